@@ -170,8 +170,8 @@ def rate(models: Sequence[Path], boards: Sequence[Board], arguments: argparse.Na
     for board in boards:
         places = [
             meter_for(board, board.target, (), 1),
-            meter_for(board, board.target, (), 1, load=True),
-            meter_for(board, board.target, (f"{paced} {board.name} {{elf}} {BAUD}",), 1, load=True),
+            meter_for(board, board.target, (), 1, load_into_ram=True),
+            meter_for(board, board.target, (f"{paced} {board.name} {{elf}} {BAUD}",), 1, load_into_ram=True),
         ]
         seconds, count = [0.0] * len(places), 0
         for model in models:

@@ -145,13 +145,17 @@ class ProgramError(InternalError):
     exit_code = 3
 
 
-def similar_names_hint(word: str, known: Iterable[str]) -> str:
-    """Return a hint "did you mean ...?" with the ``known`` names most similar to a word; empty if none is."""
+def similar_names_hint(requested_name: str, known_names: Iterable[str]) -> str:
+    """Return a hint "did you mean ...?" with the most similar ones of ``known_names``; empty if none is similar."""
     import difflib
 
-    word, names = word[:LONGEST], {name.lower(): name for name in known}
-    close = [names[near] for near in difflib.get_close_matches(word.lower(), names, n=NEAREST)]
-    close += [name for low, name in names.items() if len(word) > 1 and word.lower() in low and name not in close]
+    requested_name, names = requested_name[:LONGEST], {name.lower(): name for name in known_names}
+    close = [names[near] for near in difflib.get_close_matches(requested_name.lower(), names, n=NEAREST)]
+    close += [
+        name
+        for low, name in names.items()
+        if len(requested_name) > 1 and requested_name.lower() in low and name not in close
+    ]
     return f"did you mean {' or '.join(map(_quote_if_needed, close[:NEAREST]))}?" if close else ""
 
 
@@ -168,13 +172,14 @@ def similar_files_hint(path: Path) -> str:
     return f"did you mean {' or '.join(shlex.quote(str(path.parent / name)) for name in close)}?" if close else ""
 
 
-def known_names_hint(word: str, known: Iterable[str], what: str) -> str:
-    """Return a hint with the ``known`` names most similar to a word, else with all of them, which are called ``what`` (a
-    plural)."""
-    names = list(known)
+def known_names_hint(requested_name: str, known_names: Iterable[str], plural_noun: str) -> str:
+    """Return a hint with the most similar ones of ``known_names``; with all of them if none is similar.
+
+    ``plural_noun``: what the names are called in the hint."""
+    names = list(known_names)
     listed = ", ".join(map(_quote_if_needed, names[:LISTED])) or "none"
     more = f", and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return similar_names_hint(word, names) or f"{what}: {listed}{more}"
+    return similar_names_hint(requested_name, names) or f"{plural_noun}: {listed}{more}"
 
 
 def _quote_if_needed(name: str) -> str:

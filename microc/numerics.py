@@ -39,7 +39,7 @@ class Arith(Protocol[T]):
         """Convert ``x``, which is known to fit, to int32."""
 
     def wrap(self, x: T) -> T:
-        """Return the lower 32 bits of ``x`` as int32."""
+        """Wrap an int64 ``x`` around to int32: return its lower 32 bits, in two's complement."""
 
     def select(self, condition: Any, a: T, b: T) -> T:
         """Return ``a`` where the condition holds, else ``b``."""
@@ -73,43 +73,44 @@ NUMPY = NumpyArith()
 FAR_APART = "its scales are too far apart for integers: look at how the tensors around it were quantised"
 
 
-def quantize_multiplier(real: float, most: int = 30) -> tuple[int, int]:
-    """Convert ``real`` to (mantissa, shift): real = mantissa / 2**31 * 2**shift, mantissa in [2**30, 2**31), or (0, 0).
+def quantize_multiplier(multiplier: float, max_shift: int = 30) -> tuple[int, int]:
+    """Convert a multiplier to (mantissa, shift), so that it is about mantissa / 2**31 * 2**shift.
 
-    The mantissa rounds half away from zero as TFLite's does; multipliers below 2**-32 become zero. Raise UnsupportedError for a
-    number that is negative or not finite, and for a shift above ``most``, which 32 bits do not hold.
-    """
-    mantissa, shift = mantissa_and_shift(real)
+    The mantissa is in [2**30, 2**31), or both are 0. It rounds half away from zero as TFLite's does; multipliers below
+    2**-32 become zero. Raise UnsupportedError for a number that is negative or not finite, and for a shift above
+    ``max_shift``, which 32 bits do not hold."""
+    mantissa, shift = mantissa_and_shift(multiplier)
     if not mantissa or shift < -31:
         return 0, 0
-    if shift > most:
+    if shift > max_shift:
         raise UnsupportedError(
-            f"a multiplier of scales is too large; got {real:.3g}, expected at most 2**{most}", hint=FAR_APART
+            f"a multiplier of scales is too large; got {multiplier:.3g}, expected at most 2**{max_shift}",
+            hint=FAR_APART,
         )
     return mantissa, shift
 
 
-def mantissa_and_shift(real: float) -> tuple[int, int]:
-    """Convert ``real`` as :func:`quantize_multiplier` does, without limits of the shift."""
-    if real == 0.0:
+def mantissa_and_shift(multiplier: float) -> tuple[int, int]:
+    """Convert a multiplier as :func:`quantize_multiplier` does, without limits of the shift."""
+    if multiplier == 0.0:
         return 0, 0
-    if not (real > 0.0 and math.isfinite(real)):
-        raise UnsupportedError(f"a multiplier of scales is not positive and finite; got {real}", hint=FAR_APART)
-    fraction, shift = math.frexp(real)
+    if not (multiplier > 0.0 and math.isfinite(multiplier)):
+        raise UnsupportedError(f"a multiplier of scales is not positive and finite; got {multiplier}", hint=FAR_APART)
+    fraction, shift = math.frexp(multiplier)
     mantissa = math.floor(fraction * (1 << 31) + 0.5)
     return (mantissa // 2, shift + 1) if mantissa == 1 << 31 else (mantissa, shift)
 
 
-def doubling_high_mul(a: Any, b: Any, k: Arith[Any]) -> Any:
+def doubling_high_mul(a: Any, b: Any, arith: Arith[Any]) -> Any:
     """Return ``round(a * b / 2**31)``, ties to plus infinity: gemmlowp's SaturatingRoundingDoublingHighMul.
 
     gemmlowp truncates (ab + nudge) / 2**31 with a nudge of 1 - 2**30 for negative products; that equals the floor
     written here for every product. The one saturating pair (both operands INT32_MIN) cannot occur, for ``b`` is a mantissa >= 0.
     """
-    return k.narrow((k.wide(a) * k.wide(b) + (1 << 30)) >> 31)
+    return arith.narrow((arith.wide(a) * arith.wide(b) + (1 << 30)) >> 31)
 
 
-def rounding_shift_right(x: Any, exponent: Any, k: Arith[Any]) -> Any:
+def rounding_shift_right(x: Any, exponent: Any, arith: Arith[Any]) -> Any:
     """Return ``round(x / 2**exponent)``, ties away from zero (gemmlowp's RoundingDivideByPOT), 0 <= exponent <= 31.
 
     ``exponent`` may be an int or an expression; both arms are evaluated on int64 so that nothing overflows.
@@ -117,68 +118,66 @@ def rounding_shift_right(x: Any, exponent: Any, k: Arith[Any]) -> Any:
     if isinstance(exponent, int):
         if exponent == 0:
             return x
-        wide = k.wide(x)
-        return k.narrow((wide + (wide >> 63) + (1 << (exponent - 1))) >> exponent)
-    wide, e = k.wide(x), k.wide(exponent)
-    half = (k.wide(x * 0 + 1) << e) >> 1
-    return k.narrow(k.select(e > 0, (wide + (wide >> 63) + half) >> e, wide))
+        wide = arith.wide(x)
+        return arith.narrow((wide + (wide >> 63) + (1 << (exponent - 1))) >> exponent)
+    wide, e = arith.wide(x), arith.wide(exponent)
+    half = (arith.wide(x * 0 + 1) << e) >> 1
+    return arith.narrow(arith.select(e > 0, (wide + (wide >> 63) + half) >> e, wide))
 
 
-def shift_left_saturating(x: Any, left: Any, k: Arith[Any]) -> Any:
-    """Return ``x * 2**left`` of an int32, 0 <= left <= 30; x is saturated so that the result fits int32.
+def shift_left_saturating(x: Any, distance: Any, arith: Arith[Any]) -> Any:
+    """Return ``x * 2**distance`` of an int32, 0 <= distance <= 30; x is saturated so that the result fits int32.
 
-    A saturated x times 2**left is at least 2**30 in magnitude; times any mantissa (at least one half) it exceeds 16 bits, so a
-    result of 8 or 16 bits is clamped as the exact one would be.
-    """
-    if isinstance(left, int):
-        return k.clamp(x, INT32_MIN >> left, INT32_MAX >> left) << left if left else x
-    least, most = left * 0 + INT32_MIN >> left, left * 0 + INT32_MAX >> left
-    return k.clamp(x, least, most) << left
+    A saturated x times 2**distance is at least 2**30 in magnitude; times any mantissa (at least one half) it exceeds 16
+    bits, so a result of 8 or 16 bits is clamped as the exact one would be."""
+    if isinstance(distance, int):
+        return arith.clamp(x, INT32_MIN >> distance, INT32_MAX >> distance) << distance if distance else x
+    least, most = distance * 0 + INT32_MIN >> distance, distance * 0 + INT32_MAX >> distance
+    return arith.clamp(x, least, most) << distance
 
 
-def multiply_double_rounding(x: Any, multiplier: Any, shift: Any, k: Arith[Any], fits: bool = False) -> Any:
+def multiply_double_rounding(x: Any, multiplier: Any, shift: Any, arith: Arith[Any], shift_fits: bool = False) -> Any:
     """Scale as TFLite's MultiplyByQuantizedMultiplier with double rounding; a positive ``shift`` is to the left.
 
-    x: int32, multiplier: mantissa from :func:`quantize_multiplier`. The left-shifted x saturates; with ``fits`` it is known to
-    fit, and the saturation is omitted.
+    x: int32, multiplier: mantissa from :func:`quantize_multiplier`. The left-shifted x saturates; with ``shift_fits`` it is
+    known to fit, and the saturation is omitted.
     """
     if isinstance(shift, int):
         left, right = max(shift, 0), max(-shift, 0)
     else:
         zero = shift * 0
-        left, right = k.select(shift > 0, shift, zero), k.select(shift > 0, zero, zero - shift)
-    shifted = x << left if fits else shift_left_saturating(x, left, k)
-    return rounding_shift_right(doubling_high_mul(shifted, multiplier, k), right, k)
+        left, right = arith.select(shift > 0, shift, zero), arith.select(shift > 0, zero, zero - shift)
+    shifted = x << left if shift_fits else shift_left_saturating(x, left, arith)
+    return rounding_shift_right(doubling_high_mul(shifted, multiplier, arith), right, arith)
 
 
-def multiply_single_rounding(x: Any, multiplier: Any, shift: Any, k: Arith[Any]) -> Any:
+def multiply_single_rounding(x: Any, multiplier: Any, shift: Any, arith: Arith[Any]) -> Any:
     """Return ``round(x * multiplier * 2**shift / 2**31)``, one rounding, ties to plus infinity (TFLITE_SINGLE_ROUNDING).
 
     The result saturates if the multiplier is above one (a positive shift).
     """
     total = 31 - shift
-    product = k.wide(x) * k.wide(multiplier)
+    product = arith.wide(x) * arith.wide(multiplier)
     if isinstance(total, int):
         scaled = (product + (1 << (total - 1))) >> total
-        return k.narrow(scaled if shift <= 0 else k.clamp(scaled, INT32_MIN, INT32_MAX))
-    wide_total = k.wide(total)
-    one = k.wide(x * 0 + 1)
+        return arith.narrow(scaled if shift <= 0 else arith.clamp(scaled, INT32_MIN, INT32_MAX))
+    wide_total = arith.wide(total)
+    one = arith.wide(x * 0 + 1)
     scaled = (product + (one << (wide_total - 1))) >> wide_total
-    return k.narrow(k.clamp(scaled, INT32_MIN, INT32_MAX))
+    return arith.narrow(arith.clamp(scaled, INT32_MIN, INT32_MAX))
 
 
-def shift_right_even(x: Any, distance: int, near: int, k: Arith[Any]) -> Any:
-    """Return ``round(x / 2**distance)``, ties to even, distance >= 1; an x within ``near`` of a tie counts as a tie.
+def shift_right_even(x: Any, distance: int, tie_margin: int, arith: Arith[Any]) -> Any:
+    """Return ``round(x / 2**distance)``, ties to even, distance >= 1.
 
-    Factors rounded to fixed point move ties by less than ``near``. A negative ``near`` means that there are no ties; they would
-    round to plus infinity.
-    """
-    lifted = x + ((1 << (distance - 1)) + max(near, 0))
+    An x within ``tie_margin`` of a tie counts as a tie: factors rounded to fixed point move ties by less than that. A
+    negative margin means that there are no ties; they would round to plus infinity."""
+    lifted = x + ((1 << (distance - 1)) + max(tie_margin, 0))
     level = lifted >> distance
-    if near < 0:
+    if tie_margin < 0:
         return level
     # A tie plus half a unit and near has a remainder of 0 .. 2 near: it was rounded up, and clearing bit 0 makes it even.
-    return k.select((lifted & ((1 << distance) - 1)) <= 2 * near, level & -2, level)
+    return arith.select((lifted & ((1 << distance) - 1)) <= 2 * tie_margin, level & -2, level)
 
 
 def reduce_multiplier(multiplier: Any) -> Any:
@@ -188,19 +187,19 @@ def reduce_multiplier(multiplier: Any) -> Any:
     return int(reduced) if reduced.ndim == 0 else reduced
 
 
-def multiply_by_reduced(x: Any, reduced: Any, shift: Any, k: Arith[Any]) -> Any:
+def multiply_by_reduced(x: Any, reduced: Any, shift: Any, arith: Arith[Any]) -> Any:
     """Return ``round(x * reduced * 2**shift / 2**15)``, ties to plus infinity.
 
     x: int64 of 47 bits and a sign. reduced: from :func:`reduce_multiplier`. shift <= 7. A result that does not fit int32 loses
     its upper bits, as in TFLite.
     """
     total = 15 - shift
-    product = k.wide(x) * k.wide(reduced)
+    product = arith.wide(x) * arith.wide(reduced)
     if isinstance(total, int):
-        return k.wrap((product + (1 << (total - 1))) >> total)
-    wide_total = k.wide(total)
-    one = k.wide(reduced * 0 + 1)
-    return k.wrap((product + (one << (wide_total - 1))) >> wide_total)
+        return arith.wrap((product + (1 << (total - 1))) >> total)
+    wide_total = arith.wide(total)
+    one = arith.wide(reduced * 0 + 1)
+    return arith.wrap((product + (one << (wide_total - 1))) >> wide_total)
 
 
 def round_half_away(x: Array) -> Array:
@@ -284,15 +283,15 @@ def exp_on_negative_values(a: Any, integer_bits: int) -> Any:
     return NUMPY.select(a >= 0, result * 0 + INT32_MAX, result)
 
 
-def reciprocal(half_denominator: Any, k: Arith[Any]) -> Any:
+def reciprocal(half_denominator: Any, arith: Arith[Any]) -> Any:
     """Return 1 / d in Q2.29 of d in [1/2, 1) in Q0.31: three Newton steps from 48/17 - 32/17 d.
 
     The step x * (1 - d x) is below 2/17, so its shift to Q2.29 never saturates as gemmlowp's may.
     """
-    x = doubling_high_mul(half_denominator, NEWTON_SLOPE, k) + NEWTON_START
+    x = doubling_high_mul(half_denominator, NEWTON_SLOPE, arith) + NEWTON_START
     for _ in range(3):
-        error = ONE_Q2 - doubling_high_mul(half_denominator, x, k)
-        x = x + (doubling_high_mul(x, error, k) << 2)
+        error = ONE_Q2 - doubling_high_mul(half_denominator, x, arith)
+        x = x + (doubling_high_mul(x, error, arith) << 2)
     return x
 
 
@@ -322,23 +321,25 @@ HALF_ROOT_OF_TWO = 1518500250
 """sqrt(2) / 2 in Q0.31."""
 
 
-def _saturating_shift_left(x: Any, exponent: int, k: Arith[Any]) -> Any:
+def _saturating_shift_left(x: Any, exponent: int, arith: Arith[Any]) -> Any:
     """Return ``x * 2**exponent``, saturated to the largest int32; negative x must fit."""
     most = INT32_MAX >> exponent
-    shifted = k.select(x > most, x * 0 + most, x) << exponent
-    return k.select(x > most, x * 0 + INT32_MAX, shifted)
+    shifted = arith.select(x > most, x * 0 + most, x) << exponent
+    return arith.select(x > most, x * 0 + INT32_MAX, shifted)
 
 
 NEWTON_STEPS = 5
 ONE_Q3 = 1 << 28
 
 
-def inverse_root_step(root: Any, half: Any, k: Arith[Any]) -> Any:
-    """Return the next Newton iterate of 1 / sqrt(2 ``half``), everything in Q3.28; the iteration starts from one."""
-    cube = doubling_high_mul(doubling_high_mul(root, root, k), root, k)
-    cube = _saturating_shift_left(cube, 6, k)
-    step = doubling_high_mul(root, ONE_Q3 + (ONE_Q3 >> 1), k) - doubling_high_mul(half, cube, k)
-    return _saturating_shift_left(step, 3, k)
+def inverse_root_step(root: Any, half_operand: Any, arith: Arith[Any]) -> Any:
+    """Return the next Newton iterate of 1 / sqrt(2 ``half_operand``), everything in Q3.28.
+
+    The iteration starts from one."""
+    cube = doubling_high_mul(doubling_high_mul(root, root, arith), root, arith)
+    cube = _saturating_shift_left(cube, 6, arith)
+    step = doubling_high_mul(root, ONE_Q3 + (ONE_Q3 >> 1), arith) - doubling_high_mul(half_operand, cube, arith)
+    return _saturating_shift_left(step, 3, arith)
 
 
 def inverse_square_root(x: int) -> tuple[int, int]:

@@ -275,31 +275,35 @@ def _failing_line(error: Exception, source: Path) -> int:
     return frames[-1] if frames else 0
 
 
-def _check_plugin(plugin: Plugin, where: str) -> None:
+def _check_plugin(plugin: Plugin, file_name: str) -> None:
     """Check the constraints of a plugin that types do not express; UsageError if one is violated."""
     for operator in plugin.operators:
         if (operator.scalar is None) == (operator.compute is None):
             raise UsageError(
                 f"operator {operator.name!r} needs either scalar or compute; got "
                 f"{'none' if operator.scalar is None else 'both'}",
-                where=where,
+                where=file_name,
                 hint="give scalar for one element, or compute for a tensor expression",
             )
         if not tuple(operator.cases()):
             raise UsageError(
                 f"operator {operator.name!r} has no cases, which are its tests",
-                where=where,
+                where=file_name,
                 hint="yield one Case at least",
             )
     for name in plugin.onnx:
         if not all(name.partition("::")[::2]):
-            raise UsageError(f"{name!r} names no ONNX operator", where=where, hint="write it as domain::operator")
+            raise UsageError(
+                f"wrong name of an ONNX operator; got {name!r}, expected domain::operator",
+                where=file_name,
+                hint="write it as domain::operator",
+            )
     known = {*SCALAR, *(extern.name for extern in plugin.externs)}
     for core in plugin.cores:
         if core.family not in FAMILIES:
             raise UsageError(
-                f"core {core.name!r} is of no family; got {core.family!r}",
-                where=where,
+                f"core {core.name!r} has an unknown family; got {core.family!r}",
+                where=file_name,
                 hint="choose one of " + ", ".join(FAMILIES),
             )
         for s in core.sets:
@@ -307,7 +311,7 @@ def _check_plugin(plugin: Plugin, where: str) -> None:
             if strange:
                 raise UsageError(
                     f"instruction set {s.name!r} has bodies of unknown intrinsics: {', '.join(strange)}",
-                    where=where,
+                    where=file_name,
                     hint="use those of microc/isa/vocabulary, or give their meanings as intrinsics",
                 )
     for intrinsic in plugin.externs:
@@ -318,6 +322,6 @@ def _check_plugin(plugin: Plugin, where: str) -> None:
         ):
             raise UsageError(
                 f"{intrinsic.name!r} cannot be the name of an extern",
-                where=where,
+                where=file_name,
                 hint="choose a name of C that no function of TIR has",
             )

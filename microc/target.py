@@ -102,15 +102,21 @@ class Traffic:
     bytes_written: float = 0.0
 
     @staticmethod
-    def of(width: int, extent: int = 1, step: int = 1, *, writes: bool = False) -> Traffic:
-        """Return the traffic of an access to ``extent`` elements of ``width`` bytes, ``step`` elements apart; contiguous
-        ones move by words."""
-        count = -(-extent * width // WORD) if step == 1 else extent * -(-width // WORD)
-        return Traffic(0, count, 0, extent * width) if writes else Traffic(count, 0, extent * width, 0)
+    def of(element_bytes: int, extent: int = 1, step: int = 1, *, writes: bool = False) -> Traffic:
+        """Return the traffic of an access to ``extent`` elements of ``element_bytes`` bytes, ``step`` elements apart.
 
-    def times(self, count: float) -> Traffic:
-        """Return the traffic of ``count`` repetitions."""
-        return Traffic(count * self.reads, count * self.writes, count * self.bytes_read, count * self.bytes_written)
+        Contiguous elements move by words."""
+        count = -(-extent * element_bytes // WORD) if step == 1 else extent * -(-element_bytes // WORD)
+        return Traffic(0, count, 0, extent * element_bytes) if writes else Traffic(count, 0, extent * element_bytes, 0)
+
+    def times(self, repetitions: float) -> Traffic:
+        """Return the traffic of ``repetitions`` repetitions."""
+        return Traffic(
+            repetitions * self.reads,
+            repetitions * self.writes,
+            repetitions * self.bytes_read,
+            repetitions * self.bytes_written,
+        )
 
     def __add__(self, other: Traffic) -> Traffic:
         return Traffic(
@@ -157,17 +163,16 @@ class Fetches:
     entries: float = 1.0
     inside: tuple[Fetches, ...] = ()
 
-    def missed(self, cache: int) -> float:
-        """Return the bytes that a call fetches from memory, behind a cache of ``cache`` bytes that is cold at first.
+    def missed(self, cache_bytes: int) -> float:
+        """Return the bytes that a call fetches from memory, behind an instruction cache that is cold at first.
 
-        A loop that fits the cache is fetched once each time that it is entered. A longer loop is fetched in every iteration, but
-        for inner loops that fit: the least recently used lines are evicted first, so that it evicts the code that it needs next.
-        Without a cache all executed bytes are fetched.
-        """
-        if self.nbytes <= cache:
+        ``cache_bytes``: size of the cache; without one all executed bytes are fetched. A loop that fits the cache is
+        fetched once each time that it is entered. A longer loop is fetched in every iteration, but for inner loops that
+        fit: the least recently used lines are evicted first, so that it evicts the code that it needs next."""
+        if self.nbytes <= cache_bytes:
             return min(self.nbytes * self.entries, self.executed)
         own = self.executed - sum(loop.executed for loop in self.inside)
-        return own + sum(loop.missed(cache) for loop in self.inside)
+        return own + sum(loop.missed(cache_bytes) for loop in self.inside)
 
 
 NOTHING = Fetches()

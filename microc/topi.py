@@ -36,7 +36,8 @@ def apply(op: str, *tensors: te.Tensor, **attrs: Attr) -> Any:
     known = registry.registry()
     if op not in known or (known[op].scalar is None and known[op].compute is None):
         raise ProgramError(
-            f"no operator {op!r} is a tensor expression", hint=known_names_hint(op, set(known) - {op}, "operators")
+            f"unknown operator: no operator {op!r} is a tensor expression",
+            hint=known_names_hint(op, set(known) - {op}, "operators"),
         )
     definition = known[op]
     for tensor in tensors:

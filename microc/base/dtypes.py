@@ -53,13 +53,13 @@ def dtype_parts(dtype: str) -> DTypeInfo:
 
 
 def is_valid(dtype: str) -> bool:
-    """Test whether a string is the name of a dtype."""
+    """Test whether a string is the name of a known dtype, such as ``int8`` or ``int8x4``."""
     return dtype in ("bool", "bfloat16") or _PATTERN.fullmatch(dtype) is not None
 
 
-def is_vector(name: str) -> bool:
-    """Test whether ``name`` is a vector dtype wider than one 32-bit word, which takes a vector register."""
-    return is_valid(name) and dtype_parts(name).lanes > 1 and nbytes(name) > 4
+def is_vector(dtype: str) -> bool:
+    """Test whether ``dtype`` is a vector dtype wider than one 32-bit word, which takes a vector register."""
+    return is_valid(dtype) and dtype_parts(dtype).lanes > 1 and nbytes(dtype) > 4
 
 
 def is_scalable(dtype: str) -> bool:
@@ -116,11 +116,10 @@ def to_numpy(dtype: str) -> np.dtype[Any]:
 
 
 def c_name(dtype: str) -> str:
-    """Return the C type of a value.
+    """Return the C type that stores a value of ``dtype``.
 
-    A packed integer vector of 32 bits is an ``int32_t``, as in ACLE. A vector in a vector register has a type named after its
-    dtype (``int32x4``), which codegen defines.
-    """
+    A packed integer vector of 32 bits is an ``int32_t``, as in ACLE. A vector in a vector register has a type named
+    after its dtype (``int32x4``), which codegen defines."""
     kind, bits, lanes = dtype_parts(dtype)
     if lanes > 1:
         if kind == "int" and bits * lanes == 32:
@@ -135,22 +134,25 @@ def c_name(dtype: str) -> str:
     return f"{kind}{bits}_t"
 
 
-def round_to_half(array: Array, dtype: str) -> Array:
-    """Round float32 numbers to float16 or bfloat16, to nearest, ties to even; overflow gives infinity."""
+def round_to_16_bit_float(array: Array, dtype: str) -> Array:
+    """Round float32 numbers to the 16-bit float ``dtype``, float16 or bfloat16.
+
+    The rounding is to nearest, ties to even; a number that is too large becomes an infinity."""
     with np.errstate(over="ignore", invalid="ignore"):
         converted: Array = array.astype(to_numpy(dtype))
     return converted
 
 
 def is_exact_in(array: Array, dtype: str) -> bool:
-    """Test whether all of some float32 numbers are exact in the 16-bit ``dtype``.
-    Signed zeros and infinities are, NaN never is."""
+    """Test whether the 16-bit float ``dtype`` represents all float32 numbers of an array exactly.
+
+    Signed zeros and infinities are exact, NaN never is."""
     numbers = array.reshape(-1)
     return _keeps_bits_through(numbers[:SCREENED_ELEMENTS], dtype) and _keeps_bits_through(numbers, dtype)
 
 
 def _keeps_bits_through(numbers: Array, dtype: str) -> bool:
     """Test whether all float32 numbers keep their bits when they are rounded to ``dtype`` and converted back."""
-    there: Array = round_to_half(numbers, dtype).astype(np.float32)
+    there: Array = round_to_16_bit_float(numbers, dtype).astype(np.float32)
     # Bits are compared, not numbers: 0.0 == -0.0 would hide a lost sign.
     return bool((there.view(np.uint32) == numbers.view(np.uint32)).all()) and not bool(np.isnan(numbers).any())

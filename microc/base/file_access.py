@@ -69,31 +69,32 @@ def open_regular(path: str | Path) -> BinaryIO:
         raise
 
 
-def read_bytes(path: str | Path, most: int = DEFAULT_MAX_BYTES) -> bytes:
-    """Read a whole regular file; OSError if it has more than ``most`` bytes.
+def read_bytes(path: str | Path, max_bytes: int = DEFAULT_MAX_BYTES) -> bytes:
+    """Read a whole regular file; OSError if it has more than ``max_bytes`` bytes.
 
-    Memory grows with the file, not with ``most``.
-    """
+    Memory grows with the file, not with ``max_bytes``."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
-        data = file.read(min(size, most) + 1)
-        if size < len(data) <= most:  # it grew, or belongs to a file system that states no sizes
-            data += file.read(most + 1 - len(data))
-    if len(data) > most:
-        raise OSError(EFBIG, f"it has more than {most:,} bytes", str(path))
+        data = file.read(min(size, max_bytes) + 1)
+        if size < len(data) <= max_bytes:  # it grew, or belongs to a file system that states no sizes
+            data += file.read(max_bytes + 1 - len(data))
+    if len(data) > max_bytes:
+        raise OSError(EFBIG, f"it has more than {max_bytes:,} bytes", str(path))
     return data
 
 
-def read_text(path: str | Path, most: int = DEFAULT_MAX_BYTES, encoding: str = "utf-8", errors: str = "strict") -> str:
+def read_text(
+    path: str | Path, max_bytes: int = DEFAULT_MAX_BYTES, encoding: str = "utf-8", errors: str = "strict"
+) -> str:
     """Read a whole regular text file; UnicodeDecodeError for bytes of another encoding. Line ends become ``\\n``."""
-    return read_bytes(path, most).decode(encoding, errors).replace("\r\n", "\n").replace("\r", "\n")
+    return read_bytes(path, max_bytes).decode(encoding, errors).replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _refuse_irregular(mode: int, path: str | Path) -> None:
+def _refuse_irregular(file_mode: int, path: str | Path) -> None:
     """Raise OSError unless a file's mode is that of a regular file."""
-    if stat.S_ISDIR(mode):
+    if stat.S_ISDIR(file_mode):
         raise IsADirectoryError(EISDIR, os.strerror(EISDIR), str(path))
-    if not stat.S_ISREG(mode):
+    if not stat.S_ISREG(file_mode):
         raise OSError(EINVAL, "it is a device, a pipe or a socket, not a file", str(path))
 
 
@@ -132,8 +133,9 @@ def _trusted_users() -> frozenset[int]:
 
 
 def _own_group(file_status: os.stat_result) -> int:
-    """Return the group-write bit if the file's group has its owner as the only member, as many systems create them (umask
-    002)."""
+    """Return the group-write bit of a file's mode if the file's owner is the only member of its group, else 0.
+
+    Many systems create such groups (umask 002), so that the bit gives nobody else access."""
     import grp
     import pwd
 

@@ -47,12 +47,12 @@ def frozen(cls: type[_Class]) -> type[_Class]:
     return cls_  # type: ignore[no-any-return]
 
 
-def _field_getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+def _field_getter(field_names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
     """Return a function that reads the named fields of an object as a tuple."""
     # attrgetter runs in C, but returns a bare value for one name and cannot take none.
-    if len(names) > 1:
-        return attrgetter(*names)
-    return lambda self: tuple([getattr(self, name) for name in names])
+    if len(field_names) > 1:
+        return attrgetter(*field_names)
+    return lambda self: tuple([getattr(self, name) for name in field_names])
 
 
 # ---- Registries: immutable mappings that a context can extend while it lasts.
@@ -85,8 +85,9 @@ class RegistryContent(Generic[T]):
 
 class Registry(Mapping[str, T], Generic[T]):
     """A read-only mapping of entries by name, such as operators or commands.
-    :meth:`extend` adds entries inside a ``with`` block, visible to this thread (or task) only; existing entries
-    cannot be replaced. ``what`` names the type of an entry in messages."""
+
+    :meth:`extend` adds entries inside a ``with`` block, visible to this thread (or task) only; existing entries cannot
+    be replaced. ``what`` names the type of an entry in messages."""
 
     def __init__(self, what: str, entries: Mapping[str, T | LazyEntry[T]]) -> None:
         self.what = what

@@ -47,49 +47,53 @@ class Selection:
 
 
 def pareto_front(
-    layers: Sequence[Sequence[LayerOption]], flash: int | None = None, cycles: int | None = None
+    layers: Sequence[Sequence[LayerOption]], max_flash: int | None = None, max_cycles: int | None = None
 ) -> tuple[Selection, ...]:
-    """Return the Pareto front of loss against flash among the selections within the limits: flash rises, loss falls. Empty
-    if none fits.
+    """Return the Pareto front of loss against flash among the selections within the limits: flash rises, loss falls.
 
-    Cycles are a criterion only if they are limited; otherwise they only break ties."""
+    ``max_flash``: limit in bytes; ``max_cycles``: limit of a run's cycles; None: unlimited. The front is empty if no
+    selection is within the limits. Cycles are a criterion only if they are limited; otherwise they only break ties."""
     points = [Selection((), 0.0, 0, 0)]
     for number, options in enumerate(layers):
         rest = layers[number + 1 :]
         # What the remaining layers need at least bounds the sums so far: choices that cannot be completed are dropped at
         # once.
-        flash_left = _limit_minus_rest(flash, sum(min(o.flash for o in layer) for layer in rest))
-        cycles_left = _limit_minus_rest(cycles, sum(min(o.cycles for o in layer) for layer in rest))
+        flash_left = _limit_minus_rest(max_flash, sum(min(o.flash for o in layer) for layer in rest))
+        cycles_left = _limit_minus_rest(max_cycles, sum(min(o.cycles for o in layer) for layer in rest))
         candidates = [point.append(option) for point in points for option in options]
         candidates = [p for p in candidates if p.flash <= flash_left and p.cycles <= cycles_left]
-        timed = cycles is not None and bool(rest)
+        timed = max_cycles is not None and bool(rest)
         points = _thin_out_selections(_drop_dominated(candidates, timed), timed)
     return tuple(points)
 
 
 def pareto_front_by_time(
-    layers: Sequence[Sequence[LayerOption]], flash: int | None = None, cycles: int | None = None
+    layers: Sequence[Sequence[LayerOption]], max_flash: int | None = None, max_cycles: int | None = None
 ) -> tuple[Selection, ...]:
-    """Return the Pareto front of loss against time among the selections within the limits: time rises, loss falls."""
+    """Return the Pareto front of loss against cycles among the selections within the limits: cycles rise, loss falls.
+
+    ``max_flash``: limit in bytes; ``max_cycles``: limit of a run's cycles; None: unlimited."""
     # The front algorithm orders by flash; with flash and cycles exchanged it orders by time.
     swapped = [[replace(o, flash=o.cycles, cycles=o.flash) for o in options] for options in layers]
-    return tuple(replace(p, flash=p.cycles, cycles=p.flash) for p in pareto_front(swapped, cycles, flash))
+    return tuple(replace(p, flash=p.cycles, cycles=p.flash) for p in pareto_front(swapped, max_cycles, max_flash))
 
 
 def _limit_minus_rest(limit: int | None, least_needed: int) -> float:
-    """Return what the remaining layers leave of a limit on bytes or cycles; infinity without a limit. ``rest``: the least
-    that they need."""
+    """Return what the remaining layers leave of a limit on bytes or cycles; infinity without a limit.
+
+    ``least_needed``: the least that the remaining layers need."""
     return float("inf") if limit is None else limit - least_needed
 
 
-def _drop_dominated(points: Sequence[Selection], timed: bool) -> list[Selection]:
-    """Return the selections that no other beats, sorted by flash: in flash, time and loss if ``timed``, else in flash and
-    loss."""
+def _drop_dominated(points: Sequence[Selection], compare_time: bool) -> list[Selection]:
+    """Return the selections that no other selection beats, sorted by flash.
+
+    Flash, time and loss are compared if ``compare_time``, else flash and loss alone."""
     front_points: list[Selection] = []
     # Points come by rising flash, so only time and loss decide. The staircase holds the best loss for each time so far.
     cycles, losses = [float("-inf")], [float("inf")]
     for point in sorted(points, key=lambda p: (p.flash, p.loss, p.cycles)):
-        time = point.cycles if timed else 0
+        time = point.cycles if compare_time else 0
         position = bisect_right(cycles, time)
         if losses[position - 1] <= point.loss:
             continue
@@ -102,11 +106,11 @@ def _drop_dominated(points: Sequence[Selection], timed: bool) -> list[Selection]
     return front_points
 
 
-def _thin_out_selections(points: list[Selection], timed: bool) -> list[Selection]:
-    """Keep about :data:`MAX_SUMS` selections at most, always including the smallest and, if ``timed``, the fastest."""
+def _thin_out_selections(points: list[Selection], compare_time: bool) -> list[Selection]:
+    """Keep about :data:`MAX_SUMS` selections at most, always including the smallest and, if ``compare_time``, the fastest."""
     if len(points) <= MAX_SUMS:
         return points
-    steps = int(MAX_SUMS**0.5) if timed else MAX_SUMS
+    steps = int(MAX_SUMS**0.5) if compare_time else MAX_SUMS
     cells: dict[tuple[int, int], Selection] = {}
     least, fastest = min(points, key=lambda p: p.flash), min(points, key=lambda p: p.cycles)
     flash_span = max(p.flash for p in points) - least.flash
@@ -114,9 +118,9 @@ def _thin_out_selections(points: list[Selection], timed: bool) -> list[Selection
     for point in points:
         cell = (
             steps * (point.flash - least.flash) // max(1, flash_span),
-            steps * (point.cycles - fastest.cycles) // max(1, cycles_span) if timed else 0,
+            steps * (point.cycles - fastest.cycles) // max(1, cycles_span) if compare_time else 0,
         )
         if cell not in cells or point.loss < cells[cell].loss:
             cells[cell] = point
-    chosen = dict.fromkeys((least, *([fastest] if timed else ()), *cells.values()))
+    chosen = dict.fromkeys((least, *([fastest] if compare_time else ()), *cells.values()))
     return sorted(chosen, key=lambda p: (p.flash, p.loss))

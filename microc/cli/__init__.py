@@ -72,21 +72,22 @@ def _record_interrupt_signals() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _run_reporting_errors(words: list[str], pressed: list[int]) -> int:
-    """Run a command; report its errors and its interruption; return the exit code. ``pressed``: interrupt signals received
-    so far."""
+def _run_reporting_errors(command_words: list[str], received_signals: list[int]) -> int:
+    """Run a command; report its errors and its interruption by Ctrl-C; return the exit code.
+
+    ``command_words``: the command line. ``received_signals``: interrupt signals received so far; the list grows."""
     try:
-        return _run_command(words)
+        return _run_command(command_words)
     except KeyboardInterrupt:
         return _report_interrupt()
     except BrokenPipeError:
         raise
     except Exception as error:  # noqa: BLE001 - the one place that reports an internal error as a message
-        if pressed:
+        if received_signals:
             return _report_interrupt()
         if isinstance(error, MicrocError) and not isinstance(error, InternalError):
-            return _report_error(error, words)
-        return _report_error(_internal_error(error), words)
+            return _report_error(error, command_words)
+        return _report_error(_internal_error(error), command_words)
 
 
 def _report_interrupt() -> int:
@@ -95,16 +96,16 @@ def _report_interrupt() -> int:
     return INTERRUPTED
 
 
-def _run_command(words: list[str]) -> int:
+def _run_command(command_words: list[str]) -> int:
     """Parse the arguments, run the command and print its answer."""
     from microc.cli.arguments import Arguments, make_parser  # imported here, inside of the Ctrl-C handler's scope
 
     try:
-        arguments = make_parser().parse_args(words or ["--help"], Arguments())
+        arguments = make_parser().parse_args(command_words or ["--help"], Arguments())
     except SystemExit as end:  # --help and --version
         sys.stdout.flush()
         return end.code if isinstance(end.code, int) else 0
-    arguments.words = words
+    arguments.words = command_words
     from microc.cli import commands, project_context, show
     from microc.cli.commands import replace_stdin_arguments
     from microc.cli.shared_options import compilation_options
@@ -119,7 +120,7 @@ def _run_command(words: list[str]) -> int:
     if arguments.json:
         error = {} if answer.error is None else {"error": _error_data(answer.error)}
         config = {"config": str(arguments.config.path)} if arguments.config else {}
-        _print_json_answer({"command": arguments.command, **config, **error, **answer.data}, words)
+        _print_json_answer({"command": arguments.command, **config, **error, **answer.data}, command_words)
     elif not arguments.quiet and answer.text:
         text = answer.text.rstrip()
         plain = arguments.command in _UNWRAPPED or getattr(arguments, "markdown", False)
@@ -133,21 +134,21 @@ def _run_command(words: list[str]) -> int:
     return answer.exit_code
 
 
-def _print_json_answer(data: dict[str, Any], words: Sequence[str]) -> None:
+def _print_json_answer(data: dict[str, Any], command_words: Sequence[str]) -> None:
     """Print one JSON object with the schema version; on a single line for the commands that print several objects."""
     from microc.cli.show import ascii_json
 
-    indent = None if _JSON_LINES.intersection(words) else 2
+    indent = None if _JSON_LINES.intersection(command_words) else 2
     sys.stdout.write(ascii_json({"schema_version": SCHEMA_VERSION, **data}, indent) + "\n")
 
 
-def _report_error(error: MicrocError, words: Sequence[str]) -> int:
+def _report_error(error: MicrocError, command_words: Sequence[str]) -> int:
     """Print an error, and as JSON if ``--json`` is among the words of the command line; return its exit code."""
     from microc.cli.show import print_error
 
     print_error(error)
-    if "--json" in words:
-        _print_json_answer({"error": _error_data(error), **error.details}, words)
+    if "--json" in command_words:
+        _print_json_answer({"error": _error_data(error), **error.details}, command_words)
         sys.stdout.flush()
     return error.exit_code
 

@@ -210,7 +210,9 @@ def _add_model_commands(add: Adder) -> None:
     )
     command.add_argument("model", type=Path, nargs="?", metavar="MODEL", help=_MODEL)
     command.add_argument(
-        "--exact", action="store_true", help="compile for the board unless the model provably does not fit"
+        "--exact",
+        action="store_true",
+        help="exact sizes by compiling for the board, unless the model provably does not fit",
     )
     command.add_argument(
         "--tensors", action="store_true", help="list of all tensors, by the names that --inputs and --outputs accept"
@@ -230,7 +232,7 @@ def _add_model_commands(add: Adder) -> None:
         nargs="?",
         default="",
         metavar="LAYER",
-        help="layer's name or part of it, or number of a step (default: list of all)",
+        help="layer's name or part of it, or number of a step (default: all steps are listed)",
     )
     command.add_argument(
         "--target",
@@ -279,7 +281,9 @@ def _add_export_command(add: Adder) -> None:
     command.add_argument("model", type=Path, nargs="?", metavar="MODEL", help=_MODEL)
     command.add_argument("--list", dest="listing", action="store_true", help="list of formats, and how each is tested")
     command.add_argument(
-        "--format", default="", help="format's name (--list), or path of a folder with your own (with a slash)"
+        "--format",
+        default="",
+        help="name of an export format (see --list), or folder of your own format, written with a slash",
     )
     command.add_argument("-o", "--output", type=Path, metavar="DIR", help="output folder")
     add_force_option(command)
@@ -288,7 +292,7 @@ def _add_export_command(add: Adder) -> None:
     )
     command.add_argument(
         "--input", dest="inputs", type=Path, action="append", default=[], metavar="X.npy",
-        help="input of the example; repeat per input, in order (default: a pattern)",
+        help="array for the package's example; repeat per input, in order (default: a pattern)",
     )  # fmt: skip
     add_compile_options(command)
 
@@ -329,8 +333,12 @@ def _add_board_commands(add: Adder) -> None:
         "--fix --yes",
     )
     command.add_argument("--board", default="", help="only the tools for this board: name or board file")
-    command.add_argument("--fix", action="store_true", help="command line that installs what is missing")
-    command.add_argument("--yes", action="store_true", help="with --fix: execution of that command line")
+    command.add_argument(
+        "--fix",
+        action="store_true",
+        help="command line that installs what is missing, shown but not run, shown but not run",
+    )
+    command.add_argument("--yes", action="store_true", help="with --fix: that command line is run")
 
 
 # ---- The command line as data, read from the argparse parsers, for shell completion and the manual page.
@@ -416,9 +424,11 @@ def _name_listers() -> Mapping[str, Callable[[], tuple[str, ...]]]:
 
 
 def _command_syntax(
-    name: str, help: str, parser: argparse.ArgumentParser, choices: Mapping[str, Callable[[], tuple[str, ...]]]
+    name: str, help: str, parser: argparse.ArgumentParser, name_listers: Mapping[str, Callable[[], tuple[str, ...]]]
 ) -> CommandSyntax:
-    """Convert the argparse parser of a command. ``choices``: functions that list names, by argparse destination."""
+    """Describe a command's argparse parser as a :class:`CommandSyntax`.
+
+    ``name_listers``: functions that list the names that an argument may have, by argparse destination."""
     options, words = [], []
     for group in parser._action_groups:
         for action in group._group_actions:
@@ -427,11 +437,13 @@ def _command_syntax(
             text = _one_line_help(action)
             if action.option_strings:
                 word, count = (
-                    (_value_syntax(action, choices), _option_value_count(action)) if action.nargs != 0 else (None, 0)
+                    (_value_syntax(action, name_listers), _option_value_count(action))
+                    if action.nargs != 0
+                    else (None, 0)
                 )
                 options.append(OptionSyntax(tuple(action.option_strings), text, word, count, group.title or ""))
             else:
-                words.append((_value_syntax(action, choices), text))
+                words.append((_value_syntax(action, name_listers), text))
     usage = " ".join(parser.format_usage().removeprefix("usage: ").split())
     return CommandSyntax(name, help, usage, parser.epilog or "", tuple(options), tuple(words))
 
@@ -448,15 +460,16 @@ def _option_value_count(action: argparse.Action) -> int:
     return action.nargs if isinstance(action.nargs, int) else 1
 
 
-def _value_syntax(action: argparse.Action, names: Mapping[str, Callable[[], tuple[str, ...]]]) -> ValueSyntax:
-    """Derive the syntax of an argument's value from its choices, destination and metavar. ``names``: functions that list
-    names, by argparse destination."""
+def _value_syntax(action: argparse.Action, name_listers: Mapping[str, Callable[[], tuple[str, ...]]]) -> ValueSyntax:
+    """Derive the syntax of an argument's value from its choices, destination and metavar.
+
+    ``name_listers``: functions that list names, by argparse destination."""
     metavar = " ".join(action.metavar) if isinstance(action.metavar, tuple) else action.metavar or action.dest.upper()
     if action.choices is not None:
         choices = tuple(map(str, action.choices))
         return ValueSyntax(action.metavar if isinstance(action.metavar, str) else "|".join(choices), choices)
-    if action.dest in names or action.dest == "option_board":
-        return ValueSyntax(metavar, names[action.dest](), FILES, (".toml",), list=metavar.endswith(",..."))
+    if action.dest in name_listers or action.dest == "option_board":
+        return ValueSyntax(metavar, name_listers[action.dest](), FILES, (".toml",), list=metavar.endswith(",..."))
     value = metavar.removeprefix("[NAME=]")
     if "|" in value and value != metavar:
         return ValueSyntax(metavar, tuple(value.split("|")))

@@ -61,7 +61,7 @@ def add_verified_option(command: ArgumentParser) -> None:
         "--verified",
         type=Path,
         metavar="F.json|DIR",
-        help="accuracy to show: saved `microc verify --json`, or --evidence folder",
+        help="result of verify whose accuracy is shown: its saved --json, or --evidence folder",
     )
 
 
@@ -110,7 +110,7 @@ def _add_watch_command(add: Adder) -> None:
         type=parser.parse_seconds,
         default=0.5,
         metavar="SECONDS",
-        help="least time from run to run (default: 0.5)",
+        help="least time from the start of a run to the next (default: 0.5)",
     )
     group.add_argument(
         "--runs", type=_parse_run_count, default=0, metavar="N", help="number of runs (default: until Ctrl-C)"
@@ -231,11 +231,11 @@ def _add_size_command(add: Adder) -> None:
     command.add_argument("--compare", type=Path, metavar="F.json", help="earlier --json output to list changes against")
     command.add_argument(
         "--against", dest="base", type=Path, metavar="BASE",
-        help="project or earlier --json to measure growth against (also of profile)",
+        help="project, or saved --json of size or profile, to measure growth against",
     )  # fmt: skip
     command.add_argument(
         "--fail-over", type=parser.parse_growth_limit, action="append", default=[], metavar="[flash|ram|time=]SHARE",
-        help="growth above which the exit code is 7, such as 2%%; repeatable",
+        help="limit of growth since --against, such as 2%%; above it the exit code is 7; repeatable",
     )  # fmt: skip
     command.add_argument("--csv", type=Path, metavar="F.csv", help="output table of all symbols")
 
@@ -262,14 +262,14 @@ def _add_verify_command(add: Adder) -> None:
     command.add_argument("--seed", type=int, default=20, help="seed of the random inputs (default: 20)")
     command.add_argument(
         "--tolerance", type=parser.parse_tolerance, metavar="T",
-        help="relative tolerance of floats (default: board 1e-6, float32 framework 1e-4)",
+        help="relative tolerance of floats (default: 1e-6 against the host, 1e-4 against a float32 framework)",
     )  # fmt: skip
     group = command.add_argument_group(
         "the framework that made the model", f"FRAMEWORK is one of {', '.join(AGAINST)}."
     )
     group.add_argument(
         "--against", choices=AGAINST, default="", metavar="FRAMEWORK",
-        help="framework to run the model in; reference: the one that made it",
+        help="framework to compare with; reference: the one that made the model",
     )  # fmt: skip
     group.add_argument(
         "--model", dest="model_file", type=Path, metavar="FILE", help="model that the project was compiled from"
@@ -295,7 +295,12 @@ def _add_verify_command(add: Adder) -> None:
         "--labels", default="", metavar="NAME|FILE",
         help="class numbers for accuracy: array or column of --data, or a file",
     )  # fmt: skip
-    group.add_argument("--answer", default="", metavar="OUTPUT", help="output with the class (default: the first)")
+    group.add_argument(
+        "--answer",
+        default="",
+        metavar="OUTPUT",
+        help="output that gives the class (default: the first with class numbers, else the first)",
+    )
     group.add_argument(
         "--expected", type=Path, metavar="FILE",
         help="expected outputs (.npz, .npy, .csv) for RMSE and cosine",
@@ -329,7 +334,10 @@ def add_quantize_command(add: Adder, model: str) -> None:
         help="data to compare both networks on (default: the calibration data)",
     )  # fmt: skip
     command.add_argument(
-        "--labels", default="", metavar="NAME", help="class numbers: array, column or file (default: folders of --eval)"
+        "--labels",
+        default="",
+        metavar="NAME",
+        help="class numbers: array or column of the data, or a file (default: the subfolders of --eval)",
     )
     command.add_argument(
         "--pixels", type=float, nargs=2, metavar=("LOW", "HIGH"), help="real values of pixels 0 and 255"
@@ -347,7 +355,7 @@ def add_quantize_command(add: Adder, model: str) -> None:
     )
     command.add_argument(
         "--block", type=int, choices=(0, 16, 32, 64), default=0, metavar="INPUTS",
-        help="inputs per scale of 4- or 2-bit weights: 16, 32, 64 (default: 0, all)",
+        help="inputs per scale of 4- or 2-bit weights: 16, 32, 64 (default: 0, all inputs share one)",
     )  # fmt: skip
     command.add_argument(
         "--scales", choices=("any", "power-of-two"), default="any", help="allowed scales (default: any)"
@@ -395,7 +403,7 @@ def _add_mixed_precision_options(command: ArgumentParser) -> None:
     limits.add_argument("--time", type=parse_seconds, metavar="SECONDS", help="estimated time of a run on the board")
     limits.add_argument(
         "--max-drop", type=parse_share, metavar="SHARE",
-        help="loss of accuracy, 1%% or 0.01 for a point; flash is minimised",
+        help="largest loss of accuracy, such as 1%% or 0.01; flash is then minimised",
     )  # fmt: skip
 
 
@@ -442,7 +450,7 @@ def add_tune_command(add: Adder, model: str) -> None:
         "--repeat",
         default="",
         metavar="RECORD",
-        help="number of a record in --records to measure again",
+        help="id of a record in --records, or its beginning, to measure again",
     )
     what.add_argument(
         "--merge",
@@ -455,7 +463,7 @@ def add_tune_command(add: Adder, model: str) -> None:
         "--prune",
         type=Path,
         metavar="FILE",
-        help="file to remove records from that others beat in time, flash and workspace",
+        help="file from which records are removed that others beat in time, flash and workspace",
     )
     where = command.add_argument_group("measurement")
     where.add_argument(
@@ -466,7 +474,7 @@ def add_tune_command(add: Adder, model: str) -> None:
     )
     where.add_argument(
         "--port", dest="ports", action="append", default=[], metavar="PORT",
-        help="board's port, auto or 'pipe:PROGRAM {elf}'; repeatable (default: emulator)",
+        help="board's port, auto or 'pipe:PROGRAM {elf}'; repeatable (default: the board's emulator)",
     )  # fmt: skip
     where.add_argument(
         "--load", action="store_true", help="candidates loaded into RAM, not flashed one by one; times are of code in RAM",

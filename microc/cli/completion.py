@@ -68,9 +68,11 @@ def bash_script(commands: Sequence[CommandSyntax]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _bash_command_lines(command: CommandSyntax, names: Sequence[str]) -> list[str]:
-    """List the lines of the bash script that complete the arguments of one command: values of options, flags, positional
-    arguments and the ``names`` of commands."""
+def _bash_command_lines(command: CommandSyntax, command_names: Sequence[str]) -> list[str]:
+    """List the lines of the bash script that complete the arguments of one command.
+
+    These are values of options, flags, positional arguments and, for the program itself, the names of commands,
+    ``command_names``."""
     valued = {flag: option.word for flag, option in iter_flags(command) if option.word is not None}
     lines = []
     if valued:
@@ -79,21 +81,23 @@ def _bash_command_lines(command: CommandSyntax, names: Sequence[str]) -> list[st
         lines.append("        esac")
     flags = " ".join(flag for flag, _ in iter_flags(command))
     lines.append(f"        if [[ $cur == -* ]]; then _microc_words {shlex.quote(flags)}; return; fi")
-    if names:
-        lines.append(f"        _microc_words {shlex.quote(' '.join(names))}")
+    if command_names:
+        lines.append(f"        _microc_words {shlex.quote(' '.join(command_names))}")
     lines += [f"        {_bash_value_completion(word)}" for word, _ in command.words]
     return lines
 
 
-def _bash_value_completion(word: ValueSyntax) -> str:
+def _bash_value_completion(value_syntax: ValueSyntax) -> str:
     """Return the shell code that completes the value of an argument in bash."""
     calls = []
-    if word.choices:
-        calls.append(f"_microc_{'list' if word.list else 'words'} {shlex.quote(' '.join(word.choices))}")
-    if word.kind == FOLDERS:
+    if value_syntax.choices:
+        calls.append(
+            f"_microc_{'list' if value_syntax.list else 'words'} {shlex.quote(' '.join(value_syntax.choices))}"
+        )
+    if value_syntax.kind == FOLDERS:
         calls.append("_microc_folders")
-    elif word.kind:
-        calls.append(" ".join(("_microc_files", *map(shlex.quote, word.ends))))
+    elif value_syntax.kind:
+        calls.append(" ".join(("_microc_files", *map(shlex.quote, value_syntax.ends))))
     return "; ".join(calls) or ":"
 
 
@@ -136,17 +140,17 @@ def _fish_option_arguments(option: OptionSyntax) -> list[str]:
     return [*parts, *([f"-d {_fish_quote(option.help)}"] if option.help else [])]
 
 
-def _fish_value_completion(word: ValueSyntax) -> str:
+def _fish_value_completion(value_syntax: ValueSyntax) -> str:
     """Return the text that fish evaluates to list the values of an argument."""
-    choices = " ".join(word.choices)
-    if word.list and choices:
+    choices = " ".join(value_syntax.choices)
+    if value_syntax.list and choices:
         choices = f"(__fish_append , {choices})"
     files = ""
-    if word.kind == FOLDERS:
+    if value_syntax.kind == FOLDERS:
         files = "(__fish_complete_directories)"
-    elif word.ends:
-        files = " ".join(f"(__fish_complete_suffix {end})" for end in word.ends)
-    elif word.kind:
+    elif value_syntax.ends:
+        files = " ".join(f"(__fish_complete_suffix {end})" for end in value_syntax.ends)
+    elif value_syntax.kind:
         files = "(__fish_complete_path)"
     return " ".join(filter(None, (choices, files)))
 
@@ -215,23 +219,24 @@ def _zsh_option_specs(option: OptionSyntax) -> list[str]:
     return [_zsh_quote(f"*{flag}{equals if flag.startswith('--') else ''}[{help}]{values}") for flag in option.flags]
 
 
-def _zsh_positional_spec(number: int, word: ValueSyntax, *, last: bool) -> str:
-    """Return the spec of a positional argument for zsh's ``_arguments``; the last one may be repeated. ``number``: its
-    position, from 1."""
-    return _zsh_quote(f"{'*' if last else number}:{_zsh_escape(word.name)}:{_zsh_value_action(word)}")
+def _zsh_positional_spec(position: int, value_syntax: ValueSyntax, *, last: bool) -> str:
+    """Return the spec of a positional argument for zsh's ``_arguments``; the last one may be repeated.
+
+    ``position``: its position, from 1."""
+    return _zsh_quote(f"{'*' if last else position}:{_zsh_escape(value_syntax.name)}:{_zsh_value_action(value_syntax)}")
 
 
-def _zsh_value_action(word: ValueSyntax) -> str:
+def _zsh_value_action(value_syntax: ValueSyntax) -> str:
     """Return the action of a zsh spec, which completes the value of an argument."""
-    choices = " ".join(map(_zsh_escape, word.choices))
-    files = "_files -/" if word.kind == FOLDERS else "_files"
-    if word.ends:
-        files += ' -g "*.(' + "|".join(end[1:] for end in word.ends) + ')"'
-    if word.list:
+    choices = " ".join(map(_zsh_escape, value_syntax.choices))
+    files = "_files -/" if value_syntax.kind == FOLDERS else "_files"
+    if value_syntax.ends:
+        files += ' -g "*.(' + "|".join(end[1:] for end in value_syntax.ends) + ')"'
+    if value_syntax.list:
         return f"_sequence compadd - {choices}"
-    if choices and word.kind:
+    if choices and value_syntax.kind:
         return f"_microc_either {choices}"
-    return f"({choices})" if choices else files if word.kind else " "
+    return f"({choices})" if choices else files if value_syntax.kind else " "
 
 
 def _shorten_help(text: str) -> str:

@@ -65,9 +65,9 @@ class Parser(argparse.ArgumentParser):
         formatter.add_usage(self.usage, actions, [])
         return formatter
 
-    def _check_options(self, words: list[str]) -> None:
+    def _check_options(self, command_words: list[str]) -> None:
         """Raise UsageError for the first unknown long option. Prefixes of options are accepted, as argparse does."""
-        for word in words[: words.index("--")] if "--" in words else words:
+        for word in command_words[: command_words.index("--")] if "--" in command_words else command_words:
             name = word.partition("=")[0]
             options = [option for option in self._option_string_actions if option[:2] == "--"]
             if name.startswith("--") and not any(option.startswith(name) for option in options):
@@ -209,14 +209,14 @@ def parse_growth_limit(text: str) -> tuple[str, float]:
     return name, parse_share(bound)
 
 
-def _parse_number_below(most: float, text: str, what: str) -> float:
-    """Parse a non-negative number or percentage below ``most``; ``what``: end of the error message."""
+def _parse_number_below(upper_limit: float, text: str, expected_form: str) -> float:
+    """Parse a non-negative number or percentage below ``upper_limit``; ``expected_form``: end of the error message."""
     try:
         number = float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError:
         number = -1.0
-    if not 0 <= number < most:
-        raise argparse.ArgumentTypeError(f"{text!r} is no {what}")
+    if not 0 <= number < upper_limit:
+        raise argparse.ArgumentTypeError(f"{text!r} is no {expected_form}")
     return number
 
 

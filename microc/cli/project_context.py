@@ -184,12 +184,14 @@ def fill_from_config(arguments: Arguments) -> None:
     fill(arguments, config)
 
 
-def _may_need_config(arguments: Arguments, first: str) -> bool:
+def _may_need_config(arguments: Arguments, first_positional: str) -> bool:
     """Test whether a command could need ``microc.toml``: not if it is given a project folder, an ELF file or tuning
-    records. ``first``: name of its first positional argument."""
-    if first == "folder":
+    records.
+
+    ``first_positional``: name of its first positional argument."""
+    if first_positional == "folder":
         return arguments.folder is None
-    if first == "source":
+    if first_positional == "source":
         return arguments.source is None or not (arguments.source.is_dir() or arguments.source.suffix == ".elf")
     records = arguments.command == "tune" and (arguments.show or arguments.merge or arguments.prune)
     return not (records or (arguments.command == "export" and arguments.listing))
@@ -299,7 +301,7 @@ def _check_config_trusted(arguments: Arguments, config: Config) -> None:
     ):
         if named and option not in command_line_options(arguments) and not is_trusted(config.path.parent):
             raise UsageError(
-                f"microc.toml names {what}, whose code would run: {', '.join(path.name for path in named)}",
+                f"untrusted untrusted microc.toml names {what}, whose code would run: {', '.join(path.name for path in named)}",
                 where=str(config.path),
                 hint=f"if you trust the folder, allow it: export {TRUST}={config.path.parent}; or give {flag}",
             )
@@ -491,11 +493,11 @@ def load_npy_file(path: Path) -> Array:
     return array
 
 
-def _check_output_count(paths: list[Path], number: int) -> None:
+def _check_output_count(paths: list[Path], output_count: int) -> None:
     """Raise UsageError if there are more ``--output`` files than outputs of the network."""
-    if len(paths) > number:
-        what = f"the network has {number} outputs, {len(paths)} --output were given"
-        raise UsageError(what, hint=f"leave out --output {' and --output '.join(map(str, paths[number:]))}")
+    if len(paths) > output_count:
+        what = f"the network has {output_count} outputs, {len(paths)} --output were given"
+        raise UsageError(what, hint=f"leave out --output {' and --output '.join(map(str, paths[output_count:]))}")
 
 
 def _save_npy_file(path: Path, array: Array) -> None:

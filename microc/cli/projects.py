@@ -85,11 +85,13 @@ def demo(arguments: Arguments) -> show.Answer:
     return show.Answer(data, "\n".join(_demo_lines(result, missing)), error=error)
 
 
-def _demo_lines(result: Demonstration, missing: tuple[str, ...]) -> Iterator[str]:
-    """Yield the lines that ``microc demo`` prints. ``missing``: tools of the emulated board that are not installed."""
+def _demo_lines(result: Demonstration, missing_tools: tuple[str, ...]) -> Iterator[str]:
+    """Yield the lines that ``microc demo`` prints.
+
+    ``missing_tools``: tools of the emulated board that are not installed."""
     report, sizes = result.report, result.sizes
-    if missing:
-        yield f"{' and '.join(missing)} not found: using this computer instead of the emulated board (microc doctor --fix)"
+    if missing_tools:
+        yield f"{' and '.join(missing_tools)} not found: using this computer instead of the emulated board (microc doctor --fix)"
     yield f"\n  {report['source']}: {report['kernels']} kernels, {report['macs']:,} multiply-accumulates"
     yield f"  {result.title}"
     yield f"  compiled to C in {result.compiled_seconds:.1f} s, built in {result.built_seconds:.1f} s\n"
@@ -117,10 +119,10 @@ def _draw_images(result: Demonstration, indices: range) -> Iterator[str]:
     yield ("  " + "  ".join(f"{_image_caption(result, k):16}" for k in indices)).rstrip() + "\n"
 
 
-def _image_caption(result: Demonstration, k: int) -> str:
-    """Return the caption of image ``k``: the board's answer, its confidence and whether it is right."""
-    answer, truth = result.answers[k], result.labels[k]
-    confidence = 100 * (int(result.scores[k].max()) + 128) / 256
+def _image_caption(result: Demonstration, image_index: int) -> str:
+    """Return the caption of image ``image_index``: the board's answer, its confidence and whether it is right."""
+    answer, truth = result.answers[image_index], result.labels[image_index]
+    confidence = 100 * (int(result.scores[image_index].max()) + 128) / 256
     return f"{answer} ({confidence:.0f} %) {'right' if answer == truth else f'wrong: {truth}'}"
 
 
@@ -137,9 +139,9 @@ def _demo_layer_lines(result: Demonstration) -> Iterator[str]:
     yield _demo_layer_row("one image", width, sum(numbers), sum(k["macs"] for k in result.kernels)) + "\n"
 
 
-def _demo_layer_row(name: str, width: int, number: int, macs: Any) -> str:
-    """Format a row of the demonstration's table of layers: name, time in the clock's unit, MACs."""
-    return f"  {name:{width}}  {number:12,}  {macs:8,}"
+def _demo_layer_row(name: str, width: int, clock_amount: int, macs: Any) -> str:
+    """Format a row of the demonstration's table of layers: name in ``width`` columns, time in the clock's unit, MACs."""
+    return f"  {name:{width}}  {clock_amount:12,}  {macs:8,}"
 
 
 # ---- ``microc export``: wrap a network for a build system.

@@ -50,17 +50,18 @@ def signal_to_noise_text(noise: float) -> str:
     return f"{-10 * math.log10(noise):.1f}" if noise > 0 else "no noise"
 
 
-def _pareto_front_lines(points: Sequence[Mapping[str, Any]], board: str, against: str) -> Iterator[str]:
-    """Yield the Pareto front as bars of ``against`` (flash or cycles). Chosen and measured points are always shown, others
-    thinned out."""
+def _pareto_front_lines(points: Sequence[Mapping[str, Any]], board: str, cost_name: str) -> Iterator[str]:
+    """Yield the Pareto front as bars of ``cost_name`` (flash or cycles).
+
+    Chosen and measured points are always shown, others thinned out."""
     step = max(1, len(points) // _SHOWN_POINTS)
     measured = [p["score"] is not None or p["decibels"] is not None for p in points]
     shown = [p for k, p in enumerate(points) if p["chosen"] or measured[k] or k % step == 0]
-    least, most = points[0][against], points[-1][against]
-    yield f"the front on {board}: the least noise for each {against}, predicted, and measured behind repairs (* is taken)\n"
+    least, most = points[0][cost_name], points[-1][cost_name]
+    yield f"the front on {board}: the least noise for each {cost_name}, predicted, and measured behind repairs (* is taken)\n"
     rows = []
     for p in shown:
-        bar = "#" * (1 + round(_BAR * (p[against] - least) / max(1, most - least)))
+        bar = "#" * (1 + round(_BAR * (p[cost_name] - least) / max(1, most - least)))
         decibels_text = "" if p["decibels"] is None else f"{p['decibels']:.1f}"
         score = "" if p["score"] is None else f"{p['score']:.4f}"
         sizes = show.format_integer(p["flash"]), show.format_integer(p["cycles"])
@@ -77,21 +78,23 @@ _COSTS = ("flash", "ram", "estimated_instructions", "estimated_cycles")
 _SHARES = ("flash", "instructions")
 
 
-def quantization_paragraphs(report: Mapping[str, Any], model: str, path: str, full: bool) -> Iterator[str]:
-    """Yield the paragraphs of the report on a quantised network that was read from ``model`` and written to ``path``;
-    ``full``: all rows of long tables."""
-    yield show.facts(list(_summary_rows(report, f"{model} -> {path}")))
+def quantization_paragraphs(report: Mapping[str, Any], model: str, output_path: str, all_rows: bool) -> Iterator[str]:
+    """Yield the paragraphs of the report on a quantised network that was read from ``model`` and written to
+    ``output_path``.
+
+    ``all_rows``: all rows of long tables."""
+    yield show.facts(list(_summary_rows(report, f"{model} -> {output_path}")))
     if "cost" in report:
         yield _cost_table(report["board"], report["float_cost"], report["cost"])
     if report["advice"]:
         yield "what to try next\n" + "\n".join(f"- {line}" for line in report["advice"])
-    yield _noisiest_layers_table(report["layers"], full)
+    yield _noisiest_layers_table(report["layers"], all_rows)
     if "classification" in report:
-        yield from _classification_paragraphs(report["classification"], full)
+        yield from _classification_paragraphs(report["classification"], all_rows)
     if "mixed" in report:
         yield from mixed_precision_paragraphs(report["mixed"])
     if report["floats"]["operators"]:
-        yield _float_operators_text(report["floats"], full)
+        yield _float_operators_text(report["floats"], all_rows)
     if report["repairs"]:
         yield _repair_table(report["repairs"])
 
@@ -126,11 +129,11 @@ def _cost_table(board: str, before: Mapping[str, int], after: Mapping[str, int])
     return show.table((f"on {board}", "float", "quantised", "ratio"), rows)
 
 
-def _noisiest_layers_table(layers: Sequence[Mapping[str, Any]], full: bool) -> str:
+def _noisiest_layers_table(layers: Sequence[Mapping[str, Any]], all_rows: bool) -> str:
     """Format the table of the layers that cause the most quantisation noise, in network order."""
     total = sum(map(_layer_noise, layers))
     by_noise = sorted(range(len(layers)), key=lambda k: (-_layer_noise(layers[k]), layers[k].get("decibels") or 0.0))
-    shown = sorted(by_noise if full else by_noise[:_SHOWN_ROWS])
+    shown = sorted(by_noise if all_rows else by_noise[:_SHOWN_ROWS])
     costs = [(of, amount) for amount in _SHARES for of in ("float_cost", "cost")] if "cost" in layers[0] else []
     rows = []
     for layer in (layers[k] for k in shown):
@@ -155,51 +158,53 @@ def _layer_noise(layer: Mapping[str, Any]) -> float:
     return (layer["value_sensitivity"] or 0.0) + (layer["weight_sensitivity"] or 0.0)
 
 
-def _format_or_empty(number: float | None, form: str) -> str:
-    """Format a number by the format string ``form``; empty for None."""
-    return "" if number is None else form.format(number)
+def _format_or_empty(number: float | None, format_spec: str) -> str:
+    """Format a number by the format string ``format_spec``; empty for None."""
+    return "" if number is None else format_spec.format(number)
 
 
-def _with_omission_note(text: str, omitted: int, what: str) -> str:
+def _with_omission_note(text: str, omitted_rows: int, row_kind: str) -> str:
     """Add a line on the rows that a table leaves out, if any."""
-    return f"{text}\n{show.format_integer(omitted)} more {what}: --full shows all" if omitted > 0 else text
+    return (
+        f"{text}\n{show.format_integer(omitted_rows)} more {row_kind}: --full shows all" if omitted_rows > 0 else text
+    )
 
 
-def _classification_paragraphs(classes: Mapping[str, Any], full: bool) -> Iterator[str]:
+def _classification_paragraphs(classification: Mapping[str, Any], all_rows: bool) -> Iterator[str]:
     """Yield the confusion matrix (of many classes, the mistakes) and the samples whose answer changed."""
-    if len(classes["confusion"]) <= _SHOWN_CLASSES:
-        matrix = show.confusion_table(classes["confusion"], classes["float_confusion"])
+    if len(classification["confusion"]) <= _SHOWN_CLASSES:
+        matrix = show.confusion_table(classification["confusion"], classification["float_confusion"])
         yield f"answers, and by how many more than in floats\n\n{matrix}"
     else:
-        yield from _frequent_mistakes_paragraph(classes, full)
-    if classes["changed"]:
-        shown = classes["changed"] if full else classes["changed"][:_SHOWN_ROWS]
+        yield from _frequent_mistakes_paragraph(classification, all_rows)
+    if classification["changed"]:
+        shown = classification["changed"] if all_rows else classification["changed"][:_SHOWN_ROWS]
         rows = [(c["sample"], c["truth"], c["float"], c["quantised"]) for c in shown]
         table = show.table(("changed sample", "truth", "float", "quantised"), rows, 0)
-        yield _with_omission_note(table, classes["changed_count"] - len(shown), "answers changed")
+        yield _with_omission_note(table, classification["changed_count"] - len(shown), "answers changed")
 
 
-def _frequent_mistakes_paragraph(classes: Mapping[str, Any], full: bool) -> Iterator[str]:
+def _frequent_mistakes_paragraph(classification: Mapping[str, Any], all_rows: bool) -> Iterator[str]:
     """Yield the table of the most frequent mistakes, if there are any."""
     from microc.quantization.quantised_page import frequent_mistakes
 
-    mistakes = frequent_mistakes(classes)
-    rows = mistakes if full else mistakes[:_SHOWN_ROWS]
+    mistakes = frequent_mistakes(classification)
+    rows = mistakes if all_rows else mistakes[:_SHOWN_ROWS]
     if rows:
         yield _with_omission_note(
             show.table(("truth", "answer", "float", "quantised"), rows, 0), len(mistakes) - len(rows), "mistakes"
         )
 
 
-def _float_operators_text(floats: Mapping[str, Any], full: bool) -> str:
+def _float_operators_text(float_report: Mapping[str, Any], all_rows: bool) -> str:
     """Format the operators that still compute in floats, with the reasons."""
-    operators = floats["operators"] if full else floats["operators"][:_SHOWN_ROWS]
+    operators = float_report["operators"] if all_rows else float_report["operators"][:_SHOWN_ROWS]
     rows = [
         (show.layer(operator["value"]), operator["op"], operator["reason"], show.format_integer(operator["macs"]))
         for operator in operators
     ]
-    count = len(floats["operators"])
-    head = f"{count} operators compute in floats, {100 * floats['share']:.1f} % of multiply-accumulates"
+    count = len(float_report["operators"])
+    head = f"{count} operators compute in floats, {100 * float_report['share']:.1f} % of multiply-accumulates"
     table = show.table(("value", "operator", "why", "MACs"), rows, 3)
     return f"{head}\n\n{_with_omission_note(table, count - len(rows), 'operators')}"
 

@@ -419,14 +419,14 @@ def _bench_text(rows: tuple[BoardFigures, ...]) -> str:
     return "\n\n".join(filter(None, (table, "\n".join(why), "\n".join(notes))))
 
 
-def _count_or_dash(number: int | None) -> str:
+def _count_or_dash(count: int | None) -> str:
     """Format a count; ``-`` if it is unknown."""
-    return "-" if number is None else show.format_integer(number)
+    return "-" if count is None else show.format_integer(count)
 
 
-def _percent_of_room(number: int | None, room: int) -> str:
-    """Format the share that ``number`` takes of the capacity ``room``, in percent; empty if one is unknown."""
-    return f"{100 * number / room:.1f}" if number is not None and room else ""
+def _percent_of_room(amount: int | None, capacity: int) -> str:
+    """Format the share that ``amount`` takes of the capacity ``capacity``, in percent; empty if one is unknown."""
+    return f"{100 * amount / capacity:.1f}" if amount is not None and capacity else ""
 
 
 def _energy_text(joules: float | None) -> str:

@@ -55,12 +55,13 @@ def command_line_options(arguments: argparse.Namespace) -> dict[str, Any]:
     return options
 
 
-def compilation_option_words(words: Sequence[str], board: str) -> list[str]:
+def compilation_option_words(command_words: Sequence[str], board: str) -> list[str]:
     """Collect the compilation options of a command line, and the board, as the words that another command repeats.
-    ``words``: the command line."""
+
+    ``command_words``: the command line."""
     flags = {option.flag: name for name, option in OPTIONS.items() if option.flag}
     kept, value_count = ["--board", board] if board else [], 0
-    for word in words:
+    for word in command_words:
         flag = word.partition("=")[0]
         if value_count:
             value_count -= 1
@@ -149,7 +150,10 @@ def add_source_options(command: ArgumentParser, meaning: str = "project folder, 
         "source", type=Path, nargs="?", metavar="DIR|MODEL", help=f"{meaning} (default: microc.toml's)"
     )
     command.add_argument(
-        "--network", default="", metavar="NAME", help="network of a project with several (default: the first)"
+        "--network",
+        default="",
+        metavar="NAME",
+        help="name of the network, if the project has several (default: the first)",
     )
     add_device_options(command)
     add_compile_options(command)
@@ -162,7 +166,7 @@ def add_input_options(command: ArgumentParser, meaning: str) -> None:
     )
     command.add_argument(
         "--pixels", type=float, nargs=2, metavar=("LOW", "HIGH"),
-        help="real values of pixels 0 and 255 (default: 8-bit inputs as is, others 0 1)",
+        help="real values that pixels 0 and 255 stand for (default: 8-bit inputs take raw pixels, others 0 to 1)",
     )  # fmt: skip
 
 
@@ -172,21 +176,21 @@ def add_device_options(command: ArgumentParser) -> None:
     group.add_argument(
         "--port",
         default="",
-        help="serial port, socket://HOST:PORT or auto (default: emulator, else auto)",
+        help="serial port, socket://HOST:PORT, or auto: found by USB id (default: the board's emulator; auto if it has none)",
     )
     group.add_argument(
         "--baud",
         type=parser.parse_baud_rates,
         default=(),
         metavar="RATE,...",
-        help="baud rates to try in this order, or auto (default: the board's)",
+        help="baud rates to try in this order, or auto for the usual ones (default: the board's)",
     )
     group.add_argument(
         "--timeout",
         type=parser.parse_seconds,
         default=10.0,
         metavar="SECONDS",
-        help="time without an answer, or without the line (default: 10)",
+        help="time to wait for an answer, or for a lost line to come back (default: 10)",
     )
 
 
@@ -219,7 +223,11 @@ def add_project_commands(add: Adder, model: str) -> None:
     command.add_argument(
         "folder", type=Path, nargs="?", metavar="DIR", help="project folder, built (default: microc.toml's)"
     )
-    command.add_argument("--runner", default="", help="flashing program (default: the board's first that is installed)")
+    command.add_argument(
+        "--runner",
+        default="",
+        help="name of the flashing program (default: the first of the board's that is installed)",
+    )
     command.add_argument("--dry-run", action="store_true", help="flashing command only; nothing is run")
     add_device_options(command)
     command = add(

@@ -82,9 +82,9 @@ def _wrap_prose_line(line: str, width: int) -> list[str]:
     )
 
 
-def usage_text(number: int, room: int) -> str:
-    """Format a size in bytes, and its share of the capacity ``room`` (0 if unknown)."""
-    return f"{number:,} of {room:,} bytes ({100 * number / room:.1f} %)" if room else f"{number:,} bytes"
+def usage_text(nbytes: int, capacity: int) -> str:
+    """Format a size in bytes, and its share of a memory's ``capacity`` in bytes (0 if unknown)."""
+    return f"{nbytes:,} of {capacity:,} bytes ({100 * nbytes / capacity:.1f} %)" if capacity else f"{nbytes:,} bytes"
 
 
 def shape_text(dimensions: Sequence[int]) -> str:

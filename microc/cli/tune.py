@@ -130,11 +130,14 @@ def answer_with_repeated_record(arguments: Arguments) -> show.Answer:
     return show.Answer(data, show.facts(rows), _EXIT_CODES[result.status])
 
 
-def _kernel_records_data(key: str, path: Path, records: list[Any], best: Any) -> Mapping[str, Any]:
-    """Describe the tuning records of one kernel as plain data; ``best``: the fastest, or None."""
+def _kernel_records_data(kernel_key: str, path: Path, records: list[Any], fastest_record: Any) -> Mapping[str, Any]:
+    """Describe the tuning records of one kernel as plain data.
+
+    ``kernel_key``: of the kernel; ``path``: of the file of records; ``fastest_record``: the record with the fewest
+    ticks, or None."""
     example = records[0]
     return {
-        "key": key,
+        "key": kernel_key,
         "layer": example.layer,
         "op": example.op,
         "cpu": example.cpu,
@@ -142,7 +145,7 @@ def _kernel_records_data(key: str, path: Path, records: list[Any], best: Any) ->
         "unit": example.unit,
         "external": next((r.algorithm for r in records if r.theirs), ""),
         "records": len(records),
-        "best": None if best is None else best.ticks,
+        "best": None if fastest_record is None else fastest_record.ticks,
         "failures": [
             {
                 "record": r.id,

@@ -170,7 +170,7 @@ def _model_and_options(arguments: Arguments, manifest: Mapping[str, Any]) -> tup
     made_from = manifest.get("sha256", {}).get("model", "")
     if made_from and hashlib.sha256(read_model_bytes(arguments.model_file)).hexdigest() != made_from:
         raise UsageError(
-            "--model: the project was compiled from another model, since the hash in manifest.json differs",
+            "--model: the project was compiled from another model: the file's hash differs from that in manifest.json",
             where=str(arguments.model_file),
             hint="give the model that was compiled, or compile this one again",
         )
@@ -211,12 +211,13 @@ def _agreement_data(agreement: Agreement) -> dict[str, Any]:
     }
 
 
-def _agreement_table(what: str, rows: Sequence[Agreement]) -> str:
-    """Format the table of how well a network's outputs or layers agree with the framework's. ``what``: ``output`` or
-    ``layer``."""
+def _agreement_table(row_kind: str, rows: Sequence[Agreement]) -> str:
+    """Format the table of how well a network's outputs or layers agree with the framework's.
+
+    ``row_kind``: ``output`` or ``layer``."""
     if not rows:
         return ""
-    layers = what == "layer"
+    layers = row_kind == "layer"
     cells = [
         (
             *((show.layer(row.layer), show.layer(row.tensor)) if layers else (show.layer(row.tensor),)),

@@ -300,7 +300,9 @@ def _render_template(template: str, context: PackageContext, format_: Format) ->
         return render(template, context, format_.folder)
     except jinja2.TemplateError as error:
         where = f"{format_.folder / template}:{getattr(error, 'lineno', None) or 1}"
-        raise UsageError(f"format {format_.name}: wrong template: {error}", where=where, hint=_OWN_FORMAT) from error
+        raise UsageError(
+            f"format {format_.name}: a template cannot be rendered: {error}", where=where, hint=_OWN_FORMAT
+        ) from error
 
 
 def _render_format_line(text: str, context: PackageContext, format_: Format) -> str:
@@ -310,7 +312,7 @@ def _render_format_line(text: str, context: PackageContext, format_: Format) -> 
     except jinja2.TemplateError as error:
         where = str(format_.folder / DESCRIPTION)
         raise UsageError(
-            f"format {format_.name}: wrong text {text!r}: {error}", where=where, hint=_OWN_FORMAT
+            f"format {format_.name}: cannot render the path or command {text!r}: {error}", where=where, hint=_OWN_FORMAT
         ) from error
 
 

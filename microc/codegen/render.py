@@ -127,7 +127,7 @@ class _PatternString(SafeString):
 
     def __new__(cls, text: str) -> Self:
         if not re.fullmatch(cls.PATTERN, text):
-            raise InternalError(f"{text!r} is no {cls.__name__.lower()}")
+            raise InternalError(f"{text!r} does not match the pattern of the class {cls.__name__}")
         return super().__new__(cls, text)
 
 
@@ -231,7 +231,7 @@ def _template_variables(context: Any) -> dict[str, Any]:
     """Return the fields of a context class by name, as variables of a template. InternalError for a string that is no
     :class:`SafeString`."""
     if not is_dataclass(context) or isinstance(context, type):
-        raise TypeError("a template is filled from a dataclass")
+        raise TypeError(f"template: got values of type {type(context).__name__}, expected an instance of a dataclass")
     _refuse_unsafe_strings(context, type(context).__name__)
     return {f.name: getattr(context, f.name) for f in fields(context)}
 
@@ -253,7 +253,7 @@ def _refuse_unsafe_strings(value: Any, where: str) -> None:
         for f in fields(value):
             _refuse_unsafe_strings(getattr(value, f.name), f"{where}.{f.name}")
     else:
-        raise InternalError(f"{where} holds a {type(value).__name__}, which may be anything: {value!r}")
+        raise InternalError(f"{where}: got {value!r} of type {type(value).__name__}, expected a SafeString or a number")
 
 
 def _label_strings(value: Any) -> Any:

@@ -109,7 +109,7 @@ class CacheEntry:
 def _safe_relative_name(name: str) -> str:
     """Return the name of a file inside a project; ValueError if it may lead out of the project."""
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or set(name) & set("\\:"):
-        raise ValueError(name)
+        raise ValueError(f"a cache entry has file name {name!r}, expected one inside of the project")
     return name
 
 

@@ -50,8 +50,10 @@ class Bound:
     step: int = 1
 
 
-def byte_count_check(what: str) -> Check:
-    """Return the check of a number of bytes, which may be written as on the command line (``30K``)."""
+def byte_count_check(value_name: str) -> Check:
+    """Return the check of a number of bytes, which may be written as on the command line (``30K``).
+
+    ``value_name``: the value in errors."""
 
     def check(_: str, value: Any) -> int:
         if isinstance(value, str):
@@ -59,9 +61,11 @@ def byte_count_check(what: str) -> Check:
                 return parse_byte_count(value)
             except ValueError as error:
                 raise validation.invalid_value_error(
-                    what, value, "30 * 1024 or '30K'; 0: what the board has"
+                    value_name, value, "30 * 1024 or '30K'; 0: what the board has"
                 ) from error
-        return validation.as_integer(what, value, hint="bytes, 30 * 1024 or '30K' for example; 0: what the board has")
+        return validation.as_integer(
+            value_name, value, hint="bytes, 30 * 1024 or '30K' for example; 0: what the board has"
+        )
 
     return check
 
@@ -76,10 +80,14 @@ def parse_byte_count(text: str) -> int:
     return int(digits) * unit
 
 
-def by_name_check(check: Check, every: str = ALL_NAMES, what: str = "") -> Callable[[str, Any], dict[str, Any]]:
-    """Return the check of an option for a mapping by the names of inputs or outputs, or for one value that applies to all
-    names. ``check``: the check of one value."""
-    return lambda name, value: validation.as_mapping_by_name(what or name, value, check, every)
+def by_name_check(
+    check: Check, default_key: str = ALL_NAMES, value_name: str = ""
+) -> Callable[[str, Any], dict[str, Any]]:
+    """Return the check of an option that takes a value for each input or output, as a mapping by name.
+
+    A value that is given alone gets the name ``default_key``. ``check``: the check of one value; ``value_name``: the
+    option in errors."""
+    return lambda name, value: validation.as_mapping_by_name(value_name or name, value, check, default_key)
 
 
 def validated_names(name: str, value: Any) -> frozenset[str]:
@@ -87,62 +95,63 @@ def validated_names(name: str, value: Any) -> frozenset[str]:
     return frozenset(validation.as_names(name, value))
 
 
-def validated_identifier(what: str, value: Any) -> str:
+def validated_identifier(value_name: str, value: Any) -> str:
     """Check a name for C, valid and not reserved in all generated files."""
     from microc.codegen.c.identifiers import is_free_in_network
 
-    name = validation.as_text(what, value)
+    name = validation.as_text(value_name, value)
     fits = re.fullmatch("[a-z][a-z0-9]*(_[a-z0-9]+)*", name) and len(name) <= IDENTIFIER
     if not fits or name.startswith("assert_") or not is_free_in_network("", name):
         raise UsageError(
-            f"{what} cannot be {validation.short_repr(value)}",
+            f"{value_name} cannot be {validation.short_repr(value)}",
             hint=f"give a name of C: lower case, digits and single underscores, {IDENTIFIER} at most, no reserved word",
         )
     return name
 
 
-def validated_class_names(what: str, value: Any) -> tuple[str, ...]:
+def validated_class_names(value_name: str, value: Any) -> tuple[str, ...]:
     """Check and return the names of the classes in order; at least two, or none."""
     if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
-        raise validation.invalid_value_error(what, value, "a list of names, in the order of the output")
+        raise validation.invalid_value_error(value_name, value, "a list of names, in the order of the output")
     if len(value) == 1 or len(value) > CLASSES:
         raise UsageError(
-            f"{what} has {len(value):,} names, expected 2 to {CLASSES:,}", hint="give one name for every class"
+            f"{value_name} has {len(value):,} names, expected 2 to {CLASSES:,}", hint="give one name for every class"
         )
     return tuple(map(str, value))
 
 
-def validated_backends(what: str, value: Any) -> dict[str, str]:
+def validated_backends(value_name: str, value: Any) -> dict[str, str]:
     """Check backends, given by name with the location of the library (empty: none needed), or as a single name; return the
     locations by name."""
     locations = {name: "" for name in [value] if name} if isinstance(value, str) else {} if value is None else value
     if not isinstance(locations, Mapping):
-        raise validation.invalid_value_error(what, value, "{'cmsis-nn': 'path/to/CMSIS-NN'}, or 'cblas'")
+        raise validation.invalid_value_error(value_name, value, "{'cmsis-nn': 'path/to/CMSIS-NN'}, or 'cblas'")
     return {
-        validation.as_text(what, name): ""
+        validation.as_text(value_name, name): ""
         if location is None or location is False or (isinstance(location, str) and not location)
-        else str(validation.as_path(what, location))
+        else str(validation.as_path(value_name, location))
         for name, location in locations.items()
     }
 
 
-def subset_check(known: Sequence[str]) -> Check:
-    """Return the check of an option for a subset of the known words."""
+def subset_check(allowed_words: Sequence[str]) -> Check:
+    """Return the check of an option for a subset of ``allowed_words``."""
 
     def check(name: str, value: Any) -> frozenset[str]:
         found = validated_names(name, value)
-        if not found <= set(known):
+        if not found <= set(allowed_words):
             raise UsageError(
-                f"{name} cannot be {sorted(found)}", hint=f"choose from {', '.join(known)}; several are possible"
+                f"{name} cannot be {sorted(found)}",
+                hint=f"choose from {', '.join(allowed_words)}; several are possible",
             )
         return found
 
     return check
 
 
-def one_of_check(known: Sequence[str]) -> Check:
-    """Return the check of an option for one of the known words."""
-    return lambda name, value: validation.as_known_value(name, value, known)
+def one_of_check(allowed_words: Sequence[str]) -> Check:
+    """Return the check of an option for one of ``allowed_words``."""
+    return lambda name, value: validation.as_known_value(name, value, allowed_words)
 
 
 def validated_pixels(name: str, value: Any) -> tuple[int, int]:
@@ -237,10 +246,10 @@ def refuse_conflicting_board_options(options: Any) -> None:
         raise UsageError(what, hint="leave out code_in_ram, or protocol")
 
 
-def validated_bound(name: str, given: Any) -> Bound:
+def validated_bound(name: str, value: Any) -> Bound:
     """Check the range of a symbolic dimension, and return it as a :class:`Bound`; UsageError if it contains no size."""
-    low, high, *step = given if isinstance(given, (tuple, list)) and len(given) in (2, 3) else (1, given)
-    found = given if isinstance(given, Bound) else Bound(high, low, *step)
+    low, high, *step = value if isinstance(value, (tuple, list)) and len(value) in (2, 3) else (1, value)
+    found = value if isinstance(value, Bound) else Bound(high, low, *step)
     parts = (found.maximum, found.minimum, found.step)
     found = Bound(
         *(
@@ -365,7 +374,7 @@ def parse_named_word(text: str) -> tuple[str, str]:
     """Parse a word by the name of an input or output, ``NAME=WORD``, or the word alone for all of them."""
     name, equals, word = text.rpartition("=")
     if not word or (equals and not name):
-        raise ValueError(f"{text!r} says nothing: write NAME=WORD, or the word alone for all")
+        raise ValueError(f"{text!r} has an empty name or word: write NAME=WORD, or the word alone for all")
     return name or "*", word
 
 

@@ -76,34 +76,36 @@ class Option:
         return f"{self.text}. {self.details}" if self.details else self.text
 
 
-def option_field(value: Any, check: Check, help: str, **more: Any) -> Any:
+def option_field(default_value: Any, check: Check, help: str, **more: Any) -> Any:
     """Declare a field of :class:`Options` as an option.
 
-    ``value``: the default, or the class of an empty mapping. ``more``: fields of :class:`Option`."""
+    ``default_value``: the default, or the class of an empty mapping. ``more``: fields of :class:`Option`."""
     described = {"option": Option(check, help, **more)}
     if (more.get("word") in option_values.PATHS) != (more.get("path") in (READ, WRITTEN, RUN)):
         raise TypeError(f"{more.get('flag')}: an option that names a file declares path=READ, WRITTEN or RUN")
-    if isinstance(value, type):
-        return field(default_factory=value, metadata=described)
-    return field(default=value, metadata=described)
+    if isinstance(default_value, type):
+        return field(default_factory=default_value, metadata=described)
+    return field(default=default_value, metadata=described)
 
 
-def choice_field(value: Any, known: Sequence[Any], help: str, name: str, **more: Any) -> Any:
-    """Declare a field of :class:`Options` as an option with few accepted values, written alike in Python and on the
-    command line.
+def choice_field(default_value: Any, allowed_values: Sequence[Any], help: str, option_name: str, **more: Any) -> Any:
+    """Declare a field of :class:`Options` as an option with few accepted values.
 
-    ``known``: the accepted values; ``name``: the option in messages."""
+    They are written alike in Python and on the command line. ``allowed_values``: the accepted values; ``option_name``:
+    the option in messages."""
 
     def check(_: str, given: Any) -> Any:
-        return validation.as_known_value(name, given, known)
+        return validation.as_known_value(option_name, given, allowed_values)
 
-    words = {str(each): each for each in known}
-    return option_field(value, check, help, words=words, default=str(value), **more)
+    words = {str(each): each for each in allowed_values}
+    return option_field(default_value, check, help, words=words, default=str(default_value), **more)
 
 
-def combine_words(default: Any, parts: Iterable[Any]) -> Any:
-    """Combine the words of a flag that is given several times: pairs become a mapping, anything else a sequence."""
-    return dict(parts) if isinstance(default, Mapping) else tuple(each for part in parts for each in part)
+def combine_words(default: Any, parsed_words: Iterable[Any]) -> Any:
+    """Combine the parsed words of a flag that is given several times: pairs become a mapping, anything else a sequence.
+
+    ``default``: the option's default, a mapping or a sequence."""
+    return dict(parsed_words) if isinstance(default, Mapping) else tuple(each for part in parsed_words for each in part)
 
 
 # ---- The table of options. A new option is a new field of :class:`Options`. Nothing heavy is imported here, so that
@@ -156,7 +158,7 @@ class Options:
     )
     input_shapes: Mapping[str, tuple[int, ...]] = option_field(
         dict,
-        option_values.by_name_check(validation.as_integers, every=""),
+        option_values.by_name_check(validation.as_integers, default_key=""),
         "shape of an input with symbolic dimensions, * for every input",
         group=READING,
         flag="--input-shape",
@@ -174,7 +176,7 @@ class Options:
     inputs: tuple[str, ...] = option_field(
         (),
         validation.as_names,
-        "tensors at which the network is cut to begin",
+        "tensors that become the inputs; what computes them is cut off",
         details="`microc check --tensors` lists all tensors.",
         group=READING,
         flag="--inputs",
@@ -184,7 +186,7 @@ class Options:
     outputs: tuple[str, ...] = option_field(
         (),
         validation.as_names,
-        "tensors at which the network is cut to end",
+        "tensors that become the outputs; what only follows them is cut off",
         group=READING,
         flag="--outputs",
         word=option_values.parse_names,
@@ -192,7 +194,7 @@ class Options:
     )
     state: Mapping[str, str] = option_field(
         dict,
-        option_values.by_name_check(validation.as_text, every=""),
+        option_values.by_name_check(validation.as_text, default_key=""),
         "input that is kept as state and updated from an output",
         details="The state is zero at first, then the value of the output in the previous run.",
         group=READING,
@@ -203,13 +205,13 @@ class Options:
     input_dtype: Mapping[str, str] = _input_or_output_field(
         "--input-dtype",
         "[NAME=]DTYPE",
-        "dtype of the input: float32 if quantised, int8 if the network quantises it",
+        "dtype of the input: float32 adds its quantisation, int8 removes it",
         details=("With float32, microc adds the quantisation of the input; with int8, it removes the network's own."),
     )
     input_layout: Mapping[str, str] = _input_or_output_field(
         "--input-layout",
         "[NAME=]NCHW|NHWC",
-        "axis order of the input, by default for all images",
+        "axis order of the input; without a name, of all inputs with four axes",
         details="Channels first (NCHW) or last (NHWC).",
     )
     input_normalize: Mapping[str, option_values.Normalization] = option_field(
@@ -228,7 +230,7 @@ class Options:
     input_colour: Mapping[str, str] = option_field(
         dict,
         option_values.by_name_check(option_values.one_of_check(COLOURS)),
-        "colour channels of the camera's frame",
+        "colour channels of the camera's frame, converted to the network's",
         details=(
             "`bgr`: the reverse of the network's order. `gray`: one channel, repeated if the network has "
             "three. Frames of three channels are converted to one (ITU-R BT.601) if the network has one."
@@ -251,7 +253,7 @@ class Options:
     input_crop: Mapping[str, tuple[int, int]] = option_field(
         dict,
         option_values.by_name_check(option_values.validated_pixels),
-        "centred part of the frame that is used",
+        "size of the centred part of the camera's frame that is used",
         default="all of it",
         group=READING,
         flag="--input-crop",
@@ -261,7 +263,7 @@ class Options:
     input_resize: Mapping[str, str] = option_field(
         dict,
         option_values.by_name_check(option_values.one_of_check(RESIZING)),
-        "interpolation for resizing the frame",
+        "interpolation that resizes the camera's frame to the network's input",
         details="Pixels are aligned by their centres. Integers are rounded to the nearest.",
         default="bilinear",
         group=READING,
@@ -272,7 +274,7 @@ class Options:
     output_dtype: Mapping[str, str] = _input_or_output_field(
         "--output-dtype",
         "[NAME=]DTYPE",
-        "dtype of the output: float32 if quantised, int8 if the network dequantises it",
+        "dtype of the output: float32 adds its dequantisation, int8 removes it",
         details=(
             "With float32, microc adds the dequantisation of the output; with int8, it removes the network's own."
         ),
@@ -280,12 +282,12 @@ class Options:
     output_layout: Mapping[str, str] = _input_or_output_field(
         "--output-layout",
         "[NAME=]NCHW|NHWC",
-        "axis order of the output, by default for all images",
+        "axis order of the output; without a name, of all outputs with four axes",
         details="Channels first (NCHW) or last (NHWC).",
     )
     rename: Mapping[str, str] = option_field(
         dict,
-        option_values.by_name_check(option_values.validated_identifier, every=""),
+        option_values.by_name_check(option_values.validated_identifier, default_key=""),
         "name of an input or output in C and in later commands",
         group=READING,
         flag="--rename",
@@ -305,7 +307,7 @@ class Options:
     )
     bounds: Mapping[str, Bound] = option_field(
         dict,
-        option_values.by_name_check(option_values.validated_bound, every="", what="bound"),
+        option_values.by_name_check(option_values.validated_bound, default_key="", value_name="bound"),
         "range of a symbolic dimension that the application sets for every run",
         details=("For example `--bound batch=4 --bound seq=64`. A dimension without a name is written INPUT:AXIS."),
         flag="--bound",
@@ -363,7 +365,7 @@ class Options:
     io_in_arena: bool = option_field(
         True,
         validation.as_boolean,
-        "memory of inputs and outputs: in the arena or the caller's buffers",
+        "storage of inputs and outputs: the network's arena, or the caller's buffers",
         details="In the arena, intermediate tensors reuse the memory of inputs and outputs.",
         flag="--io",
         words={"arena": True, "caller": False},
@@ -511,7 +513,7 @@ class Options:
     plan: Path | None = option_field(
         None,
         option_values.validated_optional_path,
-        "optimisation plan whose schedules are used",
+        "optimisation plan, written by microc tune --plan, whose schedules are used",
         details=(
             "`microc tune --plan` writes it; a person may edit it. A plan that does not fit the network is an error."
         ),
@@ -551,7 +553,7 @@ class Options:
     stream: Mapping[str, int] = option_field(
         dict,
         option_values.by_name_check(option_values.validated_axis),
-        "time axis of the input for streaming",
+        "time axis of the input; makes a network that runs on the next frames alone",
         details="Each run takes the next frames and gives the results of the whole sequence for them.",
         group=STREAMING,
         flag="--stream",
@@ -561,7 +563,7 @@ class Options:
     hop: int = option_field(
         0,
         option_values.validated_frame_count,
-        "frames per run",
+        "input frames that a streaming network takes per run",
         default="as few as the strides allow",
         group=STREAMING,
         flag="--hop",
@@ -584,7 +586,7 @@ class Options:
     dump: Path | None = option_field(
         None,
         option_values.validated_optional_path,
-        "folder for all intermediate stages",
+        "folder to which all intermediate stages of the compilation are written",
         details=(
             "The graph after every pass; for every kernel its tensor expression, all candidates with their "
             "costs, the function after every step and lowering pass, and its C."

@@ -69,16 +69,15 @@ def optimise_graph(graph: Graph, options: Options) -> Graph:
 
 
 def optimise_and_stream(
-    graph: Graph, options: Options, between: Callable[[Graph], Graph] | None = None
+    graph: Graph, options: Options, transform_between: Callable[[Graph], Graph] | None = None
 ) -> tuple[Graph, Streaming | None]:
     """Run all graph passes; return the graph, and its streaming description if the options ask for streaming.
 
-    ``between`` transforms the graph after the passes that make formats alike and before the passes that make integers
-    explicit. It gets layers as the formats define them, unless these are streamed or use another rounding than TFLite
-    Micro's.
-    """
+    ``transform_between`` transforms the graph after the passes that make formats alike and before the passes that make
+    integers explicit. It gets layers as the formats define them, unless these are streamed or use another rounding than
+    TFLite Micro's."""
     instruments = (*((DumpInstrument(options.dump),) if options.dump else ()), *options.instruments)
-    whole = between is not None and not options.stream and options.rounding == "tflm"
+    whole = transform_between is not None and not options.stream and options.rounding == "tflm"
     pass_options = {name: getattr(options, name) for name in ("requantize", "hybrid", "rounding", "weight_dtype")}
     context = PassContext(
         opt_level=options.opt_level,
@@ -94,7 +93,7 @@ def optimise_and_stream(
         from microc.transform.streaming import stream
 
         graph, streaming = stream(graph, options.stream, options.hop, options.stream_allow)
-    graph = between(graph) if between else graph
+    graph = transform_between(graph) if transform_between else graph
     graph = run_passes(graph, passes[middle:], context, passes)
     for inner in (graph, *graphs_inside(graph)):
         verify(inner, constants=registry.node_constant_error_message)
@@ -225,8 +224,8 @@ def _compile_static(
             parts.built_from(module),
             io_in_arena=options.io_in_arena,
             memories=memories,
-            flash=target.flash_wait,
-            like=like,
+            flash_wait=target.flash_wait,
+            order_like=like,
         )
         module = place_hot_code(module, options, room)
         if progress is not None:
@@ -352,7 +351,9 @@ def _compile_dynamic(
     board_flash = room.flash if room else 0
     network = build_within_flash(family.largest, target, source_name(source), options, progress, board_flash, family)
     memories = arena_memories(network.module, options, room)
-    module = plan_module(network.module, io_in_arena=options.io_in_arena, memories=memories, flash=target.flash_wait)
+    module = plan_module(
+        network.module, io_in_arena=options.io_in_arena, memories=memories, flash_wait=target.flash_wait
+    )
     module = place_hot_code(module, options, room)
     largest = read({size.label: size.maximum for size in sizes})
     module_options = {**module.options, "protocol": options.protocol}

@@ -55,20 +55,23 @@ def compile_function(schedule: Schedule, target: Target, constants: Mapping[str,
     return plan_function(choice.schedule, choice.func, KernelBuilder(ends, target, SPEED, threads))
 
 
-def plan_function(schedule: Schedule, kernel: ir.PrimFunc, make: KernelBuilder) -> Module:
-    """Build the planned module that calls ``kernel`` on the inputs, outputs and constants of ``make.graph``.
+def plan_function(schedule: Schedule, lowered_func: ir.PrimFunc, kernel_builder: KernelBuilder) -> Module:
+    """Build the planned module that calls ``lowered_func`` on the inputs, outputs and constants of
+    ``kernel_builder.graph``.
 
-    ``schedule``: the schedule that ``kernel`` was lowered from.
-    """
-    graph, params = make.graph, schedule.func.params
-    builder = ModuleBuilder(graph, make)
+    ``schedule``: the schedule that ``lowered_func`` was lowered from."""
+    graph, params = kernel_builder.graph, schedule.func.params
+    builder = ModuleBuilder(graph, kernel_builder)
     for param in params:
         storage = "const" if param.scope == "const" else "input" if param.name in graph.inputs else "output"
         builder.declare(param.name, storage, graph.consts.get(param.name))
     name = register_kernel(
-        builder, Kernel(kernel, (f"function {schedule.func.name}",)), schedule.func.name, tables=constant_names(kernel)
+        builder,
+        Kernel(lowered_func, (f"function {schedule.func.name}",)),
+        schedule.func.name,
+        tables=constant_names(lowered_func),
     )
-    scratch = declare_workspaces(builder, builder.unique("work"), kernel.params[len(params) :])
+    scratch = declare_workspaces(builder, builder.unique("work"), lowered_func.params[len(params) :])
     reads, writes = (tuple(map(builder.name_of, ends)) for ends in (graph.inputs, graph.outputs))
     args, trace = (*(builder.name_of(p.name) for p in params), *scratch), describe_loop_steps(schedule.trace)
     layer = schedule.func.name
@@ -76,9 +79,9 @@ def plan_function(schedule: Schedule, kernel: ir.PrimFunc, make: KernelBuilder) 
     chosen = {
         **make_options().changed_texts(),
         "optimize": "speed",
-        "cpu": make.target.cpu,
+        "cpu": kernel_builder.target.cpu,
         "protocol": "rpc",
-        "threads": str(make.threads),
+        "threads": str(kernel_builder.threads),
     }
     module = Module(
         graph.name,
@@ -88,11 +91,11 @@ def plan_function(schedule: Schedule, kernel: ir.PrimFunc, make: KernelBuilder) 
         reads,
         writes,
         source=layer,
-        sizes=make.sizes,
+        sizes=kernel_builder.sizes,
         options=chosen,
     )
-    module = plan_module(add_estimates(module, make.target))
-    return replace(module, fingerprint=firmware_fingerprint(module, make.target))
+    module = plan_module(add_estimates(module, kernel_builder.target))
+    return replace(module, fingerprint=firmware_fingerprint(module, kernel_builder.target))
 
 
 def boundary_graph(schedule: Schedule, constants: Mapping[str, Any]) -> Graph:
@@ -132,10 +135,10 @@ def verify_function(func: ir.PrimFunc, constants: Mapping[str, Array] | None = N
         raise ProgramError(error.what, where=error.where or f"function {func.name}", hint=error.hint) from error
 
 
-def _packed_constants(schedule: Schedule, given: Mapping[str, Any]) -> dict[str, Array]:
+def _packed_constants(schedule: Schedule, constant_data: Mapping[str, Any]) -> dict[str, Array]:
     """Check the data given for constant parameters, and return it laid out as the schedule stores it, by parameter."""
     params = [param for param in schedule.start.params if param.scope == "const"]
-    for name in given:
+    for name in constant_data:
         if name not in {param.name for param in params}:
             known = ", ".join(param.name for param in params) or "none"
             raise UsageError(
@@ -143,12 +146,12 @@ def _packed_constants(schedule: Schedule, given: Mapping[str, Any]) -> dict[str,
             )
     packed = {}
     for param in params:
-        if param.name not in given:
+        if param.name not in constant_data:
             raise UsageError(
                 f"constant {param.name!r} has no data; expected {param.dtype}{list(param.shape)}",
                 hint=f"give constants={{{param.name!r}: array}}",
             )
-        array = as_array(f"constant {param.name}", given[param.name])
+        array = as_array(f"constant {param.name}", constant_data[param.name])
         if (array.shape, str(array.dtype)) != (param.shape, param.dtype):
             raise UsageError(
                 f"constant {param.name!r}: got {array.dtype}{list(array.shape)}, "

@@ -169,33 +169,33 @@ def _function_target(target: str) -> Target:
 
 
 def _compile_to_module(
-    what: Any, target: Target, constants: Mapping[str, Any], bounds: Named, threads: int = 1
+    function: Any, target: Target, constants: Mapping[str, Any], bounds: Named, threads: int = 1
 ) -> Module:
-    """Compile a function or schedule, for all sizes within ``bounds`` if there are any, to a planned module."""
+    """Compile a function or schedule to a planned module, for all sizes within ``bounds`` if there are any."""
     if not bounds:
-        return compile_function(_as_schedule(what), target, constants, threads)
-    if not isinstance(what, ir.PrimFunc) and not callable(what):
+        return compile_function(_as_schedule(function), target, constants, threads)
+    if not isinstance(function, ir.PrimFunc) and not callable(function):
         raise UsageError(
-            f"{type(what).__name__} has no sizes that vary",
+            f"{type(function).__name__} has no sizes that vary",
             hint="leave out bounds, or give a PrimFunc of symbolic extents or a function that makes a schedule for sizes",
         )
-    checked = validation.as_mapping_by_name("bound", bounds, option_values.validated_bound, every="")
-    make = specialiser(what, checked)
+    checked = validation.as_mapping_by_name("bound", bounds, option_values.validated_bound, default_key="")
+    make = specialiser(function, checked)
     return compile_sized_function(lambda at: _as_schedule(make(at)), checked, target, constants)
 
 
-def _as_schedule(what: object) -> Schedule:
+def _as_schedule(function: object) -> Schedule:
     """Return a function as a schedule without steps, and a schedule with a name for reports; UsageError for anything else."""
-    if isinstance(what, ir.PrimFunc):
-        return Schedule(what).named("as written")
-    if isinstance(what, Schedule):
-        return what if what.rule else what.named("by hand")
+    if isinstance(function, ir.PrimFunc):
+        return Schedule(function).named("as written")
+    if isinstance(function, Schedule):
+        return function if function.rule else function.named("by hand")
     raise UsageError(
-        f"{type(what).__name__} cannot be built",
+        f"{type(function).__name__} cannot be built",
         hint="give a PrimFunc, a microc.Schedule, a list of them, or the folder of a project",
     )
 
 
-def _function_name(what: Function) -> str:
+def _function_name(function: Function) -> str:
     """Return the name of a function or of a schedule's function."""
-    return _as_schedule(what).func.name
+    return _as_schedule(function).func.name

@@ -34,35 +34,37 @@ def short_repr(value: object) -> str:
         return f"of type {type(value).__name__}"
 
 
-def invalid_value_error(what: str, value: object, hint: str) -> UsageError:
-    """Build the UsageError for an invalid value. ``what``: the name of the value; ``hint``: the accepted form."""
-    return UsageError(f"{what} cannot be {short_repr(value)}", hint=hint)
+def invalid_value_error(value_name: str, value: object, hint: str) -> UsageError:
+    """Build the UsageError for an invalid value. ``value_name``: the name of the value; ``hint``: the accepted form."""
+    return UsageError(f"{value_name} cannot be {short_repr(value)}", hint=hint)
 
 
-def as_integer(what: str, value: Any, least: int = 0, most: int = LARGEST, hint: str = "") -> int:
-    """Check that a value is an integer from ``least`` to ``most``, and return it as an int. ``what``: the name of the
-    value in errors."""
+def as_integer(value_name: str, value: Any, least: int = 0, most: int = LARGEST, hint: str = "") -> int:
+    """Check that a value is an integer from ``least`` to ``most``, and return it as an int.
+
+    ``value_name``: the name of the value in errors."""
     wanted = hint or f"an integer, at least {least}" + ("" if most == LARGEST else f" and at most {most}")
     if _is_bool(value) or not isinstance(value, numbers.Integral):
-        raise invalid_value_error(what, value, wanted)
+        raise invalid_value_error(value_name, value, wanted)
     number = operator.index(value)
     if not least <= number <= most:
-        raise invalid_value_error(what, value, wanted)
+        raise invalid_value_error(value_name, value, wanted)
     return number
 
 
-def as_number(what: str, value: Any, least: float, most: float, hint: str = "") -> float:
-    """Check that a value is a number from ``least`` to ``most``, and return it as a float; NaN is in no range. ``what``:
-    the name of the value in errors."""
+def as_number(value_name: str, value: Any, least: float, most: float, hint: str = "") -> float:
+    """Check that a value is a number from ``least`` to ``most``, and return it as a float; NaN is in no range.
+
+    ``value_name``: the name of the value in errors."""
     wanted = hint or f"a number from {least:g} to {most:g}"
     if _is_bool(value) or not isinstance(value, numbers.Real):
-        raise invalid_value_error(what, value, wanted)
+        raise invalid_value_error(value_name, value, wanted)
     try:
         converted = float(value)
     except OverflowError:
         converted = math.inf
     if not least <= converted <= most:
-        raise invalid_value_error(what, value, wanted)
+        raise invalid_value_error(value_name, value, wanted)
     return converted
 
 
@@ -77,101 +79,106 @@ def _is_array(value: Any) -> bool:
     return numpy is not None and isinstance(value, numpy.ndarray)
 
 
-def as_text(what: str, value: Any) -> str:
-    """Check that a value is a str, and return it. ``what``: the name of the value in errors."""
+def as_text(value_name: str, value: Any) -> str:
+    """Check that a value is a str, and return it. ``value_name``: the name of the value in errors."""
     if not isinstance(value, str):
-        raise invalid_value_error(what, value, "a str")
+        raise invalid_value_error(value_name, value, "a str")
     return str(value)
 
 
-def as_boolean(what: str, value: Any) -> bool:
-    """Check that a value is True or False, and return it as a bool. ``what``: the name of the value in errors."""
+def as_boolean(value_name: str, value: Any) -> bool:
+    """Check that a value is True or False, and return it as a bool. ``value_name``: the name of the value in errors."""
     if not _is_bool(value):
-        raise invalid_value_error(what, value, "True or False")
+        raise invalid_value_error(value_name, value, "True or False")
     return bool(value)
 
 
-def as_known_value(what: str, value: Any, known: Sequence[Any]) -> Any:
-    """Check that a value is one of the ``known`` values, which are of one type, and return it. ``what``: the name of the
-    value in errors."""
-    if isinstance(known[0], int) and not _is_bool(value) and isinstance(value, numbers.Integral):
+def as_known_value(value_name: str, value: Any, allowed_values: Sequence[Any]) -> Any:
+    """Check that a value is one of the ``allowed_values`` values, which are of one type, and return it.
+
+    ``value_name``: the name of the value in errors."""
+    if isinstance(allowed_values[0], int) and not _is_bool(value) and isinstance(value, numbers.Integral):
         value = int(value)
-    if type(value) is not type(known[0]) or value not in known:
-        raise invalid_value_error(what, value, ", ".join(map(str, known)))
+    if type(value) is not type(allowed_values[0]) or value not in allowed_values:
+        raise invalid_value_error(value_name, value, ", ".join(map(str, allowed_values)))
     return value
 
 
-def as_path(what: str, value: Any) -> Path:
-    """Check that a value is a path, and return it as a Path. ``what``: the name of the value in errors."""
+def as_path(value_name: str, value: Any) -> Path:
+    """Check that a value is a path, and return it as a Path. ``value_name``: the name of the value in errors."""
     if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str) or "\0" in os.fspath(value):
-        raise invalid_value_error(what, value, "a path: a str or pathlib.Path")
+        raise invalid_value_error(value_name, value, "a path: a str or pathlib.Path")
     return Path(value)
 
 
-def as_names(what: str, value: Any) -> tuple[str, ...]:
-    """Return a value as a tuple of names: a str is one name, a sequence or set has several, None has none. ``what``: the
-    name of the value in errors."""
+def as_names(value_name: str, value: Any) -> tuple[str, ...]:
+    """Return a value as a tuple of names: a str is one name, a sequence or set has several, None has none.
+
+    ``value_name``: the name of the value in errors."""
     if value is None:
         return ()
     if isinstance(value, str):
         return (str(value),)
     if not isinstance(value, (list, tuple, set, frozenset)) or not all(isinstance(name, str) for name in value):
-        raise invalid_value_error(what, value, "a name, or a list of names")
+        raise invalid_value_error(value_name, value, "a name, or a list of names")
     return tuple(map(str, sorted(value) if isinstance(value, (set, frozenset)) else value))
 
 
-def as_mapping_by_name(what: str, value: Any, check: Check, every: str = "") -> dict[str, Any]:
+def as_mapping_by_name(value_name: str, value: Any, check: Check, default_key: str = "") -> dict[str, Any]:
     """Return a value as a dict by name, whose values ``check`` has checked; None gives an empty one.
 
-    ``every``: the key of a value that is given alone; empty: a mapping is required. ``what``: the name of the value in
-    errors."""
+    ``default_key``: the key of a value that is given alone; empty: a mapping is required. ``value_name``: the name of
+    the value in errors."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        if not every:
-            raise invalid_value_error(what, value, "a dict from names")
-        return {every: check(what, value)}
+        if not default_key:
+            raise invalid_value_error(value_name, value, "a dict from names")
+        return {default_key: check(value_name, value)}
     for name in value:
-        as_text(f"a name in {what}", name)
-    return {str(name): check(f"{what} of {short_repr(name)}", given) for name, given in value.items()}
+        as_text(f"a name in {value_name}", name)
+    return {str(name): check(f"{value_name} of {short_repr(name)}", given) for name, given in value.items()}
 
 
-def as_integers(what: str, value: Any, least: int = 0) -> tuple[int, ...]:
-    """Check that a value is a sequence of integers of at least ``least``, and return it as a tuple. ``what``: the name of
-    the value in errors."""
+def as_integers(value_name: str, value: Any, least: int = 0) -> tuple[int, ...]:
+    """Check that a value is a sequence of integers of at least ``least``, and return it as a tuple.
+
+    ``value_name``: the name of the value in errors."""
     if not ((_is_array(value) and value.ndim == 1) or isinstance(value, (list, tuple))):
-        raise invalid_value_error(what, value, "a tuple of integers")
-    return tuple(as_integer(what, extent, least) for extent in value)
+        raise invalid_value_error(value_name, value, "a tuple of integers")
+    return tuple(as_integer(value_name, extent, least) for extent in value)
 
 
-def as_function_or_none(what: str, value: Any) -> Any:
-    """Check that a value is a function or None, and return it. ``what``: the name of the value in errors."""
+def as_function_or_none(value_name: str, value: Any) -> Any:
+    """Check that a value is a function or None, and return it. ``value_name``: the name of the value in errors."""
     if value is not None and not callable(value):
-        raise invalid_value_error(what, value, "a function, or None")
+        raise invalid_value_error(value_name, value, "a function, or None")
     return value
 
 
-def as_instance(what: str, value: Any, type_: type, hint: str) -> Any:
-    """Check that a value is an object of a class, and return it. ``what``: the name of the value in errors."""
+def as_instance(value_name: str, value: Any, type_: type, hint: str) -> Any:
+    """Check that a value is an object of a class, and return it. ``value_name``: the name of the value in errors."""
     if not isinstance(value, type_):
-        raise invalid_value_error(what, value, hint)
+        raise invalid_value_error(value_name, value, hint)
     return value
 
 
-def as_arrays(what: str, value: Any) -> Sequence[Any]:
+def as_arrays(value_name: str, value: Any) -> Sequence[Any]:
     """Check that a value is a sequence of arrays, such as a list or tuple, not one array, and return it as a list.
-    ``what``: the name of the value in errors."""
+
+    ``value_name``: the name of the value in errors."""
     if not isinstance(value, Iterable) or _is_array(value) or isinstance(value, (str, bytes, Mapping)):
-        raise invalid_value_error(what, value, "a list of arrays, one for each input")
+        raise invalid_value_error(value_name, value, "a list of arrays, one for each input")
     return list(value)
 
 
-def as_tuple_of(what: str, value: Any, element_class: type, hint: str) -> tuple[Any, ...]:
+def as_tuple_of(value_name: str, value: Any, element_class: type, hint: str) -> tuple[Any, ...]:
     """Return a value as a tuple of objects of one class; a single object is accepted too, None gives an empty tuple.
-    ``what``: the name of the value in errors."""
+
+    ``value_name``: the name of the value in errors."""
     given = (value,) if isinstance(value, element_class) and not isinstance(value, (list, tuple)) else value
     if given is None:
         return ()
     if not isinstance(given, (list, tuple)) or not all(isinstance(each, element_class) for each in given):
-        raise invalid_value_error(what, value, hint)
+        raise invalid_value_error(value_name, value, hint)
     return tuple(given)

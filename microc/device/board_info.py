@@ -34,10 +34,11 @@ KINDS = ("input", "output", "intermediate", "state")
 """Kinds of tensors by their number in the protocol (``enum microc_kind``)."""
 
 
-def make_printable(text: str, longest: int = 64) -> str:
-    """Make text of a board, a USB device or a program safe to print: control characters, escape sequences and bidirectional
-    marks become ``?``, and it is cut to ``longest`` characters."""
-    return "".join(c if c.isprintable() else "?" for c in text[:longest])
+def make_printable(text: str, max_length: int = 64) -> str:
+    """Make text of a board, a USB device or a program safe to print, and cut it to ``max_length`` characters.
+
+    Control characters, escape sequences and bidirectional marks become ``?``."""
+    return "".join(c if c.isprintable() else "?" for c in text[:max_length])
 
 
 @frozen
@@ -54,8 +55,9 @@ class TensorInfo:
 
 @frozen
 class ModelInfo:
-    """A model in the firmware, as the board describes it. ``name``: safe to print, see :func:`make_printable`. ``fingerprint``:
-    of its project, 32 hexadecimal digits."""
+    """A model in the firmware, as the board describes it.
+
+    ``name``: safe to print, see :func:`make_printable`. ``fingerprint``: of its project, 32 hexadecimal digits."""
 
     name: str
     fingerprint: str
@@ -231,7 +233,9 @@ def unpack_blob(data: bytes, path: Path) -> Blob:
     _, version, size, crc, abi, memory, stack, run, reset, table, count, kernels, core, fingerprint, name = fields
     if version != FORMAT:
         raise UsageError(
-            f"the network has format {version}, this microc knows {FORMAT}", where=str(path), hint="compile it again"
+            f"the network file has format {version}, this microc reads only format {FORMAT}",
+            where=str(path),
+            hint="compile it again",
         )
     if not HEADER <= size <= len(data) or zlib.crc32(data[_CRC_START:size]) != crc:
         raise _invalid_blob_error(path, "its CRC is wrong, or a part is missing")
@@ -257,11 +261,12 @@ def unpack_blob(data: bytes, path: Path) -> Blob:
     )
 
 
-def _unpack_blob_tensor(path: Path, memory: int, entry: Sequence[int]) -> BlobTensor:
-    """Decode an entry of a blob's tensor table; ``memory``: bytes of the network's memory, which the tensor must not
-    exceed."""
-    offset, nbytes, kernel, dtype, kind = entry
-    if offset + nbytes > memory or dtype >= len(DTYPES) or kind >= len(KINDS):
+def _unpack_blob_tensor(path: Path, memory_bytes: int, tensor_fields: Sequence[int]) -> BlobTensor:
+    """Decode an entry of a blob's tensor table.
+
+    ``memory_bytes``: bytes of the network's memory, which the tensor must not exceed."""
+    offset, nbytes, kernel, dtype, kind = tensor_fields
+    if offset + nbytes > memory_bytes or dtype >= len(DTYPES) or kind >= len(KINDS):
         raise _invalid_blob_error(path, "its table of tensors is damaged")
     return BlobTensor(offset, nbytes, DTYPES[dtype], KINDS[kind], None if kernel == _NO_KERNEL else kernel)
 
@@ -271,10 +276,10 @@ def _unpack_zero_terminated(field: bytes) -> str:
     return field.partition(b"\0")[0].decode(errors="replace")
 
 
-def _invalid_blob_error(path: Path, why: str) -> UsageError:
-    """Return the error for a file that is no valid blob; ``why``: clause that says what is wrong."""
+def _invalid_blob_error(path: Path, reason: str) -> UsageError:
+    """Return the error for a file that is no valid blob; ``reason``: clause that says what is wrong."""
     return UsageError(
-        f"{path} is no network that can be loaded: {why}",
+        f"{path} is no network that can be loaded: {reason}",
         where=str(path),
         hint="make one: microc compile MODEL --board BOARD --relocatable -o network.bin",
     )

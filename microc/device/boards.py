@@ -74,7 +74,7 @@ def load_board_copy(path: Path, name: str) -> Board:
         foreign = data.pop(PLUGIN_CORE_KEY, None)
         core = None if foreign is None else Target(data["cpu"], foreign["family"], frozenset(foreign["features"]))
         if core is not None and core.isa not in FAMILIES:
-            raise ValueError(f"no family {core.isa!r}")
+            raise ValueError(f"the board's core has an unknown instruction set {core.isa!r}")
     except (OSError, ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(
             f"cannot read the project's board: {error}", where=str(path), hint="compile the model again"
@@ -128,10 +128,14 @@ def _path_of_board_file(name: str) -> Path:
     return file_access.boards_folder() / f"{name}.toml"
 
 
-def _boards_by_title_hint(word: str, board_names: Sequence[str]) -> str:
+def _boards_by_title_hint(search_word: str, board_names: Sequence[str]) -> str:
     """Return the hint for a word that is no board but occurs in titles, such as the name of a chip, core or vendor: the
     boards with it in their titles, emulated ones first; empty if there are none."""
-    names = [name for name in board_names if word.lower() in load_board(name).title.lower()] if len(word) > 1 else []
+    names = (
+        [name for name in board_names if search_word.lower() in load_board(name).title.lower()]
+        if len(search_word) > 1
+        else []
+    )
     names.sort(key=lambda name: not load_board(name).virtual)
     return f"did you mean {' or '.join(names[:NEAREST])}?" if names else ""
 
@@ -148,7 +152,11 @@ def _check_board_schema(path: Path, text: str, data: Mapping[str, Any]) -> None:
         first, other_errors = errors[0], len(errors) - 1
         keys = list(first.absolute_path)
         hint = f"{other_errors} more mistakes in this file" if other_errors else ""
-        raise UsageError(f"wrong board file: {_schema_message(first)}", where=_line_of_key(path, text, keys), hint=hint)
+        raise UsageError(
+            f"the board file breaks its schema: {_schema_message(first)}",
+            where=_line_of_key(path, text, keys),
+            hint=hint,
+        )
 
 
 def _schema_message(error: Any) -> str:
@@ -249,7 +257,9 @@ def _check_tensor_memories(path: Path, text: str, data: Mapping[str, Any], isa: 
 
 def _check_code_memory(data: Mapping[str, Any], region_index: int, location: str) -> None:
     """Check that at most one memory region holds code, on a chip where code runs at the addresses that it is written to.
-    ``number``: index of the region that says so."""
+
+    ``region_index``: the region whose ``holds`` contains ``code``; ``location``: its line in the board file, for the
+    error."""
     others = [other["name"] for other in data["memory"][:region_index] if "code" in other.get("holds", ())]
     if others:
         raise UsageError(
@@ -272,7 +282,7 @@ def _check_network_slots(path: Path, text: str, data: Mapping[str, Any]) -> None
     if begin % _SLOT_ALIGN or not any(low < begin and end <= high for low, high in flash):
         raise UsageError(
             f"[slots]: got two of {slots['bytes']} bytes from {begin:#x} on, "
-            f"expected them inside of a flash region, behind its start, at a multiple of {_SLOT_ALIGN}",
+            f"expected them inside of a flash region, not at its start, at a multiple of {_SLOT_ALIGN} bytes",
             where=_line_of_key(path, text, ["slots", "base"]),
             hint="put them at the end of a flash region, at the start of a page",
         )
@@ -293,9 +303,9 @@ def _check_npu(path: Path, text: str, data: Mapping[str, Any], isa: str) -> None
     flash = [region["name"] for region in data["memory"] if region["kind"] == "flash"]
     if "constants" in npu and npu["constants"] not in flash[1:]:
         raise UsageError(
-            f"constants of the accelerator cannot lie in {npu['constants']!r}",
+            f"[npu] constants: got region {npu['constants']!r}, expected a flash region other than the first",
             where=_line_of_key(path, text, ["npu", "constants"]),
-            hint="name a flash region behind the first one, or leave it out where that one is reached",
+            hint="name another flash region, or leave constants out if the accelerator can read the first one",
         )
 
 
@@ -325,10 +335,10 @@ def _line_of_key(path: Path, text: str, keys: Sequence[str | int]) -> str:
     return f"{path}:{line}" if line else str(path)
 
 
-def _key_path_of_header(header: str, counts: dict[str, int]) -> tuple[str | int, ...]:
-    """Return the key path of a TOML table header; ``counts`` numbers the elements of arrays of tables."""
+def _key_path_of_header(header: str, array_lengths: dict[str, int]) -> tuple[str | int, ...]:
+    """Return the key path of a TOML table header; ``array_lengths`` numbers the elements of arrays of tables."""
     name = header.strip("[]")
     if not header.startswith("[["):
         return tuple(name.split("."))
-    counts[name] = counts.get(name, -1) + 1
-    return (*name.split("."), counts[name])
+    array_lengths[name] = array_lengths.get(name, -1) + 1
+    return (*name.split("."), array_lengths[name])

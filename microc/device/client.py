@@ -178,11 +178,13 @@ class Client:
     def call(
         self, image: LoadedImage, number: int, places: Sequence[int] = (), repeat: int = 1, timeout: float | None = None
     ) -> Timing:
-        """Call a loaded image ``repeat`` times with a number and addresses ``places``, given as offsets in the board's
-        memory for code.
+        """Call a loaded image ``repeat`` times and return the ticks; its entry gets ``number`` and the addresses
+        ``places``.
 
-        DeviceError if the image is damaged, returns an error, or does not return within ``timeout`` seconds (default:
-        as for runs). After such a time-out the board must be reset."""
+        ``number``: the kernel to execute, or the number of kernels for all of them in order. ``places``: offsets in the
+        board's memory for code, which the board converts to addresses. DeviceError if the image is damaged, returns an
+        error, or does not return within ``timeout`` seconds (default: as for runs). After such a time-out the board
+        must be reset."""
         head = struct.pack("<6I", image.offset, image.nbytes, image.crc, image.entry, number, repeat)
         addresses = struct.pack(f"<{len(places)}I", *places)
         answer = self._request_for_model(
@@ -237,11 +239,11 @@ class Client:
                 self._report_progress("profile", len(ticks), total)
         return tuple(ticks)
 
-    def _check_ticks(self, most: int) -> None:
+    def _check_ticks(self, max_ticks: int) -> None:
         """Raise DeviceError for a difference of timer readings that cannot be a duration."""
-        if most >= _MOST_TICKS:
+        if max_ticks >= _MOST_TICKS:
             raise DeviceError(
-                f"the board's timer: {most:,} ticks for one execution; expected fewer than {_MOST_TICKS:,}",
+                f"the board's timer: {max_ticks:,} ticks for one execution; expected fewer than {_MOST_TICKS:,}",
                 where=self._link.where,
                 hint="choose a slower [timer] in the board file: the counter ran over, or went backwards",
             )
@@ -256,26 +258,30 @@ class Client:
         return Stats(stack or None, *counters)
 
     def _send_in_pieces(
-        self, operation: Operation, payload_head: bytes, begin: int, data: bytes, unit: int = 1
+        self, operation: Operation, payload_head: bytes, start_offset: int, data: bytes, unit: int = 1
     ) -> None:
-        """Send bytes to an offset, in as many requests as the payload of frames requires. ``what``: beginning of each
-        request's payload."""
+        """Send bytes to a place on the board, in as many requests as the payload of frames requires.
+
+        ``payload_head``: the beginning of each request's payload, before the offset. ``start_offset``: of the first
+        byte. ``unit``: pieces are multiples of so many bytes."""
         step = (self.info.max_payload - len(payload_head) - 4) // unit * unit
         with self._limit_transfer_time(len(data)):
             for done in range(0, len(data), step):
                 chunk = data[done : done + step]
-                self._request_for_model(operation, payload_head + struct.pack("<I", begin + done) + chunk, 0)
+                self._request_for_model(operation, payload_head + struct.pack("<I", start_offset + done) + chunk, 0)
                 self._report_progress(operation.name.lower(), done + len(chunk), len(data))
 
-    def _fetch_in_pieces(self, operation: Operation, payload_head: bytes, begin: int, nbytes: int) -> bytes:
-        """Read bytes from an offset, in as many requests as the payload of frames requires. ``what``: beginning of each
-        request's payload."""
+    def _fetch_in_pieces(self, operation: Operation, payload_head: bytes, start_offset: int, nbytes: int) -> bytes:
+        """Read bytes from a place on the board, in as many requests as the payload of frames requires.
+
+        ``payload_head``: the beginning of each request's payload, before the offset. ``start_offset``: of the first
+        byte."""
         data = bytearray()
         with self._limit_transfer_time(nbytes):
             while len(data) < nbytes:
                 size = min(self.info.max_payload, nbytes - len(data))
                 data += self._request_for_model(
-                    operation, payload_head + struct.pack("<IH", begin + len(data), size), size
+                    operation, payload_head + struct.pack("<IH", start_offset + len(data), size), size
                 )
                 self._report_progress(operation.name.lower(), len(data), nbytes)
         return bytes(data)
@@ -288,21 +294,21 @@ class Client:
         return self._request_for_model(operation, payload, size, self._run_timeout if computes else 0.0)
 
     def _request_for_model(
-        self, operation: Operation, payload: bytes, size: int | None, patience: float = 0.0
+        self, operation: Operation, payload: bytes, size: int | None, min_wait_seconds: float = 0.0
     ) -> bytes:
         """Send a request about this client's model; begin a session before the first one."""
         if self._info is None:
             self.hello()
-        return self._link.request(operation, payload, model=self._model_index, size=size, patience=patience)
+        return self._link.request(operation, payload, model=self._model_index, size=size, patience=min_wait_seconds)
 
-    def _limit_transfer_time(self, nbytes: int, seconds: float = 0.0) -> AbstractContextManager[None]:
-        """Limit the time of requests that together carry ``nbytes`` and let the board compute for ``seconds``."""
-        return self._link.within(seconds + self._link.patience + nbytes / _SLOWEST)
+    def _limit_transfer_time(self, nbytes: int, computing_seconds: float = 0.0) -> AbstractContextManager[None]:
+        """Limit the time of requests that together carry ``nbytes`` and let the board compute for ``computing_seconds``."""
+        return self._link.within(computing_seconds + self._link.patience + nbytes / _SLOWEST)
 
-    def _report_progress(self, what: str, done: int, total: int) -> None:
+    def _report_progress(self, stage: str, done: int, total: int) -> None:
         """Call the progress function, if there is one."""
         if self._progress is not None:
-            self._progress(what, done, total)
+            self._progress(stage, done, total)
 
     def _tensor_info(self, index: int) -> TensorInfo:
         """Return a tensor's description; UsageError if the index is out of range."""
@@ -328,26 +334,31 @@ class Client:
             )
         return last
 
-    def _request_model_info(self, index: int, max_payload: int, max_tensors: int) -> ModelInfo:
-        """Request the description of a model. ``most``: number of tensors that it may have. DeviceError for an answer that
-        violates the protocol."""
-        answer = self._link.request(Operation.MODEL, model=index)
+    def _request_model_info(self, model_index: int, max_payload: int, max_tensors: int) -> ModelInfo:
+        """Request the description of a model. DeviceError for an answer that violates the protocol.
+
+        ``max_tensors``: number of tensors that the model may have."""
+        answer = self._link.request(Operation.MODEL, model=model_index)
         if not 24 <= len(answer) <= max_payload:
             raise self._link.invalid_answer(Operation.MODEL)
         fingerprint, arena, tensor_count, kernel_count = struct.unpack_from("<16sIHH", answer)
         if tensor_count > max_tensors:
             raise self._link.invalid_answer(Operation.MODEL)
         name = make_printable(answer[24:].decode(errors="replace"))
-        tensors = self._request_tensor_infos(index, tensor_count, max_payload // _ENTRY.size)
+        tensors = self._request_tensor_infos(model_index, tensor_count, max_payload // _ENTRY.size)
         return ModelInfo(name, fingerprint.hex(), arena, kernel_count, tensors)
 
-    def _request_tensor_infos(self, model: int, count: int, step: int) -> tuple[TensorInfo, ...]:
-        """Request the descriptions of a model's tensors, ``step`` at a time."""
+    def _request_tensor_infos(
+        self, model_index: int, tensor_count: int, tensors_per_request: int
+    ) -> tuple[TensorInfo, ...]:
+        """Request the descriptions of a model's tensors, ``tensors_per_request`` at a time."""
         tensors: list[TensorInfo] = []
-        while len(tensors) < count:
+        while len(tensors) < tensor_count:
             # Require as many entries as fit: a board that sent one at a time could keep the host busy for long.
-            size = _ENTRY.size * min(step, count - len(tensors))
-            entries = self._link.request(Operation.TENSORS, struct.pack("<H", len(tensors)), model=model, size=size)
+            size = _ENTRY.size * min(tensors_per_request, tensor_count - len(tensors))
+            entries = self._link.request(
+                Operation.TENSORS, struct.pack("<H", len(tensors)), model=model_index, size=size
+            )
             for nbytes, kernel, dtype, kind in _ENTRY.iter_unpack(entries):
                 if dtype >= len(DTYPES) or kind >= len(KINDS):
                     raise self._link.invalid_answer(Operation.TENSORS)

@@ -29,37 +29,38 @@ _MAX_OUTPUT = 1 << 18
 def flash_image(
     board: Board, elf: Path, *, runner: str = "", port: str = "", dry_run: bool = False, extra: Sequence[str] = ()
 ) -> tuple[tuple[str, ...], ...]:
-    """Flash the image ``elf`` onto a board and return the commands; ``dry_run``: only return them. ``extra``: arguments
-    added to the first command.
+    """Flash the image ``elf`` onto a board and return the commands; ``dry_run``: only return them.
 
-    ``port``: the serial port, for runners that use a boot loader. On an emulated board this loads and verifies the
-    image in a temporary emulator; to continue with it, use :func:`load_image_into_emulator`. ToolError if the runner is missing
-    or fails, DeviceError if it hangs or finds no board."""
+    ``runner``: name of the flashing program, empty for the board's first that can work here. ``port``: the serial port,
+    for runners that use a boot loader. ``extra``: arguments added to the first command. On an emulated board this loads
+    and verifies the image in a temporary emulator; to continue with it, use :func:`load_image_into_emulator`. ToolError
+    if the runner is missing or fails, DeviceError if it hangs or finds no board."""
     selected = select_runner(board, runner)
     if dry_run:
         return _runner_commands(selected, _placeholder_values(selected, board, elf, port), extra)
     if not elf.is_file():
         raise UsageError("there is no such image", where=str(elf), hint="build the project first")
-    _check_runner_installed(board, selected, alone=bool(runner))
+    _check_runner_installed(board, selected, only_selected=bool(runner))
     if not selected.emulated:
         return _flash_hardware(board, selected, elf, port, extra)
     with Emulator(board, None, debug=True) as emulator:
         return (load_image_into_emulator(emulator, elf),)
 
 
-def _check_runner_installed(board: Board, selected: Runner, *, alone: bool) -> None:
-    """Raise ToolError if the selected runner cannot work here, with the ways to install it; of all runners of the board
-    unless ``alone``."""
+def _check_runner_installed(board: Board, selected: Runner, *, only_selected: bool) -> None:
+    """Raise ToolError, with the ways to install it, if the selected runner cannot work here.
+
+    Unless ``only_selected``, the error lists all runners of the board."""
     if not selected.lack:
         return
-    if alone:
+    if only_selected:
         raise ToolError(selected.lack, where=f"runner {selected.name}", hint=selected.install)
     options = "\n".join(f"    {r.name}: {r.lack}; {r.install}" for r in board_runners(board))
     raise ToolError(f"nothing here can flash {board.name}:\n{options}", where=board.name, hint="install one of them")
 
 
 def _flash_hardware(
-    board: Board, selected: Runner, elf: Path, port: str, extra: Sequence[str]
+    board: Board, selected: Runner, elf: Path, port: str, extra_arguments: Sequence[str]
 ) -> tuple[tuple[str, ...], ...]:
     """Convert the image to the format that the runner needs, and run the runner's commands; return them."""
     if selected.mentions("port") and not port:
@@ -73,7 +74,7 @@ def _flash_hardware(
         lines = (fill_placeholders(line, files) for line in selected.commands)
         with replace_atomically(Path(files["commands"])) as temporary:
             temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    commands = _runner_commands(selected, files, extra)
+    commands = _runner_commands(selected, files, extra_arguments)
     for command in commands:
         _run_flashing_command(command, selected)
     return commands
@@ -93,12 +94,16 @@ def _placeholder_values(selected: Runner, board: Board, elf: Path, port: str) ->
 
 
 def _runner_commands(
-    selected: Runner, values: Mapping[str, str], extra: Sequence[str] = ()
+    selected: Runner, placeholder_values: Mapping[str, str], extra_arguments: Sequence[str] = ()
 ) -> tuple[tuple[str, ...], ...]:
-    """Return the commands of a runner with their placeholders filled in; ``extra``: arguments added to the first."""
-    first = (*(fill_placeholders(argument, values) for argument in selected.argv), *extra)
+    """Return the commands of a runner with their placeholders filled in.
+
+    ``extra_arguments``: arguments added to the first."""
+    first = (*(fill_placeholders(argument, placeholder_values) for argument in selected.argv), *extra_arguments)
     return (
-        (first, tuple(fill_placeholders(argument, values) for argument in selected.then)) if selected.then else (first,)
+        (first, tuple(fill_placeholders(argument, placeholder_values) for argument in selected.then))
+        if selected.then
+        else (first,)
     )
 
 

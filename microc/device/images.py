@@ -55,19 +55,19 @@ def read_segments(elf: Path) -> tuple[Segment, ...]:
     return tuple(sorted(contents))
 
 
-def join_segments(parts: Sequence[Segment]) -> bytes:
+def join_segments(segments: Sequence[Segment]) -> bytes:
     """Join segments to one image from the lowest address; gaps are filled with FF like erased flash."""
-    base = parts[0][0]
-    image = bytearray(b"\xff" * (max(start + len(data) for start, data in parts) - base))
-    for start, data in parts:
+    base = segments[0][0]
+    image = bytearray(b"\xff" * (max(start + len(data) for start, data in segments) - base))
+    for start, data in segments:
         image[start - base : start - base + len(data)] = data
     return bytes(image)
 
 
-def encode_intel_hex(parts: Sequence[Segment]) -> str:
+def encode_intel_hex(segments: Sequence[Segment]) -> str:
     """Encode segments as Intel HEX with 32-bit addresses."""
     lines, upper = [], -1
-    for start, data in parts:
+    for start, data in segments:
         at = start
         while at < start + len(data):
             if at >> 16 != upper:
@@ -80,15 +80,17 @@ def encode_intel_hex(parts: Sequence[Segment]) -> str:
 
 
 def _intel_hex_record(record_type: int, address: int, data: bytes) -> str:
-    """Encode a record of Intel HEX; ``kind``: 0 data, 1 end of file, 4 upper half of the address."""
+    """Encode a record of Intel HEX.
+
+    ``record_type``: 0 for data, 1 for the end of the file, 4 for the upper half of addresses."""
     body = bytes([len(data), *address.to_bytes(2, "big"), record_type]) + data
     return f":{body.hex().upper()}{-sum(body) & 0xFF:02X}"
 
 
-def encode_uf2(parts: Sequence[Segment], family: int) -> bytes:
+def encode_uf2(segments: Sequence[Segment], family: int) -> bytes:
     """Encode segments as UF2 blocks of 256 bytes for a family of chips (https://github.com/microsoft/uf2)."""
-    base = parts[0][0] // _UF2_BYTES * _UF2_BYTES
-    image = join_segments([(base, b""), *parts])
+    base = segments[0][0] // _UF2_BYTES * _UF2_BYTES
+    image = join_segments([(base, b""), *segments])
     image += b"\xff" * (-len(image) % _UF2_BYTES)
     count = len(image) // _UF2_BYTES
     blocks = []
@@ -99,12 +101,12 @@ def encode_uf2(parts: Sequence[Segment], family: int) -> bytes:
     return b"".join(blocks)
 
 
-def _encode_uf2_for_board(parts: Sequence[Segment], board: Board) -> bytes:
+def _encode_uf2_for_board(segments: Sequence[Segment], board: Board) -> bytes:
     """Encode segments as UF2 for a board; UsageError if its file names no UF2 family."""
     family = board.raw["flash"].get("uf2_family")
     if family is None:
         raise UsageError(f"board {board.name!r} names no UF2 family", hint="set uf2_family in its table [flash]")
-    return encode_uf2(parts, family)
+    return encode_uf2(segments, family)
 
 
 FORMATS: Mapping[str, Callable[[Sequence[Segment], Board], bytes]] = MappingProxyType(
@@ -203,9 +205,11 @@ def _iter_global_symbols(elf: ELFFile) -> Iterator[Any]:
     return (s for s in _iter_symbols(elf) if s["st_info"]["bind"] != "STB_LOCAL" and isinstance(s["st_shndx"], int))
 
 
-def _iter_memory_symbols(elf: ELFFile, sources: dict[str, str]) -> Iterator[_SourcedSymbol]:
-    """Yield the symbols of an ELF file that stand for memory: functions, objects, and global labels of assembler code,
-    which have no size. ``sources``: source files of global symbols."""
+def _iter_memory_symbols(elf: ELFFile, source_files: dict[str, str]) -> Iterator[_SourcedSymbol]:
+    """Yield the symbols of an ELF file that stand for memory.
+
+    These are functions, objects, and global labels of assembler code, which have no size. ``source_files``: source
+    files of global symbols by name."""
     thumb = 1 if elf["e_machine"] == "EM_ARM" else 0
     source_file, file_counts = "", Counter[str]()
     for symbol in _iter_symbols(elf):
@@ -217,15 +221,17 @@ def _iter_memory_symbols(elf: ELFFile, sources: dict[str, str]) -> Iterator[_Sou
             kind in ("STT_FUNC", "STT_OBJECT") or (kind == "STT_NOTYPE" and not local)
         ):
             address = symbol["st_value"] & ~thumb if kind == "STT_FUNC" else symbol["st_value"]
-            source, unit = (source_file, file_counts[source_file] - 1) if local else (sources.get(symbol.name, ""), 0)
+            source, unit = (
+                (source_file, file_counts[source_file] - 1) if local else (source_files.get(symbol.name, ""), 0)
+            )
             yield _SourcedSymbol(symbol.name, source, unit, address, symbol["st_size"], symbol["st_shndx"])
 
 
-def _cut_sections_into_pieces(elf: ELFFile, sources: dict[str, str]) -> Iterator[Piece]:
+def _cut_sections_into_pieces(elf: ELFFile, source_files: dict[str, str]) -> Iterator[Piece]:
     """Cut all allocated sections of an ELF file into pieces at their symbols."""
     from elftools.elf.constants import SH_FLAGS
 
-    symbols = sorted(_iter_memory_symbols(elf, sources), key=lambda s: (s.address, -s.size, s.name))
+    symbols = sorted(_iter_memory_symbols(elf, source_files), key=lambda s: (s.address, -s.size, s.name))
     for number, section in enumerate(elf.iter_sections()):
         flags, start, size = section["sh_flags"], section["sh_addr"], section["sh_size"]
         if not flags & SH_FLAGS.SHF_ALLOC or not size:

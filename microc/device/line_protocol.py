@@ -280,19 +280,20 @@ class ProtocolSession:
             raise self.invalid_answer(operation)
         return reply.payload
 
-    def _send_numbered(self, operation: Operation, payload: bytes, model: int, patience: float) -> Frame:
+    def _send_numbered(self, operation: Operation, payload: bytes, model: int, min_wait_seconds: float) -> Frame:
         """Send a request under the next sequence number; return the reply."""
         self.sequence = (self.sequence + 1) & 0xFF
-        return self._repeat_until_reply(Frame(operation, self.session, self.sequence, model, payload), patience)
+        return self._repeat_until_reply(Frame(operation, self.session, self.sequence, model, payload), min_wait_seconds)
 
-    def _repeat_until_reply(self, request: Frame, patience: float) -> Frame:
-        """Send a request, repeat it until a reply comes, and return the reply. DeviceError after the last repetition and
-        at least ``patience`` seconds."""
+    def _repeat_until_reply(self, request: Frame, min_wait_seconds: float) -> Frame:
+        """Send a request, repeat it until a reply comes, and return the reply.
+
+        DeviceError after the last repetition, but not before ``min_wait_seconds`` have passed."""
         data = encode_frame(request)
         start = time.monotonic()
         wait, attempt, elapsed = self._timeout, 0, 0.0
         self._strays = 0
-        while attempt <= self._retries or elapsed < patience:
+        while attempt <= self._retries or elapsed < min_wait_seconds:
             remaining = self._deadline - time.monotonic()
             if remaining <= 0:
                 name = Operation(request.operation).name
@@ -323,11 +324,14 @@ class ProtocolSession:
             )
         return "did the firmware crash? reset the board, or allow more time"
 
-    def _send_once(self, request: Frame, data: bytes, wait: float) -> Frame | None:
-        """Send the request and wait for its reply; None without a reply, also after a lost line came back."""
+    def _send_once(self, request: Frame, encoded_request: bytes, wait_seconds: float) -> Frame | None:
+        """Send the request and wait ``wait_seconds`` for its reply; None without a reply.
+
+        ``encoded_request``: the request as the line carries it. None is also returned after a lost line was opened
+        again."""
         try:
-            self.transport.write(data)
-            return self._await_reply(request, time.monotonic() + wait)
+            self.transport.write(encoded_request)
+            return self._await_reply(request, time.monotonic() + wait_seconds)
         except DeviceError:
             if not self._reopen_lost_line():
                 raise

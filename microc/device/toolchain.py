@@ -311,15 +311,17 @@ def compile_library_object(folder: Path, sources: Sequence[Path], target: Path, 
 
 
 def _run_shared_link(folder: Path, inputs: Sequence[str], target: Path) -> Path:
-    """Run the host's compiler on sources, objects and flags ``what``, and link them into the shared library ``target``."""
+    """Run the host's compiler on ``inputs`` (sources, objects, flags), and link them into the shared library ``target``."""
     return _run_host_compiler(folder, ("-shared",), inputs, target, "-lm")
 
 
 def _run_host_compiler(
     folder: Path, output_flags: Sequence[str], inputs: Sequence[str], target: Path, *ends: str
 ) -> Path:
-    """Run the host's compiler on sources, objects and flags ``what``, for position-independent code; return ``target``.
-    ``kind``: flags of the output, ``ends``: arguments after it. ToolError if it fails."""
+    """Run the host's compiler on ``inputs`` (sources, objects, flags) for position-independent code; return ``target``.
+
+    ``output_flags``: the flags that select the kind of output; ``ends``: arguments after the output's name. ToolError
+    if the compiler fails."""
     run_compiler(
         (
             host_compiler(),
@@ -381,25 +383,24 @@ _EXTENSION_MACRO = re.compile(r"#define (__(?:AVX|FMA|SSE|BMI|F16C|ARM_|riscv_)\
 
 
 @cache
-def _extension_macros(option: str) -> frozenset[str] | None:
+def _extension_macros(compiler_option: str) -> frozenset[str] | None:
     """Return the macros for instruction set extensions that a compiler option defines; None if the compiler does not know
     the option."""
-    command = [host_compiler(), *option.split(), "-dM", "-E", "-x", "c", "-"]
+    command = [host_compiler(), *compiler_option.split(), "-dM", "-E", "-x", "c", "-"]
     result = subprocess.run(command, input="", capture_output=True, text=True, timeout=_SECONDS, check=False)
     return frozenset(_EXTENSION_MACRO.findall(result.stdout)) if result.returncode == 0 else None
 
 
-def is_machine_available(machine: str) -> bool:
+def is_machine_available(machine_option: str) -> bool:
     """Test whether this computer has all the instructions that compiler options such as ``-march=x86-64-v3`` allow."""
-    needed = _extension_macros(machine)
+    needed = _extension_macros(machine_option)
     available = _extension_macros("-march=native") or _extension_macros("-mcpu=native")
     return bool(needed) and available is not None and needed is not None and needed <= available
 
 
-def flags_if_machine_available(machine: str) -> tuple[str, ...]:
-    """Return the compiler flags ``machine`` of a core, such as ``-march=x86-64-v3``, as a tuple if this computer can run
-    its code, else none."""
-    return tuple(machine.split()) if machine and is_machine_available(machine) else ()
+def flags_if_machine_available(machine_option: str) -> tuple[str, ...]:
+    """Return the compiler flags of a core, such as ``-march=x86-64-v3``, if this computer can run its code, else none."""
+    return tuple(machine_option.split()) if machine_option and is_machine_available(machine_option) else ()
 
 
 def native_core() -> str:

@@ -68,19 +68,18 @@ class Code:
     """The C code of a region.
 
     - ``lines``: statements, the body of a function whose parameters are ``in_0``, ``in_1`` ... (the region's inputs,
-      const), ``out_0`` ... (its outputs), the names in ``data``, and ``scratch`` (``uint8_t *``, a multiple of 4) if
-      ``workspace`` is not 0. Tensors are in row-major order and do not overlap.
+    const), ``out_0`` ... (its outputs), the names in ``data``, and ``scratch`` (``uint8_t *``, aligned to ``align``
+    bytes) if ``workspace`` is not 0. Tensors are in row-major order and do not overlap.
     - ``data``: constants in flash, by parameter; each name is a C identifier.
     - ``workspace``: bytes of the arena that the code may use while it runs.
-    - ``instructions``, ``code_bytes``: its cost by the backend's own model; ``instructions`` is compared with that of
-      our code.
+    - ``instructions``, ``code_bytes``: its cost by the backend's own model; ``instructions`` is compared with the cost
+    model's estimate of microc's own kernels.
     - ``functions``: functions of the library that it calls, so that they are built.
     - ``align``: alignment of ``data`` and ``scratch`` in bytes, a power of two, at least 4.
     - ``fails``: the lines end in ``return`` of an ``int``. If it is not 0 the network's run ends with
-      ``ERROR_EXTERNAL``.
-    - ``differs``: how results may differ from our code's by more than the backend's bound, as the end of a sentence;
-      such a region is used only if the user asks for all regions.
-    """
+    ``ERROR_EXTERNAL``.
+    - ``differs``: empty, or a clause that tells how results may differ from those of microc's own kernels by more than
+    the backend's bound; such a region is used only if the user asks for all regions."""
 
     lines: tuple[str, ...]
     data: Mapping[str, Array] = field(default_factory=dict)
@@ -99,7 +98,7 @@ class Code:
 
 
 def accept_all(region: Region) -> str:
-    """Return an empty reason for every region: the check of an entry that accepts all."""
+    """Return an empty reason for every region: the check of an entry that takes all matches of its pattern."""
     return ""
 
 
@@ -117,9 +116,9 @@ def leave_out_no_layer(region: Region) -> Mapping[str, str]:
 class Span:
     """A pattern that matches as many connected layers as possible, for a library that is itself a compiler.
 
-    It matches the layers for which ``refuses(graph, node)`` returns no reason (the end of a sentence). ``leaves(region)``
-    returns the layers of a region that the library does not take after all, by first output, each with the reason; the layers
-    around them are matched again."""
+    It matches the layers for which ``refuses(graph, node)`` returns no reason (a clause, such as "its data are uint8").
+    ``leaves(region)`` returns the layers of a region that the library does not take after all, by first output, each
+    with the reason; the layers around them are matched again."""
 
     refuses: Callable[[Graph, Node], str]
     leaves: Callable[[Region], Mapping[str, str]] = leave_out_no_layer
@@ -129,7 +128,8 @@ class Span:
 class Entry:
     """A row of a backend's table: a pattern, the generator of the C code for its matches, and a check.
 
-    ``check`` returns why the library does not take a matched region, as the end of a sentence, or an empty string."""
+    ``check`` returns why the library does not take a matched region, as a clause (such as "its weights are computed"),
+    or an empty string."""
 
     name: str
     pattern: Op | Span
@@ -137,8 +137,8 @@ class Entry:
     check: Callable[[Region], str] = accept_all
 
 
-def whole_path(place: str) -> str:
-    """Return the whole configuration as the path, for backends configured by a path alone."""
+def whole_configuration_as_path(place: str) -> str:
+    """Return the whole configuration as a path, for backends that are configured by a path alone."""
     return place
 
 
@@ -165,7 +165,7 @@ class Backend:
     headers: tuple[str, ...] = ()
     bound: float = 0.0
     given: Callable[[str], Backend] | None = None
-    folder: Callable[[str], str] = whole_path
+    folder: Callable[[str], str] = whole_configuration_as_path
     on: Callable[[str, Target], str] = unchanged_configuration
 
     def __post_init__(self) -> None:

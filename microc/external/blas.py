@@ -53,7 +53,7 @@ _EPILOGUES = {
 
 
 def check_product(region: Region) -> str:
-    """Return why BLAS does not compute a product, as the end of a sentence; empty if it does."""
+    """Return why BLAS does not compute a product, as a clause (such as "its activation is relu6"); empty if it does."""
     node = region.root
     types = [region.type(name) for name in (*node.inputs, *node.outputs) if name]
     if any(type_.dtype != "float32" for type_ in types):
@@ -65,7 +65,7 @@ def check_product(region: Region) -> str:
     if node.op == "conv2d":
         g = infer_geometry(node.attrs, types[0].shape, types[1].shape)
         if not g.direct or g.kernel != (1, 1) or g.groups > 1 or node.attr("layout") != "NHWC":
-            return "its window has more than a pixel"
+            return "its window is larger than one pixel"
     rows, units, depth = _product_extents(region)
     if rows * units * depth < LEAST:
         return f"{rows * units * depth:,} products are fewer than {LEAST:,}"
@@ -110,7 +110,7 @@ def _product_extents(region: Region) -> tuple[int, int, int]:
 def find_blas(place: str, target: Target, functions: Iterable[str]) -> Sources:
     """Find the BLAS in a folder, or of this computer; ToolError if there is none."""
     if not FAMILIES[target.isa].threads:
-        raise UsageError(f"{NAME} is for computers; got {target.cpu}", hint="leave out external")
+        raise UsageError(f"{NAME} supports computers only; got target {target.cpu}", hint="leave out external")
     library, folders = _installed_library() if not place else _library_in_folder(Path(place))
     if not library:
         where = f"in {place}" if place else "on this computer"

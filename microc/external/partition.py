@@ -36,12 +36,12 @@ def is_convex(graph: Graph, nodes: Iterable[Node]) -> bool:
     return True
 
 
-def extract_subgraph(graph: Graph, chosen: Sequence[Node]) -> Graph:
-    """Return the nodes ``chosen`` of a graph as a graph of their own.
+def extract_subgraph(graph: Graph, chosen_nodes: Sequence[Node]) -> Graph:
+    """Return some nodes of a graph as a graph of their own.
 
-    Its inputs are the values that they read from other nodes, without constants. Its outputs are their results that other
-    nodes, the graph's outputs or its state updates need."""
-    own = {id(node) for node in chosen}
+    Its inputs are the values that ``chosen_nodes`` read from other nodes, without constants. Its outputs are their
+    results that other nodes, the graph's outputs or its state updates need."""
+    own = {id(node) for node in chosen_nodes}
     nodes = [node for node in graph.nodes if id(node) in own]
     results = {name for node in nodes for name in node.outputs if name}
     read = dict.fromkeys(name for node in nodes for name in node.inputs if name and name not in results)
@@ -108,18 +108,20 @@ def region_of(graph: Graph, nodes: tuple[Node, ...], target: Target) -> Region:
     return Region(extract_subgraph(graph, nodes), nodes[-1], {}, {}, target)
 
 
-def connected_regions(graph: Graph, others: Collection[str]) -> Iterator[tuple[Node, ...]]:
+def connected_regions(graph: Graph, excluded_outputs: Collection[str]) -> Iterator[tuple[Node, ...]]:
     """Yield the convex regions of connected nodes, each in the order of the graph.
 
-    ``others``: the nodes that no region contains, by first output."""
+    ``excluded_outputs``: the first outputs of the nodes that no region contains."""
     producers = {name: node for node in graph.nodes for name in node.outputs if name}
     level: dict[str, int] = {}
     group: dict[str, list[Node]] = {}
     for node in graph.nodes:
         key = node.outputs[0]
-        is_kind = key not in others
+        is_kind = key not in excluded_outputs
         before = list(dict.fromkeys(producers[name].outputs[0] for name in node.inputs if name in producers))
-        level[key] = max((level[each] + (is_kind is (each in others)) for each in before), default=int(is_kind))
+        level[key] = max(
+            (level[each] + (is_kind is (each in excluded_outputs)) for each in before), default=int(is_kind)
+        )
         if is_kind:
             group[key] = [node]
             for each in before:
@@ -167,10 +169,12 @@ class Partition:
     refused: tuple[tuple[str, str], ...] = ()
 
 
-def partition(graph: Graph, backends: Sequence[Backend], target: Target, without: Collection[str] = ()) -> Partition:
+def partition(
+    graph: Graph, backends: Sequence[Backend], target: Target, excluded_roots: Collection[str] = ()
+) -> Partition:
     """Replace the regions that ``backends`` have code for by nodes of operator ``external``.
 
-    Regions whose root computes a value of ``without`` stay as they are. After this step no operator is composed of others,
+    Regions whose root computes a value of ``excluded_roots`` stay as they are. After this step no operator is composed of others,
     except in the regions that backends get."""
     taken: list[ClaimedRegion] = []
     refused: list[tuple[str, str]] = []
@@ -188,10 +192,12 @@ def partition(graph: Graph, backends: Sequence[Backend], target: Target, without
         regions, left = find_span_regions(graph, span, target)
         refused += [(place, f"{backend.name} {entry.name}: {why}") for place, why in left]
         for nodes, region in regions:
-            if region.root.outputs[0] not in without:
+            if region.root.outputs[0] not in excluded_roots:
                 claim_region(backend, entry, region, nodes)
     candidates = [
-        candidate for candidate in _pattern_matches(graph, backends) if candidate.match.root.outputs[0] not in without
+        candidate
+        for candidate in _pattern_matches(graph, backends)
+        if candidate.match.root.outputs[0] not in excluded_roots
     ]
     for candidate in sorted(candidates, key=lambda candidate: -len(candidate.nodes)):
         here = {id(node) for node in graph.nodes}
@@ -246,10 +252,10 @@ _NAME = re.compile("[a-z][a-z0-9_]*")
 _INCLUDE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-+./]*")
 
 
-def region_function(taken: ClaimedRegion) -> tuple[ir.PrimFunc, ExternalBody]:
+def region_function(claimed: ClaimedRegion) -> tuple[ir.PrimFunc, ExternalBody]:
     """Return the function of a region; its parameters are inputs, constants, outputs and workspace, in this order."""
-    code, region = taken.code, taken.region
-    _check_code(taken)
+    code, region = claimed.code, claimed.region
+    _check_code(claimed)
     reads = [_flat_buffer(f"in_{k}", kind) for k, kind in enumerate(region.input_types)]
     consts = [ir.Buffer(name, (array.size,), str(array.dtype), "const") for name, array in code.data.items()]
     writes = [_flat_buffer(f"out_{k}", kind) for k, kind in enumerate(region.output_types)]
@@ -257,9 +263,9 @@ def region_function(taken: ClaimedRegion) -> tuple[ir.PrimFunc, ExternalBody]:
     buffers = (*reads, *consts, *writes, *scratch)
     start, written = ir.const(0, "int32"), {*writes, *scratch}
     pointers = tuple(ir.AddressOf(b, (start,), b.size, b in written) for b in buffers)
-    name = hashlib.sha256("\n".join((taken.backend.name, *code.lines)).encode()).hexdigest()[:16]
+    name = hashlib.sha256("\n".join((claimed.backend.name, *code.lines)).encode()).hexdigest()[:16]
     body = ir.Evaluate(ir.Call(f"external_{name}", pointers, "int32"))
-    backend = taken.backend
+    backend = claimed.backend
     instructions = round(code.instructions)
     external = ExternalBody(
         backend.name,
@@ -279,9 +285,9 @@ def _flat_buffer(name: str, tensor_type: TensorType) -> ir.Buffer:
     return ir.Buffer(name, (tensor_type.size,), tensor_type.dtype)
 
 
-def _check_code(taken: ClaimedRegion) -> None:
-    """Raise ProgramError if the code of a backend is malformed."""
-    code, where = taken.code, f"{taken.backend.name}, pattern {taken.entry.name}"
+def _check_code(claimed: ClaimedRegion) -> None:
+    """Raise ProgramError if the C code that a backend returned for a region is malformed."""
+    code, where = claimed.code, f"{claimed.backend.name}, pattern {claimed.entry.name}"
     data: Mapping[str, Array] = code.data
     for name in data:
         if not _NAME.fullmatch(name) or name == SCRATCH or re.fullmatch(r"(in|out)_\d+", name):
@@ -290,16 +296,18 @@ def _check_code(taken: ClaimedRegion) -> None:
                 where=where,
                 hint="choose a name of C in lower case that is not scratch, in_N or out_N",
             )
-    for header in taken.backend.headers:
+    for header in claimed.backend.headers:
         if not _INCLUDE.fullmatch(header) or ".." in header:
             raise ProgramError(f"invalid path of a header; got {header!r}", where=where, hint="give a relative path")
     if not code.lines or code.workspace < 0 or code.instructions < 0:
         raise ProgramError(
-            f"code needs statements of C, workspace and instructions from 0 on; got {len(code.lines)} lines, "
+            f"a region's code needs lines of C, and workspace and instructions of at least 0; got {len(code.lines)} lines, "
             f"workspace={code.workspace} and instructions={code.instructions}",
             where=where,
         )
     if code.align < 4 or code.align & (code.align - 1):
         raise ProgramError(
-            f"nothing is aligned to {code.align} bytes", where=where, hint="choose a power of two, 4 or more"
+            f"wrong alignment of a region's code: nothing is aligned to {code.align} bytes",
+            where=where,
+            hint="choose a power of two, 4 or more",
         )

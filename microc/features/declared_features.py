@@ -72,23 +72,25 @@ def join(front: Front, model: Any, *, input: str = "", bands_first: bool = False
     return joined.with_nodes((*features.nodes, reshaped, *network.nodes))
 
 
-def _feature_input(network: Graph, name: str) -> str:
-    """Return the network's input that gets the features: the one called ``name``, or the only one.
+def _feature_input(network: Graph, input_name: str) -> str:
+    """Return the network's input that gets the features: the one called ``input_name``, or the only one.
 
-    UsageError if there is no such input, or if there are several and ``name`` is empty."""
-    if not name and len(network.inputs) == 1:
+    UsageError if there is no such input, or if there are several and ``input_name`` is empty."""
+    if not input_name and len(network.inputs) == 1:
         return network.inputs[0]
-    if name not in network.inputs:
-        what = f"the network has no input {name!r}" if name else "input: got none, expected one of several"
+    if input_name not in network.inputs:
+        what = f"the network has no input {input_name!r}" if input_name else "input: got none, expected one of several"
         hint = (
-            known_names_hint(name, network.inputs, "inputs") if name else "give input: " + " or ".join(network.inputs)
+            known_names_hint(input_name, network.inputs, "inputs")
+            if input_name
+            else "give input: " + " or ".join(network.inputs)
         )
         raise UsageError(what, where=network.name, hint=hint)
-    return name
+    return input_name
 
 
 def _features_per_frame(front: Front) -> int:
-    """Return the number of features in a frame."""
+    """Return the number of features that a pipeline computes for each frame."""
     shape = front.graph(front.samples(1)).types["features"].shape
     if len(shape) < 3:
         raise UsageError(
@@ -102,21 +104,25 @@ def _features_per_frame(front: Front) -> int:
 
 
 def _check_axis_order(
-    input_type: TensorType, frames: int, width: int, bands_first: bool, where: str, name: str
+    input_type: TensorType, frames: int, features_per_frame: int, bands_first: bool, where: str, input_name: str
 ) -> None:
     """Raise UsageError if an input has the axes of frames and features in the opposite order."""
     found = [extent for extent in input_type.shape if extent != 1]
-    expected = [extent for extent in ((width, frames) if bands_first else (frames, width)) if extent != 1]
+    expected = [
+        extent
+        for extent in ((features_per_frame, frames) if bands_first else (frames, features_per_frame))
+        if extent != 1
+    ]
     if found == expected[::-1] and found != expected:
         raise UsageError(
-            f"input {name!r}: got shape {list(input_type.shape)}, expected axes of {' and '.join(map(str, expected))}",
+            f"input {input_name!r}: got shape {list(input_type.shape)}, expected axes of {' and '.join(map(str, expected))}",
             where=where,
             hint=f"give bands_first={not bands_first}",
         )
 
 
 def _to_axis_order(signal: Signal, bands_first: bool) -> Signal:
-    """Return features (1, frames, numbers), transposed to (1, numbers, frames) if ``bands_first``."""
+    """Return features of axes (1, frames, numbers), or (1, numbers, frames) if ``bands_first``, as a signal."""
     if not bands_first:
         return signal
     axes: Sequence[int] = (0, *range(2, len(signal.shape)), 1)
@@ -126,7 +132,7 @@ def _to_axis_order(signal: Signal, bands_first: bool) -> Signal:
     return transposed
 
 
-def _to_input_type(signal: Signal, input_type: TensorType, where: str, name: str) -> str:
+def _to_input_type(signal: Signal, input_type: TensorType, where: str, input_name: str) -> str:
     """Convert features to the type of the network's input; return the value."""
     if input_type.dtype == "float32":
         return signal.real().value
@@ -136,7 +142,7 @@ def _to_input_type(signal: Signal, input_type: TensorType, where: str, name: str
         or input_type.dtype not in ("int8", "uint8", "int16", "uint16")
     ):
         raise UnsupportedError(
-            f"input {name!r}: got {input_type.dtype} without a scale, expected float32, or integers with one scale",
+            f"input {input_name!r}: got {input_type.dtype} without a scale, expected float32, or integers with one scale",
             where=where,
             hint="export the network with a float32 input, or with one scale and zero point",
         )
@@ -218,28 +224,30 @@ def read(path: Path) -> Declared:
     return _parse_declaration(data, path.name)
 
 
-def _parse_declaration(data: dict[str, Any], where: str) -> Declared:
-    """Build the pipeline that the tables of a file declare; ``where``: the file's name for errors."""
-    join_arguments = {name: data.pop(name) for name in JOIN_ARGUMENTS if name in data}
+def _parse_declaration(tables: dict[str, Any], file_name: str) -> Declared:
+    """Build the pipeline that the tables of a file declare; ``file_name``: the file's name for errors."""
+    join_arguments = {name: tables.pop(name) for name in JOIN_ARGUMENTS if name in tables}
     for name, value in join_arguments.items():
         if not isinstance(value, JOIN_ARGUMENTS[name]):
             raise UsageError(
                 f"{name}: got {value!r}, expected a {_TOML_TYPES[JOIN_ARGUMENTS[name]]}",
-                where=where,
+                where=file_name,
                 hint=f"change {name}",
             )
-    if "preset" in data:
-        pipeline = _build_from_table(PRESETS, "preset", data, _argument_names, where)
+    if "preset" in tables:
+        pipeline = _build_from_table(PRESETS, "preset", tables, _argument_names, file_name)
     else:
-        stages = data.pop("stage", [])
+        stages = tables.pop("stage", [])
         if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):
-            raise UsageError("stage: expected a list of tables", where=where, hint="write [[stage]] above each stage")
-        stage_names = [f"{where} stage {number}" for number in range(1, len(stages) + 1)]
+            raise UsageError(
+                "stage: expected a list of tables", where=file_name, hint="write [[stage]] above each stage"
+            )
+        stage_names = [f"{file_name} stage {number}" for number in range(1, len(stages) + 1)]
         built_stages = [
             _build_from_table(STAGE_KINDS, "kind", s, _field_names, p) for s, p in zip(stages, stage_names, strict=True)
         ]
         pipeline = _call_with_keys(
-            Pipeline, {"stages": tuple(built_stages)}, data, _field_names(Pipeline) - {"stages"}, where
+            Pipeline, {"stages": tuple(built_stages)}, tables, _field_names(Pipeline) - {"stages"}, file_name
         )
     return Declared(pipeline, **join_arguments)
 
@@ -259,36 +267,43 @@ def _argument_names(preset: Callable[..., Front]) -> set[str]:
 
 
 def _build_from_table(
-    table_types: Mapping[str, Any], key: str, data: dict[str, Any], valid_keys_of: Callable[[Any], set[str]], where: str
+    table_types: Mapping[str, Any],
+    selector_key: str,
+    table: dict[str, Any],
+    valid_keys_of: Callable[[Any], set[str]],
+    where: str,
 ) -> Any:
-    """Construct the preset or stage that a table names under ``key``, with the table's other values as arguments.
+    """Construct the preset or stage that a table names under ``selector_key``.
 
-    ``table_types``: the presets or stages by name; ``valid_keys_of``: returns the keys that one of them takes."""
-    name = data.pop(key, None)
+    The table's other values are its arguments. ``table_types``: the presets or stages by name; ``valid_keys_of``:
+    returns the keys that one of them takes."""
+    name = table.pop(selector_key, None)
     if not isinstance(name, str) or name not in table_types:
-        what = f"there is no {key} {name!r}" if name is not None else f"{key} is missing"
-        raise UsageError(what, where=where, hint=known_names_hint(str(name or ""), table_types, f"choose a {key} from"))
-    return _call_with_keys(table_types[name], {}, data, valid_keys_of(table_types[name]), where)
+        what = f"there is no {selector_key} {name!r}" if name is not None else f"{selector_key} is missing"
+        raise UsageError(
+            what, where=where, hint=known_names_hint(str(name or ""), table_types, f"choose a {selector_key} from")
+        )
+    return _call_with_keys(table_types[name], {}, table, valid_keys_of(table_types[name]), where)
 
 
 def _call_with_keys(
-    make: Any, fixed_arguments: dict[str, Any], data: Mapping[str, Any], keys: set[str], where: str
+    constructor: Any, fixed_arguments: dict[str, Any], table: Mapping[str, Any], valid_keys: set[str], where: str
 ) -> Any:
-    """Call ``make`` with fixed arguments and a table's values as keyword arguments.
+    """Call a constructor with fixed arguments and a table's values as keyword arguments.
 
-    UsageError for a key that is not among ``keys``, or for one that is missing."""
-    for name in data:
-        if name not in keys:
+    UsageError for a key that is not among ``valid_keys``, or for one that is missing. ``where``: the table, for errors."""
+    for name in table:
+        if name not in valid_keys:
             raise UsageError(
-                f"there is no key {name!r}", where=where, hint=known_names_hint(name, sorted(keys), "keys")
+                f"there is no key {name!r}", where=where, hint=known_names_hint(name, sorted(valid_keys), "keys")
             )
     try:
-        return make(**fixed_arguments, **data)
+        return constructor(**fixed_arguments, **table)
     except MicrocError as error:
         error.where = error.where or where
         raise
     except TypeError as error:
         missing = str(error).partition("missing ")[2] or str(error)
         raise UsageError(
-            f"{where}: missing {missing}", where=where, hint="add it; keys: " + ", ".join(sorted(keys))
+            f"{where}: missing {missing}", where=where, hint="add it; keys: " + ", ".join(sorted(valid_keys))
         ) from error

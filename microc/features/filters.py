@@ -13,7 +13,7 @@ from microc.compiler import validation
 from microc.errors import UsageError, known_names_hint
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Attr
-from microc.ops.signal.biquads import COEFFICIENT_BITS, state_shape
+from microc.ops.signal.biquads import COEFFICIENT_BITS, biquad_state_shape
 
 # ---- Base of stages: the signal that passes through them, their interface, and checks of declared numbers.
 
@@ -84,28 +84,28 @@ class Stage:
     """
 
     def build(self, signal: Signal) -> Signal:
-        raise NotImplementedError
+        raise NotImplementedError(f"stage {type(self).__name__} must define build(signal)")
 
     def needs(self, count: int) -> int:
         return count
 
-    def wants_frames(self, signal: Signal, spectrum: bool = False) -> None:
-        """Refuse a signal that is not cut into frames, or whose frames are no spectra."""
+    def wants_frames(self, signal: Signal, needs_spectra: bool = False) -> None:
+        """Raise UsageError unless the signal is cut into frames, which are spectra if ``needs_spectra``."""
         if len(signal.shape) < 3:
             raise self.refusal(
                 f"expects frames, got samples of shape {list(signal.shape)}", "put Frames in front of it"
             )
-        if spectrum and signal.shape[-1] < 3:
+        if needs_spectra and signal.shape[-1] < 3:
             raise self.refusal(
                 f"expects spectra, got frames of {signal.shape[-1]} numbers", "put Spectrogram in front of it"
             )
 
-    def refusal(self, what: str, hint: str) -> UsageError:
-        """Return the error for this stage."""
-        return UsageError(f"{type(self).__name__}: {what}", hint=hint)
+    def refusal(self, problem: str, hint: str) -> UsageError:
+        """Return a UsageError about this stage: the problem, and a hint what to do."""
+        return UsageError(f"{type(self).__name__}: {problem}", hint=hint)
 
     def set(self, name: str, value: object) -> None:
-        """Store the checked value of a field."""
+        """Store a value, which has been checked, in a field of this frozen dataclass."""
         object.__setattr__(self, name, value)
 
     def number(self, name: str, least: float, most: float) -> None:
@@ -160,15 +160,17 @@ KAISER_BETA, ZERO_CROSSINGS = 5.0, 10
 ``scipy.signal.resample_poly``."""
 
 
-def _apply_fir(signal: Signal, taps: Array, down: int, pad: int) -> Signal:
-    """Apply an FIR filter of taps (phases, K) after ``pad`` zeros, with a step of ``down`` samples."""
-    margin = ((0, 0), (pad, 0), *((0, 0),) * (len(signal.shape) - 2))
-    padded = signal.op("pad", padding=margin, value=0) if pad else signal
+def _apply_fir(signal: Signal, taps: Array, step: int, leading_zeros: int) -> Signal:
+    """Apply an FIR filter of taps (phases, K), with a step of ``step`` samples.
+
+    Its input is preceded by ``leading_zeros`` zeros."""
+    margin = ((0, 0), (leading_zeros, 0), *((0, 0),) * (len(signal.shape) - 2))
+    padded = signal.op("pad", padding=margin, value=0) if leading_zeros else signal
     if signal.is_float:
-        return padded.op("fir", signal.constant(taps.astype(np.float32)), axis=1, down=down)
+        return padded.op("fir", signal.constant(taps.astype(np.float32)), axis=1, down=step)
     bits = max(0, min(15, floor(log2(32767 / max(np.abs(taps).max(), 0.5)))))
     stored = np.rint(taps * (1 << bits)).astype(np.int16)
-    return padded.op("fir", signal.constant(stored), axis=1, down=down, shift=bits)
+    return padded.op("fir", signal.constant(stored), axis=1, down=step, shift=bits)
 
 
 @dataclass(frozen=True)
@@ -232,7 +234,7 @@ class Biquads(Stage):
                     "spread the gain over the sections, or use floats",
                 )
             stored = np.rint(rows * (1 << COEFFICIENT_BITS)).astype(np.int32)
-        start = np.zeros(state_shape(signal.shape, 1, len(rows), signal.dtype), stored.dtype)
+        start = np.zeros(biquad_state_shape(signal.shape, 1, len(rows), signal.dtype), stored.dtype)
         net = signal.net
         net.at(len(net.types), "biquads")
         names = (signal.value, signal.constant(stored), signal.constant(start))

@@ -114,19 +114,21 @@ class MicroFrontend:
         net.set_quant(features, Quant((SCALE,), (0,)))
         return replace(line, value=features)
 
-    def _add_state(self, net: GraphBuilder, name: str, start: Array) -> str:
+    def _add_state(self, net: GraphBuilder, name: str, initial_content: Array) -> str:
         """Add a state of the frontend with its initial content, under a new name."""
-        return net.state(fresh_name(net.types, f"frontend_{name}"), start)
+        return net.state(fresh_name(net.types, f"frontend_{name}"), initial_content)
 
     def _write_frame(
-        self, line: Signal, frame: int, tables: dict[str, str], noise: str, age: str, missing: int
+        self, samples: Signal, frame_index: int, tables: dict[str, str], noise: str, run_count: str, required_runs: int
     ) -> tuple[str, str]:
-        """Append the operators of frame number ``frame``; return its features and the new noise estimate.
+        """Append the operators of one frame to the graph; return its features and the new noise estimate.
 
-        ``missing``: earlier runs that the frame needs to be complete; ``age``: the number of earlier runs, empty if none is
-        needed."""
-        net, begin = line.net, frame * self.step
-        frame_samples = line.op("slice", begin=(0, begin), end=(1, begin + self.length), strides=(1, 1))
+        Arguments that are texts are names of values in the graph. ``frame_index``: number of the frame in a run.
+        ``tables``: the tables of :meth:`_add_tables`. ``noise``: the noise estimate before the frame. ``run_count``:
+        the number of earlier runs, with which features are zeros as long as it is below ``required_runs``; an empty
+        name if the frame is always complete."""
+        net, begin = samples.net, frame_index * self.step
+        frame_samples = samples.op("slice", begin=(0, begin), end=(1, begin + self.length), strides=(1, 1))
         windowed = replace(frame_samples, value=net.reshape(frame_samples.value, (self.length,)))
         windowed = windowed.op("signal_window", tables["window"], shift=_WINDOW_BITS)
         net.at(len(net.types), "fft_auto_scale")
@@ -137,8 +139,10 @@ class MicroFrontend:
         banks = [tables[name] for name in ("weights", "complements", "frequencies", "firsts", "widths")]
         sums = net.op("filter_bank", energy, *banks, channels=self.bands, name="filter_bank")
         signal = net.op("filter_bank_square_root", sums, scale, name="square_root")
-        if age:
-            is_complete = net.op("greater_equal", age, net.constant("missing", np.array([missing], np.int32)))
+        if run_count:
+            is_complete = net.op(
+                "greater_equal", run_count, net.constant("missing", np.array([required_runs], np.int32))
+            )
             signal = net.op("where", is_complete, signal, net.constant("nothing", np.zeros(1, np.uint32)))
         shares = {"smoothing": self.even_smoothing, "alternate_smoothing": self.odd_smoothing}
         attrs: dict[str, Attr] = {"smoothing_bits": _SMOOTHING_BITS, "spectral_subtraction_bits": _NOISE_BITS}

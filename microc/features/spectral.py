@@ -35,14 +35,14 @@ COSINES: Mapping[str, tuple[float, ...]] = MappingProxyType(
 """Coefficients a of sum_j (-1)**j a[j] cos(2 pi j n / N)."""
 
 
-def window_samples(name: str, length: int, periodic: bool = True) -> Array:
+def window_samples(window_name: str, length: int, periodic: bool = True) -> Array:
     """Return a window of ``length`` samples, float64. UsageError for a name that is not in :data:`COSINES`."""
-    if name not in COSINES:
-        raise UsageError(f"there is no window {name!r}", hint=known_names_hint(name, COSINES, "windows"))
+    if window_name not in COSINES:
+        raise UsageError(f"there is no window {window_name!r}", hint=known_names_hint(window_name, COSINES, "windows"))
     if length == 1:
         return np.ones(1)
     angle = 2 * np.pi * np.arange(length) / (length if periodic else length - 1)
-    samples: Array = np.sum([(-1) ** j * a * np.cos(j * angle) for j, a in enumerate(COSINES[name])], axis=0)
+    samples: Array = np.sum([(-1) ** j * a * np.cos(j * angle) for j, a in enumerate(COSINES[window_name])], axis=0)
     return samples
 
 
@@ -58,31 +58,32 @@ NORMS = ("none", "slaney")
 _LINEAR, _KNEE, _STEP = 200 / 3, 1000.0, np.log(6.4) / 27
 
 
-def to_mel(hertz: Array, scale: str) -> Array:
-    """Convert frequencies in hertz to a mel scale."""
+def to_mel(hertz: Array, mel_scale: str) -> Array:
+    """Convert frequencies in hertz to a mel scale: ``htk`` or ``slaney``."""
     f = np.asarray(hertz, np.float64)
-    if scale == "htk":
+    if mel_scale == "htk":
         return np.asarray(2595 * np.log10(1 + f / 700))
     return np.where(f < _KNEE, f / _LINEAR, _KNEE / _LINEAR + np.log(np.maximum(f, _KNEE) / _KNEE) / _STEP)
 
 
-def to_hertz(mel: Array, scale: str) -> Array:
-    """Convert from a mel scale to frequencies in hertz."""
+def to_hertz(mel: Array, mel_scale: str) -> Array:
+    """Convert frequencies of a mel scale, ``htk`` or ``slaney``, to hertz."""
     m = np.asarray(mel, np.float64)
-    if scale == "htk":
+    if mel_scale == "htk":
         return np.asarray(700 * (10 ** (m / 2595) - 1))
     knee = _KNEE / _LINEAR
     return np.where(m < knee, m * _LINEAR, _KNEE * np.exp(_STEP * (np.maximum(m, knee) - knee)))
 
 
 def mel_weights(
-    bins: int, rate: float, bands: int, fmin: float, fmax: float, scale: str, triangles: str, norm: str
+    bin_count: int, sample_rate: float, band_count: int, fmin: float, fmax: float, scale: str, triangles: str, norm: str
 ) -> Array:
-    """Return the weights (bands, bins) of triangular mel filters for ``bins`` frequencies from 0 to ``rate`` / 2, as
-    float64."""
-    frequencies = np.linspace(0, rate / 2, bins)
+    """Return the weights (``band_count``, ``bin_count``) of triangular mel filters, as float64.
+
+    The bins are frequencies from 0 to half of ``sample_rate``."""
+    frequencies = np.linspace(0, sample_rate / 2, bin_count)
     first, last = (float(mel) for mel in to_mel(np.array([fmin, fmax]), scale))
-    ends = np.linspace(first, last, bands + 2)
+    ends = np.linspace(first, last, band_count + 2)
     corners = to_hertz(ends, scale)
     positions, edges = (frequencies, corners) if triangles == "hertz" else (to_mel(frequencies, scale), ends)
     rising = (positions - edges[:-2, None]) / (edges[1:-1] - edges[:-2])[:, None]
@@ -107,10 +108,10 @@ def pack_band_weights(weights: Array) -> tuple[Array, tuple[int, ...], tuple[int
     return np.concatenate(parts), tuple(starts), tuple(widths)
 
 
-def box_weights(bins: int, rate: float, edges: Sequence[float]) -> Array:
+def box_weights(bin_count: int, sample_rate: float, edges: Sequence[float]) -> Array:
     """Return the weights (len(edges) - 1, bins) of rectangular bands: 1 for frequencies f with edge <= f < next edge,
     else 0."""
-    frequencies = np.linspace(0, rate / 2, bins)
+    frequencies = np.linspace(0, sample_rate / 2, bin_count)
     return np.array([(frequencies >= low) & (frequencies < high) for low, high in pairwise(edges)], np.float64)
 
 
@@ -245,7 +246,7 @@ class Mel(Stage):
         self.choice("norm", NORMS)
 
     def build(self, signal: Signal) -> Signal:
-        self.wants_frames(signal, spectrum=True)
+        self.wants_frames(signal, needs_spectra=True)
         most = signal.rate / 2
         high = self.fmax or most
         if not self.fmin < high <= most:
@@ -280,7 +281,7 @@ class Bands(Stage):
             )
 
     def build(self, signal: Signal) -> Signal:
-        self.wants_frames(signal, spectrum=True)
+        self.wants_frames(signal, needs_spectra=True)
         bank = box_weights(signal.shape[-1], signal.rate, self.edges)
         if not bank.any(axis=1).all():
             raise self.refusal(

@@ -13,7 +13,7 @@ import numpy as np
 from microc.base.dtypes import Array
 from microc.errors import UsageError, known_names_hint
 from microc.features.filters import Signal, Stage
-from microc.ops.signal.biquads import state_shape
+from microc.ops.signal.biquads import biquad_state_shape
 
 # ---- Statistics of a frame or its spectrum, in floats: int16 samples become floats first.
 
@@ -27,6 +27,7 @@ def _reduce_frame(signal: Signal, op: str) -> Signal:
 
 
 def _subtract_mean(x: Signal) -> Signal:
+    """Subtract from each frame's content its mean."""
     return x.op("sub", _reduce_frame(x, "mean").value)
 
 
@@ -35,6 +36,7 @@ def _square_of(x: Signal) -> Signal:
 
 
 def _variance(x: Signal) -> Signal:
+    """Return the variance of each frame's content."""
     return _reduce_frame(_square_of(_subtract_mean(x)), "mean")
 
 
@@ -176,7 +178,7 @@ class Spectral(Stage):
         _check_statistic_names(self, SPECTRAL_STATISTICS)
 
     def build(self, signal: Signal) -> Signal:
-        self.wants_frames(signal, spectrum=True)
+        self.wants_frames(signal, needs_spectra=True)
         return _concat_statistics(signal.real(), self.names, SPECTRAL_STATISTICS)
 
 
@@ -191,11 +193,11 @@ def _check_numbers_field(stage: Stage, name: str) -> Array:
     return stage.array(name, 1 if isinstance(value, (list, tuple, np.ndarray)) else 0)
 
 
-def _normalise(stage: Stage, signal: Signal, subtract: Any, divide: Any) -> Signal:
-    """Return (signal - subtract) / divide in float32.
+def _normalise(stage: Stage, signal: Signal, offset: Any, divisor: Any) -> Signal:
+    """Return (signal - offset) / divisor in float32.
 
-    A signal of integers stays and only its scale changes if ``subtract`` is 0 and ``divide`` a single number."""
-    low, by = (np.asarray(numbers, np.float64) for numbers in (subtract, divide))
+    A signal of integers stays integer, and only its scale changes, if the offset is 0 and the divisor a single number."""
+    low, by = (np.asarray(numbers, np.float64) for numbers in (offset, divisor))
     for numbers in (low, by):
         if numbers.ndim and numbers.size != signal.shape[-1]:
             raise stage.refusal(f"has {numbers.size} numbers for {signal.shape[-1]} features", "one, or one for each")
@@ -276,7 +278,7 @@ class Pcen(Stage):
         self.wants_frames(signal)
         x, squared = signal.real(), self.time_constant**2
         s = (sqrt(1 + 4 * squared) - 1) / (2 * squared)
-        start = np.zeros(state_shape(x.shape, 1, 1, "float32"), np.float32)
+        start = np.zeros(biquad_state_shape(x.shape, 1, 1, "float32"), np.float32)
         rows = np.array([[s, 0, 0, s - 1, 0]], np.float32)
         names = (x.value, x.constant(rows), x.constant(start))
         x.net.at(len(x.net.types), "biquads")

@@ -33,7 +33,7 @@ MAX_FOLDER_ENTRIES = 1000
 
 
 class ForeignFormat(NamedTuple):
-    """A format of another tool: what such a file is, and a hint how to get a model that microc reads."""
+    """A model format of another tool: what such a file is, and a hint how to convert it to a format that microc reads."""
 
     what: str
     hint: str
@@ -110,7 +110,7 @@ _ARCHIVE = ForeignFormat(
 
 
 def identify_by_content(data: bytes) -> ForeignFormat | None:
-    """Identify a file of another tool by its bytes; None if they do not tell."""
+    """Identify the format of another tool's file by its bytes; return None if they match no known format."""
     if data.startswith(ZIP_MAGIC):
         return _identify_archive(data)
     if data[:HTML_PREFIX_BYTES].lstrip().lower().startswith((b"<!doctype html", b"<html")):
@@ -119,7 +119,7 @@ def identify_by_content(data: bytes) -> ForeignFormat | None:
 
 
 def _identify_archive(data: bytes) -> ForeignFormat:
-    """Identify a zip archive of another tool by the names in it; also one that contains a model file."""
+    """Identify another tool's zip archive by the names of its members, also one that wraps a model file."""
     names = archive_names(data)
     inside = next((name for name in names if name.isprintable() and Path(name).suffix.lower() in MODEL_SUFFIXES), "")
     if inside:
@@ -130,17 +130,17 @@ def _identify_archive(data: bytes) -> ForeignFormat:
     return next((foreign for end, foreign in ARCHIVE_MEMBERS if any(name.endswith(end) for name in names)), _ARCHIVE)
 
 
-def identify_by_suffix(name: str) -> ForeignFormat:
-    """Identify a file that no reader takes by its suffix."""
+def identify_by_suffix(file_name: str) -> ForeignFormat:
+    """Identify by its suffix a file that no reader accepts."""
     return _SUFFIXES.get(
-        Path(name).suffix.lower(), ForeignFormat("no format that microc knows", f"give one of {READABLE_FORMATS}")
+        Path(file_name).suffix.lower(), ForeignFormat("no format that microc knows", f"give one of {READABLE_FORMATS}")
     )
 
 
-def folder_error(path: Path) -> ModelError:
+def folder_error(folder: Path) -> ModelError:
     """Return the error for a folder in place of a model."""
     try:
-        names = {entry.name for entry in islice(path.iterdir(), MAX_FOLDER_ENTRIES)}
+        names = {entry.name for entry in islice(folder.iterdir(), MAX_FOLDER_ENTRIES)}
     except OSError:  # what is in it stays unknown
         names = set[str]()
     if "saved_model.pb" in names:
@@ -149,22 +149,24 @@ def folder_error(path: Path) -> ModelError:
         foreign = ForeignFormat(
             "a folder that microc wrote, not a model", "give the model that it was made from; or: microc build {0}"
         )
-    elif path.suffix == ".mlpackage":
+    elif folder.suffix == ".mlpackage":
         foreign = _CORE_ML
     elif any(name.endswith(".pdmodel") for name in names):
         foreign = _PADDLE
     else:
         models = sorted(name for name in names if Path(name).suffix.lower() in MODEL_SUFFIXES)
-        inside = ", ".join(shlex.quote(str(path / name)) for name in models[:3])
+        inside = ", ".join(shlex.quote(str(folder / name)) for name in models[:3])
         hint = f"give a file in it: {inside}" if models else f"give a file: {READABLE_FORMATS}"
         foreign = ForeignFormat("a folder", hint)
-    model = next((name for name in sorted(names) if name.endswith(".pdmodel")), str(path))
-    return foreign_format_error(foreign, str(path), model)
+    model = next((name for name in sorted(names) if name.endswith(".pdmodel")), str(folder))
+    return foreign_format_error(foreign, str(folder), model)
 
 
-def foreign_format_error(foreign: ForeignFormat, where: str, name: str) -> ModelError:
-    """Return the error for a file or folder of another tool. ``name``: its name in the hint's command."""
-    return ModelError(f"this is {foreign.what}", where=where, hint=foreign.hint.replace("{0}", shlex.quote(name)))
+def foreign_format_error(foreign: ForeignFormat, where: str, file_name: str) -> ModelError:
+    """Return the error for a file or folder of another tool.
+
+    ``file_name``: the name that the conversion command in the hint shows."""
+    return ModelError(f"this is {foreign.what}", where=where, hint=foreign.hint.replace("{0}", shlex.quote(file_name)))
 
 
 # ---- Choice of the reader, by content, never by suffix alone.
@@ -182,50 +184,50 @@ def load_model_file(path: Path, input_shapes: Mapping[str, tuple[int, ...]] = {}
     return read_model_data(read_model_bytes(path), path.name, input_shapes)
 
 
-def read_model_data(data: bytes, name: str, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
-    """Read a model from the bytes of a file of this name."""
+def read_model_data(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
+    """Read a model of any format from a file's bytes; ``file_name`` is used in errors."""
     if is_tflite(data):
         from microc.frontend.tflite import reader as tflite
 
-        return tflite.read_tflite(data, name, input_shapes)
+        return tflite.read_tflite(data, file_name, input_shapes)
     if is_graph_file(data):
         from microc.frontend import graph_file
 
-        return graph_file.read_graph_file(data, name, input_shapes)
+        return graph_file.read_graph_file(data, file_name, input_shapes)
     if data.startswith(ZIP_MAGIC):
-        graph = _read_archived_model(data, name, input_shapes)
+        graph = _read_archived_model(data, file_name, input_shapes)
         if graph is not None:
             return graph
     if data.startswith(HDF5_MAGIC):
         from microc.frontend.keras import reader as keras_reader
 
-        return keras_reader.read_keras(data, name, input_shapes)
+        return keras_reader.read_keras(data, file_name, input_shapes)
     from microc.frontend.trees import boosters, sklearn
 
     if boosters.is_lightgbm(data) or boosters.is_xgboost(data):
-        return sklearn.read_booster_file(data, name, input_shapes)
-    _refuse_foreign_file(data, name)
+        return sklearn.read_booster_file(data, file_name, input_shapes)
+    _refuse_foreign_file(data, file_name)
     from microc.frontend.onnx import reader as onnx_reader
     from microc.frontend.onnx.file import NotOnnxError
 
     try:
-        return onnx_reader.read_onnx(data, name, input_shapes)
+        return onnx_reader.read_onnx(data, file_name, input_shapes)
     except NotOnnxError:
-        if Path(name).suffix.lower() == ".onnx":
+        if Path(file_name).suffix.lower() == ".onnx":
             raise
-    raise foreign_format_error(identify_by_suffix(name), name, name)
+    raise foreign_format_error(identify_by_suffix(file_name), file_name, file_name)
 
 
-def _read_archived_model(data: bytes, name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph | None:
-    """Read the model in a zip archive; None if it holds none of a known format."""
+def _read_archived_model(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph | None:
+    """Read the model in a zip archive; return None if no reader knows the archive."""
     from microc.frontend.keras import file as keras_file
     from microc.frontend.torch import reader as torch_export
 
     if keras_file.is_keras(data):
         from microc.frontend.keras import reader as keras_reader
 
-        return keras_reader.read_keras(data, name, input_shapes)
-    return torch_export.read_pt2(data, name, input_shapes) if torch_export.is_torch(data) else None
+        return keras_reader.read_keras(data, file_name, input_shapes)
+    return torch_export.read_pt2(data, file_name, input_shapes) if torch_export.is_torch(data) else None
 
 
 def is_tflite(data: bytes) -> bool:
@@ -240,7 +242,7 @@ def read_model_bytes(path: Path) -> bytes:
     """
     try:
         if not path.is_file() and path.exists() and not path.is_dir():
-            raise ModelError("got a device or a pipe, expected a model file", where=path.name)
+            raise ModelError("the path is a device or a pipe, expected a model file", where=path.name)
         if path.is_dir():
             raise folder_error(path)
         data = read_bytes(path, MAX_FILE_BYTES)
@@ -258,15 +260,15 @@ def read_model_bytes(path: Path) -> bytes:
     return data
 
 
-def _refuse_foreign_file(data: bytes, name: str) -> None:
-    """Raise the error for a file of another tool, if it is one."""
+def _refuse_foreign_file(data: bytes, file_name: str) -> None:
+    """Raise ModelError if the file is of another tool's format, or is no TFLite model."""
     foreign = identify_by_content(data)
     if foreign is not None:
-        raise foreign_format_error(foreign, name, name)
-    if Path(name).suffix.lower() in (".tflite", ".lite"):
+        raise foreign_format_error(foreign, file_name, file_name)
+    if Path(file_name).suffix.lower() in (".tflite", ".lite"):
         raise ModelError(
             f"not a TFLite model: got {data[4:8]!r} at byte 4, expected b'TFL3'",
-            where=name,
+            where=file_name,
             hint=AGAIN,
         )
 
@@ -278,9 +280,10 @@ Shape = tuple[int | str, ...]
 
 
 def symbolic_inputs(path: Path) -> Mapping[str, Shape]:
-    """Return the shapes of a model's inputs by name. An unknown extent is its symbol, else ``<input>:<axis>``.
+    """Return the shapes of a model's inputs by name.
 
-    Inputs of unknown rank are omitted; formats with fixed shapes have no entries. Raises the errors of reading."""
+    An unknown extent is its symbol in the file, else ``<input>:<axis>``. Inputs of unknown rank are omitted, and
+    formats with fixed shapes have no entries. Raises the errors of reading."""
     data = read_model_bytes(path)
     if is_graph_file(data):
         return {}
@@ -293,9 +296,9 @@ def symbolic_inputs(path: Path) -> Mapping[str, Shape]:
     return _onnx_input_shapes(data, path.name)
 
 
-def _name_unknown_extents(name: str, extents: Sequence[int | str | None]) -> Shape:
-    """Return the extents of an input, those that are unknown as ``<input>:<axis>``."""
-    return tuple(f"{name}:{axis}" if extent is None else extent for axis, extent in enumerate(extents))
+def _name_unknown_extents(input_name: str, extents: Sequence[int | str | None]) -> Shape:
+    """Return the extents of an input, with ``<input>:<axis>`` in place of unknown ones."""
+    return tuple(f"{input_name}:{axis}" if extent is None else extent for axis, extent in enumerate(extents))
 
 
 def _tflite_input_shapes(data: bytes, file_name: str) -> dict[str, Shape]:

@@ -21,7 +21,7 @@ _NO_ATTRS: Mapping[str, Attr] = {}
 
 
 class Emitter(Protocol):
-    """Appends operators to a graph under construction."""
+    """Interface of what appends operators to a graph under construction."""
 
     def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> str:
         """Append a node; return the name of its result."""
@@ -62,7 +62,7 @@ class GraphBuilder:
         return str(self.loc)
 
     def at(self, index: int, name: str) -> None:
-        """Set the location of the next nodes: element ``index`` of the model, named ``name``."""
+        """Set the location of the next nodes: operator or layer ``index`` of the model, named ``name``."""
         self.loc = Loc(self.loc.file, index, name)
 
     def type(self, value: str) -> TensorType:
@@ -185,7 +185,8 @@ MAX_INTEGERS = 64
 
 
 class Operands(Emitter, Protocol):
-    """The operands of an operator of a file: constant ones by position, and errors with the operator's location."""
+    """Operands of an operator of a model file: access to constant ones by position, and errors with the operator's
+    location."""
 
     @property
     def where(self) -> str:
@@ -195,11 +196,11 @@ class Operands(Emitter, Protocol):
         """Return the data of an operand that must be known at compile time."""
 
     def refuse(self, what: str, hint: str) -> NoReturn:
-        """Raise UnsupportedError: the model is valid, but microc does not support this."""
+        """Raise UnsupportedError: the model is valid, but microc does not support ``what``; ``hint`` is the advice."""
         raise UnsupportedError(what, where=self.where, hint=hint)
 
     def broken(self, what: str) -> NoReturn:
-        """Raise ModelError: the model is invalid."""
+        """Raise ModelError: the model is invalid because of ``what``."""
         raise ModelError(what, where=self.where)
 
     def integers(self, position: int) -> tuple[int, ...]:
@@ -210,7 +211,7 @@ class Operands(Emitter, Protocol):
         return tuple(int(i) for i in data.reshape(-1))
 
     def axis(self, axis: int, rank: int) -> int:
-        """Return a possibly negative axis as 0..rank-1."""
+        """Return an axis as 0..rank - 1, where a negative ``axis`` counts from the end."""
         if not -rank <= axis < rank:
             self.broken(f"axis {axis} of a tensor of rank {rank}, expected {-rank}..{rank - 1}")
         return axis % rank

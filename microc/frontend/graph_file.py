@@ -17,7 +17,7 @@ from microc.graph.text import nested_graphs
 from microc.graph.verify import verify
 from microc.ops import registry
 from microc.ops.attributes import Multiplier
-from microc.ops.constants import largest_sum
+from microc.ops.constants import largest_partial_sum
 
 INVALID_INPUT_ERRORS = (
     ArithmeticError,
@@ -56,7 +56,7 @@ def read_graph_file(data: bytes, file_name: str, input_shapes: Mapping[str, tupl
 
 
 def _check_graph(graph: Graph, file_name: str) -> None:
-    """Raise ModelError if types are impossible or too large, or if the graph contradicts itself."""
+    """Raise ModelError if types are unsupported or too large, or if the graph is inconsistent."""
     for name, kind in graph.types.items():
         if dtypes.dtype_parts(kind.dtype).lanes != 1:
             raise ModelError(
@@ -71,7 +71,7 @@ def _check_graph(graph: Graph, file_name: str) -> None:
 
 
 def _check_legalisation(graph: Graph, file_name: str) -> None:
-    """Run the legalisation of every quantised operator, which trusts its operands; ModelError if one fails."""
+    """Run the legalisation of every quantised operator, which assumes valid operands; raise ModelError if one fails."""
     for node in graph.nodes:
         rewrite = registry.get(node.op).legalize
         try:
@@ -86,8 +86,7 @@ def _check_legalisation(graph: Graph, file_name: str) -> None:
 
 
 def _with_default_attributes(graph: Graph) -> Graph:
-    """Return the graph with default values for attributes that the file does not have: operators may have got more
-    since."""
+    """Return the graph with default values for the attributes that the file lacks: newer operators may have more."""
     nodes = []
     for node in graph.nodes:
         attrs = {
@@ -99,7 +98,7 @@ def _with_default_attributes(graph: Graph) -> Graph:
 
 
 def _constant_fault(node: Node, graph: Graph, producers: Mapping[str, Node]) -> str:
-    """Return what is wrong with a node's constants, or an empty string; constants that cannot be evaluated are wrong."""
+    """Return why a node's constants are invalid, or an empty string; constants that cannot be evaluated are invalid."""
     try:
         with np.errstate(all="ignore"):
             return registry.node_constant_error_message(node, graph, producers)
@@ -108,9 +107,9 @@ def _constant_fault(node: Node, graph: Graph, producers: Mapping[str, Node]) -> 
 
 
 def _drop_unproven_bounds(graph: Graph, file_name: str) -> Graph:
-    """Return the graph without bounds of ``requantize`` that its constants do not prove, and without chosen algorithms.
+    """Return the graph without chosen algorithms, and without bounds of ``requantize`` that its constants do not prove.
 
-    ModelError if a 64-bit operand needs such a bound."""
+    Raise ModelError if a 64-bit operand needs such a bound."""
     nodes, producers = [], graph.producer()
     for node in graph.nodes:
         inside = {k: _drop_unproven_bounds(v, file_name) for k, v in node.attrs.items() if isinstance(v, Graph)}
@@ -140,7 +139,7 @@ def _largest_distance_from_zero_point(node: Node, graph: Graph, producers: Mappi
     application = registry.as_application(producer, graph, producers)
     if application.quantised or not all(dtypes.is_integer(kind.dtype) for kind in application.types):
         return by_dtype
-    return min(by_dtype, largest_sum(application, 0) + abs(zero))
+    return min(by_dtype, largest_partial_sum(application, 0) + abs(zero))
 
 
 def _infer_output_types(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -152,7 +151,9 @@ def _infer_output_types(op: str, attrs: Mapping[str, Any], types: Sequence[Tenso
 
 
 def _check_bound_shapes(graph: Graph, file_name: str, bound_shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise UsageError if ``bound_shapes`` (by input, ``*``: of all inputs) differ from the shapes of the file's inputs."""
+    """Raise UsageError if ``bound_shapes`` differ from the input shapes in the file.
+
+    The keys are names of inputs, or ``*`` for all inputs."""
     for name, shape in bound_shapes.items():
         for input_name in graph.inputs if name == "*" else (name,):
             if input_name not in graph.inputs:

@@ -36,19 +36,18 @@ MAX_BRACKETS = 4 * MAX_NESTED
 """Maximum nesting of a JSON text; each level of a model takes a few brackets."""
 
 
-def check_shape(shape: Sequence[int], dtype: str, where: str) -> None:
-    """Check the shape of a tensor: ModelError for a negative extent, UnsupportedError for too many axes or bytes.
+def check_shape(shape: Sequence[int], element_dtype: str, where: str) -> None:
+    """Raise ModelError if a shape has a negative extent, UnsupportedError if it has too many axes or bytes.
 
-    ``shape``: Python integers, whose product does not overflow. ``dtype``: an unknown one counts as one byte.
-    """
+    ``shape``: Python integers, whose product does not overflow. ``element_dtype``: an unknown dtype counts as one byte."""
     if len(shape) > MAX_RANK:
         raise UnsupportedError(f"a tensor of rank {len(shape)}, expected at most {MAX_RANK}", where=where)
     if any(extent < 0 for extent in shape):
         raise ModelError(f"shape {tuple(shape)} has a negative extent, expected at least 0", where=where)
-    size = prod(shape) * (dtypes.nbytes(dtype) if dtypes.is_valid(dtype) else 1)
+    size = prod(shape) * (dtypes.nbytes(element_dtype) if dtypes.is_valid(element_dtype) else 1)
     if size > MAX_BYTES:
         raise UnsupportedError(
-            f"a tensor of shape {tuple(shape)} and dtype {dtype} takes {size} bytes, expected at most {MAX_BYTES}",
+            f"a tensor of shape {tuple(shape)} and dtype {element_dtype} takes {size} bytes, expected at most {MAX_BYTES}",
             where=where,
             hint="bind smaller extents with --input-shape, or cut the network",
         )
@@ -62,7 +61,7 @@ def infer_types(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType], 
     """
     if len(types) > MAX_OPERANDS:
         raise UnsupportedError(
-            f"{op} of {len(types)} operands, expected at most {MAX_OPERANDS}", where=where, hint="apply it to parts"
+            f"{op} has {len(types)} operands, expected at most {MAX_OPERANDS}", where=where, hint="apply it to parts"
         )
     _check_window(attrs, types, where)
     try:
@@ -78,7 +77,7 @@ def infer_types(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType], 
 
 
 def _accepts_other_dtypes(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> bool:
-    """Test whether the operator takes operands of these shapes in some other dtype."""
+    """Test whether the operator accepts operands of these shapes in another dtype."""
     for dtype in ("float32", "int32", "bool"):
         with suppress(MicrocError, ArithmeticError, ValueError):
             registry.infer(op, attrs, [replace(type_, dtype=dtype) for type_ in types])
@@ -92,7 +91,9 @@ def _check_window(attrs: Mapping[str, Any], types: Sequence[TensorType], where: 
     groups = [padding, *(attrs.get(name, ()) for name in ("kernel", "strides", "dilation"))]
     numbers = [n for group in groups for n in (group if isinstance(group, tuple) else (group,))]
     if any(isinstance(n, float) for n in numbers):
-        raise ModelError(f"a window of {numbers}, expected whole numbers", where=where)
+        raise ModelError(
+            f"a window's kernel, strides, dilation and padding must be whole numbers; got {numbers}", where=where
+        )
     if not isinstance(padding, tuple) or not all(isinstance(n, int) for n in padding):
         return  # slices and similar operators: the inferred result's size is checked instead
     largest = max((abs(n) for n in numbers if isinstance(n, int)), default=0)
@@ -110,7 +111,7 @@ def _check_window(attrs: Mapping[str, Any], types: Sequence[TensorType], where: 
         check_shape([max(extent, 0) for extent in shape], types[0].dtype, where)
     kernel = attrs.get("kernel", ())
     if isinstance(kernel, tuple) and prod(kernel) > MAX_TAPS:
-        raise UnsupportedError(f"a window of {prod(kernel)} elements, expected at most {MAX_TAPS}", where=where)
+        raise UnsupportedError(f"a window has {prod(kernel)} elements, expected at most {MAX_TAPS}", where=where)
 
 
 def read_json(text: bytes, where: str) -> Any:
@@ -136,10 +137,10 @@ HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 """First bytes of these containers."""
 
 
-def archive_names(data: bytes) -> list[str]:
-    """Return the names in a zip archive; none if the bytes are no complete archive."""
+def archive_names(file_data: bytes) -> list[str]:
+    """Return the names of the members of a zip archive; none if the bytes are no complete archive."""
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        with zipfile.ZipFile(io.BytesIO(file_data)) as archive:
             return archive.namelist()
     except zipfile.BadZipFile:
         return []

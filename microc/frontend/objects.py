@@ -13,12 +13,12 @@ from microc.graph.ir import Graph
 
 
 def read_object(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, example_inputs: Any = ()) -> Graph:
-    """Return the graph of a model that is an object.
+    """Return the graph of a model that is a Python object.
 
     That is a fitted scikit-learn, LightGBM or XGBoost estimator, a PyTorch ``ExportedProgram``, a PyTorch module (with
-    ``example_inputs``, :func:`microc.frontend.torch.reader.export_module`), a Keras model, an ``onnx.ModelProto``, or the
-    bytes of a file. Only the packages that the object needs are imported. UsageError for any other object; otherwise the
-    errors of its reader."""
+    ``example_inputs``, see :func:`microc.frontend.torch.reader.export_module`), a Keras model, an ``onnx.ModelProto``,
+    or the bytes of a file. Only the packages that the object needs are imported. Raises UsageError for any other
+    object, else the errors of its reader."""
     if isinstance(model, (bytes, bytearray, memoryview)):
         return _from_bytes(bytes(model), "model", input_shapes)
     packages = {class_.__module__.split(".")[0] for class_ in type(model).__mro__}
@@ -55,9 +55,9 @@ def read_object(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, ex
 
 
 def model_file_of(model: Any) -> tuple[str, bytes] | None:
-    """Return the name and the bytes of the file that a model object stands for; None if there is no such file.
+    """Return name and bytes of the file that a model object represents; None if it represents none.
 
-    Objects are the bytes of a file, an ``onnx.ModelProto``, or a Keras model, which is saved."""
+    Such objects are the bytes of a file, an ``onnx.ModelProto``, or a Keras model, which is saved."""
     packages = {class_.__module__.split(".")[0] for class_ in type(model).__mro__}
     if isinstance(model, (bytes, bytearray, memoryview)):
         return "model", bytes(model)
@@ -72,8 +72,8 @@ def model_file_of(model: Any) -> tuple[str, bytes] | None:
     return None
 
 
-def _from_bytes(data: bytes, name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
-    """Read a model from the bytes of a file of any format."""
+def _from_bytes(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
+    """Read a model of any format from the bytes of a file."""
     from microc.frontend import detect
 
     if not 0 < len(data) <= detect.MAX_FILE_BYTES:
@@ -81,7 +81,7 @@ def _from_bytes(data: bytes, name: str, input_shapes: Mapping[str, tuple[int, ..
             f"got a model of {len(data)} bytes, expected 1..{detect.MAX_FILE_BYTES}",
             hint="give the bytes of a whole model file",
         )
-    return detect.read_model_data(data, name, input_shapes)
+    return detect.read_model_data(data, file_name, input_shapes)
 
 
 def _read_keras_object(model: Any, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:

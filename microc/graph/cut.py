@@ -58,8 +58,8 @@ def cut_graph(graph: Graph, inputs: Sequence[str] = (), outputs: Sequence[str] =
     )
 
 
-def _check_value_name(graph: Graph, what: str, name: str) -> None:
-    """Raise UsageError unless ``name`` is a value of the graph and no constant."""
+def _check_value_name(graph: Graph, role: str, name: str) -> None:
+    """Raise UsageError unless ``name`` is a value of the graph and no constant; ``role``: "input" or "output"."""
     if name not in graph.types:
         raise UsageError(
             f"there is no tensor {name!r}",
@@ -68,17 +68,17 @@ def _check_value_name(graph: Graph, what: str, name: str) -> None:
         )
     if name in graph.consts:
         raise UsageError(
-            f"{name!r} is a constant and cannot be an {what}",
+            f"{name!r} is a constant and cannot be an {role}",
             where=graph.name,
             hint="name a tensor that is computed when the network runs",
         )
 
 
-def _find_needed(graph: Graph, ends: Iterable[str], inputs: frozenset[str]) -> set[str]:
-    """Return the values on which ``ends`` depend, ``ends`` included; the search stops at ``inputs``."""
+def _find_needed(graph: Graph, outputs: Iterable[str], inputs: frozenset[str]) -> set[str]:
+    """Return the values on which ``outputs`` depend, these included; the search stops at ``inputs``."""
     producer = graph.producer()
     found: set[str] = set()
-    waiting = list(ends)
+    waiting = list(outputs)
     while waiting:
         name = waiting.pop()
         if not name or name in found:
@@ -94,20 +94,20 @@ def _find_needed(graph: Graph, ends: Iterable[str], inputs: frozenset[str]) -> s
 
 
 def _check_inputs(
-    graph: Graph, ends: Sequence[str], inputs: Sequence[str], reached: Sequence[str], needed: set[str]
+    graph: Graph, outputs: Sequence[str], inputs: Sequence[str], reached_inputs: Sequence[str], needed_values: set[str]
 ) -> None:
-    """Raise UsageError unless ``inputs`` are exactly the inputs on which ``ends`` depend."""
-    idle = [name for name in inputs if name not in needed]
+    """Raise UsageError unless ``inputs`` are exactly the inputs on which ``outputs`` depend."""
+    idle = [name for name in inputs if name not in needed_values]
     if idle:
         raise UsageError(
-            f"{', '.join(map(repr, ends))} does not depend on {idle[0]!r}",
+            f"{', '.join(map(repr, outputs))} does not depend on {idle[0]!r}",
             where=graph.name,
             hint="leave it out of the inputs, or name an output behind it",
         )
-    missing = [name for name in reached if name not in inputs]
+    missing = [name for name in reached_inputs if name not in inputs]
     if missing:
         raise UsageError(
-            f"{', '.join(map(repr, ends))} also depends on the input {missing[0]!r}",
+            f"{', '.join(map(repr, outputs))} also depends on the input {missing[0]!r}",
             where=graph.name,
             hint="name it among the inputs, or cut behind it on every path",
         )

@@ -105,14 +105,17 @@ def _read_archive(data: bytes) -> dict[str, bytes]:
         return {info.filename: archive.read(info) for info in infos}
 
 
-def _check_version(mark: bytes, name: str) -> None:
-    text = mark.decode("ascii").strip()
+def _check_version(version_content: bytes, file_name: str) -> None:
+    """Check the version of a graph file; ModelError if it is not the current one.
+
+    ``version_content``: the content of the member with the version."""
+    text = version_content.decode("ascii").strip()
     if not text.isdecimal() or len(text) > 9:
         raise ValueError(f"it names no version; got {text[:20]!r}")
     if int(text) != VERSION:
         raise ModelError(
             f"the graph file has another version of the format; got {int(text)}, expected {VERSION}",
-            where=name,
+            where=file_name,
             hint="import the model again with this microc",
         )
 

@@ -32,27 +32,32 @@ def run(
     for node in graph.nodes:
         results = apply(node, [values[name] for name in node.inputs if name])
         if len(results) != len(node.outputs):
-            raise InternalError(f"{node.op} gave {len(results)} of {len(node.outputs)} results", where=str(node.loc))
+            raise InternalError(
+                f"{node.op} gave a wrong number of results; got {len(results)}, expected {len(node.outputs)}",
+                where=str(node.loc),
+            )
         for name, array in zip(node.outputs, results, strict=True):
             if not name:
                 continue
             if not _has_type(graph.types[name], array):
-                raise InternalError(f"{node.op} gave {_array_text(array)} for {name!r}", where=str(node.loc))
+                raise InternalError(
+                    f"{node.op} gave a wrong type for {name!r}; got {_array_text(array)}", where=str(node.loc)
+                )
             values[name] = array
     return values
 
 
-def _check_arrays(what: str, graph: Graph, names: tuple[str, ...], arrays: Mapping[str, Array]) -> None:
+def _check_arrays(role: str, graph: Graph, names: tuple[str, ...], arrays: Mapping[str, Array]) -> None:
     """Raise UsageError for arrays that are missing, superfluous, or of another shape or dtype than the graph's values."""
     if set(arrays) != set(names):
         raise UsageError(
-            f"wrong names of {what}s; got {', '.join(sorted(arrays)) or 'none'}, expected {', '.join(sorted(names))}"
+            f"wrong names of {role}s; got {', '.join(sorted(arrays)) or 'none'}, expected {', '.join(sorted(names))}"
         )
     for name in names:
         kind = graph.types[name]
         if not _has_type(kind, arrays[name]):
             raise UsageError(
-                f"{what} {name!r} has a wrong type; got {_array_text(arrays[name])}, expected "
+                f"{role} {name!r} has a wrong type; got {_array_text(arrays[name])}, expected "
                 f"{kind.dtype}{list(kind.shape)}"
             )
 

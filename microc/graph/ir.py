@@ -45,9 +45,9 @@ class Quant:
 
     def __post_init__(self) -> None:
         if len(self.scale) != len(self.zero_point) or not self.scale:
-            raise InternalError("scale and zero_point differ in length")
+            raise InternalError("Quant: scale and zero_point must have equal lengths, at least 1")
         if self.axis is None and len(self.scale) != 1:
-            raise InternalError("per-tensor quantisation takes one scale")
+            raise InternalError("Quant: several scales need an axis; expected one scale without it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +183,12 @@ class Graph:
         )
 
 
-def _same_arrays(mine: Mapping[str, Array], others: Mapping[str, Array]) -> bool:
-    return mine.keys() == others.keys() and all(
-        array.dtype == others[name].dtype
-        and array.shape == others[name].shape
-        and (array is others[name] or array.tobytes() == others[name].tobytes())
-        for name, array in mine.items()
+def _same_arrays(first: Mapping[str, Array], second: Mapping[str, Array]) -> bool:
+    return first.keys() == second.keys() and all(
+        array.dtype == second[name].dtype
+        and array.shape == second[name].shape
+        and (array is second[name] or array.tobytes() == second[name].tobytes())
+        for name, array in first.items()
     )
 
 
@@ -211,13 +211,13 @@ class NameSet(set[str]):
         return name
 
 
-def fresh_name(taken: Iterable[str], stem: str) -> str:
+def fresh_name(used_names: Iterable[str], stem: str) -> str:
     """Return the first of ``stem``, ``stem_1``, ``stem_2`` ... that is not in use."""
-    taken = taken if isinstance(taken, (set, frozenset, Mapping)) else set(taken)
-    if stem not in taken:
+    used_names = used_names if isinstance(used_names, (set, frozenset, Mapping)) else set(used_names)
+    if stem not in used_names:
         return stem
     number = 1
-    while f"{stem}_{number}" in taken:
+    while f"{stem}_{number}" in used_names:
         number += 1
     return f"{stem}_{number}"
 

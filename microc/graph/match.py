@@ -235,37 +235,37 @@ def find_matches(pattern: Op, node: Node, scope: Scope) -> Iterator[Match]:
         yield Match(scope, node, found.values, found.nodes, found.whole)
 
 
-def _match_value(pattern: Pattern, value: str, scope: Scope, found: _Captures) -> Iterator[_Captures]:
+def _match_value(pattern: Pattern, value: str, scope: Scope, captures: _Captures) -> Iterator[_Captures]:
     if isinstance(pattern, Leaf):
-        captured = found.with_value(pattern.name, value)
+        captured = captures.with_value(pattern.name, value)
         if value and captured is not None and (not pattern.constant or value in scope.consts):
             yield captured
         return
     node = scope.producer(value)
     if node is not None and node.outputs[0] == value and (pattern.shared or scope.is_alone(value)):
-        yield from _match_node(pattern, node, scope, found)
+        yield from _match_node(pattern, node, scope, captures)
 
 
-def _match_node(pattern: Op, node: Node, scope: Scope, found: _Captures) -> Iterator[_Captures]:
+def _match_node(pattern: Op, node: Node, scope: Scope, captures: _Captures) -> Iterator[_Captures]:
     if node.op not in pattern.ops or any(node.attrs.get(name, value) != value for name, value in pattern.attrs.items()):
         return
-    found = found.with_node(pattern.name, node)
+    captures = captures.with_node(pattern.name, node)
     if pattern.operands is None:
-        yield found
+        yield captures
         return
     orders = [node.inputs, node.inputs[::-1]] if pattern.commutative else [node.inputs]
     for inputs in orders:
         if len(inputs) == len(pattern.operands):
-            yield from _match_all(pattern.operands, inputs, scope, found)
+            yield from _match_all(pattern.operands, inputs, scope, captures)
 
 
 def _match_all(
-    patterns: Sequence[Pattern], values: Sequence[str], scope: Scope, found: _Captures
+    patterns: Sequence[Pattern], values: Sequence[str], scope: Scope, captures: _Captures
 ) -> Iterator[_Captures]:
     if not patterns:
-        yield found
+        yield captures
         return
-    for captured in _match_value(patterns[0], values[0], scope, found):
+    for captured in _match_value(patterns[0], values[0], scope, captures):
         yield from _match_all(patterns[1:], values[1:], scope, captured)
 
 
@@ -287,7 +287,7 @@ def rewrite(graph: Graph, rules: Sequence[Rule], sweeps: int | None = None) -> G
         if swept is graph:
             return graph
         graph = without_dead_nodes(swept)
-    raise InternalError(f"the rules for graph {graph.name} come to no end")
+    raise InternalError(f"the rewrite rules do not terminate on graph {graph.name}")
 
 
 class _Sweep:
@@ -341,7 +341,10 @@ class _Sweep:
             return False
         made = {name for new in replacement.nodes for name in new.outputs}
         if not replacement.same and not made.issuperset(name for name in node.outputs if name):
-            raise InternalError(f"a replacement of {node.op} makes only {sorted(made)}", where=str(node.loc))
+            raise InternalError(
+                f"a replacement of {node.op} does not compute all of its outputs; got {sorted(made)}",
+                where=str(node.loc),
+            )
         self.scope.types.update(replacement.types)
         self.scope.consts.update(replacement.consts)
         for new in replacement.nodes:

@@ -35,13 +35,13 @@ _DIGITS = 400
 class Scanner:
     """Tokens of one line of text, and the position of the next token."""
 
-    def __init__(self, line: str, number: int) -> None:
-        self.number = number
+    def __init__(self, line: str, line_number: int) -> None:
+        self.number = line_number
         self.tokens = self.scan(line.rstrip())
         self.position = 0
 
-    def fail(self, what: str) -> NoReturn:
-        raise ModelError(f"the graph's text is damaged: {what}", where=f"line {self.number}")
+    def fail(self, problem: str) -> NoReturn:
+        raise ModelError(f"the graph's text is damaged: {problem}", where=f"line {self.number}")
 
     def scan(self, line: str) -> list[tuple[str, str]]:
         """Split a line into tokens (type, text). ModelError at a character that begins none."""
@@ -59,11 +59,11 @@ class Scanner:
     def next(self) -> tuple[str, str]:
         return self.tokens[self.position] if self.position < len(self.tokens) else NOTHING
 
-    def take(self, kind: str, what: str = "") -> str:
-        """Return the text of the next token and move on. ModelError unless the token is of type ``kind``."""
+    def take(self, token_type: str, expected: str = "") -> str:
+        """Return the text of the next token and move on. ModelError unless the token is of type ``token_type``."""
         found, text = self.next
-        if found != kind:
-            self.fail(f"{what or kind} expected, {text or 'the end of the line'!r} found")
+        if found != token_type:
+            self.fail(f"{expected or token_type} expected, {text or 'the end of the line'!r} found")
         self.position += 1
         return text
 
@@ -96,9 +96,9 @@ class Scanner:
         except ValueError:
             self.fail("a string has an invalid escape sequence")
 
-    def word(self, what: str) -> str:
+    def word(self, expected: str) -> str:
         """Return a name: a word, or a string in quotes."""
-        return self.string() if self.next[0] == "string" else self.take("word", what)
+        return self.string() if self.next[0] == "string" else self.take("word", expected)
 
     def number_value(self) -> int | float:
         text = self.take("number")
@@ -139,8 +139,10 @@ class _GraphParts:
 
 @frozen
 class _DataSource:
-    """Data of one graph's constants and state: by name after ``prefix``, or, if ``numbered``, by order with constants from
-    number ``first`` on. ``graphs``: the nested graphs read so far, by number."""
+    """Source of the data of one graph's constants and state.
+
+    Data are found by name, with ``prefix`` before it, or, if ``numbered``, by order, with constants from number
+    ``first`` on. ``graphs``: the nested graphs read so far, by number."""
 
     consts: Mapping[str, Array]
     state: Mapping[str, Array]
@@ -173,13 +175,13 @@ def from_text(text: str, consts: Mapping[str, Array], state: Mapping[str, Array]
     return graphs[-1]
 
 
-def _graph_count_and_depth(graph: Graph, extents: Mapping[int, tuple[int, int]], line: int) -> tuple[int, int]:
+def _graph_count_and_depth(graph: Graph, known_counts: Mapping[int, tuple[int, int]], line: int) -> tuple[int, int]:
     """Return the number of graphs that a graph contains, itself included, and how deeply they nest. ModelError if either
     exceeds its limit, since a short text may nest the same graph again and again."""
-    inside = [extents[id(v)] for node in graph.nodes for v in node.attrs.values() if isinstance(v, Graph)]
+    inside = [known_counts[id(v)] for node in graph.nodes for v in node.attrs.values() if isinstance(v, Graph)]
     count, depth = 1 + sum(c for c, _ in inside), 1 + max((d for _, d in inside), default=0)
     if count > _REGIONS or depth > _REGION_DEPTH:
-        raise ModelError("too many graphs lie in one another", where=f"line {line}")
+        raise ModelError("graphs are nested too deeply, or there are too many", where=f"line {line}")
     return count, depth
 
 
@@ -206,8 +208,8 @@ def _read_graph(lines: Sequence[tuple[int, str]], source: _DataSource) -> Graph:
 class _LineReader(Scanner):
     """Reader of one line, which adds what the line declares to the parts of its graph."""
 
-    def __init__(self, line: str, number: int, parts: _GraphParts, source: _DataSource) -> None:
-        super().__init__(line, number)
+    def __init__(self, line: str, line_number: int, parts: _GraphParts, source: _DataSource) -> None:
+        super().__init__(line, line_number)
         self.parts, self.source = parts, source
 
     # ------------------------------------------------------------ pieces
@@ -315,16 +317,16 @@ class _LineReader(Scanner):
         if self.next != NOTHING:
             self.fail(f"the end of the line expected, {self.next[1]!r} found")
 
-    def declaration(self, what: str) -> None:
-        """Read the rest of a line that begins with the word ``what``: an input, constant, state, value, output or update."""
+    def declaration(self, keyword: str) -> None:
+        """Read the rest of a line that begins with the word ``keyword``: an input, constant, state, value, output or update."""
         parts = self.parts
-        match what:
+        match keyword:
             case "input":
                 parts.inputs.append(self.define(*self.value_and_type()))
             case "const" | "state":
                 name = self.define(*self.value_and_type())
-                into = parts.consts if what == "const" else parts.state
-                into[name] = self.array(what, name, len(into))
+                into = parts.consts if keyword == "const" else parts.state
+                into[name] = self.array(keyword, name, len(into))
             case "value":
                 self.define(*self.value_and_type())
             case "output":
@@ -334,7 +336,7 @@ class _LineReader(Scanner):
                 self.expect("=")
                 parts.updates[name] = self.defined_value()
             case _:
-                self.fail(f"there are no lines that begin with {what!r}")
+                self.fail(f"there are no lines that begin with {keyword!r}")
 
     def define(self, name: str, kind: TensorType) -> str:
         """Record the type of a value that a line defines; return its name. ModelError if it is defined already."""
@@ -343,17 +345,20 @@ class _LineReader(Scanner):
         self.parts.types[name] = kind
         return name
 
-    def array(self, what: str, name: str, position: int) -> Array:
-        """Return the data of a constant or state, ``position`` of its kind; ModelError if they are missing or do not fit
-        its type."""
+    def array(self, keyword: str, name: str, position: int) -> Array:
+        """Return the data of a constant or state, which is number ``position`` of its kind in the graph.
+
+        ModelError if they are missing or do not fit its type."""
         source = self.source
-        data, first = (source.consts, source.first) if what == "const" else (source.state, 0)
-        array = data.get(f"{what}{first + position}" if source.numbered else f"{source.prefix}{name}")
+        data, first = (source.consts, source.first) if keyword == "const" else (source.state, 0)
+        array = data.get(f"{keyword}{first + position}" if source.numbered else f"{source.prefix}{name}")
         kind = self.parts.types[name]
         if array is None:
-            self.fail(f"the data of {what} {name!r} are missing")
+            self.fail(f"the data of {keyword} {name!r} are missing")
         if (array.shape, str(array.dtype)) != (kind.shape, kind.dtype):
-            self.fail(f"{what} {name!r} is {kind.dtype}{list(kind.shape)}, its data {array.dtype}{list(array.shape)}")
+            self.fail(
+                f"{keyword} {name!r} is {kind.dtype}{list(kind.shape)}, its data {array.dtype}{list(array.shape)}"
+            )
         return array
 
     def node(self) -> None:
@@ -400,8 +405,9 @@ def nodes_text(graph: Graph, nodes: Sequence[Node]) -> str:
 
 
 def nested_graphs(graph: Graph) -> list[Graph]:
-    """Return the graphs in attributes of a graph's nodes (bodies of control flow), and those nested in them, level by
-    level."""
+    """Return all graphs nested in a graph: the bodies of its control flow operators, then the bodies inside these.
+
+    Bodies are attributes of nodes; the order is breadth first."""
     found = [graph]
     for each in found:
         found += [value for node in each.nodes for value in node.attrs.values() if isinstance(value, Graph)]
@@ -493,7 +499,7 @@ def _attr_text(value: Attr) -> str:
         case str():
             return json.dumps(value)
         case Graph():
-            raise InternalError("a graph is an attribute of its own")
+            raise InternalError("a graph is an attribute of one of its own nodes")
         case _:
             items = [_attr_text(item) for item in value]
             return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"

@@ -48,19 +48,19 @@ class _Verifier:
         self.check_results()
         self.check_groups()
 
-    def fail(self, what: str, node: Node | None = None) -> NoReturn:
+    def fail(self, problem: str, node: Node | None = None) -> NoReturn:
         place = f"{node.op} at {node.loc}" if node is not None else f"graph {self.graph.name}"
-        raise InternalError(what, where=f"{place}, after {self.where}" if self.where else place)
+        raise InternalError(problem, where=f"{place}, after {self.where}" if self.where else place)
 
-    def define(self, names: Iterable[str], what: str, node: Node | None = None) -> None:
+    def define(self, names: Iterable[str], role: str, node: Node | None = None) -> None:
         """Record values as defined. InternalError if a name is empty, defined already or without a type."""
         for name in names:
             if not name:
-                self.fail(f"{what} has an empty name", node)
+                self.fail(f"{role} has an empty name", node)
             if name in self.defined:
-                self.fail(f"{what} {name!r} is defined twice", node)
+                self.fail(f"{role} {name!r} is defined twice", node)
             if name not in self.graph.types:
-                self.fail(f"{what} {name!r} has no type", node)
+                self.fail(f"{role} {name!r} has no type", node)
             self.defined.add(name)
 
     def check_sources(self) -> None:

@@ -59,11 +59,13 @@ ARM_FLOAT = InstructionSet(
 # ---- The DSP instructions of Armv7E-M and Armv8-M: pairs of int16, and bytes, in a word
 
 
-def _widening_body(signed: bool, less: bool = False) -> Body:
-    """Build the C body that widens four bytes to int16 and stores them; ``less``: z is subtracted from each."""
+def _widening_body(signed: bool, subtracts_z: bool = False) -> Body:
+    """Build the C body that widens four bytes to int16 and stores them.
+
+    ``subtracts_z``: the parameter z is subtracted from each."""
     letter = "s" if signed else "u"
     subtract = '__asm__("ssub16 %0, %1, %2" : "=r"({0}) : "r"({0}), "r"(z));\n'
-    less_zero = subtract.format("even") + subtract.format("odd") if less else ""
+    less_zero = subtract.format("even") + subtract.format("odd") if subtracts_z else ""
     return Body(
         f"""{ALIGNED_WORD}int32_t even, odd, low, high;
 __asm__("{letter}xtb16 %0, %1" : "=r"(even) : "r"(a));
@@ -72,15 +74,16 @@ __asm__("{letter}xtb16 %0, %1, ror #8" : "=r"(odd) : "r"(a));
 __asm__("pkhtb %0, %1, %2, asr #16" : "=r"(high) : "r"(odd), "r"(even));
 ((word *)(void *)p)[0] = low;
 ((word *)(void *)p)[1] = high;""",
-        (("alu", 6 if less else 4), ("store", 1), ("paired", 1)),
+        (("alu", 6 if subtracts_z else 4), ("store", 1), ("paired", 1)),
     )
 
 
-def _lane_extreme_body(lane: str, *, smallest: bool) -> Body:
-    """Build the C body of a lane-wise maximum or minimum (``smallest``): a subtraction sets the GE flags, SEL selects by
-    them."""
+def _lane_extreme_body(lane: str, *, minimum: bool) -> Body:
+    """Build the C body of a lane-wise maximum, or of a ``minimum``.
+
+    A subtraction sets the GE flags, SEL selects by them."""
     instruction = {"i8x4": "ssub8", "u8x4": "usub8", "i16x2": "ssub16"}[lane]
-    left, right = ("%2", "%1") if smallest else ("%1", "%2")
+    left, right = ("%2", "%1") if minimum else ("%1", "%2")
     text = f"{instruction} %0, {left}, {right}\\n\\tsel %0, %1, %2"
     body = f'int32_t r;\n__asm__("{text}" : "=&r"(r) : "r"(a), "r"(b));\nreturn r;'
     return Body(body, (("alu", 2),))
@@ -108,13 +111,13 @@ ARM_DSP = InstructionSet(
     "Arm DSP",
     "defined(__ARM_FEATURE_DSP) && __ARM_FEATURE_DSP",
     {
-        **{f"max_{lane}": _lane_extreme_body(lane, smallest=False) for lane in ("i8x4", "u8x4", "i16x2")},
-        **{f"min_{lane}": _lane_extreme_body(lane, smallest=True) for lane in ("i8x4", "u8x4", "i16x2")},
+        **{f"max_{lane}": _lane_extreme_body(lane, minimum=False) for lane in ("i8x4", "u8x4", "i16x2")},
+        **{f"min_{lane}": _lane_extreme_body(lane, minimum=True) for lane in ("i8x4", "u8x4", "i16x2")},
         "hold": Body('__asm__("" : "+r"(a));\nreturn a;', (("alu", 0),)),
         "widen_i8x4": _widening_body(signed=True),
         "widen_u8x4": _widening_body(signed=False),
-        "widen_less_i8x4": _widening_body(signed=True, less=True),
-        "widen_less_u8x4": _widening_body(signed=False, less=True),
+        "widen_less_i8x4": _widening_body(signed=True, subtracts_z=True),
+        "widen_less_u8x4": _widening_body(signed=False, subtracts_z=True),
         "evens_i8": one_instruction_body("sxtb16 %0, %1", "a"),
         "odds_i8": one_instruction_body("sxtb16 %0, %1, ror #8", "a"),
         "evens_u8": one_instruction_body("uxtb16 %0, %1", "a"),
@@ -182,10 +185,10 @@ _LOW_REGISTERS = "-fira-algorithm=priority -fno-tree-ter"
 
 
 def _cortex_m(
-    name: str, costs: Costs, sets: tuple[InstructionSet, ...], *features: str, options: str = "", machine: str = ""
+    name: str, costs: Costs, sets: tuple[InstructionSet, ...], *features: str, options: str = "", mcpu: str = ""
 ) -> Core:
-    """Build a Cortex-M core; ``machine``: its name for ``-mcpu``, if different."""
-    return Core(name, "arm", costs, sets, frozenset(features), options, f"-mcpu={machine or name} -mthumb")
+    """Build a Cortex-M core; ``mcpu``: its name for gcc's ``-mcpu``, if that differs from ``name``."""
+    return Core(name, "arm", costs, sets, frozenset(features), options, f"-mcpu={mcpu or name} -mthumb")
 
 
 _V6M_OPTIONS = f"{_IN_ORDER} {_LOW_REGISTERS}"
@@ -201,7 +204,7 @@ ARM = Family(
         _cortex_m("cortex-m7", _M7, _V7EM, "mul64"),
         _cortex_m("cortex-m33", _M4, _V7EM, "mul64"),
         _cortex_m(
-            "cortex-m33-nodsp", _M3, _V7M, "mul64", "one_product", options=_IN_ORDER, machine="cortex-m33+nodsp+nofp"
+            "cortex-m33-nodsp", _M3, _V7M, "mul64", "one_product", options=_IN_ORDER, mcpu="cortex-m33+nodsp+nofp"
         ),
         replace(
             _cortex_m("cortex-m55", _M55, (*_V7EM, ARM_MVE, ARM_MVE_FLOAT, ARM_MVE_HALF), "mul64"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from microc.isa.arm_mve_products import PRODUCT_BODIES, ROW_BODIES, WINDOW_BODIES
 from microc.isa.instruction_set import Body, BodyLoop, InstructionSet, VectorUnit
-from microc.isa.vocabulary.matrix_products import HALF_SHAPES, half_product_name
+from microc.isa.vocabulary.matrix_products import HALF_SHAPES, float16_product_name
 from microc.isa.vocabulary.scalar_words import COPIED, MOVED
 from microc.isa.vocabulary.vector_lanes import MEMORY, NUMBERED
 
@@ -94,14 +94,14 @@ def _narrow_lanes(declaration: str, instruction: str, source: str) -> str:
     return f'{declaration};\n__asm__("{instruction} %q0, %q1" : "=w"({name}) : "w"({source}));'
 
 
-def _short_copy_lines(size: int) -> Iterator[str]:
+def _short_copy_lines(element_bits: int) -> Iterator[str]:
     """Iterate over the lines of C that copy a small number of elements known at compile time: by words, or by whole
-    vectors without a loop. ``size``: bits of an element."""
-    yield f"if (__builtin_constant_p(n) && n <= {WORDS * 8 // size}) {{"
-    yield f"    (void)memcpy(p, q, (size_t)n * {size // 8}U);"
-    form = f"r{_WIDTH[str(size)]}.{size}"
+    vectors without a loop. ``element_bits``: bits of an element."""
+    yield f"if (__builtin_constant_p(n) && n <= {WORDS * 8 // element_bits}) {{"
+    yield f"    (void)memcpy(p, q, (size_t)n * {element_bits // 8}U);"
+    form = f"r{_WIDTH[str(element_bits)]}.{element_bits}"
     for count in range(1, STRAIGHT + 1):
-        yield f"}} else if (n == {count * 128 // size}) {{"
+        yield f"}} else if (n == {count * 128 // element_bits}) {{"
         yield "    __asm__ volatile("
         for name, end in (("vld", "q"), ("vst", "p")):
             yield from (f'        "{name}{form} q{k}, [%[{end}], #{16 * k}]\\n"' for k in range(count))
@@ -138,16 +138,21 @@ def _strided_copy_bodies() -> Iterator[tuple[str, Body]]:
         yield f"copy_strided_{short}", Body(body, (("alu", 2),), loop, types=("int32x4",))
 
 
-def _gather_lines(short: str, size: int) -> Iterator[str]:
-    """Iterate over lines that gather vectors with lanes of ``size`` bits, a few of them without a loop, and the first lanes of
-    one for the remainder."""
-    lanes, kind, width = 128 // size, f"{short[0].replace('i', 's')}{size}", _WIDTH[short[1:]]
+def _gather_lines(dtype_suffix: str, element_bits: int) -> Iterator[str]:
+    """Iterate over lines that gather vectors with lanes of ``element_bits`` bits, a few of them without a loop, and the first
+    lanes of one for the remainder."""
+    lanes, kind, width = (
+        128 // element_bits,
+        f"{dtype_suffix[0].replace('i', 's')}{element_bits}",
+        _WIDTH[dtype_suffix[1:]],
+    )
     gather = f"vldr{width}q_gather_{'offset' if width == 'b' else 'shifted_offset'}"
 
     def vector(first: str) -> str:
         return f"vstr{width}q_{kind}(p + {first}, {gather}_{kind}(q + {first} * step, at));"
 
-    yield f"    const uint{size}x{lanes}_t at = vmulq_n_u{size}(vidupq_n_u{size}(0u, 1), (uint{size}_t)step);"
+    multiply, count = f"vmulq_n_u{element_bits}", f"vidupq_n_u{element_bits}(0u, 1)"
+    yield f"    const uint{element_bits}x{lanes}_t at = {multiply}({count}, (uint{element_bits}_t)step);"
     yield f"    const int32_t rest = n % {lanes};"
     yield f"    if (n < {(STRAIGHT + 1) * lanes}) {{"
     for k in range(STRAIGHT):
@@ -160,7 +165,7 @@ def _gather_lines(short: str, size: int) -> Iterator[str]:
     yield "        }"
     yield "    }"
     yield "    if (rest > 0) {"
-    yield f"        const mve_pred16_t first = vctp{size}q((uint32_t)rest);"
+    yield f"        const mve_pred16_t first = vctp{element_bits}q((uint32_t)rest);"
     yield f"        vstr{width}q_p_{kind}(p + (n - rest), {gather}_z_{kind}(q + (n - rest) * step, at, first), first);"
     yield "    }"
 
@@ -277,16 +282,19 @@ _COUNTED = 8
 """Terms in one iteration of the cost estimate."""
 
 
-def _half_to_float_instruction(wide: int, narrow: int, odd: int) -> str:
-    """Return the instruction that converts the even (VCVTB) or odd (VCVTT) float16 lanes of register ``narrow`` to float32
-    in register ``wide``, by its encoding: the GNU assembler (2.40) encodes vectors as those of twice their number."""
-    return f".inst.w {0xFE3F0E01 | wide << 13 | odd << 12 | narrow << 1:#x}"
+def _float16_to_float32_instruction(float32_register: int, float16_register: int, odd_lanes: int) -> str:
+    """Return the instruction that converts the even or odd float16 lanes of a register to float32.
+
+    VCVTB converts even lanes, VCVTT (``odd_lanes`` is 1) odd ones. The instruction is written by its encoding: the GNU
+    assembler (2.40) encodes vectors as those of twice their number."""
+    return f".inst.w {0xFE3F0E01 | float32_register << 13 | odd_lanes << 12 | float16_register << 1:#x}"
 
 
-def _float_to_half_instruction(narrow: int, wide: int, odd: int) -> str:
-    """Return the instruction that converts float32 in register ``wide`` to the even (VCVTB) or odd (VCVTT) float16 lanes
-    of register ``narrow``, by its encoding."""
-    return f".inst.w {0xEE3F0E01 | narrow << 13 | odd << 12 | wide << 1:#x}"
+def _float32_to_float16_instruction(float16_register: int, float32_register: int, odd_lanes: int) -> str:
+    """Return the instruction that converts float32 to the even or odd float16 lanes of a register.
+
+    VCVTB writes even lanes, VCVTT (``odd_lanes`` is 1) odd ones. The instruction is written by its encoding."""
+    return f".inst.w {0xEE3F0E01 | float16_register << 13 | odd_lanes << 12 | float32_register << 1:#x}"
 
 
 def _term_instructions(rows: int, vectors: int) -> Iterator[str]:
@@ -300,10 +308,10 @@ def _term_instructions(rows: int, vectors: int) -> Iterator[str]:
             yield f"vfma.f16 q{r * vectors + v}, {weights}, {_NUMBERS[r]}"
 
 
-def _add_to_memory(sums: int) -> Iterator[str]:
+def _add_float16_sums_to_memory(sum_count: int) -> Iterator[str]:
     """Iterate over the instructions that add the float16 sums of a run of terms to the float32 sums in memory."""
-    for n in range(sums):
-        yield from (_half_to_float_instruction(wide, n, odd) for odd, wide in enumerate(_SPARE))
+    for n in range(sum_count):
+        yield from (_float16_to_float32_instruction(wide, n, odd) for odd, wide in enumerate(_SPARE))
         for odd, wide in enumerate(_SPARE):
             address = f"[%[sums], #{32 * n + 16 * odd}]"
             yield from (
@@ -313,7 +321,7 @@ def _add_to_memory(sums: int) -> Iterator[str]:
             )
 
 
-def _half_product_lines(rows: int, vectors: int) -> Iterator[str]:
+def _float16_product_lines(rows: int, vectors: int) -> Iterator[str]:
     """Iterate over the lines of C of a float16 product of ``rows`` rows by ``vectors`` vectors of columns.
 
     All registers are fixed, since compilers run out of them otherwise."""
@@ -334,7 +342,7 @@ def _half_product_lines(rows: int, vectors: int) -> Iterator[str]:
         zeros = [f"vmov.i32 q{n}, #0" for n in range(rows * vectors)]
         iteration = [line for _ in range(times) for line in _term_instructions(rows, vectors)]
         loop = ["1:", *zeros, "dls lr, %[turns]", "0:", *iteration, "le lr, 0b"]
-        lines = [*loop, *_add_to_memory(rows * vectors), "subs %[left], %[left], #1", "bne 1b"]
+        lines = [*loop, *_add_float16_sums_to_memory(rows * vectors), "subs %[left], %[left], #1", "bne 1b"]
         yield from (f'        "{line}\\n"' for line in lines)
         yield f'        : {moved}, [b] "+r"(next), [left] "+r"(left)'
         yield '        : [turns] "r"(turns), [sums] "r"(where)'
@@ -342,7 +350,7 @@ def _half_product_lines(rows: int, vectors: int) -> Iterator[str]:
         yield "} else" if times > 1 else "}"
 
 
-def _half_product_body(rows: int, vectors: int) -> Body:
+def _float16_product_body(rows: int, vectors: int) -> Body:
     """Build the body of a float16 product of ``rows`` rows by ``vectors`` vectors of columns, with its operation counts."""
     sums = rows * vectors
     # Each iteration has a share of the code after a run.
@@ -350,14 +358,14 @@ def _half_product_body(rows: int, vectors: int) -> Body:
     memory = (("vector_load", _COUNTED * vectors + sums // 2), ("vector_store", sums // 2))
     loop = BodyLoop("depth", _COUNTED, (vector, load, *memory, ("branch", 2)))
     edges = (("alu", 6 + rows), ("vector", sums), ("vector_load", sums), ("vector_store", sums))
-    return Body("\n".join(_half_product_lines(rows, vectors)), edges, loop)
+    return Body("\n".join(_float16_product_lines(rows, vectors)), edges, loop)
 
 
 _EIGHT = (
     *("lsrs %[n], %[n], #3", "dls lr, %[n]", "0:", "vld20.32 {q0, q1}, [%[q]]", "vld21.32 {q0, q1}, [%[q]]!"),
     *(
-        _float_to_half_instruction(2, 0, 0),
-        _float_to_half_instruction(2, 1, 1),
+        _float32_to_float16_instruction(2, 0, 0),
+        _float32_to_float16_instruction(2, 1, 1),
         "vstrh.16 q2, [%[p]], #16",
         "le lr, 0b",
     ),
@@ -366,15 +374,16 @@ _FOUR = (
     "dlstp.32 lr, %[n]",
     "0:",
     "vldrw.u32 q0, [%[q]], #16",
-    _float_to_half_instruction(0, 0, 0),
+    _float32_to_float16_instruction(0, 0, 0),
     "vstrh.32 q0, [%[p]], #8",
     "letp lr, 0b",
 )
 
 
-def _round_to_half_body() -> Body:
-    """Build the body that rounds floats to float16: eight at once if they divide, interleaved by VLD2, else four, with a
-    predicated tail."""
+def _round_to_float16_body() -> Body:
+    """Build the body that rounds floats to float16.
+
+    Eight at once if they divide the number, interleaved by VLD2; else four, with a predicated tail."""
     text = []
     for condition, lines in (("if (n % 8 == 0) {", _EIGHT), ("} else {", _FOUR)):
         text += [condition, "    __asm__ volatile(", *(f'        "{line}\\n"' for line in lines)]
@@ -396,9 +405,9 @@ ARM_MVE_HALF = InstructionSet(
     "Arm MVE half precision",
     "defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2)",
     {
-        **{half_product_name(*shape): _half_product_body(*shape) for shape in HALF_SHAPES},
+        **{float16_product_name(*shape): _float16_product_body(*shape) for shape in HALF_SHAPES},
         **WINDOW_BODIES,
-        "narrow_f32_f16": _round_to_half_body(),
+        "narrow_f32_f16": _round_to_float16_body(),
         "zero_f16": _store_zeros_body(),
     },
     frozenset({"half_floats"}),

@@ -12,7 +12,7 @@ from microc.isa.vocabulary.matrix_products import (
     PRODUCT_SHAPES,
     ROW_DEPTHS,
     TAPS,
-    half_window_name,
+    float16_window_name,
     product_name,
     row_product_name,
 )
@@ -83,7 +83,8 @@ def _product_text(a: str, b: str, rows: int, columns: int) -> str:
                 times * 128 // size,
             )
             part = _start_sums(
-                [line for lines in (*vectors[:-1], _predicate_first(vectors[-1], size)) for line in lines], fresh
+                [line for lines in (*vectors[:-1], _predicate_first_elements(vectors[-1], size)) for line in lines],
+                fresh,
             )
             text += [f"if (depth < {elements}) {{", f"    count = depth % {128 // size};"]
             text += [*_assembly_statement(part, written, [*inputs, '[count] "r"(count)'], clobbers), "} else"]
@@ -107,22 +108,25 @@ def _product_text(a: str, b: str, rows: int, columns: int) -> str:
     return "\n".join(text)
 
 
-def _vector_of_terms(a: str, b: str, rows: int, columns: int, size: int, number: int | None = None) -> list[str]:
-    """Return the instructions of one vector of K: bytes, or elements that loads widen to 16 bits.
+def _vector_of_terms(
+    a: str, b: str, rows: int, columns: int, element_bits: int, vector_index: int | None = None
+) -> list[str]:
+    """Return the instructions that load and multiply one vector of terms along K, for all rows and columns.
 
-    Pointers advance; with ``number`` the vector of that number is addressed by an offset instead.
-    """
-    load = {"int8": f"vldrb.{'8' if size == 8 else 's16'}", "uint8": "vldrb.u16", "int16": "vldrh.u16"}
-    advance = {"int8": 16 if size == 8 else 8, "uint8": 8, "int16": 16}
+    Elements are bytes, or widened to 16 bits by the loads (``element_bits``). Pointers advance, unless ``vector_index``
+    is given: then the vector of this number is addressed by an offset."""
+    load = {"int8": f"vldrb.{'8' if element_bits == 8 else 's16'}", "uint8": "vldrb.u16", "int16": "vldrh.u16"}
+    advance = {"int8": 16 if element_bits == 8 else 8, "uint8": 8, "int16": 16}
 
     def load_vector(dtype: str, register: int, pointer: str) -> str:
         step = advance[dtype]
-        return f"{load[dtype]} q{register}, [%[{pointer}]{f'], #{step}' if number is None else f', #{step * number}]'}"
+        address = f"], #{step}" if vector_index is None else f", #{step * vector_index}]"
+        return f"{load[dtype]} q{register}, [%[{pointer}]{address}"
 
     lines = [load_vector(a, r, f"a{r}") for r in range(rows)]
     for c in range(columns):
         lines.append(load_vector(b, rows + c, f"b{c}"))
-        lines += [f"vmladava.s{size} %[c{r}{c}], q{r}, q{rows + c}" for r in range(rows)]
+        lines += [f"vmladava.s{element_bits} %[c{r}{c}], q{r}, q{rows + c}" for r in range(rows)]
     return lines
 
 
@@ -149,53 +153,52 @@ def _bit_packed_loop(form: BitFields, lines: list[str], outputs: list[str], clob
     yield from _assembly_statement(loop, [*outputs, _COUNT], [], clobbers)
 
 
-def _predicate_first(lines: list[str], size: int) -> list[str]:
+def _predicate_first_elements(lines: list[str], element_bits: int) -> list[str]:
     """Predicate the instructions of a vector to its first ``count`` elements: zeros are loaded for the others."""
     loads = [line.replace(".", "t.", 1) for line in lines if line.startswith("vldr")]
     # A VPT block predicates at most four instructions.
     blocks = [loads[k : k + 4] for k in range(0, len(loads), 4)]
     predicated = [line for block in blocks for line in (f"vps{'t' * len(block)}", *block)]
-    return [f"vctp.{size} %[count]", *predicated, *(line for line in lines if not line.startswith("vldr"))]
+    return [f"vctp.{element_bits} %[count]", *predicated, *(line for line in lines if not line.startswith("vldr"))]
 
 
-def _start_sums(lines: list[str], sums: int) -> list[str]:
-    """Let the first products of ``sums`` sums start these: VMLADAV instead of VMLADAVA."""
-    first = [k for k, line in enumerate(lines) if line.startswith("vmladava")][:sums]
+def _start_sums(lines: list[str], sum_count: int) -> list[str]:
+    """Replace the first VMLADAVA of each of the first ``sum_count`` sums by VMLADAV, which starts the sum at zero."""
+    first = [k for k, line in enumerate(lines) if line.startswith("vmladava")][:sum_count]
     return [line.replace("vmladava", "vmladav") if k in first else line for k, line in enumerate(lines)]
 
 
 def _loops_of_rows(
-    size: int, lines: list[str], outputs: list[str], started: list[str], clobbers: str, fresh: int
+    element_bits: int, lines: list[str], outputs: list[str], first_outputs: list[str], clobbers: str, started_sums: int
 ) -> Iterator[str]:
-    """Iterate over the loops of several rows: of three vectors if these divide K; else of four, with a tail-predicated remainder.
+    """Iterate over the lines of C of the loops along K of a product of several rows.
 
-    The first iteration, in which the ``fresh`` sums start, is a copy before the loop. ``started``: outputs of that copy.
-    """
-    (few, most), lanes = UNROLLED, 128 // size
+    The loops take three vectors at once if these divide K; else four, with a tail-predicated remainder. The first
+    iteration is a copy before the loop, which starts ``started_sums`` sums and has the outputs ``first_outputs``."""
+    (few, most), lanes = UNROLLED, 128 // element_bits
     iteration = lines * few
     yield from (f"if (depth % {few * lanes} == 0) {{", f"    count = depth / {few * lanes} - 1;")
-    text = [*_start_sums(iteration, fresh), "dls lr, lr", "0:", *iteration, "le lr, 0b"]
-    yield from _assembly_statement(text, [*started, _COUNT], [], clobbers)
+    text = [*_start_sums(iteration, started_sums), "dls lr, lr", "0:", *iteration, "le lr, 0b"]
+    yield from _assembly_statement(text, [*first_outputs, _COUNT], [], clobbers)
     iteration = lines * most
     yield "} else {"
-    yield from _assembly_statement(_start_sums(iteration, fresh), started, [], clobbers)
+    yield from _assembly_statement(_start_sums(iteration, started_sums), first_outputs, [], clobbers)
     yield from (f"    if (depth >= {2 * most * lanes}) {{", f"        count = depth / {most * lanes} - 1;")
     yield from _assembly_statement(("dls lr, lr", "0:", *iteration, "le lr, 0b"), [*outputs, _COUNT], [], clobbers)
     yield from ("    }", f"    if (depth % {most * lanes} > 0) {{", f"        count = depth % {most * lanes};")
-    loop = (f"dlstp.{size} lr, lr", "0:", *lines, "letp lr, 0b")
+    loop = (f"dlstp.{element_bits} lr, lr", "0:", *lines, "letp lr, 0b")
     yield from _assembly_statement(loop, [*outputs, _COUNT], [], clobbers)
     yield from ("    }", "}")
 
 
 def _loops_of_single_row(
-    size: int, lines: list[str], outputs: list[str], clobbers: str, single: list[str]
+    element_bits: int, lines: list[str], outputs: list[str], clobbers: str, last_element_lines: list[str]
 ) -> Iterator[str]:
-    """Iterate over the loops of a single row: of three vectors if these divide K; else of four, then up to three vectors, then a
-    predicated one.
+    """Iterate over the lines of C of the loops along K of a product of a single row.
 
-    A ``single`` last element is computed without vectors.
-    """
-    lanes, most = 128 // size, max(UNROLLED)
+    The loops take three vectors at once if these divide K; else four, then up to three, then a predicated one.
+    ``last_element_lines``: the product of a single last element, without vectors."""
+    lanes, most = 128 // element_bits, max(UNROLLED)
     yield from (f"if (depth % {UNROLLED[0] * lanes} == 0) {{", f"    count = depth / {UNROLLED[0] * lanes};")
     yield from _assembly_statement(
         ("dls lr, lr", "0:", *lines * UNROLLED[0], "le lr, 0b"), [*outputs, _COUNT], [], clobbers
@@ -209,9 +212,11 @@ def _loops_of_single_row(
         yield f"    if (depth % {most * lanes} / {lanes} == {times}) {{"
         yield from _assembly_statement(lines * times, outputs, [], clobbers)
         yield "    }"
-    yield from (f"    if (depth % {lanes} == 1) {{", *(f"        {line}" for line in single), "    }")
+    yield from (f"    if (depth % {lanes} == 1) {{", *(f"        {line}" for line in last_element_lines), "    }")
     yield from (f"    if (depth % {lanes} > 1) {{", f"        count = depth % {lanes};")
-    yield from _assembly_statement(_predicate_first(lines, size), outputs, ['[count] "r"(count)'], clobbers)
+    yield from _assembly_statement(
+        _predicate_first_elements(lines, element_bits), outputs, ['[count] "r"(count)'], clobbers
+    )
     yield from ("    }", "}")
 
 
@@ -289,9 +294,9 @@ def _row_product_body(depth: int) -> Body:
     return Body(text, (("vector_load", kept), ("alu", 4)), loop)
 
 
-def _load_row_vector(number: int, register: int) -> str:
-    """Return the instruction that loads vector ``number`` of the row."""
-    return f"vldrb.8 q{register}, [%[a], #{LANES * number}]"
+def _load_row_vector(vector_index: int, register: int) -> str:
+    """Return the instruction that loads vector ``vector_index`` of the row."""
+    return f"vldrb.8 q{register}, [%[a], #{LANES * vector_index}]"
 
 
 ROW_BODIES: Mapping[str, Body] = MappingProxyType(
@@ -361,4 +366,4 @@ def _window_body(stride: int, pixels: int) -> Body:
     return Body("\n".join(text), edges, BodyLoop("rows", 1, iteration))
 
 
-WINDOW_BODIES = {half_window_name(*shape): _window_body(*shape) for shape in HALF_WINDOWS}
+WINDOW_BODIES = {float16_window_name(*shape): _window_body(*shape) for shape in HALF_WINDOWS}

@@ -106,12 +106,12 @@ _CACHE = 1 << 19
 """Bytes of the second-level cache of a Cortex-A72 or a Neoverse N1, at least."""
 
 
-def _aarch64_core(name: str, machine: str, *sets: InstructionSet, probe: Probe | None = None) -> Core:
-    """Build an AArch64 core with the instruction sets ``sets`` beside those that all AArch64 cores have; ``machine``: its
+def _aarch64_core(name: str, march: str, *sets: InstructionSet, probe: Probe | None = None) -> Core:
+    """Build an AArch64 core with the instruction sets ``sets`` beside those that all AArch64 cores have; ``march``: its
     value for ``-march``."""
     features = frozenset({"fpu", "mul64"})
     every = (*sets, NEON, _UNIT, _WORDS)
-    option = f"-march={machine}"
+    option = f"-march={march}"
     return Core(
         name,
         "aarch64",

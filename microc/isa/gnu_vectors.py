@@ -22,24 +22,24 @@ _UNSIGNED = "typedef uint32_t u __attribute__((vector_size(sizeof a)));"
 _BYTES = "(size_t)n * sizeof *p"
 
 
-def _partial_access_bodies(short: str, end: str, vector: str) -> Iterator[tuple[str, str]]:
+def _partial_access_bodies(element_dtype: str, name_suffix: str, vector: str) -> Iterator[tuple[str, str]]:
     """Iterate over (intrinsic, C body) of the load and the store of the first n lanes, of elements as wide as a lane."""
-    yield f"load_{short}_{end}_first", f"{vector} r = {{0}};\nmemcpy(&r, p, {_BYTES});\nreturn r;"
-    yield f"store_{short}_{end}_first", f"memcpy(p, &a, {_BYTES});"
+    yield f"load_{element_dtype}_{name_suffix}_first", f"{vector} r = {{0}};\nmemcpy(&r, p, {_BYTES});\nreturn r;"
+    yield f"store_{element_dtype}_{name_suffix}_first", f"memcpy(p, &a, {_BYTES});"
 
 
-def _shift_bodies(end: str, vector: str) -> Iterator[tuple[str, str]]:
+def _shift_bodies(name_suffix: str, vector: str) -> Iterator[tuple[str, str]]:
     """Iterate over (intrinsic, C body) of shifts left by b, or right if it is negative, also with rounding.
 
     Rounding adds the last bit that is dropped in a step of its own, since all 32 bits may be dropped."""
     left = f"const {vector} m = b < 0, r = -b & m, x = ({vector})((u)a << (u)(b & ~m));"
-    yield f"shl_{end}", f"{_UNSIGNED}\n{left}\nreturn x >> r;"
+    yield f"shl_{name_suffix}", f"{_UNSIGNED}\n{left}\nreturn x >> r;"
     rounded = f"const {vector} k = m & 1, y = x >> ((r - 1) & m);\nreturn (y >> k) + (y & k);"
-    yield f"shift_round_{end}", f"{_UNSIGNED}\n{left}\n{rounded}"
+    yield f"shift_round_{name_suffix}", f"{_UNSIGNED}\n{left}\n{rounded}"
     left = f"({vector})((u)a << (uint32_t)b)"
-    yield f"shl_n_{end}", f"{_UNSIGNED}\nreturn b < 0 ? a >> -b : {left};"
+    yield f"shl_n_{name_suffix}", f"{_UNSIGNED}\nreturn b < 0 ? a >> -b : {left};"
     rounded = f"const {vector} y = a >> (-b - 1);\n    return (y >> 1) + (y & 1);"
-    yield f"shift_round_n_{end}", f"{_UNSIGNED}\nif (b < 0) {{\n    {rounded}\n}}\nreturn {left};"
+    yield f"shift_round_n_{name_suffix}", f"{_UNSIGNED}\nif (b < 0) {{\n    {rounded}\n}}\nreturn {left};"
 
 
 def _integer_bodies(lanes: int) -> Iterator[tuple[str, str]]:

@@ -224,27 +224,27 @@ class TensorUnit:
         """The largest number of products in a cycle."""
         return self.rows * self.columns * self.depth / self.tile_cycles
 
-    def cycles(self, word: str, numbers: Sequence[int]) -> int:
-        """Return the cycles that the unit's instruction ``word`` takes; ``numbers``: its arguments behind the addresses."""
-        rows, columns = numbers[:2]
-        match word:
+    def cycles(self, instruction_name: str, arguments: Sequence[int]) -> int:
+        """Return the cycles that an instruction of the unit takes, with its arguments behind the addresses."""
+        rows, columns = arguments[:2]
+        match instruction_name:
             case "unit_matmul":
-                depth = numbers[2]
+                depth = arguments[2]
                 tiles = _divide_up(rows, self.rows) * _divide_up(columns, self.columns) * _divide_up(depth, self.depth)
                 return tiles * self.tile_cycles
             case "unit_set":
                 return rows * _divide_up(columns, self.columns)
             case "unit_load_input" | "unit_load_weight":
                 return self.start + rows * _divide_up(columns, self.bus)
-            case "unit_load_sums" if numbers[3] == 0:
+            case "unit_load_sums" if arguments[3] == 0:
                 return self.start + _divide_up(4 * columns, self.bus) + rows * _divide_up(columns, self.columns)
             case _:
                 return self.start + rows * _divide_up(4 * columns, self.bus)
 
 
-def _divide_up(count: int, size: int) -> int:
-    """Return ``count`` divided by ``size``, rounded up."""
-    return -(-count // size)
+def _divide_up(dividend: int, divisor: int) -> int:
+    """Return ``dividend`` divided by ``divisor``, rounded up."""
+    return -(-dividend // divisor)
 
 
 # ---- Instruction sets: the bodies of intrinsics that they have instructions for, their vector units. Families of cores, each

@@ -50,12 +50,14 @@ def _packed_simd_body(name: str) -> Body:
     return Body(f'int32_t r;\n__asm__("{text}" : "=r"(r) : "r"(a), "r"(b));\nreturn r;')
 
 
-def _clip_body(name: str, *, half: bool) -> Body:
-    """Build the body of the clipping instruction that computes the intrinsic ``name``; ``half``: of half the operand."""
+def _clip_body(name: str, *, halves_operand: bool) -> Body:
+    """Build the body of the clipping instruction that computes the intrinsic ``name``.
+
+    ``halves_operand``: the operand is shifted right by one first."""
     _, funct7, bits = CLIPPED[name]
     text = f".insn r {_ALU:#x}, 3, {funct7:#x}, %0, %1, x{bits}"
-    operand = "a >> 1" if half else "a"
-    cost = (("alu", 2 if half else 1),)
+    operand = "a >> 1" if halves_operand else "a"
+    cost = (("alu", 2 if halves_operand else 1),)
     return Body(f'int32_t r;\n__asm__("{text}" : "=r"(r) : "r"({operand}));\nreturn r;', cost)
 
 
@@ -70,8 +72,8 @@ XCV = InstructionSet(
     GUARD,
     {
         **{name: _packed_simd_body(name) for name in ENCODINGS},
-        **{name: _clip_body(name, half=False) for name in CLIPPED},
-        **{f"{name}_half": _clip_body(name, half=True) for name in CLIPPED},
+        **{name: _clip_body(name, halves_operand=False) for name in CLIPPED},
+        **{f"{name}_half": _clip_body(name, halves_operand=True) for name in CLIPPED},
         **{f"load_{lanes}": _LOAD for lanes in ("i8x4", "u8x4", "i16x2", "i16x2_aligned")},
         **{f"store_{lanes}": _STORE for lanes in ("i8x4", "u8x4", "i16x2", "i16x2_aligned")},
     },
@@ -109,12 +111,20 @@ _FASTEST = "-O3 -fno-schedule-insns"
 """-O3 takes half a percent to 3 % fewer cycles than -O2, for 15 to 25 % more code."""
 
 
-def _riscv_core(name: str, costs: Costs, *features: str, more: tuple[InstructionSet, ...] = ()) -> Core:
-    """Build a core. ``more``: sets beyond those of boards' libraries, for which compilers are told the core with the network's
+def _riscv_core(name: str, costs: Costs, *features: str, extra_sets: tuple[InstructionSet, ...] = ()) -> Core:
+    """Build a RISC-V core.
+
+    ``extra_sets``: sets beyond those of boards' libraries, for which compilers are told the core with the network's
     files."""
     machine = f"-march={name}"
     return Core(
-        name, "riscv", costs, (*more, WORD_MOVES), frozenset({"mul64", *features}), machine if more else "", machine
+        name,
+        "riscv",
+        costs,
+        (*extra_sets, WORD_MOVES),
+        frozenset({"mul64", *features}),
+        machine if extra_sets else "",
+        machine,
     )
 
 
@@ -123,7 +133,7 @@ RISCV = Family(
     (
         _riscv_core("rv32imc", _INTEGER, "one_product"),
         _riscv_core("rv32imac", _INTEGER, "one_product"),
-        _riscv_core("rv32imac_zba_zbb", _INTEGER, "one_product", more=(ZBA, ZBB)),
+        _riscv_core("rv32imac_zba_zbb", _INTEGER, "one_product", extra_sets=(ZBA, ZBB)),
         _riscv_core("rv32imafc", _FLOAT, "fpu", "fma"),
         with_unit(_riscv_core("rv32imafc", _FLOAT, "fpu", "fma"), REFERENCE),
         _riscv_core("rv64imac", _INTEGER),

@@ -85,11 +85,11 @@ def vector_unit_of(*elements: str) -> VectorUnit:
     return VectorUnit(names, "riscv_vector.h")
 
 
-def bodies_of_widths(words: Callable[[VectorWidth], Words]) -> dict[str, Body]:
-    """Build the bodies of the intrinsics that ``words`` yields, for vectors of every width.
+def bodies_of_widths(list_bodies: Callable[[VectorWidth], Words]) -> dict[str, Body]:
+    """Build the bodies of the intrinsics that ``list_bodies`` yields for a vector width, for every width.
 
-    Scalable ones need no ``_first``, since ``vl`` is their number of lanes."""
-    widths = ((n, *word) for n in EVERY for word in words(n))
+    Scalable vectors need no ``_first`` intrinsics, since ``vl`` is their number of lanes."""
+    widths = ((n, *word) for n in EVERY for word in list_bodies(n))
     return {
         name: _counted_body(name, count, text)
         for n, name, count, text in widths
@@ -97,12 +97,16 @@ def bodies_of_widths(words: Callable[[VectorWidth], Words]) -> dict[str, Body]:
     }
 
 
-def _counted_body(name: str, count: int, text: str) -> Body:
-    """Build a body with its operation counts: the memory access that the intrinsic's name says, and ``count`` other
-    instructions."""
+def _counted_body(name: str, other_instructions: int, c_text: str) -> Body:
+    """Build a body with its operation counts.
+
+    They are the memory access that the intrinsic's name implies, and ``other_instructions``."""
     memory = {"load": "vector_load", "gather": "vector_load", "store": "vector_store", "scatter": "vector_store"}
     access = memory.get(name.partition("_")[0])
-    return Body(text, (*(((access, 1),) if access else ()), *((("vector", count),) if count else ())))
+    return Body(
+        c_text,
+        (*(((access, 1),) if access else ()), *((("vector", other_instructions),) if other_instructions else ())),
+    )
 
 
 # ---- Vectors of floats
@@ -110,7 +114,7 @@ def _counted_body(name: str, count: int, text: str) -> Body:
 _FLOAT_GUARD = f"{GUARD} && __riscv_v_elen_fp >= 32"
 
 
-def _half_load_bodies(lanes: VectorWidth) -> Words:
+def _load_16_bit_float_bodies(lanes: VectorWidth) -> Words:
     """Iterate over the bodies of loads that widen float16 and bfloat16, of all lanes or the first n.
 
     The fields of a float16, moved to those of a float32, are that of its number over 2**112, of subnormals too; the
@@ -161,7 +165,7 @@ def _float_bodies(lanes: VectorWidth) -> Words:
     yield f"load_f32_{end}", 0, f"return {rvv_call(f'le32_v_f32{register_group(n)}', 'p', n)};"
     zero = rvv_call(f"fmv_v_f_f32{register_group(n)}", "0.0f", n)
     yield f"load_f32_{end}_first", 1, f"return {rvv_call('le32_tu', zero, 'p', '(size_t)n')};"
-    yield from _half_load_bodies(n)
+    yield from _load_16_bit_float_bodies(n)
     yield f"store_f32_{end}_first", 0, f"{rvv_call('se32', 'p', 'a', '(size_t)n')};"
     yield f"gather_f32_{end}", 1, f"return {rvv_call('luxei32', 'p', byte_offsets(n, 32), n)};"
     yield f"store_f32_{end}", 0, f"{rvv_call('se32', 'p', 'a', n)};"

@@ -52,12 +52,12 @@ class Step:
     output: int = 0
     more: tuple[StepOperand, ...] = ()
 
-    def value(self, a: ir.Load, b: ir.Load, old: Expr) -> Call:
+    def value(self, a: ir.Load, b: ir.Load, previous_sum: Expr) -> Call:
         """Build the call of the step's intrinsic, from the loads ``a`` and ``b`` of the operands at (0, 0) and the
-        previous sum ``old``."""
+        previous sum ``previous_sum``."""
         lefts = [part.value(a) for part in (self.left, *self.more)]
         right = self.right.value(b)
-        return Call(self.name, (right, *lefts, old) if self.more else (*lefts, right, old), "int32")
+        return Call(self.name, (right, *lefts, previous_sum) if self.more else (*lefts, right, previous_sum), "int32")
 
 
 @frozen

@@ -41,18 +41,18 @@ _FUSED_BY = {
 """gcc's builtins of FMA. 4: the current rounding mode."""
 
 
-def unary_instruction(name: str, kind: str, a: str, registers: str = "v") -> str:
-    """Return the C that declares ``r`` of type ``kind`` as the result of an instruction on one operand. ``registers``: x
+def unary_instruction(name: str, c_type: str, a: str, registers: str = "v") -> str:
+    """Return the C that declares ``r`` of type ``c_type`` as the result of an instruction on one operand. ``registers``: x
     if the instruction has no form in AVX-512."""
-    return f'{kind} r;\n__asm__("{name} %1, %0" : "={registers}"(r) : "{registers}"({a}));'
+    return f'{c_type} r;\n__asm__("{name} %1, %0" : "={registers}"(r) : "{registers}"({a}));'
 
 
-def binary_instruction(name: str, kind: str, a: str, b: str, result: str = "r") -> str:
-    """Return the C that declares ``result`` of type ``kind`` as the result of an instruction on two operands: one of AVX,
+def binary_instruction(name: str, c_type: str, a: str, b: str, result: str = "r") -> str:
+    """Return the C that declares ``result`` of type ``c_type`` as the result of an instruction on two operands: one of AVX,
     whose names begin with v, or one that overwrites ``a``."""
     if name.startswith("v"):
-        return f'{kind} {result};\n__asm__("{name} %2, %1, %0" : "=v"({result}) : "v"({a}), "v"({b}));'
-    return f'{kind} {result} = ({kind}){a};\n__asm__("{name} %1, %0" : "+x"({result}) : "x"({b}));'
+        return f'{c_type} {result};\n__asm__("{name} %2, %1, %0" : "=v"({result}) : "v"({a}), "v"({b}));'
+    return f'{c_type} {result} = ({c_type}){a};\n__asm__("{name} %1, %0" : "+x"({result}) : "x"({b}));'
 
 
 def accumulating_instruction(name: str, a: str, b: str) -> str:
@@ -60,10 +60,10 @@ def accumulating_instruction(name: str, a: str, b: str) -> str:
     return f'__asm__("{name} %2, %1, %0" : "+v"(c) : "v"({a}), "v"({b}));\nreturn c;'
 
 
-def arithmetic_bodies(lanes: int, avx: bool) -> Iterator[tuple[str, str]]:
-    """Iterate over (intrinsic, C body) of vector arithmetic; ``avx``: by AVX2 and AVX-512."""
-    v, floats, i = f"int32x{lanes}", f"float32x{lanes}", "v" if avx else ""
-    if avx:
+def arithmetic_bodies(lanes: int, has_avx: bool) -> Iterator[tuple[str, str]]:
+    """Iterate over (intrinsic, C body) of vector arithmetic; ``has_avx``: by AVX2 and AVX-512."""
+    v, floats, i = f"int32x{lanes}", f"float32x{lanes}", "v" if has_avx else ""
+    if has_avx:
         yield f"fma_f32x{lanes}", _FUSED.format(_FUSED_BY[lanes])
     yield f"sqrt_f32x{lanes}", f"{unary_instruction(f'{i}sqrtps', floats, 'a')}\nreturn r;"
     rounded = (
@@ -81,7 +81,7 @@ def arithmetic_bodies(lanes: int, avx: bool) -> Iterator[tuple[str, str]]:
     yield f"dot2_i32x{lanes}", f"{products}\nreturn ({v})((u)c + r);"
 
 
-def _high_product_bodies(lanes: int, i: str) -> Iterator[tuple[str, str]]:
+def _high_product_bodies(lanes: int, mnemonic_prefix: str) -> Iterator[tuple[str, str]]:
     """Iterate over (intrinsic, C body) of high products, by vectors and by a broadcast scalar.
 
     The products of even and of odd lanes are 64 bits; the low 32 bits of the shifted product are the result. INT32_MIN times
@@ -93,8 +93,8 @@ def _high_product_bodies(lanes: int, i: str) -> Iterator[tuple[str, str]]:
             factors = [f"const {v} n = b - ({v}){{0}};"] if end else []
             even, odd = ("n", "n") if end else ("b", "(w)b >> 32")
             factors += [
-                binary_instruction(f"{i}pmuldq", "w", "a", even, "even"),
-                binary_instruction(f"{i}pmuldq", "w", "((w)a >> 32)", odd, "odd"),
+                binary_instruction(f"{mnemonic_prefix}pmuldq", "w", "a", even, "even"),
+                binary_instruction(f"{mnemonic_prefix}pmuldq", "w", "((w)a >> 32)", odd, "odd"),
             ]
             sums = [f"even += {half};", f"odd += {half};"] if half != "0" else []
             low = "even >> 32" if distance == 32 else "(even >> 31 & 0xFFFFFFFFU)"
@@ -123,30 +123,32 @@ _HALVES = '__asm__("vcvtph2ps %1, %0" : "=v"(r) : "m"(*(const uint16_t (*)[{}])p
 _FIRST = "const uint16_t m = (uint16_t)((1U << n) - 1U);"
 
 
-def memory_bodies(lanes: int, avx: bool, masks: bool) -> Iterator[tuple[str, str]]:
-    """Iterate over (intrinsic, C body) of loads and stores; ``avx``: by AVX2 and AVX-512; ``masks``: by AVX-512 alone."""
+def memory_bodies(lanes: int, has_avx: bool, has_masks: bool) -> Iterator[tuple[str, str]]:
+    """Iterate over (intrinsic, C body) of loads and stores; ``has_avx``: by AVX2 and AVX-512; ``has_masks``: by AVX-512 alone."""
     for dtype, short in MOVED.items():
-        size, word, kind = dtypes.nbytes(dtype), f"{short}_i32x{lanes}", "v" if avx else "x"
-        widens = f"{'v' if avx else ''}pmov{'s' if dtype.startswith('i') else 'z'}x{_LETTERS[size]}d"
+        size, word, kind = dtypes.nbytes(dtype), f"{short}_i32x{lanes}", "v" if has_avx else "x"
+        widens = f"{'v' if has_avx else ''}pmov{'s' if dtype.startswith('i') else 'z'}x{_LETTERS[size]}d"
         loaded = f'__asm__("{widens} %1, %0" : "={kind}"(r) : "m"(*(const {dtypes.c_name(dtype)} (*)[{lanes}])p));'
         yield f"load_{word}", f"int32x{lanes} r;\n{loaded}\nreturn r;"
         narrowed = (
-            unary_instruction(f"vpmovd{_LETTERS[size]}", "t", "a") if masks else _shuffle_narrow(lanes, size, avx)
+            unary_instruction(f"vpmovd{_LETTERS[size]}", "t", "a")
+            if has_masks
+            else _shuffle_narrow(lanes, size, has_avx)
         )
         yield (
             f"store_{word}",
-            f"{_byte_register_type(lanes * (size if masks else 4))}\n{narrowed}\nmemcpy(p, &r, {lanes * size}U);",
+            f"{_byte_register_type(lanes * (size if has_masks else 4))}\n{narrowed}\nmemcpy(p, &r, {lanes * size}U);",
         )
-        if masks:
+        if has_masks:
             part = f"{_byte_register_type(lanes * size)}\nt q;\n{_masked_load(f'vmovdqu{8 * size}', dtype, 'q')}"
             yield f"load_{word}_first", f"{part}\n{unary_instruction(widens, f'int32x{lanes}', 'q')}\nreturn r;"
             yield f"store_{word}_first", _masked_store(f"vpmovd{_LETTERS[size]}", dtype)
-    for name, (dtype, count) in SHORT_WORDS.items() if avx else ():  # gcc takes many through general registers
+    for name, (dtype, count) in SHORT_WORDS.items() if has_avx else ():  # gcc takes many through general registers
         text = f'__asm__("vpbroadcastd %1, %0" : "=v"(r) : "m"(*(const {dtypes.c_name(dtype)} (*)[{count}])p));'
         yield f"dup_{name}_i32x{lanes}", f"int32x{lanes} r;\n{text}\nreturn r;"
-    if avx:
+    if has_avx:
         yield f"load_f16_f32x{lanes}", f"float32x{lanes} r;\n{_HALVES.format(lanes)}\nreturn r;"
-    for element, moves in (("float32", "vmovups"), ("int32", "vmovdqu32")) if masks else ():
+    for element, moves in (("float32", "vmovups"), ("int32", "vmovdqu32")) if has_masks else ():
         word, loaded = f"{COPIED[element]}_{COPIED[element]}x{lanes}_first", _masked_load(moves, element, "r")
         yield f"load_{word}", f"{element}x{lanes} r;\n{loaded}\nreturn r;"
         yield f"store_{word}", _masked_store(moves, element)

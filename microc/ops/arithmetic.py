@@ -28,10 +28,10 @@ NUMBERS = (*FLOAT, *INTEGERS)
 SIGNED = (*FLOAT, "int8", "int16", "int32", "int64")
 
 
-def compute_dtype(dtype: str) -> str:
-    """Return the dtype in which ``dtype`` is computed: narrow integers are widened to int32, narrow floats to float32."""
-    category, bits, _ = dtypes.dtype_parts(dtype)
-    return dtype if bits >= 32 else "float32" if category == "float" else "int32"
+def computation_dtype(element_dtype: str) -> str:
+    """Return the dtype to compute in: int32 for narrower integers, float32 for narrower floats, else ``element_dtype``."""
+    category, bits, _ = dtypes.dtype_parts(element_dtype)
+    return element_dtype if bits >= 32 else "float32" if category == "float" else "int32"
 
 
 def wrapping_binary(op: str, a: Expr, b: Expr) -> Expr:
@@ -71,24 +71,25 @@ def replaces_best(op: str, a: Expr, b: Expr) -> Expr:
     return ir.Bin("or", wins, ir.Bin("and", larger.ne(larger), smaller.eq(smaller)))
 
 
-def rank_nan_last(x: Array, largest: bool) -> Array:
-    """Return ``x`` changed so that numpy's ``argmax`` (``argmin`` unless ``largest``) selects the best number.
+def mask_nan_for_argmax(x: Array, for_argmax: bool) -> Array:
+    """Replace NaN in ``x`` so that numpy's ``argmax`` (``argmin`` unless ``for_argmax``) selects the best number.
 
-    NaN becomes the worst number (-inf for the largest), and an infinite worst becomes the worst finite number."""
+    NaN becomes the worst number (-inf for ``argmax``, else inf), and numbers that are already this infinity become the
+    worst finite number."""
     if x.dtype.kind != "f":
         return x
     wide, most = x.astype(np.float64), np.finfo(np.float64).max
-    return np.where(np.isnan(wide), -np.inf, np.maximum(wide, -most)) if largest else -rank_nan_last(-x, True)
+    return np.where(np.isnan(wide), -np.inf, np.maximum(wide, -most)) if for_argmax else -mask_nan_for_argmax(-x, True)
 
 
-def clip_bound_literal(value: float, dtype: str) -> Expr:
-    """Return a clipping bound as a literal; one beyond the range of an integer dtype becomes the end of that range."""
+def clip_bound_literal(clip_bound: float, dtype: str) -> Expr:
+    """Return ``clip_bound`` as a literal of ``dtype``, limited to the range of an integer dtype."""
     if dtypes.is_float(dtype):
-        return ir.const(value, dtype)
+        return ir.const(clip_bound, dtype)
     low, high = dtypes.int_range(dtype)
-    if math.isinf(value):
-        return ir.const(low if value < 0 else high, dtype)
-    return ir.const(min(max(math.ceil(value), low), high), dtype)
+    if math.isinf(clip_bound):
+        return ir.const(low if clip_bound < 0 else high, dtype)
+    return ir.const(min(max(math.ceil(clip_bound), low), high), dtype)
 
 
 # ---- Fixed-point formulas over TIR, quantised activation ranges, rewriting of one node.
@@ -118,34 +119,36 @@ class TirArith:
 TIR = TirArith()
 
 
-def clamp_to_dtype(x: Expr, low: int, high: int, dtype: str) -> Expr:
-    """Clamp ``x`` to low..high (which ``dtype`` holds) and convert it to ``dtype``; bounds that its dtype implies are omitted."""
+def clamp_to_dtype(x: Expr, low: int, high: int, target_dtype: str) -> Expr:
+    """Clamp ``x`` to ``low``..``high``, which ``target_dtype`` holds, and convert it.
+
+    Bounds that ``x``'s dtype implies are omitted."""
     least, most = dtypes.int_range(x.dtype)
     if low > least:
         x = ir.maximum(x, low)
     if high < most:
         x = ir.minimum(x, high)
-    return ir.cast(dtype, x)
+    return ir.cast(target_dtype, x)
 
 
-def cast_exact(dtype: str, x: Any) -> Array:
-    """Convert an integer array to ``dtype``; raise InternalError if a value does not fit."""
-    array = np.asarray(x)
-    low, high = dtypes.int_range(dtype)
+def cast_exact(target_dtype: str, integers: Any) -> Array:
+    """Convert ``integers`` to ``target_dtype``; raise InternalError if one of them does not fit."""
+    array = np.asarray(integers)
+    low, high = dtypes.int_range(target_dtype)
     if array.size and (array.min() < low or array.max() > high):
-        raise InternalError(f"values {array.min()}..{array.max()} do not fit {dtype}")
-    return array.astype(dtypes.to_numpy(dtype))
+        raise InternalError(f"values {array.min()}..{array.max()} do not fit {target_dtype}")
+    return array.astype(dtypes.to_numpy(target_dtype))
 
 
 def activation_range(
-    activation: str, quant: Quant, dtype: str, rounding: str = Rounding.DOUBLE, where: str = ""
+    activation: str, out_quant: Quant, out_dtype: str, rounding: str = Rounding.DOUBLE, where: str = ""
 ) -> tuple[int, int]:
-    """Return the range of quantised values of ``activation``: ``(minimum, maximum)`` within ``dtype``.
+    """Return the range ``(minimum, maximum)`` of the quantised values of ``activation``, within ``out_dtype``.
 
-    The bounds 0, 6, -1, 1 are quantised in float32 as TFLite does, half away from zero; half to even if ``rounding`` is ``even``
-    (then quantising after clamping, which ONNX does, equals clamping after quantising).
-    """
-    low, high = dtypes.int_range(dtype)
+    The bounds 0, 6, -1, 1 are quantised in float32 as TFLite does, half away from zero; half to even if ``rounding`` is
+    ``even``. With ``even``, clamping before and after quantising give the same, as ONNX requires. Raise
+    UnsupportedError for an unknown activation, and for an output quantised per channel."""
+    low, high = dtypes.int_range(out_dtype)
     bounds = {"": (None, None), "relu": (0.0, None), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
     if activation not in bounds:
         raise UnsupportedError(
@@ -154,9 +157,9 @@ def activation_range(
             where=where,
             hint="make it an operator of its own",
         )
-    if quant.axis is not None:
+    if out_quant.axis is not None:
         raise UnsupportedError(
-            f"the output is quantised along axis {quant.axis}; expected one scale and zero point",
+            f"the activation's output is quantised along axis {out_quant.axis}; expected one scale and zero point per tensor",
             where=where,
             hint="quantise activations per tensor",
         )
@@ -164,15 +167,15 @@ def activation_range(
 
     def quantise_bound(real: float) -> int:
         with np.errstate(over="ignore"):
-            steps = float(rounded(np.array([real], np.float32) / np.float32(quant.scale[0]))[0])
+            steps = float(rounded(np.array([real], np.float32) / np.float32(out_quant.scale[0]))[0])
         if abs(steps) > INT32_MAX:
             raise UnsupportedError(
                 f"{activation}: the output's scale is too small for the activation's bounds in int32; got "
-                f"{quant.scale[0]:.3g}",
+                f"{out_quant.scale[0]:.3g}",
                 where=where,
                 hint=FAR_APART,
             )
-        return quant.zero_point[0] + int(steps)
+        return out_quant.zero_point[0] + int(steps)
 
     least, most = bounds[activation]
     return (
@@ -182,11 +185,10 @@ def activation_range(
 
 
 class Rewrite:
-    """Collects the core nodes that replace one surface node.
+    """Builder of the core nodes that replace one surface node.
 
-    ``value`` and ``constant`` return new names that start with the replaced node's first output. ``emit`` appends a node with the
-    replaced node's location. The last node must write the replaced node's outputs.
-    """
+    ``value`` and ``constant`` return new value names, which start with the name of the replaced node's first output.
+    ``emit`` appends a node with the replaced node's location. The last node must write the replaced node's outputs."""
 
     def __init__(self, node: Node, graph: Graph) -> None:
         self.node = node
@@ -202,17 +204,17 @@ class Rewrite:
         return name
 
     def type(self, name: str) -> TensorType:
-        """Return the type of a value, new or old."""
+        """Return the type of a value of the graph or of this rewrite."""
         return self.types[name] if name in self.types else self.graph.types[name]
 
     def value(self, stem: str, shape: Sequence[int], dtype: str, quant: Quant | None = None) -> str:
-        """Add an intermediate value; return its name."""
+        """Add an intermediate value and return its name, made from the replaced node's output and ``stem``."""
         name = self._unused_value_name(stem)
         self.types[name] = TensorType(tuple(shape), dtype, quant)
         return name
 
     def constant(self, stem: str, array: Array) -> str:
-        """Add a constant; return its name."""
+        """Add a constant and return its name, made from the replaced node's output and ``stem``."""
         name = self._unused_value_name(stem)
         self.types[name] = TensorType(array.shape, array.dtype.name)
         self.consts[name] = array
@@ -228,20 +230,21 @@ class Rewrite:
         return tuple(self.nodes), self.types, self.consts
 
 
-def build_bit_length(x: Expr, stem: str) -> tuple[list[tuple[ir.Var, Expr]], Expr]:
-    """Build the bit length of a uint32 (0 for 0) by binary search for the highest set bit.
+def build_bit_length(x: Expr, let_name_prefix: str) -> tuple[list[tuple[ir.Var, Expr]], Expr]:
+    """Build the bit length of the uint32 ``x`` (0 for 0) by binary search for the highest set bit.
 
-    Return the ``Let`` definitions that it needs, whose names begin with ``stem``, and the value."""
+    Return the ``Let`` definitions that the search needs, whose names begin with ``let_name_prefix``, and the bit
+    length."""
     lets: list[tuple[ir.Var, Expr]] = []
     count: Expr = ir.const(0, "int32")
     for step in (16, 8, 4, 2, 1):
-        here = ir.Var(f"{stem}_bits{step}")
+        here = ir.Var(f"{let_name_prefix}_bits{step}")
         above = ir.select(ir.binary("ge", x, 1 << step), ir.const(step, "int32"), 0)
         lets.append((here, above))
-        rest = ir.Var(f"{stem}_above{step}", "uint32")
+        rest = ir.Var(f"{let_name_prefix}_above{step}", "uint32")
         lets.append((rest, ir.binary("shr", x, ir.cast("uint32", here))))
         count, x = count + here, rest
-    total = ir.Var(f"{stem}_bits")
+    total = ir.Var(f"{let_name_prefix}_bits")
     lets.append((total, count + ir.cast("int32", x)))
     return lets, total
 
@@ -253,17 +256,17 @@ def wrap_in_lets(lets: Sequence[tuple[ir.Var, Expr]], body: ir.Stmt) -> ir.Stmt:
     return body
 
 
-def constant_data(graph: Graph, name: str) -> Array | None:
+def constant_data(graph: Graph, value_name: str) -> Array | None:
     """Return the data of a value known at compile time, else None."""
-    return graph.consts.get(name) if name else None
+    return graph.consts.get(value_name) if value_name else None
 
 
-def scalar_quant(node: Node, graph: Graph, name: str) -> tuple[float, int]:
-    """Return scale and zero point of a per-tensor quantised value; raise UnsupportedError for any other."""
-    quant = graph.types[name].quant
+def per_tensor_quant(node: Node, graph: Graph, value_name: str) -> tuple[float, int]:
+    """Return scale and zero point of the value ``value_name``; raise UnsupportedError unless it is quantised per tensor."""
+    quant = graph.types[value_name].quant
     if quant is None or len(quant.scale) != 1:
         raise UnsupportedError(
-            f"{name!r} is not quantised with one scale and zero point",
+            f"{value_name!r} is not quantised with one scale and zero point",
             where=str(node.loc),
             hint="quantise activations per tensor",
         )
@@ -310,23 +313,22 @@ def split_activation(node: Node, graph: Graph) -> Legalized | None:
     return rewrite.legalized()
 
 
-def emit_activation(rewrite: Rewrite, activation: str, value: str, output: str) -> None:
-    """Append the operator that applies ``activation`` to the float ``value`` and writes ``output``."""
+def emit_activation(rewrite: Rewrite, activation: str, float_value: str, output_name: str) -> None:
+    """Append the operator that applies ``activation`` to the float value ``float_value`` and writes ``output_name``."""
     if activation not in ACTIVATIONS:
         raise UnsupportedError(
             f"the fused activation is unknown; got {activation!r}, expected one of {', '.join(ACTIVATIONS)}",
             where=str(rewrite.node.loc),
         )
     op, attrs = ACTIVATIONS[activation]
-    rewrite.emit(op, (value,), output, attrs)
+    rewrite.emit(op, (float_value,), output_name, attrs)
 
 
 def legalize_in_float(node: Node, graph: Graph) -> Legalized:
-    """Rewrite a quantised operator to dequantize, the float operator with its activation, and quantize.
+    """Rewrite a quantised operator to ``dequantize``, the float operator with its activation, and ``quantize``.
 
-    Every operand with ``quant`` is dequantised. The result is rounded half to even under rounding ``even``, else half away from
-    zero.
-    """
+    Every quantised operand is dequantised. The result is rounded half to even if the node's ``rounding`` is ``even``,
+    else half away from zero."""
     rewrite = Rewrite(node, graph)
     operands = [emit_dequantize(rewrite, name) for name in node.inputs]
     result = graph.types[node.outputs[0]]
@@ -343,15 +345,16 @@ def legalize_in_float(node: Node, graph: Graph) -> Legalized:
     return rewrite.legalized()
 
 
-def emit_dequantize(rewrite: Rewrite, name: str) -> str:
-    """Append ``dequantize`` of a quantised operand and return its float value; return any other operand itself."""
-    tensor_type = rewrite.type(name) if name else None
+def emit_dequantize(rewrite: Rewrite, operand_name: str) -> str:
+    """Append ``dequantize`` of the operand ``operand_name`` and return its result; return an unquantised operand's own
+    name."""
+    tensor_type = rewrite.type(operand_name) if operand_name else None
     if tensor_type is None or tensor_type.quant is None or not dtypes.is_integer(tensor_type.dtype):
-        return name
+        return operand_name
     quant = tensor_type.quant
     real = rewrite.value("real", tensor_type.shape, "float32")
     return rewrite.emit(
-        "dequantize", (name,), real, {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
+        "dequantize", (operand_name,), real, {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
     )
 
 

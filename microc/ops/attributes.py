@@ -34,7 +34,7 @@ class DocumentedEnum(StrEnum):
 
 
 class Multiplier(DocumentedEnum):
-    """Rounding modes of the multiplication of an integer by a scale in fixed point."""
+    """Rounding modes of the fixed-point multiplication of an integer by a real scale."""
 
     DOUBLE = (
         "double",
@@ -45,21 +45,22 @@ class Multiplier(DocumentedEnum):
 
     @property
     def times(self) -> Callable[..., Any]:
-        """The function ``f(x, mantissa, shift, arith)`` that multiplies in this mode."""
+        """The function ``f(x, mantissa, shift, arith)`` that multiplies ``x`` by mantissa and shift in this rounding mode."""
         if self is Multiplier.WIDE:
             return numerics.multiply_by_reduced
         return numerics.multiply_single_rounding if self is Multiplier.SINGLE else numerics.multiply_double_rounding
 
 
 class Ties(DocumentedEnum):
-    """Rounding of real numbers halfway between two integers."""
+    """Rounding of real numbers that lie halfway between two integers."""
 
     AWAY = "away", "away from zero (TFLite)"
     EVEN = "even", "to the even one (ONNX)"
 
 
 class Rounding(DocumentedEnum):
-    """Arithmetic of quantised surface operators, by the runtime that defines it; clamping bounds and tables follow it."""
+    """Arithmetic of quantised surface operators, named after the runtime that defines it; clamp bounds and tables follow
+    it."""
 
     DOUBLE = "double", "a multiplier in fixed point that rounds twice, reals with ties away from zero (TFLite Micro)"
     SINGLE = "single", "a multiplier in fixed point that rounds once (TFLITE_SINGLE_ROUNDING)"
@@ -72,7 +73,7 @@ class Rounding(DocumentedEnum):
 
     @property
     def multiplier(self) -> Multiplier:
-        """The fixed-point multiplication of this mode, for operators that scale integers without floats."""
+        """The rounding mode of fixed-point multiplication, for operators that scale integers without floats."""
         return Multiplier.SINGLE if self is Rounding.SINGLE else Multiplier.DOUBLE
 
 
@@ -83,7 +84,7 @@ class Rounding(DocumentedEnum):
 
 
 class Absent(Enum):
-    """Marker in place of a default: the attribute is required, or may be left out."""
+    """Placeholder for an attribute's default: the attribute is required, or it may be left out and then has no value."""
 
     REQUIRED = "required"
     OPTIONAL = "may be left out"
@@ -109,8 +110,8 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (bool, int, float))
 
 
-def _tuple_check(check: Callable[[object], bool]) -> Callable[[object], bool]:
-    return lambda value: isinstance(value, tuple) and all(map(check, value))
+def _tuple_check(element_check: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, tuple) and all(map(element_check, value))
 
 
 _TYPE_CHECKS: Mapping[str, Callable[[object], bool]] = MappingProxyType(
@@ -140,8 +141,9 @@ _TYPE_CHECKS: Mapping[str, Callable[[object], bool]] = MappingProxyType(
 class Attribute:
     """Declaration of one attribute of an operator.
 
-    ``kind``: its type, a key of ``_TYPE_CHECKS``. ``choices``: the only values permitted. ``length``: of a tuple.
-    ``least`` and ``most``: bounds of a number, or of every number in a tuple. ``nothing``: None is also a value."""
+    ``kind``: the attribute's type, a key of ``_TYPE_CHECKS``. ``choices``: the only values permitted. ``length``: of a
+    tuple. ``least`` and ``most``: bounds of a number, or of every number in a tuple. ``nothing``: None is permitted,
+    too."""
 
     kind: str
     doc: str
@@ -153,7 +155,7 @@ class Attribute:
     most: int | None = None
 
     def fault(self, value: object) -> str:
-        """Return a message if ``value`` is invalid for the attribute, else an empty string."""
+        """Return why ``value`` is invalid for the attribute, or an empty string if it is valid."""
         if value is None and self.nothing:
             return ""
         if not _TYPE_CHECKS[self.kind](value):
@@ -183,20 +185,20 @@ class Attribute:
 Attributes = Mapping[str, Attribute]
 
 
-def defaults_of(declared: Attributes) -> dict[str, Attr]:
-    """Return the defaults of the attributes that have one."""
+def default_attributes(declared: Attributes) -> dict[str, Attr]:
+    """Return the default values of all attributes that have one, by attribute name."""
     return {name: each.default for name, each in declared.items() if not isinstance(each.default, Absent)}
 
 
-def attribute_error_message(declared: Attributes, values: Mapping[str, object]) -> str:
-    """Return what is wrong with the attributes of a node, or an empty string: an unknown, a missing or an invalid one."""
-    for name, value in values.items():
+def attribute_error_message(declared: Attributes, attribute_values: Mapping[str, object]) -> str:
+    """Return why a node's attributes are invalid (one unknown, missing or out of range), or an empty string."""
+    for name, value in attribute_values.items():
         if name not in declared:
             known = similar_names_hint(name, declared) or f"it has {', '.join(declared) or 'none'}"
             return f"there is no attribute {name!r}; {known}"
         if reason := declared[name].fault(value):
             return f"attribute {name}={value!r} {reason}"
-    missing = next((n for n, each in declared.items() if each.default is REQUIRED and n not in values), "")
+    missing = next((n for n, each in declared.items() if each.default is REQUIRED and n not in attribute_values), "")
     return f"attribute {missing!r} is missing" if missing else ""
 
 
@@ -215,12 +217,12 @@ def integer(
 
 
 def exponent(doc: str, default: int | Absent | None = REQUIRED, least: int = -31, most: int = 30) -> Attribute:
-    """Declare a shift of a 32-bit number, positive to the left."""
+    """Declare a binary exponent of a 32-bit number: a left shift if positive, a right shift if negative."""
     return integer(doc, default, least, most)
 
 
 def mantissa(doc: str, default: int | Absent | None = REQUIRED, most: int = (1 << 31) - 1) -> Attribute:
-    """Declare a fixed-point factor, which is not negative."""
+    """Declare the fixed-point mantissa of a scale, an integer from 0 to ``most``."""
     return integer(doc, default, 0, most)
 
 

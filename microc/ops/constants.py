@@ -25,7 +25,7 @@ _LARGEST = {"int32": float(INT32_MAX), "int64": float(1 << 62)}
 
 
 class NumberUse(StrEnum):
-    """Use of a constant's numbers in generated code."""
+    """How generated code uses the numbers of a constant operand."""
 
     INDEX = "an index"
     OFFSET = "an offset"
@@ -38,10 +38,10 @@ class NumberUse(StrEnum):
 
 @frozen
 class Application:
-    """A node as the checks of constants receive it: attributes with their defaults, and the operands that are present.
+    """A node as the checks of its constants receive it: attributes with their defaults, and the operands that are present.
 
-    ``data``: the numbers of each constant operand, None for others. ``producers``: the node that computes an operand,
-    if any."""
+    ``data``: for each operand its numbers if it is constant, else None. ``producers``: for each operand the node that
+    computes it, if any."""
 
     attrs: Mapping[str, Any]
     types: tuple[TensorType, ...]
@@ -65,8 +65,8 @@ Bound = int | Callable[[Application], int]
 class OperandBounds:
     """Bounds of the numbers of one operand.
 
-    ``computed``: operators that may compute the operand at run time, because their results are within the bounds; None:
-    any may, because the loops clamp the number themselves."""
+    ``computed``: operators whose results may be the operand, because they stay within the bounds. None: any operator
+    may compute it, because the generated loops clamp the numbers."""
 
     use: NumberUse
     least: Bound
@@ -74,7 +74,7 @@ class OperandBounds:
     computed: tuple[str, ...] | None = ()
 
     def fault(self, application: Application, position: int, name: str) -> str:
-        """Return a message if the operand at ``position``, called ``name``, is outside its bounds, else an empty string."""
+        """Return why the operand at ``position``, called ``name``, violates its bounds, or an empty string."""
         data = application.data[position]
         if data is None:
             maker = application.producers[position] if position < len(application.producers) else None
@@ -102,7 +102,7 @@ def constant_error_message(
     application: Application,
     names: Sequence[str],
 ) -> str:
-    """Return what is wrong with the constants of an application, or an empty string."""
+    """Return why the constant operands of a node are invalid, or an empty string."""
     bounds = declared(application) if callable(declared) else declared
     for position, constant in bounds.items():
         if position < len(application.types):
@@ -125,7 +125,7 @@ POSITIVE = OperandBounds(NumberUse.POINT, 0, INT32_MAX)
 
 
 def stored_range_error_message(application: Application) -> str:
-    """Return a message if clamp bounds or zero point of a scaled result are outside its dtype, else an empty string."""
+    """Return why the clamp bounds or zero point of a scaled result do not fit its dtype, or an empty string."""
     attrs = application.attrs
     dtype = attrs.get("out_dtype") or application.types[0].dtype
     if not dtypes.is_integer(dtype):
@@ -142,63 +142,74 @@ def stored_range_error_message(application: Application) -> str:
     return ""
 
 
-def attribute_dtype_error_message(name: str, value: float, dtype: str) -> str:
-    """Return a message if ``dtype`` cannot hold ``value``, that of the attribute ``name``, else an empty string."""
+def attribute_dtype_error_message(attribute_name: str, attribute_value: float, dtype: str) -> str:
+    """Return why ``dtype`` cannot hold the value of the attribute ``attribute_name``, or an empty string."""
     if not dtypes.is_integer(dtype):
-        return f"{name}={value} is no {dtype}" if dtype == "bool" and value not in (0, 1) else ""
+        return (
+            f"{attribute_name}={attribute_value} is no {dtype}"
+            if dtype == "bool" and attribute_value not in (0, 1)
+            else ""
+        )
     low, high = dtypes.int_range(dtype)
-    return "" if low <= value <= high and value == int(value) else f"{name}={value} is no {dtype}"
+    return (
+        ""
+        if low <= attribute_value <= high and attribute_value == int(attribute_value)
+        else f"{attribute_name}={attribute_value} is no {dtype}"
+    )
 
 
-def zero_point_check(attribute: str, position: int) -> Sound:
-    """Build the check that ``attribute``, the zero point of the operand at ``position``, is within the operand's dtype."""
+def zero_point_range_check(zero_point_attribute: str, position: int) -> Sound:
+    """Build the check that ``zero_point_attribute`` is within the dtype of the operand at ``position``."""
 
     def check(application: Application) -> str:
         dtype = application.types[position].dtype
         low, high = dtypes.int_range(dtype) if dtypes.is_integer(dtype) else (INT32_MIN, INT32_MAX)
-        value = application.attrs[attribute]
-        return "" if low <= value <= high else f"{attribute} is no {dtype}; got {value}, expected {low}..{high}"
+        value = application.attrs[zero_point_attribute]
+        return (
+            "" if low <= value <= high else f"{zero_point_attribute} is no {dtype}; got {value}, expected {low}..{high}"
+        )
 
     return check
 
 
-def centred_range(application: Application, position: int, attribute: str) -> tuple[int, int]:
-    """Return the range of the operand at ``position`` minus its zero point, the value of ``attribute``."""
+def centred_range(application: Application, position: int, zero_point_attribute: str) -> tuple[int, int]:
+    """Return the least and largest value of the operand at ``position`` minus its zero point, ``zero_point_attribute``."""
     low, high = dtypes.int_range(application.types[position].dtype)
-    return low - application.attrs[attribute], high - application.attrs[attribute]
+    return low - application.attrs[zero_point_attribute], high - application.attrs[zero_point_attribute]
 
 
-def product_overflow_message(application: Application, attributes: tuple[str, str]) -> str:
+def product_overflow_message(application: Application, zero_point_attributes: tuple[str, str]) -> str:
     """Return a message if a product of the first two operands can overflow int32, else an empty string.
 
-    Each operand is taken minus its zero point; ``attributes`` names the two zero points."""
+    Each operand is taken minus its zero point; ``zero_point_attributes`` names the attributes of both zero points."""
     if not all(dtypes.is_integer(tensor_type.dtype) for tensor_type in application.types[:2]):
         return f"a product of {application.types[0].dtype} and {application.types[1].dtype}, expected integers"
-    (a, b), (c, d) = (centred_range(application, k, attributes[k]) for k in range(2))
+    (a, b), (c, d) = (centred_range(application, k, zero_point_attributes[k]) for k in range(2))
     largest = max(abs(x * y) for x in (a, b) for y in (c, d))
     return "" if largest <= INT32_MAX else f"products of up to {largest} do not fit int32"
 
 
 def window_sum_overflow_message(
-    application: Application, count: int, pad: int = 0, offset: int = 0, half: int = 0
+    application: Application, element_count: int, pad_value: int = 0, offset: int = 0, rounding_addend: int = 0
 ) -> str:
-    """Return a message if a sum of ``count`` numbers of the first operand can overflow int32, else an empty string.
+    """Return a message if the sum of a window of the first operand can overflow int32, else an empty string.
 
-    ``offset`` and ``half``, half of the divisor for rounding, are added to the sum. ``pad`` is the value of padding."""
+    The sum has ``element_count`` elements, of which those of the padding are ``pad_value``. ``offset`` and
+    ``rounding_addend`` (half of the divisor) are added to it."""
     tensor_type = application.types[0]
     if application.quantised or not dtypes.is_integer(tensor_type.dtype):
         return ""
     low, high = dtypes.int_range(tensor_type.dtype)
-    if not low <= pad <= high:
-        return f"pad_value is no {tensor_type.dtype}; got {pad}, expected {low}..{high}"
-    largest = max(abs(offset + count * low), abs(offset + count * high), abs(offset)) + half
+    if not low <= pad_value <= high:
+        return f"pad_value is no {tensor_type.dtype}; got {pad_value}, expected {low}..{high}"
+    largest = max(abs(offset + element_count * low), abs(offset + element_count * high), abs(offset)) + rounding_addend
     return "" if largest <= INT32_MAX else f"sums of up to {largest} do not fit int32"
 
 
-def product_sum_overflow_message(application: Application, depth: int, pad: float = 0) -> str:
+def product_sum_overflow_message(application: Application, products_per_sum: int, pad_value: float = 0) -> str:
     """Return a message if sums of products of data and weights can overflow their dtype, else an empty string.
 
-    ``depth``: products in a sum. ``pad``: the value of padding."""
+    ``pad_value``: the value of padded data."""
     data, weight = application.types[:2]
     out = application.attrs.get("out_dtype") or data.dtype
     if not dtypes.is_integer(data.dtype) or dtypes.is_float(out) or application.quantised:
@@ -206,27 +217,27 @@ def product_sum_overflow_message(application: Application, depth: int, pad: floa
     if out not in _LARGEST:
         return f"sums of {data.dtype} are made in {out}, expected int32 or int64"
     low, high = dtypes.int_range(data.dtype)
-    if not low <= pad <= high or pad != int(pad):
-        return f"pad_value is no {data.dtype}; got {pad}, expected {low}..{high}"
+    if not low <= pad_value <= high or pad_value != int(pad_value):
+        return f"pad_value is no {data.dtype}; got {pad_value}, expected {low}..{high}"
     if not dtypes.is_integer(weight.dtype):
         return f"sums of {data.dtype} by weights of {weight.dtype}, expected integers"
     if len(application.types) > 2 and not dtypes.is_integer(application.types[2].dtype):
         return f"a bias of {application.types[2].dtype} for sums of integers"
-    largest = largest_sum(application, depth)
+    largest = largest_partial_sum(application, products_per_sum)
     return "" if largest <= _LARGEST[out] else f"sums of up to {largest:.0f} do not fit {out}"
 
 
-def largest_sum(application: Application, depth: int) -> float:
+def largest_partial_sum(application: Application, products_per_sum: int) -> float:
     """Return the largest magnitude of all partial sums of data times weights (channels, ...) and their bias.
 
-    ``depth``: products in a sum. Data of any integer dtype can be zero, so every partial sum is between the bias plus
-    the least products and the bias plus the largest ones. A computed bias is bounded by its dtype, or by the ``clip``
-    that computes it."""
+    Data of any integer dtype can be zero, so every partial sum lies between the bias plus the least products and the
+    bias plus the largest ones. A bias computed at run time is bounded by its dtype, or by the ``clip`` that computes
+    it."""
     low, high = dtypes.int_range(application.types[0].dtype)
     weights = application.data[1]
     if weights is None:
         ends = [x * y for x in (low, high) for y in dtypes.int_range(application.types[1].dtype)]
-        above, below = np.array([depth * float(max(ends))]), np.array([depth * float(min(ends))])
+        above, below = np.array([products_per_sum * float(max(ends))]), np.array([products_per_sum * float(min(ends))])
     else:
         rows = weights.reshape(weights.shape[0], -1).astype(np.float64)
         above = np.maximum(rows * low, rows * high).sum(axis=1)

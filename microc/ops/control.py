@@ -36,25 +36,25 @@ def _shape_and_dtype(tensor_type: TensorType) -> tuple[tuple[int, ...], str]:
     return tensor_type.shape, tensor_type.dtype
 
 
-def types_text(types: Iterable[TensorType]) -> str:
-    """Return dtypes and shapes as errors list them."""
+def format_types(types: Iterable[TensorType]) -> str:
+    """Return the dtypes and shapes of ``types`` as text for error messages."""
     return ", ".join(f"{tensor_type.dtype} {tensor_type.shape}" for tensor_type in types)
 
 
-def _check_graph_inputs(graph: Graph, op: str, expected: Sequence[TensorType]) -> None:
-    """Check that the inputs of a graph have the types ``expected``; raise ModelError if not."""
+def _check_graph_inputs(graph: Graph, op_name: str, expected_types: Sequence[TensorType]) -> None:
+    """Raise ModelError if the inputs of ``graph``, a subgraph of ``op_name``, do not have the types ``expected_types``."""
     inputs = [graph.types[name] for name in graph.inputs]
     if [_shape_and_dtype(tensor_type) for tensor_type in inputs] != [
-        _shape_and_dtype(tensor_type) for tensor_type in expected
+        _shape_and_dtype(tensor_type) for tensor_type in expected_types
     ] or graph.state:
         raise ModelError(
-            f"{op}: graph {graph.name} has inputs of other types than the operands; got {types_text(inputs)}, "
-            f"expected {types_text(expected)}" + (" and no state" if graph.state else "")
+            f"{op_name}: graph {graph.name} must have inputs of the operator's operand types; got inputs {format_types(inputs)}, "
+            f"expected {format_types(expected_types)}" + (" and no state" if graph.state else "")
         )
 
 
 def evaluate_graph(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
-    """Evaluate a graph by the references of its operators; return its outputs."""
+    """Evaluate a graph in numpy by the reference implementations of its operators; return its outputs."""
     return evaluate(graph, dict(zip(graph.inputs, arrays, strict=True)))[0]
 
 
@@ -76,15 +76,15 @@ def _infer_loop(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[
     body, carried = attrs["body"], attrs["carried"]
     if not carried <= min(len(types), len(body.outputs)):
         raise ModelError(
-            f"loop: too many values are carried; got carried={carried} with {len(types)} operands and "
+            f"loop: carried exceeds the operands, or the body's outputs; got carried={carried}, {len(types)} operands and "
             f"{len(body.outputs)} outputs of the body",
             hint="carry at most as many values as there are operands and outputs",
         )
     whole = len(types) - attrs.get("scanned", 0)
     if whole < carried or any(tensor_type.shape[:1] != (attrs["count"],) for tensor_type in types[whole:]):
         raise ModelError(
-            f"loop: scanned operands disagree with the attributes; got {types_text(types[whole:])} behind {whole} "
-            f"others, expected {attrs.get('scanned', 0)} of {attrs['count']} rows behind at least {carried} others"
+            f"loop: the last scanned={attrs.get('scanned', 0)} operands need an axis 0 of count={attrs['count']} rows, and at "
+            f"least carried={carried} operands before them; got {format_types(types[whole:])} after {whole} operands"
         )
     inputs = [*types[:whole], *(TensorType(tensor_type.shape[1:], tensor_type.dtype) for tensor_type in types[whole:])]
     _check_graph_inputs(body, "loop", [TensorType((), "int32"), *inputs])
@@ -93,13 +93,13 @@ def _infer_loop(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[
         _shape_and_dtype(tensor_type) for tensor_type in types[:carried]
     ]:
         raise ModelError(
-            f"loop: the body changes the types of carried values; got {types_text(outputs[:carried])}, expected "
-            f"{types_text(types[:carried])}"
+            f"loop: the body changes the types of carried values; got {format_types(outputs[:carried])}, expected "
+            f"{format_types(types[:carried])}"
         )
     if attrs["guarded"] and (not carried or _shape_and_dtype(types[0]) != ((), "bool")):
         raise ModelError(
             "loop: guarded=True needs a condition as its first carried value; got "
-            f"{types_text(types[: min(carried, 1)]) or 'none'}, expected bool ()"
+            f"{format_types(types[: min(carried, 1)]) or 'none'}, expected bool ()"
         )
     if attrs["count"] == UNBOUNDED and not (attrs["guarded"] and carried == len(outputs)):
         raise ModelError(
@@ -132,12 +132,12 @@ def _reference_loop(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
 
 
 def max_iterations(node: Node) -> int:
-    """Return the largest number of iterations of a control-flow node, at least one."""
+    """Return the largest number of times that a control-flow node runs a subgraph, at least one."""
     return max(_iteration_count(node.attrs), 1) if node.op == "loop" else 1
 
 
-def count_scanned(node: Node) -> int:
-    """Return the number of scanned values of a loop: the last ones, of which each iteration reads a row."""
+def scanned_operand_count(node: Node) -> int:
+    """Return the number of scanned operands of a loop: its last ones, of which each iteration reads one row."""
     scanned = node.attrs.get("scanned", 0)
     return scanned if isinstance(scanned, int) else 0
 
@@ -150,15 +150,18 @@ def _macs_loop(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types:
     return _iteration_count(attrs) * graph_macs(attrs["body"])
 
 
-def running_sum_body(shape: tuple[int, ...], guarded: bool) -> Graph:
-    """Return a loop's body for tests: it carries the sum of a fixed value, stacks it, and may stop early (``guarded``)."""
+def running_sum_loop_body(shape: tuple[int, ...], can_stop_early: bool) -> Graph:
+    """Return a loop body for tests.
+
+    It carries the running sum of a value that stays the same, and stacks the sum of every iteration. If
+    ``can_stop_early`` the loop ends once a condition fails."""
     flag, iteration, value = TensorType((), "bool"), TensorType((), "int32"), TensorType(shape, "float32")
     add = Node("add", ("sum", "x"), ("next",), {"activation": "", "rounding": Rounding.DOUBLE})
     copies = [Node("reshape", ("next",), ("row",), {"shape": shape})]
     types = {"turn": iteration, "sum": value, "x": value, "next": value, "row": value}
     inputs: tuple[str, ...] = ("turn", "sum", "x")
     outputs: tuple[str, ...] = ("next", "row")
-    if guarded:
+    if can_stop_early:
         copies.append(Node("reshape", ("stop",), ("go",), {"shape": ()}))
         types |= {"flag": flag, "stop": flag, "go": flag}
         inputs, outputs = ("turn", "flag", "sum", "x", "stop"), ("go", "next", "row")
@@ -167,9 +170,9 @@ def running_sum_body(shape: tuple[int, ...], guarded: bool) -> Graph:
 
 def _cases_loop() -> Iterable[Case]:
     value, flag = TensorType((2, 3), "float32"), TensorType((), "bool")
-    attrs: dict[str, Any] = {"body": running_sum_body((2, 3), False), "count": 4, "carried": 1, "guarded": False}
+    attrs: dict[str, Any] = {"body": running_sum_loop_body((2, 3), False), "count": 4, "carried": 1, "guarded": False}
     yield Case(attrs, (value, value), tolerance=1e-6)
-    guarded: dict[str, Any] = {"body": running_sum_body((2, 3), True), "count": 3, "carried": 2, "guarded": True}
+    guarded: dict[str, Any] = {"body": running_sum_loop_body((2, 3), True), "count": 3, "carried": 2, "guarded": True}
     yield Case(guarded, (flag, value, value, flag), tolerance=1e-6, name="guarded")
     rows = TensorType((4, 2, 3), "float32")
     yield Case({**attrs, "scanned": 1}, (value, rows), tolerance=1e-6, name="scanned")
@@ -180,9 +183,7 @@ def _cases_loop() -> Iterable[Case]:
 
 def _infer_branch(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if types[0].size != 1 or types[0].dtype != "bool":
-        raise ModelError(
-            f"branch: the condition has a wrong type; got {types[0].dtype} {types[0].shape}, expected one bool"
-        )
+        raise ModelError(f"branch: the condition must be one bool; got {types[0].dtype} of shape {types[0].shape}")
     branch_outputs = []
     for graph in (attrs["then"], attrs["otherwise"]):
         _check_graph_inputs(graph, "branch", types[1:])
@@ -191,8 +192,8 @@ def _infer_branch(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tupl
         _shape_and_dtype(tensor_type) for tensor_type in branch_outputs[1]
     ]:
         raise ModelError(
-            f"branch: both graphs must have outputs of the same types; got {types_text(branch_outputs[0])} and "
-            f"{types_text(branch_outputs[1])}"
+            f"branch: both graphs must have outputs of the same types; got {format_types(branch_outputs[0])} and "
+            f"{format_types(branch_outputs[1])}"
         )
     return tuple(TensorType(tensor_type.shape, tensor_type.dtype) for tensor_type in branch_outputs[0])
 
@@ -206,13 +207,13 @@ def _macs_branch(attrs: Mapping[str, Any], types: Sequence[TensorType], out_type
     return max(graph_macs(attrs["then"]), graph_macs(attrs["otherwise"]))
 
 
-def one_operator_graph(op: str, tensor_type: TensorType) -> Graph:
+def one_operator_graph(op_name: str, tensor_type: TensorType) -> Graph:
     """Return a graph for tests of ``branch``: one operator applied to one value."""
     return Graph(
-        op,
+        op_name,
         ("x",),
         ("y",),
-        (Node(op, ("x",), ("y",), {"rounding": Rounding.DOUBLE}),),
+        (Node(op_name, ("x",), ("y",), {"rounding": Rounding.DOUBLE}),),
         {"x": tensor_type, "y": tensor_type},
     )
 

@@ -16,7 +16,7 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.attributes import names, subgraph
-from microc.ops.control import evaluate_graph, graph_macs, one_operator_graph, types_text
+from microc.ops.control import evaluate_graph, format_types, graph_macs, one_operator_graph
 from microc.ops.registry import Case, OpDef
 
 EXTERNAL = "external"
@@ -27,8 +27,8 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     inside = [body.types[name] for name in body.inputs]
     if [(t.shape, t.dtype) for t in inside] != [(t.shape, t.dtype) for t in types] or body.state:
         raise ModelError(
-            f"external: graph {body.name} has inputs of other types than the operands; got {types_text(inside)}, "
-            f"expected {types_text(types)}" + (" and no state" if body.state else "")
+            f"external: graph {body.name} has inputs of other types than the operands; got {format_types(inside)}, "
+            f"expected {format_types(types)}" + (" and no state" if body.state else "")
         )
     return tuple(TensorType(body.types[name].shape, body.types[name].dtype) for name in body.outputs)
 

@@ -18,10 +18,9 @@ from microc.ops.attributes import Ties
 
 
 def expand_composed(graph: Graph) -> Graph:
-    """Expand all composed operators; return the graph itself if there are none.
+    """Replace all composed operators by the operators that define them; return ``graph`` itself if there are none.
 
-    Raise UnsupportedError for one that cannot be expanded.
-    """
+    Raise UnsupportedError for one that cannot be expanded."""
     if all(registry.get(node.op).expand is None for node in graph.nodes):
         return graph
     nodes, types, consts = [], dict(graph.types), dict(graph.consts)
@@ -48,11 +47,10 @@ def expand_composed(graph: Graph) -> Graph:
 # are exact: a number at a tie is half an integer times a float32 scale, 24 + 17 bits at most.
 
 
-def reference_apply(graph: Graph) -> interp.Apply:
-    """Return the function that applies nodes of ``graph``, for :func:`microc.graph.interp.run`.
+def reference_node_function(graph: Graph) -> interp.Apply:
+    """Return the function that applies nodes of ``graph`` in numpy, for :func:`microc.graph.interp.run`.
 
-    It raises UnsupportedError for a node that the compiler rejects, too.
-    """
+    It raises UnsupportedError also for a node that the compiler would refuse."""
 
     exact_values, wide = _values_kept_in_float64(graph), dict[str, Array]()
 
@@ -73,7 +71,7 @@ def reference_apply(graph: Graph) -> interp.Apply:
         inner = replace(graph, types={**graph.types, **types}, consts={**graph.consts, **consts})
         inputs = dict(zip((name for name in node.inputs if name), arrays, strict=True))
         part = Graph(graph.name, tuple(inputs), node.outputs, tuple(nodes), inner.types, consts)
-        values = interp.run(part, inputs, reference_apply(inner))
+        values = interp.run(part, inputs, reference_node_function(inner))
         return [values[name] if name else arrays[0] for name in node.outputs]
 
     return apply
@@ -112,25 +110,25 @@ def _values_kept_in_float64(graph: Graph) -> frozenset[str]:
     return frozenset(exact)
 
 
-def _dequantised_chain(graph: Graph, writers: Mapping[str, Node], name: str) -> list[Node] | None:
-    """Return the nodes that compute the float operand ``name`` from 8-bit integers, else None.
+def _dequantised_chain(graph: Graph, writers: Mapping[str, Node], operand_name: str) -> list[Node] | None:
+    """Return the nodes that compute the float operand ``operand_name`` from 8-bit integers; None if it is no such value.
 
-    For a constant of equal numbers these are only the nodes that move it, if any."""
+    For a constant whose numbers are all equal these are only the nodes that move its elements, if any."""
     chain: list[Node] = []
-    while name in writers and writers[name].op in _MOVES:
-        chain.append(writers[name])
-        name = writers[name].inputs[0]
-    if name in graph.consts:
-        data = graph.consts[name]
+    while operand_name in writers and writers[operand_name].op in _MOVES:
+        chain.append(writers[operand_name])
+        operand_name = writers[operand_name].inputs[0]
+    if operand_name in graph.consts:
+        data = graph.consts[operand_name]
         return chain if data.size and (data == data.flat[0]).all() else None
-    node = writers.get(name)
+    node = writers.get(operand_name)
     if node is None or node.op != "dequantize" or not _has_one_scale(node):
         return None
     return [*chain, node] if dtypes.nbytes(graph.types[node.inputs[0]].dtype) == 1 else None
 
 
 def _has_one_scale(node: Node) -> bool:
-    """Test for a single scale instead of one per channel."""
+    """Test whether a node has a single scale instead of one per channel."""
     return node.attr("axis") is None and len(node.attr("scale")) == 1
 
 
@@ -154,8 +152,8 @@ def _quantise_half_to_even(node: Node, x: Array) -> Array:
 def evaluate(
     graph: Graph, inputs: Mapping[str, Array], state: Mapping[str, Array] | None = None
 ) -> tuple[list[Array], dict[str, Array]]:
-    """Evaluate a graph; return its outputs and its new state.
+    """Evaluate a graph in numpy; return its outputs and its new state.
 
-    ``state``: the state before (default: the initial one)."""
-    values = interp.run(graph, inputs, reference_apply(graph), state)
+    ``state``: the state before the run (default: the graph's initial state)."""
+    values = interp.run(graph, inputs, reference_node_function(graph), state)
     return [values[name] for name in graph.outputs], {name: values[value] for name, value in graph.updates.items()}

@@ -15,7 +15,7 @@ from microc.base.dtypes import Array
 from microc.base.immutable import Registry, frozen
 from microc.errors import InternalError, ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
-from microc.ops.attributes import Attributes, attribute_error_message, defaults_of
+from microc.ops.attributes import Attributes, attribute_error_message, default_attributes
 from microc.ops.constants import Application, Constants, Sound
 from microc.ops.constants import constant_error_message as fault_of_constants
 from microc.tir.ir import Expr
@@ -47,19 +47,21 @@ class Window:
     pad_value: int | float | None = 0
 
     def reach(self, axis: int) -> int:
-        """Return the extent of a window, dilation included, along height (0) or width (1)."""
+        """Return the extent of a window with its dilation, along height (axis 0) or width (axis 1)."""
         return (self.kernel[axis] - 1) * self.dilation[axis] + 1
 
 
-def keep_axes(rank: int, changed: Collection[int], keepdims: bool = True) -> Places:
-    """Map all axes but ``changed`` (negative ones count from the end) to themselves; without ``keepdims`` these are dropped."""
-    lost = {axis % rank for axis in changed}
+def keep_axes(rank: int, changed_axes: Collection[int], keepdims: bool = True) -> Places:
+    """Map each axis of ``rank`` to itself, except ``changed_axes`` (negative ones count from the end).
+
+    Without ``keepdims`` the result lacks the changed axes."""
+    lost = {axis % rank for axis in changed_axes}
     left = [axis for axis in range(rank) if keepdims or axis not in lost]
     return tuple(None if axis in lost else left.index(axis) for axis in range(rank))
 
 
 def map_along_axis(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
-    """Map the axes of an operator along the attribute ``axis`` (default: the last) that keeps the number of axes."""
+    """Map the axes of an operator that works along its attribute ``axis`` (default: the last) and keeps the rank."""
     return (keep_axes(len(types[0].shape), (attrs.get("axis", -1),)),)
 
 
@@ -74,44 +76,54 @@ def map_batch_axis(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> Axi
 
 
 def map_padding(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
-    """Map the axes of an operator that adds elements to some axes; those with ``padding`` are not mapped."""
+    """Map the axes of an operator that adds elements; axes to which the attribute ``padding`` adds some are not mapped."""
     return (tuple(None if any(pair) else axis for axis, pair in enumerate(attrs["padding"])),)
 
 
-def map_broadcast(tensor_type: TensorType, shape: Sequence[int], rank: int) -> Places:
-    """Map an operand's axes to those of a result of ``rank`` axes, as numpy broadcasts.
+def map_broadcast(operand_type: TensorType, result_extents: Sequence[int], result_rank: int) -> Places:
+    """Map an operand's axes to those of a result of ``result_rank`` axes, as numpy broadcasts.
 
-    ``shape``: extents of the result's last axes."""
-    first = rank - len(tensor_type.shape)
-    pairs = zip(tensor_type.shape, shape[len(shape) - len(tensor_type.shape) :], strict=True)
+    ``result_extents``: extents of the result's last axes."""
+    first = result_rank - len(operand_type.shape)
+    pairs = zip(operand_type.shape, result_extents[len(result_extents) - len(operand_type.shape) :], strict=True)
     return tuple(
         first + axis if extent == result_extent else None for axis, (extent, result_extent) in enumerate(pairs)
     )
 
 
-def map_elementwise(attrs: Mapping[str, Any], types: Sequence[TensorType | None], whole: Collection[int]) -> AxisMap:
-    """Map the axes of an elementwise operator; the attribute ``axis`` is the one along which its parameters vary."""
-    shapes = [tensor_type.shape for k, tensor_type in enumerate(types) if tensor_type is not None and k not in whole]
+def map_elementwise(
+    attrs: Mapping[str, Any], types: Sequence[TensorType | None], whole_positions: Collection[int]
+) -> AxisMap:
+    """Map the axes of an elementwise operator; along the attribute ``axis``, if any, its parameters vary.
+
+    ``whole_positions``: operands that are read as whole tensors, whose axes are not mapped."""
+    shapes = [
+        tensor_type.shape for k, tensor_type in enumerate(types) if tensor_type is not None and k not in whole_positions
+    ]
     rank = max(map(len, shapes), default=0)
     aligned = [(1,) * (rank - len(shape)) + shape for shape in shapes]
     result = [max(extents, key=lambda extent: extent != 1) for extents in zip(*aligned, strict=True)]
     varies = attrs.get("axis")
     places = [
-        None if tensor_type is None or k in whole else map_broadcast(tensor_type, result, rank)
+        None if tensor_type is None or k in whole_positions else map_broadcast(tensor_type, result, rank)
         for k, tensor_type in enumerate(types)
     ]
     return tuple(p and tuple(None if place == varies else place for place in p) for p in places)
 
 
-def axis_after_reshape(before: Sequence[int], after: Sequence[int], axis: int) -> int | None:
-    """Return the axis of shape ``after`` to which a reshape maps ``axis`` of ``before``; None if it is merged or split."""
-    inner, behind, result_axis = prod(before[axis + 1 :]), 1, None
-    for place in range(len(after) - 1, -1, -1):
-        if behind == inner and after[place] == before[axis] and (result_axis is None or before[axis] == 1):
+def axis_after_reshape(old_shape: Sequence[int], new_shape: Sequence[int], old_axis: int) -> int | None:
+    """Return the axis of ``new_shape`` to which a reshape maps ``old_axis`` of ``old_shape``; None if merged or split."""
+    inner, behind, result_axis = prod(old_shape[old_axis + 1 :]), 1, None
+    for place in range(len(new_shape) - 1, -1, -1):
+        if (
+            behind == inner
+            and new_shape[place] == old_shape[old_axis]
+            and (result_axis is None or old_shape[old_axis] == 1)
+        ):
             result_axis = place
-            if before[axis] != 1 or place == axis:
+            if old_shape[old_axis] != 1 or place == old_axis:
                 break
-        behind *= after[place]
+        behind *= new_shape[place]
     return result_axis
 
 
@@ -123,9 +135,10 @@ WORD = 4
 
 @frozen
 class Multiples:
-    """Multiples to which a core pads products (:func:`microc.schedule.rules.rule.product_multiples`); by default none.
+    """Multiples to which a core's products are padded (:func:`microc.schedule.rules.rule.product_multiples`); none by
+    default.
 
-    - ``factors``: pairs of dtypes of which one instruction sums the products of :data:`WORD` neighbours.
+    - ``factors``: pairs of dtypes for which one instruction sums the products of :data:`WORD` neighbours.
     - ``partly``: True if matrices are multiplied in place even if their rows end within a word.
     - ``columns``: numbers of columns in a vector, the largest first."""
 
@@ -139,15 +152,16 @@ class Multiples:
         ``factors``: the dtypes of both factors."""
         return -(-depth // WORD) * WORD if factors in self.factors else depth
 
-    def units(self, units: int) -> int:
-        """Return ``units``, padded to whole vectors if these are fewer than the vectors of a width that divides ``units``.
+    def units(self, unit_count: int) -> int:
+        """Return ``unit_count``, padded to whole vectors.
 
-        Their width is the smallest that holds all units, else the largest."""
+        The width of the vectors is the smallest that holds all units, else the largest; it is not padded if a narrower
+        width that divides ``unit_count`` needs no more vectors."""
         if not self.columns:
-            return units
-        wide = next((n for n in reversed(self.columns) if n >= units), self.columns[0])
-        even = next((n for n in self.columns if units % n == 0), 1)
-        return -(-units // wide) * wide if -(-units // wide) < units // even else units
+            return unit_count
+        wide = next((n for n in reversed(self.columns) if n >= unit_count), self.columns[0])
+        even = next((n for n in self.columns if unit_count % n == 0), 1)
+        return -(-unit_count // wide) * wide if -(-unit_count // wide) < unit_count // even else unit_count
 
 
 ONES = Multiples()
@@ -196,7 +210,7 @@ class OpCall:
 
     @property
     def weighted(self) -> tuple[Operand, Operand, Operand | None]:
-        """Data, weights and optional bias of a layer."""
+        """Data, weights and bias of a layer; the bias is None if it has none."""
         data, weight, bias = (*self.operands, None)[:3]
         assert data is not None and weight is not None
         return data, weight, bias
@@ -315,7 +329,7 @@ class OpDef:
     @cached_property
     def defaults(self) -> Mapping[str, Attr]:
         """Defaults of the attributes that may be left out."""
-        return MappingProxyType(defaults_of(self.attrs))
+        return MappingProxyType(default_attributes(self.attrs))
 
     @property
     def composed(self) -> bool:
@@ -400,7 +414,7 @@ def registry() -> Registry[OpDef]:
 
 
 def get(name: str) -> OpDef:
-    """Return the operator called ``name``; an unknown one is an internal error (frontends reject it earlier)."""
+    """Return the operator called ``name``; an unknown name is an internal error (frontends reject it earlier)."""
     try:
         return registry()[name]
     except KeyError:
@@ -420,9 +434,10 @@ def infer(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tup
 
 
 def node_constant_error_message(node: Node, graph: Graph, producers: Mapping[str, Node]) -> str:
-    """Return a message if constants of a node that become indices, shifts and the like are invalid, else an empty string.
+    """Return why a node's constants that become indices, shifts and the like are invalid, or an empty string.
 
-    ``producers``: the nodes that compute the graph's values. Bounds of attributes are checked by :func:`infer`."""
+    ``producers``: the nodes that compute the graph's values, by value. Bounds of attributes are checked by
+    :func:`infer`."""
     definition = get(node.op)
     if not (definition.constants or definition.sound):
         return ""
@@ -431,7 +446,7 @@ def node_constant_error_message(node: Node, graph: Graph, producers: Mapping[str
 
 
 def bounded_operands(node: Node, graph: Graph) -> list[str]:
-    """Return the names of a node's operands whose numbers declarations bound; of an elementwise node all operands."""
+    """Return the names of a node's operands whose numbers are declared to be bounded; of an elementwise node all."""
     names = [name for name in node.inputs if name]
     if get(node.op).elementwise:
         return names

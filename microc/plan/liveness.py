@@ -82,7 +82,7 @@ def safe_distances(first_write: Array, last_touch: Array) -> tuple[range, ...]:
     if _has_uniform_rows(new) and _has_uniform_rows(old):
         # One byte of each grain is enough, and a quarter of the work.
         new, old = new[:, :1], old[:, :1]
-    low, high = _safe_ends(new, old)
+    low, high = _safe_distance_ends(new, old)
     safe = np.ones(len(old) + len(new) - 1, bool)  # distance d has index d + len(new) - 1
     zero = len(new) - 1
     safe[max(low + 1 + zero, 0) : max(high + zero, 0)] = False
@@ -104,9 +104,9 @@ def distances_without(conflicts: Iterable[Conflict], under: int, over: int) -> t
     return tuple(_split_into_ranges(distances[safe]))
 
 
-def _pad_to_rows(times: Array, neutral: int, width: int) -> Array:
-    """Reshape times to rows of ``width``, the last one padded with ``neutral``."""
-    return np.concatenate([times, np.full(-len(times) % width, neutral, np.int64)]).reshape(-1, width)
+def _pad_to_rows(times: Array, padding_value: int, width: int) -> Array:
+    """Reshape times to rows of ``width``; the last row is padded with ``padding_value``."""
+    return np.concatenate([times, np.full(-len(times) % width, padding_value, np.int64)]).reshape(-1, width)
 
 
 def _has_uniform_rows(rows: Array) -> bool:
@@ -114,7 +114,7 @@ def _has_uniform_rows(rows: Array) -> bool:
     return bool((rows[:, 1:] == rows[:, :1]).all())
 
 
-def _safe_ends(new: Array, old: Array) -> tuple[int, int]:
+def _safe_distance_ends(new: Array, old: Array) -> tuple[int, int]:
     """Return (low, high) in grains: every distance up to ``low`` and every one from ``high`` on is safe."""
     # Distances from above are distances from below of the reversed blocks.
     low = min(_safe_prefix_end(new[:, k], old[:, k]) for k in range(new.shape[1]))
@@ -135,12 +135,12 @@ def _safe_prefix_end(new: Array, old: Array) -> int:
     return int((reached - np.arange(len(new)))[bound].min()) - 1 if bound.any() else len(old) - 1
 
 
-def _single_safe_distances(new: Array, old: Array, between: range) -> list[int]:
-    """Return safe distances among those in ``between``, where not all are safe.
+def _single_safe_distances(new: Array, old: Array, candidates: range) -> list[int]:
+    """Return the safe distances among ``candidates``, some of which are unsafe.
 
     Most are refuted by the grain touched last of all, the one written first, and samples. The rest often follows from a
     period (a kernel that goes channel by channel); if not, the nearest ones are compared in full."""
-    left = np.arange(between.start, between.stop)
+    left = np.arange(candidates.start, candidates.stop)
     latest, earliest = int(old.max(axis=1).argmax()), int(new.min(axis=1).argmin())
     left = left[_is_below_limits(-new[::-1], left + (len(new) - 1 - latest), -old[latest])]
     ends = np.arange(min(_SAMPLES, len(new)))
@@ -149,7 +149,7 @@ def _single_safe_distances(new: Array, old: Array, between: range) -> list[int]:
         if not len(left):
             return []
         left = left[_is_below_limits(old, left + x, new[x])]
-    periodic = _safe_by_period(new, old, left)
+    periodic = _periodic_safe_distances(new, old, left)
     rest, level = np.setdiff1d(left, periodic, assume_unique=True), len(old) - len(new)
     # Nearest to 0 or to aligned ends: there the blocks share most.
     nearest = rest[np.lexsort((rest, np.minimum(abs(rest), abs(rest - level))))][:_TRIES]
@@ -173,12 +173,11 @@ def _safe(new: Array, old: Array, d: int) -> bool:
     return bool((done[::_STRIDE] < made[::_STRIDE]).all() and (done < made).all())
 
 
-def _safe_by_period(new: Array, old: Array, distances: Array) -> Array:
-    """Return the distances that are safe by a period, out of rising ones (``distances``).
+def _periodic_safe_distances(new: Array, old: Array, distances: Array) -> Array:
+    """Return those of some rising distances whose safety follows from a period.
 
     All distances of one residue are safe if every class of old grains, modulo the period, is done before the class of
-    new grains at that distance is first written.
-    """
+    new grains at that distance is first written."""
     steps = np.diff(distances)
     if not len(steps):
         return distances[:0]
@@ -267,10 +266,11 @@ class Overlaps:
         return tuple((k, offset) for k, owner, offset in arguments if owner == base)
 
     def _safe(self, kernel: Kernel, call: Call, old: str, new: str) -> tuple[range, ...]:
-        """Return the safe distances between two values of a call: by its access times, or at all sizes if they are
-        dynamic."""
+        """Return the safe distances between two values of a call, by its access times.
+
+        If sizes are dynamic, the distances that are safe at all sizes."""
         if kernel.func.scalars:
-            return self._always_safe(kernel, call, old, new)
+            return self._safe_distances_at_all_sizes(kernel, call, old, new)
         if kernel.name not in self._clocks:
             self._clocks[kernel.name] = {
                 buffer.name: times for buffer, times in access_times(expand_memory_calls(kernel.func)).items()
@@ -280,7 +280,7 @@ class Overlaps:
             return ()
         return safe_distances(starting.times.first_write, dying.times.last_touch)
 
-    def _always_safe(self, kernel: Kernel, call: Call, old: str, new: str) -> tuple[range, ...]:
+    def _safe_distances_at_all_sizes(self, kernel: Kernel, call: Call, old: str, new: str) -> tuple[range, ...]:
         """Return the distances that are safe at all sizes."""
         if kernel.name not in self._proofs:
             self._proofs[kernel.name] = Precedence(
@@ -364,7 +364,7 @@ def _dying_and_starting(module: Module, call: Call, alive: Lifetimes, time: int)
 
 
 def _may_alias(a: str, b: str) -> bool:
-    """Test whether C allows accesses of these dtypes to the same memory."""
+    """Test whether C allows accesses to the same memory with these two dtypes (strict aliasing)."""
     return a == b or bool({a, b} & {"int8", "uint8"})
 
 
@@ -442,7 +442,7 @@ def conflicting_bytes(wanted: Demand) -> dict[Unit, int]:
     return dict(zip(wanted.units, found.tolist(), strict=True))
 
 
-def conflicts(wanted: Demand) -> int:
+def count_conflicts(wanted: Demand) -> int:
     """Count the pairs of units that some call needs both of."""
     return int(_sum_over_conflicts(wanted, np.ones(len(wanted.units), np.int64)).sum()) // 2
 
@@ -476,25 +476,24 @@ def demand_of_module(module: Module, overlaps: Overlaps, *, io_in_arena: bool) -
     return make_demand(units, find_safe_offsets(module, overlaps, alive))
 
 
-def lower_bound(wanted: Demand) -> int:
+def placement_lower_bound(wanted: Demand) -> int:
     """Return a lower bound of the bytes of any placement: the largest need of one call."""
     return max(least_bytes_by_call(wanted, max((unit.last for unit in wanted.units), default=BEFORE) + 1), default=0)
 
 
-def least_bytes_by_call(wanted: Demand, count: int) -> list[int]:
-    """Return the least bytes needed before the first call, and by each of the first ``count`` calls.
+def least_bytes_by_call(wanted: Demand, call_count: int) -> list[int]:
+    """Return the least bytes needed before the first call, and by each of the first ``call_count`` calls.
 
     Values alive together take the sum of their sizes, less the most that pairs of them may share. A byte shared by
-    three values counts in three pairs although it saves two bytes, so this is a lower bound.
-    """
+    three values counts in three pairs although it saves two bytes, so this is a lower bound."""
 
     def alive(sizes: Iterable[tuple[int, int, int]]) -> Array:
         """Return the sum of the sizes alive at each time; items are (first time, last time, size), both times included."""
-        steps = np.zeros(count + 3, np.int64)
+        steps = np.zeros(call_count + 3, np.int64)
         for first, last, size in sizes:
-            steps[min(first, count) - BEFORE] += size
-            steps[min(last, count) + 1 - BEFORE] -= size
-        return np.asarray(np.cumsum(steps[: count + 1]))
+            steps[min(first, call_count) - BEFORE] += size
+            steps[min(last, call_count) + 1 - BEFORE] -= size
+        return np.asarray(np.cumsum(steps[: call_count + 1]))
 
     units = wanted.units
     pairs = ((a, b, room) for a, near in wanted.rooms.items() for b, room in near.items() if a.name < b.name)

@@ -17,7 +17,7 @@ from math import inf
 from microc.base.immutable import frozen
 from microc.base.knapsack import LayerOption, pareto_front
 from microc.module import Arena, Call, HotCode, Kernel, Module, Plan
-from microc.plan.liveness import BEFORE, Demand, Unit, lower_bound, placement_size
+from microc.plan.liveness import BEFORE, Demand, Unit, placement_lower_bound, placement_size
 from microc.plan.placement import (
     EXACT_LIMIT,
     FULL_PLACEMENTS,
@@ -121,31 +121,34 @@ class ConstantCopy:
     flash: float
 
 
-def find_resident_copies(module: Module, memories: Sequence[Memory], flash: float) -> list[ConstantCopy]:
-    """Return the resident copies of constants that are faster than the flash. ``flash``: cycles that a byte waits there."""
+def find_resident_copies(module: Module, memories: Sequence[Memory], flash_wait: float) -> list[ConstantCopy]:
+    """Return the copies of constants in RAM, made at reset, that are read faster than the flash.
+
+    ``flash_wait``: cycles that the core waits for a byte of flash."""
     end = len(module.calls)
     copies = []
     for name, uses in _constant_uses(module).items():
         value = module.values[name]
         unit = Unit(name, value.nbytes, value.align, BEFORE, end)
         waits = tuple(sum(m.waits(moved, value.nbytes) for _, moved in uses) if m.weights else inf for m in memories)
-        copies.append(ConstantCopy(unit, BEFORE, waits, flash * sum(moved.bytes_read for _, moved in uses)))
+        copies.append(ConstantCopy(unit, BEFORE, waits, flash_wait * sum(moved.bytes_read for _, moved in uses)))
     return [each for each in copies if min(each.waits) < each.flash]
 
 
-def find_copies_ahead(module: Module, memories: Sequence[Memory], flash: float) -> list[ConstantCopy]:
-    """Return the copies that pay in every run, made while the call before runs, of constants that a single call reads.
-    ``flash``: cycles that a byte waits there."""
+def find_copies_ahead(module: Module, memories: Sequence[Memory], flash_wait: float) -> list[ConstantCopy]:
+    """Return the copies that pay in every run, of constants that a single call reads.
+
+    Each is made while the call before runs. ``flash_wait``: cycles that the core waits for a byte of flash."""
     copies = []
     for name, uses in _constant_uses(module).items():
         if len(uses) != 1:
             continue
         value, ((call, moved),) = module.values[name], uses
         unit = Unit(name, value.nbytes, value.align, max(call - 1, 0), call)
-        copying = (flash + COPY_CYCLES) * value.nbytes
+        copying = (flash_wait + COPY_CYCLES) * value.nbytes
         written = Traffic.of(1, value.nbytes, writes=True)
         waits = tuple(copying + m.waits(moved + written, value.nbytes) if m.weights else inf for m in memories)
-        copies.append(ConstantCopy(unit, max(call - 1, 0), waits, flash * moved.bytes_read))
+        copies.append(ConstantCopy(unit, max(call - 1, 0), waits, flash_wait * moved.bytes_read))
     return [each for each in copies if min(each.waits) < each.flash]
 
 
@@ -202,7 +205,7 @@ def fits_side_by_side(size: int, wanted: Demand) -> bool:
 
 
 def _fits_greedily(size: int, wanted: Demand) -> bool:
-    return lower_bound(wanted) <= size and any(
+    return placement_lower_bound(wanted) <= size and any(
         placement_size(planner(wanted)) <= size for planner in (greedy_by_size, greedy_by_conflicts)
     )
 
@@ -231,7 +234,7 @@ class _SplitSearch:
         return min((self.waits[unit][m] for m in self.ways[unit]), default=inf)
 
     def _gain_density(self, unit: Unit) -> float:
-        """Return the cycles that the best memory saves over the worst, per byte and call."""
+        """Return the cycles that a unit's best memory saves over its worst, per byte and call that it is alive."""
         waits = [cycles for cycles in self.waits[unit] if cycles < inf]
         return (max(waits) - min(waits)) / (max(unit.size, 1) * (unit.last - unit.first + 1))
 
@@ -250,7 +253,7 @@ class _SplitSearch:
         return self._fits[key]
 
     def _is_placeable(self, size: int, wanted: Demand, *, fully: bool) -> bool:
-        """Test whether ``size`` bytes hold all units, within the effort limits."""
+        """Test whether ``size`` bytes hold all units, as far as the effort limits allow to find out."""
         if fits_side_by_side(size, wanted):
             return True
         self._pairs += len(wanted.units) ** 2
@@ -258,7 +261,7 @@ class _SplitSearch:
             return False
         if _fits_greedily(size, wanted):
             return True
-        if not fully or lower_bound(wanted) > size:
+        if not fully or placement_lower_bound(wanted) > size:
             return False
         # All planners are slow, so only few memories get them; small ones are solved exactly and do not count.
         small = len(wanted.units) <= EXACT_LIMIT
@@ -274,11 +277,12 @@ class _SplitSearch:
             homes[unit] = home or 0
         self.best, self.cost = homes, self.total(homes) if fitting else inf
 
-    def _first_fitting_memory(self, unit: Unit, homes: Homes, *, but: int = -1) -> int | None:
-        """Return the memory with the least waits that still holds a unit, other than ``but``; None if there is none."""
+    def _first_fitting_memory(self, unit: Unit, homes: Homes, *, excluded_memory: int = -1) -> int | None:
+        """Return the memory with the least waits that still holds a unit, other than ``excluded_memory``; None if there is
+        none."""
         for memory in self.ways[unit]:
             inside = [other for other, home in homes.items() if home == memory]
-            if memory != but and self.fits(memory, [*inside, unit], fully=False):
+            if memory != excluded_memory and self.fits(memory, [*inside, unit], fully=False):
                 return memory
         return None
 
@@ -343,7 +347,7 @@ class _SplitSearch:
                 if next(steps) >= SPLIT_EFFORT:
                     return
                 parts[memory].append(unit)
-                if lower_bound(restrict_demand(self.wanted, parts[memory])) <= self.memories[memory].size:
+                if placement_lower_bound(restrict_demand(self.wanted, parts[memory])) <= self.memories[memory].size:
                     homes[unit] = memory
                     search(number + 1, cost + self.waits[unit][memory])
                     del homes[unit]
@@ -361,15 +365,16 @@ FLASH = Memory("flash", 1 << 40)
 MemoryWaits = dict[Unit, tuple[float, ...]]
 
 
-def plan_in_memories(module: Module, wanted: Demand, memories: Sequence[Memory], flash: float) -> Plan:
+def plan_in_memories(module: Module, wanted: Demand, memories: Sequence[Memory], flash_wait: float) -> Plan:
     """Plan an arena for each memory, one behind the other in the plan's offsets; empty if the memory holds nothing.
 
-    ``flash``: cycles that a byte of constants waits in flash. Either resident weights are assigned together with
+    ``flash_wait``: cycles that a byte of constants waits in flash. Either resident weights are assigned together with
     tensors and the others are copied ahead into what is left, or vice versa, whichever waits less.
     """
     waits = _tensor_waits(module, wanted, memories)
     resident_copies, ahead_copies = (
-        _most_gainful_copies(copies(module, memories, flash)) for copies in (find_resident_copies, find_copies_ahead)
+        _most_gainful_copies(copies(module, memories, flash_wait))
+        for copies in (find_resident_copies, find_copies_ahead)
     )
     if not resident_copies and not ahead_copies:
         return _make_plan(module, wanted, assign_memories(wanted, waits, memories), {}, waits, memories)
@@ -421,13 +426,13 @@ def _split_with_copies(
 def _add_copies(
     wanted: Demand,
     homes: Homes,
-    copied: Mapping[str, ConstantCopy],
+    copies: Mapping[str, ConstantCopy],
     candidates: Sequence[ConstantCopy],
     memories: Sequence[Memory],
 ) -> tuple[Homes, dict[str, ConstantCopy]]:
     """Add copies of constants (``candidates``) to what an assignment leaves free, those with the largest gain per byte and
     call first."""
-    homes, copied = dict(homes), dict(copied)
+    homes, copies = dict(homes), dict(copies)
     rooms = {**wanted.rooms, **{unit: {} for unit in homes if unit not in wanted.rooms}}
     last_call = max((unit.last for unit in homes), default=0)
 
@@ -437,7 +442,7 @@ def _add_copies(
         )
 
     for copy in sorted(candidates, key=lambda copy: (-gain_density(copy), copy.unit.name)):
-        if copy.unit.name in copied:
+        if copy.unit.name in copies:
             continue
         rooms[copy.unit] = {}
         for number in sorted(range(len(memories)), key=lambda n: (copy.waits[n], n)):
@@ -446,9 +451,9 @@ def _add_copies(
             if copy.waits[number] < copy.flash and fits(
                 memories[number].size, restrict_demand(Demand(units, rooms), units)
             ):
-                homes[copy.unit], copied[copy.unit.name] = number, copy
+                homes[copy.unit], copies[copy.unit.name] = number, copy
                 break
-    return homes, copied
+    return homes, copies
 
 
 def _tensor_waits(module: Module, wanted: Demand, memories: Sequence[Memory]) -> MemoryWaits:
@@ -492,7 +497,7 @@ def _make_plan(
         count, cycles = sum(accesses[unit.name] for unit in own), sum(waits[unit][number] for unit in own)
         arenas.append(Arena(memory.name, start, size, memory.size, round(count), round(cycles)))
         planners += [name] if own else []
-        bound += lower_bound(inside)
+        bound += placement_lower_bound(inside)
         start += -(-size // ARENA_SPACING) * ARENA_SPACING
     return Plan(
         offsets=dict(sorted(offsets.items())),
@@ -504,18 +509,18 @@ def _make_plan(
     )
 
 
-def add_operand_waits(module: Module, memories: Sequence[Memory], flash: float) -> Module:
+def add_operand_waits(module: Module, memories: Sequence[Memory], flash_wait: float) -> Module:
     """Add the waits for operands to the cycles of a planned module's calls."""
     assert module.plan is not None
     runs = any(map(_is_copied_per_run, module.plan.copies.values()))
-    ahead_copies = {each.unit.name: each for each in find_copies_ahead(module, memories, flash)} if runs else {}
+    ahead_copies = {each.unit.name: each for each in find_copies_ahead(module, memories, flash_wait)} if runs else {}
     return replace(
-        module, calls=tuple(_with_waits(module, call, memories, flash, ahead_copies) for call in module.calls)
+        module, calls=tuple(_with_waits(module, call, memories, flash_wait, ahead_copies) for call in module.calls)
     )
 
 
 def _with_waits(
-    module: Module, call: Call, memories: Sequence[Memory], flash: float, ahead_copies: Mapping[str, ConstantCopy]
+    module: Module, call: Call, memories: Sequence[Memory], flash_wait: float, ahead_copies: Mapping[str, ConstantCopy]
 ) -> Call:
     """Return a call with its waits; ``ahead_copies``: constants that may be copied in every run."""
     plan, cycles = module.plan, 0.0
@@ -528,7 +533,7 @@ def _with_waits(
             copied = ahead_copies.get(base) if _is_copied_per_run(plan.copies.get(base, -1)) else None
             cycles += copied.waits[number] if copied else memories[number].waits(moved, nbytes)
         elif module.values[base].storage == "const":
-            cycles += flash * moved.bytes_read
+            cycles += flash_wait * moved.bytes_read
     return replace(call, waits=round(cycles), cycles=call.cycles - call.waits + round(cycles))
 
 

@@ -25,8 +25,8 @@ from microc.plan.liveness import (
     SafeOffsets,
     Unit,
     conflicting_bytes,
-    conflicts,
-    lower_bound,
+    count_conflicts,
+    placement_lower_bound,
     placement_size,
 )
 
@@ -120,12 +120,11 @@ MAX_LOWERED_CHAINS = 1 << 8
 """Chains that it lowers to know their scratch."""
 
 
-def affordable_repeats(wanted: Demand, effort: int, most: int) -> int:
-    """Return how often, up to ``most`` times, all units can be compared with their neighbours within ``effort``
-    comparisons.
+def affordable_repeats(wanted: Demand, max_comparisons: int, max_repeats: int) -> int:
+    """Return how often all units can be compared with their neighbours within ``max_comparisons``.
 
-    A unit counts as its own neighbour."""
-    return min(most, effort // max(conflicts(wanted) + len(wanted.units), 1))
+    At most ``max_repeats``. A unit counts as its own neighbour."""
+    return min(max_repeats, max_comparisons // max(count_conflicts(wanted) + len(wanted.units), 1))
 
 
 # ---- Beam search: units are placed one by one next to those that they may overlap, in many partial placements at once.
@@ -183,7 +182,7 @@ def beam_search(wanted: Demand) -> Placement | None:
         sorted(wanted.units, key=lambda u: (-u.last, -u.size, u.name)),
         sorted(wanted.units, key=lambda u: (time_from_start(u), -u.size, u.name)),
     )
-    bound, best = lower_bound(wanted), None
+    bound, best = placement_lower_bound(wanted), None
     for order in orders:
         placement = place_in_order(wanted, order, width)
         if placement is not None and placement_size(placement) < wanted.limit:
@@ -194,7 +193,7 @@ def beam_search(wanted: Demand) -> Placement | None:
     return best
 
 
-def place_in_order(wanted: Demand, order: Sequence[Unit], width: int = WIDTH) -> Placement | None:
+def place_in_order(wanted: Demand, order: Sequence[Unit], beam_width: int = WIDTH) -> Placement | None:
     """Place units in this order by beam search; the order should bring units that conflict close together.
 
     None if all placements reach the limit. The size in use never shrinks, so a partial placement that reaches the limit
@@ -216,14 +215,14 @@ def place_in_order(wanted: Demand, order: Sequence[Unit], width: int = WIDTH) ->
                 low, high = state.ends(at, unit.size)
                 if high - low < wanted.limit:
                     extensions.append((high - low, at, state))
-        states = _keep_smallest(extensions, unit, unfinished, width)
+        states = _keep_smallest(extensions, unit, unfinished, beam_width)
     return _shifted_offsets(states[0]) if states else None
 
 
 def _keep_smallest(
-    extensions: list[tuple[int, int, _PartialPlacement]], unit: Unit, unfinished: Sequence[Unit], width: int
+    extensions: list[tuple[int, int, _PartialPlacement]], unit: Unit, unfinished: Sequence[Unit], beam_width: int
 ) -> list[_PartialPlacement]:
-    """Return the ``width`` smallest different partial placements.
+    """Return the ``beam_width`` smallest different partial placements.
 
     ``extensions``: bytes in use, offset of the unit, placement before it."""
     partials: dict[tuple[int, ...], _PartialPlacement] = {}
@@ -231,7 +230,7 @@ def _keep_smallest(
         near = {**state.near, unit: at}
         new = _PartialPlacement(*state.ends(at, unit.size), {u: near[u] for u in unfinished}, unit, at, state)
         partials.setdefault(new.key, new)
-        if len(partials) == width:
+        if len(partials) == beam_width:
             break
     return list(partials.values())
 
@@ -253,10 +252,10 @@ class _Intervals:
         return (self.lows[k], self.highs[k]) if k >= 0 and offset < self.highs[k] else (offset, offset)
 
 
-def _merge_intervals(stretches: Iterable[tuple[int, int]]) -> _Intervals:
-    """Merge overlapping intervals."""
+def _merge_intervals(overlapping: Iterable[tuple[int, int]]) -> _Intervals:
+    """Merge overlapping intervals to rising ones that do not meet."""
     lows, highs = list[int](), list[int]()
-    for low, high in sorted(stretches):
+    for low, high in sorted(overlapping):
         if highs and low < highs[-1]:
             highs[-1] = max(high, highs[-1])
         else:
@@ -265,27 +264,27 @@ def _merge_intervals(stretches: Iterable[tuple[int, int]]) -> _Intervals:
     return _Intervals(lows, highs)
 
 
-def _offset_candidates(state: _PartialPlacement, unit: Unit, near: Near, forbidden: _Intervals) -> list[int]:
+def _offset_candidates(state: _PartialPlacement, unit: Unit, neighbours: Near, forbidden: _Intervals) -> list[int]:
     """Return the offsets at which a unit is tried in a partial placement.
 
     These are at both ends of the bytes in use and of forbidden intervals, and at the ends of neighbours' allowed
     distances."""
     starts = {state.low, state.high - unit.size, *forbidden.lows, *forbidden.highs}
-    for at, room, _ in near:
+    for at, room, _ in neighbours:
         starts |= {at - room.over, at + room.under, at, at + room.under - room.over}
         starts |= {at + span[k] for span in room.safe for k in (0, -1)}
-    return sorted({_nearest_offset(start, unit, near, forbidden, up) for start in starts for up in (True, False)})
+    return sorted({_nearest_offset(start, unit, neighbours, forbidden, up) for start in starts for up in (True, False)})
 
 
-def _nearest_offset(start: int, unit: Unit, near: Near, forbidden: _Intervals, up: bool) -> int:
-    """Return the nearest allowed offset at or above (or below) ``start``."""
+def _nearest_offset(start: int, unit: Unit, neighbours: Near, forbidden: _Intervals, upwards: bool) -> int:
+    """Return the nearest allowed offset at or above (``upwards``) or at or below ``start``."""
     offset, previous = start - start % unit.align, None
     while offset != previous:
         previous = offset
-        offset = forbidden.around(offset)[up]
-        offset += -offset % unit.align if up else -(offset % unit.align)
-        for at, room, reverse_room in near:
-            if up:
+        offset = forbidden.around(offset)[upwards]
+        offset += -offset % unit.align if upwards else -(offset % unit.align)
+        for at, room, reverse_room in neighbours:
+            if upwards:
                 offset = at + room.next(offset - at)
                 offset += -offset % unit.align
             else:
@@ -321,18 +320,22 @@ def first_fit(
     order: Sequence[Unit],
     limit: float = inf,
     before: Mapping[Unit, int] = MappingProxyType({}),
-    near: Mapping[Unit, Sequence[Unit]] | None = None,
+    conflicting_units: Mapping[Unit, Sequence[Unit]] | None = None,
 ) -> Placement:
     """Place units one by one at the lowest offset that all earlier units allow, up to the first that exceeds ``limit``.
 
-    ``before``: offsets of the first units of the order, which are not placed again. ``near``: by unit, those that it
+    ``before``: offsets of the first units of the order, which are not placed again. ``conflicting_units``: by unit, those that it
     conflicts with, if known.
     """
     if len(order) > INDEX_MIN_UNITS:
         return _first_fit_by_index(wanted, order, limit, before)
     placed = dict(before)
     for unit in order[len(before) :]:
-        beside = placed if near is None else {other: placed[other] for other in near[unit] if other in placed}
+        beside = (
+            placed
+            if conflicting_units is None
+            else {other: placed[other] for other in conflicting_units[unit] if other in placed}
+        )
         placed[unit] = lowest_gap(wanted, unit, beside)
         if placed[unit] + unit.size > limit:
             break
@@ -390,7 +393,7 @@ def hill_climbing(wanted: Demand) -> Placement:
     does not grow. Deterministic."""
     best = min((greedy_by_size(wanted), greedy_by_conflicts(wanted)), key=placement_size)
     order = list(best)
-    bound, dice = lower_bound(wanted), random.Random(0)
+    bound, dice = placement_lower_bound(wanted), random.Random(0)
     steps = affordable_repeats(wanted, CLIMB_EFFORT, HILL_CLIMBING_STEPS) if len(order) > 1 else 0
     near = {unit: [other for other in order if other.conflicts(unit)] for unit in order} if steps else None
     for _ in range(steps):
@@ -417,7 +420,7 @@ def exact(wanted: Demand) -> Placement:
     offset, and let every unit sink as first fit does; none gets higher. Beyond :data:`EXACT_EFFORT` gaps the best so far is
     returned.
     """
-    bound = lower_bound(wanted)
+    bound = placement_lower_bound(wanted)
     best = min((greedy_by_size(wanted), greedy_by_conflicts(wanted)), key=placement_size)
     gaps = count()
 
@@ -454,7 +457,7 @@ PLANNERS: tuple[tuple[str, Planner], ...] = (
 def place_units(wanted: Demand) -> tuple[str, Placement]:
     """Return the smallest placement of all planners, and the name of its planner; of equal ones the first."""
     planners = PLANNERS + ((("exact", exact),) if len(wanted.units) <= EXACT_LIMIT else ())
-    bound, name, best = lower_bound(wanted), "", Placement()
+    bound, name, best = placement_lower_bound(wanted), "", Placement()
     for tried, planner in planners:
         placement = planner(wanted)
         if placement is not None and placement_size(placement) < wanted.limit:

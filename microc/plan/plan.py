@@ -10,7 +10,7 @@ from itertools import islice
 from microc.base.immutable import frozen
 from microc.errors import FitError
 from microc.module import Call, Module, Plan
-from microc.plan.liveness import Demand, Overlaps, demand_of_module, is_in_arena, lower_bound, placement_size
+from microc.plan.liveness import Demand, Overlaps, demand_of_module, is_in_arena, placement_lower_bound, placement_size
 from microc.plan.memories import add_operand_waits, plan_in_memories
 from microc.plan.placement import ORDER_EFFORT, place_units
 from microc.plan.plan_check import check_plan
@@ -67,11 +67,12 @@ def order_calls(module: Module, overlaps: Overlaps, *, io_in_arena: bool) -> Mod
     return replace(module, calls=tuple(module.calls[k] for k in best.order()))
 
 
-def reorder_like(module: Module, other: Module) -> Module:
-    """Reorder the calls like those of ``other``, which computes the same values; return ``module`` unchanged if ``other``
-    does not."""
-    places = {call.writes: k for k, call in enumerate(other.calls)}
-    if other is module or any(call.writes not in places for call in module.calls):
+def reorder_like(module: Module, reference_module: Module) -> Module:
+    """Reorder the calls of a module like those of ``reference_module``, which computes the same values.
+
+    ``module`` is returned unchanged if the other one does not."""
+    places = {call.writes: k for k, call in enumerate(reference_module.calls)}
+    if reference_module is module or any(call.writes not in places for call in module.calls):
         return module
     return replace(module, calls=tuple(sorted(module.calls, key=lambda call: places[call.writes])))
 
@@ -136,23 +137,23 @@ class OrderSearch:
         self.calls: tuple[Call, ...] = module.calls
         self._savings: dict[tuple[int, frozenset[int], frozenset[int]], int] = {}
 
-    def after(self, state: _PartialOrder, k: int, place: int = 0) -> _PartialOrder:
-        """Return the partial order extended by call ``k``."""
-        done, accessed = state.done | 1 << k, self.accessed_values[k]
+    def after(self, state: _PartialOrder, call_index: int, place: int = 0) -> _PartialOrder:
+        """Return the partial order extended by call ``call_index``."""
+        done, accessed = state.done | 1 << call_index, self.accessed_values[call_index]
         starting = frozenset(n for n in accessed if not state.live >> n & 1)
         ending = frozenset(n for n in accessed if n not in self.kept and not self.users[n] & ~done)
         during = state.size + sum(self.sizes[n] for n in starting)
         # A call's results may overlap the operands that die with it.
-        need = during + self.scratch[k] - self._max_shared_bytes(k, ending - starting, starting)
+        need = during + self.scratch[call_index] - self._max_shared_bytes(call_index, ending - starting, starting)
         left = during - sum(self.sizes[n] for n in ending)
         live = (state.live | _to_bit_set(starting)) & ~_to_bit_set(ending)
-        return _PartialOrder(max(state.peak, need), left, place, k, done, live, state)
+        return _PartialOrder(max(state.peak, need), left, place, call_index, done, live, state)
 
-    def _max_shared_bytes(self, k: int, ending: frozenset[int], starting: frozenset[int]) -> int:
-        """Return the most bytes that call ``k`` can save by placing starting values over ending ones."""
-        key = k, ending, starting
+    def _max_shared_bytes(self, call_index: int, ending: frozenset[int], starting: frozenset[int]) -> int:
+        """Return the most bytes that call ``call_index`` can save by placing starting values over ending ones."""
+        key = call_index, ending, starting
         if key not in self._savings:
-            call = self.calls[k]
+            call = self.calls[call_index]
             old, new = (sorted({*(self.names[n] for n in some), *call.workspace}) for some in (ending, starting))
             rooms = (self.overlaps.room(call, a, b) for a in old for b in new if a != b)
             self._savings[key] = sum(room.shared for room in rooms if room is not None)
@@ -197,10 +198,10 @@ class OrderSearch:
             yield from ((state, k) for k in ready[state.done])
 
 
-def _to_bit_set(numbers: Iterable[int]) -> int:
-    """Return numbers as a bit set."""
+def _to_bit_set(members: Iterable[int]) -> int:
+    """Return a bit set: an integer whose bits at the positions ``members`` are set."""
     bits = 0
-    for number in numbers:
+    for number in members:
         bits |= 1 << number
     return bits
 
@@ -218,19 +219,23 @@ def plan_module(
     *,
     io_in_arena: bool = True,
     memories: Sequence[Memory] = (),
-    flash: float = 0.0,
-    like: Module | None = None,
+    flash_wait: float = 0.0,
+    order_like: Module | None = None,
 ) -> Module:
-    """Order the calls of ``module`` and assign offsets to everything in the arena.
+    """Order the calls of a module and assign offsets to everything in the arena.
 
-    The order needs the least memory, or is that of ``like`` (it may be ``module``). ``io_in_arena``: inputs and outputs
-    are inside. ``memories``: for a board with several memories for tensors, the one of the stack first; then there are
-    several arenas, and calls have their waits for operands. ``flash``: cycles that a byte of constants waits in flash.
-    """
+    The order needs the least memory, or is that of the module ``order_like`` (it may be ``module``). ``io_in_arena``:
+    inputs and outputs are inside. ``memories``: for a board with several memories for tensors, the one of the stack
+    first; then there are several arenas, and calls have their waits for operands. ``flash_wait``: cycles that the core
+    waits for a byte of constants in flash."""
     overlaps = Overlaps(module)
-    module = order_calls(module, overlaps, io_in_arena=io_in_arena) if like is None else reorder_like(module, like)
+    module = (
+        order_calls(module, overlaps, io_in_arena=io_in_arena)
+        if order_like is None
+        else reorder_like(module, order_like)
+    )
     wanted = demand_of_module(module, overlaps, io_in_arena=io_in_arena)
-    plan = plan_in_memories(module, wanted, memories, flash) if memories else _plan_one_arena(wanted)
+    plan = plan_in_memories(module, wanted, memories, flash_wait) if memories else _plan_one_arena(wanted)
     if plan.size > LARGEST:
         raise FitError(
             f"the network needs an arena of {plan.size:,} bytes; generated code indexes at most {LARGEST:,}",
@@ -240,17 +245,17 @@ def plan_module(
     align = max((ARENA_ALIGN, *(module.values[name].align for name in plan.offsets)))
     plan = replace(plan, io_in_arena=io_in_arena, align=align)
     planned = module.with_plan(plan)
-    planned = add_operand_waits(planned, memories, flash) if memories or module.plan is not None else planned
+    planned = add_operand_waits(planned, memories, flash_wait) if memories or module.plan is not None else planned
     check_plan(planned)
     return planned
 
 
-def plan_in_one_arena(module: Module, flash: float = 0.0) -> Module:
+def plan_in_one_arena(module: Module, flash_wait: float = 0.0) -> Module:
     """Plan again for a board with one memory, for builds that place a single arena; hot code is kept."""
     plan = module.plan
     if plan is None or not plan.arenas:
         return module
-    planned = plan_module(module, io_in_arena=plan.io_in_arena, flash=flash)
+    planned = plan_module(module, io_in_arena=plan.io_in_arena, flash_wait=flash_wait)
     assert planned.plan is not None
     return planned.with_plan(replace(planned.plan, code=plan.code))
 
@@ -259,4 +264,4 @@ def _plan_one_arena(wanted: Demand) -> Plan:
     """Place all values in one arena."""
     name, best = place_units(wanted)
     offsets = {unit.name: at for unit, at in best.items()}
-    return Plan(dict(sorted(offsets.items())), -(-placement_size(best) // 4) * 4, lower_bound(wanted), name)
+    return Plan(dict(sorted(offsets.items())), -(-placement_size(best) // 4) * 4, placement_lower_bound(wanted), name)

@@ -114,7 +114,7 @@ class _Durations:
         An endless loop counts as two iterations, which are equal."""
         most = 2 if loop.extent == _ENDLESS else Simplifier(self._reach).reach(loop.extent)[1]
         if not isinstance(most, int):
-            raise InternalError("the order in a loop without a bound is not known")
+            raise InternalError("the order of accesses in a loop whose extent has no bound is unknown")
         self._reach[loop.var] = (0, max(most - 1, 0))
         return max(most, 0)
 
@@ -147,7 +147,7 @@ def _sequence_accesses(stmt: ir.Stmt, path: Way, ticks: _Durations) -> Iterator[
                 yield from _operand_accesses((item.value,), here)
                 path = (*path, item)
             case _:
-                raise InternalError(f"{type(item).__name__} was not lowered")
+                raise InternalError(f"plan check: unexpected {type(item).__name__}; expected a lowered function")
 
 
 def _items_in_order(stmt: ir.Stmt) -> Iterator[ir.Stmt | LetStep]:
@@ -206,7 +206,7 @@ def _expression_accesses(expr: ir.Expr, path: Way, *, during: bool) -> Iterator[
         case ir.Const() | ir.Var():
             return
         case _:
-            raise InternalError(f"unknown expression {type(expr).__name__}")
+            raise InternalError(f"plan check: unknown type of expression; got {type(expr).__name__}")
 
 
 def deciding_variables(access: Access) -> set[ir.Var]:
@@ -255,11 +255,13 @@ class Replay:
         for values, when in _executions_at_end(access.way, deciding_variables(access), {}, np.zeros(1, np.int64)):
             self._record_executions(access, values, when)
 
-    def _record_executions(self, access: Access, values: Values, when: Array) -> None:
-        """Record the times of some executions of an access. ``values``: variables of each execution, ``when``: its tick."""
+    def _record_executions(self, access: Access, values: Values, ticks: Array) -> None:
+        """Record the times of some executions of an access.
+
+        ``values``: values of the variables, by execution; ``ticks``: when each happens."""
         buffer, width = access.buffer, dtypes.nbytes(access.buffer.dtype)
         numbers = [_evaluate(index, values) for index in access.indices]
-        known, inside = np.zeros_like(when), np.ones(len(when), bool)
+        known, inside = np.zeros_like(ticks), np.ones(len(ticks), bool)
         unknown = np.zeros(1, np.int64)  # an index that depends on data may be any along its axis
         for number, extent, stride in zip(numbers, buffer.shape, buffer.strides, strict=True):
             if number is None:
@@ -267,7 +269,7 @@ class Replay:
             else:  # behind a guard that depends on data, indices may be out of range
                 inside &= (number >= 0) & (number < extent)
                 known = known + number * stride
-        known, first, last = _first_and_last_times(known[inside], when[inside])
+        known, first, last = _first_and_last_times(known[inside], ticks[inside])
         offsets = (np.arange(access.extent)[:, None] * access.step * width + np.arange(width)).reshape(-1)
         for start in range(0, len(known), max(1, _CHUNK // (len(unknown) * len(offsets)))):
             part = slice(start, start + max(1, _CHUNK // (len(unknown) * len(offsets))))
@@ -275,78 +277,89 @@ class Replay:
             touched = np.minimum(element * width + offsets, buffer.nbytes - 1)
             self._record_bytes(access, touched, first[part, None, None], last[part, None, None])
 
-    def _record_bytes(self, access: Access, touched: Array, first: Array, last: Array) -> None:
-        """Record the first and last times at which an access touches bytes."""
-        touched, first, last = (part.reshape(-1) for part in np.broadcast_arrays(touched, first, last))
-        np.maximum.at(self.last_touch[access.buffer], touched, last)
+    def _record_bytes(self, access: Access, byte_positions: Array, first_ticks: Array, last_ticks: Array) -> None:
+        """Record the first and last ticks at which an access touches bytes, by their positions in the buffer."""
+        byte_positions, first_ticks, last_ticks = (
+            part.reshape(-1) for part in np.broadcast_arrays(byte_positions, first_ticks, last_ticks)
+        )
+        np.maximum.at(self.last_touch[access.buffer], byte_positions, last_ticks)
         if access.write:
-            np.minimum.at(self.first_write[access.buffer], touched, first)
+            np.minimum.at(self.first_write[access.buffer], byte_positions, first_ticks)
 
 
-def _first_and_last_times(positions: Array, when: Array) -> tuple[Array, Array, Array]:
-    """Return the distinct positions, each with the earliest and the latest of its times."""
+def _first_and_last_times(positions: Array, ticks: Array) -> tuple[Array, Array, Array]:
+    """Return the distinct positions, each with the earliest and the latest of its ticks."""
     distinct, number = np.unique(positions, return_inverse=True)
     first, last = np.full(len(distinct), NEVER, np.int64), np.full(len(distinct), -1, np.int64)
-    np.minimum.at(first, number, when)
-    np.maximum.at(last, number, when)
+    np.minimum.at(first, number, ticks)
+    np.maximum.at(last, number, ticks)
     return distinct, first, last
 
 
-def _executions_at_end(path: Way, wanted: set[ir.Var], values: Values, when: Array) -> Iterator[tuple[Values, Array]]:
-    """Yield the executions that reach the end of a path, in batches: values of variables, and ticks."""
+def _executions_at_end(
+    path: Way, needed_variables: set[ir.Var], values: Values, ticks: Array
+) -> Iterator[tuple[Values, Array]]:
+    """Yield the executions that reach the end of a path, in batches: values of variables, and ticks.
+
+    ``needed_variables``: variables that decide whether and where the access happens."""
     for position, step in enumerate(path):
         match step:
             case ClockAdvance(start):
-                when = when + start
+                ticks = ticks + start
             case GuardStep(condition, holds):
-                values, when = _filter_by_guard(condition, holds, values, when)
-            case LetStep(var, value) if var in wanted:
+                values, ticks = _filter_by_guard(condition, holds, values, ticks)
+            case LetStep(var, value) if var in needed_variables:
                 named = _evaluate(value, values)
-                values = {**values, var: None if named is None else np.broadcast_to(named, when.shape)}
+                values = {**values, var: None if named is None else np.broadcast_to(named, ticks.shape)}
             case LoopStep():
-                for inner, then in _iterate(step, wanted, values, when):
-                    yield from _executions_at_end(path[position + 1 :], wanted, inner, then)
+                for inner, then in _iterate_loop(step, needed_variables, values, ticks):
+                    yield from _executions_at_end(path[position + 1 :], needed_variables, inner, then)
                 return
-    yield values, when
+    yield values, ticks
 
 
-def _filter_by_guard(condition: ir.Expr, holds: bool, values: Values, when: Array) -> tuple[Values, Array]:
+def _filter_by_guard(condition: ir.Expr, holds: bool, values: Values, ticks: Array) -> tuple[Values, Array]:
     """Return those executions that pass a guard, with their values and ticks; a guard that depends on data passes all."""
     # `a and b` holds if both hold, `a or b` fails if both fail: each part is a guard, even if the other depends on data.
     if isinstance(condition, ir.Bin) and condition.op == ("and" if holds else "or"):
         for part in (condition.a, condition.b):
-            values, when = _filter_by_guard(part, holds, values, when)
-        return values, when
+            values, ticks = _filter_by_guard(part, holds, values, ticks)
+        return values, ticks
     outcome = _evaluate(condition, values)
     if outcome is None:
-        return values, when
-    chosen = np.broadcast_to(outcome.astype(bool) == holds, when.shape)
-    return _select_executions(values, chosen), when[chosen]
+        return values, ticks
+    chosen = np.broadcast_to(outcome.astype(bool) == holds, ticks.shape)
+    return _select_executions(values, chosen), ticks[chosen]
 
 
-def _iterate(step: LoopStep, wanted: set[ir.Var], values: Values, when: Array) -> Iterator[tuple[Values, Array]]:
-    """Yield the executions of a loop's iterations, some at a time; only the first and the last iteration if the access
-    does not depend on the loop."""
+def _iterate_loop(
+    step: LoopStep, needed_variables: set[ir.Var], values: Values, ticks: Array
+) -> Iterator[tuple[Values, Array]]:
+    """Yield the executions of a loop's iterations, some at a time.
+
+    Only the first and the last iteration if the loop variable is not among ``needed_variables``."""
     loop = step.loop
     extents = _evaluate(loop.extent, values)
     if extents is None or loop.kind == "parallel":
-        raise InternalError(f"the order in loop {loop.var.name} is not known")
+        raise InternalError(
+            f"the order of accesses in loop {loop.var.name} is unknown: it is parallel, or its extent depends on data"
+        )
     if step.longest < int(extents.max(initial=0)):
-        if loop.var in wanted:
+        if loop.var in needed_variables:
             raise InternalError(f"loop {loop.var.name} has no bound, and addresses depend on its iteration")
         extents = np.minimum(extents, step.longest)
-    extents = np.broadcast_to(extents, when.shape)
+    extents = np.broadcast_to(extents, ticks.shape)
     count = int(extents.max(initial=0))
-    iterations = np.arange(count if loop.var in wanted else min(count, 2))
-    at_once = max(1, _CHUNK // max(len(when), 1))
+    iterations = np.arange(count if loop.var in needed_variables else min(count, 2))
+    at_once = max(1, _CHUNK // max(len(ticks), 1))
     for start in range(0, len(iterations), at_once):
         batch = iterations[start : start + at_once]
-        parent, number = np.repeat(np.arange(len(when)), len(batch)), np.tile(batch, len(when))
-        if loop.var not in wanted:
+        parent, number = np.repeat(np.arange(len(ticks)), len(batch)), np.tile(batch, len(ticks))
+        if loop.var not in needed_variables:
             number = number * (extents[parent] - 1)
         is_run = (number >= 0) & (number < extents[parent])
         parent, number = parent[is_run], number[is_run]
-        yield {**_select_executions(values, parent), loop.var: number}, when[parent] + number * step.span
+        yield {**_select_executions(values, parent), loop.var: number}, ticks[parent] + number * step.span
 
 
 def _select_executions(values: Values, chosen: Array) -> dict[ir.Var, Array | None]:
@@ -401,9 +414,9 @@ class _ArenaOwners:
         self.owner = np.zeros(len(self.edges), dtype=np.int32)
         self.replays: dict[tuple[object, ...], Replay] = {}
 
-    def cells(self, place: slice) -> slice:
+    def cells(self, byte_range: slice) -> slice:
         """Return the elements of ``owner`` that a range of bytes covers."""
-        first, last = np.searchsorted(self.edges, (place.start, place.stop))
+        first, last = np.searchsorted(self.edges, (byte_range.start, byte_range.stop))
         return slice(int(first), int(last))
 
     def place(self, name: str) -> tuple[slice, int] | None:
@@ -427,7 +440,7 @@ class _ArenaOwners:
         if self.plan.arenas and not any(
             a.start <= start and start + nbytes <= a.start + a.size for a in self.plan.arenas
         ):
-            raise InternalError(f"{name} lies in no arena, or in two")
+            raise InternalError(f"{name} is not within a single arena of the plan")
         if start % self.module.values[base].align and not offset:
             raise InternalError(f"{name} is misaligned")
         return slice(start, start + nbytes), self.numbers[base]
@@ -438,11 +451,11 @@ class _ArenaOwners:
         if place is not None:
             self.owner[self.cells(place[0])] = place[1]
 
-    def read(self, name: str, who: str) -> None:
-        """Check that a value owns its bytes; InternalError, which names the reader ``who``, if not."""
+    def read(self, name: str, reader: str) -> None:
+        """Check that a value owns its bytes; InternalError, which names the ``reader``, if not."""
         place = self.place(name)
         if place is not None and not np.all(self.owner[self.cells(place[0])] == place[1]):
-            raise InternalError(f"{who} reads {name}, whose memory was overwritten")
+            raise InternalError(f"{reader} reads {name}, whose memory was overwritten")
 
 
 def _common_bytes(a: slice, b: slice) -> slice:
@@ -473,8 +486,9 @@ def _check_call(arena: _ArenaOwners, call: Call) -> None:
 
 
 def _check_pairs(order: _TouchTimes, call: Call, places: Mapping[str, slice], pairs: Sequence[tuple[str, str]]) -> None:
-    """Check pairs of operands that share bytes, at one choice of sizes: InternalError if one is overwritten while it is in
-    use."""
+    """Check pairs of operands that share bytes of the arena, at one choice of sizes.
+
+    InternalError if an operand is overwritten while it is in use."""
     for one, other in pairs:
         common = _common_bytes(places[one], places[other])
         free = order.done_before(other, one, places, common) & (other not in call.writes)
@@ -484,7 +498,7 @@ def _check_pairs(order: _TouchTimes, call: Call, places: Mapping[str, slice], pa
             byte = common.start + int(np.argmin(free))
             raise InternalError(f"{call.kernel}: {one} overlaps {other} while it is in use (byte {byte} of the arena)")
         if not _may_alias(order.dtypes[one], order.dtypes[other]):
-            raise InternalError(f"{call.kernel}: {one} overlaps {other} of another type")
+            raise InternalError(f"{call.kernel}: {one} overlaps {other} of another type, which C forbids to alias")
 
 
 def _replay_sizes(module: Module) -> list[dict[str, int]]:
@@ -501,8 +515,8 @@ def _replay_sizes(module: Module) -> list[dict[str, int]]:
     ]
 
 
-def _slice_length(place: slice) -> int:
-    return int(place.stop - place.start)
+def _slice_length(byte_range: slice) -> int:
+    return int(byte_range.stop - byte_range.start)
 
 
 def _may_alias(one: set[str], other: set[str]) -> bool:

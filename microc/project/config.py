@@ -48,7 +48,7 @@ class Config:
 
     @property
     def sources(self) -> Iterator[Path]:
-        """Files from which the project is compiled, this one included."""
+        """Files from which the project is compiled: the models, a board file, files that options name, and this one."""
         yield from (self.path, *self.models)
         if self.board.endswith(".toml"):
             yield Path(self.board)
@@ -135,19 +135,21 @@ def format_config(model: str, board: str, options: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _check_known_keys(data: Mapping[str, Any], known: Iterable[str], path: Path, key_kind: str) -> None:
-    """Raise UsageError, with similar keys, for a key that is not ``known``. ``what``: ``keys`` of the file or ``options``."""
+def _check_known_keys(data: Mapping[str, Any], known_keys: Iterable[str], path: Path, key_kind: str) -> None:
+    """Raise UsageError, with similar keys as the hint, for a key of ``data`` that is not among ``known_keys``.
+
+    ``path``: of the file. ``key_kind``: ``keys`` of the file, or ``options``."""
     for key in data:
-        if key.replace("-", "_") not in known:
-            hint = known_names_hint(key, known, key_kind)
+        if key.replace("-", "_") not in known_keys:
+            hint = known_names_hint(key, known_keys, key_kind)
             if key_kind == "keys" and key.replace("-", "_") in NAMES:
                 hint = f"it is an option: write it under [options] in {path.name}"
             raise UsageError(f"{path.name} has no key {key!r}", where=str(path), hint=hint)
 
 
-def _invalid_value_error(path: Path, key: str, wanted: str) -> UsageError:
-    """Return the error about a key whose value has the wrong type; ``wanted``: the value that is expected."""
-    return UsageError(f"{path.name}: {key} has an invalid value", where=f"{path}: {key}", hint=f"write {wanted}")
+def _invalid_value_error(path: Path, key: str, expected_form: str) -> UsageError:
+    """Build the UsageError for a key whose value has the wrong type; ``expected_form``: the value to write, in words."""
+    return UsageError(f"{path.name}: {key} has an invalid value", where=f"{path}: {key}", hint=f"write {expected_form}")
 
 
 def _resolve_board_file(board: str, folder: Path) -> str:
@@ -234,9 +236,11 @@ def _convert_option_value(name: str, option: Option, value: Any, folder: Path) -
     return checked
 
 
-def _is_command_syntax(given: Any) -> bool:
+def _is_command_syntax(toml_value: Any) -> bool:
     """Test whether a value is in command-line syntax: a string or a list of strings."""
-    return isinstance(given, str) or (isinstance(given, list) and bool(given) and isinstance(given[0], str))
+    return isinstance(toml_value, str) or (
+        isinstance(toml_value, list) and bool(toml_value) and isinstance(toml_value[0], str)
+    )
 
 
 def _names_files(option: Option) -> bool:

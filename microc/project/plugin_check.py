@@ -53,9 +53,11 @@ def check_plugin(plugin: Plugin) -> tuple[CaseResult, ...]:
     return tuple(results)
 
 
-def _problems_of_case(operator: OpDef, case: Case, externs: bool) -> Iterator[str]:
-    """Yield sentences on what is wrong with a test case. ``externs``: the plugin has external functions, so that compiled
-    C also runs by their meaning."""
+def _problems_of_case(operator: OpDef, case: Case, has_external_functions: bool) -> Iterator[str]:
+    """Yield sentences on what is wrong with the results of a test case.
+
+    ``has_external_functions``: the plugin has external functions, so that the compiled C also runs with their Python
+    meaning in place of their C."""
     attrs = {**operator.defaults, **case.attrs}
     if problem := attribute_error_message(operator.attrs, attrs):
         yield f"{problem}; OpDef.attrs declares them"
@@ -74,7 +76,7 @@ def _problems_of_case(operator: OpDef, case: Case, externs: bool) -> Iterator[st
         return
     graph = _graph_of_operator(operator, case, attrs, inferred, arrays)
     runs = [("interpreted", _interpret_loops), ("in C", _compile_and_run_on_host)]
-    for run_name, run in (*runs, ("in C by meaning", _compile_and_run_by_meaning)) if externs else runs:
+    for run_name, run in (*runs, ("in C by meaning", _compile_and_run_by_meaning)) if has_external_functions else runs:
         try:
             results = run(graph, arrays)
         except MicrocError as error:
@@ -84,15 +86,17 @@ def _problems_of_case(operator: OpDef, case: Case, externs: bool) -> Iterator[st
             yield from _reference_difference(run_name, got.reshape(want.shape), want, case.tolerance)
 
 
-def _reference_difference(run_name: str, got: Array, want: Array, tolerance: float) -> Iterator[str]:
-    """Yield the sentence on how a result differs from the reference, if it does."""
-    if got.dtype != want.dtype:
-        yield f"{run_name}: {got.dtype} instead of {want.dtype}"
-    elif want.dtype.kind == "f" and tolerance:
-        if not np.allclose(got, want, rtol=tolerance, atol=tolerance, equal_nan=True):
-            yield f"{run_name}: differs by {np.nanmax(np.abs(got - want)):.3g}, {tolerance:.3g} is allowed"
-    elif not np.array_equal(got, want, equal_nan=want.dtype.kind == "f"):
-        yield f"{run_name}: {np.count_nonzero(got != want)} of {want.size} elements differ"
+def _reference_difference(run_name: str, computed: Array, expected: Array, tolerance: float) -> Iterator[str]:
+    """Yield one sentence if a result differs from the reference's by more than ``tolerance``; nothing otherwise.
+
+    ``run_name``: the run that gave ``computed``; ``expected``: the result of the operator's reference."""
+    if computed.dtype != expected.dtype:
+        yield f"{run_name}: {computed.dtype} instead of {expected.dtype}"
+    elif expected.dtype.kind == "f" and tolerance:
+        if not np.allclose(computed, expected, rtol=tolerance, atol=tolerance, equal_nan=True):
+            yield f"{run_name}: differs by {np.nanmax(np.abs(computed - expected)):.3g}, {tolerance:.3g} is allowed"
+    elif not np.array_equal(computed, expected, equal_nan=expected.dtype.kind == "f"):
+        yield f"{run_name}: {np.count_nonzero(computed != expected)} of {expected.size} elements differ"
 
 
 def _operands_of_case(case: Case) -> list[Array]:

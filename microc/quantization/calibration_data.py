@@ -119,12 +119,12 @@ class Statistics:
         """Mean square by index of the last axis."""
         return self.squares / max(1, self.count)
 
-    def add(self, array: Array, share: int, random: np.random.Generator) -> None:
-        """Add the values of one sample, of which at most ``share`` random elements are kept."""
+    def add(self, array: Array, max_elements: int, random: np.random.Generator) -> None:
+        """Add the values of one sample, of which at most ``max_elements`` random elements are kept."""
         flat = array.reshape(-1)
         self.lows.append(float(flat.min()))
         self.highs.append(float(flat.max()))
-        self.drawn.append(flat if flat.size <= share else flat[random.integers(0, flat.size, share)])
+        self.drawn.append(flat if flat.size <= max_elements else flat[random.integers(0, flat.size, max_elements)])
         rows = array.reshape(-1, (1, *array.shape)[-1])
         self.channels = np.maximum(self.channels, np.abs(rows).max(axis=0))
         self.squares = self.squares + np.square(rows, dtype=np.float64).sum(axis=0)
@@ -132,15 +132,19 @@ class Statistics:
         self.size = array.size
 
 
-def merge_statistics(several: Sequence[Statistics]) -> Statistics:
+def merge_statistics(statistics_of_values: Sequence[Statistics]) -> Statistics:
     """Merge the statistics of values that share a scale: extremes sample by sample, and all drawn elements."""
-    if len(several) == 1:
-        return several[0]
-    samples = range(max(len(statistics.lows) for statistics in several))
-    lows = [min(statistics.lows[min(k, len(statistics.lows) - 1)] for statistics in several) for k in samples]
-    highs = [max(statistics.highs[min(k, len(statistics.highs) - 1)] for statistics in several) for k in samples]
-    drawn = [array for statistics in several for array in statistics.drawn]
-    return Statistics(lows, highs, drawn, size=sum(statistics.size for statistics in several))
+    if len(statistics_of_values) == 1:
+        return statistics_of_values[0]
+    samples = range(max(len(statistics.lows) for statistics in statistics_of_values))
+    lows = [
+        min(statistics.lows[min(k, len(statistics.lows) - 1)] for statistics in statistics_of_values) for k in samples
+    ]
+    highs = [
+        max(statistics.highs[min(k, len(statistics.highs) - 1)] for statistics in statistics_of_values) for k in samples
+    ]
+    drawn = [array for statistics in statistics_of_values for array in statistics.drawn]
+    return Statistics(lows, highs, drawn, size=sum(statistics.size for statistics in statistics_of_values))
 
 
 def table_statistics(table: Array) -> Statistics:
@@ -156,8 +160,10 @@ def compile_runner(graph: Graph, values: Sequence[str]) -> Library:
     )
 
 
-def run_rows(library: Library, samples: Sequence[Row]) -> Iterator[Row]:
-    """Yield the library's outputs for every sample, in batches of some megabytes. State is kept within a sequence."""
+def run_on_samples(library: Library, samples: Sequence[Row]) -> Iterator[Row]:
+    """Run a library on samples in batches of some megabytes; yield its outputs for every sample.
+
+    State is kept within a sequence."""
     library.reset()
     most = max(1, _AT_ONCE // sum(tensor["bytes"] for tensor in (*library.inputs, *library.outputs)))
     for batch in _split_into_batches(samples, most):
@@ -167,11 +173,11 @@ def run_rows(library: Library, samples: Sequence[Row]) -> Iterator[Row]:
         yield from zip(*(result if isinstance(result, tuple) else (result,)), strict=True)
 
 
-def _split_into_batches(samples: Sequence[Row], most: int) -> Iterator[Sequence[Row]]:
-    """Split the samples into batches of at most ``most``, each within one sequence."""
+def _split_into_batches(samples: Sequence[Row], max_samples: int) -> Iterator[Sequence[Row]]:
+    """Split the samples into batches of at most ``max_samples``, each within one sequence."""
     begin = 0
     for end in range(1, len(samples) + 1):
-        if end == len(samples) or end - begin == most or isinstance(samples[end], FirstOfSequence):
+        if end == len(samples) or end - begin == max_samples or isinstance(samples[end], FirstOfSequence):
             yield samples[begin:end]
             begin = end
 
@@ -186,7 +192,7 @@ def observe_activations(
     statistics = {value: Statistics() for value in values}
     computed = [value for value in values if value not in graph.inputs]
     library = compile_runner(graph, computed) if computed else None
-    answers = run_rows(library, samples) if library is not None else iter(() for _ in samples)
+    answers = run_on_samples(library, samples) if library is not None else iter(() for _ in samples)
     for number, (arrays, answer) in enumerate(zip(samples, answers, strict=True)):
         if progress is not None:
             progress("calibration", number, len(samples))
@@ -197,11 +203,11 @@ def observe_activations(
     return statistics
 
 
-def _check_finite(value: str, array: Array, sample_index: int) -> None:
+def _check_finite(value_name: str, array: Array, sample_index: int) -> None:
     """Raise ModelError if a value has infinities or NaN in a sample."""
     if not np.isfinite(array).all():
         raise ModelError(
-            f"{value!r} is infinite or NaN in sample {sample_index + 1}",
+            f"{value_name!r} is infinite or NaN in sample {sample_index + 1}",
             hint="calibrate with data that the float network answers with numbers",
         )
 
@@ -244,30 +250,30 @@ def _tensor_description(graph: Graph, name: str) -> dict[str, Any]:
     return {"name": name, "label": name, "dtype": kind.dtype, "shape": kind.shape, **real}
 
 
-def convert_data(
+def convert_to_samples(
     graph: Graph,
-    given: Any,
+    user_data: Any,
     labels: str = "",
     pixels: tuple[float, float] | None = None,
     colours: Mapping[str, str] = NO_COLOURS,
 ) -> SampleData:
-    """Convert user data to samples.
+    """Convert a user's data to samples, each one array for every input of the network.
 
-    Data may be a path (.npz, .npy, table, folder of arrays or pictures), an array, arrays by the names of inputs or in their
-    order, or an iterable of samples. Samples of a network with state may be sequences, each of which starts from the initial
-    state. ``colours``: the channel order of inputs, in which pictures are read. Raises UsageError for data that do not fit, are
-    empty, or are no numbers.
-    """
-    if isinstance(given, SampleData):
-        return given
-    if isinstance(given, (str, os.PathLike)):
-        path = validation.as_path("data", given)
+    The data may be a path (.npz, .npy, table, folder of arrays or pictures), an array, arrays by the names of inputs or
+    in their order, or an iterable of samples. Samples of a network with state may be sequences, each of which starts
+    from the initial state. ``labels``: name or file of class numbers. ``pixels``: real numbers of pixels 0 and 255.
+    ``colours``: the channel order of inputs, in which pictures are read. Raises UsageError for data that do not fit,
+    are empty, or are no numbers."""
+    if isinstance(user_data, SampleData):
+        return user_data
+    if isinstance(user_data, (str, os.PathLike)):
+        path = validation.as_path("data", user_data)
         outputs = [_tensor_description(graph, name) for name in graph.outputs]
         samples = read_samples(input_tensors(graph, colours), outputs, path, labels, None, pixels)
         return _to_sample_data(graph, samples.inputs, samples.labels, samples.notes, path)
     converted = [
         convert_samples(array, tensor, _GIVEN)
-        for array, tensor in zip(_to_input_arrays(graph, given), input_tensors(graph), strict=True)
+        for array, tensor in zip(_to_input_arrays(graph, user_data), input_tensors(graph), strict=True)
     ]
     return _to_sample_data(
         graph, [array for array, _ in converted], None, [note for _, note in converted if note], _GIVEN
@@ -275,14 +281,15 @@ def convert_data(
 
 
 def convert_calibration_data(
-    graph: Graph, given: Any, labels: str, pixels: tuple[float, float] | None, colours: Mapping[str, str]
+    graph: Graph, user_data: Any, labels: str, pixels: tuple[float, float] | None, colours: Mapping[str, str]
 ) -> SampleData:
-    """Convert calibration data if ``labels`` names labels of the evaluation data: labels in the calibration data too are
-    not an input."""
-    if isinstance(given, (str, os.PathLike)) and labels:
-        path = validation.as_path("data", given)
+    """Convert a user's calibration data to samples, if ``labels`` names labels of the evaluation data.
+
+    An array of that name in the calibration data is not taken for an input."""
+    if isinstance(user_data, (str, os.PathLike)) and labels:
+        path = validation.as_path("data", user_data)
         labels = labels if not path.is_dir() and labels in read_arrays(path) else ""
-    return convert_data(graph, given, labels, pixels, colours)
+    return convert_to_samples(graph, user_data, labels, pixels, colours)
 
 
 def _to_input_arrays(graph: Graph, user_data: Any) -> list[Array]:
@@ -319,7 +326,10 @@ def _to_input_arrays(graph: Graph, user_data: Any) -> list[Array]:
 
 
 def _stack_samples(samples: Iterable[Any], input_count: int) -> list[Array]:
-    """Stack samples, each an array or a tuple of arrays, into one array per input."""
+    """Stack samples into one array per input, with the samples along its first axis.
+
+    A sample is an array, or for several inputs a tuple of arrays, one per input. UsageError for samples of another
+    number of arrays or of different shapes."""
     rows = []
     for sample in islice(samples, MOST):
         row = sample if isinstance(sample, (tuple, list)) and input_count > 1 else (sample,)
@@ -391,7 +401,7 @@ def _user_score(evaluate: Callable[..., Any], graph: Graph) -> float:
     result = evaluate(compile(graph, optimize="speed", check=False))
     if not isinstance(result, numbers.Real) or not math.isfinite(result):
         raise UsageError(
-            f"evaluate gave {validation.short_repr(result)}",
+            f"evaluate returned {validation.short_repr(result)}, expected a finite number",
             hint="give a function of a network that returns a finite number",
         )
     return float(result)
@@ -401,7 +411,7 @@ def _measure_accuracy(graph: Graph, data: SampleData) -> float:
     """Return the share of samples, or sequences, that are classified correctly."""
     assert data.labels is not None
     ends = list(dict.fromkeys(graph.outputs))
-    rows = list(run_rows(compile_runner(graph, ends), data.rows))
+    rows = list(run_on_samples(compile_runner(graph, ends), data.rows))
     answers = {name: data.select_labelled(np.stack([row[k] for row in rows])) for k, name in enumerate(ends)}
     return classify_outputs(answers, data.labels).accuracy
 

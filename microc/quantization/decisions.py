@@ -74,48 +74,49 @@ _BINS, _LEVELS = 2048, 128
 """Bins of the histogram of magnitudes, and levels that it is reduced to."""
 
 
-def minmax(seen: Statistics, elements: Array, dtype: str) -> Range:
+def minmax(statistics: Statistics, elements: Array, dtype: str) -> Range:
     """Return the observed range."""
-    return seen.low, seen.high
+    return statistics.low, statistics.high
 
 
-def moving_average(seen: Statistics, elements: Array, dtype: str) -> Range:
+def moving_average(statistics: Statistics, elements: Array, dtype: str) -> Range:
     """Return minima and maxima of the samples, averaged with exponentially decaying weights."""
-    low, high = seen.lows[0], seen.highs[0]
-    for a, b in zip(seen.lows, seen.highs, strict=True):
+    low, high = statistics.lows[0], statistics.highs[0]
+    for a, b in zip(statistics.lows, statistics.highs, strict=True):
         low, high = _DECAY * low + (1 - _DECAY) * a, _DECAY * high + (1 - _DECAY) * b
     return low, high
 
 
-def percentile(seen: Statistics, elements: Array, dtype: str) -> Range:
+def percentile(statistics: Statistics, elements: Array, dtype: str) -> Range:
     """Return the range of elements without one in ten thousand at either end."""
     low, high = np.quantile(elements, (0.0001, 0.9999))
     return float(low), float(high)
 
 
-def squared_error(seen: Statistics, elements: Array, dtype: str) -> Range:
-    """Return the range of least squared error among those that shrink or stretch the observed one: each end by itself,
-    twice."""
-    low, high = min(seen.low, 0.0), max(seen.high, 0.0)
+def least_squared_error(statistics: Statistics, elements: Array, dtype: str) -> Range:
+    """Return the range with the least expected squared error, found by coordinate descent over both ends.
+
+    Candidates for an end are the observed one times fixed factors above and below 1; each end is chosen twice."""
+    low, high = min(statistics.low, 0.0), max(statistics.high, 0.0)
     highs, lows = np.unique(high * _STRETCHES), np.unique(low * _STRETCHES)
     for _ in range(2):
-        high = min(highs, key=lambda top: _expected_error(seen, (low, top), elements, dtype))
-        low = min(lows, key=lambda bottom: _expected_error(seen, (bottom, high), elements, dtype))
+        high = min(highs, key=lambda top: _expected_error(statistics, (low, top), elements, dtype))
+        low = min(lows, key=lambda bottom: _expected_error(statistics, (bottom, high), elements, dtype))
     return low, high
 
 
-def entropy(seen: Statistics, elements: Array, dtype: str) -> Range:
+def entropy(statistics: Statistics, elements: Array, dtype: str) -> Range:
     """Return the range by the threshold at which the histogram of magnitudes loses least information in 128 levels
     (Kullback-Leibler divergence)."""
-    top = max(-seen.low, seen.high)
+    top = max(-statistics.low, statistics.high)
     if not top > 0:
-        return seen.low, seen.high
+        return statistics.low, statistics.high
     counts, edges = np.histogram(np.abs(elements), bins=_BINS, range=(0.0, top))
     best = min(
         range(_LEVELS, _BINS + 1, _LEVELS // 4), key=lambda bins: _histogram_divergence(counts.astype(np.float64), bins)
     )
     threshold = float(edges[best])
-    return max(seen.low, -threshold), min(seen.high, threshold)
+    return max(statistics.low, -threshold), min(statistics.high, threshold)
 
 
 def _histogram_divergence(counts: Array, bins: int) -> float:
@@ -138,7 +139,7 @@ ESTIMATORS: Mapping[str, Estimator] = MappingProxyType(
     {
         "minmax": minmax,
         "percentile": percentile,
-        "mse": squared_error,
+        "mse": least_squared_error,
         "entropy": entropy,
         "moving-average": moving_average,
     }
@@ -147,32 +148,36 @@ AUTO = "auto"
 METHODS = (AUTO, *ESTIMATORS)
 
 
-def choose_storage(seen: Statistics, dtype: str, method: str, power_of_two: bool = False) -> tuple[Activation, str]:
+def choose_storage(
+    statistics: Statistics, dtype: str, method: str, power_of_two: bool = False
+) -> tuple[Activation, str]:
     """Return the storage of an activation, and the name of the estimator that gave its range (``auto``: the one of least
     squared error)."""
-    elements = seen.elements.astype(np.float64)
+    elements = statistics.elements.astype(np.float64)
     estimators = ESTIMATORS if method == AUTO else {method: ESTIMATORS[method]}
-    ranges = {name: _clip_to_reach(estimate(seen, elements, dtype), seen) for name, estimate in estimators.items()}
+    ranges = {
+        name: _clip_to_reach(estimate(statistics, elements, dtype), statistics) for name, estimate in estimators.items()
+    }
     best = method
     if len(ranges) > 1:
-        best = min(ranges, key=lambda name: _expected_error(seen, ranges[name], elements, dtype))
+        best = min(ranges, key=lambda name: _expected_error(statistics, ranges[name], elements, dtype))
     return activation_for_range(*ranges[best], dtype, power_of_two), best
 
 
-def _clip_to_reach(span: Range, seen: Statistics) -> Range:
+def _clip_to_reach(span: Range, statistics: Statistics) -> Range:
     """Cut off the part of a range that no sample can reach, but nothing that was observed, since floats are rounded."""
-    low, high = seen.reach
-    return max(span[0], min(low, seen.low)), min(span[1], max(high, seen.high))
+    low, high = statistics.reach
+    return max(span[0], min(low, statistics.low)), min(span[1], max(high, statistics.high))
 
 
-def _expected_error(seen: Statistics, span: Range, elements: Array, dtype: str) -> float:
+def _expected_error(statistics: Statistics, span: Range, elements: Array, dtype: str) -> float:
     """Return the mean squared error of the drawn elements as integers of a range, plus the predicted error of unseen
     samples."""
     how = activation_for_range(*span, dtype)
     first, last = ((end - how.zero_point) * how.scale for end in dtypes.int_range(dtype))
-    beyond = expected_excess(np.array(seen.highs), last) if last < seen.reach[1] else 0.0
-    beyond += expected_excess(-np.array(seen.lows), -first) if first > seen.reach[0] else 0.0
-    return float(np.mean(np.square(fake_quantise(elements, how) - elements))) + beyond / max(1, seen.size)
+    beyond = expected_excess(np.array(statistics.highs), last) if last < statistics.reach[1] else 0.0
+    beyond += expected_excess(-np.array(statistics.lows), -first) if first > statistics.reach[0] else 0.0
+    return float(np.mean(np.square(fake_quantise(elements, how) - elements))) + beyond / max(1, statistics.size)
 
 
 def expected_excess(extremes: Array, end: float) -> float:
@@ -211,14 +216,14 @@ def layer_labels(graph: Graph, weights: Iterable[str]) -> dict[str, str]:
     return {weight: name if found.count(name) == 1 else readers[weight].outputs[0] for weight, name in named.items()}
 
 
-def bits_by_result(graph: Graph, weights: Sequence[str], given: Mapping[str, int]) -> dict[str, int]:
-    """Convert bits by names of operators to bits by their results.
+def bits_by_result(graph: Graph, weights: Sequence[str], bits_by_operator: Mapping[str, int]) -> dict[str, int]:
+    """Convert bits that a user gives by names of operators to bits by the operators' results.
 
-    Raises UsageError for an operator that does not exist or cannot have so many bits: one without weights can only have 16.
-    """
+    Raises UsageError for an operator that does not exist or cannot have so many bits: one without weights can only have
+    16."""
     by_name = {name: node for node in reversed(flatten_graph(graph).nodes) for name in _layer_names(node)}
     by_result: dict[str, int] = {}
-    for name, bits in validation.as_mapping_by_name("bits", given, _check_bits).items():
+    for name, bits in validation.as_mapping_by_name("bits", bits_by_operator, _check_bits).items():
         if name not in by_name:
             raise _unknown_layer(name, layer_labels(graph, weights).values())
         node = by_name[name]
@@ -239,33 +244,38 @@ def uniform_bits(graph: Graph, weights: Sequence[str], bits: int) -> dict[str, i
     return {name: 8 if name in grouped else bits for name in weights}
 
 
-def bits_by_weight(graph: Graph, widths: Mapping[str, int]) -> dict[str, int]:
-    """Convert bits by the results of layers to bits by their weights."""
+def bits_by_weight(graph: Graph, result_bits: Mapping[str, int]) -> dict[str, int]:
+    """Convert bits by the results of layers, ``result_bits``, to bits by the names of the layers' weights."""
     return {
-        node.inputs[1]: widths[node.outputs[0]]
+        node.inputs[1]: result_bits[node.outputs[0]]
         for node in flatten_graph(graph).nodes
-        if node.outputs[0] in widths and node.op in LAYERS
+        if node.outputs[0] in result_bits and node.op in LAYERS
     }
 
 
-def stored_weight_bits(widths: Mapping[str, int]) -> dict[str, int]:
-    """Return the bits in which weights are stored by the bits of their operators: at most 8, also for 16-bit activations
-    and floats."""
-    return {name: min(bits, BITS[0]) for name, bits in widths.items()}
+def stored_weight_bits(operator_bits: Mapping[str, int]) -> dict[str, int]:
+    """Map operators' results to the bits in which their weights are stored: those of the operator, but at most 8.
+
+    ``operator_bits``: bits by result, 16 for 16-bit activations and 32 for floats included."""
+    return {name: min(bits, BITS[0]) for name, bits in operator_bits.items()}
 
 
-def results_with_bits(graph: Graph, widths: Mapping[str, int], bits: int) -> frozenset[str]:
-    """Return the results of the operators that have ``bits`` by their own or by their weight's name."""
+def results_with_bits(graph: Graph, operator_bits: Mapping[str, int], bits: int) -> frozenset[str]:
+    """Return the results of the operators whose bits are ``bits``.
+
+    ``operator_bits``: bits by the operators' results or by the names of their weights."""
     return frozenset(
         node.outputs[0]
         for node in flatten_graph(graph).nodes
-        if widths.get(node.outputs[0]) == bits or (node.op in LAYERS and widths.get(node.inputs[1]) == bits)
+        if operator_bits.get(node.outputs[0]) == bits
+        or (node.op in LAYERS and operator_bits.get(node.inputs[1]) == bits)
     )
 
 
 def names_of_readers(graph: Graph, value: str) -> list[str]:
-    """Return names of the operators that must have 16 bits so that a value has 16 bits where it is read: those that read
-    its elements, or the value itself if nothing reads it."""
+    """Return the names of the operators that must have 16 bits, so that a value is read in 16 bits everywhere.
+
+    These are the operators that read its elements, directly or after moves; the value itself if nothing reads it."""
     flat = flatten_graph(graph)
     users = flat.consumers().get(value, ())
     names_by_reader = [
@@ -275,10 +285,10 @@ def names_of_readers(graph: Graph, value: str) -> list[str]:
     return list(dict.fromkeys(name for names in names_by_reader for name in names)) or [value]
 
 
-def find_float_results(graph: Graph, given: Iterable[str]) -> frozenset[str]:
+def find_float_results(graph: Graph, operator_names: Iterable[str]) -> frozenset[str]:
     """Return the results of the operators that shall stay in floats. Raises UsageError for an unknown one."""
     results: set[str] = set()
-    for name in validation.as_names("float_layers", given):
+    for name in validation.as_names("float_layers", operator_names):
         values = {node.outputs[0] for node in graph.nodes if name in _layer_names(node)}
         if not values:
             raise _unknown_layer(name, (node.loc.name or node.outputs[0] for node in graph.nodes))
@@ -286,7 +296,7 @@ def find_float_results(graph: Graph, given: Iterable[str]) -> frozenset[str]:
     return frozenset(results)
 
 
-def find_weight_only_results(graph: Graph, given: Iterable[str]) -> frozenset[str]:
+def find_weight_only_results(graph: Graph, layer_names: Iterable[str]) -> frozenset[str]:
     """Return the results of the float layers whose weights alone shall be integers.
 
     Raises UsageError for an unknown layer, or one whose kernels cannot dequantise weights: computed ones, and those of grouped
@@ -294,43 +304,44 @@ def find_weight_only_results(graph: Graph, given: Iterable[str]) -> frozenset[st
     """
     can = [node for node in _layers_with_constant_weights(graph) if _can_dequantise_weights(node)]
     return _select_layers(
-        graph, "weight_only", given, can, "the weights of {!r} cannot be opened where they are read",
+        graph, "weight_only", layer_names, can, "the weights of {!r} cannot be opened where they are read",
         "of convolutions of one group and dense layers, constant weights can; leave the others out",
     )  # fmt: skip
 
 
-def find_dynamic_results(graph: Graph, given: Iterable[str]) -> frozenset[str]:
+def find_dynamic_results(graph: Graph, layer_names: Iterable[str]) -> frozenset[str]:
     """Return the results of the layers that shall quantise their data row by row at run time and have integer weights.
 
     Raises UsageError for an unknown layer, or one whose weights are computed.
     """
     return _select_layers(
-        graph, "dynamic_range", given, _layers_with_constant_weights(graph), "the weights of {!r} are computed",
+        graph, "dynamic_range", layer_names, _layers_with_constant_weights(graph), "the weights of {!r} are computed",
         "dense layers and convolutions with constant weights have a form of dynamic range; leave the others out",
     )  # fmt: skip
 
 
-def weights_of(graph: Graph, results: Container[str]) -> frozenset[str]:
-    """Return the weights of the layers with these results."""
+def weights_of_layers(graph: Graph, results: Container[str]) -> frozenset[str]:
+    """Return the names of the weights of the layers whose results are ``results``."""
     return frozenset(
         node.inputs[1] for node in flatten_graph(graph).nodes if node.op in LAYERS and node.outputs[0] in results
     )
 
 
 def all_float_values(graph: Graph, *given: Iterable[str]) -> frozenset[str]:
-    """Return all values of the network if one of the lists of layers is ``all``, since all other operators then stay in
-    floats; else none."""
+    """Return all values of the network if one of the lists of layers is ``["all"]``, else none.
+
+    With ``all``, every operator outside of the named layers stays in floats."""
     everything = any(list(names) == [ALL] for names in given)
     return frozenset(flatten_graph(graph).types) if everything else frozenset()
 
 
 def _select_layers(
-    graph: Graph, what: str, given: Iterable[str], candidates: Sequence[Node], refusal: str, hint: str
+    graph: Graph, option_name: str, layer_names: Iterable[str], candidates: Sequence[Node], refusal: str, hint: str
 ) -> frozenset[str]:
     """Return the results of the named layers, which must be among ``candidates``. Raises UsageError for another one.
 
-    ``what``: the option, ``refusal`` and ``hint``: the error for a layer that is no candidate."""
-    names = validation.as_names(what, given)
+    ``option_name``: the option, ``refusal`` and ``hint``: the error for a layer that is no candidate."""
+    names = validation.as_names(option_name, layer_names)
     if list(names) == [ALL]:
         return frozenset(node.outputs[0] for node in candidates)
     results: set[str] = set()
@@ -364,8 +375,8 @@ def _layer_names(node: Node) -> Iterator[str]:
         yield node.inputs[1]
 
 
-def _check_bits(what: str, value: Any) -> int:
-    return int(validation.as_known_value(what, value, WIDTHS))
+def _check_bits(value_name: str, value: Any) -> int:
+    return int(validation.as_known_value(value_name, value, WIDTHS))
 
 
 def _unknown_layer(name: str, known: Iterable[str]) -> UsageError:
@@ -408,7 +419,7 @@ class QuantisationConfig:
         points = self.find_points(graph, {})
         if not points.values and not points.opened:
             raise UsageError(
-                f"no operator of {graph.name} has an integer form",
+                f"no operator of {graph.name} can be computed on integers",
                 hint="compare its operators with those listed by microc operators",
             )
         by_result = bits_by_result(graph, (*points.weights, *points.opened), bits)
@@ -421,7 +432,7 @@ class QuantisationConfig:
 def decide_recipe(
     graph: Graph,
     points: QuantisationPoints,
-    seen: Mapping[str, Statistics],
+    statistics_by_value: Mapping[str, Statistics],
     config: QuantisationConfig,
     bits: Mapping[str, int],
 ) -> Recipe:
@@ -435,7 +446,7 @@ def decide_recipe(
     tables = {value: table_statistics(flat.consts[name]) for name, value in points.tables.items()}
     for leader, values in points.groups().items():
         statistics = merge_statistics(
-            [all_of[value] for all_of in (seen, tables) for value in values if value in all_of]
+            [all_of[value] for all_of in (statistics_by_value, tables) for value in values if value in all_of]
         )
         statistics = replace(statistics, reach=points.reach.get(leader, statistics.reach))
         wide, storage = values[0] in points.wide, points.known.get(values[0])
@@ -453,7 +464,7 @@ def decide_recipe(
     stored |= {
         name: quantise_weights(flat.consts[name], bits[name], power_of_two=power_of_two) for name in points.opened
     }
-    opened, by_rows = frozenset(points.opened), weights_of(graph, config.by_rows)
+    opened, by_rows = frozenset(points.opened), weights_of_layers(graph, config.by_rows)
     recipe = Recipe(activations, stored, narrowed, points.widened, config.block, opened, power_of_two, by_rows)
     for node in flat.nodes:
         if node.op in LAYERS and node.inputs[1] in points.weights:
@@ -461,7 +472,7 @@ def decide_recipe(
             data = recipe.read(node)
             name = node.inputs[1]
             reals = flat.consts[name]
-            block = integer_scheme.usable_block(node, reals, config.block)
+            block = integer_scheme.usable_block_size(node, reals, config.block)
             stored[name] = integer_scheme.quantise_in_blocks(reals, bits[name], block, bias, data.scale, power_of_two)
     return recipe
 

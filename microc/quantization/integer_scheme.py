@@ -69,15 +69,15 @@ def activation_for_range(low: float, high: float, dtype: str, power_of_two: bool
     return Activation(dtype, Quant((scale,), (zero,)))
 
 
-def _round_scale(real: float, power_of_two: bool) -> float:
+def _round_scale(scale: float, power_of_two: bool) -> float:
     """Round a scale to float32, or up to a power of two; a tensor of zeros gets 1."""
-    if not real > 0:
+    if not scale > 0:
         return 1.0
-    real = max(real, SMALLEST)
-    return float(np.float32(2.0 ** np.ceil(np.log2(real)) if power_of_two else real))
+    scale = max(scale, SMALLEST)
+    return float(np.float32(2.0 ** np.ceil(np.log2(scale)) if power_of_two else scale))
 
 
-def next_powers(scales: Array) -> Array:
+def round_up_to_powers_of_two(scales: Array) -> Array:
     """Round positive scales up to powers of two."""
     return np.asarray(np.exp2(np.ceil(np.log2(scales))))
 
@@ -107,11 +107,11 @@ def dequantise_array(stored: Array, quant: Quant) -> Array:
     return np.asarray((stored.astype(np.float64) - quant.zero_point[0]) * quant.scale[0])
 
 
-def fake_quantise(reals: Array, how: Activation) -> Array:
-    """Quantise ``reals`` to the storage ``how`` and dequantise them."""
-    low, high = dtypes.int_range(how.dtype)
-    steps = np.clip(np.rint(reals / how.scale) + how.zero_point, low, high)
-    return np.asarray((steps - how.zero_point) * how.scale)
+def fake_quantise(reals: Array, storage: Activation) -> Array:
+    """Quantise ``reals`` to integers of the ``storage`` and dequantise them again."""
+    low, high = dtypes.int_range(storage.dtype)
+    steps = np.clip(np.rint(reals / storage.scale) + storage.zero_point, low, high)
+    return np.asarray((steps - storage.zero_point) * storage.scale)
 
 
 # ---- Rounding of weights to nearest, symmetric, with a scale for each output channel.
@@ -147,7 +147,7 @@ def allowed_scales(scales: Array, bias: Array | None, data_scale: float, power_o
     if bias is not None:
         scales = np.maximum(scales, least_scales(bias, data_scale))
     positive = np.where(scales > 0, np.maximum(scales, SMALLEST), 1.0)
-    return np.asarray(next_powers(positive) if power_of_two else positive, np.float32)
+    return np.asarray(round_up_to_powers_of_two(positive) if power_of_two else positive, np.float32)
 
 
 def least_scales(bias: Array, data_scale: float) -> Array:
@@ -160,13 +160,13 @@ def quantise_constant(reals: Array, power_of_two: bool = False) -> Weight:
     two."""
     top = float(np.abs(reals).max(initial=0.0))
     scale = float(np.float32(max(top / weight_levels(8)[1], SMALLEST))) if top > 0 else 1.0
-    quant = Quant((float(next_powers(np.array(scale))) if power_of_two else scale,), (0,))
+    quant = Quant((float(round_up_to_powers_of_two(np.array(scale))) if power_of_two else scale,), (0,))
     return Weight(quantise_array(reals, quant, "int8"), quant)
 
 
-def quantise_like(reals: Array, how: Activation) -> Weight:
+def quantise_like(reals: Array, storage: Activation) -> Weight:
     """Quantise a constant with the dtype and quantisation of an activation."""
-    return Weight(quantise_array(reals, how.quant, how.dtype), how.quant)
+    return Weight(quantise_array(reals, storage.quant, storage.dtype), storage.quant)
 
 
 def search_scales(rows: Array, scales: Array, span: Span) -> Array:
@@ -193,9 +193,10 @@ _TOPS = range(MOST, MOST // 2, -1)
 """Multipliers that are tried for the block with the largest scale of a channel."""
 
 
-def usable_block(node: Node, weights: Array, block: int) -> int:
-    """Return the block size for a layer's weights: ``block``, or NONE if a block's inputs are not neighbours, since
-    transposed convolutions order taps by phases."""
+def usable_block_size(node: Node, weights: Array, block: int) -> int:
+    """Return the block size for a layer's weights: ``block``, or NONE if a block would not hold neighbouring inputs.
+
+    That is so in transposed convolutions, which order taps by phases, unless the channels are a multiple of the block."""
     is_split = node.op == "conv2d_transpose" and block != NONE and weights.shape[-1] % block
     return NONE if is_split else block
 
@@ -249,10 +250,12 @@ def has_block_multipliers(rows: Array, bits: int, block: int) -> bool:
     return block != NONE and bits in FEW and rows.shape[1] > block
 
 
-def squared_error(reals: Array, steps: Array, span: Span) -> Array:
-    """Return the squared error of the nearest levels, summed along the last axis."""
-    steps = _replace_zero_scales(steps)
-    error: Array = np.square(np.clip(np.rint(reals / steps), *span) * steps - reals).sum(axis=-1)
+def squared_error(reals: Array, step_sizes: Array, span: Span) -> Array:
+    """Return the squared error of rounding ``reals`` to the nearest levels, summed along the last axis.
+
+    ``step_sizes``: the real distance of two levels; ``span``: the least and the greatest level."""
+    step_sizes = _replace_zero_scales(step_sizes)
+    error: Array = np.square(np.clip(np.rint(reals / step_sizes), *span) * step_sizes - reals).sum(axis=-1)
     return error
 
 
@@ -322,43 +325,48 @@ def fit_to_stored_factors(weights: Array, square: Array, cross: Array) -> Array:
 
 
 def round_weights_for_output(
-    wanted: Array, second_moments: Array, least: Array, bits: int, block: int = NONE, power_of_two: bool = False
+    real_weights: Array,
+    second_moments: Array,
+    min_scales: Array,
+    bits: int,
+    block: int = NONE,
+    power_of_two: bool = False,
 ) -> Weight:
-    """Quantise weights ``wanted`` (groups, outputs, K) to ``bits`` bits for the least output error.
+    """Quantise weights ``real_weights`` (groups, outputs, K) to ``bits`` bits for the least output error.
 
-    ``second_moments`` (groups, K, K): invertible second moments of their factors; ``least``: the smallest scale of each
-    output that its bias allows; ``block``: inputs that share a multiplier. The result is (all outputs, K) with a scale
-    for each output."""
-    groups, outputs, depth = wanted.shape
+    ``second_moments`` (groups, K, K): invertible second moments of their factors; ``min_scales``: the smallest scale of
+    each output that its bias allows; ``block``: inputs that share a multiplier. The result is (all outputs, K) with a
+    scale for each output."""
+    groups, outputs, depth = real_weights.shape
     span = weight_levels(bits)
-    rows = wanted.reshape(-1, depth)
-    factors = np.broadcast_to(1.0, wanted.shape)
+    rows = real_weights.reshape(-1, depth)
+    factors = np.broadcast_to(1.0, real_weights.shape)
     if has_block_multipliers(rows, bits, block):
         nearest = channel_scales(rows, span, block)
-        factors = block_multipliers(rows, nearest, span, block).reshape(wanted.shape)
+        factors = block_multipliers(rows, nearest, span, block).reshape(real_weights.shape)
     else:
         nearest = search_scales(rows, np.abs(rows).max(axis=1, initial=0.0) / span[1], span)
-    least = np.maximum(least, SMALLEST)
-    scales = np.maximum(_TRIED[:, None] * np.where(nearest > 0, nearest, 1.0), least)
+    min_scales = np.maximum(min_scales, SMALLEST)
+    scales = np.maximum(_TRIED[:, None] * np.where(nearest > 0, nearest, 1.0), min_scales)
     if power_of_two:
-        scales = next_powers(scales)
+        scales = round_up_to_powers_of_two(scales)
     tried = np.moveaxis(scales.reshape(len(_TRIED), groups, outputs), 0, 1).reshape(groups, -1)
     tried_factors = np.tile(factors, (1, len(_TRIED), 1))
     # All trial scales are rounded in one call: they are stacked along the outputs.
     q = _round_with_compensation(
-        np.tile(wanted, (1, len(_TRIED), 1)), tried, second_moments, _AllowedNumbers(tried_factors, span)
+        np.tile(real_weights, (1, len(_TRIED), 1)), tried, second_moments, _AllowedNumbers(tried_factors, span)
     )
     trials_shape = (groups, len(_TRIED), outputs)
-    error = _squared_norm(q * tried[..., None] - np.tile(wanted, (1, len(_TRIED), 1)), second_moments).reshape(
+    error = _squared_norm(q * tried[..., None] - np.tile(real_weights, (1, len(_TRIED), 1)), second_moments).reshape(
         trials_shape
     )
     best = error.argmin(axis=1)[:, None]
     scale = np.take_along_axis(tried.reshape(trials_shape), best, axis=1)[:, 0]
     q = np.take_along_axis(q.reshape(*trials_shape, depth), best[..., None], axis=1)[:, 0]
     for _ in range(_SWEEPS):
-        q = _improve_levels(q, scale, wanted, second_moments, _AllowedNumbers(factors, span))
+        q = _improve_levels(q, scale, real_weights, second_moments, _AllowedNumbers(factors, span))
         if not power_of_two:
-            scale = np.maximum(_best_scale(q, scale, wanted, second_moments), least.reshape(scale.shape))
+            scale = np.maximum(_best_scale(q, scale, real_weights, second_moments), min_scales.reshape(scale.shape))
     stored = scale.reshape(-1).astype(np.float32)
     quant = Quant(tuple(map(float, stored)), (0,) * stored.size, 0)
     return Weight(q.reshape(-1, depth).astype(np.int8), quant)
@@ -371,21 +379,23 @@ class _AllowedNumbers:
     factors: Array
     span: Span
 
-    def nearest(self, numbers: Array, k: int) -> Array:
-        """Round ``numbers`` (groups, rows) of column ``k`` to the nearest integers that are allowed."""
-        factors = self.factors[..., k]
+    def nearest(self, numbers: Array, column: int) -> Array:
+        """Round ``numbers`` (groups, rows) of column ``column`` to the nearest integers that are allowed."""
+        factors = self.factors[..., column]
         return np.asarray(np.clip(np.rint(numbers / factors), *self.span) * factors)
 
 
-def _round_with_compensation(wanted: Array, scales: Array, second_moments: Array, allowed: _AllowedNumbers) -> Array:
+def _round_with_compensation(
+    real_weights: Array, scales: Array, second_moments: Array, allowed: _AllowedNumbers
+) -> Array:
     """Round weights column by column, and subtract the error of each from the columns behind it (GPTQ)."""
     # Row k of the upper Cholesky factor of inv(h) gives the optimal correction of columns k.. for an error in column k.
     # Corrections of columns beyond a block are applied once per block, as one matrix product.
     upper = np.linalg.cholesky(np.linalg.inv(second_moments)).swapaxes(-1, -2)
-    left, q = wanted.copy(), np.empty_like(wanted)
-    for start in range(0, wanted.shape[-1], _BLOCK):
-        end = min(start + _BLOCK, wanted.shape[-1])
-        errors = np.empty((*wanted.shape[:2], end - start))
+    left, q = real_weights.copy(), np.empty_like(real_weights)
+    for start in range(0, real_weights.shape[-1], _BLOCK):
+        end = min(start + _BLOCK, real_weights.shape[-1])
+        errors = np.empty((*real_weights.shape[:2], end - start))
         for k in range(start, end):
             q[..., k] = allowed.nearest(left[..., k] / scales, k)
             errors[..., k - start] = (left[..., k] - q[..., k] * scales) / upper[:, k, k, None]
@@ -394,24 +404,26 @@ def _round_with_compensation(wanted: Array, scales: Array, second_moments: Array
     return q
 
 
-def _improve_levels(q: Array, scale: Array, wanted: Array, second_moments: Array, allowed: _AllowedNumbers) -> Array:
+def _improve_levels(
+    rounded: Array, scale: Array, real_weights: Array, second_moments: Array, allowed: _AllowedNumbers
+) -> Array:
     """Set each rounded weight in order to the best one for the present others (coordinate descent)."""
-    q = q.copy()
-    slope = (q * scale[..., None] - wanted) @ second_moments
-    for k in range(q.shape[-1]):
-        better = allowed.nearest(q[..., k] - slope[..., k] / (second_moments[:, k, k, None] * scale), k)
-        change = (better - q[..., k]) * scale
+    rounded = rounded.copy()
+    slope = (rounded * scale[..., None] - real_weights) @ second_moments
+    for k in range(rounded.shape[-1]):
+        better = allowed.nearest(rounded[..., k] - slope[..., k] / (second_moments[:, k, k, None] * scale), k)
+        change = (better - rounded[..., k]) * scale
         changed_rows = np.flatnonzero(change.any(axis=0))
         slope[:, changed_rows] += change[:, changed_rows, None] * second_moments[:, None, k]
-        q[..., k] = better
-    return q
+        rounded[..., k] = better
+    return rounded
 
 
-def _best_scale(q: Array, scale: Array, wanted: Array, second_moments: Array) -> Array:
-    """Return the scale of least output error for given rounded weights: a projection of the wanted ones."""
-    qh = q @ second_moments
-    square = (qh * q).sum(axis=-1)
-    projection = (qh * wanted).sum(axis=-1) / np.where(square > 0, square, 1.0)
+def _best_scale(rounded: Array, scale: Array, real_weights: Array, second_moments: Array) -> Array:
+    """Return the scale of least output error for given rounded weights: the real weights projected onto them."""
+    qh = rounded @ second_moments
+    square = (qh * rounded).sum(axis=-1)
+    projection = (qh * real_weights).sum(axis=-1) / np.where(square > 0, square, 1.0)
     return np.asarray(np.where((square > 0) & (projection > 0), projection, scale))
 
 

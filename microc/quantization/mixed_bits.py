@@ -42,9 +42,9 @@ class LayerPrice:
     cycles: int
 
 
-def board_of(given: Any) -> Board:
-    """Return a board, or load the one of a name or file."""
-    return given if isinstance(given, Board) else load_board(validation.as_path("a board", given))
+def load_board_of(board: Any) -> Board:
+    """Return ``board`` if it is a board, else load the board of this name or file."""
+    return board if isinstance(board, Board) else load_board(validation.as_path("a board", board))
 
 
 def network_cost(graph: Graph, board: Board) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def check_limits(
             "flash, ram, time and max_drop require board, whose kernels are estimated; got none",
             hint="name the board (--board): microc boards lists them",
         )
-    target = board_of(board)
+    target = load_board_of(board)
     return Limits(target, cycles=None if time is None else _time_to_cycles(target, time), max_drop=max_drop, **amounts)
 
 
@@ -292,22 +292,22 @@ class LayerOptions:
         )
 
 
-def _remaining_limit(limit: int | None, amount: int) -> int | None:
+def _remaining_limit(limit: int | None, used: int) -> int | None:
     """Return what is left of a limit behind an amount; None without a limit."""
-    return None if limit is None else limit - amount
+    return None if limit is None else limit - used
 
 
-def find_layer_options(task: BitSearch, widths: Sequence[int], by_time: bool) -> LayerOptions:
-    """Return every layer's options: all ``widths`` (8 among them), or its fixed bits."""
+def find_layer_options(task: BitSearch, bit_choices: Sequence[int], by_time: bool) -> LayerOptions:
+    """Return every layer's options: all ``bit_choices`` (8 among them), or its fixed bits."""
     network = task.network
-    widths = tuple(dict.fromkeys((*widths, *network.fixed.values())))
-    recipes = {bits: task.everywhere(bits) for bits in widths if bits != FLOAT_BITS}
+    bit_choices = tuple(dict.fromkeys((*bit_choices, *network.fixed.values())))
+    recipes = {bits: task.everywhere(bits) for bits in bit_choices if bits != FLOAT_BITS}
     changes = layer_changes(network.graph, network.rows, recipes, task.weights, network.seed)
     noise = noise_by_change(network.graph, network.rows, changes, progress=network.progress)
-    prices, base = _measure_prices(task, widths)
+    prices, base = _measure_prices(task, bit_choices)
     options = []
     for name in task.weights:
-        allowed = (network.fixed[name],) if name in network.fixed else widths
+        allowed = (network.fixed[name],) if name in network.fixed else bit_choices
         noise_by_bits = _make_monotone({b: noise.get((name, b), 0.0) for b in allowed})
         options.append(
             [LayerOption(b, noise_by_bits[b], prices[b][name].flash, prices[b][name].cycles) for b in allowed]
@@ -315,22 +315,27 @@ def find_layer_options(task: BitSearch, widths: Sequence[int], by_time: bool) ->
     return LayerOptions(options, base, by_time)
 
 
-def _make_monotone(noise: Mapping[int, float]) -> dict[int, float]:
-    """Make noise rise by at least a thousandth with fewer bits: where it seems to fall, that is chance of few samples."""
+def _make_monotone(noise_by_bits: Mapping[int, float]) -> dict[int, float]:
+    """Return noise that rises with each step to fewer bits, by at least a thousandth.
+
+    Where measured noise falls with fewer bits, that is chance of few samples. ``noise_by_bits``: measured noise of a
+    layer."""
     rising, previous = dict[int, float](), 0.0
-    for bits in sorted(noise, reverse=True):
-        rising[bits] = max(noise[bits], previous)
+    for bits in sorted(noise_by_bits, reverse=True):
+        rising[bits] = max(noise_by_bits[bits], previous)
         previous = 1.001 * rising[bits]
     return rising
 
 
-def _measure_prices(task: BitSearch, widths: Sequence[int]) -> tuple[dict[int, dict[str, LayerPrice]], dict[str, Any]]:
+def _measure_prices(
+    task: BitSearch, bit_choices: Sequence[int]
+) -> tuple[dict[int, dict[str, LayerPrice]], dict[str, Any]]:
     """Return the prices of layers by bits and weight, and the cost of the rest of the network with 8 bits."""
     graph, places = _label_layers(task.network.graph, task.weights)
     sizes = {str(place): task.network.graph.consts[name].size for name, place in places.items()}
     prices: dict[int, dict[str, LayerPrice]] = {}
     base: dict[str, Any] = {}
-    for bits in task.with_progress("prices", widths):
+    for bits in task.with_progress("prices", bit_choices):
         total, parts = price_layers(write_quantised(graph, task.everywhere(bits)).graph, task.limits.board, sizes)
         prices[bits] = {name: parts[str(place)] for name, place in places.items()}
         if bits == BITS[0]:
@@ -415,10 +420,12 @@ def _choose_within_limits(
     raise _limits_error(task, layer_options)
 
 
-def _tighten_limit(limit: int | None, over: int, predicted: int) -> int | None:
-    """Return a limit that forbids a choice that was ``predicted`` to cost so much and exceeded the limit by ``over``: the
-    smaller of ``predicted`` - 1 and the limit less half of the excess, since other choices may exceed it by less."""
-    return limit if limit is None or not over else min(limit - over // 2, predicted - 1)
+def _tighten_limit(limit: int | None, excess: int, predicted_cost: int) -> int | None:
+    """Return a lower limit, which forbids a choice that exceeded the limit by ``excess`` after compilation.
+
+    ``predicted_cost``: what the choice was predicted to cost. The new limit is the smaller of ``predicted_cost`` - 1
+    and the limit less half of the excess, since other choices may exceed it by less."""
+    return limit if limit is None or not excess else min(limit - excess // 2, predicted_cost - 1)
 
 
 def _choose_least_noise(task: BitSearch, points: Sequence[Selection]) -> Selection:
@@ -452,9 +459,9 @@ def _choose_smallest(task: BitSearch, points: Sequence[Selection]) -> Selection 
     return points[high]
 
 
-def _space_evenly(count: int, most: int) -> list[int]:
-    """Return at most ``most`` of the first ``count`` numbers, evenly spaced, the last one included."""
-    return sorted({int(k) for k in np.linspace(count - 1, 0, min(most, count))})
+def _space_evenly(count: int, max_count: int) -> list[int]:
+    """Return at most ``max_count`` of the first ``count`` numbers, evenly spaced, the last one included."""
+    return sorted({int(k) for k in np.linspace(count - 1, 0, min(max_count, count))})
 
 
 def _check_ram(task: BitSearch, bits: tuple[int, ...]) -> None:

@@ -13,8 +13,8 @@ from microc.compiler.fit.budget import count_macs
 from microc.compiler.interaction import Progress
 from microc.graph import interp
 from microc.graph.ir import Graph, Node, TensorType
-from microc.ops.meaning import reference_apply
-from microc.quantization.calibration_data import Row, compile_runner, run_rows, state_before
+from microc.ops.meaning import reference_node_function
+from microc.quantization.calibration_data import Row, compile_runner, run_on_samples, state_before
 from microc.quantization.integer_scheme import (
     Activation,
     Weight,
@@ -26,11 +26,11 @@ from microc.quantization.integer_scheme import (
 from microc.quantization.network_structure import (
     End,
     Layer,
-    body_of,
     expose_values,
     find_matrix_layers,
     find_measured_ends,
     flatten_graph,
+    quantisable_body_of,
 )
 from microc.quantization.write import QuantisedGraph, Recipe, SimulatedGraph
 from microc.run.desktop.library import Library
@@ -70,7 +70,7 @@ class NetworkPair:
 
     def rows(self, samples: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
         """Run both networks, and yield for each sample the real numbers of all values and the stored integers."""
-        reals, integers = (run_rows(library, samples) for library in (self._reals, self._integers))
+        reals, integers = (run_on_samples(library, samples) for library in (self._reals, self._integers))
         return zip(reals, integers, strict=True)
 
 
@@ -145,7 +145,7 @@ class _NetworkRun:
     def replace_constants(self, graph: Graph) -> None:
         """Continue the run with ``graph``, the same network with other constants."""
         self.graph, self.consts, self.nodes = graph, dict(graph.consts), list[Node]()
-        self.apply = reference_apply(graph)
+        self.apply = reference_node_function(graph)
         for node in graph.nodes:
             if all(name in self.consts for name in node.inputs if name) and node.op in _ADDED:
                 self._run(node, self.consts)
@@ -185,16 +185,16 @@ def fit_layers_in_order(
     graph: Graph,
     fitted_layers: Sequence[Layer],
     samples: Sequence[Row],
-    network: Callable[[], SimulatedGraph],
+    build_current_network: Callable[[], SimulatedGraph],
     fit: Fit,
     seed: int,
 ) -> None:
     """Call ``fit`` for every layer in the order of the network, with the moments of the layer's data.
 
-    ``network``: returns the quantised network with the layers fitted so far."""
+    ``build_current_network``: returns the quantised network with the layers fitted so far."""
     samples = samples[: max(_LEAST, _WORK // (count_macs(graph) + _NODE * _count_node_runs(graph)))]
     reals = _NetworkRun(expose_values(graph, [layer.data for layer in fitted_layers]), samples)
-    quantized = network()
+    quantized = build_current_network()
     data_names = [quantized.data[layer.name] for layer in fitted_layers]
     stored = _NetworkRun(expose_values(quantized.graph, data_names), samples)
     random, most = np.random.default_rng(seed), max(1, _ROWS // len(samples))
@@ -210,12 +210,12 @@ def fit_layers_in_order(
                 layer_moments.add(reads.of(real), reads.of(read))
         for layer, layer_moments in zip(stage, moments, strict=True):
             fit(layer, layer_moments)
-        stored.replace_constants(expose_values(network().graph, data_names))
+        stored.replace_constants(expose_values(build_current_network().graph, data_names))
 
 
 def _count_node_runs(graph: Graph) -> int:
     """Count the nodes evaluated for a sample, iterations included."""
-    bodies = ((node, body_of(node)) for node in graph.nodes)
+    bodies = ((node, quantisable_body_of(node)) for node in graph.nodes)
     return sum(1 if body is None else node.attr("count") * _count_node_runs(body) for node, body in bodies)
 
 
@@ -229,7 +229,7 @@ def _fitting_stages(graph: Graph, fitted_layers: Sequence[Layer]) -> Iterator[tu
         yield 0, len(graph.nodes), list(fitted_layers)
         return
     for index, node in enumerate(graph.nodes):
-        body = body_of(node)
+        body = quantisable_body_of(node)
         node_ids = {id(node)} if body is None else set(map(id, flatten_graph(body).nodes))
         stage = [layer for layer in fitted_layers if id(layer.node) in node_ids]
         if stage:
@@ -256,28 +256,28 @@ FEW_SAMPLES = 4
 LEAST_SAMPLES = 2
 
 
-def sample_count(graph: Graph, changes: int, most: int = MOST_SAMPLES) -> int:
-    """Return the number of samples on which ``changes`` changes of a network can be tried within the budget."""
-    return int(np.clip(MOST_WORK // max(1, count_macs(graph) * changes), LEAST_SAMPLES, most))
+def sample_count(graph: Graph, change_count: int, max_samples: int = MOST_SAMPLES) -> int:
+    """Return the number of samples on which ``change_count`` changes of a network can be tried within the budget."""
+    return int(np.clip(MOST_WORK // max(1, count_macs(graph) * change_count), LEAST_SAMPLES, max_samples))
 
 
 def noise_by_change(
     graph: Graph,
     rows: Sequence[Row],
     changes: Mapping[Key, Change],
-    most: int = MOST_SAMPLES,
+    max_samples: int = MOST_SAMPLES,
     progress: Progress | None = None,
 ) -> dict[Key, float]:
-    """Return the noise at the network's ends that each change of values causes alone, on at most ``most`` samples.
+    """Return the noise at the network's ends that each change of values causes alone, on at most ``max_samples`` samples.
 
     State develops as in the float network."""
-    rows = rows[: sample_count(graph, len(changes), most)]
+    rows = rows[: sample_count(graph, len(changes), max_samples)]
     measured_ends = dict.fromkeys(
         (*(End(name) for name in graph.updates.values()), *find_measured_ends(graph).values())
     )
     signal = dict.fromkeys(measured_ends, 0.0)
     noise = {key: dict.fromkeys(measured_ends, 0.0) for key in changes}
-    apply, state = reference_apply(graph), graph.state
+    apply, state = reference_node_function(graph), graph.state
     for number, row in enumerate(rows):
         if progress is not None:
             progress("sensitivity", number, len(rows))
@@ -300,9 +300,9 @@ def weight_rounding(name: str, weight: Weight) -> Change:
     return lambda _: {name: real}
 
 
-def activation_rounding(name: str, how: Activation) -> Change:
+def activation_rounding(name: str, storage: Activation) -> Change:
     """Return the change of an activation to its stored form."""
-    return lambda values: {name: fake_quantise(values[name], how).astype(np.float32)}
+    return lambda values: {name: fake_quantise(values[name], storage).astype(np.float32)}
 
 
 def noise_by_value(
@@ -349,7 +349,7 @@ def layer_changes(
 
     ``recipes``: by width, the recipe of the network that has this width throughout."""
     fitted = _fit_weights(graph, rows[: sample_count(graph, 1)], recipes, weights, seed)
-    apply, consumers = reference_apply(graph), graph.consumers()
+    apply, consumers = reference_node_function(graph), graph.consumers()
     changes: dict[tuple[str, int], Change] = {}
     for name in weights:
         users = [node for node in graph.nodes if node.op in LAYERS and node.inputs[1] == name]
@@ -365,19 +365,19 @@ def layer_changes(
 def _layer_change(
     apply: interp.Apply,
     recipe: Recipe,
-    users: Sequence[tuple[Node, Sequence[Node]]],
+    layer_uses: Sequence[tuple[Node, Sequence[Node]]],
     weight: Weight,
     bias: Array | None,
     consumers: Mapping[str, Sequence[Node]],
 ) -> Change:
     """Return the change that computes a weight's layers with rounded data, weight, bias and result.
 
-    ``users``: the layers, each with the nodes that are fused with it."""
+    ``layer_uses``: the layers, each with the nodes that are fused with it."""
     real = weight.real.astype(np.float32)
 
     def change(values: Mapping[str, Array]) -> dict[str, Array]:
         changed: dict[str, Array] = {}
-        for node, tail in users:
+        for node, tail in layer_uses:
             arrays = [values[name] for name in node.inputs if name]
             arrays[:2] = fake_quantise(arrays[0], recipe.read(node)).astype(np.float32), real
             if bias is not None:
@@ -450,7 +450,7 @@ def _layer_moments(
         (np.zeros((layer.groups, layer.depth)), np.zeros((layer.groups, layer.depth, layer.depth)))
         for layer in known_layers
     ]
-    apply, state = reference_apply(graph), graph.state
+    apply, state = reference_node_function(graph), graph.state
     for row in rows:
         before = state_before(graph, row, state)
         values = interp.run(graph, dict(zip(graph.inputs, row, strict=True)), apply, before)

@@ -23,7 +23,7 @@ from microc.transform.quantised.qdq_values import CHOICES, moves_elements
 # additional result that the loop stacks over its iterations.
 
 
-def body_of(node: Node) -> Graph | None:
+def quantisable_body_of(node: Node) -> Graph | None:
     """Return the body of a loop that can be quantised; None for other nodes.
 
     A loop without a bound cannot stack its values, so they are never observed.
@@ -36,13 +36,13 @@ def make_names_distinct(graph: Graph) -> Graph:
     return _make_distinct(graph, NameSet(graph.types))
 
 
-def _make_distinct(graph: Graph, taken: NameSet) -> Graph:
+def _make_distinct(graph: Graph, taken_names: NameSet) -> Graph:
     def rename_body(node: Node) -> Node:
-        body = body_of(node)
+        body = quantisable_body_of(node)
         if body is None:
             return node
-        names = {name: taken.fresh(name) for name in body.types}
-        return replace(node, attrs={**node.attrs, "body": _make_distinct(_rename_values(body, names), taken)})
+        names = {name: taken_names.fresh(name) for name in body.types}
+        return replace(node, attrs={**node.attrs, "body": _make_distinct(_rename_values(body, names), taken_names)})
 
     return graph.with_nodes(list(map(rename_body, graph.nodes)))
 
@@ -69,7 +69,7 @@ def flatten_graph(graph: Graph) -> Graph:
     inputs, outputs, types, consts = [*graph.inputs], [*graph.outputs], {**graph.types}, {**graph.consts}
     nodes: list[Node] = []
     for node in graph.nodes:
-        body = body_of(node)
+        body = quantisable_body_of(node)
         if body is not None:
             flat = flatten_graph(body)
             inputs += flat.inputs
@@ -83,7 +83,7 @@ def flatten_graph(graph: Graph) -> Graph:
 
 def loop_operands(node: Node) -> Iterator[tuple[str, str]]:
     """Yield the values that a loop passes to all iterations: (name outside, name inside)."""
-    body = body_of(node)
+    body = quantisable_body_of(node)
     if body is not None:
         carried = node.attr("carried")
         yield from zip(node.inputs[carried:], body.inputs[1 + carried :], strict=True)
@@ -92,7 +92,7 @@ def loop_operands(node: Node) -> Iterator[tuple[str, str]]:
 def loop_links(node: Node) -> Iterator[tuple[str, str]]:
     """Yield the pairs of names of one value inside and outside of a loop, or in one iteration and the next: (from, to)."""
     yield from loop_operands(node)
-    body = body_of(node)
+    body = quantisable_body_of(node)
     if body is not None:
         carried = node.attr("carried")
         states = body.inputs[1 : 1 + carried]
@@ -107,7 +107,7 @@ def expose_values(graph: Graph, values: Iterable[str]) -> Graph:
     wanted = set(values)
     nodes, types = list[Node](), dict(graph.types)
     for node in graph.nodes:
-        body = body_of(node)
+        body = quantisable_body_of(node)
         if body is not None:
             body = expose_values(body, wanted)
             inside = [name for name in body.types if name in wanted and name not in types]
@@ -189,11 +189,13 @@ class DataFlow:
         return (moves_elements(node) or node.op in CHOICES or node.op == "resample") and self.is_float(node.outputs[0])
 
 
-def find_reachable(start: str, steps: Mapping[str, Sequence[str]]) -> set[str]:
-    """Return all values that steps lead to from a value; the value itself if they lead back."""
+def find_reachable(start: str, successors: Mapping[str, Sequence[str]]) -> set[str]:
+    """Return all values that are reachable from a value by one step or several; the value itself if a path leads back.
+
+    ``successors``: for each value those that a step leads to."""
     reachable, pending = set[str](), [start]
     while pending:
-        for name in steps.get(pending.pop(), ()):
+        for name in successors.get(pending.pop(), ()):
             if name not in reachable:
                 reachable.add(name)
                 pending.append(name)
@@ -215,13 +217,16 @@ SATURATING: Mapping[str, int | None] = MappingProxyType(
 
 @frozen
 class End:
-    """A value at which noise is measured, without its mean along ``axis`` if there is one."""
+    """A value at which quantisation noise is measured.
+
+    ``axis``: the mean along this axis does not count, None if it does."""
 
     value: str
     axis: int | None = None
 
     def seen(self, array: Array) -> Array:
-        """Return the measured part of an array of any shape, as float64."""
+        """Return the part of an array at which noise is measured, as float64: the array minus its mean along ``axis``, if
+        any."""
         measured = np.asarray(array, np.float64)
         return measured if self.axis is None else measured - measured.mean(axis=self.axis, keepdims=True)
 
@@ -230,10 +235,14 @@ def find_measured_ends(graph: Graph) -> dict[str, End]:
     """Return for each output the value at which its noise is measured: the output, or the operand of a last function that
     saturates."""
     makers = graph.producer()
-    return {name: _end_of(makers, name) for name in dict.fromkeys(graph.outputs)}
+    return {name: _measured_end_of(makers, name) for name in dict.fromkeys(graph.outputs)}
 
 
-def _end_of(makers: Mapping[str, Node], output: str) -> End:
+def _measured_end_of(makers: Mapping[str, Node], output: str) -> End:
+    """Return the value at which the noise of an output is measured: the output, or the operand of a last saturating
+    function.
+
+    ``makers``: the node that computes each value."""
     end, value = End(output), output
     while value in makers:
         node = makers[value]
@@ -356,8 +365,8 @@ def find_matrix_layers(graph: Graph, weights: frozenset[str]) -> Iterator[Layer]
             yield Layer(node, data, bias.reshape(-1), groups, (out[0], out[1]))
 
 
-def _draw_indices(count: int, most: int, random: np.random.Generator) -> Array:
-    return np.arange(count) if count <= most else random.choice(count, most, replace=False)
+def _draw_indices(count: int, max_count: int, random: np.random.Generator) -> Array:
+    return np.arange(count) if count <= max_count else random.choice(count, max_count, replace=False)
 
 
 # ---- Units of channels for equalisation: which ones can be chosen, which ones must be equal, and a graph in other units.
@@ -408,7 +417,7 @@ class ChannelUnits:
         self.free[self._units[fixed]] = False
 
     def of(self, value: str) -> Array:
-        """Return the unit of each channel of a value."""
+        """Return the number of the unit of each channel of a value."""
         return np.asarray(self._units[self._channels_of(value)])
 
     def blocks(self, values: Sequence[str]) -> Iterator[list[str]]:
@@ -447,14 +456,16 @@ class ChannelUnits:
             return fresh
 
         def convert_node(node: Node) -> Node:
-            changed = self._convert_constants(node, factors)
+            changed = self._rescale_constants(node, factors)
             inputs = (add_constant(name, changed[name]) if name in changed else name for name in node.inputs)
             return replace(node, inputs=tuple(inputs))
 
         return self.graph.with_nodes(list(map(convert_node, self.graph.nodes)), types=types, consts=consts)
 
-    def _convert_constants(self, node: Node, factors: Array) -> dict[str, Array]:
-        """Return the constants of a node that change with the units."""
+    def _rescale_constants(self, node: Node, unit_factors: Array) -> dict[str, Array]:
+        """Return the constants of a node rescaled for channels that are divided by the factors of their units, by name.
+
+        ``unit_factors``: the factor of each unit. Constants that do not change are left out."""
         constants = [name for name in node.inputs if name in self.graph.consts]
         if (
             not constants
@@ -462,8 +473,8 @@ class ChannelUnits:
             or not (self.is_layer(node) or node.op in _TERMS or self._is_factor(node))
         ):
             return {}
-        out_factors = factors[self.of(node.outputs[0])]
-        in_factors = next((factors[self.of(name)] for name in node.inputs if name in self._starts), out_factors)
+        out_factors = unit_factors[self.of(node.outputs[0])]
+        in_factors = next((unit_factors[self.of(name)] for name in node.inputs if name in self._starts), out_factors)
         if (out_factors == 1).all() and (in_factors == 1).all():
             return {}
         consts = {name: self.graph.consts[name].astype(np.float64) for name in constants}

@@ -303,15 +303,14 @@ def _page_facts(report: Mapping[str, Any]) -> Iterator[Fact]:
     yield Fact("Samples", f"{report['samples']:,}", f"for calibration, {report['evaluated_samples']:,} for comparison")
 
 
-def _format_change(before: Any, after: Any, shown: Any) -> str:
-    """Format a number of the float network and of the quantised one with an arrow between. ``shown``: function that
-    formats one."""
-    return f"{shown(before)} \N{RIGHTWARDS ARROW} {shown(after)}"
+def _format_change(before: Any, after: Any, format_number: Any) -> str:
+    """Format a number of the float network and of the quantised one with an arrow between; ``format_number`` formats one."""
+    return f"{format_number(before)} \N{RIGHTWARDS ARROW} {format_number(after)}"
 
 
-def _confusion_rows(classification: Mapping[str, Any] | None, small: bool) -> Iterator[tuple[str, ...]]:
-    """Yield rows of the most frequent mistakes if there are too many classes for a matrix."""
-    if classification is not None and not small:
+def _confusion_rows(classification: Mapping[str, Any] | None, matrix_is_shown: bool) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each of the most frequent mistakes, unless the page shows a confusion matrix."""
+    if classification is not None and not matrix_is_shown:
         for mistake in frequent_mistakes(classification)[:_MOST_CONFUSED]:
             yield tuple(map(str, mistake))
 
@@ -355,12 +354,12 @@ def _layer_table_rows(layers: Sequence[Mapping[str, Any]]) -> Iterator[LayerTabl
         )
 
 
-def _layer_cells(layer: Mapping[str, Any], total: float) -> Iterator[Number]:
-    """Yield the numbers of a layer's row. ``total``: the noise of all layers."""
+def _layer_cells(layer: Mapping[str, Any], total_noise: float) -> Iterator[Number]:
+    """Yield the numbers of a layer's row. ``total_noise``: the noise of all layers."""
     bits = layer["bits"]
     yield (min(bits), "/".join(map(str, bits))) if bits else (0, "")
     yield _sortable_number(layer.get("decibels"), "{:.1f}")
-    yield _sortable_number(100 * _layer_noise(layer) / total if total > 0 else None, "{:.1f}")
+    yield _sortable_number(100 * _layer_noise(layer) / total_noise if total_noise > 0 else None, "{:.1f}")
     for name, form in (("low", "{:.4g}"), ("high", "{:.4g}"), ("scale", "{:.3g}")):
         yield _sortable_number(layer.get(name), form)
     clipped = layer.get("clipped")
@@ -375,9 +374,9 @@ def _layer_noise(layer: Mapping[str, Any]) -> float:
     return (layer["value_sensitivity"] or 0.0) + (layer["weight_sensitivity"] or 0.0)
 
 
-def _sortable_number(number: float | None, form: str) -> Number:
-    """Return a number to sort by and its text in the format ``form``; -1 and an empty text for None."""
-    return (-1, "") if number is None else (number, form.format(number))
+def _sortable_number(number: float | None, format_spec: str) -> Number:
+    """Return a number to sort by and its text in the format ``format_spec``; -1 and an empty text for None."""
+    return (-1, "") if number is None else (number, format_spec.format(number))
 
 
 def _noise_plots(search_report: Mapping[str, Any]) -> Iterator[Plot]:

@@ -16,9 +16,9 @@ from microc.ops import registry
 from microc.quantization import decisions, mixed_bits
 from microc.quantization.calibration_data import Row, SampleData, Statistics, storage_of_byte_functions
 from microc.quantization.decisions import CalibratedNetwork
-from microc.quantization.mixed_bits import board_of
+from microc.quantization.mixed_bits import load_board_of
 from microc.quantization.network_noise import noise_by_value
-from microc.quantization.network_structure import body_of, flatten_graph
+from microc.quantization.network_structure import flatten_graph, quantisable_body_of
 from microc.quantization.quantised_page import (
     Comparison,
     answers_report,
@@ -77,9 +77,10 @@ class ReportedLayer:
         return "+".join(dict.fromkeys(node.op for node in self.computing)) or "input"
 
 
-def group_into_layers(graph: Graph, stored: Container[str]) -> list[ReportedLayer]:
-    """Group the nodes of a float graph into the layers of the model, in order, inputs and state first. ``stored``: values
-    that become integers."""
+def group_into_layers(graph: Graph, integer_values: Container[str]) -> list[ReportedLayer]:
+    """Group the nodes of a float graph into the layers of the model, in order, inputs and state first.
+
+    ``integer_values``: values that become integers."""
     flat = flatten_graph(graph)
     owner = {name: ReportedLayer([], [name]) for name in (*graph.inputs, *graph.state)}
     by_location: dict[str, ReportedLayer] = {str(graph.place(name)): row for name, row in owner.items()}
@@ -90,7 +91,7 @@ def group_into_layers(graph: Graph, stored: Container[str]) -> list[ReportedLaye
         row.values += filter(None, node.outputs)
         owner |= dict.fromkeys(filter(None, node.outputs), row)
     for location, row in list(by_location.items()):
-        target = _find_owner(row, owner, stored)
+        target = _find_owner(row, owner, integer_values)
         if target is not None and target is not row:
             target.nodes += row.nodes
             target.values += row.values
@@ -99,7 +100,9 @@ def group_into_layers(graph: Graph, stored: Container[str]) -> list[ReportedLaye
     return list(by_location.values())
 
 
-def _find_owner(row: ReportedLayer, owner: dict[str, ReportedLayer], stored: Container[str]) -> ReportedLayer | None:
+def _find_owner(
+    row: ReportedLayer, owner: dict[str, ReportedLayer], integer_values: Container[str]
+) -> ReportedLayer | None:
     """Return the layer that this one is a part of, or None."""
     if not row.nodes:
         return None
@@ -107,7 +110,9 @@ def _find_owner(row: ReportedLayer, owner: dict[str, ReportedLayer], stored: Con
         return owner.get(row.nodes[0].inputs[0])
     if not all(registry.get(node.op).elementwise for node in row.computing):
         return None
-    operands = (name for name in row.nodes[0].inputs if name in owner and name not in stored and owner[name].computing)
+    operands = (
+        name for name in row.nodes[0].inputs if name in owner and name not in integer_values and owner[name].computing
+    )
     return next((owner[name] for name in operands), None)
 
 
@@ -120,9 +125,9 @@ def label_locations(graph: Graph, layers: list[ReportedLayer]) -> Graph:
     return graph.with_nodes(nodes)
 
 
-def layer_location(number: int) -> Loc:
-    """Return the location that :func:`label_locations` gives the operators of layer ``number``."""
-    return Loc(index=number, name="layer")
+def layer_location(layer_index: int) -> Loc:
+    """Return the location that :func:`label_locations` gives the operators of layer ``layer_index``."""
+    return Loc(index=layer_index, name="layer")
 
 
 # ---- Operators that a quantised network still computes in floats, and the reasons.
@@ -136,12 +141,11 @@ OPENED = "its weights alone are integers"
 BESIDE = "an operand or its result stays in floats"
 
 
-def floats_report(graph: Graph, asked: Container[str] = ()) -> dict[str, Any]:
-    """Report the float operators of a quantised ``graph``; the results ``asked`` shall stay in floats.
+def floats_report(graph: Graph, requested_floats: Container[str] = ()) -> dict[str, Any]:
+    """Report the float operators of a quantised ``graph``; the results ``requested_floats`` shall stay in floats.
 
-    ``operators``: those that compute in float32, in loops too, with their multiply-accumulates in a run and the reason, except
-    operators that are compiled to a table; ``share``: their part of all multiply-accumulates.
-    """
+    ``operators``: those that compute in float32, in loops too, with their multiply-accumulates in a run and the reason,
+    except operators that are compiled to a table; ``share``: their part of all multiply-accumulates."""
     flat = flatten_graph(graph)
     by_rows = {node.loc for node in flat.nodes if node.op == "dynamic_quantize"}
     tabulated = storage_of_byte_functions(flat)
@@ -151,7 +155,7 @@ def floats_report(graph: Graph, asked: Container[str] = ()) -> dict[str, Any]:
         result_dtypes = {flat.types[name].dtype for name in node.outputs if name}
         if node.op not in _CHANGING and "float32" in result_dtypes and node.outputs[0] not in tabulated:
             float_macs += macs
-            reason = ASKED if node.loc in by_rows else _float_reason(node, flat, asked)
+            reason = ASKED if node.loc in by_rows else _float_reason(node, flat, requested_floats)
             operators.append({"value": node.outputs[0], "op": node.op, "macs": macs, "reason": reason})
     return {"operators": operators, "share": float_macs / max(1, all_macs)}
 
@@ -160,7 +164,7 @@ def _nodes_with_macs(graph: Graph, iterations: int) -> Iterator[tuple[Node, int]
     """Yield the operators of a graph, those of bodies in place of their loops, with their multiply-accumulates in all
     iterations."""
     for node in graph.nodes:
-        body = body_of(node)
+        body = quantisable_body_of(node)
         if body is not None:
             yield from _nodes_with_macs(body, iterations * node.attr("count"))
             continue
@@ -169,9 +173,9 @@ def _nodes_with_macs(graph: Graph, iterations: int) -> Iterator[tuple[Node, int]
         yield node, iterations * count(node.attrs, *types) if count is not None else 0
 
 
-def _float_reason(node: Node, flat: Graph, asked: Container[str]) -> str:
+def _float_reason(node: Node, flat: Graph, requested_floats: Container[str]) -> str:
     """Return the reason why a quantised network computes an operator in floats."""
-    if node.outputs[0] in asked:
+    if node.outputs[0] in requested_floats:
         return ASKED
     if registry.get(node.op).regions:
         return UNSEEN
@@ -189,16 +193,18 @@ _PIXEL, _BRIGHT = 255, 128
 _SCALING = frozenset(("add", "sub", "mul", "div"))
 
 
-def inputs_report(source: Graph, samples: Sequence[Row], judged: Sequence[Row]) -> list[dict[str, Any]]:
+def inputs_report(source: Graph, samples: Sequence[Row], comparison_samples: Sequence[Row]) -> list[dict[str, Any]]:
     """Report each input of the network as it was read.
 
-    ``low`` and ``high``: of the calibration data; ``compared_low`` and ``compared_high``: of the comparison data; ``pixels``:
-    True if the calibration data are integers up to 255 that the network does not scale.
-    """
+    ``comparison_samples``: those on which both networks are compared. Fields ``low`` and ``high``: of the calibration
+    data; ``compared_low`` and ``compared_high``: of the comparison data; ``pixels``: True if the calibration data are
+    integers up to 255 that the network does not scale."""
     inputs = []
     for number, name in enumerate(source.inputs):
         low, high = _input_span(samples, number)
-        compared_low, compared_high = (low, high) if judged is samples else _input_span(judged, number)
+        compared_low, compared_high = (
+            (low, high) if comparison_samples is samples else _input_span(comparison_samples, number)
+        )
         is_float = source.types[name].dtype == "float32"
         inputs.append(
             {
@@ -234,22 +240,26 @@ def layers_report(
     recipe: Recipe,
     comparison: Comparison,
     noise_alone: Mapping[str, float],
-    seen: Mapping[str, Statistics],
+    statistics_by_value: Mapping[str, Statistics],
 ) -> list[dict[str, Any]]:
-    """Report each layer: name, operators, bits and types, and for the last value that it stores range, scale,
-    signal-to-noise ratio and saturated share.
+    """Report each layer: name, operators, bits, types, and figures of the last value that it stores.
 
-    ``noise_alone``: the noise that each value and each constant causes alone; sums of these are the sensitivities of
-    weights and values. ``seen``: statistics, by which channels of a clamped result that are zero in all samples count
-    as ``silent``."""
-    return [_layer_entry(row, recipe, comparison, noise_alone) | _count_silent_channels(row, seen) for row in layers]
+    These figures are range, scale, signal-to-noise ratio and saturated share. ``noise_alone``: the noise that each
+    value and each constant causes alone; sums of these are the sensitivities of weights and values.
+    ``statistics_by_value``: channels of a clamped result that are zero in all samples count as ``silent``."""
+    return [
+        _layer_entry(row, recipe, comparison, noise_alone) | _count_silent_channels(row, statistics_by_value)
+        for row in layers
+    ]
 
 
-def _count_silent_channels(row: ReportedLayer, seen: Mapping[str, Statistics]) -> dict[str, int]:
+def _count_silent_channels(row: ReportedLayer, statistics_by_value: Mapping[str, Statistics]) -> dict[str, int]:
     """Return the number of channels of a layer's clamped results that are zero in all samples, and of all its clamped
     channels; empty without clamps."""
-    clamped = [node.outputs[0] for node in row.computing if node.op in CLAMPS and node.outputs[0] in seen]
-    highest = np.concatenate([np.zeros(0), *(seen[value].channels for value in clamped)])
+    clamped = [
+        node.outputs[0] for node in row.computing if node.op in CLAMPS and node.outputs[0] in statistics_by_value
+    ]
+    highest = np.concatenate([np.zeros(0), *(statistics_by_value[value].channels for value in clamped)])
     return {"silent": int((highest == 0).sum()), "channels": highest.size} if clamped else {}
 
 
@@ -297,8 +307,8 @@ def _sum_known_noise(names: Sequence[str], noise_alone: Mapping[str, float]) -> 
 
 def costs_report(
     layers: Sequence[ReportedLayer],
-    real: Graph,
-    integer: Graph,
+    float_graph: Graph,
+    integer_graph: Graph,
     board: Board,
     layer_lines: Sequence[dict[str, Any]],
     progress: Progress | None = None,
@@ -310,14 +320,14 @@ def costs_report(
     all.
     """
     totals = {}
-    for step, (key, graph) in enumerate((("float_cost", real), ("cost", integer))):
+    for step, (key, graph) in enumerate((("float_cost", float_graph), ("cost", integer_graph))):
         if progress is not None:
             progress(f"cost on {board.name}", step, 3)
         totals[key], prices = mixed_bits.price_locations(graph, board)
         for number, (row, line) in enumerate(zip(layers, layer_lines, strict=True)):
             layer_prices = [
                 prices[place]
-                for place in (str(layer_location(number)), str(real.place(row.values[0])))
+                for place in (str(layer_location(number)), str(float_graph.place(row.values[0])))
                 if place in prices
             ]
             sums = {
@@ -543,7 +553,7 @@ def build_report(
     if board:
         located = label_locations(graph, layer_rows)
         integer = write_quantised(best.attempt.graph(located), recipe).graph
-        report |= costs_report(layer_rows, located, integer, board_of(board), report["layers"], progress)
+        report |= costs_report(layer_rows, located, integer, load_board_of(board), report["layers"], progress)
     for value in report["values"]:
         value["sensitivity"] = noise_alone.get(value["value"])
         value["readers"] = decisions.names_of_readers(graph, value["value"])

@@ -17,7 +17,12 @@ from microc.compiler.representation import format_signature, html_table
 from microc.errors import UsageError
 from microc.graph.ir import Graph
 from microc.quantization import decisions, integer_scheme
-from microc.quantization.calibration_data import check_labels, choose_score, convert_calibration_data, convert_data
+from microc.quantization.calibration_data import (
+    check_labels,
+    choose_score,
+    convert_calibration_data,
+    convert_to_samples,
+)
 from microc.quantization.decisions import (
     AUTO,
     METHODS,
@@ -127,7 +132,7 @@ def quantize(
 ) -> Quantized:
     """Quantise a float network: anything that :func:`microc.compile` takes, in float32.
 
-    ``data``: typical inputs, some tens to some hundreds (:func:`microc.quantization.calibration_data.convert_data`); for a
+    ``data``: typical inputs, some tens to some hundreds (:func:`microc.quantization.calibration_data.convert_to_samples`); for a
     network with state, the samples of one sequence, or sequences along an additional axis. ``activations``: int8, uint8 or
     int16. ``weights``: 8, 4 or 2 bits; ``block``: for 4 and 2 bits, the number of inputs (16, 32, 64) that share a multiplier
     of their channel's scale (:mod:`microc.quantization.integer_scheme`). ``scales``: any, or power-of-two. ``ranges``: an
@@ -171,8 +176,8 @@ def quantize(
     graph = normalise_float_graph(source, reading)
     same_data = evaluate is None or callable(evaluate)
     colours = reading.input_colour
-    samples = (convert_data if same_data else convert_calibration_data)(graph, data, labels, pixels, colours)
-    evaluation_data = samples if same_data else convert_data(graph, evaluate, labels, pixels, colours)
+    samples = (convert_to_samples if same_data else convert_calibration_data)(graph, data, labels, pixels, colours)
+    evaluation_data = samples if same_data else convert_to_samples(graph, evaluate, labels, pixels, colours)
     check_labels(graph, evaluation_data)
     rows = samples.rows[: MOST_SAMPLES if samples.steps == 1 else MOST_STEPS]
     float_results = decisions.find_float_results(graph, float_layers) | decisions.all_float_values(

@@ -24,7 +24,7 @@ from microc.quantization.integer_scheme import (
     weight_levels,
 )
 from microc.quantization.network_noise import Fit, Moments, NetworkPair, Reals, fit_layers_in_order
-from microc.quantization.network_structure import ChannelUnits, Layer, body_of, find_matrix_layers
+from microc.quantization.network_structure import ChannelUnits, Layer, find_matrix_layers, quantisable_body_of
 from microc.quantization.quantised_page import Noise
 from microc.quantization.write import Recipe, write_quantised, write_simulated
 
@@ -51,18 +51,19 @@ class _Reader:
     depthwise: bool
 
 
-def equalise_channels(graph: Graph, seen: Mapping[str, Statistics], dtype: str = "int8", bits: int = 8) -> Graph:
+def equalise_channels(
+    graph: Graph, statistics_by_value: Mapping[str, Statistics], dtype: str = "int8", bits: int = 8
+) -> Graph:
     """Rescale the channels of a float graph for less noise; returns the same object if nothing is gained.
 
-    ``seen``: statistics of its activations, which will have ``dtype``, and weights ``bits`` bits. The expected noise weighs
-    both.
-    """
+    ``statistics_by_value``: statistics of its activations, which will have ``dtype``, and weights ``bits`` bits. The
+    expected noise weighs both."""
     units = ChannelUnits(graph)
     if not units.free.any():
         return graph
     factors = np.ones(units.count)
-    for tensors in units.blocks([value for value in seen if value in graph.types]):
-        block = _Block(graph, units, {value: seen[value] for value in tensors}, dtype, bits)
+    for tensors in units.blocks([value for value in statistics_by_value if value in graph.types]):
+        block = _Block(graph, units, {value: statistics_by_value[value] for value in tensors}, dtype, bits)
         factors = block.choose_factors(factors)
     return graph if (factors == 1).all() else units.apply(factors)
 
@@ -129,12 +130,12 @@ class _Block:
         return total
 
 
-def _layers_that_read(graph: Graph, units: ChannelUnits, value: str, seen: Statistics) -> Iterator[_Reader]:
+def _layers_that_read(graph: Graph, units: ChannelUnits, value: str, statistics: Statistics) -> Iterator[_Reader]:
     """Yield the layers that read a tensor, with weights divided by the RMS of each output."""
     for node in graph.nodes:
         if node.inputs[:1] == (value,) and units.is_layer(node):
-            weights, depthwise = _weights_by_channel(graph, node, len(seen.power))
-            size = np.sqrt((np.square(weights) * seen.power).sum(axis=(1, 2), keepdims=True))
+            weights, depthwise = _weights_by_channel(graph, node, len(statistics.power))
+            size = np.sqrt((np.square(weights) * statistics.power).sum(axis=(1, 2), keepdims=True))
             yield _Reader(weights / np.where(size > 0, size, 1.0), depthwise)
 
 
@@ -179,7 +180,7 @@ class Attempt:
         names, types, consts = NameSet(graph.types), dict(graph.types), dict(graph.consts)
         nodes = []
         for node in graph.nodes:
-            bias, body = self.biases.get(node.outputs[0]), body_of(node)
+            bias, body = self.biases.get(node.outputs[0]), quantisable_body_of(node)
             if bias is not None:
                 name = names.fresh(f"{node.outputs[0]}_bias")
                 consts[name] = bias.astype(np.float32)
@@ -199,17 +200,20 @@ class Trial:
         self.written = write_quantised(attempt.graph(graph), attempt.recipe)
         self.pair = NetworkPair(graph, self.written, {} if reals is None else reals)
 
-    def decibels(self, held: Sequence[Row]) -> float:
-        """Return the mean signal-to-noise ratio in decibels at the network's measured ends on ``held`` samples."""
+    def decibels(self, held_back_samples: Sequence[Row]) -> float:
+        """Return the mean signal-to-noise ratio in decibels at the network's measured ends on ``held_back_samples``
+        samples."""
         noises = {number: Noise(end=end) for number, end in self.pair.judged.items()}
-        for real, integer in self.pair.rows(held):
+        for real, integer in self.pair.rows(held_back_samples):
             for number, noise in noises.items():
                 noise.add(real[number], integer[number], self.pair.kinds[number])
         ratios = [noise.decibels for noise in noises.values()]
         return float(np.mean([ratio if ratio is not None else _SILENT for ratio in ratios]))
 
 
-def round_for_outputs(graph: Graph, attempt: Attempt, samples: Sequence[Row], bits: Widths, seed: int) -> Attempt:
+def round_for_outputs(
+    graph: Graph, attempt: Attempt, samples: Sequence[Row], bits_by_weight: Widths, seed: int
+) -> Attempt:
     """Round weights for the least output error (GPTQ), with biases that keep the means of results."""
     recipe = attempt.recipe
     weights, biases = dict(recipe.weights), dict(attempt.biases)
@@ -220,14 +224,18 @@ def round_for_outputs(graph: Graph, attempt: Attempt, samples: Sequence[Row], bi
         least = np.zeros(layer.bias.size) if is_float_layer else least_scales(layer.bias, recipe.read(layer.node).scale)
         square, cross = shrink_moments(square, cross, moments.independent)
         fitted, block = fit_to_stored_factors(layer.rows, square, cross), NONE if is_float_layer else recipe.block
-        rounded_weight = round_weights_for_output(fitted, square, least, bits[layer.weight], block, recipe.power_of_two)
+        rounded_weight = round_weights_for_output(
+            fitted, square, least, bits_by_weight[layer.weight], block, recipe.power_of_two
+        )
         stored = weights[layer.weight] = replace(rounded_weight, data=rounded_weight.data.reshape(layer.weights.shape))
         biases[layer.name] = _corrected_bias(layer, real, read, stored)
 
     return _fit_layers(graph, weights, biases, recipe, samples, fit, seed)
 
 
-def correct_biases(graph: Graph, attempt: Attempt, samples: Sequence[Row], bits: Widths, seed: int) -> Attempt:
+def correct_biases(
+    graph: Graph, attempt: Attempt, samples: Sequence[Row], bits_by_weight: Widths, seed: int
+) -> Attempt:
     """Correct biases so that each result keeps its mean.
 
     "Data-Free Quantization Through Weight Equalization and Bias Correction" (Nagel et al., 2019), section 4.2, with measured
@@ -265,10 +273,13 @@ def _fit_layers(
     return attempt()
 
 
-def _corrected_bias(layer: Layer, real: Array, read: Array, stored: Weight) -> Array:
-    """Return the float layer's bias plus the mean error of the products, by the means of real and stored factors (G, K)."""
-    rows = stored.real.reshape(layer.rows.shape)
-    error = (layer.rows * real[:, None] - rows * read[:, None]).sum(axis=2)
+def _corrected_bias(layer: Layer, real_means: Array, stored_means: Array, stored_weight: Weight) -> Array:
+    """Return a layer's float bias plus the mean error that quantisation causes in the sums of products.
+
+    ``real_means``, ``stored_means``: means of the layer's factors (G, K) in the float and in the quantised network;
+    ``stored_weight``: the quantised weights."""
+    rows = stored_weight.real.reshape(layer.rows.shape)
+    error = (layer.rows * real_means[:, None] - rows * stored_means[:, None]).sum(axis=2)
     return np.asarray(layer.bias + error.reshape(-1))
 
 
@@ -281,30 +292,30 @@ Repaired = tuple[Trial, list[dict[str, Any]]]
 
 def repair_network(
     graph: Graph,
-    plain: Trial,
+    unrepaired: Trial,
     bits: Widths,
     samples: Sequence[Row],
     seed: int,
     reals: Reals,
     progress: Progress | None = None,
 ) -> Repaired:
-    """Return the network after the first repair that helps, if any, else ``plain`` (the network without repairs), and a
-    report on each repair tried.
+    """Return the network after the first repair that lowers the noise, else ``unrepaired``; and a report on each repair
+    tried.
 
     A report has ``name``, ``before`` and ``after`` in decibels, ``kept``."""
     if len(samples) < MIN_SAMPLES:
-        return plain, []
+        return unrepaired, []
     fitting_samples, held = split_samples(graph, samples, seed)
-    before, reports = plain.decibels(held), list[dict[str, Any]]()
+    before, reports = unrepaired.decibels(held), list[dict[str, Any]]()
     for number, (name, repair) in enumerate(REPAIRS.items()):
         if progress is not None:
             progress(f"repair: {name}", number, len(REPAIRS))
-        trial = Trial(graph, repair(graph, plain.attempt, fitting_samples, bits, seed), reals)
+        trial = Trial(graph, repair(graph, unrepaired.attempt, fitting_samples, bits, seed), reals)
         after = trial.decibels(held)
         reports.append({"name": name, "before": before, "after": after, "kept": after > before})
         if after > before:
             return trial, reports
-    return plain, reports
+    return unrepaired, reports
 
 
 def split_samples(graph: Graph, samples: Sequence[Row], seed: int) -> tuple[list[Row], list[Row]]:

@@ -417,16 +417,16 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
 
     # ---------------------------------------------------------------- values
 
-    def _check_samples(self, name: str, given: Any) -> Tensor:
+    def _check_samples(self, name: str, samples: Any) -> Tensor:
         """Return samples in the graph's shape: (samples, 1, ...). Raises UsageError for other shapes."""
         shape = self._graph.types[name].shape
-        if not isinstance(given, torch.Tensor) or tuple(given.shape[1:]) != shape[1:]:
-            shown = tuple(given.shape) if hasattr(given, "shape") else type(given).__name__
+        if not isinstance(samples, torch.Tensor) or tuple(samples.shape[1:]) != shape[1:]:
+            shown = tuple(samples.shape) if hasattr(samples, "shape") else type(samples).__name__
             raise UsageError(
                 f"input {name!r}: got {shown}, expected a tensor (samples, {', '.join(map(str, shape[1:]))})",
                 hint="give a torch.Tensor of that shape",
             )
-        return given.unsqueeze(1)
+        return samples.unsqueeze(1)
 
     def _run_integers(self, written: QuantisedGraph, rows: Sequence[Tensor]) -> dict[str, Tensor]:
         """Run the integer network. Returns its outputs and its dequantised values, by the float network's names."""
@@ -469,33 +469,35 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
         graph: Graph,
         recipe: Recipe,
         constants: Mapping[str, Tensor],
-        given: Sequence[Tensor],
-        exact: Mapping[str, Tensor],
+        input_tensors: Sequence[Tensor],
+        integer_results: Mapping[str, Tensor],
     ) -> list[Tensor]:
         """Return the outputs for one sample: the float network's, each value replaced by the integer network's."""
         values = dict(constants)
-        for name, row in zip(graph.inputs, given, strict=True):
-            values[name] = _replace_value(row, exact.get(name), recipe.activations.get(name))
+        for name, row in zip(graph.inputs, input_tensors, strict=True):
+            values[name] = _replace_value(row, integer_results.get(name), recipe.activations.get(name))
         for node in graph.nodes:
             result = compute_node(graph, node, [values[name] for name in node.inputs if name])
             name = node.outputs[0]
-            values[name] = _replace_value(result, exact.get(name), recipe.activations.get(name))
+            values[name] = _replace_value(result, integer_results.get(name), recipe.activations.get(name))
         return [values[name] for name in graph.outputs]
 
 
-def _replace_value(made: Tensor, exact: Tensor | None, how: Activation | None) -> Tensor:
-    """Return ``exact`` with the gradients of ``made``, zero where the storage saturates."""
-    if exact is None:
-        return made
-    if how is not None:
-        low, high = ((end - how.zero_point) * how.scale for end in dtypes.int_range(how.dtype))
-        made = made.clamp(low, high)
-    return _straight_through(made, exact)
+def _replace_value(computed: Tensor, integer_result: Tensor | None, storage: Activation | None) -> Tensor:
+    """Return the integer network's value with the gradients of the ``computed`` one, zero where the ``storage`` saturates.
+
+    Without storage or integer value ``computed`` is returned as it is."""
+    if integer_result is None:
+        return computed
+    if storage is not None:
+        low, high = ((end - storage.zero_point) * storage.scale for end in dtypes.int_range(storage.dtype))
+        computed = computed.clamp(low, high)
+    return _straight_through(computed, integer_result)
 
 
-def _straight_through(made: Tensor, exact: Tensor) -> Tensor:
-    """Return ``exact`` with the gradients of ``made`` (straight-through estimator)."""
-    return exact + (made - made.detach())
+def _straight_through(computed: Tensor, integer_result: Tensor) -> Tensor:
+    """Return ``integer_result`` with the gradients of ``computed`` (straight-through estimator)."""
+    return integer_result + (computed - computed.detach())
 
 
 def _scale_gradient(parameter: Tensor, factor: float) -> Tensor:
@@ -503,17 +505,17 @@ def _scale_gradient(parameter: Tensor, factor: float) -> Tensor:
     return parameter.detach() + factor * (parameter - parameter.detach())
 
 
-def _stored_levels(stored: Weight) -> tuple[int, int]:
+def _stored_levels(stored_weight: Weight) -> tuple[int, int]:
     """Return the least and largest level of weights with as many bits as these stored ones take."""
-    low, high = int(stored.data.min(initial=0)), int(stored.data.max(initial=0))
+    low, high = int(stored_weight.data.min(initial=0)), int(stored_weight.data.max(initial=0))
     return next(span for span in map(weight_levels, sorted(BITS)) if span[0] <= low and high <= span[1])
 
 
-def _clip_to_storage(reals: Array, stored: Weight) -> Array:
+def _clip_to_storage(reals: Array, stored_weight: Weight) -> Array:
     """Return the numbers nearest to ``reals`` that round to the stored integers."""
-    shape = (-1, *(1,) * (reals.ndim - 1)) if stored.quant.axis == 0 else ()
-    reach = 0.49 * np.array(stored.quant.scale).reshape(shape)
-    return np.asarray(np.clip(reals, stored.real - reach, stored.real + reach), np.float32)
+    shape = (-1, *(1,) * (reals.ndim - 1)) if stored_weight.quant.axis == 0 else ()
+    reach = 0.49 * np.array(stored_weight.quant.scale).reshape(shape)
+    return np.asarray(np.clip(reals, stored_weight.real - reach, stored_weight.real + reach), np.float32)
 
 
 def _check_trainable(graph: Graph) -> None:

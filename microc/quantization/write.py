@@ -13,7 +13,7 @@ from microc.graph.ir import Attr, Graph, Loc, NameSet, Node, Quant, TensorType
 from microc.graph.match import without_dead_nodes
 from microc.ops.attributes import Ties
 from microc.quantization.integer_scheme import Activation, Weight, quantise_array
-from microc.quantization.network_structure import body_of, flatten_graph
+from microc.quantization.network_structure import flatten_graph, quantisable_body_of
 from microc.transform.canonicalise import norms_in_fixed_point
 from microc.transform.pass_context import PassContext, run_passes
 from microc.transform.quantised import qdq
@@ -127,7 +127,7 @@ class _Writer:
 
     def with_quantised_body(self, node: Node) -> Node:
         """Return a node with its body, if it is a loop, written by the recipe as well."""
-        body = body_of(node)
+        body = quantisable_body_of(node)
         if body is None:
             return node
         inside = _Writer(body, self.recipe, self.names, self.stored, self.data)
@@ -182,15 +182,15 @@ class _Writer:
         self.real[name] = self.names.fresh(f"{name}_dequantized")
         self.write_dequantize(stored, name, weight.quant, self.real[name])
 
-    def write_initial_state(self, name: str, start: Array) -> tuple[str, Array]:
+    def write_initial_state(self, name: str, initial_value: Array) -> tuple[str, Array]:
         """Return the name of a stored state and its initial integers."""
         storage = self.recipe.activations.get(name)
         if storage is None:
-            return name, start
+            return name, initial_value
         stored = self.stored[name] = self.integer_name(name, storage)
         self.real[name] = name
         self.write_dequantize(stored, name, storage.quant, name)
-        return stored, quantise_array(start, storage.quant, storage.dtype)
+        return stored, quantise_array(initial_value, storage.quant, storage.dtype)
 
     def write_update(self, name: str, value: str) -> tuple[str, str]:
         """Return the name of a stored state and its next value."""
@@ -257,7 +257,7 @@ def _dequantise_weights(graph: Graph, recipe: Recipe, names: NameSet) -> Graph:
         dequantizers.append(Node("dequantize", (stored,), (name,), _quant_attributes(weight.quant), graph.place(name)))
     nodes = list(dequantizers)
     for node in graph.nodes:
-        body = body_of(node)
+        body = quantisable_body_of(node)
         if body is not None:
             node = replace(node, attrs={**node.attrs, "body": _dequantise_weights(body, recipe, names)})
         if node.op in LAYERS and node.inputs[1] in recipe.by_rows:

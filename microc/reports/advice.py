@@ -256,10 +256,10 @@ def advice_for(situation: Situation, notes: Sequence[str] = ()) -> list[dict[str
 # ---- The advice.
 
 
-def _memory_advice(at: Situation) -> Iterator[Advice]:
+def _memory_advice(situation: Situation) -> Iterator[Advice]:
     """Advise on memories: report flash or RAM that the network exceeds although the compilation has tried all options;
     otherwise advise options for memories that are nearly full."""
-    totals, board = at.data["totals"], at.data["board"]
+    totals, board = situation.data["totals"], situation.data["board"]
     over = {
         memory: totals[memory] or 0 for memory in ("flash", "ram") if (totals[memory] or 0) > (board[memory] or inf)
     }
@@ -268,158 +268,170 @@ def _memory_advice(at: Situation) -> Iterator[Advice]:
         yield Advice(
             f"{_MEMORIES[memory]} does not fit: {used:,} bytes of {board[memory]:,}; "
             + (f"{larger} has more" if larger else "no board that is known has more: choose a smaller network"),
-            at.compile(f"--board {larger}") if larger else "",
+            situation.compile(f"--board {larger}") if larger else "",
             inf,
         )
     if not over:
-        yield from _nearly_full_memory_advice(at)
+        yield from _nearly_full_memory_advice(situation)
 
 
-def _nearly_full_memory_advice(at: Situation) -> Iterator[Advice]:
+def _nearly_full_memory_advice(situation: Situation) -> Iterator[Advice]:
     """Advise an option that takes less of a memory, for each memory that is nearly full."""
-    totals, board = at.data["totals"], at.data["board"]
+    totals, board = situation.data["totals"], situation.data["board"]
     target_kib = 8 * totals["arena"] // 10240
     remedies = {
-        "flash": ("--optimize size", "code for size takes less", at.option("optimize", "balanced") != "size"),
+        "flash": ("--optimize size", "code for size takes less", situation.option("optimize", "balanced") != "size"),
         "ram": (f"--ram {target_kib}K", "smaller workspaces and layers row by row may take less", target_kib > 0),
     }
     for memory, (option, reason, possible) in remedies.items():
         used, room = totals[memory] or 0, board[memory]
         if possible and room and used > _NEARLY_FULL * room:
-            yield Advice(f"{_MEMORIES[memory]} is {100 * used / room:.0f} % full; {reason}", at.compile(option))
+            yield Advice(f"{_MEMORIES[memory]} is {100 * used / room:.0f} % full; {reason}", situation.compile(option))
 
 
-def _input_dtype_advice(at: Situation) -> Iterator[Advice]:
+def _input_dtype_advice(situation: Situation) -> Iterator[Advice]:
     """Advise ``--input-dtype`` for a float input that only a kernel of its own reads, to quantise it."""
-    for tensor in at.data["inputs"]:
-        readers = [layer for layer in at.layers if tensor["name"] in layer["inputs"]]
+    for tensor in situation.data["inputs"]:
+        readers = [layer for layer in situation.layers if tensor["name"] in layer["inputs"]]
         if len(readers) == 1 and readers[0]["op"] == "quantize" and len(readers[0]["outputs"]) == 1:
-            dtype = at.dtype(readers[0]["outputs"][0])
+            dtype = situation.dtype(readers[0]["outputs"][0])
             yield Advice(
                 f"input {tensor['label']} comes as {tensor['dtype']} and the board quantises it: give it as {dtype}",
-                at.compile(f"--input-dtype {at.wish('input', tensor, dtype)}"),
+                situation.compile(f"--input-dtype {situation.wish('input', tensor, dtype)}"),
                 readers[0]["share"],
             )
 
 
-def _output_dtype_advice(at: Situation) -> Iterator[Advice]:
+def _output_dtype_advice(situation: Situation) -> Iterator[Advice]:
     """Advise ``--output-dtype`` for an output that its kernel only dequantises at the end."""
-    for tensor in at.data["outputs"]:
-        writers = [layer for layer in at.layers if tensor["name"] in layer["outputs"]]
-        used = any(tensor["name"] in layer["inputs"] for layer in at.layers)
-        if at.is_computer or used or len(writers) != 1 or writers[0]["op"].split("+")[-1] != "dequantize":
+    for tensor in situation.data["outputs"]:
+        writers = [layer for layer in situation.layers if tensor["name"] in layer["outputs"]]
+        used = any(tensor["name"] in layer["inputs"] for layer in situation.layers)
+        if situation.is_computer or used or len(writers) != 1 or writers[0]["op"].split("+")[-1] != "dequantize":
             continue
-        saved = prod(tensor["shape"]) * estimate_speeds(at.cpu).dequantizing / (at.data["totals"]["instructions"] or 1)
+        saved = (
+            prod(tensor["shape"])
+            * estimate_speeds(situation.cpu).dequantizing
+            / (situation.data["totals"]["instructions"] or 1)
+        )
         is_separate = writers[0]["op"] == "dequantize"
         producer_attributes = (
             dict(writers[0]["operators"][-2]["attributes"]) if len(writers[0]["operators"]) > 1 else {}
         )
-        dtype = at.dtype(writers[0]["inputs"][0]) if is_separate else producer_attributes.get("out_dtype", "int8")
+        dtype = (
+            situation.dtype(writers[0]["inputs"][0]) if is_separate else producer_attributes.get("out_dtype", "int8")
+        )
         yield Advice(
             f"output {tensor['label']} is made {tensor['dtype']} by the board: take the {dtype} that it is made from",
-            at.compile(f"--output-dtype {at.wish('output', tensor, dtype)}"),
+            situation.compile(f"--output-dtype {situation.wish('output', tensor, dtype)}"),
             writers[0]["share"] if is_separate else min(saved, writers[0]["share"]),
         )
 
 
-def _quantization_advice(at: Situation) -> Iterator[Advice]:
+def _quantization_advice(situation: Situation) -> Iterator[Advice]:
     """Advise to quantise the float layers, if int8 would make them faster on this core."""
-    dtype_of = {tensor["name"]: tensor["dtype"] for tensor in at.data["tensors"]}
-    floats = [k for k in at.layers if k["macs"] and k["inputs"] and dtypes.is_float(dtype_of[k["inputs"][0]])]
-    if at.is_computer or not floats:
+    dtype_of = {tensor["name"]: tensor["dtype"] for tensor in situation.data["tensors"]}
+    floats = [k for k in situation.layers if k["macs"] and k["inputs"] and dtypes.is_float(dtype_of[k["inputs"][0]])]
+    if situation.is_computer or not floats:
         return
-    times = estimate_speeds(at.cpu).times
+    times = estimate_speeds(situation.cpu).times
     if times < WORTHWHILE:
         return
-    core = f"the core is a {at.cpu}" if "fpu" in CORES[at.cpu].has else "this core has no FPU"
-    what = "int8" if sum(k["macs"] for k in floats) == at.data["totals"]["macs"] else "its layers of floats in int8"
-    source = at.data["source"] or at.data["model"]
+    core = f"the core is a {situation.cpu}" if "fpu" in CORES[situation.cpu].has else "this core has no FPU"
+    what = (
+        "int8" if sum(k["macs"] for k in floats) == situation.data["totals"]["macs"] else "its layers of floats in int8"
+    )
+    source = situation.data["source"] or situation.data["model"]
     yield Advice(
         f"{core}: {what} would be about {times:.{0 if times >= 9.5 else 1}f} times faster",
-        f"microc quantize {model_argument(at.data)} --data SAMPLES -o {shlex.quote(str(Path(source).with_suffix('.mcg').name))}",
+        f"microc quantize {model_argument(situation.data)} --data SAMPLES -o "
+        f"{shlex.quote(str(Path(source).with_suffix('.mcg').name))}",
         sum(k["share"] for k in floats) * (1 - 1 / times),
     )
 
 
-def _fixed_point_scaling_advice(at: Situation) -> Iterator[Advice]:
+def _fixed_point_scaling_advice(situation: Situation) -> Iterator[Advice]:
     """Advise ``--requantize fixed`` for results that are scaled by floats."""
-    if at.is_computer or at.option("requantize", "float") != "float":
+    if situation.is_computer or situation.option("requantize", "float") != "float":
         return
-    sizes = {tensor["name"]: prod(tensor["shape"]) for tensor in at.data["tensors"]}
-    scaled = [layer for layer in at.layers if "requantize_float" in layer["op"].replace(" > ", "+").split("+")]
+    sizes = {tensor["name"]: prod(tensor["shape"]) for tensor in situation.data["tensors"]}
+    scaled = [layer for layer in situation.layers if "requantize_float" in layer["op"].replace(" > ", "+").split("+")]
     count = sum(sizes[name] for layer in scaled for name in layer["outputs"])
     if count:
-        saved_instructions = count * max(estimate_speeds(at.cpu).scaling, 0)
+        saved_instructions = count * max(estimate_speeds(situation.cpu).scaling, 0)
         yield Advice(
             f"{count:,} results are scaled by floats: --requantize fixed differs for ties alone, some in a million",
-            at.compile("--requantize fixed"),
-            min(saved_instructions / (at.data["totals"]["instructions"] or 1), sum(layer["share"] for layer in scaled)),
+            situation.compile("--requantize fixed"),
+            min(
+                saved_instructions / (situation.data["totals"]["instructions"] or 1),
+                sum(layer["share"] for layer in scaled),
+            ),
         )
 
 
-def _optimize_speed_advice(at: Situation) -> Iterator[Advice]:
+def _optimize_speed_advice(situation: Situation) -> Iterator[Advice]:
     """Advise ``--optimize speed`` if the network is compiled for size or a balance, and speed saves time on this core."""
-    goal = at.option("optimize", "balanced")
+    goal = situation.option("optimize", "balanced")
     gains = SPEED_GAINS.get(goal, {"": 0.0})
-    gain = 0.0 if at.is_computer else gains.get(at.cpu, gains[""])
+    gain = 0.0 if situation.is_computer else gains.get(situation.cpu, gains[""])
     if gain:
         yield Advice(
             f"the code is made for {'size' if goal == 'size' else 'a balance of speed and size'}: for speed it takes more flash",
-            at.compile("--optimize speed"),
+            situation.compile("--optimize speed"),
             gain,
         )
 
 
-def _code_in_ram_advice(at: Situation) -> Iterator[Advice]:
+def _code_in_ram_advice(situation: Situation) -> Iterator[Advice]:
     """Advise ``--code-in-ram`` if the core waits for code from flash."""
-    if at.code_in_ram and at.option("code_in_ram", "False") == "False":
+    if situation.code_in_ram and situation.option("code_in_ram", "False") == "False":
         yield Advice(
             "the core waits for the code of some kernels, which may run from RAM",
-            at.compile("--code-in-ram"),
-            at.code_in_ram,
+            situation.compile("--code-in-ram"),
+            situation.code_in_ram,
         )
 
 
-def _tuning_advice(at: Situation) -> Iterator[Advice]:
+def _tuning_advice(situation: Situation) -> Iterator[Advice]:
     """Advise ``microc tune`` for kernels without a measured schedule."""
-    untuned = [k for k in at.layers if not k.get("shipped") and not k["rule"].startswith("external")]
+    untuned = [k for k in situation.layers if not k.get("shipped") and not k["rule"].startswith("external")]
     share = sum(k["share"] for k in untuned if ", tuned" not in k["rule"] and ", shipped" not in k["rule"])
-    if not at.is_computer:
+    if not situation.is_computer:
         yield Advice(
             f"no schedule was measured for kernels that take {_format_percent(share)} of the time: a search on the board or its "
             "emulator may find faster ones",
-            at.command("tune", "--records tuned.jsonl"),
-            share * TUNING_GAINS.get(at.cpu, TUNING_GAINS[""]),
+            situation.command("tune", "--records tuned.jsonl"),
+            share * TUNING_GAINS.get(situation.cpu, TUNING_GAINS[""]),
         )
 
 
-def _accelerator_advice(at: Situation) -> Iterator[Advice]:
+def _accelerator_advice(situation: Situation) -> Iterator[Advice]:
     """Advise to use the board's accelerator if no layer runs on it."""
-    if at.board.target.npu and not any(layer["rule"].startswith("external") for layer in at.layers):
+    if situation.board.target.npu and not any(layer["rule"].startswith("external") for layer in situation.layers):
         yield Advice(
-            f"the board's accelerator ({at.board.target.npu}) does nothing: it takes the layers that Vela compiles",
-            at.compile("--external ethos-u"),
+            f"the board's accelerator ({situation.board.target.npu}) does nothing: it takes the layers that Vela compiles",
+            situation.compile("--external ethos-u"),
         )
 
 
-def _slow_layer_advice(at: Situation) -> Iterator[Advice]:
+def _slow_layer_advice(situation: Situation) -> Iterator[Advice]:
     """Advise ``microc explain`` for the layer that takes most of the time, and for one whose multiply-accumulates are
     expensive."""
-    if len(at.layers) < 2:
+    if len(situation.layers) < 2:
         return
-    (top,) = slowest_layers(at.data, 1)
+    (top,) = slowest_layers(situation.data, 1)
     if top["share"] > SLOW_SHARE:
         ms = (
             f" ({milliseconds_text(top['milliseconds'])}, estimated)"
-            if top["milliseconds"] is not None and at.data["measured"] is None
+            if top["milliseconds"] is not None and situation.data["measured"] is None
             else ""
         )
         yield Advice(
             f"step {top['step']}, {top['name']}, takes {_format_percent(top['share'])} of the time{ms}: "
             "what was tried for it, and what its loops cost",
-            at.command("explain", str(top["step"])),
+            situation.command("explain", str(top["step"])),
         )
-    large = [layer for layer in at.layers if layer["macs"] >= _MANY_MACS]
+    large = [layer for layer in situation.layers if layer["macs"] >= _MANY_MACS]
     cycles_per_mac = sorted(layer["cycles"] / layer["macs"] for layer in large)
     median = cycles_per_mac[len(cycles_per_mac) // 2] if cycles_per_mac else 0
     expensive = [k for k in large if k["cycles"] > _EXPENSIVE * median * k["macs"] and k["share"] > _NEGLIGIBLE]
@@ -428,7 +440,7 @@ def _slow_layer_advice(at: Situation) -> Iterator[Advice]:
         yield Advice(
             f"a product of step {layer['step']}, {layer['name']}, takes {layer['cycles'] / layer['macs']:.1f} "
             f"cycles, {median:.1f} elsewhere: why",
-            at.command("explain", str(layer["step"])),
+            situation.command("explain", str(layer["step"])),
         )
 
 
@@ -491,29 +503,33 @@ def rewrite_command(
     }
 
 
-def _group_flags(words: Sequence[str]) -> list[list[str]]:
-    """Group the words of a command line: each flag with its values. Words before the first flag form groups of their own."""
+def _group_flags(command_words: Sequence[str]) -> list[list[str]]:
+    """Group the words of a command line: each flag with its values.
+
+    Words before the first flag form groups of their own."""
     parts = list[list[str]]()
-    for word in words:
+    for word in command_words:
         if word.startswith("-") or not parts:
             parts.append([])
         parts[-1].append(word)
     return parts
 
 
-def _join_flags(parts: Sequence[list[str]]) -> str:
-    """Join groups of flags to text that begins with a space. Of a flag that is repeated (for the same name, if its values
-    begin with names) only the last one is kept, except flags that add to a list."""
-    last = {_flag_key(part): part for part in parts}
-    kept = [part for part in parts if _flag_key(part)[0] in _LIST_FLAGS or last[_flag_key(part)] is part]
+def _join_flags(flag_groups: Sequence[list[str]]) -> str:
+    """Join groups of flags, each a flag with its values, to text that begins with a space.
+
+    Of a flag that is repeated (for the same name, if its values begin with names) only the last one is kept, except
+    flags that add to a list."""
+    last = {_flag_key(part): part for part in flag_groups}
+    kept = [part for part in flag_groups if _flag_key(part)[0] in _LIST_FLAGS or last[_flag_key(part)] is part]
     return "".join(f" {shlex.quote(word)}" for part in kept for word in part)
 
 
-def _flag_key(part: Sequence[str]) -> tuple[str, str]:
+def _flag_key(flag_group: Sequence[str]) -> tuple[str, str]:
     """Return the key by which repeated flags are recognised: the flag, and the name that its value begins with
     (``NAME=``); the name is empty if the value applies to all names."""
-    name = part[1].rpartition("=")[0] if len(part) > 1 else ""
-    return part[0], name if part[0] in _NAMED_FLAGS else ""
+    name = flag_group[1].rpartition("=")[0] if len(flag_group) > 1 else ""
+    return flag_group[0], name if flag_group[0] in _NAMED_FLAGS else ""
 
 
 def model_argument(data: Mapping[str, Any]) -> str:

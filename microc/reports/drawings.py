@@ -95,10 +95,10 @@ def _axis_scale_and_ticks(
     return at, tuple(Tick(at(k * step), f"{k * step:,.10g}") for k in range(first, last + 1))
 
 
-def _round_up_tick_distance(least: float) -> float:
-    """Return the distance of ticks: ``least`` rounded up to 1, 2 or 5 times a power of ten."""
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(power * n for n in (1, 2, 5, 10) if power * n >= least)
+def _round_up_tick_distance(min_distance: float) -> float:
+    """Return the distance of ticks: ``min_distance`` rounded up to 1, 2 or 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(min_distance))
+    return next(power * n for n in (1, 2, 5, 10) if power * n >= min_distance)
 
 
 # ---- Confusion matrices: true classes by row, answers by column.
@@ -181,23 +181,26 @@ class Layout:
     height: float
 
 
-def lay_out_graph(count: int, edges: Sequence[tuple[int, int]], width: float, height: float) -> Layout:
-    """Lay out a directed acyclic graph of ``count`` boxes of one size, in ranks from top to bottom. ``edges`` lead from a
-    lower box number to a higher one. ``width``, ``height``: of a box, in pixels."""
-    ranks = _box_ranks(count, edges)
+def lay_out_graph(box_count: int, edges: Sequence[tuple[int, int]], box_width: float, box_height: float) -> Layout:
+    """Lay out a directed acyclic graph of ``box_count`` boxes of one size, in ranks from top to bottom.
+
+    ``edges`` lead from a lower box number to a higher one. ``box_width``, ``box_height``: in pixels."""
+    ranks = _box_ranks(box_count, edges)
     chains, ranks_of_all = _split_edges_at_ranks(edges, ranks)
     total = len(ranks_of_all)
     segments = [link for chain in chains for link in pairwise(chain)]
     rows = _order_nodes_in_ranks(ranks_of_all, segments)
-    widths = [width if node < count else _POINT for node in range(total)]
+    widths = [box_width if node < box_count else _POINT for node in range(total)]
     centres = _horizontal_node_centres(rows, segments, widths)
     left = min((centres[n] - widths[n] / 2 for n in range(total)), default=0.0)
     x = {node: at - left for node, at in centres.items()}
-    y = {node: ranks_of_all[node] * (height + _RANK_GAP) for node in range(total)}
-    paths = tuple(_edge_curve([(x[n], y[n], height if n < count else 0.0) for n in chain], height) for chain in chains)
+    y = {node: ranks_of_all[node] * (box_height + _RANK_GAP) for node in range(total)}
+    paths = tuple(
+        _edge_curve([(x[n], y[n], box_height if n < box_count else 0.0) for n in chain], box_height) for chain in chains
+    )
     right = max((x[n] + widths[n] / 2 for n in range(total)), default=0.0)
-    bottom = max((y[n] + height for n in range(count)), default=0.0)
-    return Layout(tuple((x[n] - width / 2, y[n]) for n in range(count)), paths, right, bottom)
+    bottom = max((y[n] + box_height for n in range(box_count)), default=0.0)
+    return Layout(tuple((x[n] - box_width / 2, y[n]) for n in range(box_count)), paths, right, bottom)
 
 
 def _box_ranks(box_count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
@@ -262,13 +265,13 @@ def _horizontal_node_centres(
     return centres
 
 
-def _separate_node_centres(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
+def _separate_node_centres(preferred_centres: Sequence[float], widths: Sequence[float]) -> list[float]:
     """Move the centres of a rank's nodes apart until they do not overlap, near to the wanted ones: the mean of pushing all
     to the right and pushing all to the left."""
-    right, left = list(wanted), list(wanted)
-    for k in range(1, len(wanted)):
+    right, left = list(preferred_centres), list(preferred_centres)
+    for k in range(1, len(preferred_centres)):
         right[k] = max(right[k], right[k - 1] + (widths[k - 1] + widths[k]) / 2 + _GAP)
-        m = len(wanted) - 1 - k
+        m = len(preferred_centres) - 1 - k
         left[m] = min(left[m], left[m + 1] - (widths[m] + widths[m + 1]) / 2 - _GAP)
     return [(a + b) / 2 for a, b in zip(right, left, strict=True)]
 
@@ -285,12 +288,12 @@ def _neighbours_above_and_below(
     return above, below
 
 
-def _mean_or_default(values: Sequence[float], otherwise: float) -> float:
-    """Compute the mean of ``values``; ``otherwise`` if there are none."""
-    return sum(values) / len(values) if values else otherwise
+def _mean_or_default(values: Sequence[float], default: float) -> float:
+    """Return the mean of ``values``, or ``default`` if there are none."""
+    return sum(values) / len(values) if values else default
 
 
-def _edge_curve(points: Sequence[tuple[float, float, float]], height: float) -> str:
+def _edge_curve(points: Sequence[tuple[float, float, float]], box_height: float) -> str:
     """Draw an edge as a smooth curve (SVG path) from the bottom of the first box through its points to the top of the last
     box. ``points``: x, y and height of each node; a height of 0 marks a point between boxes."""
     (x, y, own), *rest = points
@@ -300,8 +303,8 @@ def _edge_curve(points: Sequence[tuple[float, float, float]], height: float) -> 
         middle = (at[1] + y) / 2
         words.append(f"C{at[0]:.1f} {middle:.1f} {x:.1f} {middle:.1f} {x:.1f} {y:.1f}")
         if not own:
-            words.append(f"V{y + height:.1f}")
-        at = x, y + (own or height)
+            words.append(f"V{y + box_height:.1f}")
+        at = x, y + (own or box_height)
     return "".join(words)
 
 
@@ -382,17 +385,18 @@ def _tensor_box_fields(tensor: Mapping[str, Any], role: str) -> tuple[Any, ...]:
 
 
 def _layer_box_fields(
-    layer: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Any]], most: float
+    layer: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Any]], largest_share: float
 ) -> tuple[Any, ...]:
-    """Return the fields of a :class:`LayerBox`, after its corner, for a layer. ``most``: the largest share of time of any
-    layer."""
+    """Return the fields of a :class:`LayerBox`, after its corner, for a layer.
+
+    ``largest_share``: the largest share of time of any layer."""
     results = [tensors[name] for name in layer["outputs"] if name in tensors]
     kinds = _tensor_type_lines(results[0]) if results else ()
     share = f"{100 * layer['share']:.1f} %"
     operators = layer["op"].replace("+", " + ")
     title = ", ".join((f"step {layer['step']}: {layer['layer']}", operators, *kinds, share))
     lines = tuple(cut_text(line, _LETTERS) for line in (operators, *kinds))
-    heat, length = round(_HOTTEST * layer["share"] / most), PICTURE_WIDTH * layer["share"] / most
+    heat, length = round(_HOTTEST * layer["share"] / largest_share), PICTURE_WIDTH * layer["share"] / largest_share
     return cut_text(_shorten_layer_path(layer["name"]), _TITLE), lines, share, title, layer["step"], heat, length
 
 
@@ -409,9 +413,9 @@ def _shorten_layer_path(name: str) -> str:
     return f"{parts[0]}/\N{HORIZONTAL ELLIPSIS}/{parts[-1]}" if len(name) > _TITLE and len(parts) > 2 else name
 
 
-def cut_text(text: str, letters: int) -> str:
-    """Cut text to ``letters`` columns and end it with an ellipsis; East Asian wide characters take two columns."""
-    room, shortened = letters, ""
+def cut_text(text: str, max_columns: int) -> str:
+    """Cut text to ``max_columns`` columns and end it with an ellipsis; East Asian wide characters take two columns."""
+    room, shortened = max_columns, ""
     for letter in text:
         room -= 2 if unicodedata.east_asian_width(letter) in "WF" else 1
         if room < 0:
@@ -486,8 +490,10 @@ class MemoryMap:
     kinds: tuple[str, ...]
 
 
-def draw_memory_map(manifest: Mapping[str, Any], names: Sequence[str]) -> MemoryMap:
-    """Lay out the memory map of a manifest's arena, values over steps; ``names``: of the steps."""
+def draw_memory_map(manifest: Mapping[str, Any], step_names: Sequence[str]) -> MemoryMap:
+    """Lay out the memory map of a manifest's arena: addresses of values upwards, steps of the network across.
+
+    ``step_names``: one for each step."""
     steps = len(manifest["kernels"])
     column = min(max(_WIDTH / (steps + 2), _MIN_COLUMN), _MAX_COLUMN)
     plot = _MemoryMapScale(column, manifest["arena_size"])
@@ -503,9 +509,9 @@ def draw_memory_map(manifest: Mapping[str, Any], names: Sequence[str]) -> Memory
         width=MEMORY_MAP_LEFT + column * (steps + 2) + MEMORY_MAP_RIGHT,
         height=MEMORY_MAP_TOP + _HEIGHT + MEMORY_MAP_BOTTOM,
         column=column,
-        boxes=_remove_hidden_labels([plot.box(m, names) for m in values]),
+        boxes=_remove_hidden_labels([plot.box(m, step_names) for m in values]),
         overlaps=tuple(plot.overlap(*both) for both in _overlapping_values(values)),
-        columns=tuple(_memory_map_columns(plot, names, live)),
+        columns=tuple(_memory_map_columns(plot, step_names, live)),
         levels=tuple(Level(plot.y(at), f"{at:,}") for at in _round_byte_levels(manifest["arena_size"])),
         arena=Level(plot.y(manifest["arena_size"]), f"{manifest['arena_size']:,} bytes"),
         kinds=tuple(k for k in ("input", "intermediate", "workspace", "state", "const", "output") if k in kinds),
@@ -560,12 +566,12 @@ def _remove_hidden_labels(boxes: Sequence[Box]) -> tuple[Box, ...]:
     )
 
 
-def _value_tooltip(value: Mapping[str, Any], names: Sequence[str]) -> str:
+def _value_tooltip(value: Mapping[str, Any], step_names: Sequence[str]) -> str:
     """Return the tooltip of a value in the memory map: kind, type, bytes, offset and lifetime."""
     shape = "x".join(map(str, value["shape"])) or "scalar"
     position = f"{value['bytes']:,} bytes at {value['offset']:,}"
     first, last = (
-        "before" if step < 0 else "after" if step >= len(names) else f"step {step} ({names[step]})"
+        "before" if step < 0 else "after" if step >= len(step_names) else f"step {step} ({step_names[step]})"
         for step in (value["first"], value["last"])
     )
     lifetime = f"during {first}" if value["first"] == value["last"] else f"from {first} to {last}"
@@ -589,29 +595,35 @@ def _overlapping_values(memory: Sequence[Mapping[str, Any]]) -> list[tuple[Mappi
     ]
 
 
-def _memory_map_columns(plot: _MemoryMapScale, names: Sequence[str], live: Sequence[int]) -> list[Column]:
-    """List the columns of the memory map. If they are narrow, only every second, fifth ... has its number. ``live``: bytes
-    in use during each step."""
-    label_step = next(n for n in (1, 2, 5, 10, 20, 50, 100, 1000) if n * plot.column >= 22)
-    is_wide = plot.column >= 46
+def _memory_map_columns(
+    map_scale: _MemoryMapScale, step_names: Sequence[str], live_bytes: Sequence[int]
+) -> list[Column]:
+    """List the columns of the memory map.
+
+    If they are narrow, only every second, fifth ... has its number. ``live_bytes``: bytes in use during each step."""
+    label_step = next(n for n in (1, 2, 5, 10, 20, 50, 100, 1000) if n * map_scale.column >= 22)
+    is_wide = map_scale.column >= 46
     columns = [
         Column(
-            plot.x(k) + plot.column / 2,
+            map_scale.x(k) + map_scale.column / 2,
             str(k) if k % label_step == 0 else "",
-            f"step {k}: {name}, {live[k]:,} bytes in use",
-            f"{live[k]:,}" if is_wide else "",
-            live[k] == max(live),
+            f"step {k}: {name}, {live_bytes[k]:,} bytes in use",
+            f"{live_bytes[k]:,}" if is_wide else "",
+            live_bytes[k] == max(live_bytes),
             k,
         )
-        for k, name in enumerate(names)
+        for k, name in enumerate(step_names)
     ]
-    ends = (("in", -1, "before the first step"), ("out", len(names), "after the last step"))
-    return [*columns, *(Column(plot.x(k) + plot.column / 2, label, title, "", False, -1) for label, k, title in ends)]
+    ends = (("in", -1, "before the first step"), ("out", len(step_names), "after the last step"))
+    return [
+        *columns,
+        *(Column(map_scale.x(k) + map_scale.column / 2, label, title, "", False, -1) for label, k, title in ends),
+    ]
 
 
-def _round_byte_levels(size: int) -> list[int]:
-    """List round numbers of bytes for the horizontal lines of a memory map whose arena has ``size`` bytes."""
+def _round_byte_levels(arena_bytes: int) -> list[int]:
+    """List round numbers of bytes for the horizontal lines of a memory map whose arena has ``arena_bytes`` bytes."""
     step = 1
-    while size / step > _LEVELS:
+    while arena_bytes / step > _LEVELS:
         step *= 2
-    return list(range(0, size + 1, step))
+    return list(range(0, arena_bytes + 1, step))

@@ -413,7 +413,7 @@ def read_accuracy(path: Path) -> dict[str, Any]:
 
 def reject_json_constant(name: str) -> None:
     """Raise ValueError for NaN and infinities, which are not JSON; ``parse_constant`` of ``json.loads``."""
-    raise ValueError(name)
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def _read_verification_json(path: Path) -> dict[str, Any]:

@@ -82,8 +82,8 @@ class Explanation:
         if self.kernel is None:
             rows = memory_usage_rows(memories_data(self.module))
             memories = f"\n\nmemories\n{facts(rows, width)}" if rows else ""
-            return _steps_text(self.module, width) + memories
-        return "\n\n".join(_kernel_paragraphs(self.kernel, self.target, full=full, width=width))
+            return _network_steps_table(self.module, width) + memories
+        return "\n\n".join(_kernel_paragraphs(self.kernel, self.target, full=full, line_width=width))
 
     @registers_own_plugins
     def to_data(self, *, full: bool = False) -> dict[str, Any]:
@@ -136,13 +136,14 @@ def explain(
     return Explanation(compilation.module, target_core, compilation.make.goal, kernel, parsed_options.plugins)
 
 
-def find_step_of_layer(module: Module, wanted: str) -> int:
-    """Return the number of the step that ``wanted`` names: its number, a name, or part of a name. UsageError, with similar
-    names, unless exactly one step matches."""
+def find_step_of_layer(module: Module, layer_query: str) -> int:
+    """Return the index of the step (call of a kernel) that ``layer_query`` names: an index, a name, or a part of a name.
+
+    UsageError, with similar names, unless exactly one step matches."""
     names = [_step_names(module, call) for call in module.calls]
-    if wanted.isdecimal() and int(wanted) < len(names):
-        return int(wanted)
-    word = wanted.casefold()
+    if layer_query.isdecimal() and int(layer_query) < len(names):
+        return int(layer_query)
+    word = layer_query.casefold()
     exact = [k for k, step_names in enumerate(names) if word in step_names]
     partial = [
         k for k, step_names in enumerate(names) if any(word in name for name in step_names) and not word.isdecimal()
@@ -154,13 +155,13 @@ def find_step_of_layer(module: Module, wanted: str) -> int:
     if matches:
         match_text = ", ".join(f"{k} ({module.calls[k].kernel})" for k in matches[:_MAX_MATCHES])
         raise UsageError(
-            f"{len(matches)} layers have names like {wanted!r}: {match_text}",
+            f"{len(matches)} layers have names like {layer_query!r}: {match_text}",
             where=where,
             hint=f"give a number: {matches[0]}",
         )
     all_names = {name: None for step_names in names for name in step_names}
     hint = similar_names_hint(word, all_names) or f"leave out the layer to list all {len(names)}"
-    raise UsageError(f"there is no layer {wanted!r}", where=where, hint=hint)
+    raise UsageError(f"there is no layer {layer_query!r}", where=where, hint=hint)
 
 
 def _step_names(module: Module, call: Call) -> list[str]:
@@ -173,8 +174,10 @@ def _step_names(module: Module, call: Call) -> list[str]:
 # ---- Text.
 
 
-def _steps_text(module: Module, width: int) -> str:
-    """Format the table of all steps, and of the tensor unit's work if there is one."""
+def _network_steps_table(module: Module, line_width: int) -> str:
+    """Format the table of the network's steps (calls of kernels), and of the tensor unit's work if the core has one.
+
+    ``line_width``: in characters, 0: unlimited."""
     rows = [
         (
             str(k),
@@ -188,27 +191,31 @@ def _steps_text(module: Module, width: int) -> str:
         for k, call in enumerate(module.calls)
     ]
     head = ("step", "kernel", "operators", "rule", "instructions", "cycles")
-    numbers = table(head, [row[:-1] for row in rows], 4, width)
-    text = _add_text_column(numbers, ("layer", *(row[-1] for row in rows)), width)
-    unit = tensor_unit_table({k: call.unit for k, call in enumerate(module.calls)}, width)
+    numbers = table(head, [row[:-1] for row in rows], 4, line_width)
+    text = _add_text_column(numbers, ("layer", *(row[-1] for row in rows)), line_width)
+    unit = tensor_unit_table({k: call.unit for k, call in enumerate(module.calls)}, line_width)
     return f"{text}\n\n{unit}" if unit else text
 
 
-def _add_text_column(columns: str, last: Sequence[str], width: int) -> str:
-    """Add a last column of text to a formatted table. ``last``: heading and cells. If ``width`` is limited, the text is
-    wrapped in its column, or below its row if that is too narrow."""
-    if "\n\n" in columns:  # the table was too wide and is split into several: list the texts below
-        first = columns.partition("\n\n")[0].splitlines()[2:]
-        named = [(row.split(" ", 1)[0], words) for row, words in zip(first, last[1:], strict=False)]
-        return f"{columns}\n\n{last[0]}\n{facts(named, width)}"
-    head, line, *rows = columns.splitlines()
+def _add_text_column(table_text: str, last_column: Sequence[str], line_width: int) -> str:
+    """Add a last column of text to a formatted table.
+
+    ``last_column``: heading and cells. If ``line_width`` is limited, the text is wrapped in its column, or below its
+    row if that is too narrow."""
+    if "\n\n" in table_text:  # the table was too wide and is split into several: list the texts below
+        first = table_text.partition("\n\n")[0].splitlines()[2:]
+        named = [(row.split(" ", 1)[0], words) for row, words in zip(first, last_column[1:], strict=False)]
+        return f"{table_text}\n\n{last_column[0]}\n{facts(named, line_width)}"
+    head, line, *rows = table_text.splitlines()
     indent = max(map(len, (head, line, *rows))) + 2
-    below = 0 < width < indent + _MIN_TEXT_WIDTH
+    below = 0 < line_width < indent + _MIN_TEXT_WIDTH
     lines = []
-    for row, words in zip((head, line, *rows), (last[0], "-" * len(last[0]), *last[1:]), strict=True):
+    for row, words in zip(
+        (head, line, *rows), (last_column[0], "-" * len(last_column[0]), *last_column[1:]), strict=True
+    ):
         parts = (
-            textwrap.wrap(words, max(_MIN_TEXT_WIDTH, width - (_TEXT_INDENT if below else indent)))
-            if width
+            textwrap.wrap(words, max(_MIN_TEXT_WIDTH, line_width - (_TEXT_INDENT if below else indent)))
+            if line_width
             else [words]
         )
         if below:
@@ -220,7 +227,7 @@ def _add_text_column(columns: str, last: Sequence[str], width: int) -> str:
     return "\n".join(lines)
 
 
-def _kernel_paragraphs(kernel: DerivedKernel, target: Target, *, full: bool, width: int) -> Iterator[str]:
+def _kernel_paragraphs(kernel: DerivedKernel, target: Target, *, full: bool, line_width: int) -> Iterator[str]:
     """Yield the paragraphs on a kernel: facts, its parts, estimated cost, C."""
     call = kernel.call
     rows = [
@@ -231,18 +238,22 @@ def _kernel_paragraphs(kernel: DerivedKernel, target: Target, *, full: bool, wid
         *((("tensor unit", tensor_unit_text(call.unit)),) if call.unit else ()),
         *(("note", note) for note in kernel.notes),
     ]
-    yield facts(rows, width)
+    yield facts(rows, line_width)
     for number, part in enumerate(kernel.parts):
-        yield from _part_paragraphs(part, f"part {number}, " if len(kernel.parts) > 1 else "", full=full, width=width)
+        yield from _part_paragraphs(
+            part, f"part {number}, " if len(kernel.parts) > 1 else "", full=full, line_width=line_width
+        )
     yield f"cost of a call, estimated\n{_cost_text(kernel.cost, target)}"
     if full:
         yield f"the function of the module\n{to_text(kernel.func)}".rstrip()
     yield f"C\n{kernel.c}"
 
 
-def _part_paragraphs(part: DerivedPart, heading_prefix: str, *, full: bool, width: int) -> Iterator[str]:
-    """Yield the paragraphs on one part of a kernel: tensor expressions, candidates, schedule steps. ``head``: beginning of
-    each heading."""
+def _part_paragraphs(part: DerivedPart, heading_prefix: str, *, full: bool, line_width: int) -> Iterator[str]:
+    """Yield the paragraphs on one part of a kernel: tensor expressions, candidates, schedule steps.
+
+    ``heading_prefix``: beginning of each heading. ``full``: with all algorithms, steps and passes. ``line_width``: in
+    characters, 0: unlimited."""
     if full:
         yield f"{heading_prefix}graph\n{part.nodes}".rstrip()
     for group in part.algorithms:
@@ -250,7 +261,7 @@ def _part_paragraphs(part: DerivedPart, heading_prefix: str, *, full: bool, widt
             yield f"{heading_prefix}tensor expressions, {group.algorithm}\n{group.text}".rstrip()
         if full:
             yield f"{heading_prefix}before scheduling, {group.algorithm}\n{to_text(group.func)}".rstrip()
-    yield f"{heading_prefix}candidates, {goal_text(part.goal, part.uses)}\n{_candidates_table(part.candidates, width)}"
+    yield f"{heading_prefix}candidates, {goal_text(part.goal, part.uses)}\n{_candidates_table(part.candidates, line_width)}"
     if full:
         yield f"{heading_prefix}steps of all candidates, {candidates_text(part)}".rstrip()
         for step, func in part.steps:
@@ -268,7 +279,7 @@ def _indent_lines(lines: Iterable[str]) -> str:
     return "\n".join(f"  {line}" for line in lines) or "  none"
 
 
-def _candidates_table(candidates: Sequence[DerivedCandidate], width: int) -> str:
+def _candidates_table(candidates: Sequence[DerivedCandidate], line_width: int) -> str:
     """Format the table of the candidate schedules with their costs and verdicts."""
     rows = [
         (
@@ -279,8 +290,8 @@ def _candidates_table(candidates: Sequence[DerivedCandidate], width: int) -> str
         for c in candidates
     ]
     head = ("rule", "algorithm", "instructions", "cycles", "code", "constants", "weighs")
-    numbers = table(head, rows, 2, width)
-    return _add_text_column(numbers, ("verdict", *(c.verdict for c in candidates)), width)
+    numbers = table(head, rows, 2, line_width)
+    return _add_text_column(numbers, ("verdict", *(c.verdict for c in candidates)), line_width)
 
 
 def _cost_text(cost: Cost, target: Target) -> str:
@@ -301,10 +312,10 @@ def _cost_text(cost: Cost, target: Target) -> str:
 # ---- Data.
 
 
-def _step_data(number: int, call: Call) -> dict[str, Any]:
+def _step_data(step_index: int, call: Call) -> dict[str, Any]:
     """Describe a step as plain data."""
     return {
-        "step": number,
+        "step": step_index,
         "function": call.kernel,
         "layer": call.layer,
         "op": call.op,

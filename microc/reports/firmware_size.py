@@ -151,7 +151,7 @@ class SymbolOwners:
 
 
 def _steps_by_symbol(symbols_by_step: Iterable[Iterable[str]]) -> dict[str, tuple[int, ...]]:
-    """Map symbols to the steps that use them; ``symbols``: the symbols of each step."""
+    """Map each symbol to the steps that use it; ``symbols_by_step``: for each step the symbols that it uses."""
     steps_of: dict[str, tuple[int, ...]] = {}
     for step, names in enumerate(symbols_by_step):
         for name in names:
@@ -164,11 +164,11 @@ def _without_clone_suffixes(names: Iterable[str]) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 
-def _jaccard_index(names: set[str], others: Iterable[str]) -> float:
+def _jaccard_index(names: set[str], other_names: Iterable[str]) -> float:
     """Compute the Jaccard index of two sets of names: size of the intersection divided by that of the union; 0 if both are
     empty."""
-    union = names.union(others)
-    return len(names.intersection(others)) / len(union) if union else 0.0
+    union = names.union(other_names)
+    return len(names.intersection(other_names)) / len(union) if union else 0.0
 
 
 # ---- Size reports: every byte of the ELF file by symbol, by part of the firmware, and by layer.
@@ -290,9 +290,9 @@ def _layer_sizes(manifest: Mapping[str, Any], symbols: Sequence[SymbolSize]) -> 
     ]
 
 
-def divide_evenly(size: int, count: int) -> list[int]:
-    """Divide ``size`` into ``count`` nearly equal integers with the same sum."""
-    return [size // count + (k < size % count) for k in range(count)]
+def divide_evenly(size: int, part_count: int) -> list[int]:
+    """Divide ``size`` into ``part_count`` nearly equal integers with the same sum."""
+    return [size // part_count + (k < size % part_count) for k in range(part_count)]
 
 
 def live_arena_bytes(manifest: Mapping[str, Any]) -> list[int]:
@@ -365,9 +365,9 @@ def _size_change_data(before: int, after: int) -> dict[str, int]:
     return {"before": before, "after": after, "change": after - before}
 
 
-def _part_bytes(parts: Mapping[str, Mapping[str, int]], part: str, kinds: Sequence[str]) -> int:
+def _part_bytes(parts: Mapping[str, Mapping[str, int]], part: str, memory_kinds: Sequence[str]) -> int:
     """Sum up the bytes of a part of the firmware over some kinds of memory."""
-    return sum(parts.get(part, {}).get(kind, 0) for kind in kinds)
+    return sum(parts.get(part, {}).get(kind, 0) for kind in memory_kinds)
 
 
 def _sizes_by_symbol(rows: Iterable[tuple[str, str, str, int]]) -> dict[tuple[str, str, str], int]:
@@ -446,7 +446,7 @@ def compute_growth(
             )
     if "time" in common and before["unit"] != after["unit"]:
         raise UsageError(
-            f"a time in {before['unit']} and one in {after['unit']} cannot be compared",
+            f"the reports measure time in different units, {before['unit']} and {after['unit']}, which cannot be compared",
             hint="profile both on the same board, both emulated or both on hardware",
         )
     default_limit = allowed.get("")

@@ -94,7 +94,7 @@ def report_program(program: api.Program, accuracy: Mapping[str, Any] | None = No
         files = program.files()
         manifest = json.loads(files["manifest.json"])
         return make_report(
-            manifest, program.board, model_c=str(files["model.c"]), numbers=program.report(), accuracy=accuracy
+            manifest, program.board, model_c=str(files["model.c"]), program_report=program.report(), accuracy=accuracy
         )
 
 

@@ -187,15 +187,17 @@ def _headline_facts(data: Mapping[str, Any]) -> Iterator[Fact]:
         yield Fact("Accuracy", share, f"{accuracy['correct']:,} of {accuracy['total']:,}")
 
 
-def _capacity_share_text(size: int, room: int) -> str:
-    """Format the share of a capacity ``room`` that ``size`` takes; empty if the capacity is unknown."""
-    return f", {100 * size / room:.1f} % of {room:,}" if room else ""
+def _capacity_share_text(used_bytes: int, capacity: int) -> str:
+    """Format the share of a capacity ``capacity`` that ``used_bytes`` takes; empty if the capacity is unknown."""
+    return f", {100 * used_bytes / capacity:.1f} % of {capacity:,}" if capacity else ""
 
 
 def _layer_columns(
     data: Mapping[str, Any], layers: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[str, tuple[float, str]]]:
-    """Yield the cells of a row of the table of layers, for the layers ``of`` in total: column, number to sort by, text."""
+    """Yield the cells of a layer in the table of layers: heading of the column, number to sort by, text.
+
+    ``layers``: the layer alone for its row, or all layers for the row of totals."""
     measured, macs = data["measured"], sum(layer["macs"] for layer in layers)
     cycles = sum(layer["cycles"] for layer in layers)
     if measured:
@@ -226,8 +228,8 @@ def _number_cell(number: int) -> tuple[float, str]:
     return number, f"{number:,}"
 
 
-def _layer_rows(data: Mapping[str, Any], total: int) -> Iterator[LayerRow]:
-    """Yield the layers' rows. ``total``: time of all layers, for the timeline."""
+def _layer_rows(data: Mapping[str, Any], total_time: int) -> Iterator[LayerRow]:
+    """Yield the layers' rows. ``total_time``: time of all layers, for the timeline."""
     start, tensors = 0, {tensor["name"]: tensor for tensor in data["tensors"]}
     for layer in data["layers"]:
         time = layer["time"] if data["measured"] else layer["cycles"]
@@ -240,8 +242,8 @@ def _layer_rows(data: Mapping[str, Any], total: int) -> Iterator[LayerRow]:
             result=f"{results[0]['dtype']} {shape_with_times_signs(results[0]['shape'])}" if results else "",
             rule=_schedule_text(layer),
             schedule=layer["schedule"],
-            start=f"{100 * start / max(total, 1):.3f}",
-            length=f"{100 * time / max(total, 1):.3f}",
+            start=f"{100 * start / max(total_time, 1):.3f}",
+            length=f"{100 * time / max(total_time, 1):.3f}",
             time=f"{time:,}",
             share=f"{100 * layer['share']:.1f}",
             cells=tuple(cell for _, cell in _layer_columns(data, [layer])),
@@ -255,13 +257,13 @@ def _schedule_text(layer: Mapping[str, Any]) -> str:
     return f"{layer['rule']}, {100 * use['utilisation']:.1f} % used" if use else str(layer["rule"])
 
 
-def _timeline_marks(total: int) -> tuple[tuple[str, str], ...]:
-    """Return the marks of the timeline: round numbers as text, with positions in percent of ``total``."""
+def _timeline_marks(total_time: int) -> tuple[tuple[str, str], ...]:
+    """Return the marks of the timeline: round numbers as text, each with its position in percent of ``total_time``."""
     step = 1
-    while total / step > 5:
+    while total_time / step > 5:
         step *= 2 if str(step)[0] in "15" else 1
-        step = step * 5 // 2 if str(step)[0] == "2" and total / step > 5 else step
-    return tuple((f"{100 * at / max(total, 1):.3f}", f"{at:,}") for at in range(0, total + 1, step))
+        step = step * 5 // 2 if str(step)[0] == "2" and total_time / step > 5 else step
+    return tuple((f"{100 * at / max(total_time, 1):.3f}", f"{at:,}") for at in range(0, total_time + 1, step))
 
 
 def _memory_bars(data: Mapping[str, Any]) -> Iterator[MemoryBar]:
@@ -274,14 +276,15 @@ def _memory_bars(data: Mapping[str, Any]) -> Iterator[MemoryBar]:
 
 
 def _memory_segments(
-    parts: Mapping[str, Mapping[str, int]], kinds: Sequence[str], used: int
+    parts: Mapping[str, Mapping[str, int]], symbol_kinds: Sequence[str], used_bytes: int
 ) -> Iterator[MemorySegment]:
-    """Yield the segments of a memory bar: the parts of the firmware that take bytes of it. ``kinds``: kinds of symbols in
-    the memory; ``used``: its used bytes."""
+    """Yield the segments of a memory bar: the parts of the firmware that take bytes of it.
+
+    ``symbol_kinds``: kinds of symbols in the memory; ``used_bytes``: its used bytes."""
     for colour, (part, meaning) in enumerate(PARTS.items()):
-        size = sum(parts.get(part, {}).get(kind, 0) for kind in kinds)
+        size = sum(parts.get(part, {}).get(kind, 0) for kind in symbol_kinds)
         if size:
-            yield MemorySegment(part, meaning, f"{size:,}", f"{100 * size / used:.2f}", colour)
+            yield MemorySegment(part, meaning, f"{size:,}", f"{100 * size / used_bytes:.2f}", colour)
 
 
 def _origin_rows(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -170,7 +170,7 @@ class Report:
         return to_html(self.data, before.data if before is not None else None)
 
     def json(self) -> str:
-        """Format the data as JSON with a final newline."""
+        """Return the report's data as the text of a JSON file, which ends with a newline."""
         return json.dumps(self.data, indent=1) + "\n"
 
     def to_data(self) -> dict[str, Any]:
@@ -213,7 +213,7 @@ def make_report(
     board: Board,
     *,
     model_c: str = "",
-    numbers: Mapping[str, Any] | None = None,
+    program_report: Mapping[str, Any] | None = None,
     profile: Profile | None = None,
     size: SizeReport | None = None,
     stack: int | None = None,
@@ -223,12 +223,12 @@ def make_report(
 ) -> Report:
     """Make the report of the network that a manifest (:mod:`microc.codegen.project.manifest`) describes, on ``board``.
 
-    ``model_c``: the generated C, for the code of every layer. ``numbers``: result of :meth:`microc.Program.report`, for flash
-    and RAM before linking, and for advice. ``profile``: measurements; ``size``: memory of the linked firmware; ``stack``:
-    bytes that the board used at most; ``accuracy``: result of :func:`microc.reports.evidence.read_accuracy`. ``code_in_ram``,
-    ``notes``: see :mod:`microc.reports.advice`; unknown for a project.
-    """
-    clock, estimates = board.raw.get("clock_hz"), numbers or {}
+    ``model_c``: the generated C, for the code of every layer. ``program_report``: result of
+    :meth:`microc.Program.report`, for flash and RAM before linking, and for advice. ``profile``: measurements;
+    ``size``: memory of the linked firmware; ``stack``: bytes that the board used at most; ``accuracy``: result of
+    :func:`microc.reports.evidence.read_accuracy`. ``code_in_ram``, ``notes``: see :mod:`microc.reports.advice`; unknown
+    for a project."""
+    clock, estimates = board.raw.get("clock_hz"), program_report or {}
     layers = describe_layers(manifest, model_c, clock, profile)
     cycles = sum(layer["cycles"] for layer in layers)
     tensors = {tensor["name"]: tensor for tensor in manifest["tensors"]}

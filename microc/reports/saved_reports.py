@@ -119,7 +119,9 @@ def _accuracy_percent(data: Mapping[str, Any]) -> float | None:
 
 
 def _layer_comparison_rows(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
-    """Yield rows that compare the layers of two reports by name: those of ``b`` in order, then those that only ``a`` has."""
+    """Yield rows that compare the layers of two reports by name.
+
+    The layers of ``after`` come first, in their order, then those that only ``before`` has."""
     old, new = _layers_by_name(before), _layers_by_name(after)
     for name in dict.fromkeys((*new, *old)):
         both = {"before": old.get(name), "after": new.get(name)}
@@ -175,16 +177,21 @@ def profile_to_trace(profile: Profile) -> dict[str, Any]:
     return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": other}
 
 
-def _kernel_trace_events(clock: Clock, k: KernelTime, start: int) -> Iterator[dict[str, Any]]:
+def _kernel_trace_events(clock: Clock, kernel_time: KernelTime, start: int) -> Iterator[dict[str, Any]]:
     """Yield the trace events of a kernel that begins at ``start``: its time, and the bytes of the arena in use."""
-    arguments = {"kernel": k.kernel, "macs": k.macs, "schedule": k.rule, "arena": k.arena}
-    yield _complete_trace_event(clock, k.op, "kernel", start, start + k.time, arguments)
+    arguments = {
+        "kernel": kernel_time.kernel,
+        "macs": kernel_time.macs,
+        "schedule": kernel_time.rule,
+        "arena": kernel_time.arena,
+    }
+    yield _complete_trace_event(clock, kernel_time.op, "kernel", start, start + kernel_time.time, arguments)
     yield {
         "name": "arena",
         "ph": "C",
         "ts": _to_nanoseconds(clock, start) / 1000,
         **_PROCESS,
-        "args": {"bytes": k.arena},
+        "args": {"bytes": kernel_time.arena},
     }
 
 

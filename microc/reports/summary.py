@@ -89,12 +89,14 @@ def summarise_module(module: Module, board: Board) -> dict[str, Any]:
     return {**data, "advice": [_advice_sentence(each) for each in select_printed_advice(steps)], "next_steps": steps}
 
 
-def report_module(module: Module, board: Board, numbers: Mapping[str, Any] | None = None) -> Report:
-    """Make the report of a module whose memory is planned, before any C is printed; ``numbers``: see :func:`make_report`."""
+def report_module(module: Module, board: Board, program_report: Mapping[str, Any] | None = None) -> Report:
+    """Make the report of a module whose memory is planned, before any C is printed.
+
+    ``program_report``: see :func:`make_report`."""
     return make_report(
         manifest(module, __version__),
         board,
-        numbers=numbers,
+        program_report=program_report,
         code_in_ram=code_in_ram_gain(module, board_capacity(board)),
         notes=weight_notes(module.arithmetic),
     )

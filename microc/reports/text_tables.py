@@ -117,28 +117,31 @@ def table(
     )
 
 
-def _format_single_table(cells: Sequence[Sequence[str]], left: int, width: int, mark: str) -> str:
+def _format_single_table(cells: Sequence[Sequence[str]], text_columns: int, width: int, ellipsis: str) -> str:
     """Format a table that is not split, with a rule below its heading."""
     widths = [max(len(row[k]) for row in cells) for k in range(len(cells[0]))]
     if width:
-        widths = _narrow_text_columns(widths, left, width)
+        widths = _narrow_text_columns(widths, text_columns, width)
     ruled = [cells[0], ["-" * w for w in widths], *cells[1:]]
-    return "\n".join(line for row in ruled for line in _format_row_lines(row, widths, left, mark))
+    return "\n".join(line for row in ruled for line in _format_row_lines(row, widths, text_columns, ellipsis))
 
 
-def _split_columns(cells: list[list[str]], left: int, width: int) -> Iterator[tuple[list[list[str]], int]]:
+def _split_columns(cells: list[list[str]], text_columns: int, width: int) -> Iterator[tuple[list[list[str]], int]]:
     """Split the columns of a table into tables that fit ``width`` (0: unlimited), each with its number of text columns.
     Every table begins with the first column."""
     widths = [max(len(row[k]) for row in cells) for k in range(len(cells[0]))]
-    min_widths = [min(w, _MIN_TEXT) if k < left else w for k, w in enumerate(widths)]
+    min_widths = [min(w, _MIN_TEXT) if k < text_columns else w for k, w in enumerate(widths)]
     columns, room = list[int](), width - min_widths[0]
     for k in range(1, len(min_widths)):
         if width and columns and room < min_widths[k] + len(_GAP):
-            yield [[row[0], *(row[j] for j in columns)] for row in cells], 1 + sum(j < left for j in columns)
+            yield [[row[0], *(row[j] for j in columns)] for row in cells], 1 + sum(j < text_columns for j in columns)
             columns, room = [], width - min_widths[0]
         columns.append(k)
         room -= min_widths[k] + len(_GAP)
-    yield [[row[0], *(row[j] for j in columns)] for row in cells], min(left, 1) + sum(j < left for j in columns)
+    yield (
+        [[row[0], *(row[j] for j in columns)] for row in cells],
+        min(text_columns, 1) + sum(j < text_columns for j in columns),
+    )
 
 
 def _printable_cell(cell: object) -> str:
@@ -146,12 +149,12 @@ def _printable_cell(cell: object) -> str:
     return escape_unprintable(str(cell), "")
 
 
-def _narrow_text_columns(widths: list[int], left: int, width: int) -> list[int]:
+def _narrow_text_columns(widths: list[int], text_columns: int, width: int) -> list[int]:
     """Narrow the text columns of a table until it fits ``width``: the last one first, then the widest. Return the widths."""
     fitted = list(widths)
-    texts = range(min(left, len(fitted)))
+    texts = range(min(text_columns, len(fitted)))
     excess = sum(fitted) + len(_GAP) * (len(fitted) - 1) - width
-    if excess > 0 and left >= len(fitted):
+    if excess > 0 and text_columns >= len(fitted):
         last_width = max(_MIN_TEXT, fitted[-1] - excess)
         excess -= max(0, fitted[-1] - last_width)
         fitted[-1] = min(fitted[-1], last_width)
@@ -162,17 +165,18 @@ def _narrow_text_columns(widths: list[int], left: int, width: int) -> list[int]:
     return fitted
 
 
-def _format_row_lines(row: Sequence[str], widths: Sequence[int], left: int, mark: str) -> list[str]:
+def _format_row_lines(row: Sequence[str], widths: Sequence[int], text_columns: int, ellipsis: str) -> list[str]:
     """Format a row of a table as lines; its last cell may take several."""
-    wraps = left >= len(row)
+    wraps = text_columns >= len(row)
     last = textwrap.wrap(row[-1], widths[-1]) if wraps and len(row[-1]) > widths[-1] else [row[-1]]
     first = [
-        cell if len(cell) <= w else cell[: w - len(mark)] + mark for cell, w in zip(row[:-1], widths, strict=False)
+        cell if len(cell) <= w else cell[: w - len(ellipsis)] + ellipsis
+        for cell, w in zip(row[:-1], widths, strict=False)
     ]
     lines = [[*first, last[0]], *([*[""] * len(first), more] for more in last[1:])]
     return [
         _GAP.join(
-            c.ljust(w) if k < left else c.rjust(w) for k, (c, w) in enumerate(zip(line, widths, strict=True))
+            c.ljust(w) if k < text_columns else c.rjust(w) for k, (c, w) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
         for line in lines
     ]
@@ -192,33 +196,38 @@ def facts(rows: Sequence[tuple[str, object]], width: int = 0) -> str:
     return "\n".join(lines)
 
 
-def wrap_text(text: str, width: int = 0, head: str = "") -> list[str]:
-    """Wrap text to ``width`` characters (0: unlimited), the first line behind ``head``, the others indented by its
-    width."""
+def wrap_text(text: str, width: int = 0, first_prefix: str = "") -> list[str]:
+    """Wrap text to ``width`` characters (0: unlimited).
+
+    The first line begins with ``first_prefix``; the others are indented by its width."""
     text = _printable_cell(text)
     if not width:
-        return [head + text]
+        return [first_prefix + text]
     return textwrap.wrap(
-        text, max(width, len(head) + _MIN_TEXT), initial_indent=head, subsequent_indent=" " * len(head)
+        text,
+        max(width, len(first_prefix) + _MIN_TEXT),
+        initial_indent=first_prefix,
+        subsequent_indent=" " * len(first_prefix),
     )
 
 
-def wrap_command(text: str, width: int = 0, head: str = "") -> list[str]:
-    """Wrap a shell command to ``width`` characters (0: unlimited) with backslashes, so that the lines can be copied as one
-    command."""
-    if not width or len(head) + len(text) <= width:
-        return [head + text]
+def wrap_command(text: str, width: int = 0, first_prefix: str = "") -> list[str]:
+    """Wrap a shell command to ``width`` characters (0: unlimited) with backslashes, so that it can be copied.
+
+    The first line begins with ``first_prefix``; the others are indented."""
+    if not width or len(first_prefix) + len(text) <= width:
+        return [first_prefix + text]
     parts = list[str]()
     for word in shlex.split(text):
         is_new = word.startswith("-") or not parts or not parts[-1].startswith("-") or " " in parts[-1]
         parts[len(parts) - (not is_new) :] = [shlex.quote(word) if is_new else f"{parts[-1]} {shlex.quote(word)}"]
-    lines = [head + parts[0]]
+    lines = [first_prefix + parts[0]]
     for part in parts[1:]:
         if len(lines[-1]) + len(f" {part} \\") <= width:
             lines[-1] += f" {part}"
         else:
             lines[-1] += " \\"
-            lines.append(" " * (len(head) + 2) + part)
+            lines.append(" " * (len(first_prefix) + 2) + part)
     return lines
 
 

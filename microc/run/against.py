@@ -71,12 +71,12 @@ def check_against_framework(
     The check is skipped if it would take long, if options change what the network computes, or if the framework does not
     take the inputs. If there are float outputs, these alone decide: the class of two equal scores depends on rounding.
     """
-    rows = _affordable_inference_count(graph, compiled=network is not None)
+    rows = _affordable_inference_count(graph, runs_compiled_code=network is not None)
     if not rows or options.bounds or any(getattr(options, name) for name in (*ENDS, "stream", "inputs", "outputs")):
         return
     run, tallies = network or _numpy_reference_runner(graph), _output_tallies(graph)
     try:
-        reference = load_in_framework(model, NATURAL, options, inside=False)
+        reference = load_in_framework(model, NATURAL, options, show_layers=False)
     except MicrocError:
         return
     # Of three sets, draws() makes one ordinary, one of extremes and one of zeros: keep the ordinary ones.
@@ -107,7 +107,7 @@ def check_against_framework(
 
 
 def _training_like_rows(model: Any, graph: Graph, set_count: int) -> list[list[Array]]:
-    """Generate ``count`` sets of inputs like the rows that an estimator was fitted on; none for other models."""
+    """Generate ``set_count`` sets of inputs like the rows that an estimator was fitted on; none for other models."""
     tensor_type = graph.types[graph.inputs[0]]
     if len(graph.inputs) != 1 or len(tensor_type.shape) != 2 or not hasattr(model, "get_params"):
         return []
@@ -117,11 +117,12 @@ def _training_like_rows(model: Any, graph: Graph, set_count: int) -> list[list[A
     return [[row] for row in np.split(rows, len(rows) // tensor_type.shape[0])] if len(rows) else []
 
 
-def _affordable_inference_count(graph: Graph, compiled: bool) -> int:
-    """Return the number of inferences that take little time, at most :data:`_MAX_ROWS`. ``compiled``: they run as compiled
-    code, else by the operators' numpy references."""
+def _affordable_inference_count(graph: Graph, runs_compiled_code: bool) -> int:
+    """Return the number of inferences that take little time, at most :data:`_MAX_ROWS`.
+
+    ``runs_compiled_code``: they run as compiled code, else by the operators' numpy references."""
     work = max(sum(_estimate_macs(graph, node) for node in graph.nodes), 1)
-    return min(_MAX_ROWS, (_MAX_COMPILED_MACS if compiled else _MAX_REFERENCE_MACS) // work)
+    return min(_MAX_ROWS, (_MAX_COMPILED_MACS if runs_compiled_code else _MAX_REFERENCE_MACS) // work)
 
 
 def _estimate_macs(graph: Graph, node: Node) -> int:
@@ -286,15 +287,15 @@ def compare_library(
         tolerance=tolerance,
         quanta=quanta,
         word_quanta=word_quanta,
-        names=options.outputs,
+        output_names=options.outputs,
         layers=layers,
-        called=values_by_layer(graph) if reference.name in ("torch", "keras") else None,
+        network_names=values_by_layer(graph) if reference.name in ("torch", "keras") else None,
         progress=progress,
     )
 
 
 def _computes_words(library: Library) -> bool:
-    """Test whether kernels compute quantised tensors of 16 bits."""
+    """Test whether a kernel of the library computes a quantised tensor of 16-bit integers."""
     return any(t["dtype"] in WORDS and t["scale"] is not None and t["written_by"] for t in library.manifest["tensors"])
 
 
@@ -303,11 +304,11 @@ def values_by_layer(graph: Graph | None) -> Mapping[str, str]:
     return {node.loc.name: node.outputs[0] for node in graph.nodes if node.loc.name} if graph is not None else {}
 
 
-def draw_random_input_sets(library: Library, graph: Graph | None, samples: int, seed: int) -> list[list[Array]]:
-    """Generate random sets of inputs for a compiled network; UsageError if ``samples`` is less than 1."""
-    if samples < 1:
-        raise UsageError(f"samples: got {samples}, expected 1 at least", hint="give 1 or more")
-    return draw_input_arrays(library.manifest, library.inputs, graph, samples, seed)
+def draw_random_input_sets(library: Library, graph: Graph | None, set_count: int, seed: int) -> list[list[Array]]:
+    """Generate ``set_count`` random sets of inputs for a compiled network; UsageError if that is less than 1."""
+    if set_count < 1:
+        raise UsageError(f"samples: got {set_count}, expected 1 at least", hint="give 1 or more")
+    return draw_input_arrays(library.manifest, library.inputs, graph, set_count, seed)
 
 
 def split_user_data(library: Library, data: Any) -> list[list[Array]]:

@@ -63,21 +63,23 @@ class BoardFigures:
         }
 
 
-def select_boards(words: Sequence[str]) -> tuple[Board, ...]:
-    """List the boards that ``words`` select, each once. A word is a name, the path of a board file, :data:`EMULATED` or
-    :data:`ATTACHED`. UsageError for an unknown board, or if no board is attached."""
+def select_boards(selectors: Sequence[str]) -> tuple[Board, ...]:
+    """List the boards that ``selectors`` select, each once.
+
+    A selector is a name, the path of a board file, :data:`EMULATED` or :data:`ATTACHED`. UsageError for an unknown
+    board, or if no board is attached."""
     boards: dict[str, Board] = {}
-    for word in words:
+    for word in selectors:
         for board in _boards_of_word(word):
             boards.setdefault(board.name, board)
     return tuple(boards.values())
 
 
-def _boards_of_word(word: str) -> tuple[Board, ...]:
+def _boards_of_word(selector: str) -> tuple[Board, ...]:
     """List the boards that one word selects. UsageError as for :func:`select_boards`."""
-    if word == EMULATED:
+    if selector == EMULATED:
         return tuple(board for board in map(load_board, list_boards()) if board.virtual)
-    if word == ATTACHED:
+    if selector == ATTACHED:
         ids = {port.usb for port in list_ports() if port.usb}
         known = map(load_board, list_boards())
         attached = tuple(board for board in known if ids & set(board.raw.get("usb", ())))
@@ -87,7 +89,7 @@ def _boards_of_word(word: str) -> tuple[Board, ...]:
                 hint="name boards; microc ports lists the ports",
             )
         return attached
-    return (load_board(word),)
+    return (load_board(selector),)
 
 
 def measure_boards(
@@ -101,9 +103,9 @@ def measure_boards(
 ) -> tuple[BoardFigures, ...]:
     """Compile, build, flash and run one network on each board, one after the other, on the same random inputs.
 
-    ``write``: compiles it. ``repeat``: inferences, whose mean is reported. ``meter``: a command (:mod:`microc.run.profile`)
-    that measures their energy. An error on a board is reported in its row.
-    """
+    ``write``: compiles the network for a board into a folder. ``repeat``: inferences, whose mean is reported.
+    ``meter``: a command (:mod:`microc.run.profile`) that measures their energy. ``patience``: seconds without an answer
+    before a board is given up. An error on a board is reported in its row."""
     rows = []
     for k, board in enumerate(boards):
         if progress is not None:
@@ -123,7 +125,7 @@ def measure_boards(
 
 
 def _measure_board(
-    row: BoardFigures, board: Board, write: Write, folder: Path, meter: str, repeat: int, patience: float
+    row: BoardFigures, board: Board, write: Write, folder: Path, meter: str, repeat: int, answer_timeout: float
 ) -> BoardFigures:
     """Measure a network on one board, and return the board's row with the figures; an error becomes part of the row."""
     try:
@@ -132,8 +134,8 @@ def _measure_board(
         row = replace(row, flash=sizes.flash, ram=sizes.static_ram + project.peak_stack)
         is_virtual = project.emulated or "simulator" in board.raw or board.target.isa == "host"
         if not is_virtual:
-            flash_project(project, port=AUTO, patience=patience)
-        with Device(project, "" if is_virtual else AUTO, patience=patience) as device:
+            flash_project(project, port=AUTO, patience=answer_timeout)
+        with Device(project, "" if is_virtual else AUTO, patience=answer_timeout) as device:
             device.set_inputs(*random_inputs(device.inputs, np.random.default_rng(SEED)))
             if meter:
                 with run_meter(meter, board.name, repeat) as reading:

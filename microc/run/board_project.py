@@ -83,13 +83,14 @@ def pack_network(folder: Path, manifest: dict[str, Any], board: Board) -> Blob:
     return blob
 
 
-def _read_linked_network(elf: Path, address: int) -> tuple[bytes, tuple[Symbol, ...]]:
-    """Read the bytes of a relocatable network that is linked at ``address``, and its symbols. ToolError if it has writable
-    memory of its own."""
+def _read_linked_network(elf: Path, link_address: int) -> tuple[bytes, tuple[Symbol, ...]]:
+    """Read the bytes of a relocatable network that is linked at ``link_address``, and its symbols.
+
+    ToolError if it has writable memory of its own."""
     content: tuple[Segment, ...] = read_segments(elf)
     sizes = read_linked_sizes(elf)
     foreign_sections = [name for name, _ in sizes.sections if name not in (_IMAGE, _THREAD)]
-    if foreign_sections or [at for at, _ in content] != [address]:
+    if foreign_sections or [at for at, _ in content] != [link_address]:
         names = [s.name for s in sizes.symbols if s.section in foreign_sections]
         raise ToolError(
             f"the network writes memory that is not its own: {', '.join(names[:4]) or ', '.join(foreign_sections)}",
@@ -237,7 +238,7 @@ def _read_project_manifest(path: Path) -> dict[str, Any]:
         ) from error
     if version != SCHEMA_VERSION:
         raise OutputError(
-            f"the project has schema version {make_printable(str(version), 40)}, this microc knows {SCHEMA_VERSION}",
+            f"the project has schema version {make_printable(str(version), 40)}, this microc reads only {SCHEMA_VERSION}",
             where=str(path),
             hint=_COMPILE_AGAIN.format(shlex.quote(str(path.parent))),
         )
@@ -387,10 +388,11 @@ def _host_program_address(project: Project) -> str:
     return "pipe:" + shlex.quote(str(project.elf.resolve()))
 
 
-def open_line_probing_rates(port: str, bauds: Sequence[int], usual: int = BAUD) -> Transport:
-    """Open a serial line at the first baud rate at which a board answers; a single rate is not probed. ``usual``: the rate
-    if ``bauds`` is empty. DeviceError if no rate is answered."""
-    rates = tuple(bauds) or (usual,)
+def open_line_probing_rates(port: str, bauds: Sequence[int], default_rate: int = BAUD) -> Transport:
+    """Open a serial line at the first baud rate at which a board answers; a single rate is not probed.
+
+    ``default_rate``: the rate if ``bauds`` is empty. DeviceError if no rate is answered."""
+    rates = tuple(bauds) or (default_rate,)
     for rate in rates:
         transport = open_transport(port, rate)
         if len(rates) == 1:
@@ -455,7 +457,8 @@ def send_network(client: Client, blob: Blob) -> Slots:
     _check_network_fits(blob, len(data), slots)
     if slots.unit > client.info.max_payload - 4:
         raise DeviceError(
-            f"the board writes flash in units of {slots.unit} bytes; got frames of {client.info.max_payload - 4} bytes",
+            f"the board writes flash in units of {slots.unit} bytes, which must fit a frame; got frames of "
+            f"{client.info.max_payload - 4} bytes",
             hint="build its firmware with a larger MICROC_RPC_MAX_PAYLOAD",
         )
     write_and_activate_slot(client, data, slots.unit)
@@ -482,14 +485,15 @@ def _check_network_core(blob: Blob, slots: Slots) -> None:
         )
 
 
-def _check_network_fits(blob: Blob, nbytes: int, slots: Slots) -> None:
-    """Raise FitError, with figures, if the board has too little room for a network (where the board would only answer
-    NO_ROOM). ``nbytes``: of the packed blob."""
+def _check_network_fits(blob: Blob, packed_bytes: int, slots: Slots) -> None:
+    """Raise FitError, with figures, if the board has too little room for a network of ``packed_bytes`` bytes.
+
+    The board itself would only answer NO_ROOM."""
     table = -(-len(blob.tensors) * _TENSOR_ENTRY // _ALIGN) * _ALIGN
     reasons = [
         f"takes {need:,} bytes of {what}, the board has {room:,}"
         for what, need, room in (
-            ("a slot", nbytes, slots.room),
+            ("a slot", packed_bytes, slots.room),
             ("memory for tensors", blob.memory + table, slots.memory),
             ("stack", blob.stack, slots.stack),
         )

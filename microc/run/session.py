@@ -146,11 +146,13 @@ class CodeLoader:
         image = LoadedImage(start, len(code), zlib.crc32(code), entry)
         return LoadedKernels(self, module, image, begin, arena, buffers, symbols)
 
-    def _constant_offset(self, data: bytes, fresh: dict[int, bytes]) -> int:
-        """Return the offset of a constant. A new one is allocated and added to ``fresh``."""
+    def _constant_offset(self, data: bytes, new_constants: dict[int, bytes]) -> int:
+        """Return the offset of a constant in the memory for code.
+
+        A constant that is not there yet is allocated, and its bytes are added to ``new_constants`` by offset."""
         if data not in self._constants:
             self._constants[data] = self._reserve_memory(len(data))
-            fresh[self._constants[data]] = data
+            new_constants[self._constants[data]] = data
         return self._constants[data]
 
     def _reserve_memory(self, nbytes: int) -> int:
@@ -166,15 +168,16 @@ class CodeLoader:
         return begin
 
     def _link_at_offset(
-        self, module: Module, constants: dict[str, int], start: int
+        self, module: Module, constant_offsets: dict[str, int], code_offset: int
     ) -> tuple[bytes, int, tuple[Symbol, ...]]:
-        """Link a module for the memory offset ``start``; return its code, its entry's offset, and its symbols.
-        ``constants``: their offsets."""
+        """Link a module for an offset of the memory for code; return its code, its entry's offset, and its symbols.
+
+        ``constant_offsets``: offset of each constant in the same memory, by name."""
         base = self.region.address
-        addresses = {name: base + at for name, at in constants.items()}
+        addresses = {name: base + at for name, at in constant_offsets.items()}
         with tempfile.TemporaryDirectory(prefix="microc-load-") as name:
             folder = Path(name)
-            for file, text in image_files(module, __version__, addresses, base + start).items():
+            for file, text in image_files(module, __version__, addresses, base + code_offset).items():
                 (folder / file).write_text(text, encoding="utf-8")
             flags = optimisation_options(self.board.target, module.options["optimize"]).split()
             elf = compile_and_link_for_board(self.board, folder, IMAGE_SOURCES, LOADING_SCRIPT, *flags)
@@ -297,12 +300,13 @@ _ATTEMPTS = 20.0
 
 
 def open_client(
-    port: str, bauds: Sequence[int], patience: float, *, usual: int = BAUD, progress: Progress | None = None
+    port: str, bauds: Sequence[int], patience: float, *, default_rate: int = BAUD, progress: Progress | None = None
 ) -> Client:
-    """Open a client on a serial line, whatever network the board runs. ``patience``: seconds without an answer before
-    giving up; ``usual``: the baud rate if ``bauds`` is empty."""
+    """Open a client on a serial line, whatever network the board runs.
+
+    ``patience``: seconds without an answer before giving up; ``default_rate``: the baud rate if ``bauds`` is empty."""
     return Client(
-        open_line_probing_rates(port, bauds, usual), patience / _ATTEMPTS, reconnect=patience, progress=progress
+        open_line_probing_rates(port, bauds, default_rate), patience / _ATTEMPTS, reconnect=patience, progress=progress
     )
 
 
@@ -568,7 +572,9 @@ def flash_project(
     if not selected.emulated:
         commands = flash_image(project.board, project.elf, runner=runner, port=port)
         if port and project.relocatable:
-            with open_client(port, bauds, patience, usual=project.board.raw["console"].get("baud", BAUD)) as client:
+            with open_client(
+                port, bauds, patience, default_rate=project.board.raw["console"].get("baud", BAUD)
+            ) as client:
                 query_slots(client)
         elif port:
             Device(project, port, bauds=bauds, patience=patience).close()

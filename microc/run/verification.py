@@ -90,14 +90,15 @@ def _random_array(shape: Sequence[int], dtype: str, generator: np.random.Generat
     return generator.integers(low, high, shape, dtype=dtypes.to_numpy(dtype), endpoint=True)
 
 
-def random_input_sets(device: Device, count: int, seed: int = SEED) -> list[list[Array]]:
-    """Generate ``count`` sets of random inputs from a seed. If sizes vary, the first set has the largest, the others random
-    ones."""
-    if count < 1:
-        raise UsageError(f"samples: got {count} samples, expected 1 at least", hint="give --samples 1 or more")
+def random_input_sets(device: Device, set_count: int, seed: int = SEED) -> list[list[Array]]:
+    """Generate ``set_count`` sets of random inputs from a seed.
+
+    If sizes vary, the first set has the largest, the others random ones."""
+    if set_count < 1:
+        raise UsageError(f"samples: got {set_count} samples, expected 1 at least", hint="give --samples 1 or more")
     generator = np.random.default_rng(seed)
     sets, shapes = [], RunShapes(device.project.manifest)
-    for _ in range(count):
+    for _ in range(set_count):
         sets.append(random_inputs(device.inputs, generator, shapes))
         shapes.draw(generator)
     return sets
@@ -163,16 +164,24 @@ def _describe_first_difference(
     kernel_number: int,
     kernel: dict[str, Any],
     tensor_name: str,
-    board: Array,
-    host: Array,
+    board_array: Array,
+    host_array: Array,
     comparison: ArrayComparison,
 ) -> Difference:
-    """Describe the first wrong element of a tensor that kernel ``number`` wrote."""
+    """Describe the first wrong element of a tensor that kernel ``kernel_number`` wrote."""
     at = comparison.first
-    index = tuple(int(i) for i in np.unravel_index(at, board.shape))
-    values = board.reshape(-1)[at].item(), host.reshape(-1)[at].item()
+    index = tuple(int(i) for i in np.unravel_index(at, board_array.shape))
+    values = board_array.reshape(-1)[at].item(), host_array.reshape(-1)[at].item()
     return Difference(
-        sample, kernel_number, kernel["layer"], kernel["op"], tensor_name, index, *values, comparison.wrong, board.size
+        sample,
+        kernel_number,
+        kernel["layer"],
+        kernel["op"],
+        tensor_name,
+        index,
+        *values,
+        comparison.wrong,
+        board_array.size,
     )
 
 
@@ -289,12 +298,12 @@ def _outputs_as_tuple(result: Array | tuple[Array, ...]) -> tuple[Array, ...]:
     return result if isinstance(result, tuple) else (result,)
 
 
-def _largest_float_deviation(a: Array, b: Array) -> float:
+def _largest_float_deviation(board_output: Array, host_output: Array) -> float:
     """Compute the largest difference of finite floats in two arrays; 0 for integers."""
-    if a.dtype.kind != "f":
+    if board_output.dtype.kind != "f":
         return 0.0
-    finite = np.isfinite(a) & np.isfinite(b)
-    return float(np.abs(a[finite].astype(np.float64) - b[finite]).max(initial=0.0))
+    finite = np.isfinite(board_output) & np.isfinite(host_output)
+    return float(np.abs(board_output[finite].astype(np.float64) - host_output[finite]).max(initial=0.0))
 
 
 def classify(
@@ -317,7 +326,7 @@ def classify(
         answers, classes = rows.argmax(axis=1), rows.shape[1]
     if classes > _MAX_CLASSES:
         raise UsageError(
-            f"output {name!r} and labels hold {classes - 1}: these are no class numbers",
+            f"output {name!r} or the labels hold the number {classes - 1}, too large for a class number",
             hint="name the output that classifies (--answer), and number labels from 0",
         )
     if labels.max() >= classes or answers.min() < 0:

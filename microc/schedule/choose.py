@@ -73,13 +73,13 @@ T = TypeVar("T", bound=WeightedAlternative)
 
 
 def choose_schedule(
-    candidates: Sequence[Schedule], target: Target, goal: Goal, uses: int = 1, workspace: float = inf
+    candidates: Sequence[Schedule], target: Target, goal: Goal, uses: int = 1, max_workspace_bytes: float = inf
 ) -> Choice:
     """Choose the best of at least one candidate schedule of a function.
 
     For speed, the best schedule has the fewest instructions; for size, the fewest bytes of code and constants; in
     between, the least sum of both at the goal's price. ``uses``: number of equal kernels in the network, which share
-    their code. Schedules that exceed ``workspace`` bytes are considered only if all do; then those of the least
+    their code. Schedules that exceed ``max_workspace_bytes`` bytes are considered only if all do; then those of the least
     workspace."""
     if len(candidates) == 1:
         return Choice(candidates[0], lower(candidates[0].func))
@@ -92,16 +92,18 @@ def choose_schedule(
         schedule = candidates[k]
         if lowers_all or not _is_beaten_by_constants(schedule, rivals.values(), goal, uses):
             rival = cost_candidate(Choice(schedule, lower(schedule.func)), target, goal, uses)
-            (rivals if rival.workspace <= workspace else larger)[k] = rival
+            (rivals if rival.workspace <= max_workspace_bytes else larger)[k] = rival
     if not rivals:
         least = min(rival.workspace for rival in larger.values())
         rivals = {k: rival for k, rival in larger.items() if rival.workspace == least}
     return best_candidate([rivals[k] for k in sorted(rivals)], goal).choice
 
 
-def _is_beaten_by_constants(schedule: Schedule, rivals: Iterable[CostedCandidate], goal: Goal, uses: int) -> bool:
+def _is_beaten_by_constants(
+    schedule: Schedule, rivals: Iterable[CostedCandidate], goal: Goal, equal_kernels: int
+) -> bool:
     """Test whether the constants of a schedule alone cost more than some rival, so that it need not be lowered."""
-    least = goal.price * uses * constant_bytes(schedule)
+    least = goal.price * equal_kernels * constant_bytes(schedule)
     return any(least > TIE_RATIO * rival.weight[0] for rival in rivals)
 
 
@@ -112,15 +114,19 @@ def scale_price_for_packing(goal: Goal, candidates: Sequence[Schedule]) -> Goal:
     return replace(goal, price=PACKED_PRICE_FACTOR * goal.price) if some_pack else goal
 
 
-def cost_candidate(choice: Choice, target: Target, goal: Goal, uses: int = 1) -> CostedCandidate:
-    """Cost a choice on a core; ``uses`` as in :func:`choose_schedule`."""
+def cost_candidate(choice: Choice, target: Target, goal: Goal, equal_kernels: int = 1) -> CostedCandidate:
+    """Estimate the cost of a choice on a core.
+
+    ``equal_kernels``: number of equal kernels in the network, which share their code."""
     cost, constants = estimate(choice.func, target), constant_bytes(choice.schedule)
-    return CostedCandidate(choice, cost, constants, weighted_cost(cost, constants, goal, uses))
+    return CostedCandidate(choice, cost, constants, weighted_cost(cost, constants, goal, equal_kernels))
 
 
 def best_candidate(rivals: Sequence[CostedCandidate], goal: Goal) -> CostedCandidate:
-    """Return the cheapest candidate, as :func:`cheapest`; if packed weights are preferred (:data:`PACKED_MAX_SLOWDOWN`), among
-    those that pack."""
+    """Return the cheapest candidate, among those with packed weights if the goal prefers these.
+
+    Packed weights are preferred up to a slowdown of :data:`PACKED_MAX_SLOWDOWN`; the cheapest is that of
+    :func:`cheapest`."""
     return cheapest(_packing_candidates(rivals, goal) or rivals, goal)
 
 
@@ -178,23 +184,23 @@ def explain_loss(rival: CostedCandidate, rivals: Sequence[CostedCandidate], goal
     return f"{slower} instructions" + (f", flash: {flash}" if goal.price and code + constants > 0 else "")
 
 
-def _format_difference(one: float, other: float) -> str:
-    """Print a relative difference: "3 % more", "5 % fewer"."""
-    change = 100 * (one / other - 1) if other else inf
+def _format_difference(value: float, reference: float) -> str:
+    """Format the relative difference of a value from a reference: "3 % more", "5 % fewer"."""
+    change = 100 * (value / reference - 1) if reference else inf
     return f"{abs(change):.3g} % {'more' if change >= 0 else 'fewer'}"
 
 
-def weighted_cost(cost: Cost, constants: int, goal: Goal, uses: int) -> tuple[float, float]:
-    """Return the cost that a goal minimises (instructions plus price times bytes of flash; flash alone for size), and a
-    tie breaker.
+def weighted_cost(cost: Cost, bytes_of_constants: int, goal: Goal, equal_kernels: int) -> tuple[float, float]:
+    """Return the cost that a goal minimises, and a second number that decides between equal costs.
 
-    ``constants`` in bytes. The ``uses`` equal kernels share their code, but not their constants."""
-    flash, instructions = cost.code_bytes + uses * constants, uses * cost.instructions
+    The cost is instructions plus the goal's price times bytes of flash; for size alone it is the bytes of flash.
+    ``equal_kernels`` equal kernels share their code, but not their ``bytes_of_constants``."""
+    flash, instructions = cost.code_bytes + equal_kernels * bytes_of_constants, equal_kernels * cost.instructions
     return (flash, instructions) if isinf(goal.price) else (instructions + goal.price * flash, flash)
 
 
 def workspace_bytes(func: ir.PrimFunc) -> int:
-    """Return the bytes of the arena that a lowered kernel takes beside its operands while it runs."""
+    """Return the bytes of workspace, arena memory beside its operands, that a lowered kernel takes while it runs."""
     return sum(p.nbytes for p in func.params if p.scope == "workspace")
 
 

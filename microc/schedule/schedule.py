@@ -277,7 +277,7 @@ class Schedule:
 
     def loops_of(self, block: str) -> tuple[str, ...]:
         """Return the names of the loops around a block, outermost first."""
-        stmt = find_block(self.func.body, block, inside=True)
+        stmt = find_block(self.func.body, block, nested=True)
         return tuple(loop.var.name for loop in loops_around(self.func.body, stmt))
 
     def has(self, block: str) -> bool:
@@ -302,14 +302,14 @@ def trace_to_json(trace: Iterable[Step]) -> str:
     return "[" + ",\n ".join(json.dumps([step.primitive, *step.args]) for step in trace) + "]\n"
 
 
-def trace_from_json(text: str) -> tuple[Step, ...]:
+def trace_from_json(json_text: str) -> tuple[Step, ...]:
     """Parse a trace, the inverse of :func:`trace_to_json`."""
     try:
-        rows = json.loads(text)
+        rows = json.loads(json_text)
         return tuple(Step(row[0], tuple(freeze_argument(a) for a in row[1:])) for row in rows)
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise ScheduleError(
-            "the trace is not a JSON list of steps", hint='write [["split", "k", [null, 4]], ...]'
+            "the text of a schedule's trace is not a JSON list of steps", hint='write [["split", "k", [null, 4]], ...]'
         ) from error
 
 
@@ -321,7 +321,7 @@ def replay_trace(func: ir.PrimFunc, trace: Iterable[Step]) -> Schedule:
     return schedule
 
 
-def iterate_steps(func: ir.PrimFunc, trace: Iterable[Step]) -> Iterator[tuple[Step, ir.PrimFunc]]:
+def replay_steps(func: ir.PrimFunc, trace: Iterable[Step]) -> Iterator[tuple[Step, ir.PrimFunc]]:
     """Replay a trace on ``func``; yield every step with the function after it."""
     schedule = Schedule(func)
     for step in trace:

@@ -83,7 +83,7 @@ class _Lowering:
         if id(tensor) not in self.buffers:
             if tensor.definition is None:
                 raise ProgramError(
-                    f"placeholder {tensor.name} is read and is no parameter",
+                    f"placeholder {tensor.name} is read, but is no parameter of the function",
                     hint="name it among the inputs or constants of create_prim_func",
                 )
             name = self.fresh(tensor.name)
@@ -109,17 +109,18 @@ class _Lowering:
                 return ir.Load(self.buffer(tensor), tuple([lower_operand(i) for i in indices]))
             case Reduce():
                 raise ProgramError(
-                    "a reduction is a part of an expression; expected the whole body of its compute",
+                    "a reduction must not be part of an expression; expected the whole body of a compute",
                     hint="compute it by itself, and the rest in a compute that reads it",
                 )
             case _:
                 return map_children(x, lower_operand)
 
-    def lower_extern(self, definition: ExternDef, made: Sequence[Tensor]) -> ir.Stmt:
-        """Lower an operator's own loops to a block without iterators; results that are not needed (not in ``made``) are
-        allocated in it."""
+    def lower_extern(self, definition: ExternDef, needed_results: Sequence[Tensor]) -> ir.Stmt:
+        """Lower an operator's own loops to a block without iterators.
+
+        Results of the operator that are not among ``needed_results`` are allocated in the block."""
         operands = tuple(self.buffer(operand) for operand in definition.operands)
-        known = {tensor.position: self.buffer(tensor) for tensor in made}
+        known = {tensor.position: self.buffer(tensor) for tensor in needed_results}
         unread: list[Buffer] = []
         for position, (name, shape, dtype) in enumerate(definition.results):
             if position not in known:
@@ -131,8 +132,8 @@ class _Lowering:
             body = ir.Alloc(buffer, body)
         return body
 
-    def lower_compute(self, tensor: Tensor, name: str) -> ir.Stmt:
-        """Lower a computed tensor to loops around a block ``name``."""
+    def lower_compute(self, tensor: Tensor, block_name: str) -> ir.Stmt:
+        """Lower a computed tensor to loops around a block ``block_name``."""
         definition = tensor.definition
         assert isinstance(definition, ComputeDef)
         buffer, body = self.buffer(tensor), definition.body
@@ -158,7 +159,7 @@ class _Lowering:
             value: Expr = combine_step(body.combine, ir.Load(buffer, where), self.expr(body.value, values))
         else:
             value = self.expr(body, values)
-        block = ir.Block(name, tuple(iters), ir.Store(buffer, where, value), init, annotations=definition.notes)
+        block = ir.Block(block_name, tuple(iters), ir.Store(buffer, where, value), init, annotations=definition.notes)
         return ir.loops(loops, block)
 
 

@@ -153,7 +153,8 @@ def _make_reduce(combine: str, value: Expr, axes: tuple[ReduceAxis, ...], init: 
     start = ir.as_expr(init, value.dtype)
     if start.dtype != value.dtype:
         raise ProgramError(
-            f"a reduction of {value.dtype} starts from {start.dtype}", hint=f"cast init to {value.dtype}"
+            f"a reduction has an initial value of another dtype; got {start.dtype}, expected {value.dtype}",
+            hint=f"cast init to {value.dtype}",
         )
     return Reduce(combine, value, axes, start)
 

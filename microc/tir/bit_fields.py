@@ -41,8 +41,8 @@ INDICES = (1, 2, 4)
 """Widths in bits of an index into a table."""
 
 
-def bits_of(array: Array) -> int:
-    """Return the smallest of :data:`FEW` that holds every number of an array; 8 if none does."""
+def smallest_bit_width(array: Array) -> int:
+    """Return the smallest bit width of :data:`FEW` that holds every number of an array; 8 if none does."""
     low, high = int(array.min(initial=0)), int(array.max(initial=0))
     return next((bits for bits in FEW if -(1 << (bits - 1)) <= low and high < 1 << (bits - 1)), 8)
 
@@ -50,15 +50,16 @@ def bits_of(array: Array) -> int:
 def smallest_packing(rows: Array) -> tuple[int, int]:
     """Return (bits, block) of the smallest storage form that holds rows (N, K) of numbers; block is 0 without multipliers,
     bits are 8 if no form does."""
-    bits = bits_of(rows)
+    bits = smallest_bit_width(rows)
     forms = [(few, block) for few in FEW if few < bits for block in BLOCKS]
     parts = (rows[:1], rows)  # the first row refutes most forms
     return next((form for form in forms if all(multipliers(part, *form).all() for part in parts)), (bits, 0))
 
 
 def multipliers(rows: Array, bits: int, block: int) -> Array:
-    """Return the smallest multiplier of every block of rows (N, K), shape (N, ceil(K / block)); 0 if a block has none.
-    Rows are padded with zeros to whole blocks."""
+    """Return the smallest multiplier of every block of rows (N, K), shape (N, ceil(K / block)).
+
+    0 if no multiplier makes the block's numbers fit ``bits`` bits. Rows are padded with zeros to whole blocks."""
     parts = np.pad(rows, ((0, 0), (0, -rows.shape[1] % block))).reshape(len(rows), -1, block).astype(np.int64)
     found = np.zeros(parts.shape[:2], np.int64)
     for factor in range(MOST, 0, -1):

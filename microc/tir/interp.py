@@ -80,7 +80,7 @@ class ExpressionWriter:
                 return self._literal(expr)
             case ir.Var():
                 if expr not in self.names:
-                    raise InternalError(f"{expr.name} is not defined", where=self.func.name)
+                    raise InternalError(f"variable {expr.name} is not defined where it is used", where=self.func.name)
                 return Code(self.names[expr], self.ranges[expr])
             case ir.Load(buffer, indices):
                 element = self.element(buffer, indices)
@@ -101,7 +101,9 @@ class ExpressionWriter:
             case ir.Call(name, args, dtype):
                 return self._call(name, args, dtype)
             case _:
-                raise InternalError(f"{type(expr).__name__} has no value of its own", where=self.func.name)
+                raise InternalError(
+                    f"{type(expr).__name__} has no value: it may only be an argument of a call", where=self.func.name
+                )
 
     def _literal(self, expr: ir.Const) -> Code:
         """Translate a literal; a float becomes a constant of its dtype that is bound to a name."""
@@ -116,7 +118,9 @@ class ExpressionWriter:
         """Translate a binary operator on operands of equal dtype; integer results are checked or wrapped."""
         op, dtype = expr.op, expr.a.dtype
         if dtype != expr.b.dtype:
-            raise InternalError(f"{op} of {dtype} and {expr.b.dtype}", where=self.func.name)
+            raise InternalError(
+                f"{op}: operands have different dtypes; got {dtype} and {expr.b.dtype}", where=self.func.name
+            )
         x, y = self.value(expr.a), self.value(expr.b)
         depth = _enclosing_depth(x, y)
         if op in ("min", "max"):
@@ -126,11 +130,14 @@ class ExpressionWriter:
             return Code(text, intervals.binary(op, x.range, y.range), depth + 1)
         if op in ir.COMPARISONS or dtypes.is_float(dtype):
             if op not in ir.COMPARISONS and op not in ("add", "sub", "mul", "div"):
-                raise InternalError(f"{op} of {dtype}", where=self.func.name)
+                raise InternalError(f"operator {op} is not defined for {dtype}", where=self.func.name)
             bounds = intervals.BOOLEAN if op in ir.COMPARISONS else intervals.UNKNOWN
             return Code(f"({x.text} {_INFIX[op]} {y.text})", bounds, depth)
         if op == "div":
-            raise InternalError(f"div of {dtype}: choose floordiv or truncdiv", where=self.func.name)
+            raise InternalError(
+                f"operator div is not defined for integers; got {dtype}, expected floordiv or truncdiv",
+                where=self.func.name,
+            )
         if op in ("shl", "shr"):
             y = self._checked_shift_count(op, dtype, y)
         if op in ("floormod", "truncmod"):
@@ -183,7 +190,7 @@ class ExpressionWriter:
         x, source = self.value(a), a.dtype
         kind, bits, lanes = dtypes.dtype_parts(dtype)
         if lanes > 1 or dtypes.dtype_parts(source).lanes > 1:
-            raise InternalError(f"cast of {source} to {dtype}", where=self.func.name)
+            raise InternalError(f"vectors cannot be cast; got a cast of {source} to {dtype}", where=self.func.name)
         depth = x.depth + 2
         if kind == "float":
             exact = dtypes.is_float(source) or dtypes.dtype_parts(source).bits < 64 or bits == 64
@@ -219,7 +226,8 @@ class ExpressionWriter:
         """Return the row-major index of an element; every axis is checked at run time unless its range is within bounds."""
         if len(indices) != len(buffer.shape):
             raise InternalError(
-                f"{buffer.name} has {len(buffer.shape)} axes, {len(indices)} indices", where=self.func.name
+                f"{buffer.name}: wrong number of indices; got {len(indices)}, expected {len(buffer.shape)}",
+                where=self.func.name,
             )
         codes = [self.value(i) for i in indices]
         parts: list[str] = []
@@ -319,7 +327,10 @@ class SourceWriter(ExpressionWriter):
                 if buffer.scope == "const":
                     raise InternalError(f"store to constant {buffer.name}", where=self.func.name)
                 if buffer.dtype != value.dtype:
-                    raise InternalError(f"store of {value.dtype} to {buffer.dtype} {buffer.name}", where=self.func.name)
+                    raise InternalError(
+                        f"wrong dtype of a value stored to {buffer.name}; got {value.dtype}, expected {buffer.dtype}",
+                        where=self.func.name,
+                    )
                 self.line(f"{self.element(buffer, indices).text} = {self.value(value).text}")
             case ir.For():
                 self._loop(stmt)
@@ -346,7 +357,7 @@ class SourceWriter(ExpressionWriter):
             case ir.Block():
                 self._block(stmt)
             case _:
-                raise InternalError(f"unknown statement {type(stmt).__name__}")
+                raise InternalError(f"interpreter: unknown type of statement; got {type(stmt).__name__}")
 
     def _declare_variable(self, var: ir.Var, bounds: Interval) -> str:
         """Name a variable in the source, and record its range; return the name."""
@@ -494,7 +505,9 @@ def _out_of_domain(func: str, block: str, var: str, extent: int, value: int) -> 
 
 def _bad_shift(func: str, op: str, dtype: str, value: int) -> NoReturn:
     """Raise InternalError for a shift by a negative count, or by the width or more."""
-    raise InternalError(f"{op} of {dtype} by {value}", where=func)
+    raise InternalError(
+        f"{op} of {dtype} by {value}: the distance must be at least 0 and less than the width", where=func
+    )
 
 
 def _float_to_int(func: str, dtype: str, low: int, high: int, value: Any) -> int:

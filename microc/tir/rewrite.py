@@ -130,7 +130,7 @@ def _rewrite_parts(stmt: Stmt, on_stmt: Callable[[Stmt], Stmt], on_expr: ExprMap
         case ir.Block():
             return _rewrite_block_parts(stmt, on_stmt, on_expr)
         case _:
-            raise InternalError(f"unknown statement {type(stmt).__name__}")
+            raise InternalError(f"rewrite: unknown type of statement; got {type(stmt).__name__}")
 
 
 def _rewrite_block_parts(block: ir.Block, on_stmt: Callable[[Stmt], Stmt], on_expr: ExprMap) -> ir.Block:

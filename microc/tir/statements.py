@@ -153,7 +153,7 @@ def select(condition: Expr, a: Expr, b: Expr | int | float) -> Expr:
     if condition.dtype != "bool" or other.dtype != a.dtype:
         raise ProgramError(
             f"select: operands have wrong dtypes; got {condition.dtype}, {a.dtype} and {other.dtype}, expected bool "
-            "and twice the same",
+            "and two equal dtypes",
             hint="cast one of them, as in x.astype('int32')",
         )
     return Select(condition, a, other)

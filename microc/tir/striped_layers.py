@@ -107,14 +107,13 @@ def warm_up_rows(shapes: Sequence[LayerGeometry], position: int) -> int:
 
 
 def row_access_times(
-    shapes: Sequence[LayerGeometry], source_rows: int, beside: Set[int] = frozenset()
+    shapes: Sequence[LayerGeometry], input_rows: int, input_readers: Set[int] = frozenset()
 ) -> tuple[list[int], list[int]]:
-    """Return the time of the last read of each row of the source, and the time at which each row of the result is written,
-    in computed blocks.
+    """Return when each row of the chain's input is last read, and when each row of its result is written.
 
-    The clock advances with every block of any layer. Layers whose positions are in ``beside`` also read the source by
-    row."""
-    clock = _BlockOrder(shapes, [-1] * source_rows, [-1] * shapes[-1].rows, beside)
+    Times are numbers of computed blocks, of any layer. ``input_readers``: positions of layers that also read the input,
+    by row."""
+    clock = _BlockOrder(shapes, [-1] * input_rows, [-1] * shapes[-1].rows, input_readers)
     block = shapes[-1].block
     early = -(-warm_up_rows(shapes, len(shapes) - 1) // block) * block
     for row in range(-early, shapes[-1].rows, block):
@@ -184,13 +183,15 @@ class StripedFunction:
     origins: tuple[tuple[int, ir.Buffer], ...]
 
 
-def build_striped_function(name: str, layers: Sequence[Layer], source_rows: int, *, words: bool) -> StripedFunction:
-    """Return one function that computes a chain of layers row by row. ``source_rows``: rows of the first layer's input,
-    which is in memory as a whole.
+def build_striped_function(
+    name: str, layers: Sequence[Layer], input_rows: int, *, word_copies: bool
+) -> StripedFunction:
+    """Return one function that computes a chain of layers row by row.
 
-    Parameters: the source, tensors read by row, constants, the last layer's result, workspaces. ``words``: rows of
-    bytes are moved by (unaligned) words. Blocks are those of :func:`~microc.tir.striped_layers.choose_blocks`."""
-    return _StripedFunctionBuilder(name, tuple(layers), source_rows, words).build()
+    Parameters: the source, tensors read by row, constants, the last layer's result, workspaces. ``input_rows``: rows of
+    the source, the first layer's input, which is in memory as a whole. ``word_copies``: rows of bytes are copied by
+    (unaligned) words. Blocks are those of :func:`~microc.tir.striped_layers.choose_blocks`."""
+    return _StripedFunctionBuilder(name, tuple(layers), input_rows, word_copies).build()
 
 
 @frozen
@@ -215,13 +216,13 @@ _ZERO = ir.const(0, "int32")
 class _StripedFunctionBuilder:
     """Builder of one function that computes a chain of layers row by row."""
 
-    def __init__(self, name: str, layers: tuple[Layer, ...], source_rows: int, words: bool) -> None:
-        self.name, self.layers, self.source_rows = name, layers, source_rows
-        self.copying = "vectorized" if words else "serial"
+    def __init__(self, name: str, layers: tuple[Layer, ...], input_rows: int, word_copies: bool) -> None:
+        self.name, self.layers, self.source_rows = name, layers, input_rows
+        self.copying = "vectorized" if word_copies else "serial"
         self.taken = {name for layer in layers for name in function_names(layer.func)}
         self.origins: dict[ir.Buffer, tuple[int, ir.Buffer]] = {}
         first, last = layers[0], layers[-1]
-        self.source = self.add_parameter("data", 0, first.data, source_rows * first.shape.window.width)
+        self.source = self.add_parameter("data", 0, first.data, input_rows * first.shape.window.width)
         self.places = [self.add_operands(k) for k in range(len(layers))]
         self.result = self.add_parameter(
             "out", len(layers) - 1, last.result, _row_size(last, last.result) * last.shape.rows
@@ -301,7 +302,7 @@ class _StripedFunctionBuilder:
         """Return the location of a block of the result."""
         return BufferLocation(self.result, row * _row_size(self.layers[-1], self.layers[-1].result))
 
-    def next_block(self, position: int, row: ir.Expr, into: Target, reader: LayerGeometry | None) -> ir.Stmt:
+    def next_block(self, position: int, row: ir.Expr, target: Target, reader: LayerGeometry | None) -> ir.Stmt:
         """Move the window of a layer to ``row`` and compute the block there, into the window of ``reader``."""
         layer, shape = self.layers[position], self.layers[position].shape
         index = ir.Var(self.fresh("row"))
@@ -310,12 +311,12 @@ class _StripedFunctionBuilder:
             data = BufferLocation(self.windows[position], _ZERO)
         else:
             window, data = None, BufferLocation(self.source, index * (shape.window.stride * shape.window.width))
-        places = self.places[position] | {layer.data: data, layer.result: into(index)}
+        places = self.places[position] | {layer.data: data, layer.result: target(index)}
         places |= {b: BufferLocation(places[b].buffer, index * _row_size(layer, b)) for b in layer.by_row}
         outside = 0 if shape.inside else shape.block - 1
         inside = ir.Bin("and", index >= -outside, index <= shape.rows - shape.block + outside)
         made = ir.If(inside, rewrite_buffers(layer.func.body, places))
-        border = self.border(into(index), index, shape.rows, shape.block, reader)
+        border = self.border(target(index), index, shape.rows, shape.block, reader)
         return ir.Let(index, row, ir.seq(window, made, border))
 
     def advance_window(self, position: int, row: ir.Expr) -> ir.Stmt:
@@ -402,7 +403,7 @@ def _inside_condition(row: ir.Expr, rows: int) -> ir.Expr:
     return ir.Bin("and", row >= 0, row < rows)
 
 
-def rewrite_buffers(body: ir.Stmt, places: Mapping[ir.Buffer, BufferLocation]) -> ir.Stmt:
+def rewrite_buffers(body: ir.Stmt, locations: Mapping[ir.Buffer, BufferLocation]) -> ir.Stmt:
     """Redirect accesses in a layer's statements from its buffers to their locations."""
 
     def indices_at(place: BufferLocation, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
@@ -415,18 +416,18 @@ def rewrite_buffers(body: ir.Stmt, places: Mapping[ir.Buffer, BufferLocation]) -
 
     def on_expr(e: ir.Expr) -> ir.Expr:
         match e:
-            case ir.Load(buffer, indices) if buffer in places:
-                return ir.Load(places[buffer].buffer, indices_at(places[buffer], buffer, indices))
-            case ir.AddressOf(buffer, indices, extent, writes, step) if buffer in places:
+            case ir.Load(buffer, indices) if buffer in locations:
+                return ir.Load(locations[buffer].buffer, indices_at(locations[buffer], buffer, indices))
+            case ir.AddressOf(buffer, indices, extent, writes, step) if buffer in locations:
                 return ir.AddressOf(
-                    places[buffer].buffer, indices_at(places[buffer], buffer, indices), extent, writes, step
+                    locations[buffer].buffer, indices_at(locations[buffer], buffer, indices), extent, writes, step
                 )
             case _:
                 return e
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
-        if isinstance(s, ir.Store) and s.buffer in places:
-            place = places[s.buffer]
+        if isinstance(s, ir.Store) and s.buffer in locations:
+            place = locations[s.buffer]
             return ir.Store(place.buffer, indices_at(place, s.buffer, s.indices), s.value)
         return s
 

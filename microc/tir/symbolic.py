@@ -32,9 +32,10 @@ _KINDS = (ir.Const, ir.Var, ir.Bin, ir.Un)
 """Classes of expressions over sizes."""
 
 
-def convert_extent(value: object, what: str) -> Any:
-    """Convert an extent given by a user: a number, or an int32 expression over sizes. ProgramError for anything
-    else."""
+def convert_extent(value: object, owner: str) -> Any:
+    """Convert an extent given by a user: a number, or an int32 expression over sizes.
+
+    ProgramError, which names the ``owner`` of the extent, for anything else."""
     if isinstance(value, ir.Expr) and value.dtype == "int32" and all(isinstance(x, _KINDS) for x in walk_expr(value)):
         number = ir.int_value(value)
         return value if number is None else number
@@ -42,7 +43,7 @@ def convert_extent(value: object, what: str) -> Any:
         return index(value)  # type: ignore[arg-type]
     except TypeError as error:
         raise ProgramError(
-            f"{what} has an extent that is neither a number nor an expression over sizes; got {value!r}",
+            f"{owner} has an extent that is neither a number nor an expression over sizes; got {value!r}",
             hint='write int32 expressions over sizes: n = te.var("n"), then n, n + 1, n // 2 ...',
         ) from error
 

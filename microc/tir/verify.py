@@ -29,9 +29,9 @@ from microc.tir.analysis.simplification import (
     check_name,
     declare,
     declare_buffer,
-    fail,
     let_context,
     loop_context,
+    raise_ill_formed,
 )
 from microc.tir.names import SATURATED
 from microc.tir.operators import BINARY, FUNCTIONS, UNARY
@@ -65,7 +65,7 @@ def verify(
     names: Names = {}
     for buffer in func.params:
         if buffer.scope in ("shared", "register", "local", *ir.UNIT_SCOPES):
-            fail(func.name, f"parameter {buffer.name} has scope {buffer.scope}")
+            raise_ill_formed(func.name, f"parameter {buffer.name} has scope {buffer.scope}")
         names = declare_buffer(names, buffer, func.name)
     _Verifier(func, tables, numbers or {}).statement(func.body, WalkPosition(names, Simplifier(), ()))
 
@@ -98,8 +98,8 @@ class _Verifier:
         self.looked_up: set[ir.Var] = set()
         self.bound: dict[ir.Var, ir.Expr] = {}
 
-    def fail(self, what: str) -> NoReturn:
-        fail(self.where, what)
+    def fail(self, problem: str) -> NoReturn:
+        raise_ill_formed(self.where, problem)
 
     # ------------------------------------------------------------ statements
 
@@ -138,7 +138,9 @@ class _Verifier:
                 self.statement(body, WalkPosition(names, known, place.around))
             case ir.Alloc(buffer, body):
                 if buffer.scope not in ("workspace", "shared", "register", "local", *ir.UNIT_SCOPES):
-                    self.fail(f"{buffer.name} of scope {buffer.scope} is allocated")
+                    self.fail(
+                        f"{buffer.name} of scope {buffer.scope} is allocated, but only parameters have this scope"
+                    )
                 names = declare_buffer(place.names, buffer, self.where)
                 self.statement(body, WalkPosition(names, place.known, place.around))
             case ir.Evaluate(value):
@@ -190,14 +192,14 @@ class _Verifier:
         self.statement(block.body, body)
         self.where = outer
 
-    def binding(self, i: ir.IterVar, place: WalkPosition) -> intervals.Interval:
+    def binding(self, iterator: ir.IterVar, place: WalkPosition) -> intervals.Interval:
         """Check the value bound to an iterator; return its range."""
-        self.expr(i.binding, place)
-        if i.kind not in ("space", "reduce"):
-            self.fail(f"iterator {i.var.name} has the unknown kind {i.kind!r}")
-        if i.binding.dtype != i.var.dtype or i.var.dtype != "int32":
-            self.fail(f"iterator {i.var.name} is {i.var.dtype}, bound to {i.binding.dtype}")
-        return self.within(i.binding, i.extent, place, lambda: f"iterator {i.var.name}")
+        self.expr(iterator.binding, place)
+        if iterator.kind not in ("space", "reduce"):
+            self.fail(f"iterator {iterator.var.name} has the unknown kind {iterator.kind!r}")
+        if iterator.binding.dtype != iterator.var.dtype or iterator.var.dtype != "int32":
+            self.fail(f"iterator {iterator.var.name} is {iterator.var.dtype}, bound to {iterator.binding.dtype}")
+        return self.within(iterator.binding, iterator.extent, place, lambda: f"iterator {iterator.var.name}")
 
     # ------------------------------------------------------------ expressions
 
@@ -222,20 +224,22 @@ class _Verifier:
                 self.expr(a, place)
                 self.expr(b, place)
                 if a.dtype != b.dtype:
-                    self.fail(f"{op} of {a.dtype} and {b.dtype}: {expr_text(expr)}")
+                    self.fail(
+                        f"{op}: operands have different dtypes; got {op} of {a.dtype} and {b.dtype}: {expr_text(expr)}"
+                    )
                 self.operator(op, a.dtype, expr)
             case ir.Un(op, a):
                 self.expr(a, place)
                 if op != "not":
                     self.operator(op, a.dtype, expr)
                 elif a.dtype != "bool":
-                    self.fail(f"not of {a.dtype}: {expr_text(expr)}")
+                    self.fail(f"wrong operand of a negation; got not of {a.dtype}: {expr_text(expr)}, expected bool")
             case ir.Select(c, a, b):
                 self.condition(c, place)
                 self.expr(a, place.knowing(place.known.assuming(c)))
                 self.expr(b, place.knowing(place.known.assuming(c, False)))
                 if a.dtype != b.dtype:
-                    self.fail(f"Select of {a.dtype} and {b.dtype}: {expr_text(expr)}")
+                    self.fail(f"sides have different dtypes; got Select of {a.dtype} and {b.dtype}: {expr_text(expr)}")
             case ir.Cast(dtype, a):
                 self.expr(a, place)
                 if dtypes.dtype_parts(dtype).lanes > 1 or dtypes.dtype_parts(a.dtype).lanes > 1:
@@ -255,7 +259,7 @@ class _Verifier:
         else:
             fits = isinstance(expr.value, int) and simplification.fits_dtype(expr.value, expr.dtype)
         if not fits:
-            self.fail(f"{expr.value} is no {expr.dtype}")
+            self.fail(f"wrong literal: {expr.value} is no {expr.dtype}")
 
     def operator(self, op: str, dtype: str, expr: ir.Expr) -> None:
         """Check that an operator is defined for a dtype."""
@@ -276,7 +280,7 @@ class _Verifier:
             else:
                 self.expr(a, place)
         if expr.name == ir.REINTERPRET and [dtypes.nbytes(a.dtype) for a in expr.args] != [dtypes.nbytes(expr.dtype)]:
-            self.fail(f"{expr_text(expr)} has another number of bits")
+            self.fail(f"wrong reinterpretation: {expr_text(expr)} has another number of bits than its operand")
         if expr.name in FUNCTIONS and any(a.dtype != expr.dtype for a in expr.args):
             self.fail(f"{expr_text(expr)} of {', '.join(a.dtype for a in expr.args)} gives {expr.dtype}")
 
@@ -314,8 +318,12 @@ class _Verifier:
         )  # elements that an instruction steps over are known to its binding only
         self.within(flat + (a.reach - 1), a.buffer.size, place, lambda: f"the end of {expr_text(a)}")
 
-    def within(self, index: ir.Expr, extent: int, place: WalkPosition, what: Callable[[], str]) -> intervals.Interval:
-        """Prove ``0 <= index < extent``; return the range of the index."""
+    def within(
+        self, index: ir.Expr, extent: int, place: WalkPosition, describe_access: Callable[[], str]
+    ) -> intervals.Interval:
+        """Prove ``0 <= index < extent``; return the range of the index.
+
+        ``describe_access``: returns the subject of the error, as text."""
         allowed = (0, extent - 1)
         reach = place.known.reach(index)
         if not intervals.within(reach, allowed):  # few: most indices are proved by loops alone
@@ -326,12 +334,14 @@ class _Verifier:
                     known, bounds = constant in self.numbers, f"allowed is 0..{extent - 1}"
                     what_is_known = f" and may be {_range_text(reach)}" if known else ", whose numbers are not checked"
                     raise ProgramError(
-                        f"{what()}: {expr_text(index)} is loaded from {constant}{what_is_known}, {bounds}",
+                        f"{describe_access()}: {expr_text(index)} is loaded from {constant}{what_is_known}, {bounds}",
                         hint="bound it: min(max(index, 0), size - 1)" if known else _CHECK_HINT,
                         where=self.where,
                     )
                 return allowed
-            self.fail(f"{what()}: {expr_text(index)} may be {_range_text(reach)}, allowed is 0..{extent - 1}")
+            self.fail(
+                f"{describe_access()}: {expr_text(index)} may be {_range_text(reach)}, allowed is 0..{extent - 1}"
+            )
         return reach
 
     def reach(self, value: ir.Expr, place: WalkPosition) -> intervals.Interval:
@@ -414,7 +424,7 @@ def _axis_text(axis: int, buffer: ir.Buffer) -> str:
     return f"axis {axis} of {buffer.name}{list(buffer.shape)}"
 
 
-def _range_text(reach: intervals.Interval) -> str:
+def _range_text(value_range: intervals.Interval) -> str:
     """Format a range."""
-    low, high = ("?" if isinstance(end, float) else str(end) for end in reach)
+    low, high = ("?" if isinstance(end, float) else str(end) for end in value_range)
     return f"{low}..{high}"

@@ -143,17 +143,19 @@ class Dense:
         return self.axes == tuple(range(len(self.axes)))
 
 
-def find_source_views(graph: Graph, producers: Mapping[str, Node], name: str, labels: tuple[str, ...]) -> list[Piece]:
+def find_source_views(
+    graph: Graph, producers: Mapping[str, Node], value_name: str, labels: tuple[str, ...]
+) -> list[Piece]:
     """Return a value as a view of each value from which only moves lead to it, the farthest first and the value itself
     last.
 
     ``labels`` name its last axes; axes before them have extent 1. A source in a wider dtype than the value is skipped,
     since a copy of its part would be larger; so is one that stays inside of a kernel."""
-    trail = _path_of_moves(graph, producers, name)
+    trail = _path_of_moves(graph, producers, value_name)
     options = []
     for depth in reversed(range(len(trail))):
         source = trail[depth]
-        is_wider = dtypes.nbytes(graph.types[source].dtype) > dtypes.nbytes(graph.types[name].dtype)
+        is_wider = dtypes.nbytes(graph.types[source].dtype) > dtypes.nbytes(graph.types[value_name].dtype)
         if depth and (is_wider or _is_inside_kernel(graph, producers.get(source))):
             continue
         whole: Array = np.empty(graph.types[source].size, np.uint8)
@@ -197,19 +199,19 @@ def _is_inside_kernel(graph: Graph, node: Node | None) -> bool:
     return bool(group) and group[-1] is not node
 
 
-def _apply_move(places: Array, node: Node) -> Array | None:
-    """Apply a move to a view; None if numpy would have to copy."""
+def _apply_move(index_view: Array, node: Node) -> Array | None:
+    """Apply a node that only moves elements to a view; None if numpy would have to copy."""
     match node.op:
         case "transpose":
-            return places.transpose(node.attr("axes"))
+            return index_view.transpose(node.attr("axes"))
         case "slice":
             triples = zip(*(node.attr(name) for name in ("begin", "end", "strides")), strict=True)
-            return places[tuple(slice(*bounds) for bounds in triples)] if min(node.attr("strides")) > 0 else None
+            return index_view[tuple(slice(*bounds) for bounds in triples)] if min(node.attr("strides")) > 0 else None
         case "reshape":
-            view = places.reshape(node.attr("shape"))
-            return view if np.may_share_memory(view, places) else None
+            view = index_view.reshape(node.attr("shape"))
+            return view if np.may_share_memory(view, index_view) else None
         case _:
-            return places
+            return index_view
 
 
 def cut_along_axis(piece: Piece, label: str) -> Cut | None:
@@ -487,7 +489,7 @@ class _BlockedAttention:
                     self.transposed.add((number, position))
         return chosen
 
-    def innermost_matrix(self, piece: Piece, wanted: tuple[str, str]) -> Dense | None:
+    def innermost_matrix(self, piece: Piece, wanted_axes: tuple[str, str]) -> Dense | None:
         """Return the matrix that remains of a piece inside all batch loops; None if one of them cannot cut it or if it is
         not dense."""
         for axis in self.batches:
@@ -496,7 +498,7 @@ class _BlockedAttention:
                 if part is None:
                     return None
                 piece = part.rest
-        return find_dense_layout(piece, wanted)
+        return find_dense_layout(piece, wanted_axes)
 
     def matrix_axes(self, node_index: int, position: int) -> tuple[str, str]:
         """Return the names of the axes of an operand's matrices, in the order of the original operators."""

@@ -82,17 +82,17 @@ def collect_preparations(**wishes: Mapping[str, Any]) -> dict[str, Preparation]:
 
 
 def normalisation_steps(
-    wanted: tuple[Numbers, Numbers], kind: TensorType, axis: int, raw: str, refuse: Refuse
+    mean_and_deviation: tuple[Numbers, Numbers], kind: TensorType, axis: int, raw_dtype: str, refuse: Refuse
 ) -> Iterator[Step]:
-    """Yield steps from the network's input of type ``kind`` outwards to numbers of dtype ``raw``.
+    """Yield the steps from the network's input of type ``kind`` outwards to numbers of dtype ``raw_dtype``.
 
-    Inputs with a scale are rounded to the nearest integer, ties to even. ``axis``: that of channels.
-    """
+    ``mean_and_deviation``: each one number, or one per channel. Inputs with a scale are rounded to the nearest integer,
+    ties to even. ``axis``: that of channels."""
     if not (dtypes.is_float(kind.dtype) or (kind.quant is not None and kind.quant.axis is None)):
         raise refuse(f"is {kind.dtype} and stands for no reals", "only floats and quantised inputs are normalised")
     mean, deviation = (
         _numbers_by_channel(numbers, what, kind, axis, refuse)
-        for numbers, what in zip(wanted, ("mean", "deviation"), strict=True)
+        for numbers, what in zip(mean_and_deviation, ("mean", "deviation"), strict=True)
     )
     if dtypes.is_integer(kind.dtype):
         assert kind.quant is not None
@@ -105,46 +105,50 @@ def normalisation_steps(
         yield Step("mul", kind, {}, ((1 / deviation).astype(dtype),))
     if mean.any():
         yield Step("sub", kind, {}, (mean.astype(dtype),))
-    if raw != kind.dtype:
-        yield Step("cast", replace(kind, dtype=raw), {"dtype": kind.dtype})
+    if raw_dtype != kind.dtype:
+        yield Step("cast", replace(kind, dtype=raw_dtype), {"dtype": kind.dtype})
 
 
-def _numbers_by_channel(numbers: Numbers, what: str, kind: TensorType, axis: int, refuse: Refuse) -> Array:
-    """Return one number, or one per channel, in a shape that broadcasts along ``axis``."""
+def _numbers_by_channel(numbers: Numbers, numbers_name: str, kind: TensorType, axis: int, refuse: Refuse) -> Array:
+    """Return one number, or one per channel, in a shape that broadcasts along ``axis``.
+
+    ``numbers_name``: the name of these numbers, for the error."""
     rank, count = len(kind.shape), len(set(numbers))
     if len(numbers) > 1 and (not rank or kind.shape[axis] != len(numbers)):
         channels = kind.shape[axis] if rank else 1
-        hint = f"give one {what}, or {channels} between commas"
-        raise refuse(f"has {channels} channels, {len(numbers)} numbers are given as {what}", hint)
+        hint = f"give one {numbers_name}, or {channels} between commas"
+        raise refuse(f"has {channels} channels, {len(numbers)} numbers are given as {numbers_name}", hint)
     used_numbers = numbers if count > 1 else numbers[:1]
     return np.array(used_numbers, np.float64).reshape(
         [len(used_numbers) if k == axis % rank else 1 for k in range(rank)] if rank else ()
     )
 
 
-def frame_steps(wanted: Preparation, kind: TensorType, axes: tuple[int, int, int], refuse: Refuse) -> Iterator[Step]:
+def frame_steps(
+    preparation: Preparation, kind: TensorType, axes: tuple[int, int, int], refuse: Refuse
+) -> Iterator[Step]:
     """Yield steps from the network's pixels outwards to the camera's frame. ``axes``: those of rows, columns and channels."""
     if kind.dtype not in _FRAMED:
         raise refuse(f"is {kind.dtype}, which no camera gives", "dtypes of frames: " + ", ".join(_FRAMED))
     channels = kind.shape[axes[2]]
     if channels not in (1, 3):
         raise refuse(f"has {channels} channels", "pictures have 1 or 3")
-    frame_channels = {"": channels, "gray": 1}.get(wanted.colour, 3)
+    frame_channels = {"": channels, "gray": 1}.get(preparation.colour, 3)
     inner, kind = kind, replace(kind, shape=_replace_extents(kind.shape, {axes[2]: frame_channels}))
-    yield from _colour_steps(wanted.colour, inner, kind, axes[2])
-    if wanted.frame is None:
-        if wanted.crop or wanted.resize:
+    yield from _colour_steps(preparation.colour, inner, kind, axes[2])
+    if preparation.frame is None:
+        if preparation.crop or preparation.resize:
             raise refuse("has frames of no known size", "say it: --input-frame HEIGHTxWIDTH")
         return
     size = (kind.shape[axes[0]], kind.shape[axes[1]])
-    crop = wanted.crop or wanted.frame
-    if crop[0] > wanted.frame[0] or crop[1] > wanted.frame[1]:
-        raise refuse("has frames of {}x{}, of which {}x{} is no part".format(*wanted.frame, *crop), "crop less")
-    outer = replace(kind, shape=_replace_extents(kind.shape, dict(zip(axes, wanted.frame, strict=False))))
-    first = [(whole - part) // 2 for whole, part in zip(wanted.frame, crop, strict=True)]
+    crop = preparation.crop or preparation.frame
+    if crop[0] > preparation.frame[0] or crop[1] > preparation.frame[1]:
+        raise refuse("has frames of {}x{}, of which {}x{} is no part".format(*preparation.frame, *crop), "crop less")
+    outer = replace(kind, shape=_replace_extents(kind.shape, dict(zip(axes, preparation.frame, strict=False))))
+    first = [(whole - part) // 2 for whole, part in zip(preparation.frame, crop, strict=True)]
     if crop != size:
-        yield _resize_step(wanted.resize, outer, axes[:2], first, crop, size)
-    elif crop != wanted.frame:
+        yield _resize_step(preparation.resize, outer, axes[:2], first, crop, size)
+    elif crop != preparation.frame:
         begin = _replace_extents((0,) * len(kind.shape), dict(zip(axes, first, strict=False)))
         end = tuple(map(sum, zip(begin, kind.shape, strict=True)))
         yield Step("slice", outer, {"begin": begin, "end": end, "strides": (1,) * len(end)})
@@ -163,21 +167,27 @@ def _colour_steps(colour: str, inner: TensorType, outer: TensorType, axis: int) 
         yield Step("broadcast_to", outer, {"shape": inner.shape})
     else:
         weights = np.array([_LUMA if colour == "rgb" else _LUMA[::-1]], np.int16)
-        tables = (np.arange(3, dtype=np.int16)[None], _convert_weights(weights, _LUMA_BITS, outer.dtype))
+        tables = (np.arange(3, dtype=np.int16)[None], _weights_in_dtype(weights, _LUMA_BITS, outer.dtype))
         yield Step("resample", outer, {"axes": (axis,), "shift": _LUMA_BITS}, tables)
 
 
 def _resize_step(
-    rule: str, outer: TensorType, axes: tuple[int, ...], first: list[int], crop: tuple[int, int], size: tuple[int, int]
+    interpolation: str,
+    outer: TensorType,
+    axes: tuple[int, ...],
+    crop_start: list[int],
+    crop_size: tuple[int, int],
+    output_size: tuple[int, int],
 ) -> Step:
-    """Return the step that crops a frame, to ``crop`` pixels from ``first`` on, and resizes it to ``size``.
+    """Return the step that crops a frame to ``crop_size`` pixels from ``crop_start`` on, and resizes it to
+    ``output_size``.
 
     Bilinear weights are 2048ths. So an 8-bit result is within 0.5 + 255 / 2048 steps of that of exact weights: along
     each axis a weight is off by at most 2**-12, between pixels at most 255 apart."""
     indices, weights = [], []
-    for start, extent, count in zip(first, crop, size, strict=True):
+    for start, extent, count in zip(crop_start, crop_size, output_size, strict=True):
         positions = (np.arange(count) + 0.5) * (extent / count)
-        if rule == "nearest":
+        if interpolation == "nearest":
             indices.append(np.clip(np.floor(positions), 0, extent - 1).astype(np.int16)[:, None] + np.int16(start))
             continue
         positions = np.clip(positions - 0.5, 0, extent - 1)
@@ -185,31 +195,32 @@ def _resize_step(
         share = np.rint((positions - below) * (1 << _BITS)).astype(np.int16)
         indices.append((start + np.stack([below, np.minimum(below + 1, extent - 1)], 1)).astype(np.int16))
         weights.append(
-            _convert_weights(np.stack([(1 << _BITS) - share, share], 1).astype(np.int16), _BITS, outer.dtype)
+            _weights_in_dtype(np.stack([(1 << _BITS) - share, share], 1).astype(np.int16), _BITS, outer.dtype)
         )
     shift = 2 * _BITS if weights else 0
     return Step("resample", outer, {"axes": axes, "shift": shift}, (*indices, *weights))
 
 
-def _convert_weights(weights: Array, bits: int, dtype: str) -> Array:
-    """Return fixed-point weights unchanged for an integer dtype, as real numbers for a float one."""
+def _weights_in_dtype(weights: Array, bits: int, dtype: str) -> Array:
+    """Return fixed-point weights with ``bits`` fractional bits as weights of ``dtype``: unchanged integers, or real
+    numbers."""
     return (weights / (1 << bits)).astype(dtype) if dtypes.is_float(dtype) else weights
 
 
 # ---- Renaming of values.
 
 
-def rename_ends(graph: Graph, names: Mapping[str, str]) -> Graph:
+def rename_inputs_and_outputs(graph: Graph, new_names: Mapping[str, str]) -> Graph:
     """Rename inputs and outputs. A value inside of the graph that has such a name gets another.
 
     Raises UsageError for a name that is no input or output, and if two would have one name.
     """
     ends = dict.fromkeys((*graph.inputs, *graph.outputs))
-    for name in names:
+    for name in new_names:
         if name not in ends:
             hint = known_names_hint(name, ends, "inputs and outputs")
             raise UsageError(f"there is no input or output {name!r} to rename", where=graph.name, hint=hint)
-    wanted = [names.get(name, name) for name in ends]
+    wanted = [new_names.get(name, name) for name in ends]
     for name in wanted:
         if wanted.count(name) > 1:
             raise UsageError(
@@ -219,16 +230,16 @@ def rename_ends(graph: Graph, names: Mapping[str, str]) -> Graph:
             )
     taken = {**graph.types, **dict.fromkeys(wanted, None)}
     inner_names = {
-        new: fresh_name(taken, f"{new}.inner") for new in names.values() if new in graph.types and new not in ends
+        new: fresh_name(taken, f"{new}.inner") for new in new_names.values() if new in graph.types and new not in ends
     }
-    return with_names(graph, {**inner_names, **names})
+    return rename_values(graph, {**inner_names, **new_names})
 
 
-def with_names(graph: Graph, names: Mapping[str, str]) -> Graph:
-    """Rename values; two of them may become one."""
+def rename_values(graph: Graph, new_names: Mapping[str, str]) -> Graph:
+    """Rename values of a graph; ``new_names`` may give two values one name, so that they become one."""
 
     def new(old: str) -> str:
-        return names.get(old, old)
+        return new_names.get(old, old)
 
     nodes = (
         replace(n, inputs=tuple(map(new, n.inputs)), outputs=tuple(map(new, n.outputs))) for n in graph.nodes
@@ -347,37 +358,37 @@ class _End:
 
     # ------------------------------------------------------------ preparation
 
-    def insert_preprocessing(self, wanted: Preparation, dtype: str, layout: str) -> Graph:
+    def insert_preprocessing(self, preparation: Preparation, dtype: str, layout: str) -> Graph:
         """Insert the preprocessing from raw numbers of ``dtype`` in ``layout``.
 
         An empty layout means channels last for images; other inputs keep their own.
         """
         self.check_dtype(dtype)
         end, rank = self, len(self.kind.shape)
-        if wanted.is_image and rank != 4:
+        if preparation.is_image and rank != 4:
             raise self.refusal(
                 f"has {rank} axes and is no image",
                 "leave out --input-colour, --input-frame, --input-crop and --input-resize",
             )
         own = self.layout
-        if not own and wanted.is_image:
+        if not own and preparation.is_image:
             _, first, _, last = self.kind.shape
             own = "NCHW" if first in (1, 3) and last not in (1, 3) else "NHWC"
-        layout = layout or ("NHWC" if wanted.is_image else own)
+        layout = layout or ("NHWC" if preparation.is_image else own)
         if layout:
             end = replace(end, graph=end.to_layout(layout, own))
         channels = 1 if layout == "NCHW" and rank in CHANNELS_FIRST else rank - 1
-        if wanted.normalize is not None:
-            for step in normalisation_steps(wanted.normalize, end.kind, channels, dtype, self.refusal):
+        if preparation.normalize is not None:
+            for step in normalisation_steps(preparation.normalize, end.kind, channels, dtype, self.refusal):
                 end = replace(end, graph=end.insert_operator(step.op, step.attrs, step.outer, step.operands))
         elif dtypes.is_float(end.kind.dtype) and dtype != end.kind.dtype:
             cast = end.insert_operator("cast", {"dtype": end.kind.dtype}, replace(end.kind, dtype=dtype))
             end = replace(end, graph=cast)
         else:
             end = replace(end, graph=end.to_dtype(dtype))
-        if wanted.is_image:
+        if preparation.is_image:
             axes = (2, 3, 1) if layout == "NCHW" else (1, 2, 3)
-            for step in frame_steps(wanted, end.kind, axes, self.refusal):
+            for step in frame_steps(preparation, end.kind, axes, self.refusal):
                 end = replace(end, graph=end.insert_operator(step.op, step.attrs, step.outer, step.operands))
         return end.graph
 
@@ -389,54 +400,54 @@ class _End:
         own = {str(node.attrs["layout"]) for node in self.graph.nodes if "layout" in node.attrs}
         return own.pop() if len(own) == 1 else ""
 
-    def to_layout(self, wanted: str, own: str) -> Graph:
-        """Convert this input or output to a layout; ``own`` is the network's."""
-        if wanted not in LAYOUTS:
-            raise self.refusal(f"cannot have the layout {wanted!r}", "layouts: " + ", ".join(LAYOUTS))
+    def to_layout(self, target_layout: str, network_layout: str) -> Graph:
+        """Convert this input or output to a layout; ``network_layout`` is the network's."""
+        if target_layout not in LAYOUTS:
+            raise self.refusal(f"cannot have the layout {target_layout!r}", "layouts: " + ", ".join(LAYOUTS))
         rank = len(self.kind.shape)
-        if own == wanted:
+        if network_layout == target_layout:
             return self.graph
         if rank not in CHANNELS_LAST:
             raise self.refusal(
                 f"has {rank} axes and no layout", "leave out the layout: only tensors of three or four axes have one"
             )
-        if not own:
+        if not network_layout:
             raise self.refusal(
                 "has an unknown layout: the network has no convolutions or pools of one layout",
                 "leave out the layout",
             )
         first, last = CHANNELS_FIRST[rank], CHANNELS_LAST[rank]
-        to_wanted, back = (first, last) if wanted == "NCHW" else (last, first)
+        to_wanted, back = (first, last) if target_layout == "NCHW" else (last, first)
         axes: dict[str, Attr] = {"axes": back if self.what == "input" else to_wanted}
         return self.insert_operator("transpose", axes, permute_type(self.kind, to_wanted))
 
     # ------------------------------------------------------------ dtype
 
-    def to_dtype(self, wanted: str) -> Graph:
+    def to_dtype(self, target_dtype: str) -> Graph:
         """Convert this input or output to a dtype: quantise or dequantise, change the signedness, or cast."""
         kind, quant = self.kind, self.kind.quant
-        if wanted == kind.dtype:
+        if target_dtype == kind.dtype:
             return self.graph
-        if quant is not None and quant.axis is None and wanted == "float32":
-            outer = TensorType(kind.shape, wanted, layout=kind.layout)
+        if quant is not None and quant.axis is None and target_dtype == "float32":
+            outer = TensorType(kind.shape, target_dtype, layout=kind.layout)
             if self.what == "output":
                 return self.insert_operator("dequantize", _quant_attributes(quant), outer)
             return self.insert_operator("quantize", self.quantize_attrs(kind, Ties.AWAY), outer)
-        if quant is not None and quant.axis is None and _differ_in_sign_only(wanted, kind.dtype):
-            moved = quant.zero_point[0] + dtypes.int_range(wanted)[0] - dtypes.int_range(kind.dtype)[0]
-            outer = replace(kind, dtype=wanted, quant=Quant(quant.scale, (moved,)))
+        if quant is not None and quant.axis is None and _differ_in_sign_only(target_dtype, kind.dtype):
+            moved = quant.zero_point[0] + dtypes.int_range(target_dtype)[0] - dtypes.int_range(kind.dtype)[0]
+            outer = replace(kind, dtype=target_dtype, quant=Quant(quant.scale, (moved,)))
             return self.insert_operator(
                 "quantize", self.quantize_attrs(kind if self.what == "input" else outer, Multiplier.DOUBLE), outer
             )
-        same_category = dtypes.is_float(wanted) == dtypes.is_float(kind.dtype)
+        same_category = dtypes.is_float(target_dtype) == dtypes.is_float(kind.dtype)
         if quant is not None or not same_category:
             prefix = "quantised " if quant is not None else ""
             hint = f"a {prefix}{kind.dtype} can be " + (
                 "float32 or change its sign" if quant else "cast to its like only"
             )
-            raise self.refusal(f"is {prefix}{kind.dtype} and cannot be {wanted}", hint)
-        inner = kind.dtype if self.what == "input" else wanted
-        return self.insert_operator("cast", {"dtype": inner}, replace(kind, dtype=wanted))
+            raise self.refusal(f"is {prefix}{kind.dtype} and cannot be {target_dtype}", hint)
+        inner = kind.dtype if self.what == "input" else target_dtype
+        return self.insert_operator("cast", {"dtype": inner}, replace(kind, dtype=target_dtype))
 
     def quantize_attrs(self, target: TensorType, rounding: str) -> dict[str, Attr]:
         """Return the attributes of the ``quantize`` that computes ``target``. A network that rounds ties to even does so
@@ -478,7 +489,7 @@ class _End:
         names = {name: real, **dict.fromkeys(values, name)}
         is_removed = self.what == "input" or name not in graph.consumers()
         remaining = tuple(n for n in graph.nodes if not is_removed or n not in nodes)
-        renamed = with_names(replace(graph, nodes=remaining), names)
+        renamed = rename_values(replace(graph, nodes=remaining), names)
         types = {**renamed.types, name: replace(kind, quant=quant)}
         ends = replace(renamed, inputs=graph.inputs, outputs=graph.outputs, types=types)
         return ends.with_nodes(ends.nodes)
@@ -494,7 +505,7 @@ class _End:
         For an input, constant ``operands`` follow it."""
         graph, name = self.graph, self.name
         inner = fresh_name(graph.types, f"{name}.inner")
-        renamed = with_names(graph, {name: inner})
+        renamed = rename_values(graph, {name: inner})
         types, consts = {**renamed.types, name: outer}, dict(renamed.consts)
         if self.what == "input":
             operand_names = [name]

@@ -103,7 +103,10 @@ def _evaluate_constants(graph: Graph, node: Node, arrays: list[Array]) -> dict[s
     for name, array in zip(node.outputs, results, strict=True):
         kind = graph.types[name]
         if (array.shape, str(array.dtype)) != (kind.shape, kind.dtype):
-            raise InternalError(f"{node.op} gave {array.dtype} {array.shape} for {name!r}", where=str(node.loc))
+            raise InternalError(
+                f"{node.op}: its reference computes {array.dtype} {array.shape} for {name!r}, expected {kind.dtype} {kind.shape}",
+                where=str(node.loc),
+            )
         results_by_name[name] = np.array(array, order="C")
     return results_by_name
 
@@ -286,13 +289,13 @@ def _to_integer_norm(match: Match) -> Replacement | None:
     return match.replacement()
 
 
-def _per_channel(match: Match, name: str, default: float, depth: int) -> Array | None:
+def _per_channel(match: Match, capture: str, default: float, channel_count: int) -> Array | None:
     """Return a constant as one number per element of a row, ``default`` if it is absent, None if rows differ in it."""
-    if name not in match.values:
-        return np.full(depth, default)
-    data = match.const(name)
-    by_channel = data.size == 1 or (data.size == depth and data.shape[-1] == depth)
-    return np.broadcast_to(data.reshape(-1), (depth,)) if by_channel else None
+    if capture not in match.values:
+        return np.full(channel_count, default)
+    data = match.const(capture)
+    by_channel = data.size == 1 or (data.size == channel_count and data.shape[-1] == channel_count)
+    return np.broadcast_to(data.reshape(-1), (channel_count,)) if by_channel else None
 
 
 _INTEGERS: Rule = (P.op("layer_norm", P.op("dequantize", P.any("x"), name="real", shared=True)), _absorb_dequantize)

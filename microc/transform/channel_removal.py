@@ -237,11 +237,11 @@ class _ChannelRemover:
         kind, kept = self.graph.types[name], self.kept[name]
         return _type_of_part(kind, len(kind.shape) - 1, kept)
 
-    def take_part(self, name: str, axis: int, kept: Array) -> str:
-        """Add a constant with only the indices ``kept`` along ``axis`` of another, and return its name."""
+    def take_part(self, name: str, axis: int, kept_indices: Array) -> str:
+        """Add a constant with only the indices ``kept_indices`` along ``axis`` of another, and return its name."""
         array = self.consts[name]
-        new_name = self.new_value(name, _type_of_part(self.types[name], axis % array.ndim, kept))
-        self.consts[new_name] = np.ascontiguousarray(array.take(kept, axis=axis))
+        new_name = self.new_value(name, _type_of_part(self.types[name], axis % array.ndim, kept_indices))
+        self.consts[new_name] = np.ascontiguousarray(array.take(kept_indices, axis=axis))
         return new_name
 
     def rewrite_node(self, node: Node) -> Node:
@@ -277,14 +277,13 @@ class _ChannelRemover:
         kept, live = self.kept[name], self.live[name]
         return np.where(live[kept], kept, np.argmax(live)) if live.any() else kept
 
-    def layer_constants(self, node: Node, out: Array | None) -> dict[int, str]:
-        """Take the part of weights and bias for the output channels ``out``, and of a mixing node's weights for its inputs
-        that stay.
+    def layer_constants(self, node: Node, kept_outputs: Array | None) -> dict[int, str]:
+        """Take the part of a layer's weights and bias that belongs to the output channels ``kept_outputs``.
 
-        Returns names by operand number."""
+        Of a mixing node's weights only the inputs that stay are taken. Returns names by operand number."""
         names = {k: name for k, name in enumerate(node.inputs) if k and name}
-        if out is not None:
-            names = {k: self.take_part(name, 0 if k == 1 else -1, out) for k, name in names.items()}
+        if kept_outputs is not None:
+            names = {k: self.take_part(name, 0 if k == 1 else -1, kept_outputs) for k, name in names.items()}
         inner = self.kept.get(node.inputs[0])
         if inner is not None and node.attrs.get("groups", 1) == 1:
             names[1] = self.take_part(names[1], -1, inner)
@@ -299,22 +298,24 @@ class _ChannelRemover:
                 names[link.operand] = self.take_part(name, -1, link.source[mask[link.target]])
         return names
 
-    def elementwise_constants(self, node: Node, out: Array) -> dict[int, str]:
-        """Take the channels ``out`` of constant operands with a number for every channel. Returns names by operand number."""
+    def elementwise_constants(self, node: Node, kept_channels: Array) -> dict[int, str]:
+        """Take the channels ``kept_channels`` of constant operands with a number for every channel.
+
+        Returns names by operand number."""
         whole, count = registry.get(node.op).whole, channel_count(self.graph, node.outputs[0])
         names = {}
         for k, name in enumerate(node.inputs):
             if name in self.consts and k not in whole and channel_count(self.graph, name) == count > 1:
-                names[k] = self.take_part(name, -1, out)
+                names[k] = self.take_part(name, -1, kept_channels)
         return names
 
 
-def _type_of_part(kind: TensorType, axis: int, kept: Array) -> TensorType:
-    """Return the type of a tensor with only the indices ``kept`` along ``axis``, its per-channel scales included."""
-    shape = tuple(len(kept) if k == axis else extent for k, extent in enumerate(kind.shape))
+def _type_of_part(kind: TensorType, axis: int, kept_indices: Array) -> TensorType:
+    """Return the type of a tensor with only the indices ``kept_indices`` along ``axis``, its per-channel scales included."""
+    shape = tuple(len(kept_indices) if k == axis else extent for k, extent in enumerate(kind.shape))
     quant = kind.quant
     if quant is not None and quant.axis == axis:
-        scales, zeros = (tuple(part[k] for k in kept) for part in (quant.scale, quant.zero_point))
+        scales, zeros = (tuple(part[k] for k in kept_indices) for part in (quant.scale, quant.zero_point))
         quant = replace(quant, scale=scales, zero_point=zeros)
     return replace(kind, shape=shape, quant=quant)
 
@@ -359,13 +360,15 @@ def _is_integer_layer(graph: Graph, node: Node) -> bool:
     return is_mixing(graph, node) and dtypes.is_integer(graph.types[node.inputs[0]].dtype)
 
 
-def _merge_weights(weights: Array, first: Array) -> Array:
-    """Add the weights of duplicates (``first[k] != k``) to the first one's, if their dtype holds the sums."""
+def _merge_weights(weights: Array, first_equal_channel: Array) -> Array:
+    """Add the weights of duplicate channels to those of the first channel that equals them, if their dtype holds the sums.
+
+    ``first_equal_channel[k]``: the first channel equal to channel k."""
     wide, bounds = weights.astype(np.int64), np.iinfo(weights.dtype)
-    for k in np.flatnonzero(first != np.arange(first.size)):
-        total = wide[..., first[k]] + wide[..., k]
+    for k in np.flatnonzero(first_equal_channel != np.arange(first_equal_channel.size)):
+        total = wide[..., first_equal_channel[k]] + wide[..., k]
         if bounds.min <= total.min() and total.max() <= bounds.max:
-            wide[..., first[k]], wide[..., k] = total, 0
+            wide[..., first_equal_channel[k]], wide[..., k] = total, 0
     return wide.astype(weights.dtype)
 
 
@@ -378,10 +381,12 @@ def _first_with_key(keys: Sequence[Hashable]) -> Array:
     return np.array([seen.setdefault(key, k) for k, key in enumerate(keys)], np.int64)
 
 
-def _channel_keys(graph: Graph, node: Node, first: Mapping[str, Array]) -> list[tuple[Hashable, ...]] | None:
+def _channel_keys(
+    graph: Graph, node: Node, first_equal_channels: Mapping[str, Array]
+) -> list[tuple[Hashable, ...]] | None:
     """Return a key for each channel of the node's result; equal keys mean equal channels. None for an unknown node."""
     if _is_integer_layer(graph, node):
-        weights = _merge_weights(graph.consts[node.inputs[1]].astype(np.int64), first[node.inputs[0]])
+        weights = _merge_weights(graph.consts[node.inputs[1]].astype(np.int64), first_equal_channels[node.inputs[0]])
         return _append_parameters([() for _ in weights], weights, *_bias_vectors(graph, node))
     node_links = channel_links(graph, node)
     if node_links is None:
@@ -392,9 +397,11 @@ def _channel_keys(graph: Graph, node: Node, first: Mapping[str, Array]) -> list[
         for k, (source, target) in enumerate(zip(link.source, link.target, strict=True)):
             period = k // min(channel_count(graph, name), len(keys)) if node.op == "reshape" else 0
             source_key: Hashable = (
-                graph.consts[name][..., source].tobytes() if name in graph.consts else int(first[name][source])
+                graph.consts[name][..., source].tobytes()
+                if name in graph.consts
+                else int(first_equal_channels[name][source])
             )
-            keys[target] += (name if name in first else "", source_key, period)
+            keys[target] += (name if name in first_equal_channels else "", source_key, period)
     return _append_parameters(keys, *_channel_parameters(graph, node))
 
 

@@ -151,11 +151,12 @@ def channels_last(graph: Graph, context: PassContext) -> Graph:
     return min(candidates, key=_transposed_size)
 
 
-def _convert_graph(graph: Graph, swapped: Mapping[str, str]) -> Graph:
-    """Convert a graph to channels last, and move and merge the transpositions. Inputs in ``swapped`` are transposed before
-    anything else."""
-    converted = rewrite(_LayoutConverter(graph, swapped).run(), (*transpose_rules(), *reshape_rules()))
-    converted = rewrite(_restore_inputs(converted, graph, swapped), joining_rules())
+def _convert_graph(graph: Graph, transposed_inputs: Mapping[str, str]) -> Graph:
+    """Convert a graph to channels last, and move and merge the transpositions.
+
+    Inputs in ``transposed_inputs`` are transposed before anything else."""
+    converted = rewrite(_LayoutConverter(graph, transposed_inputs).run(), (*transpose_rules(), *reshape_rules()))
+    converted = rewrite(_restore_inputs(converted, graph, transposed_inputs), joining_rules())
     return rewrite(converted, (*resting_rules(), *reshape_rules()))
 
 
@@ -251,15 +252,15 @@ class _LayoutConverter:
         return name
 
 
-def _restore_inputs(graph: Graph, original: Graph, swapped: Mapping[str, str]) -> Graph:
-    """Give the converted graph its original inputs again; those in ``swapped`` are transposed first."""
+def _restore_inputs(graph: Graph, original: Graph, transposed_inputs: Mapping[str, str]) -> Graph:
+    """Give the converted graph its original inputs again; those in ``transposed_inputs`` are transposed first."""
     types = dict(graph.types)
     nodes: list[Node] = []
-    for name, image in swapped.items():
+    for name, image in transposed_inputs.items():
         types[name] = original.types[name]
         axes = CHANNELS_LAST[len(types[name].shape)]
         nodes.append(Node("transpose", (name,), (image,), {"axes": axes}, graph.place(name)))
-    nodes.extend(node for node in graph.nodes if swapped.keys().isdisjoint(node.outputs))
+    nodes.extend(node for node in graph.nodes if transposed_inputs.keys().isdisjoint(node.outputs))
     return replace(graph, inputs=original.inputs, types=types).with_nodes(nodes)
 
 
@@ -362,9 +363,9 @@ def _absorb_padding(match: Match, pad: Node, attrs: dict[str, Attr]) -> Replacem
     return match.replacement()
 
 
-def _is_accepted(op: str, attrs: dict[str, Attr], types: list[TensorType], wanted: TensorType) -> bool:
-    """Test whether the operator accepts the attributes and computes the shape ``wanted``."""
+def _is_accepted(op: str, attrs: dict[str, Attr], types: list[TensorType], result_type: TensorType) -> bool:
+    """Test whether the operator accepts the attributes and computes the shape ``result_type``."""
     try:
-        return registry.get(op).infer(attrs, types)[0].shape == wanted.shape
+        return registry.get(op).infer(attrs, types)[0].shape == result_type.shape
     except ModelError:
         return False

@@ -40,11 +40,11 @@ def count_operand_uses(graph: Graph, node: Node) -> tuple[int, ...]:
     return tuple(max(n_uses, 1) for n_uses in _sum_uses(definition.scalar(node.attrs, args), uses, len(args)))
 
 
-def _sum_uses(expr: ir.Expr, counts: dict[int, tuple[int, ...]], width: int) -> tuple[int, ...]:
+def _sum_uses(expr: ir.Expr, counts: dict[int, tuple[int, ...]], operand_count: int) -> tuple[int, ...]:
     """Return the uses of each operand in ``expr``. A shared subexpression is traversed once and added at each occurrence."""
     if id(expr) not in counts:
-        operands = [_sum_uses(operand, counts, width) for operand in children(expr)]
-        counts[id(expr)] = tuple(map(sum, zip(*operands, strict=True))) if operands else (0,) * width
+        operands = [_sum_uses(operand, counts, operand_count) for operand in children(expr)]
+        counts[id(expr)] = tuple(map(sum, zip(*operands, strict=True))) if operands else (0,) * operand_count
     return counts[id(expr)]
 
 
@@ -157,12 +157,12 @@ class _FusionGroups:
             self.merged[group], group = last, self.merged[group]
         return last
 
-    def add_node(self, number: int, node: Node) -> str:
+    def add_node(self, node_index: int, node: Node) -> str:
         """Begin a group with a node, and merge it with the groups of its operands if the node may be fused."""
         definition = registry.get(node.op)
         if definition.view:
             return ""
-        group = f"k{number}"
+        group = f"k{node_index}"
         outputs = [name for name in node.outputs if name]
         self.made[group] = outputs
         if definition.regions:
@@ -216,23 +216,26 @@ class _FusionGroups:
         if chosen & self.anchored:
             self.anchored.add(group)
 
-    def count_loads(self, node: Node, chosen: set[str]) -> int:
-        """Return how many operands a node's expression names if the expressions of the groups ``chosen`` are written out in
+    def count_loads(self, node: Node, inlined_groups: set[str]) -> int:
+        """Return how many operands a node's expression names if the expressions of ``inlined_groups`` are written out in
         it."""
         total = 0
         for name, uses in zip(node.inputs, count_operand_uses(self.graph, node), strict=True):
-            is_merged = name in self.maker and self.find(self.maker[name]) in chosen
+            is_merged = name in self.maker and self.find(self.maker[name]) in inlined_groups
             total += uses * (self.loads.get(name, 1) if is_merged else 1)
         return total
 
-    def is_closed(self, group: str, inside: set[str], size: int) -> bool:
-        """Test whether all values of a group have ``size`` elements and only the groups ``inside`` read them, element by
-        element."""
+    def is_closed(self, group: str, reading_groups: set[str], element_count: int) -> bool:
+        """Test whether only the groups ``reading_groups`` read the values of a group, element by element.
+
+        All values of the group must have ``element_count`` elements, too."""
         for name in self.made[group]:
-            if name in self.kept or self.graph.types[name].size != size:
+            if name in self.kept or self.graph.types[name].size != element_count:
                 return False
             readers = self.readers.get(name, ())
-            if any(self.find_group(reader) not in inside or _reads_from_memory(reader, name) for reader in readers):
+            if any(
+                self.find_group(reader) not in reading_groups or _reads_from_memory(reader, name) for reader in readers
+            ):
                 return False
         return True
 

@@ -15,10 +15,10 @@ import numpy as np
 from microc.base.immutable import frozen
 from microc.graph.ir import Attr, Graph, Node, TensorType, fresh_name, new_value
 from microc.ops import registry
-from microc.ops.control import count_scanned
+from microc.ops.control import scanned_operand_count
 from microc.ops.matrix.gemm import QuantisedWeights, recover_quantised_weights
 from microc.ops.recurrent.lstm import LoopBodyBuilder
-from microc.tir.bit_fields import bits_of
+from microc.tir.bit_fields import smallest_bit_width
 from microc.transform.pass_context import WHERE_REQUIRED, Pass, PassContext
 
 # ---- Loop blocking: hoist the products of the data alone out of a block of iterations and compute them together.
@@ -75,10 +75,10 @@ def _block_loop(loop: Node, types: dict[str, TensorType]) -> list[Node]:
     return nodes
 
 
-def _find_layer(body: Graph, carried: int, count: int) -> _Layer | None:
+def _find_layer(body: Graph, carried_count: int, iteration_count: int) -> _Layer | None:
     """Find a ``dense`` of a single row that the iteration gathers, if no other node reads the data or the iteration's
     number."""
-    iteration, fixed = body.inputs[0], body.inputs[1 + carried :]
+    iteration, fixed = body.inputs[0], body.inputs[1 + carried_count :]
     users = {name: [node for node in body.nodes if name in node.inputs] for name in body.types}
     for dense in body.nodes:
         gather = next((n for n in body.nodes if dense.op == "dense" and n.outputs == dense.inputs[:1]), None)
@@ -89,17 +89,18 @@ def _find_layer(body: Graph, carried: int, count: int) -> _Layer | None:
         # Inside of a block the iteration's number restarts at 0 and the products take the place of ``data``: nothing else may
         # read either.
         is_alone = all(users[name] == [gather] for name in (iteration, data)) and users[row] == [dense]
-        is_one_row = body.types[row].shape == (1, kind.shape[-1]) and kind.size == count * kind.shape[-1]
+        is_one_row = body.types[row].shape == (1, kind.shape[-1]) and kind.size == iteration_count * kind.shape[-1]
         is_constant = all(name in body.consts for name in dense.inputs[1:] if name)
         if is_alone and is_one_row and is_constant and not {row, *dense.outputs}.intersection(body.outputs):
             return _Layer(data, gather, dense)
     return None
 
 
-def _block_size(count: int) -> int:
-    """Return the number of iterations in a block for which the last block has the fewest surplus iterations; 0 if the loop
-    has too few iterations for any block."""
-    return min((n for n in BLOCK_SIZES if n < count), key=lambda n: -count % n, default=0)
+def _block_size(iteration_count: int) -> int:
+    """Return the number of iterations in a block for which the last block has the fewest surplus iterations.
+
+    0 if the loop has too few iterations for any block."""
+    return min((n for n in BLOCK_SIZES if n < iteration_count), key=lambda n: -iteration_count % n, default=0)
 
 
 def _outer_body(loop: Node, layer: _Layer, block: int) -> Graph:
@@ -124,7 +125,7 @@ def _outer_body(loop: Node, layer: _Layer, block: int) -> Graph:
     kinds[states:] = [replace(kind, shape=(block, *kind.shape)) for kind in kinds[states:]]
     attrs = {**loop.attrs, "body": inner, "count": block, "carried": states, "guarded": states > carried}
     made = write.node(replace(loop, inputs=tuple(fixed), outputs=inner.outputs, attrs=attrs), kinds)
-    return write.ending(body.name, made[states - carried :])
+    return write.graph_with_value_names(body.name, made[states - carried :])
 
 
 def _inner_body(body: Graph, layer: _Layer, products: TensorType) -> Graph:
@@ -174,7 +175,7 @@ def _scan_loop(loop: Node, types: dict[str, TensorType]) -> list[Node]:
     """Return the loop with scanned inputs and the views before it, and add their types; the loop itself if nothing is
     scanned."""
     body: Graph = loop.attr("body")
-    scanned = count_scanned(loop)
+    scanned = scanned_operand_count(loop)
     gathers = _find_gathers(body, int(loop.attr("carried")), scanned, int(loop.attr("count")))
     if not gathers:
         return [loop]
@@ -199,10 +200,10 @@ def _scan_loop(loop: Node, types: dict[str, TensorType]) -> list[Node]:
     return [*views, replace(loop, inputs=tuple(outer), attrs=attrs)]
 
 
-def _find_gathers(body: Graph, carried: int, scanned: int, count: int) -> list[Node]:
+def _find_gathers(body: Graph, carried_count: int, scanned_count: int, iteration_count: int) -> list[Node]:
     """Find gathers of a fixed value by the iteration's number along its first axis of extent above 1, if nothing else reads
     the value."""
-    iteration, fixed = body.inputs[0], body.inputs[1 + carried : len(body.inputs) - scanned]
+    iteration, fixed = body.inputs[0], body.inputs[1 + carried_count : len(body.inputs) - scanned_count]
     gathers = []
     for node in body.nodes:
         if node.op != "gather" or node.inputs[0] not in fixed or node.inputs[1] != iteration:
@@ -211,7 +212,7 @@ def _find_gathers(body: Graph, carried: int, scanned: int, count: int) -> list[N
         shape, size = body.types[data].shape, body.types[node.outputs[0]].size
         outer = shape[: node.attr("axis") % len(shape)]
         is_alone = sum(other.inputs.count(data) for other in body.nodes) == 1 and data not in body.outputs
-        if is_alone and prod(outer) == 1 and size * count == body.types[data].size:
+        if is_alone and prod(outer) == 1 and size * iteration_count == body.types[data].size:
             gathers.append(node)
     return gathers
 
@@ -253,7 +254,7 @@ def find_widenable_weights(graph: Graph) -> dict[str, QuantisedWeights]:
         ):
             continue
         levels = recover_quantised_weights(array.reshape(len(array), -1))
-        if levels is not None and levels.scales.shape[1] == 1 and bits_of(levels.values) == BYTE:
+        if levels is not None and levels.scales.shape[1] == 1 and smallest_bit_width(levels.values) == BYTE:
             levels_by_name[name] = levels
     return levels_by_name
 
@@ -263,13 +264,13 @@ def _count_rows(graph: Graph, node: Node) -> int:
     return prod(graph.types[node.outputs[0]].shape) // max(graph.types[node.inputs[1]].shape[0], 1)
 
 
-def widen_weights(graph: Graph, levels_by_name: Mapping[str, QuantisedWeights], chosen: Collection[str]) -> Graph:
+def widen_weights(graph: Graph, levels_by_name: Mapping[str, QuantisedWeights], weight_names: Collection[str]) -> Graph:
     """Widen the chosen weights by kernels of their own, each before the first layer that reads it.
 
     The graph may be fused already: each kernel gets a new group.
     """
-    types, consts = dict(graph.types), {name: array for name, array in graph.consts.items() if name not in chosen}
-    nodes, pending, groups = list[Node](), set(chosen), {node.group for node in graph.nodes}
+    types, consts = dict(graph.types), {name: array for name, array in graph.consts.items() if name not in weight_names}
+    nodes, pending, groups = list[Node](), set(weight_names), {node.group for node in graph.nodes}
     for node in graph.nodes:
         for name in dict.fromkeys(name for name in node.inputs if name in pending):
             shape, levels = types[name].shape, levels_by_name[name]

@@ -27,7 +27,7 @@ from microc.base.dtypes import Array
 from microc.graph.ir import Attr, Graph, NameSet, Node, TensorType
 from microc.ops import registry
 from microc.ops.matrix.gemm import recover_quantised_weights
-from microc.tir.bit_fields import bits_of, smallest_packing
+from microc.tir.bit_fields import smallest_bit_width, smallest_packing
 from microc.transform.channel_relations import channel_count, is_mixing
 from microc.transform.pass_context import Pass, PassContext
 
@@ -212,9 +212,10 @@ class _LayerMerger:
             inputs.append(self.add_constant(f"{first.outputs[0]}.bias", np.concatenate(parts)))
         return replace(first, inputs=tuple(inputs))
 
-    def merge_elementwise(self, column: Sequence[Node], before: str) -> Node:
-        """Return the first node of ``column``, reading ``before``, with the constants of all nodes concatenated along the
-        channels."""
+    def merge_elementwise(self, column: Sequence[Node], data_operand: str) -> Node:
+        """Return the first node of ``column`` with the constants of all its nodes concatenated along the channels.
+
+        ``data_operand``: the value that the merged node reads."""
         first, definition, attrs = column[0], registry.get(column[0].op), dict(column[0].attrs)
         operands = list(zip(*(_constants_by_operand(node, self.consts) for node in column), strict=True))
         counts = [channel_count(self.graph, node.outputs[0]) for node in column]
@@ -226,7 +227,7 @@ class _LayerMerger:
                 parts = (np.broadcast_to(array.reshape(-1), n) for array, n in zip(known, counts, strict=True))
                 inputs.append(self.add_constant(name, np.concatenate(list(parts))))
             else:
-                inputs.append(before if first.inputs[k] and not known else first.inputs[k])
+                inputs.append(data_operand if first.inputs[k] and not known else first.inputs[k])
         if first.op == "requantize":
             shifts, bounds = self.consts[inputs[2]], [int(node.attr("bound")) for node in column]
             attrs |= {"multiplier": None, "shift": None, "shift_range": (int(shifts.min()), int(shifts.max()))}
@@ -257,7 +258,7 @@ def _storage_form(weights: Array) -> Hashable:
     if weights.dtype == np.int8:
         return smallest_packing(rows)
     levels = recover_quantised_weights(rows) if weights.dtype == np.float32 and np.isfinite(rows).all() else None
-    return levels and (levels.block, bits_of(levels.values))
+    return levels and (levels.block, smallest_bit_width(levels.values))
 
 
 PASS = Pass("parallel_layers", join_parallel_layers, 4)

@@ -84,7 +84,7 @@ WHERE_REQUIRED = 5
 
 
 class Instrument(Protocol):
-    """Observer of passes: gets the graph before and after each."""
+    """Observer of passes, which gets the graph before and after each pass."""
 
     def before(self, name: str, graph: Graph) -> None:
         """Run before pass ``name``."""
@@ -134,10 +134,10 @@ class Pass:
     around: bool = False
 
 
-def insert_user_passes(passes: Sequence[Pass], own: Sequence[Pass]) -> tuple[Pass, ...]:
-    """Insert the user's ``own`` passes, each before the first run of the pass that it names, and check their results."""
+def insert_user_passes(passes: Sequence[Pass], user_passes: Sequence[Pass]) -> tuple[Pass, ...]:
+    """Insert ``user_passes``, each before the first run of the pass that it names, and check their results."""
     merged: list[Pass] = []
-    left = list(own)
+    left = list(user_passes)
     for builtin in passes:
         merged += [_check_results(user_pass) for user_pass in left if user_pass.before == builtin.name]
         left = [user_pass for user_pass in left if user_pass.before != builtin.name]
@@ -145,28 +145,28 @@ def insert_user_passes(passes: Sequence[Pass], own: Sequence[Pass]) -> tuple[Pas
     return tuple(merged)
 
 
-def _check_results(own: Pass) -> Pass:
+def _check_results(user_pass: Pass) -> Pass:
     """Wrap a user's pass: raise ProgramError unless it returns a valid graph with the same inputs and outputs."""
 
     def function(graph: Graph, context: PassContext) -> Graph:
-        result: object = own.function(graph, context)
+        result: object = user_pass.function(graph, context)
         if not isinstance(result, Graph):
             raise ProgramError(
-                f"pass {own.name} gives {type(result).__name__}, expected a graph",
+                f"pass {user_pass.name} gives {type(result).__name__}, expected a graph",
                 hint="return the graph itself where nothing changes",
             )
         try:
-            verify(result, registry.infer, f"pass {own.name}")
+            verify(result, registry.infer, f"pass {user_pass.name}")
         except InternalError as error:
             raise ProgramError(error.what, where=error.where, hint=error.hint) from error
         if (result.inputs, result.outputs) != (graph.inputs, graph.outputs):
             raise ProgramError(
-                f"pass {own.name} changes the network's inputs or outputs",
+                f"pass {user_pass.name} changes the network's inputs or outputs",
                 hint="keep their names: a new node computes an output under its old name",
             )
         return result
 
-    return replace(own, function=function)
+    return replace(user_pass, function=function)
 
 
 def check_names(names: Iterable[str], passes: Sequence[Pass]) -> None:
@@ -179,13 +179,12 @@ def check_names(names: Iterable[str], passes: Sequence[Pass]) -> None:
             )
 
 
-def run_passes(graph: Graph, passes: Sequence[Pass], context: PassContext, known: Sequence[Pass] = ()) -> Graph:
+def run_passes(graph: Graph, passes: Sequence[Pass], context: PassContext, all_passes: Sequence[Pass] = ()) -> Graph:
     """Run the passes that ``context`` selects in order and verify the graph after each.
 
-    ``known``: all passes that the context may name, if ``passes`` are only some of them.
-    """
-    check_names(context.disabled | context.required, known or passes)
-    mandatory = {p.name for p in known or passes if p.opt_level == 0} & context.disabled
+    ``all_passes``: all passes that the context may name, if ``passes`` are only some of them."""
+    check_names(context.disabled | context.required, all_passes or passes)
+    mandatory = {p.name for p in all_passes or passes if p.opt_level == 0} & context.disabled
     if mandatory:
         raise UsageError(
             f"pass {min(mandatory)!r} cannot be disabled: nothing compiles without it", hint="leave out its name"

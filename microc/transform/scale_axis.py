@@ -183,10 +183,10 @@ def _may_scale_weights(match: Match) -> bool:
 # ---------------------------------------------------------------- from a constant to the layer
 
 
-def find_constant_path(match: Match, wanted: Sequence[str], through: Sequence[str]) -> list[Node]:
-    """Return the path to a layer's data from a node whose operator is one of ``wanted``, which combines a value with a
-    constant, through operators of ``through``.
+def find_constant_path(match: Match, combining_operators: Sequence[str], passed_operators: Sequence[str]) -> list[Node]:
+    """Return the path of nodes from one that combines a value with a constant to a layer's data.
 
+    ``combining_operators``: operators that the first node may have; ``passed_operators``: those of the nodes behind it.
     Each node is read by the next one alone. Empty if the layer is not a float one with constant weights or there is no
     such path."""
     scope, layer = match.scope, match.root
@@ -199,14 +199,14 @@ def find_constant_path(match: Match, wanted: Sequence[str], through: Sequence[st
     value = layer.inputs[0]
     while True:
         node = scope.producer(value) if scope.is_alone(value) else None
-        if node is None or node.attrs.get("activation") or node.op not in (*wanted, *through):
+        if node is None or node.attrs.get("activation") or node.op not in (*combining_operators, *passed_operators):
             return []
         path.insert(0, node)
         value, constant = _split_operands(scope, node)
         combines = node.op in (*_TERMS, "mul", "div")
         if combines and (not constant or match.type(value).shape != match.type(node.outputs[0]).shape):
             return []
-        if node.op in wanted:
+        if node.op in combining_operators:
             return path
         if node.attrs.get("value") or node.attrs.get("layout", "NHWC") != "NHWC":
             return []

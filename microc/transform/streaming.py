@@ -79,12 +79,13 @@ def _axis_from_front(writer: StepWriter, node: Node) -> int:
     return int(node.attr("axis")) % len(writer.graph.types[node.inputs[0]].shape)
 
 
-def _write_window(writer: StepWriter, node: Node, track: Frames, reach: int, stride: int, phases: int) -> bool:
+def _write_window(writer: StepWriter, node: Node, track: Frames, window_frames: int, stride: int, phases: int) -> bool:
     """Write a signal operator over the samples of a step and those before; each of its strides has ``phases`` results.
 
-    If the whole run has a single frame, the next one begins a stride later nevertheless."""
+    ``window_frames``: frames that a window reads. If the whole run has a single frame, the next one begins a stride
+    later nevertheless."""
     length = writer.graph.types[node.outputs[0]].shape[track.axis] // phases
-    window = slide_window(track, reach, stride, 0, max(length, 2), str(node.loc))
+    window = slide_window(track, window_frames, stride, 0, max(length, 2), str(node.loc))
     data = writer.read_window(node, node.inputs[0], track, window, None)
     result_track = replace(window.track, length=length, clean=min(length, window.track.clean))
     counts = {name: getattr(result_track, name) * phases for name in ("length", "count", "delay", "clean")}
@@ -160,14 +161,16 @@ def _reads_own_frame(body: Graph, value: str, axis: int) -> bool:
     )
 
 
-def _are_final_values_read(writer: StepWriter, node: Node, carried: int) -> bool:
+def _are_final_values_read(writer: StepWriter, node: Node, carried_count: int) -> bool:
     """Test whether anything reads the carried values after the last iteration."""
-    graph, last = writer.graph, set(node.outputs[:carried])
+    graph, last = writer.graph, set(node.outputs[:carried_count])
     return bool(last & {name for n in graph.nodes for name in n.inputs} or last & set(graph.outputs))
 
 
 def _carry_in_state(writer: StepWriter, node: Node, position: int) -> str:
-    """Return the state that holds a carried value between steps."""
+    """Return the state of the stream that holds a loop's carried value from step to step.
+
+    ``position``: of the value among operands."""
     value, result, memory = node.inputs[position], node.outputs[position], writer.memory
     if value in writer.graph.state:
         return value
@@ -177,9 +180,10 @@ def _carry_in_state(writer: StepWriter, node: Node, position: int) -> str:
     return name
 
 
-def _wait_for_start(body: Graph, carried: int, delay: int) -> Graph:
-    """Add the input ``age`` (frames before this step) to a body: carried values stay unchanged before the sequence's first
-    frame."""
+def _wait_for_start(body: Graph, carried_count: int, delay: int) -> Graph:
+    """Return a loop's body that leaves its carried values unchanged until the sequence has begun, ``delay`` frames late.
+
+    The body gets a new last input, ``age``: the number of frames before this step."""
     types, consts = dict(body.types), dict(body.consts)
 
     scalar, flag = TensorType((1,), "int32"), TensorType((1,), "bool")
@@ -191,7 +195,7 @@ def _wait_for_start(body: Graph, carried: int, delay: int) -> Graph:
         Node("greater_equal", (position, number), (has_begun,), {"rounding": Rounding.DOUBLE}),
     ]
     outputs = list(body.outputs)
-    for k in range(carried):
+    for k in range(carried_count):
         old = body.inputs[1 + k]
         outputs[k] = new_value(types, f"{body.outputs[k]}.kept", types[old])
         nodes.append(Node("where", (has_begun, body.outputs[k], old), (outputs[k],)))
@@ -225,16 +229,15 @@ def write_step_node(writer: StepWriter, node: Node) -> None:
 
 
 def _align_operands(
-    writer: StepWriter, node: Node, axes: Mapping[int, int], moves: bool
+    writer: StepWriter, node: Node, axes: Mapping[int, int], only_moves: bool
 ) -> tuple[list[str], Frames] | None:
-    """Delay the operands that depend on time to the slowest one; returns the operands and the track of the result.
+    """Delay the operands that depend on time to the slowest one; return the operands and the track of the result.
 
-    ``axes``: the time axis in the result of each operand, by position. None if they have different lengths or axes. An operator
-    that only ``moves`` a single operand keeps that one's missing first frames.
-    """
+    ``axes``: the time axis in the result of each operand, by position. None if they have different lengths or axes.
+    ``only_moves``: the operator only moves elements; with a single operand it keeps that one's missing first frames."""
     tracks = {k: t for k in axes if (t := writer.frames(node.inputs[k])) is not None}
     first = min(tracks.values(), key=lambda t: t.clean)
-    if moves and len(tracks) == 1:
+    if only_moves and len(tracks) == 1:
         return list(node.inputs), first.along(*axes.values())
     if len({(axes[k], t.length, t.count) for k, t in tracks.items()}) != 1:
         return None
@@ -374,16 +377,15 @@ ALLOWED = (WINDOW, LOOKAHEAD)
 
 
 def stream(
-    graph: Graph, axes: Mapping[str, int], hop: int = 0, allowed: frozenset[str] = frozenset()
+    graph: Graph, axes: Mapping[str, int], step_frames: int = 0, allowed: frozenset[str] = frozenset()
 ) -> tuple[Graph, Streaming]:
     """Return the graph of a step, and its :class:`Streaming` with the graph's names.
 
-    ``axes``: the time axis of inputs, by name or ``*``; ``hop``: input frames in a step, 0: as few as strides allow.
-    ``allowed``: ``window`` and ``lookahead`` (:data:`ALLOWED`).
+    ``axes``: the time axis of inputs, by name or ``*``; ``step_frames``: input frames in a step, 0: as few as strides
+    allow. ``allowed``: ``window`` and ``lookahead`` (:data:`ALLOWED`).
 
-    Raises UsageError for unknown inputs and axes or a hop that strides do not divide; UnsupportedError, naming the layer, if a
-    step cannot compute the frames of the whole run.
-    """
+    Raises UsageError for unknown inputs and axes or a hop that strides do not divide; UnsupportedError, naming the
+    layer, if a step cannot compute the frames of the whole run."""
     times = _time_axes(graph, axes)
     if not carries_all_state(graph):
         hint = "compile it without --stream: it already takes the sequence piece by piece"
@@ -396,12 +398,14 @@ def stream(
             break
         except HopTooShortError as short:
             least, where = least * short.factor, short.where
-    if hop in (0, least):
+    if step_frames in (0, least):
         return step
-    if hop % least:
-        hint = f"give a multiple of {least}: --hop {least * -(-hop // least)}"
-        raise UsageError(f"hop: got {hop} frames, expected a multiple of the strides, {least}", where=where, hint=hint)
-    return _build_step(graph, times, hop, allowed)
+    if step_frames % least:
+        hint = f"give a multiple of {least}: --hop {least * -(-step_frames // least)}"
+        raise UsageError(
+            f"hop: got {step_frames} frames, expected a multiple of the strides, {least}", where=where, hint=hint
+        )
+    return _build_step(graph, times, step_frames, allowed)
 
 
 def _time_axes(graph: Graph, axes: Mapping[str, int]) -> dict[str, int]:

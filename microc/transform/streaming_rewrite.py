@@ -88,31 +88,33 @@ class Window:
         return self.size + self.newest
 
 
-def slide_window(track: Frames, reach: int, stride: int, before: int, length: int, where: str) -> Window:
-    """Return the window of ``reach`` frames over a value with ``before`` frames of padding in front (negative: frames left
-    out).
+def slide_window(
+    track: Frames, window_frames: int, stride: int, padding_before: int, result_frames: int, where: str
+) -> Window:
+    """Return the window of ``window_frames`` frames that slides over a value by ``stride`` frames.
 
-    Frame j of the result needs frames up to j * stride + reach - 1 - before. A step computes the frames whose operands exist.
-    ``length``: frames of the result in the whole run; the stride of a single frame has no meaning. Raises HopTooShortError.
-    """
-    stride = stride if length > 1 else 1
+    ``padding_before``: frames of padding in front (negative: frames left out). ``result_frames``: frames of the result
+    in the whole run; the stride of a single frame has no meaning. Frame j of the result needs frames up to j * stride +
+    window_frames - 1 - padding_before. A step computes the frames whose operands exist. Raises HopTooShortError."""
+    stride = stride if result_frames > 1 else 1
     if track.count % stride:
         raise HopTooShortError(stride // gcd(stride, track.count), where)
-    ahead = reach - 1 - before
+    ahead = window_frames - 1 - padding_before
     missing = ahead + track.delay - stride + 1
     delay = max(0, -(-missing // stride))
-    clean = min(length, (track.clean - 1 - ahead) // stride + 1)
-    blame = track.blame if clean >= length or track.blame else where
+    clean = min(result_frames, (track.clean - 1 - ahead) // stride + 1)
+    blame = track.blame if clean >= result_frames or track.blame else where
     count = track.count // stride
-    result = Frames(track.axis, length, count, delay, clean, None, blame)
-    return Window(result, (count - 1) * stride + reach, delay * stride - missing)
+    result = Frames(track.axis, result_frames, count, delay, clean, None, blame)
+    return Window(result, (count - 1) * stride + window_frames, delay * stride - missing)
 
 
-def gather_frames(track: Frames, least: int = 0) -> tuple[Whole, Window]:
-    """Return the track of a value that is read as a whole, and the window over all of its frames in the whole run, delayed
-    by at least ``least`` steps."""
+def gather_frames(track: Frames, min_delay: int = 0) -> tuple[Whole, Window]:
+    """Return the track of a value that is read as a whole, and the window over all of its frames in the whole run.
+
+    ``min_delay``: steps by which it is delayed at least."""
     late = -(track.length + track.delay) % track.count
-    while (track.length + track.delay + late) // track.count - 1 < least:
+    while (track.length + track.delay + late) // track.count - 1 < min_delay:
         late += track.count
     delay = (track.length + track.delay + late) // track.count - 1
     return Whole(delay), Window(track, track.length, late)
@@ -341,9 +343,9 @@ class StepWriter:
         shape = (*kind.shape[: track.axis], track.count, *kind.shape[track.axis + 1 :])
         return replace(kind, shape=shape)
 
-    def refuse(self, node: Node, what: str, hint: str) -> NoReturn:
+    def refuse(self, node: Node, reason: str, hint: str) -> NoReturn:
         """Raise UnsupportedError: a step cannot compute the node."""
-        raise UnsupportedError(f"{node.op} {what}", where=str(node.loc), hint=hint)
+        raise UnsupportedError(f"{node.op} {reason}", where=str(node.loc), hint=hint)
 
     # ------------------------------------------------------------ operands
 
@@ -429,14 +431,14 @@ class StepWriter:
             self.ages[count, delay] = age
         return self.ages[count, delay]
 
-    def read_all(self, node: Node, value: str, least: int) -> str:
-        """Return all frames that the whole run has of a value, delayed by ``least`` steps."""
+    def read_all(self, node: Node, value: str, min_delay: int) -> str:
+        """Return all frames that the whole run has of a value, delayed by at least ``min_delay`` steps."""
         track = self.tracks[value]
         if isinstance(track, Whole):
-            return self.delay_steps(node, value, least - track.delay)
+            return self.delay_steps(node, value, min_delay - track.delay)
         if not track.complete and LOOKAHEAD not in self.allowed:
             self.refuse_lookahead(node, track)
-        _, window = gather_frames(track, least)
+        _, window = gather_frames(track, min_delay)
         if window.back > track.count and WINDOW not in self.allowed:
             frames = f"all {track.length} frames of the sequence" if track.length > 1 else "frames of different times"
             self.refuse(node, f"needs {frames} at once", _WINDOW_HINT.format(window.size))

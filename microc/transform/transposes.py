@@ -91,14 +91,14 @@ def transpose_array(array: Array, axes: Sequence[int]) -> Array:
     return np.ascontiguousarray(array.reshape(padded_shape(array.shape, len(axes))).transpose(axes))
 
 
-def move_through_reshape(shape: Shape, axes: Axes, wanted: Shape) -> tuple[Axes, Shape, Axes] | None:
+def move_through_reshape(shape: Shape, axes: Axes, reshaped: Shape) -> tuple[Axes, Shape, Axes] | None:
     """Rewrite ``x.transpose(axes).reshape(wanted)``, x of ``shape``, as
     ``x.transpose(axes1).reshape(shape2).transpose(axes2)``.
 
     Returns ``(axes1, shape2, axes2)``; None for tensors without elements. ``axes1`` brings together the axes that the reshape
     merges and otherwise keeps x's order. It keeps the memory order if those axes are neighbours in x too."""
     solid = [axis for axis in axes if shape[axis] != 1]
-    runs = _split_into_equal_products([shape[axis] for axis in solid], [extent for extent in wanted if extent != 1])
+    runs = _split_into_equal_products([shape[axis] for axis in solid], [extent for extent in reshaped if extent != 1])
     if runs is None:
         return None
     # Axes of x (without extents of 1) that merge, and the number of wanted axes that they become.
@@ -108,7 +108,7 @@ def move_through_reshape(shape: Shape, axes: Axes, wanted: Shape) -> tuple[Axes,
         solid = solid[before:]
     gathered = [axis for group, _ in sorted(merged, key=lambda item: min(item[0])) for axis in group]
     rest = [axis for axis in range(len(shape)) if shape[axis] == 1]
-    return (*rest, *gathered), *_order_wanted_axes(merged, wanted)
+    return (*rest, *gathered), *_order_wanted_axes(merged, reshaped)
 
 
 def _split_into_equal_products(before: list[int], after: list[int]) -> list[tuple[int, int]] | None:
@@ -132,20 +132,20 @@ def _split_into_equal_products(before: list[int], after: list[int]) -> list[tupl
     return runs if (i, j) == (len(before), len(after)) else None
 
 
-def _order_wanted_axes(merged: Sequence[tuple[list[int], int]], wanted: Shape) -> tuple[Shape, Axes]:
+def _order_wanted_axes(merged_axes: Sequence[tuple[list[int], int]], reshaped: Shape) -> tuple[Shape, Axes]:
     """Sort the wanted axes by the positions of their sources in x; an axis of extent 1 follows the one before it.
 
     Returns ``(shape2, axes2)`` of :func:`move_through_reshape`."""
     run_of: list[int] = []
-    runs = [number for number, (_, count) in enumerate(merged) for _ in range(count)]
+    runs = [number for number, (_, count) in enumerate(merged_axes) for _ in range(count)]
     current = -1
-    for extent in wanted:
+    for extent in reshaped:
         if extent != 1:
             current = runs.pop(0)
         run_of.append(current)
-    first_axis = {number: min(group) for number, (group, _) in enumerate(merged)}
-    order = sorted(range(len(wanted)), key=lambda axis: (first_axis.get(run_of[axis], -1), axis))
-    return permute_items(wanted, order), invert_axes(order)
+    first_axis = {number: min(group) for number, (group, _) in enumerate(merged_axes)}
+    order = sorted(range(len(reshaped)), key=lambda axis: (first_axis.get(run_of[axis], -1), axis))
+    return permute_items(reshaped, order), invert_axes(order)
 
 
 # ---- Rules that absorb transpositions into an integer ``matmul`` as its attributes ``axes_a`` and ``axes_b``.
@@ -351,21 +351,21 @@ def _sink_operator(match: Match) -> Replacement | None:
     return match.replacement()
 
 
-def _result_axes(match: Match, moved: Node, axes: Axes) -> Axes | None:
-    """Return the order that transposes the result of ``moved`` to the original one, if the result has not the first
-    operand's rank."""
-    definition, types = registry.get(moved.op), match.scope.types
-    before, after = (definition.axis_map(node, types)[0] or () for node in (match.root, moved))
+def _result_axes(match: Match, moved_node: Node, axes: Axes) -> Axes | None:
+    """Return the order that transposes the result of ``moved_node`` to the result of the original node.
+
+    The rank of the result may differ from that of the first operand. None if there is no such order."""
+    definition, types = registry.get(moved_node.op), match.scope.types
+    before, after = (definition.axis_map(node, types)[0] or () for node in (match.root, moved_node))
     target = {position: after[axes[axis]] for axis, position in enumerate(before) if position is not None}
     order = tuple(target.get(position) for position in range(len(match.type(match.output).shape)))
     return None if None in order else tuple(position for position in order if position is not None)
 
 
 def _rounds_by_axis(match: Match, axes: Axes) -> bool:
-    """Test whether moving an operator to other axes changes its rounding.
+    """Test whether moving an operator to other axes would change its rounding.
 
-    A quantised softmax of TFLite is computed in fixed point along the last axis, and in floats along others.
-    """
+    A quantised softmax of TFLite is computed in fixed point along the last axis, and in floats along others."""
     if (
         match.root.op != "softmax"
         or match.type(match.output).quant is None

@@ -259,21 +259,29 @@ DIGESTS = "digests"
 
 
 def make_candidates_module(
-    task: Task, candidates: Sequence[Candidate], *, digested: bool = False, given: Sequence[Array] = ()
+    task: Task, candidates: Sequence[Candidate], *, with_digests: bool = False, input_data: Sequence[Array] = ()
 ) -> Module:
     """Make the planned module that calls every candidate once, in order.
-    ``digested``: every output is wiped before its candidate runs and digested afterwards; the output :data:`DIGESTS`
-    holds the digests, in order. ``given``: contents of the inputs, which then are state of the image instead of inputs."""
+
+    ``with_digests``: every output is wiped before its candidate runs and digested afterwards; the output
+    :data:`DIGESTS` holds the digests, in order. ``input_data``: contents of the inputs, which then are state of the
+    image; empty: inputs are sent."""
     graph, target = task.graph, task.target
     builder = ModuleBuilder(graph, KernelBuilder(graph, target, SPEED))
-    arrays: Sequence[Array | None] = given or [None] * len(graph.inputs)
-    storage = "state" if given else "input"
+    arrays: Sequence[Array | None] = input_data or [None] * len(graph.inputs)
+    storage = "state" if input_data else "input"
     inputs = tuple(builder.declare(name, storage, array) for name, array in zip(graph.inputs, arrays, strict=True))
-    starts = {name: builder.constant(f"{name}_start", array) for name, array in zip(inputs, given, strict=bool(given))}
-    last = -1 if digested else len(candidates) - 1
-    calls = [_candidate_call(builder, task, c, number, last=number == last) for number, c in enumerate(candidates)]
+    starts = {
+        name: builder.constant(f"{name}_start", array)
+        for name, array in zip(inputs, input_data, strict=bool(input_data))
+    }
+    last = -1 if with_digests else len(candidates) - 1
+    calls = [
+        _candidate_call(builder, task, c, number, writes_module_outputs=number == last)
+        for number, c in enumerate(candidates)
+    ]
     outputs = calls[-1].writes
-    if digested:
+    if with_digests:
         calls, outputs = _add_wipe_and_digest_calls(builder, calls), (DIGESTS,)
     region = task if isinstance(task, RegionTask) else None  # is compiled as the network will be
     optimize = region.ours[0].goal.name if region is not None else "speed"
@@ -283,9 +291,9 @@ def make_candidates_module(
         builder.values,
         tuple(builder.kernels.values()),
         tuple(calls),
-        () if given else inputs,
+        () if input_data else inputs,
         outputs,
-        state=inputs if given else (),
+        state=inputs if input_data else (),
         views=tuple(builder.views),
         starts=starts,
         source=task.name,
@@ -293,15 +301,16 @@ def make_candidates_module(
         sources=(region.sources,) if region is not None and any(map(is_external_code, candidates)) else (),
     )
     module = add_estimates(module, target)
-    module = plan_module(module, io_in_arena=False, like=module)
+    module = plan_module(module, io_in_arena=False, order_like=module)
     return replace(module, fingerprint=firmware_fingerprint(module, target))
 
 
 def _candidate_call(
-    builder: ModuleBuilder, task: Task, candidate: Candidate, candidate_number: int, *, last: bool
+    builder: ModuleBuilder, task: Task, candidate: Candidate, candidate_number: int, *, writes_module_outputs: bool
 ) -> Call:
-    """Return the call of candidate ``number`` as a kernel of its own, which writes values of its own. ``last``: these are
-    the module's outputs."""
+    """Return the call of candidate ``candidate_number`` as a kernel of its own, which writes values of its own.
+
+    ``writes_module_outputs``: these values are the module's outputs."""
     schedule, func, stem = candidate.choice.schedule, candidate.choice.func, f"candidate_{candidate_number}"
     region = candidate.whole
     external, align = (region.external, region.align) if region is not None else (None, 0)
@@ -320,9 +329,11 @@ def _candidate_call(
     results = []
     for k, output in enumerate(task.graph.outputs):
         result = (
-            builder.end(f"result_{candidate_number}_{k}") if last else builder.unique(f"result_{candidate_number}_{k}")
+            builder.end(f"result_{candidate_number}_{k}")
+            if writes_module_outputs
+            else builder.unique(f"result_{candidate_number}_{k}")
         )
-        storage = "output" if last else "intermediate"
+        storage = "output" if writes_module_outputs else "intermediate"
         builder.values[result] = module_value(result, task.graph.types[output], storage, output)
         results.append(result)
     scratch = declare_workspaces(builder, stem, func.params[len(args) + len(results) :], align)
@@ -360,9 +371,11 @@ def _add_wipe_and_digest_calls(builder: ModuleBuilder, calls: Sequence[Call]) ->
     return surrounded
 
 
-def _declare_digest_view(builder: ModuleBuilder, index: int) -> str:
-    """Declare a view of the digest at ``index`` in the output :data:`DIGESTS`; return its name."""
-    name = builder.unique(f"digest_{index}")
+def _declare_digest_view(builder: ModuleBuilder, digest_index: int) -> str:
+    """Add a view of one element of the output :data:`DIGESTS` to the module; return its C name.
+
+    ``digest_index``: which of the digests it is."""
+    name = builder.unique(f"digest_{digest_index}")
     builder.values[name] = Value(name, (1,), WORD, "intermediate")
-    builder.views.append(View(name, DIGESTS, dtypes.nbytes(WORD) * index))
+    builder.views.append(View(name, DIGESTS, dtypes.nbytes(WORD) * digest_index))
     return name

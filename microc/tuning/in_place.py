@@ -59,20 +59,21 @@ def _runs_per_visit(network: Library) -> int:
     return max(1, round(MIN_VISIT / max(time.perf_counter() - begin, 1e-9)))
 
 
-def _time_visit(network: Library, count: int) -> Taken:
-    """Time ``count`` runs of the whole network, then ``count`` runs kernel by kernel; return nanoseconds of a run and of
-    each kernel."""
+def _time_visit(network: Library, run_count: int) -> Taken:
+    """Time ``run_count`` runs of the whole network, then as many kernel by kernel.
+
+    Return the nanoseconds of a run and of each kernel."""
     begin = time.perf_counter()
-    for _ in range(count):
+    for _ in range(run_count):
         network.run()
     whole = time.perf_counter() - begin
     kernels = [0.0] * len(network.manifest["kernels"])
-    for _ in range(count):
+    for _ in range(run_count):
         for number in range(len(kernels)):
             begin = time.perf_counter()
             network.run_kernel(number)
             kernels[number] += time.perf_counter() - begin
-    return 1e9 * whole / count, [1e9 * each / count for each in kernels]
+    return 1e9 * whole / run_count, [1e9 * each / run_count for each in kernels]
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ class BoardRunner(Runner):
         """Measure all candidates in one image."""
         arrays, wanted = sample_inputs_and_outputs(task)
         fits_flash = HELD * sum(array.nbytes for array in arrays) <= self._board.flash_bytes
-        module = make_candidates_module(task, candidates, digested=True, given=arrays if fits_flash else ())
+        module = make_candidates_module(task, candidates, with_digests=True, input_data=arrays if fits_flash else ())
         with self._open_device_with_program(Program(module, self._board)) as (device, sizes):
             if not fits_flash:
                 device.set_inputs(*arrays)
@@ -97,13 +97,19 @@ class BoardRunner(Runner):
         return self._port.replace(ELF, str(Path(project.elf).resolve()))
 
     def _measure_on_device(
-        self, device: Device, sizes: LinkedSizes, task: Task, candidates: Sequence[Candidate], wanted: Sequence[Array]
+        self,
+        device: Device,
+        sizes: LinkedSizes,
+        task: Task,
+        candidates: Sequence[Candidate],
+        expected_outputs: Sequence[Array],
     ) -> list[MeasuredResult]:
-        """Measure all candidates of an image in one run on the device; ``wanted``: the right outputs.
+        """Measure all candidates of an image in one run on the device; ``expected_outputs``: the right outputs.
+
         Among outputs with equal digests one is read and compared. Outputs with the digest of the right result are read
         once per kernel over all images."""
         code = {symbol.name.partition(".")[0]: symbol.size for symbol in sizes.symbols}  # of clones, too: f.constprop.0
-        ends, right = len(wanted), tuple(map(digest_of_array, wanted))
+        ends, right = len(expected_outputs), tuple(map(digest_of_array, expected_outputs))
         numbers = range(ends, len(device.kernels), 2 * ends + 1)
         ticks = device.kernel_ticks()
         digests = device.read(DIGESTS).reshape(-1, ends).tolist()
@@ -115,7 +121,7 @@ class BoardRunner(Runner):
             is_known = verdict_key in verdicts or (digest == right and task.key in self._read)
             if not is_known:
                 device.client.run(number - ends, number)
-                verdicts[verdict_key] = describe_disagreement(wanted, kernel["outputs"], device.read, bound)
+                verdicts[verdict_key] = describe_disagreement(expected_outputs, kernel["outputs"], device.read, bound)
             if digest == right and not verdicts.get(verdict_key):
                 self._read.add(task.key)
             mismatch, amount = verdicts.get(verdict_key, ""), float(device.clock.amount(ticks[number]))
@@ -186,23 +192,32 @@ class LoadRunner(BoardRunner):
         return results
 
     def _measure_loaded_candidate(
-        self, desk: TuningBoard, loaded: LoadedKernels, candidate: Candidate, number: int, wanted: Sequence[Array]
+        self,
+        tuning_board: TuningBoard,
+        loaded: LoadedKernels,
+        candidate: Candidate,
+        candidate_index: int,
+        expected_outputs: Sequence[Array],
     ) -> MeasuredResult:
-        """Measure loaded candidate ``number``. Each output is made wrong before, so that a result left by another
-        candidate is not taken for its own."""
-        call = loaded.module.calls[number]
+        """Measure one loaded candidate, by its index among the kernels of the image.
+
+        Each output is made wrong before, so that a result left by another candidate is not taken for its own.
+        ``expected_outputs``: the right ones."""
+        call = loaded.module.calls[candidate_index]
         try:
-            for name, array in zip(call.writes, wanted, strict=True):
+            for name, array in zip(call.writes, expected_outputs, strict=True):
                 loaded.spoil(name, inverted_first_bytes(array))
-            ticks = loaded.run(number, timeout=self._patience).min
-            equal = all(loaded.holds(name, array) for name, array in zip(call.writes, wanted, strict=True))
-            wrong = "" if equal else describe_disagreement(wanted, call.writes, loaded.read)
+            ticks = loaded.run(candidate_index, timeout=self._patience).min
+            equal = all(loaded.holds(name, array) for name, array in zip(call.writes, expected_outputs, strict=True))
+            wrong = "" if equal else describe_disagreement(expected_outputs, call.writes, loaded.read)
         except DeviceError as error:
-            desk.restart()
+            tuning_board.restart()
             return MeasuredResult(candidate, FAILED, detail=str(error.what))
         if wrong:
             return MeasuredResult(candidate, WRONG, detail=wrong)
-        return MeasuredResult(candidate, OK, float(desk.device.clock.amount(ticks)), loaded.code_of(call.kernel))
+        return MeasuredResult(
+            candidate, OK, float(tuning_board.device.clock.amount(ticks)), loaded.code_of(call.kernel)
+        )
 
     def _open_tuning_board(self) -> TuningBoard:
         """Return the board, after building the tuning firmware and starting it there if necessary."""
@@ -234,7 +249,9 @@ class TuningBoard:
         self._loader = CodeLoader(self.device.client, self._project.board)
 
     def load(self, module: Module, *, afresh: bool = False) -> LoadedKernels:
-        """Load candidates in place of the previous ones. Constants already on the board stay, unless ``afresh``."""
+        """Load candidates in place of the previous ones.
+
+        Constants that are on the board already stay there and are not sent again, unless ``afresh``."""
         if afresh:
             self._loader.clear()
         elif self._loaded is not None:

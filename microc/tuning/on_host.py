@@ -105,35 +105,38 @@ def _minimum_per_kernel(rounds: Rounds) -> list[float]:
     return [min(times) for times in zip(*rounds, strict=True)]
 
 
-def _ticks_relative_to_first(rounds: Rounds, ticks: float) -> list[float]:
-    """Return the nanoseconds of every kernel relative to the first one, which counts as ``ticks``: the median ratio over
-    rounds."""
+def _ticks_relative_to_first(rounds: Rounds, first_ticks: float) -> list[float]:
+    """Return the nanoseconds of every kernel relative to the first kernel: the median ratio over rounds.
+
+    ``first_ticks``: what the first kernel counts as."""
     return [
-        ticks * median(each / times[0] for each, times in zip(column, rounds, strict=True))
+        first_ticks * median(each / times[0] for each, times in zip(column, rounds, strict=True))
         for column in zip(*rounds, strict=True)
     ]
 
 
-def _result_of_candidate(candidate: Candidate, ticks: float, wrong: str) -> MeasuredResult:
-    """Return the result of a timed candidate; ``wrong``: how its outputs differ, empty if they are right."""
+def _result_of_candidate(candidate: Candidate, ticks: float, disagreement: str) -> MeasuredResult:
+    """Return the result of a timed candidate; ``disagreement``: how its outputs differ, empty if they are right."""
     return (
-        MeasuredResult(candidate, WRONG, detail=wrong)
-        if wrong
+        MeasuredResult(candidate, WRONG, detail=disagreement)
+        if disagreement
         else MeasuredResult(candidate, OK, ticks, candidate.code)
     )
 
 
-def _run_rounds(folder: Path, place: int) -> Rounds:
+def _run_rounds(folder: Path, place_index: int) -> Rounds:
     """Time the kernels of the library in a folder in another process; return the nanoseconds of every kernel, by round.
+
     DeviceError as in :func:`run_timing_process`."""
-    run_timing_process("microc.tuning.timed", place, folder)
+    run_timing_process("microc.tuning.timed", place_index, folder)
     return [[float(each) for each in times] for times in json.loads((folder / TAKEN).read_text())]
 
 
-def run_timing_process(module: str, place: int, *folders: Path) -> None:
-    """Run a timing module on some folders in a process of its own, on the core of ``place``; DeviceError if it fails or
-    takes too long."""
-    command = [sys.executable, "-m", module, str(place), *map(str, folders)]
+def run_timing_process(module: str, place_index: int, *folders: Path) -> None:
+    """Run a timing module on some folders in a process of its own, on the core of the computer for ``place_index``.
+
+    DeviceError if it fails or takes too long."""
+    command = [sys.executable, "-m", module, str(place_index), *map(str, folders)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     except subprocess.TimeoutExpired as error:

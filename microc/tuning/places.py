@@ -73,11 +73,13 @@ class MeterPool(Meter):
         for _, runner in self._runners:
             runner.stop()
 
-    def _drop_place(self, place: int, error: MicrocError) -> None:
-        """Drop a place that failed. If it was the last one, waiting callers are woken to raise an error."""
+    def _drop_place(self, place_index: int, error: MicrocError) -> None:
+        """Drop a place that failed, by its index.
+
+        If it was the last one, waiting callers are woken to raise an error."""
         with self._changing:
-            self._left.discard(place)
-            self.lost.append(f"{self._runners[place][0]}: {error.what}")
+            self._left.discard(place_index)
+            self.lost.append(f"{self._runners[place_index][0]}: {error.what}")
             if not self._left:
                 self._free.put(None)
 
@@ -95,14 +97,18 @@ class MeterPool(Meter):
 # ---- Where a search measures: on this computer, on emulators of a board, or on boards behind ports.
 
 
-def meter_for(board: Board | None, target: Target, ports: Sequence[str], jobs: int, *, load: bool = False) -> Meter:
+def meter_for(
+    board: Board | None, target: Target, ports: Sequence[str], jobs: int, *, load_into_ram: bool = False
+) -> Meter:
     """Return the meter that measures on ``board``, or on this computer as ``target``.
+
     ``ports``: lines to boards; an empty one is the emulator. ``jobs``: parallel emulators, programs or processes.
-    ``load``: flash boards once and load candidates into their RAM. UsageError for a line that several jobs would share."""
+    ``load_into_ram``: flash boards once and load candidates into their RAM. UsageError for a line that several jobs
+    would share."""
     lines = [port for port in ports if port]
-    runner_class = LoadRunner if load else BoardRunner
+    runner_class = LoadRunner if load_into_ram else BoardRunner
     if board is None:
-        if load:
+        if load_into_ram:
             raise UsageError("--load requires a board; got none", hint="name the board: --board BOARD")
         if lines:
             raise UsageError(
@@ -127,7 +133,9 @@ def meter_for(board: Board | None, target: Target, ports: Sequence[str], jobs: i
 
 
 def _one_meter_or_pool(named_meters: Sequence[tuple[str, Meter]]) -> Meter:
-    """Return the meter if there is only one, else a pool of them. ``runners``: names and meters."""
+    """Return the meter if there is only one, else a pool of them.
+
+    ``named_meters``: their names for messages, and they."""
     return MeterPool(named_meters) if len(named_meters) > 1 else named_meters[0][1]
 
 
@@ -167,7 +175,7 @@ def measure_record(
             where=str(records),
             hint="give the model, the board and the options that it was tuned with",
         )
-    meter = meter_for(place, core, [port], 1, load=matching[-1].board.endswith(FROM_RAM))
+    meter = meter_for(place, core, [port], 1, load_into_ram=matching[-1].board.endswith(FROM_RAM))
     (result,) = meter.measure(task, [_candidate_of_record(task, matching[-1])])
     return matching[-1], result, meter.unit
 

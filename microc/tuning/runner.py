@@ -45,7 +45,7 @@ def is_external_code(candidate: Candidate) -> bool:
 
 
 def float_tolerance_of(candidate: Candidate) -> float:
-    """Return the tolerance of a candidate's floats, as in :class:`.search_space.RegionData`; 0 for microc's code."""
+    """Return the tolerance of a candidate's floats, ``bound`` of its :class:`RegionData`; 0 for microc's code."""
     return candidate.whole.bound if candidate.whole is not None else 0.0
 
 
@@ -128,7 +128,7 @@ def sample_inputs_and_outputs(task: Task) -> tuple[list[Array], list[Array]]:
 
 
 def _input_description(type_: TensorType) -> Mapping[str, Any]:
-    """Return the description of a tensor for :func:`.frameworks.draw_input_arrays`."""
+    """Return the description of a tensor for :func:`microc.run.reference.frameworks.draw_input_arrays`."""
     spec = {
         "dtype": type_.dtype,
         "shape": type_.shape,
@@ -138,20 +138,26 @@ def _input_description(type_: TensorType) -> Mapping[str, Any]:
 
 
 def inverted_first_bytes(expected: Array) -> bytes:
-    """Return the inverted first bytes of an output's right result, to be written there before a candidate runs: a previous
-    candidate may have left a right output."""
+    """Return the first bytes of an output's right result, inverted.
+
+    They are written to the output before a candidate runs, since a previous candidate may have left the right result
+    there."""
     return bytes(~np.ascontiguousarray(expected).reshape(-1).view(np.uint8)[:SPOILT])
 
 
-def describe_disagreement(expected: Sequence[Array], names: Sequence[str], read: Read, bound: float = 0.0) -> str:
-    """Describe how a candidate's outputs differ from the expected ones; empty if they agree. ``names``: of the outputs;
-    ``read``: returns one by name; ``bound``: tolerance of floats as in :class:`.search_space.RegionData`."""
-    if bound == inf:
+def describe_disagreement(
+    expected: Sequence[Array], output_names: Sequence[str], read_output: Read, float_tolerance: float = 0.0
+) -> str:
+    """Describe how a candidate's outputs differ from the expected ones; empty if they agree.
+
+    ``output_names``: of the outputs, in order; ``read_output``: returns an output by its name; ``float_tolerance``: a
+    share of the largest float, at least that of :data:`TOLERANCES` (infinite: any output agrees)."""
+    if float_tolerance == inf:
         return ""
-    for array, name in zip(expected, names, strict=True):
+    for array, name in zip(expected, output_names, strict=True):
         dtype = str(array.dtype)
-        tally = DifferenceTally(name, dtype, max(bound, TOLERANCES[dtype]) if dtypes.is_float(dtype) else 0)
-        tally.add(read(name).reshape(array.shape), array)
+        tally = DifferenceTally(name, dtype, max(float_tolerance, TOLERANCES[dtype]) if dtypes.is_float(dtype) else 0)
+        tally.add(read_output(name).reshape(array.shape), array)
         agreement = tally.agreement()
         if not agreement.agrees:
             share = f"{agreement.wrong} of {agreement.elements} elements of its output are wrong"
@@ -167,12 +173,13 @@ COUNT = 16
 
 
 def check_board_health(
-    board: Board, running: Callable[[Program], AbstractContextManager[tuple[Device, LinkedSizes]]]
+    board: Board, open_device: Callable[[Program], AbstractContextManager[tuple[Device, LinkedSizes]]]
 ) -> None:
     """Run a network of one operator on a board, as a health check; DeviceError unless it answers correctly.
-    ``running``: brings a program onto the board."""
+
+    ``open_device``: brings a program onto the board."""
     data = np.arange(-COUNT // 2, COUNT // 2, dtype=np.int8).reshape(1, COUNT)
-    with running(_health_check_program(board)) as (device, _):
+    with open_device(_health_check_program(board)) as (device, _):
         result = device.run(data)
     if not np.array_equal(result, np.maximum(data, 0)):
         raise DeviceError(

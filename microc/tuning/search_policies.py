@@ -173,7 +173,7 @@ def ranking_model_by_name(name: str) -> RankingModel:
     if trees or name == "auto":
         return LearnedModel(trees=trees)
     raise UsageError(
-        "--model learned: LightGBM is not installed",
+        "--cost-model learned: LightGBM is not installed",
         hint="install it: pip install 'microc[tune]'; or use --cost-model analytic",
     )
 
@@ -356,13 +356,13 @@ class EvolutionarySearch(RandomSearch):
                 children.setdefault(_kernel_identity(candidate), candidate)
         return list(children.values())
 
-    def _draw_unpriced_points(self, wanted: int) -> list[Point]:
-        """Draw up to ``wanted`` different points whose candidates were not priced yet."""
+    def _draw_unpriced_points(self, max_points: int) -> list[Point]:
+        """Draw up to ``max_points`` different points whose candidates were not priced yet."""
         elites = sorted(self.ticks, key=lambda point: self.ticks[point])[:ELITES]
         parents = [point for point in elites if point in self.space]
         drawn: dict[Point, None] = {}
-        for _ in range(DRAWS * wanted):
-            if len(drawn) >= wanted:
+        for _ in range(DRAWS * max_points):
+            if len(drawn) >= max_points:
                 break
             child = self._draw_child(parents).with_flags("")
             if child not in self.prices:

@@ -116,12 +116,12 @@ class Space:
             for rule, decisions, maker in itertools.islice(self._rule_choices(number), MOST - len(self._makers)):
                 self._makers.setdefault(Point(algorithm, rule, _flatten_decisions(decisions)), (number, maker))
 
-    def _rule_choices(self, number: int) -> Iterator[tuple[str, Mapping[str, Any], ScheduleMaker]]:
-        """Yield the points of an algorithm's function: rule, decisions, and the maker of the schedule. ``number``: of the
-        algorithm.
+    def _rule_choices(self, algorithm_index: int) -> Iterator[tuple[str, Mapping[str, Any], ScheduleMaker]]:
+        """Yield the points of an algorithm's function: rule, decisions, and the maker of the schedule.
 
-        Of rules that others dominate only their own choices are included, since some take less code."""
-        group, target = self.task.lowered[number], self.task.target
+        ``algorithm_index``: of the algorithm in the task. Of rules that others dominate only their own choices are
+        included, since some take less code."""
+        group, target = self.task.lowered[algorithm_index], self.task.target
         start = canonicalise_for_target(group.func, target)
         matching = [rule for rule in OURS if rule.suits(start, target)]
         dominated = {name for rule in matching for name in rule.over}
@@ -256,9 +256,9 @@ def _decisions_without(point: Point, position: int) -> Any:
     return position, values[:position], values[position + 1 :]
 
 
-def _differ_at_position(one: Point, other: Point, position: int) -> bool:
+def _differ_at_position(first: Point, second: Point, position: int) -> bool:
     """Test whether two points that agree in all but one decision differ in that one."""
-    return one != other if position >= 2 else one[position] != other[position]
+    return first != second if position >= 2 else first[position] != second[position]
 
 
 def _flatten_decisions(decisions: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
@@ -274,24 +274,28 @@ def _flatten_decisions(decisions: Mapping[str, Any]) -> tuple[tuple[str, Any], .
     return tuple(parts_)
 
 
-def _verify_candidate(candidate: Candidate, tables: Container[str]) -> Candidate | None:
-    """Return a candidate that the verifier accepts, else None; ``tables``: as it takes them, for rules may be the user's."""
+def _verify_candidate(candidate: Candidate, index_tables: Container[str]) -> Candidate | None:
+    """Return the candidate if the verifier accepts it, since rules may be the user's; else None.
+
+    ``index_tables``: constants whose elements may be indices, as the verifier takes them."""
     try:
-        verify(candidate.choice.func, tables=tables)
+        verify(candidate.choice.func, tables=index_tables)
     except MicrocError:
         return None
     return candidate._replace(choice=replace(candidate.choice, verified=True))
 
 
-def _candidate_with_compiler_options(plain: Candidate, point: Point) -> Candidate:
-    """Return a candidate with the loops of ``plain`` and the compiler options of ``point``."""
-    schedule = plain.choice.schedule.compile_with(point.flags)
-    func = replace(plain.choice.func, annotations=schedule.func.annotations)
-    return plain._replace(point=point, choice=replace(plain.choice, schedule=schedule, func=func))
+def _candidate_with_compiler_options(base_candidate: Candidate, point: Point) -> Candidate:
+    """Return a candidate with the loops of ``base_candidate`` and the compiler options of ``point``."""
+    schedule = base_candidate.choice.schedule.compile_with(point.flags)
+    func = replace(base_candidate.choice.func, annotations=schedule.func.annotations)
+    return base_candidate._replace(point=point, choice=replace(base_candidate.choice, schedule=schedule, func=func))
 
 
 def _priced_candidate(task: Task, point: Point, algorithm_index: int, choice: Choice) -> Candidate:
-    """Make a candidate with the costs that the cost model estimates; ``number``: of its algorithm."""
+    """Make a candidate with the costs that the cost model estimates.
+
+    ``algorithm_index``: of its algorithm in the task."""
     cost = estimate(choice.func, task.target)
     scratch = choice.func.params[len(task.lowered[algorithm_index].func.params) :]
     workspace = sum(p.nbytes for p in scratch)

@@ -43,12 +43,13 @@ def main(place: int, folder: Path) -> None:
     (folder / TAKEN).write_text(json.dumps(rounds))
 
 
-def bind_process_to_core(place: int) -> None:
-    """Bind this process to one core: the last one for place 0, the one before for place 1 ...; with more places than cores,
-    cores are reused."""
+def bind_process_to_core(place_index: int) -> None:
+    """Bind this process to one core of the computer: the last one for place 0, the one before for place 1 ...
+
+    If there are more places than cores, cores are shared."""
     with suppress(AttributeError, OSError):  # not every system binds a process to a core
         cores = sorted(os.sched_getaffinity(0), reverse=True)
-        os.sched_setaffinity(0, {cores[place % len(cores)]})
+        os.sched_setaffinity(0, {cores[place_index % len(cores)]})
 
 
 def _invert_output_bytes(library: Library, name: str) -> None:
@@ -58,7 +59,7 @@ def _invert_output_bytes(library: Library, name: str) -> None:
 
 
 def _kernel_call(library: Library, kernel_number: int) -> Callable[[], None]:
-    """Return a function that runs kernel ``number`` of a library."""
+    """Return a function that runs kernel ``kernel_number`` of a library."""
     return lambda: library.run_kernel(kernel_number)
 
 
@@ -69,12 +70,12 @@ def _time_rounds(calls: Sequence[Callable[[], None]]) -> list[list[float]]:
     return [[1e9 * _mean_seconds(call, count) for call, count in calls_and_counts] for _ in range(ROUNDS)]
 
 
-def _mean_seconds(call: Callable[[], None], count: int) -> float:
-    """Time ``count`` calls; return the mean in seconds."""
+def _mean_seconds(call: Callable[[], None], call_count: int) -> float:
+    """Time ``call_count`` calls; return the mean in seconds."""
     start = time.perf_counter()
-    for _ in range(count):
+    for _ in range(call_count):
         call()
-    return (time.perf_counter() - start) / count
+    return (time.perf_counter() - start) / call_count
 
 
 if __name__ == "__main__":

@@ -175,7 +175,7 @@ def tune(
         runner = _meter_of_fleet(
             validation.as_text("a fleet", fleet), board_, bool(any(ports) or jobs > 1 or load), resolved
         )
-    runner = runner or meter_for(board_, core, ports, jobs, load=load)
+    runner = runner or meter_for(board_, core, ports, jobs, load_into_ram=load)
     database = records if isinstance(records, Database) else Database(records)
     tuner = Tuner(
         tasks,
@@ -203,8 +203,9 @@ def tune(
 
 
 def _meter_of_fleet(address: str, board: Board | None, has_other_places: bool, options: Options) -> Meter:
-    """Return the meter of a fleet's boards; UsageError for options that a fleet does not support. ``others``: ports, jobs
-    or loading are requested, too."""
+    """Return the meter that measures on the boards of a fleet; UsageError for options that a fleet does not support.
+
+    ``has_other_places``: ports, jobs, loading into RAM or plugins are requested, too."""
     from microc.tuning.fleet import Fleet
 
     if board is None or has_other_places or options.plugins:
@@ -216,7 +217,9 @@ def _meter_of_fleet(address: str, board: Board | None, has_other_places: bool, o
 
 
 def _tuning_results(tuner: Tuner, all_tasks: Sequence[Task], key: str) -> Tuning:
-    """Return the results of a search. ``every``: all kernels of the network; ``key``: the network's key in records."""
+    """Return the results of a search.
+
+    ``all_tasks``: all kernels of the network; ``key``: the network's key in records."""
     runner = tuner.runner
     combinations = (
         network_measurements(key, all_tasks[0].target.cpu, tuner.database, runner.board) if all_tasks else None
@@ -225,10 +228,10 @@ def _tuning_results(tuner: Tuner, all_tasks: Sequence[Task], key: str) -> Tuning
     return Tuning(tuple(tuner.kernels), tuner.database, runner.unit, runner.board, tuner.region_verdicts(), network)
 
 
-def _check_one_of(name: str, value: object, known: tuple[str, ...]) -> None:
-    """Raise UsageError if the argument ``name`` has a value that is not ``known``."""
-    if value not in known:
-        raise UsageError(f"{name} cannot be {value!r}", hint="choose one of: " + ", ".join(known))
+def _check_one_of(name: str, value: object, allowed_values: tuple[str, ...]) -> None:
+    """Raise UsageError if the argument ``name`` has a value that is not ``allowed_values``."""
+    if value not in allowed_values:
+        raise UsageError(f"{name} cannot be {value!r}", hint="choose one of: " + ", ".join(allowed_values))
 
 
 @registers_plugins

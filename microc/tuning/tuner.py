@@ -88,23 +88,24 @@ def regions_open_to_external_code(model: Any, target: Target, options: Options) 
 
 
 def select_layers(
-    tasks: tuple[Task, ...], regions: tuple[RegionTask, ...], parts: tuple[str, ...]
+    tasks: tuple[Task, ...], regions: tuple[RegionTask, ...], name_parts: tuple[str, ...]
 ) -> tuple[tuple[Task, ...], tuple[RegionTask, ...]]:
-    """Select the tasks and regions of layers whose name contains one of ``parts``; all if there are no parts. UsageError
-    if nothing is selected."""
+    """Select the tasks and regions of layers whose name contains one of ``name_parts``; all if there are no parts.
+
+    UsageError if nothing is selected."""
 
     def is_selected(task: Task) -> bool:
-        return not parts or any(part in layer for part in parts for layer in task.layers)
+        return not name_parts or any(part in layer for part in name_parts for layer in task.layers)
 
     selected, selected_regions = tuple(filter(is_selected, tasks)), tuple(filter(is_selected, regions))
     if not selected and not selected_regions:
         known = ", ".join(task.name for task in tasks[:8]) or "none"
         what = (
-            f"layers: got {', '.join(parts)}, expected parts of {known}"
-            if parts
+            f"layers: got {', '.join(name_parts)}, expected parts of {known}"
+            if name_parts
             else "the network has no kernel to tune"
         )
-        hint = "leave out layers, or name some of these" if parts else "compile it as it is"
+        hint = "leave out layers, or name some of these" if name_parts else "compile it as it is"
         raise UsageError(what, hint=hint)
     return selected, selected_regions
 
@@ -390,19 +391,19 @@ class Tuner:
             self.runner.stop()
 
     def _measure_batches(
-        self, among: Sequence[TunedKernel], limits: SearchLimits, begin: float, trials: int, seconds: float
+        self, kernels: Sequence[TunedKernel], limits: SearchLimits, start_time: float, trials: int, seconds: float
     ) -> None:
-        """Measure batches of the kernels ``among`` until ``trials`` measurements in all, or ``seconds`` after the
+        """Measure batches of the kernels ``kernels`` until ``trials`` measurements in all, or ``seconds`` after the
         beginning.
 
         One batch more than there are places is proposed, so that no place waits while the next batch is lowered."""
-        end = begin + seconds
+        end = start_time + seconds
         with ThreadPoolExecutor(self.runner.places) as pool:
             running: dict[Future[list[MeasuredResult]], TunedKernel] = {}
             try:
                 while True:
                     while len(running) <= self.runner.places and time.monotonic() < end:
-                        batch = self._next_batch(among, trials, running.values())
+                        batch = self._next_batch(kernels, trials, running.values())
                         if batch is None:
                             break
                         tuned, candidates = batch
@@ -413,7 +414,7 @@ class Tuner:
                     for future in wait(running, return_when=FIRST_COMPLETED).done:
                         tuned = running.pop(future)
                         self._keep_results(tuned, future.result())
-                        self._report_event(tuned, limits, time.monotonic() - begin)
+                        self._report_event(tuned, limits, time.monotonic() - start_time)
                     if time.monotonic() >= end:
                         running = {future: tuned for future, tuned in running.items() if not future.cancel()}
             except BaseException:
@@ -450,7 +451,7 @@ class Tuner:
                 tuned.keep(candidate, record.ticks)
 
     def _next_batch(
-        self, among: Sequence[TunedKernel], trials: int, busy: Collection[TunedKernel]
+        self, kernels: Sequence[TunedKernel], trials: int, busy: Collection[TunedKernel]
     ) -> tuple[TunedKernel, list[Candidate]] | None:
         """Return the kernel to measure next, and its proposed candidates; None if there is nothing to measure.
         While all places are busy, no further batch of a kernel that is being measured is proposed: it could not learn
@@ -458,7 +459,7 @@ class Tuner:
         if trials <= self.spent:
             return None
         ahead = len(busy) >= self.runner.places
-        open_ = [k for k in among if not k.done and (k not in busy or (k.default is not None and not ahead))]
+        open_ = [k for k in kernels if not k.done and (k not in busy or (k.default is not None and not ahead))]
         for tuned in sorted(open_, key=lambda k: (k in busy, -k.worth)):
             candidates = tuned.search.propose(min(self.runner.batch, tuned.batch, trials - self.spent))
             if candidates:

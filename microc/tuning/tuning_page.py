@@ -99,7 +99,7 @@ def _origin_rows(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
     yield "microc", __version__
 
 
-def _kernel_row(number: int, records: Sequence[Record], chosen: Mapping[str, str]) -> KernelRow:
+def _kernel_row(row_number: int, records: Sequence[Record], chosen: Mapping[str, str]) -> KernelRow:
     """Make the row of a kernel from its records. ``chosen``: as for :func:`to_html`."""
     good = [record for record in records if record.status == OK]
     first = records[0]
@@ -108,7 +108,7 @@ def _kernel_row(number: int, records: Sequence[Record], chosen: Mapping[str, str
     pick = chosen.get(first.key, "" if not chosen else UNTUNED)
     marked = default if pick == UNTUNED else next((r for r in good if r.id == pick), fastest) if pick else fastest
     return KernelRow(
-        number=number,
+        number=row_number,
         layer=shorten_layer_name(first.layer),
         full=first.layer,
         op=first.op,
@@ -120,10 +120,12 @@ def _kernel_row(number: int, records: Sequence[Record], chosen: Mapping[str, str
 
 
 def _kernel_cells(
-    records: Sequence[Record], good: Sequence[Record], default: Record | None, fastest: Record | None
+    records: Sequence[Record], valid_records: Sequence[Record], default: Record | None, fastest: Record | None
 ) -> Iterator[tuple[float, str]]:
-    """Yield the cells of a kernel, number and text, in the order of :data:`COLUMNS`. ``good``: records that did not fail."""
-    for count in (len(records), len(records) - len(good)):
+    """Yield the cells of a kernel, number and text, in the order of :data:`COLUMNS`.
+
+    ``valid_records``: records that did not fail."""
+    for count in (len(records), len(records) - len(valid_records)):
         yield count, f"{count:,}"
     for record in (default, fastest):
         yield (record.ticks, f"{record.ticks:,.0f}") if record else (-1, "")
@@ -133,48 +135,54 @@ def _kernel_cells(
         yield size, f"{size:,}"
 
 
-def _plot_progress(good: Sequence[Record], marked: Record) -> Plot:
+def _plot_progress(valid_records: Sequence[Record], marked_record: Record) -> Plot:
     """Plot the best ticks so far after every valid measurement."""
-    scale, unit = _ticks_scale(good)
+    scale, unit = _ticks_scale(valid_records)
     points, line, best = list[Point](), list[tuple[float, float]](), float("inf")
-    for trial, record in enumerate(good, 1):
+    for trial, record in enumerate(valid_records, 1):
         if record.ticks < best:
             line += [(trial, best / scale)] if line else []
             best = record.ticks
-            points.append(Point(trial, best / scale, _point_kind(record, marked, True), _record_tooltip(record)))
+            points.append(Point(trial, best / scale, _point_kind(record, marked_record, True), _record_tooltip(record)))
             line.append((trial, best / scale))
-    line.append((len(good), best / scale))
-    points.append(Point(len(good), best / scale, "measured", f"{best:,.0f} after {len(good):,} trials"))
+    line.append((len(valid_records), best / scale))
+    points.append(
+        Point(len(valid_records), best / scale, "measured", f"{best:,.0f} after {len(valid_records):,} trials")
+    )
     return draw_plot(points, ("trials", unit), line)
 
 
-def _plot_time_against_flash(good: Sequence[Record], marked: Record) -> Plot:
+def _plot_time_against_flash(valid_records: Sequence[Record], marked_record: Record) -> Plot:
     """Plot time against flash of all schedules of a kernel, and the Pareto front."""
-    scale, unit = _ticks_scale(good)
+    scale, unit = _ticks_scale(valid_records)
     front, least = list[Record](), float("inf")
-    for record in sorted(good, key=lambda r: (r.flash, r.ticks)):
+    for record in sorted(valid_records, key=lambda r: (r.flash, r.ticks)):
         if record.ticks < least:
             front.append(record)
             least = record.ticks
-    front_ids = {record.id for record in (*front, marked)}
-    dominated = [record for record in good if record.id not in front_ids]
-    shown = [*dominated[:: 1 + len(dominated) // MOST], *front, *([marked] if marked not in front else [])]
+    front_ids = {record.id for record in (*front, marked_record)}
+    dominated = [record for record in valid_records if record.id not in front_ids]
+    shown = [
+        *dominated[:: 1 + len(dominated) // MOST],
+        *front,
+        *([marked_record] if marked_record not in front else []),
+    ]
     points = [
-        Point(r.flash, r.ticks / scale, _point_kind(r, marked, r.id in front_ids), _record_tooltip(r)) for r in shown
+        Point(r.flash, r.ticks / scale, _point_kind(r, marked_record, r.id in front_ids), _record_tooltip(r))
+        for r in shown
     ]
     return draw_plot(points, ("bytes of flash", unit), [(r.flash, r.ticks / scale) for r in front])
 
 
-def _point_kind(record: Record, marked: Record, is_highlighted: bool) -> str:
-    """Return the kind of a record's point, which selects its colour: the marked record, a highlighted one (``good``), or
-    another."""
-    return "chosen" if record is marked else "measured" if is_highlighted else "predicted"
+def _point_kind(record: Record, marked_record: Record, is_highlighted: bool) -> str:
+    """Return the kind of a record's point, which selects its colour: the marked record, a highlighted one, or another."""
+    return "chosen" if record is marked_record else "measured" if is_highlighted else "predicted"
 
 
-def _ticks_scale(good: Sequence[Record]) -> tuple[int, str]:
+def _ticks_scale(valid_records: Sequence[Record]) -> tuple[int, str]:
     """Return the divisor of the ticks on axes, and the name of the resulting unit."""
-    large = max(record.ticks for record in good) >= _LARGE
-    return (1000, f"thousand {good[0].unit}") if large else (1, good[0].unit)
+    large = max(record.ticks for record in valid_records) >= _LARGE
+    return (1000, f"thousand {valid_records[0].unit}") if large else (1, valid_records[0].unit)
 
 
 def _record_tooltip(record: Record) -> str:

@@ -69,9 +69,11 @@ class NetworkSearch:
         self.tasks = list_tuning_tasks(self.untuned)
         self.key = network_key(self.tasks, options.threads)
 
-    def run(self, end: float) -> None:
-        """Measure combinations of the kernels' schedules until no kernel is slower than without records. None is begun
-        that would not finish by ``end`` (clock of ``monotonic``), estimated from the time of the one before."""
+    def run(self, deadline: float) -> None:
+        """Measure combinations of the kernels' schedules until no kernel is slower than without records.
+
+        None is begun that would not finish by ``deadline`` (clock of ``monotonic``), estimated from the time of the one
+        before."""
         if self.untuned.make.goal.price > 0 or self.untuned.make.sizes:  # a compilation would not go by it
             return
         room = workspace_room(self.untuned.module, self.tasks, self.options.ram or 0)
@@ -94,7 +96,7 @@ class NetworkSearch:
                 self._record_combination(combination, parts, rounds)
                 losing = [each for each in chosen if self._is_no_faster(combination, each.task, rounds)]
                 begin, seconds = monotonic(), monotonic() - begin
-                if not losing or begin + seconds > end:
+                if not losing or begin + seconds > deadline:
                     return
 
     def _compile_combination(self, chosen: Sequence[KernelChoice], path: Path) -> CompiledNetwork:
@@ -105,11 +107,11 @@ class NetworkSearch:
         write_records(path, [*parts, *whole])
         return compile_network(self.source, self.target, replace(self.options, tuned=path))
 
-    def _build(self, made: CompiledNetwork, folder: Path) -> Path:
+    def _build(self, compiled: CompiledNetwork, folder: Path) -> Path:
         """Build a network's library in a folder and return the folder."""
         folder.mkdir()
         flags = flags_if_machine_available(self.target.core.machine)
-        compile_sources(shared_files(made.module, __version__), folder, LIBRARY, *flags)
+        compile_sources(shared_files(compiled.module, __version__), folder, LIBRARY, *flags)
         return folder
 
     def _losing_records(self) -> set[Record]:
@@ -135,18 +137,18 @@ class NetworkSearch:
         here.add(r for r in self.database.of(self.key) if (r.board, r.unit, r.toolchain) == where)
         return network_measurements(self.key, self.target.cpu, here, meter.board)
 
-    def _is_no_faster(self, made: CompiledNetwork, task: Task, rounds: Rounds) -> bool:
+    def _is_no_faster(self, compiled: CompiledNetwork, task: Task, rounds: Rounds) -> bool:
         """Test whether a kernel is not faster than without records, by the median over all rounds."""
-        before, after = (_call_numbers_of(task, each) for each in (self.untuned, made))
+        before, after = (_call_numbers_of(task, each) for each in (self.untuned, compiled))
 
         def kernel_time(taken: Taken, calls: Sequence[int]) -> float:
             return sum(taken[1][number] for number in calls)
 
         return bool(before) and median(kernel_time(t, after) / kernel_time(p, before) for p, t in rounds) >= 1
 
-    def _network_record(self, made: CompiledNetwork, parts: Parts, ticks: float) -> Record:
-        """Make the record of a combination; ``parts`` is empty for the network without records."""
-        plan = made.module.plan
+    def _network_record(self, compiled: CompiledNetwork, combination: Parts, ticks: float) -> Record:
+        """Make the record of a combination; ``combination`` is empty for the network without records."""
+        plan = compiled.module.plan
         assert plan is not None
         return Record(
             key=self.key,
@@ -158,12 +160,12 @@ class NetworkSearch:
             unit=self.meter.unit,
             status=OK,
             algorithm=NETWORK,
-            rule=f"{len(parts)} kernels tuned" if parts else "as compiled",
-            decisions=parts or ((UNTUNED, self.untuned.make.goal.name),),
+            rule=f"{len(combination)} kernels tuned" if combination else "as compiled",
+            decisions=combination or ((UNTUNED, self.untuned.make.goal.name),),
             trace=(),
             ticks=ticks,
-            code=code_bytes(made.module),
-            constants=made.module.const_bytes,
+            code=code_bytes(compiled.module),
+            constants=compiled.module.const_bytes,
             workspace=plan.size,
         )
 
@@ -173,10 +175,10 @@ def _parts(chosen: Sequence[KernelChoice]) -> Parts:
     return tuple((each.task.key, each.record.id) for each in chosen if each.record is not None)
 
 
-def _call_numbers_of(task: Task, made: CompiledNetwork) -> list[int]:
+def _call_numbers_of(task: Task, compiled: CompiledNetwork) -> list[int]:
     """Return the numbers of the calls that run a kernel, or a loop that contains it."""
     layers = {layer.rsplit(PART, 1)[0] for layer in task.layers}
-    return [number for number, call in enumerate(made.module.calls) if call.layer in layers]
+    return [number for number, call in enumerate(compiled.module.calls) if call.layer in layers]
 
 
 def _time_interleaved(*folders: Path) -> Rounds:

@@ -12,7 +12,7 @@ import pytest
 from microc.base.dtypes import Array
 from microc.codegen.c.interface import constant_definition
 from microc.device.boards import load_board
-from microc.isa.vocabulary.matrix_products import HALF_PRODUCTS_LANES, HALF_SHAPES, half_product_name
+from microc.isa.vocabulary.matrix_products import HALF_PRODUCTS_LANES, HALF_SHAPES, float16_product_name
 from microc.module import Value
 from microc.tir import ir
 from microc.tir.operators import FUNCTIONS
@@ -23,7 +23,7 @@ from tests.support.native import build, call
 CUTS = ((1, 1), (9, 1), (10, 1), (33, 3), (40, 2), (64, 2))
 """Terms and runs, for iterations of every length."""
 STRIDE = 67
-NAMES = {half_product_name(*shape): shape for shape in HALF_SHAPES}
+NAMES = {float16_product_name(*shape): shape for shape in HALF_SHAPES}
 
 
 def function(name: str) -> ir.PrimFunc:

@@ -11,7 +11,7 @@ import pytest
 from microc.base.dtypes import Array
 from microc.codegen.c.interface import constant_definition
 from microc.device.boards import load_board
-from microc.isa.vocabulary.matrix_products import HALF_WINDOWS, HALF_WINDOWS_LANES, TAPS, half_window_name
+from microc.isa.vocabulary.matrix_products import HALF_WINDOWS, HALF_WINDOWS_LANES, TAPS, float16_window_name
 from microc.module import Value
 from microc.tir import ir
 from tests.codegen.machines import compiled_here, firmware, meant, on_board
@@ -19,7 +19,7 @@ from tests.device.smoke import needs
 
 STEP, ROWS = 24, 3
 ROW = 12 * STEP
-WINDOWS = {half_window_name(*shape): shape for shape in HALF_WINDOWS}
+WINDOWS = {float16_window_name(*shape): shape for shape in HALF_WINDOWS}
 COUNTS = (1, 3, 4, 7, 8, 16, 21, 64)
 NAMES = (*WINDOWS, "narrow_f32_f16", "zero_f16")
 

@@ -9,7 +9,7 @@ import pytest
 
 from microc.graph.ir import Graph, TensorType
 from microc.ops import registry
-from microc.ops.control import UNBOUNDED, running_sum_body
+from microc.ops.control import UNBOUNDED, running_sum_loop_body
 from microc.ops.registry import Case
 from tests.compiler.control.test_function import single
 from tests.frontend.onnx_model import node, proto, read
@@ -20,7 +20,7 @@ from tests.support.growth import network_size
 def test_turns_of_a_loop(guarded: bool) -> None:
     value, flag = TensorType((2, 3), "float32"), TensorType((), "bool")
     types = (flag, value, value, flag) if guarded else (value, value)
-    attrs = {"body": running_sum_body((2, 3), guarded), "carried": 2 if guarded else 1, "guarded": guarded}
+    attrs = {"body": running_sum_loop_body((2, 3), guarded), "carried": 2 if guarded else 1, "guarded": guarded}
     sizes = [network_size(single("loop", Case({**attrs, "count": count}, types))) for count in (8, 64, 5000)]
     assert len(set(sizes)) == 1
 

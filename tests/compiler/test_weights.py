@@ -9,7 +9,7 @@ import pytest
 
 import microc
 from microc.compiler.api import Program
-from microc.compiler.lowering.kernel_selection import group_algorithms, half_constant_variants
+from microc.compiler.lowering.kernel_selection import group_algorithms, variants_with_16_bit_constants
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_model
 from microc.graph.ir import Graph
@@ -86,7 +86,7 @@ def test_what_a_schedule_stores_otherwise_stays() -> None:
     graph = net.graph(net.op("dense", "x", net.constant(np.arange(128, dtype=np.float32).reshape(8, 16) / 8)))
     (group,) = group_algorithms(graph, graph.nodes, target, "kernel")[:1]
     packed = Schedule(group.func).set_dtype("weight", "bfloat16")
-    found = half_constant_variants(group, packed, target)
+    found = variants_with_16_bit_constants(group, packed, target)
     assert found and all(each.func == packed.func and each.refused for each in found)
 
 

@@ -207,8 +207,10 @@ def test_slots_lie_in_the_flash(tmp_path: Path) -> None:
             load_board(path)
         assert caught.value.where.startswith(f"{path}:")
     board = load_board("microbit")
-    assert "LENGTH = 0x10000" in linker_script(board, takes="networks") and "LENGTH = 0x40000" in linker_script(board)
-    assert "#define MICROC_SLOTS_BASE 0x00010000u" in board_header(board, takes="networks")
+    assert "LENGTH = 0x10000" in linker_script(board, loaded_code="networks") and "LENGTH = 0x40000" in linker_script(
+        board
+    )
+    assert "#define MICROC_SLOTS_BASE 0x00010000u" in board_header(board, loaded_code="networks")
     assert "SLOTS" not in board_header(board)
 
 
@@ -219,7 +221,7 @@ def test_a_full_memory_has_no_region(used: int, left: int, tmp_path: Path) -> No
     """The region of loaded code is what RAM has left: nothing where its alignment passes the end, and never 4 GB."""
     text = GOOD.replace("stack_bytes = 8192", "stack_bytes = 256")
     (tmp_path / "mine.toml").write_text(text.replace("size = 0x40_0000 # ZBT SSRAM 2 and 3", "size = 0x1124"))
-    (tmp_path / "mine.ld").write_text(linker_script(load_board(tmp_path / "mine.toml"), takes="networks"))
+    (tmp_path / "mine.ld").write_text(linker_script(load_board(tmp_path / "mine.toml"), loaded_code="networks"))
     (tmp_path / "mine.c").write_text(f"char used[{used}]; void Reset_Handler(void) {{ used[0] = 1; }}")
     files: list[str | Path] = [tmp_path / "mine.c", "-T", tmp_path / "mine.ld", "-o", tmp_path / "mine.elf"]
     subprocess.run(["arm-none-eabi-gcc", "-mcpu=cortex-m4", "-nostdlib", *files], check=True, timeout=60)

@@ -59,20 +59,20 @@ def rows() -> Iterator[Geometry]:
 
 
 def test_rows_are_the_librarys_where_it_reads_what_is_meant() -> None:
-    wrong = [g for g in rows() if (not misread_reason(g, vectors=True)) != (read(g) == meant(g))]
+    wrong = [g for g in rows() if (not misread_reason(g, uses_mve=True)) != (read(g) == meant(g))]
     assert not wrong
-    assert {bool(misread_reason(g, vectors=True)) for g in rows()} == {True, False}
-    assert not any(misread_reason(g, vectors=False) for g in rows())
+    assert {bool(misread_reason(g, uses_mve=True)) for g in rows()} == {True, False}
+    assert not any(misread_reason(g, uses_mve=False) for g in rows())
 
 
 def test_other_convolutions_are_the_librarys() -> None:
     tall = Geometry(1, 6, 20, 4, 8, (1, 3), (1, 1), (0, 2, 0, 0), (1, 1), 1)
     narrow = Geometry(1, 1, 20, 3, 8, (1, 3), (1, 1), (0, 2, 0, 0), (1, 1), 1)
-    assert not misread_reason(tall, vectors=True) and not misread_reason(narrow, vectors=True)
+    assert not misread_reason(tall, uses_mve=True) and not misread_reason(narrow, uses_mve=True)
     higher = Geometry(1, 1, 20, 4, 8, (1, 3), (1, 1), (1, 1, 0, 1), (1, 1), 1)
-    assert misread_reason(higher, vectors=True) and not misread_reason(higher, vectors=False)
+    assert misread_reason(higher, uses_mve=True) and not misread_reason(higher, uses_mve=False)
     one = Geometry(1, 6, 6, 4, 8, (1, 1), (1, 1), (0, 0, 1, 1), (1, 1), 1)
-    assert misread_reason(one, vectors=False) == "it pads behind windows of one number"
+    assert misread_reason(one, uses_mve=False) == "it pads behind windows of one number"
 
 
 def test_what_is_read_otherwise_stays_ours() -> None:
@@ -97,7 +97,7 @@ ROWS = [
 @needs("qemu-system-arm")
 def test_rows_agree_on_an_emulated_m55(case: tuple[tuple[int, ...], int, int, int, int], tmp_path: Path) -> None:
     x, kernel, step, left, right = case
-    assert not misread_reason(row(x[2], kernel, step, left, right), vectors=True)
+    assert not misread_reason(row(x[2], kernel, step, left, right), uses_mve=True)
     graph = _layer("conv2d", x, (8, 1, kernel, 4), result=OUT, strides=(1, step), padding=(0, left, 0, right))
     program = microc.compile(graph, board="mps3-an547", external={"cmsis-nn": COPY}, external_choice="all")
     assert any("cmsis-nn" in call.rule for call in program.module.calls)

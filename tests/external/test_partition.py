@@ -50,7 +50,7 @@ def test_the_largest_pattern_wins_and_the_meaning_stays() -> None:
 def test_some_are_left_out_and_others_refused_with_the_reason() -> None:
     graph = network()
     dense, mul = graph.nodes[0].outputs[0], graph.nodes[1].outputs[0]
-    found = partition(graph, [backend(P.op("dense"), P.op("mul"))], TARGET, without={dense})
+    found = partition(graph, [backend(P.op("dense"), P.op("mul"))], TARGET, excluded_roots={dense})
     assert [each.key for each in found.taken] == [mul]
     refused = partition(graph, [backend(P.op("dense"), check="it has 12 units")], TARGET)
     assert not refused.taken and refused.graph is graph and "p0: it has 12 units" in refused.refused[0][1]

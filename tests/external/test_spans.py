@@ -117,5 +117,5 @@ def test_a_library_that_always_leaves_something_out_gets_nothing() -> None:
 def test_some_regions_are_left_out() -> None:
     graph = branches()
     last = partition(graph, [backend()], TARGET).taken[1].key
-    assert [each.key for each in partition(graph, [backend()], TARGET, without={last}).taken] != [last]
-    assert len(partition(graph, [backend()], TARGET, without={last}).taken) == 1
+    assert [each.key for each in partition(graph, [backend()], TARGET, excluded_roots={last}).taken] != [last]
+    assert len(partition(graph, [backend()], TARGET, excluded_roots={last}).taken) == 1

@@ -17,9 +17,9 @@ from microc.plan.liveness import (
     Placement,
     Unit,
     conflicting_bytes,
-    conflicts,
-    lower_bound,
+    count_conflicts,
     make_demand,
+    placement_lower_bound,
     placement_size,
 )
 from microc.target import target_for
@@ -55,7 +55,7 @@ def is_right(wanted: Demand, placement: Placement | None) -> bool:
 def test_what_conflicts_is_counted() -> None:
     wanted = crowd(20)
     pairs = [(a, b) for k, a in enumerate(wanted.units) for b in wanted.units[:k] if a.conflicts(b)]
-    assert conflicts(wanted) == len(pairs)
+    assert count_conflicts(wanted) == len(pairs)
     assert conflicting_bytes(wanted) == {
         u: sum(v.size for v in wanted.units if v is not u and v.conflicts(u)) for u in wanted.units
     }
@@ -96,7 +96,7 @@ def test_exact_search_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planners, "EXACT_EFFORT", 20)
     some = planners.exact(wanted)
     assert looks <= 20 + 2 * len(wanted.units)  # two greedy placements come first
-    assert is_right(wanted, some) and placement_size(some) >= placement_size(best) >= lower_bound(wanted)
+    assert is_right(wanted, some) and placement_size(some) >= placement_size(best) >= placement_lower_bound(wanted)
 
 
 @pytest.mark.parametrize("count", [10, 40, 200])

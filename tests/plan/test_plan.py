@@ -11,7 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from microc.module import Module, Plan
-from microc.plan.liveness import Overlaps, Placement, Unit, demand_of_module, lower_bound, make_demand, placement_size
+from microc.plan.liveness import (
+    Overlaps,
+    Placement,
+    Unit,
+    demand_of_module,
+    make_demand,
+    placement_lower_bound,
+    placement_size,
+)
 from microc.plan.placement import (
     EXACT_LIMIT,
     PLANNERS,
@@ -54,7 +62,7 @@ def test_every_planner_is_correct(name: str, planner: Planner, module: Module) -
     wanted = demand_of_module(module, Overlaps(module), io_in_arena=True)
     placement = planner(wanted)
     assert placement is not None and set(placement) == set(wanted.units)
-    assert placement_size(placement) >= lower_bound(wanted)
+    assert placement_size(placement) >= placement_lower_bound(wanted)
     check_plan(planned(module, placement))
 
 
@@ -85,7 +93,7 @@ def test_exact_is_the_best_of_all_orders(found: tuple[Unit, ...]) -> None:
     best = min((placement_size(first_fit(wanted, order)) for order in permutations(found)), default=0)
     assert placement_size(exact(wanted)) == best
     for _, planner in PLANNERS:
-        assert lower_bound(wanted) <= best <= placement_size(planner(wanted) or {})
+        assert placement_lower_bound(wanted) <= best <= placement_size(planner(wanted) or {})
 
 
 @given(modules(calls=8), st.integers(0, 8))

@@ -60,7 +60,7 @@ def test_the_front_by_time() -> None:
     found, choices = pareto_front_by_time(layers), every_choice(layers)
     assert all(a.cycles < b.cycles and a.loss > b.loss for a, b in pairwise(found))
     for cycles in (25, 35, 45):
-        best = [p.loss for p in pareto_front_by_time(layers, cycles=cycles)[-1:]]
+        best = [p.loss for p in pareto_front_by_time(layers, max_cycles=cycles)[-1:]]
         assert best == [min(p.loss for p in choices if p.cycles <= cycles)] or not best
 
 

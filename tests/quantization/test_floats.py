@@ -9,7 +9,7 @@ import numpy as np
 
 import microc
 from microc.base.dtypes import Array
-from microc.ops.control import UNBOUNDED, running_sum_body
+from microc.ops.control import UNBOUNDED, running_sum_loop_body
 from microc.quantization.quantised_report import COMPUTED, FORMLESS, UNSEEN
 from tests.quantization.networks import Net, classifier, images
 
@@ -36,7 +36,7 @@ def test_loops_without_a_bound() -> None:
     hidden, write = net.dense(net.x, 4), net.builder
     yes, no = (write.constant(name, np.array(flag)) for name, flag in (("yes", True), ("no", False)))
     first = write.constant("first", np.zeros((2, 4), np.float32))
-    body = running_sum_body((2, 4), True)
+    body = running_sum_loop_body((2, 4), True)
     attrs: dict[str, Any] = {"body": replace(body, outputs=body.outputs[:2]), "count": UNBOUNDED, "carried": 2}
     _, total = write.emit_all("loop", (yes, first, hidden, no), {**attrs, "guarded": True})
     found = microc.quantize(net.graph(net.dense(total, 3)), rows(8))

@@ -11,7 +11,7 @@ import pytest
 import microc
 from microc.graph.ir import Graph, Node
 from microc.ops.meaning import evaluate
-from microc.quantization.network_structure import body_of, expose_values, flatten_graph, make_names_distinct
+from microc.quantization.network_structure import expose_values, flatten_graph, make_names_distinct, quantisable_body_of
 from tests.quantization.recurrent import DEPTH, UNITS, network, sequences
 from tests.support.campaign import in_turn
 
@@ -93,7 +93,9 @@ def test_bits_of_states() -> None:
 
 def test_every_value_has_its_name() -> None:
     graph = make_names_distinct(network("gru", layers=2))
-    names = [name for each in (graph, *map(body_of, loops(graph))) if each is not None for name in each.types]
+    names = [
+        name for each in (graph, *map(quantisable_body_of, loops(graph))) if each is not None for name in each.types
+    ]
     assert len(names) == len(set(names))
 
 

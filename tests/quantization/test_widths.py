@@ -12,7 +12,7 @@ import microc
 from microc.base.dtypes import Array
 from microc.errors import UsageError
 from microc.graph import interp
-from microc.ops.meaning import reference_apply
+from microc.ops.meaning import reference_node_function
 from microc.quantization.decisions import names_of_readers
 from tests.quantization.networks import Net, classifier, images
 from tests.support.onnx_session import session
@@ -73,7 +73,7 @@ def answers(graph: microc.Graph, data: Array) -> Array:
 
 
 def meant(graph: microc.Graph, data: Array) -> Array:
-    apply = reference_apply(graph)
+    apply = reference_node_function(graph)
     return np.stack([interp.run(graph, {"x": row}, apply, {})[graph.outputs[0]] for row in data])
 
 

@@ -11,7 +11,7 @@ from microc import te
 from microc.schedule.schedule import Schedule, generalise_trace
 from microc.tir import ir
 from microc.tir.analysis.generalise import StructureMismatch, generalise, lower_with_hidden_sizes
-from microc.tir.analysis.size_forms import FittedExtent, Fitter, strided_rules, value_at
+from microc.tir.analysis.size_forms import FittedExtent, Fitter, evaluate_at_sizes, strided_rules
 from microc.tir.interp import execute
 from microc.tir.lower import lower
 from microc.tir.verify import verify
@@ -32,7 +32,9 @@ def test_rules_hold_elsewhere(rule: object) -> None:
     assert callable(rule)
     found = fitter().integer([rule(n, m) for n, m in POINTS])
     assert found is not None
-    assert all(value_at(found, {"size_n": n, "size_m": m}) == rule(n, m) for n, m in ((1, 1), (2, 9), (100, 3)))
+    assert all(
+        evaluate_at_sizes(found, {"size_n": n, "size_m": m}) == rule(n, m) for n, m in ((1, 1), (2, 9), (100, 3))
+    )
 
 
 def test_what_follows_no_rule() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from microc.graph.interp import run
 from microc.ops import registry
-from microc.ops.control import count_scanned
+from microc.ops.control import scanned_operand_count
 from microc.transform.loop_blocking import block_loops, scan_rows_in_place
 from tests.transform.test_blocked_turns import CONTEXT, DICE, recurrent
 
@@ -16,7 +16,7 @@ from tests.transform.test_blocked_turns import CONTEXT, DICE, recurrent
 def test_rows_of_all_sequences_lie_apart(batch: int, rows: int) -> None:
     graph = scan_rows_in_place(recurrent(5, batch=batch), CONTEXT)
     (loop,) = (node for node in graph.nodes if node.op == "loop")
-    assert count_scanned(loop) == rows
+    assert scanned_operand_count(loop) == rows
     assert sum(node.op == "gather" for node in loop.attr("body").nodes) == 1 - rows
 
 
@@ -24,7 +24,7 @@ def test_rows_of_all_sequences_lie_apart(batch: int, rows: int) -> None:
 def test_blocks_are_rows_where_they_are_whole(steps: int, rows: int) -> None:
     graph = scan_rows_in_place(block_loops(recurrent(steps), CONTEXT), CONTEXT)
     (loop,) = (node for node in graph.nodes if node.op == "loop")
-    assert count_scanned(loop) == rows
+    assert scanned_operand_count(loop) == rows
 
 
 def test_numbers_are_the_same() -> None:

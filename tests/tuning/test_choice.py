@@ -38,7 +38,7 @@ def report(records: Path | None, **options: Any) -> dict[str, Any]:
 def test_balanced_is_no_larger_and_speed_no_slower(records: Path) -> None:
     database, found = Database(records), {}
     for goal, flash in (("balanced", 0), ("speed", None)):
-        picked = choose_records(tasks(optimize=goal), database, flash=flash)
+        picked = choose_records(tasks(optimize=goal), database, flash_growth=flash)
         assert {chosen.task.op for chosen in picked} == {"conv2d+requantize_float", "dense+requantize_float"}
         taken = [(chosen.record or chosen.default, chosen.default) for chosen in picked]
         assert sum(r.ticks for r, _ in taken) <= sum(d.ticks for _, d in taken)
@@ -120,11 +120,11 @@ def test_code_that_kernels_share_counts_once() -> None:
     kernels, database = [kernel(key, "direct", "pairs") for key in keys], Database(None)
     database.add(measured(key, "direct", "plain", 100, 500) for key in keys)
     database.add(measured(key, "pairs", "paired", 60, 400) for key in keys)
-    assert all(chosen.record is None for chosen in choose_records(kernels, database, flash=0))
+    assert all(chosen.record is None for chosen in choose_records(kernels, database, flash_growth=0))
     database.add(measured(key, "direct", "tall", 80, 450) for key in keys)
-    tall = choose_records(kernels, database, flash=0)
+    tall = choose_records(kernels, database, flash_growth=0)
     assert [chosen.record and chosen.record.trace[0].primitive for chosen in tall] == 3 * ["tall"]
-    grown = choose_records(kernels, database, flash=350)
+    grown = choose_records(kernels, database, flash_growth=350)
     assert sorted(chosen.record.algorithm for chosen in grown if chosen.record) == ["direct", "direct", "pairs"]
 
 
@@ -133,8 +133,8 @@ def test_many_ways_of_kernels_that_share_code_are_not_all_compared() -> None:
     for key in "abc":
         database.add([measured(key, "direct", "plain", 100, 500)])
         database.add(measured(key, "direct", f"tile {n}", 99 - n, 500 + n) for n in range(1, 20))
-    assert all(chosen.record is None for chosen in choose_records(kernels, database, flash=0))
-    grown = choose_records(kernels, database, flash=7)
+    assert all(chosen.record is None for chosen in choose_records(kernels, database, flash_growth=0))
+    grown = choose_records(kernels, database, flash_growth=7)
     assert [chosen.record and chosen.record.trace[0].primitive for chosen in grown] == 3 * ["tile 7"]
 
 

@@ -95,7 +95,7 @@ def test_a_fault_costs_itself_alone(runner: Runner, task: Task) -> None:
 
 def test_a_search_writes_records_of_its_own(task: Task) -> None:
     database = Database()
-    runner = meter_for(load_board(BOARD), task.target, (), 1, load=True)
+    runner = meter_for(load_board(BOARD), task.target, (), 1, load_into_ram=True)
     Tuner([task], runner, database, model=ranking_model_by_name("analytic"), search="grid").run(SearchLimits(4))
     records = list(database)
     assert len(records) >= 4 and {(r.board, r.unit) for r in records} == {(BOARD + " (RAM)", "instructions")}
@@ -105,4 +105,4 @@ def test_what_takes_no_code_is_refused() -> None:
     with pytest.raises(UsageError, match="takes no code"):
         LoadRunner(load_board("arduino-uno"), "/dev/null")
     with pytest.raises(UsageError, match="--load requires a board"):
-        meter_for(None, target_for("host"), (), 1, load=True)
+        meter_for(None, target_for("host"), (), 1, load_into_ram=True)

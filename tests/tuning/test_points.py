@@ -14,7 +14,7 @@ from microc.compiler.lowering.kernel_selection import group_algorithms, select_g
 from microc.compiler.tuned.records import NAME, OK, DefaultSchedule, Task, extract_kernel_graph
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
-from microc.ops.attributes import defaults_of
+from microc.ops.attributes import default_attributes
 from microc.ops.convolution.geometry import DEFAULTS
 from microc.schedule.rules.rule import FAST_MATH
 from microc.target import SPEED, target_for
@@ -77,7 +77,7 @@ def test_points_of_winograd_are_exact(dtype: str) -> None:
 
 def test_points_of_the_sketch_are_exact() -> None:
     pool = registry.get("avg_pool2d")
-    attrs = {**defaults_of(pool.attrs), "kernel": (2, 3), "strides": (2, 2), "padding": (0, 1, 0, 1)}
+    attrs = {**default_attributes(pool.attrs), "kernel": (2, 3), "strides": (2, 2), "padding": (0, 1, 0, 1)}
     check(task_of("avg_pool2d", attrs, TensorType((1, 8, 8, 6), "float32"), {}), "sketch")
 
 
@@ -89,7 +89,7 @@ def check(task: Task, *rules: str) -> None:
 
 def test_layers_of_one_shape_have_one_key_whatever_numbers_they_compute_with() -> None:
     def key(**attrs: Any) -> str:
-        known = {**defaults_of(registry.get("sum_pool2d").attrs), "kernel": (2, 2), "strides": (2, 2), **attrs}
+        known = {**default_attributes(registry.get("sum_pool2d").attrs), "kernel": (2, 2), "strides": (2, 2), **attrs}
         return task_of("sum_pool2d", known, TensorType((1, 8, 8, 6), "int8"), {}).key
 
     assert key(pad_value=0, offset=3) == key(pad_value=-128, offset=-70000)
@@ -101,7 +101,7 @@ def test_wide_integers_between_layers_stay_in_their_dtype() -> None:
     32 bits would mean nothing, and every kernel would be called wrong."""
     matmul = registry.get("matmul")
     weight = np.random.default_rng(0).integers(-255, 256, (48, 12)).astype(np.int32)
-    attrs = {**defaults_of(matmul.attrs), "out_dtype": "int32"}
+    attrs = {**default_attributes(matmul.attrs), "out_dtype": "int32"}
     task = task_of("matmul", attrs, TensorType((1, 48), "int32"), {"w": weight})
     (given,), (wanted,) = sample_inputs_and_outputs(task)
     assert np.array_equal(wanted, given.astype(np.int64) @ weight)

@@ -27,8 +27,11 @@ CACHED_INDICES = 1 << 12
 
 
 @lru_cache(maxsize=CACHED_INDICES)
-def flat_index(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], largest: int) -> ir.Expr:
-    """Return the row-major index of an element; literals of several rows, up to ``largest``, are printed as products."""
+def flat_index(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], largest_literal: int) -> ir.Expr:
+    """Return the row-major index of an element.
+
+    Literals of several rows, up to ``largest_literal``, are printed as products of a number of rows and the row's
+    length."""
     strides = buffer.strides
     total: ir.Expr = ir.const(0, "int32")
     for index, stride in zip(indices, strides, strict=True):
@@ -38,7 +41,7 @@ def flat_index(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], largest: int) ->
         return number
     offsets = [(_literal_term(index), stride) for index, stride in zip(indices, strides, strict=True)]
     rows = [(count, stride) for count, stride in offsets if count]
-    return _split_by_rows(number, rows, {s for s in strides if s > 1}, largest)
+    return _split_by_rows(number, rows, {s for s in strides if s > 1}, largest_literal)
 
 
 def _literal_term(index: ir.Expr) -> int:
@@ -52,23 +55,27 @@ def _literal_term(index: ir.Expr) -> int:
             return 0
 
 
-def _split_by_rows(index: ir.Expr, rows: list[tuple[int, int]], strides: set[int], largest: int) -> ir.Expr:
+def _split_by_rows(index: ir.Expr, rows: list[tuple[int, int]], strides: set[int], largest_literal: int) -> ir.Expr:
     # A literal is split into rows only if the sum of the indices' own offsets accounts for all of it.
     """Return a flat index whose literals are products of a number of rows and the row's length.
 
-    ``rows``: the indices' own literals, as counts and strides; ``largest``: the largest literal that is split."""
+    ``rows``: the indices' own literals, as counts and strides; ``largest_literal``: the largest literal that is split."""
     match index:
-        case ir.Bin("add" | "sub" as op, a, ir.Const(int(value)) as offset) if abs(value) <= largest:
-            rest, sign = _split_by_rows(a, [], strides, largest), 1 if (op == "add") == (value > 0) else -1
+        case ir.Bin("add" | "sub" as op, a, ir.Const(int(value)) as offset) if abs(value) <= largest_literal:
+            rest, sign = _split_by_rows(a, [], strides, largest_literal), 1 if (op == "add") == (value > 0) else -1
             if sum(count * stride for count, stride in rows) != sign * abs(value):
                 return ir.Bin(op, rest, offset)
             return ir.Bin("add" if sign > 0 else "sub", rest, _sum_of_rows([(sign * n, s) for n, s in rows]))
         case ir.Bin("add" | "sub" as op, a, b):
-            return ir.Bin(op, _split_by_rows(a, [], strides, largest), _split_by_rows(b, [], strides, largest))
-        case ir.Bin("mul", a, ir.Const(int(value))) if value <= largest and value not in strides:
+            return ir.Bin(
+                op, _split_by_rows(a, [], strides, largest_literal), _split_by_rows(b, [], strides, largest_literal)
+            )
+        case ir.Bin("mul", a, ir.Const(int(value))) if value <= largest_literal and value not in strides:
             stride = max((s for s in strides if value % s == 0), default=0)
             return ir.Bin("mul", a, _sum_of_rows([(value // stride, stride)])) if stride else index
-        case ir.Const(int(value)) if 0 < value <= largest and sum(count * stride for count, stride in rows) == value:
+        case ir.Const(int(value)) if (
+            0 < value <= largest_literal and sum(count * stride for count, stride in rows) == value
+        ):
             return _sum_of_rows(rows)
         case _:
             return index
@@ -137,10 +144,10 @@ class ExprPrinter:
         self.helpers[name] = None
         return name
 
-    def _with_brackets(self, expr: ir.Expr, level: int) -> str:
-        """Print ``expr``, in brackets if it binds less tightly than ``level``."""
+    def _with_brackets(self, expr: ir.Expr, precedence: int) -> str:
+        """Print ``expr``, in brackets if it binds less tightly than ``precedence``."""
         text, binds = self._print(expr)
-        return text if binds >= level else f"({text})"
+        return text if binds >= precedence else f"({text})"
 
     def _print(self, expr: ir.Expr) -> tuple[str, int]:
         """Print an expression; return the text, and the precedence of its outermost operator."""
@@ -157,7 +164,7 @@ class ExprPrinter:
             case ir.AddressOf(buffer, indices):
                 return f"&{self.element(buffer, indices)}", _PREFIX
             case ir.Cast(dtype, a) if dtype in dtypes.HALF or a.dtype in dtypes.HALF:
-                return self._print_half_cast(dtype, a), _PRIMARY
+                return self._print_16_bit_float_cast(dtype, a), _PRIMARY
             case ir.Cast("float32", ir.Call("floor", (ir.Bin("div", a, b),))) if self.own and a.dtype == "float64":
                 self.needs_math = True  # a double of 32 bits would round the quotient up
                 pair = f"{self(ir.cast('float32', a))}, {self(ir.cast('float32', b))}"
@@ -182,8 +189,8 @@ class ExprPrinter:
             case _:
                 raise InternalError(f"cannot print {type(expr).__name__} as C")
 
-    def _print_half_cast(self, dtype: str, operand: ir.Expr) -> str:
-        """Print a conversion between float32 and a 16-bit float, which C has no type for."""
+    def _print_16_bit_float_cast(self, dtype: str, operand: ir.Expr) -> str:
+        """Print a conversion between float32 and float16 or bfloat16, which C has no types for, as a call of a helper."""
         if (dtype == "float32") == (operand.dtype == "float32"):
             raise InternalError(f"cast of {operand.dtype} to {dtype}: go through float32")
         name = f"{operand.dtype}_to_float" if dtype == "float32" else f"float_to_{dtype}"
@@ -284,11 +291,11 @@ class ExprPrinter:
             left = f"({dtypes.c_name(a.dtype)}){left}"  # a shift has the type of its left side, which may be an int of 16 bits
         return f"{left} {sign} {right}", level
 
-    def _print_operand(self, expr: ir.Expr, sign: str, level: int) -> str:
+    def _print_operand(self, expr: ir.Expr, sign: str, precedence: int) -> str:
         """Print an operand of the C operator ``sign``, in brackets if needed. Operators other than + - * are bracketed
         inside each other, as -Wparentheses asks for."""
         text, binds = self._print(expr)
-        no_brackets = binds >= _PREFIX or (binds >= level and sign in _MIXABLE and binds in (12, 13))
+        no_brackets = binds >= _PREFIX or (binds >= precedence and sign in _MIXABLE and binds in (12, 13))
         no_brackets = no_brackets or binds > _LOOSEST.get(sign, _PREFIX)
         return text if no_brackets else f"({text})"
 
@@ -299,7 +306,7 @@ def short_name(dtype: str) -> str:
     return f"{ {'int': 'i', 'uint': 'u', 'float': 'f', 'bool': 'b'}[kind] }{bits}"
 
 
-def register_name(buffer: ir.Buffer, numbers: list[int]) -> str:
+def register_name(buffer: ir.Buffer, element_indices: list[int]) -> str:
     """Return the name of the scalar that holds one element of a register tile: ``acc_0_1``; axes of extent 1 are left out."""
-    coordinates = [str(n) for n, extent in zip(numbers, buffer.shape, strict=True) if extent > 1]
+    coordinates = [str(n) for n, extent in zip(element_indices, buffer.shape, strict=True) if extent > 1]
     return "_".join([buffer.name, *coordinates])

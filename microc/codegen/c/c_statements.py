@@ -87,10 +87,10 @@ def _first_effect(stmt: ir.Stmt) -> ir.Stmt:
             return stmt
 
 
-def comment_lines(text: str, width: int) -> list[str]:
+def comment_lines(text: str, line_width: int) -> list[str]:
     """Return a comment as lines of C; comment marks in its text are broken up, and ``//`` is written as C's division."""
     text_in_comment = text.replace("//", "/").replace("*/", "* /").replace("/*", "/ *")
-    return textwrap.wrap(f"/* {text_in_comment} */", width, subsequent_indent=" *     ", break_on_hyphens=False)
+    return textwrap.wrap(f"/* {text_in_comment} */", line_width, subsequent_indent=" *     ", break_on_hyphens=False)
 
 
 # ---- Parallel loops for threads: an iteration becomes a function, and what it captures of the kernel a structure.
@@ -299,13 +299,13 @@ class StmtPrinter:
         signature = self._function_signature(func, head, {b.name for b in buffers_written(func.body)})
         return [signature, "{", *_indent([*unused, *lines]), "}"]
 
-    def _function_signature(self, func: ir.PrimFunc, head: str, written: set[str]) -> str:
-        """Print a function's signature behind ``head``. ``written``: names of the buffers that the function writes."""
+    def _function_signature(self, func: ir.PrimFunc, specifiers: str, written: set[str]) -> str:
+        """Print a function's signature behind ``specifiers``. ``written``: names of the buffers that the function writes."""
         scalars = (f"{dtypes.c_name(scalar.dtype)} {scalar.name}" for scalar in func.scalars)
         params = ", ".join(
             [*(_pointer_type(p, self.space, written=p.name in written) + p.name for p in func.params), *scalars]
         )
-        return f"{head} {func.name}({params or 'void'})"
+        return f"{specifiers} {func.name}({params or 'void'})"
 
 
 C_STMT_WIDTH = 118
@@ -324,10 +324,10 @@ def wrap_line(line: str) -> list[str]:
     return [*lines, line]
 
 
-def _break_position(line: str, first: int) -> int:
+def _break_position(line: str, min_position: int) -> int:
     """Return the position at which a line of code is broken: behind the last separator inside the fewest brackets.
 
-    ``first``: the position behind which it must be. 0 if there is none."""
+    ``min_position``: the position behind which it must be. 0 if there is none."""
     depth, fewest, position = 0, len(line), 0
     for match in _MARKS.finditer(line):
         mark, end = match[0], match.start() + len(match[0].rstrip())
@@ -335,16 +335,16 @@ def _break_position(line: str, first: int) -> int:
             break
         if mark in _BRACKETS:
             depth += _BRACKETS[mark]
-        elif depth <= fewest and first < end:
+        elif depth <= fewest and min_position < end:
             fewest, position = depth, end
     return position
 
 
-def _pointer_type(buffer: ir.Buffer, space: str, *, written: bool) -> str:
+def _pointer_type(buffer: ir.Buffer, address_space: str, *, written: bool) -> str:
     """Print the type of a parameter that points to a buffer, up to its name."""
     kind = dtypes.c_name(buffer.dtype)
     if buffer.scope == "const":  # flash never changes, so the compiler may keep its values
-        return f"const {space}{kind} *restrict "
+        return f"const {address_space}{kind} *restrict "
     return f"{'' if written else 'const '}{kind} *"
 
 
@@ -413,19 +413,19 @@ def helper_source(name: str, printer: ExprPrinter, cpu: str) -> list[str]:
         return _intrinsic_function(SCALAR[name], printer, cpu)
     match = re.fullmatch(r"([iuf]\d+)_of_([iuf]\d+)", name)
     if match is not None:
-        return _reinterpret_helper(name, _c_name(match[1]), _c_name(match[2]))
+        return _reinterpret_helper(name, _c_type_of_suffix(match[1]), _c_type_of_suffix(match[2]))
     op, _, short = name.rpartition("_")
     if op not in BINARY or not BINARY[op].body:
         raise InternalError(f"there is no helper {name!r}")
-    kind = _c_name(short)
+    kind = _c_type_of_suffix(short)
     head = f"static inline {kind} {name}({kind} a, {kind} b)"
     body = BINARY[op].body.replace("{type}", kind).splitlines()
     return [head, "{", *(f"    {line}" for line in body), "}"]
 
 
-def _c_name(short: str) -> str:
-    """Return ``int32_t`` for ``i32``."""
-    return dtypes.c_name(f"{_LONG[short[0]]}{short[1:]}")
+def _c_type_of_suffix(dtype_suffix: str) -> str:
+    """Return the C type of an integer dtype's suffix: ``int32_t`` for ``i32``."""
+    return dtypes.c_name(f"{_LONG[dtype_suffix[0]]}{dtype_suffix[1:]}")
 
 
 def _reinterpret_helper(name: str, result: str, source: str) -> list[str]:
@@ -475,21 +475,26 @@ def _intrinsic_function(intrin: Intrin, printer: ExprPrinter, cpu: str) -> list[
     return [*attribute, head, "{", *_guard_bodies(intrin.name, _portable_body(intrin, printer), cpu, own), "}"]
 
 
-def _guard_bodies(name: str, portable: list[str], cpu: str, own: Sequence[tuple[str, list[str]]] = ()) -> list[str]:
-    """Print the first body of each guard, then the ``own`` forms of the meaning with their guards, then the portable
-    lines."""
+def _guard_bodies(
+    name: str, portable_lines: list[str], cpu: str, own_bodies: Sequence[tuple[str, list[str]]] = ()
+) -> list[str]:
+    """Print the bodies of an intrinsic, each behind its guard, and the portable lines at the end.
+
+    The first body of each guard counts. ``own_bodies``: forms of the portable meaning that have guards of their own."""
     lines: list[str] = []
     bodies: dict[str, list[str]] = {}
-    for guard, text in (*((g, body.text.splitlines()) for g, body in bodies_of(name, cpu) if body.text), *own):
+    for guard, text in (*((g, body.text.splitlines()) for g, body in bodies_of(name, cpu) if body.text), *own_bodies):
         bodies.setdefault(guard, text)
     for guard, text in bodies.items():
         lines += [f"#{'elif' if lines else 'if'} {guard}", *(f"    {line}" for line in text)]
-    portable = [f"    {line}" for line in portable]
-    return [*lines, "#else", *portable, "#endif"] if lines else portable
+    portable_lines = [f"    {line}" for line in portable_lines]
+    return [*lines, "#else", *portable_lines, "#endif"] if lines else portable_lines
 
 
-def _portable_body(intrin: Intrin, printer: ExprPrinter, lane: str = ".lane") -> list[str]:
-    """Print an intrinsic's meaning as lines of C; for vectors as a loop over lanes, which the suffix ``lane`` accesses."""
+def _portable_body(intrin: Intrin, printer: ExprPrinter, lane_suffix: str = ".lane") -> list[str]:
+    """Print an intrinsic's meaning as lines of C.
+
+    For vectors it is a loop over lanes; ``lane_suffix`` accesses the lanes of a vector."""
     statements = StmtPrinter(printer)
     if not intrin.lanes:
         meaning = intrin.meaning
@@ -497,12 +502,12 @@ def _portable_body(intrin: Intrin, printer: ExprPrinter, lane: str = ".lane") ->
     vectors: dict[ir.Expr, ir.Expr] = {}
     for p in intrin.params:
         if isinstance(p, ir.Var) and dtypes.is_vector(p.dtype):
-            element = ir.Buffer(f"{p.name}{lane}", (intrin.lanes,), p.dtype.partition("x")[0])
+            element = ir.Buffer(f"{p.name}{lane_suffix}", (intrin.lanes,), p.dtype.partition("x")[0])
             vectors[ir.Var(p.name, element.dtype)] = element[LANE]
     body = intrin.meaning
     if isinstance(body, ir.Expr):
-        body = ir.Store(ir.Buffer(f"r{lane}", (intrin.lanes,), body.dtype), (LANE,), body)
+        body = ir.Store(ir.Buffer(f"r{lane_suffix}", (intrin.lanes,), body.dtype), (LANE,), body)
     body = map_stmt(body, lambda s: s, lambda e: map_expr(e, lambda x: vectors.get(x, x)))
     lines = statements.lines(ir.For(LANE, intrin.turns, body))
-    initializer = "" if lane else " = {0}"  # compilers do not see that subscripts set all of a vector
+    initializer = "" if lane_suffix else " = {0}"  # compilers do not see that subscripts set all of a vector
     return [f"{intrin.result} r{initializer};", *lines, "return r;"] if intrin.result else lines

@@ -29,14 +29,14 @@ _MARGIN = 3
 """Columns before the first number, less the blank in front of it."""
 
 
-def declaration(value: Value, space: str = "") -> str:
+def constant_declaration(value: Value, address_space: str = "") -> str:
     """Return a constant's declaration in C, such as ``const int8_t name[24]``, without storage class or initialiser.
 
-    ``space``: the address space of constants, empty if there is only one."""
-    return f"const {space}{dtypes.c_name(value.dtype)} {value.name}[{max(1, np.prod(value.shape, dtype=int))}]"
+    ``address_space``: the address space of constants, empty if there is only one."""
+    return f"const {address_space}{dtypes.c_name(value.dtype)} {value.name}[{max(1, np.prod(value.shape, dtype=int))}]"
 
 
-def aligned_declaration(value: Value, attribute: str, space: str = "") -> str:
+def aligned_declaration(value: Value, attribute: str, address_space: str = "") -> str:
     """Return a constant's declaration with the attribute that aligns it.
 
     Kernels load small elements as words; external code may require more, which is the attribute's argument. Declaration and
@@ -45,14 +45,18 @@ def aligned_declaration(value: Value, attribute: str, space: str = "") -> str:
     suffix = f" {attribute}" if dtypes.nbytes(value.dtype) < 4 else ""
     if value.align > DEFAULT_ALIGNMENT:
         suffix = f" {attribute}_TO({value.align})"
-    return declaration(value, space) + suffix
+    return constant_declaration(value, address_space) + suffix
 
 
-def constant_definition(value: Value, attribute: str = "", space: str = "") -> list[str]:
+def constant_definition(value: Value, attribute: str = "", address_space: str = "") -> list[str]:
     """Print a constant's definition, wrapped into lines; with ``attribute``, aligned as by :func:`aligned_declaration`."""
     assert value.data is not None
     lines = _wrap_words(*_distinct_literals(np.ascontiguousarray(value.data).reshape(-1), value.dtype))
-    declaration_text = aligned_declaration(value, attribute, space) if attribute else declaration(value, space)
+    declaration_text = (
+        aligned_declaration(value, attribute, address_space)
+        if attribute
+        else constant_declaration(value, address_space)
+    )
     return [f"{declaration_text} = {{", *lines, "};"]
 
 
@@ -162,13 +166,17 @@ def separate_arenas(plan: Plan) -> tuple[Arena, ...]:
 
 
 def pointer_inside_run(module: Module, offset: int) -> tuple[str, int]:
-    """Return pointer and offset of a byte of the plan, as seen inside of the network's functions."""
+    """Return the C name of the pointer to the arena of a byte of the plan, and the byte's offset from that pointer.
+
+    The name is that inside of the network's functions. ``offset``: of the byte in the memory plan."""
     arena = _arena_of(_memory_plan(module), offset)
     return (f"arena_{arena.memory}", offset - arena.start) if arena else ("arena", offset)
 
 
 def pointer_from_caller(module: Module, offset: int) -> tuple[str, int]:
-    """Return pointer and offset of a byte of the plan, as seen by callers of the network's functions."""
+    """Return the C expression of the pointer to the arena of a byte of the plan, and the byte's offset from that pointer.
+
+    The expression is that in callers of the network's functions. ``offset``: of the byte in the memory plan."""
     arena = _arena_of(_memory_plan(module), offset)
     return (f"arenas->{arena.memory}", offset - arena.start) if arena else ("arena", offset)
 
@@ -278,8 +286,8 @@ class Classes:
     names: tuple[Quoted, ...]
 
 
-def tensor_of(module: Module, name: str) -> InterfaceTensor:
-    """Return the header's variables of an input or output."""
+def interface_tensor_of(module: Module, name: str) -> InterfaceTensor:
+    """Return the variables of an input or output for the template of the header."""
     value = module.values[name]
     shape = "x".join(map(str, value.shape)) or "scalar"
     meaning = shape
@@ -303,7 +311,7 @@ def tensor_of(module: Module, name: str) -> InterfaceTensor:
         arena=Code(arena),
         offset=offset,
         count=count,
-        conversion=_quantisation_constants(value, even=module.ties == "even"),
+        conversion=_quantisation_constants(value, ties_to_even=module.ties == "even"),
     )
 
 
@@ -328,7 +336,7 @@ def extent_text(module: Module, extent: ir.Expr) -> str:
     return text if isinstance(extent, (ir.Const, ir.Var)) else f"({text})"
 
 
-def _quantisation_constants(value: Value, *, even: bool) -> Conversion | None:
+def _quantisation_constants(value: Value, *, ties_to_even: bool) -> Conversion | None:
     """Return the constants by which the header's functions repeat the operator ``quantize`` bit for bit
     (:mod:`microc.ops.quantised.quantization`).
 
@@ -349,12 +357,12 @@ def _quantisation_constants(value: Value, *, even: bool) -> Conversion | None:
         most=Code(literal(float(end), "float32")),
         low=Code(literal(max(low, int(first) + zero), "int32")),
         high=Code(literal(min(high, int(end) + zero), "int32")),
-        even=even,
+        even=ties_to_even,
     )
 
 
-def classes_of(module: Module) -> Classes | None:
-    """Return the classes of an output, if the module has names for them."""
+def output_classes_of(module: Module) -> Classes | None:
+    """Return the enumerators and names of an output's classes for the template of the header; None without class names."""
     if not module.classes:
         return None
     used_names = set(_header_macros(module))

@@ -159,9 +159,9 @@ ANALYSERS: tuple[tuple[str, str], ...] = (
 """Checks of clang-tidy's ``bugprone-*`` and ``cert-*`` that are disabled, and why."""
 
 
-def find_deviation(rule: str, part: str) -> Deviation | None:
-    """Return the deviation that permits breaking ``rule`` in ``part``."""
-    return next((d for d in REQUIRED_DEVIATIONS + ADVISORY_DEVIATIONS if d.rule == rule and part in d.parts), None)
+def find_deviation(rule: str, code_part: str) -> Deviation | None:
+    """Return the deviation that permits breaking ``rule`` in ``code_part``."""
+    return next((d for d in REQUIRED_DEVIATIONS + ADVISORY_DEVIATIONS if d.rule == rule and code_part in d.parts), None)
 
 
 def misra_page() -> str:

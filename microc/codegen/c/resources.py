@@ -292,17 +292,23 @@ def _frame_weights_key(core: Core) -> str:
     return core.family if core.family in GCC else "32"
 
 
-def _optimised_frame(frame: FrameWeights, facts: _FrameFacts, arguments: int) -> float:
-    """Estimate the bytes of a kernel's stack frame if the compiler optimises it."""
-    nbytes = frame.kernel + frame.argument * arguments + frame.scalar * facts.deepest + frame.loop * facts.loops
-    return nbytes + frame.node * min(facts.nodes, FULL_NODES)
+def _optimised_frame(weights: FrameWeights, facts: _FrameFacts, argument_count: int) -> float:
+    """Estimate the bytes of a kernel's stack frame if the compiler optimises it; ``weights``: bytes per counted fact."""
+    nbytes = (
+        weights.kernel + weights.argument * argument_count + weights.scalar * facts.deepest + weights.loop * facts.loops
+    )
+    return nbytes + weights.node * min(facts.nodes, FULL_NODES)
 
 
-def _unoptimised_frame(frame: FrameWeights, facts: _FrameFacts, arguments: int) -> float:
-    """Estimate the bytes of a kernel's stack frame if the compiler does not optimise it."""
-    nbytes = frame.kernel + frame.argument * arguments + frame.scalar * facts.scalars + frame.node * facts.nodes
-    nbytes += frame.wide * facts.wide + frame.conditional * facts.conditionals + frame.call * facts.calls
-    return nbytes + frame.vector * facts.vectors
+def _unoptimised_frame(weights: FrameWeights, facts: _FrameFacts, argument_count: int) -> float:
+    """Estimate the bytes of a kernel's stack frame if the compiler does not optimise it.
+
+    ``weights``: bytes per counted fact."""
+    nbytes = (
+        weights.kernel + weights.argument * argument_count + weights.scalar * facts.scalars + weights.node * facts.nodes
+    )
+    nbytes += weights.wide * facts.wide + weights.conditional * facts.conditionals + weights.call * facts.calls
+    return nbytes + weights.vector * facts.vectors
 
 
 class _FrameFacts:

@@ -21,15 +21,15 @@ from microc.codegen.c.interface import (
     InterfaceTensor,
     aligned_declaration,
     arena_context,
-    classes_of,
     constant_definition,
+    interface_tensor_of,
+    output_classes_of,
     pointer_from_caller,
     pointer_inside_run,
-    tensor_of,
     weight_copy_calls,
 )
 from microc.codegen.c.resources import StackBounds, stack_bounds
-from microc.codegen.project.accelerators import UNIT_NAMES, UnitContext, external_files, unit_context
+from microc.codegen.project.accelerators import UNIT_NAMES, UnitContext, external_files, tensor_unit_context
 from microc.codegen.project.manifest import manifest, to_json
 from microc.codegen.project.project_samples import SelfTestContext, self_test_context
 from microc.codegen.render import Code, Name, Note, Text, Word, render
@@ -57,7 +57,7 @@ def printer_of(module: Module) -> StmtPrinter:
     space = f"{module.name.upper()}_FLASH " if family.flash_space else ""
     expr = ExprPrinter(MAX_INT16 if int_bits(module) == 16 else MAX_INT32, family.own_math)
     sizes = {size.scalar: (size.minimum, size.maximum) for size in module.sizes}
-    return StmtPrinter(expr, space, sizes, threads=threads_of(module) > 1)
+    return StmtPrinter(expr, space, sizes, threads=thread_count_of(module) > 1)
 
 
 def int_bits(module: Module) -> int:
@@ -70,7 +70,7 @@ def int_bits(module: Module) -> int:
     return 16 if cpu == "host" or FAMILIES[CORES[cpu].family].flash_space else 32
 
 
-def threads_of(module: Module) -> int:
+def thread_count_of(module: Module) -> int:
     """Return the number of threads for a network's parallel loops; 1 if it has none."""
     parallel = any(
         isinstance(s, ir.For) and s.kind == "parallel" for k in module.kernels for s in walk_stmt(k.func.body)
@@ -160,7 +160,7 @@ def call_text(module: Module, call: Call) -> Code:
     if kernel.external is not None and kernel.external.fails:
         lines = (
             *wrap_line(f"{indent}if ({call_expression} != 0) {{"),
-            f"{indent}{INDENT}return {error_of(module)};",
+            f"{indent}{INDENT}return {external_error_name(module)};",
             f"{indent}}}",
         )
     else:
@@ -168,8 +168,8 @@ def call_text(module: Module, call: Call) -> Code:
     return Code("\n".join(lines).removeprefix(indent))
 
 
-def error_of(module: Module) -> Name:
-    """Return the name of the error code of a run in which external code failed."""
+def external_error_name(module: Module) -> Name:
+    """Return the enumerator of the error that a run returns if external code failed."""
     return Name(f"{module.name.upper()}_ERROR_EXTERNAL")
 
 
@@ -272,9 +272,10 @@ class StepContext:
     layer: Text
 
 
-def model_context(module: Module, version: str, stem: str = "model") -> ModelContext:
-    """Print every part of a module once, as variables of the templates of its C files. ``stem``: the common beginning of
-    file names."""
+def model_context(module: Module, version: str, file_stem: str = "model") -> ModelContext:
+    """Print every part of a module once, as variables of the templates of its C files.
+
+    ``file_stem``: the common beginning of file names."""
     plan = module.plan
     if plan is None:
         raise InternalError("the module has no memory plan")
@@ -316,9 +317,9 @@ def model_context(module: Module, version: str, stem: str = "model") -> ModelCon
             SizeMember(Name(s.name), Name(s.name.upper()), s.minimum, s.maximum, s.step, Text(s.label))
             for s in module.sizes
         ),
-        inputs=tuple(tensor_of(module, n) for n in module.inputs),
-        outputs=tuple(tensor_of(module, n) for n in module.outputs),
-        classes=classes_of(module),
+        inputs=tuple(interface_tensor_of(module, n) for n in module.inputs),
+        outputs=tuple(interface_tensor_of(module, n) for n in module.outputs),
+        classes=output_classes_of(module),
         self_test=self_test_context(module),
         helpers=helpers,
         kernels=kernels,
@@ -334,9 +335,9 @@ def model_context(module: Module, version: str, stem: str = "model") -> ModelCon
         data_needs_math=not all(np.isfinite(v.data).all() for v in constants if v.data is not None),
         arena_end=max((offset + module.values[name].nbytes for name, offset in plan.offsets.items()), default=0),
         int_bits=int_bits(module),
-        stem=Name(stem),
-        threads=threads_of(module),
-        unit=unit_context(module, printer.expr.helpers),
+        stem=Name(file_stem),
+        threads=thread_count_of(module),
+        unit=tensor_unit_context(module, printer.expr.helpers),
         includes=tuple(Word(name) for name in dict.fromkeys(_external_headers(module))),
         fails=any(kernel.external is not None and kernel.external.fails for kernel in module.kernels),
         aligned=any(value.align > DEFAULT_ALIGNMENT for value in stored),
@@ -474,17 +475,17 @@ def desktop_files(module: Module, version: str) -> dict[str, str]:
     return {**network_files(module, version), "manifest.json": to_json(manifest(module, version))}
 
 
-def shared_source(data: Mapping[str, Any], level: int = 0, model: str = "") -> str:
-    """Render ``shared.c``: a manifest's network as a desktop library.
+def shared_source(network_manifest: Mapping[str, Any], level_index: int = 0, model: str = "") -> str:
+    """Render ``shared.c``, the entry points of a network as a desktop library; ``network_manifest``: the network's.
 
-    ``level`` distinguishes networks of one library, each for another core; all of them then have the name ``model``.
-    """
-    end, core = entry_suffix(level), CORES.get(data["options"]["cpu"])
+    ``level_index`` distinguishes networks of one library, each for another core; all of them then have the name
+    ``model``."""
+    end, core = entry_suffix(level_index), CORES.get(network_manifest["options"]["cpu"])
     probe = core.probe if core else None
     probe_parts = (probe.guard, probe.text, probe.header, probe.attribute) if probe else ("", "", "", "")
-    sizes = tuple(Name(size["name"]) for size in data.get("sizes", ()))
+    sizes = tuple(Name(size["name"]) for size in network_manifest.get("sizes", ()))
     sizes_arg = ", const int32_t *sizes" if sizes else ""
-    several = [arena for arena in data.get("arenas", ()) if arena["size"]]
+    several = [arena for arena in network_manifest.get("arenas", ()) if arena["size"]]
     prototypes = (
         f"extern const int8_t microc_manifest{end}[];",
         f"int microc_runs_here{end}(void);",
@@ -494,17 +495,17 @@ def shared_source(data: Mapping[str, Any], level: int = 0, model: str = "") -> s
         f"    const size_t *output_steps, size_t count{sizes_arg});",
         f"void microc_reset{end}(void *arena);",
     )
-    renamed_manifest = {**data, "model": model or data["model"]}
+    renamed_manifest = {**network_manifest, "model": model or network_manifest["model"]}
     manifest_lines = constant_definition(
         _text_value(f"microc_manifest{end}", json.dumps(renamed_manifest, ensure_ascii=True))
     )
     context = SharedContext(
-        name=Name(data["model"]),
-        upper=Name(data["model"].upper()),
+        name=Name(network_manifest["model"]),
+        upper=Name(network_manifest["model"].upper()),
         prototypes=tuple(map(Code, prototypes)),
         manifest_lines=tuple(map(Code, manifest_lines)),
-        inputs=tuple(map(Name, data["inputs"])),
-        outputs=tuple(map(Name, data["outputs"])),
+        inputs=tuple(map(Name, network_manifest["inputs"])),
+        outputs=tuple(map(Name, network_manifest["outputs"])),
         sizes=sizes,
         arenas=tuple(ArenaStart(Name(a["memory"]), a["start"]) for a in several) if len(several) > 1 else (),
         end=Code(end),
@@ -513,9 +514,9 @@ def shared_source(data: Mapping[str, Any], level: int = 0, model: str = "") -> s
     return render("project/shared.c.j2", context)
 
 
-def entry_suffix(level: int) -> str:
-    """Return the suffix of the entry points of a desktop library's network ``level``; empty for the first."""
-    return f"_{level}" if level else ""
+def entry_suffix(level_index: int) -> str:
+    """Return the suffix of the entry points of a desktop library's network ``level_index``; empty for the first."""
+    return f"_{level_index}" if level_index else ""
 
 
 def _text_value(name: str, text: str) -> Value:

@@ -143,13 +143,13 @@ class UnitContext:
     macs: int
 
 
-def unit_context(module: Module, helpers: Collection[str]) -> UnitContext | None:
+def tensor_unit_context(module: Module, helpers: Collection[str]) -> UnitContext | None:
     """Return the tensor unit of the module's core if kernels call its functions (``helpers``), else None."""
     if not UNIT_NAMES & set(helpers):
         return None
     unit = CORES[module.options["cpu"]].tensor_unit
     if unit is None:
-        raise InternalError(f"kernels call a tensor unit, which {module.options['cpu']} has not")
+        raise InternalError(f"kernels call a tensor unit, but the core {module.options['cpu']} has none")
     return UnitContext(
         Word(unit.name),
         unit.rows,

@@ -62,14 +62,17 @@ class BoardContext:
     npu_constants: Word
 
 
-def board_header(board: Board, *, takes: str = "", self_test: bool = False, hot_code: str = "") -> str:
+def board_header(board: Board, *, loaded_code: str = "", self_test: bool = False, hot_code_region: str = "") -> str:
     """Return ``microc_board.h``, which the build includes before every other file."""
-    return render("board/microc_board.h.j2", board_context(board, takes=takes, self_test=self_test, hot_code=hot_code))
+    return render(
+        "board/microc_board.h.j2",
+        board_context(board, loaded_code=loaded_code, self_test=self_test, hot_code_region=hot_code_region),
+    )
 
 
-def linker_script(board: Board, *, takes: str = "", hot_code: str = "") -> str:
+def linker_script(board: Board, *, loaded_code: str = "", hot_code_region: str = "") -> str:
     """Return ``linker.ld`` of a board with a flash and a RAM region."""
-    return render("board/linker.ld.j2", board_context(board, takes=takes, hot_code=hot_code))
+    return render("board/linker.ld.j2", board_context(board, loaded_code=loaded_code, hot_code_region=hot_code_region))
 
 
 def abi_checksum(board: Board) -> int:
@@ -77,13 +80,18 @@ def abi_checksum(board: Board) -> int:
     return zlib.crc32(" ".join(board.raw["build"]["c_flags"]).encode())
 
 
-def board_context(board: Board, *, takes: str = "", self_test: bool = False, hot_code: str = "") -> BoardContext:
+def board_context(
+    board: Board, *, loaded_code: str = "", self_test: bool = False, hot_code_region: str = ""
+) -> BoardContext:
     """Return a board's variables for the templates of its header and its linker script.
 
-    ``takes``: ``kernels`` or ``networks`` if code is loaded over the serial line; ``hot_code``: the region that kernels
-    run from, if any."""
+    ``loaded_code``: ``kernels`` or ``networks`` if code is loaded over the serial line, else empty; ``self_test``:
+    networks check themselves at boot; ``hot_code_region``: the memory region that kernels run from, empty if there is
+    none."""
     raw = board.raw
-    slots: Mapping[str, int] = {k: v for k, v in raw.get("slots", {}).items() if takes == NETWORKS and k != "sources"}
+    slots: Mapping[str, int] = {
+        k: v for k, v in raw.get("slots", {}).items() if loaded_code == NETWORKS and k != "sources"
+    }
     npu = {key: int(value) for key, value in raw.get("npu", {}).items() if not isinstance(value, str)}
     flash: Mapping[str, int] = next((m for m in raw["memory"] if m["kind"] == "flash"), {})
     return BoardContext(
@@ -104,10 +112,10 @@ def board_context(board: Board, *, takes: str = "", self_test: bool = False, hot
             RegionContext(Name(r.name), Name(r.kind), r.origin, _bytes_before_slots(slots.get("base", 0), r))
             for r in board.regions
         ),
-        takes=Word(takes),
+        takes=Word(loaded_code),
         self_test=self_test,
         read_at=flash.get("data_origin"),
-        hot_code=Word(hot_code),
+        hot_code=Word(hot_code_region),
         hot_section=Word(HOT_SECTIONS[raw.get("framework", {}).get("name", "")]),
         npu_constants=Word(board.npu_constants),
     )
@@ -236,14 +244,15 @@ def tasks_json(networks: Sequence[Name], is_host: bool) -> str:
     return to_json({"version": "2.0.0", "tasks": task_list, "inputs": [_SAMPLE]})
 
 
-def _command_task(command: str, after: str, *words: str, label: str = "") -> dict[str, Any]:
-    """Return an editor's task that runs a microc command on the project after the task ``after``. ``words``: further
-    arguments of the command."""
+def _command_task(command: str, preceding_task: str, *words: str, label: str = "") -> dict[str, Any]:
+    """Return an editor's task that runs a microc command on the project after ``preceding_task``.
+
+    ``command_arguments``: further arguments of the command."""
     return {
         "label": command + label,
         "type": "process",
         "command": "microc",
         "args": [command, ".", *words],
-        "dependsOn": after,
+        "dependsOn": preceding_task,
         "problemMatcher": [_PROBLEMS],
     }

@@ -25,8 +25,8 @@ from microc.codegen.project.protocols import (
     POSITION_INDEPENDENT,
     benchmark_main,
     buffer_size_macros,
-    entry_files,
     is_relocatable,
+    relocatable_entry_files,
     rpc_context,
 )
 from microc.codegen.project.sbom import with_sbom
@@ -161,7 +161,7 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
     for network, module in zip(networks, modules, strict=True):
         network_files = render_network(network.model)
         if loadable:
-            network_files |= entry_files(modules)
+            network_files |= relocatable_entry_files(modules)
         else:
             network_files["rpc_model.c"] = render("project/rpc_model.c.j2", rpc_context(module, several))
         if several:
@@ -184,10 +184,10 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
     )
     takes = CODE_BY_PROTOCOL.get(protocol, "")
     hot = next((module.plan.code.memory for module in modules if module.plan and module.plan.code), "")
-    header = board_header(board, takes=takes, self_test=context.self_test, hot_code=hot)
+    header = board_header(board, loaded_code=takes, self_test=context.self_test, hot_code_region=hot)
     files["board/microc_board.h"] = header + buffer_size_macros(board)
     if context.has_linker_script:
-        files["board/linker.ld"] = linker_script(board, takes=takes, hot_code=hot)
+        files["board/linker.ld"] = linker_script(board, loaded_code=takes, hot_code_region=hot)
     runtime = file_access.runtime_c_folder()
     for name in (*RUNTIME_HEADERS, *runtime_sources(board, protocol), *_port_headers(runtime)):
         files[f"runtime/{name}"] = (runtime / name).read_bytes()

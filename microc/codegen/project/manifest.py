@@ -304,9 +304,9 @@ class MemoryMap:
         """Return the steps of ``uses`` (writes or reads, by base) that access a value's memory under any name."""
         return [step for step, other in uses[self._spans[name][0]] if self._overlaps(name, other)]
 
-    def _overlaps(self, one: str, other: str) -> bool:
+    def _overlaps(self, first_name: str, second_name: str) -> bool:
         """Test whether two names share memory, at least in part."""
-        (a, start, stop), (b, begin, end) = self._spans[one], self._spans[other]
+        (a, start, stop), (b, begin, end) = self._spans[first_name], self._spans[second_name]
         return a == b and start < end and begin < stop
 
 

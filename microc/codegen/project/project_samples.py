@@ -60,13 +60,16 @@ def _sample_array(value: Value, input_index: int, frame_index: int) -> Array:
     return steps.astype(dtypes.to_numpy(value.dtype)).reshape(value.shape)
 
 
-def sample_definitions(module: Module, frames: Sequence[Frame], space: str) -> tuple[Code, ...]:
+def sample_definitions(module: Module, frames: Sequence[Frame], address_space: str) -> tuple[Code, ...]:
     """Return the definitions of C arrays with the sample: one array for every input, with its frames one after the other.
 
-    ``space`` as in :func:`constant_definition`."""
+    ``address_space`` as in :func:`constant_definition`."""
     arrays = (np.stack(parts) for parts in zip(*frames, strict=True))
     return tuple(
-        Code("static " + "\n".join(constant_definition(_as_constant(f"{name}_values", array), space=space)))
+        Code(
+            "static "
+            + "\n".join(constant_definition(_as_constant(f"{name}_values", array), address_space=address_space))
+        )
         for name, array in zip(module.inputs, arrays, strict=bool(frames[0]))
     )
 
@@ -77,14 +80,14 @@ def _as_constant(name: str, array: Array) -> Value:
     return Value(name, bits.shape, str(bits.dtype), "const", bits)
 
 
-def sample_byte_literals(frames: Sequence[Frame], width: int = 24) -> tuple[tuple[tuple[Code, ...], ...], ...]:
-    """Return the sample as Python literals of bytes, by frame and input: several lines, each of at most ``width`` bytes."""
-    return tuple(tuple(_byte_literal_lines(array.tobytes(), width) for array in frame) for frame in frames)
+def sample_byte_literals(frames: Sequence[Frame], bytes_per_line: int = 24) -> tuple[tuple[tuple[Code, ...], ...], ...]:
+    """Return the sample as Python literals of bytes, by frame and input, in lines of at most ``bytes_per_line`` bytes."""
+    return tuple(tuple(_byte_literal_lines(array.tobytes(), bytes_per_line) for array in frame) for frame in frames)
 
 
-def _byte_literal_lines(data: bytes, width: int) -> tuple[Code, ...]:
-    """Print bytes as Python literals, one a line, each of at most ``width`` bytes."""
-    rows = (data[k : k + width] for k in range(0, len(data), width))
+def _byte_literal_lines(data: bytes, bytes_per_line: int) -> tuple[Code, ...]:
+    """Print bytes as Python literals, one a line, each of at most ``bytes_per_line`` bytes."""
+    rows = (data[k : k + bytes_per_line] for k in range(0, len(data), bytes_per_line))
     return tuple(Code('b"' + "".join(f"\\x{byte:02x}" for byte in row) + '"') for row in rows)
 
 

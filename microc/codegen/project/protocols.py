@@ -63,10 +63,10 @@ class RpcContext:
     """Addresses of inputs and outputs that are not in the arena."""
 
 
-def rpc_context(module: Module, several: bool) -> RpcContext:
+def rpc_context(module: Module, is_one_of_several: bool) -> RpcContext:
     """Return the variables of the network's RPC descriptor, with its tensors in the manifest's order.
 
-    ``several``: the project has several networks; one without state then shares its arena with others."""
+    ``is_one_of_several``: the project has several networks; one without state then shares its arena with others."""
     assert module.plan is not None
     caller_owned = [n for n in (*module.inputs, *module.outputs) if n not in module.plan.offsets]
     buffers = tuple(
@@ -82,7 +82,7 @@ def rpc_context(module: Module, several: bool) -> RpcContext:
         fingerprint=tuple(Code(f"0x{module.fingerprint[k : k + 2]}") for k in range(0, 32, 2)),
         has_reset=bool(module.state) or any(step < 0 for step in module.plan.copies.values()),
         sizes=tuple(size.maximum for size in module.sizes),
-        shares_arena=several and not module.state,
+        shares_arena=is_one_of_several and not module.state,
         arenas=arena_context(module),
         self_test=module.self_test is not None,
         self_test_places=()
@@ -213,11 +213,12 @@ class ImageContext:
     start: Code
 
 
-def image_files(module: Module, version: str, constants: Mapping[str, int], start: int) -> dict[str, str]:
-    """Return the C files and linker script of a planned module that is linked at ``start``.
+def image_files(
+    module: Module, version: str, constant_addresses: Mapping[str, int], start_address: int
+) -> dict[str, str]:
+    """Return the C files and linker script of a planned module that is linked at ``start_address``.
 
-    ``constants`` maps names to addresses.
-    """
+    ``constant_addresses``: the address of each constant by name."""
     values = {n: replace(v, data=None) if v.storage == "const" else v for n, v in module.values.items()}
     files = network_files(replace(module, values=values), version)  # constants without data are defined elsewhere
     context = ImageContext(
@@ -225,8 +226,10 @@ def image_files(module: Module, version: str, constants: Mapping[str, int], star
         upper=Name(module.name.upper()),
         inputs=tuple(map(Name, module.inputs)),
         outputs=tuple(map(Name, module.outputs)),
-        constants=tuple((Name(f"{module.name}_{name}"), Code(f"{at:#x}")) for name, at in sorted(constants.items())),
-        start=Code(f"{start:#x}"),
+        constants=tuple(
+            (Name(f"{module.name}_{name}"), Code(f"{at:#x}")) for name, at in sorted(constant_addresses.items())
+        ),
+        start=Code(f"{start_address:#x}"),
     )
     files_around = {name: render(f"loading/{name}.j2", context) for name in ("load.c", LOADING_SCRIPT)}
     return {name: text for name, text in files.items() if name != "model_data.c"} | files_around
@@ -260,7 +263,7 @@ def is_relocatable(options: Mapping[str, str]) -> bool:
     return options.get("relocatable") == str(True)
 
 
-def entry_files(modules: Sequence[Module]) -> dict[str, str]:
+def relocatable_entry_files(modules: Sequence[Module]) -> dict[str, str]:
     """Return the files that make a project's network a relocatable program; UsageError for several networks."""
     if len(modules) > 1:
         raise UsageError(

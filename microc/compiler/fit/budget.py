@@ -29,7 +29,7 @@ from microc.schedule.rules.rule import FAST_MATH, HALF_FLOATS, HALF_MATH, HALF_W
 from microc.target import SIZE, SPEED, Board, CodeMemory, Goal, Memory, Target
 from microc.transform.attention import block_attention, find_attention
 from microc.transform.quantised.qdq import has_integer_form
-from microc.transform.quantised.weight_types import count_half_weights, find_overflowing_weights
+from microc.transform.quantised.weight_types import count_16_bit_weights, find_overflowing_weights
 
 # ---- Hints for a network that does not fit: quantise it, choose a larger board, raise the budget.
 
@@ -38,37 +38,45 @@ MARGIN = 2
 SHOWN = 3  # boards that a hint names
 
 
-def fit_hint(source: str, flash: int, ram: int, board: str = "", *, floats: bool = False, caller: bool = False) -> str:
+def fit_hint(
+    source: str,
+    needed_flash: int,
+    needed_ram: int,
+    board: str = "",
+    *,
+    computes_in_floats: bool = False,
+    io_in_arena: bool = False,
+) -> str:
     """Return a hint for a network that does not fit, the most promising measure first.
 
-    ``flash``, ``ram``: bytes needed at least, 0 if there is enough. ``source``: the model as commands take it.
-    ``board``: the board that is too small, empty if a budget is. ``floats``: the network computes in floats, four bytes
-    a number; ``caller``: inputs and outputs are in the arena and could move to the caller's buffers.
-    """
+    ``needed_flash``, ``needed_ram``: bytes needed at least, 0 if there is enough. ``source``: the model as commands
+    take it. ``board``: the board that is too small, empty if a budget is. ``computes_in_floats``: the network computes
+    in floats, four bytes a number; ``io_in_arena``: inputs and outputs are in the arena and could move to the caller's
+    buffers."""
     measures = []
-    if floats:
+    if computes_in_floats:
         target = f" --board {board}" if board else ""
         output = shlex.quote(str(Path(source).with_suffix(".mcg")))
         measures.append(
             f"make it one of integers (microc quantize {shlex.quote(source)} --data SAMPLES{target} -o {output})"
         )
     if board:
-        names = [name for _, name in zip(range(SHOWN), larger_boards(flash, ram, board), strict=False)]
+        names = [name for _, name in zip(range(SHOWN), larger_boards(needed_flash, needed_ram, board), strict=False)]
         measures.append(f"choose a larger board (--board {', '.join(names)})" if names else "choose a smaller network")
     else:
         measures.append("raise the budget, or leave it out to see what is needed")
-    if caller:
+    if io_in_arena:
         measures.append("keep inputs and outputs elsewhere (--io caller)")
     return "; ".join(measures)
 
 
-def larger_boards(flash: int, ram: int, small: str = "") -> Iterator[str]:
-    """Yield the names of boards that have this memory (bytes) and a margin. ``small``: the board that is too small.
+def larger_boards(flash: int, ram: int, too_small: str = "") -> Iterator[str]:
+    """Yield the names of boards that have this memory (bytes) and a margin; ``too_small``: the board that is not enough.
 
     Boards of its family come first (Arduino's core, PlatformIO's platform), then boards that one of its build systems
     knows, then emulated ones; within each, the smallest first."""
     known = list_boards()
-    small_board = load_board(small) if small in known else None
+    small_board = load_board(too_small) if too_small in known else None
     families, systems = (
         (_board_families(small_board), set(small_board.ids)) if small_board else (set[str](), set[str]())
     )
@@ -147,7 +155,7 @@ def summarise_arithmetic(graph: Graph, weight_dtype: str = "") -> Arithmetic:
         macs=sum(total for total, _ in work.values()),
         float_macs=sum(floats for _, floats in work.values()),
         reasons=tuple(_float_reasons(graph, layers)),
-        half_weights=count_half_weights(graph) if weight_dtype in dtypes.HALF else 0,
+        half_weights=count_16_bit_weights(graph) if weight_dtype in dtypes.HALF else 0,
         wide_weights=find_overflowing_weights(graph, weight_dtype) if weight_dtype in dtypes.HALF else (),
         double_weights=_count_double_weights(graph),
         float_scaled=sum(graph.types[name].size for node in scaled for name in node.outputs),
@@ -191,14 +199,14 @@ def _float_reasons(graph: Graph, layers: list[Node]) -> Iterator[str]:
         yield f"and {len(layers) - _SHOWN} layers more"
 
 
-def _float_reason(graph: Graph, maker: Node | None) -> str:
-    """Return the reason why a layer that reads the result of ``maker`` computes in floats."""
-    if maker is None:
+def _float_reason(graph: Graph, producer: Node | None) -> str:
+    """Return the reason why a layer that reads the result of ``producer`` computes in floats."""
+    if producer is None:
         return "what it reads is not quantised"
-    if maker.op == "dequantize":
+    if producer.op == "dequantize":
         return "its weights or its result are not quantised"
-    form = "" if has_integer_form(maker, graph) else ", which has no integer form"
-    return f"it reads floats of {maker.op}{form}"
+    form = "" if has_integer_form(producer, graph) else ", which has no integer form"
+    return f"it reads floats of {producer.op}{form}"
 
 
 # ---- The price of flash, and the capacity of boards.
@@ -248,15 +256,15 @@ class BoardCapacity:
         return self.ram + sum(memory.size for memory in self.memories[1:])
 
 
-def arena_memories(module: Module, options: Options, room: BoardCapacity | None) -> tuple[Memory, ...]:
+def arena_memories(module: Module, options: Options, capacity: BoardCapacity | None) -> tuple[Memory, ...]:
     """Return the memories that arenas may be in.
 
     The first one is reduced by inputs and outputs outside of the arena, and limited by the RAM budget. Empty if the
     network has one arena: on most boards, and for a loadable network, whose firmware provides the arena.
     """
-    if room is None or not room.memories or options.relocatable:
+    if capacity is None or not capacity.memories or options.relocatable:
         return ()
-    first, *others = room.memories
+    first, *others = capacity.memories
     size = max(first.size - (0 if options.io_in_arena else io_bytes(module)), 0)
     return replace(first, size=min(size, options.ram) if options.ram else size), *others
 
@@ -307,19 +315,19 @@ def flash_bytes(module: Module) -> int:
     return module.const_bytes + code_bytes(module)
 
 
-def relative_cost(made: Module, plain: Module, worth: float) -> float:
-    """Return the cost of the planned module ``made`` relative to the planned module ``plain``: ram * flash * time **
-    ``worth``, each as a ratio.
+def relative_cost(candidate: Module, baseline: Module, time_exponent: float) -> float:
+    """Return the cost of the module ``candidate`` relative to the module ``baseline``, both planned.
 
-    ``worth``: percent of memory that 1 % of time is worth (:func:`memory_per_time`). RAM and flash of a usual firmware
-    are added to the network's own, so that small networks do not pay any price in time."""
-    time = made.instructions / max(plain.instructions, 1)
-    if worth == float("inf"):
+    It is ram * flash * time ** ``time_exponent``, each as a ratio. ``time_exponent``: percent of memory that 1 % of
+    time is worth (:func:`memory_per_time`). RAM and flash of a usual firmware are added to the network's own, so that
+    small networks do not pay any price in time."""
+    time = candidate.instructions / max(baseline.instructions, 1)
+    if time_exponent == float("inf"):
         return time
-    assert made.plan is not None and plain.plan is not None
-    ram = (made.plan.size + FIRMWARE_RAM) / (plain.plan.size + FIRMWARE_RAM)
-    flash = (flash_bytes(made) + CODE_OVERHEAD) / (flash_bytes(plain) + CODE_OVERHEAD)
-    return float(ram * flash * time**worth)
+    assert candidate.plan is not None and baseline.plan is not None
+    ram = (candidate.plan.size + FIRMWARE_RAM) / (baseline.plan.size + FIRMWARE_RAM)
+    flash = (flash_bytes(candidate) + CODE_OVERHEAD) / (flash_bytes(baseline) + CODE_OVERHEAD)
+    return float(ram * flash * time**time_exponent)
 
 
 def fits_limits(module: Module, ram: Sequence[int], flash: Sequence[int] = ()) -> bool:
@@ -377,46 +385,52 @@ def memory_bound(graph: Graph, options: Options) -> MemoryBound:
     inside = options.io_in_arena
     ends = sum(graph.types[name].nbytes for name in {*graph.inputs, *graph.outputs})
     arena = min(
-        _min_arena_bytes(each, inside=inside) for each in (graph, block_attention(graph, find_attention(graph), 1))
+        _min_arena_bytes(each, count_io=inside) for each in (graph, block_attention(graph, find_attention(graph), 1))
     )
     return MemoryBound(_min_weight_bytes(graph), arena, 0 if inside else ends)
 
 
-def prove_shortages(least: MemoryBound, options: Options, room: BoardCapacity) -> tuple[str, ...]:
-    """List the proofs, as text, that a network with the lower bounds ``least`` cannot fit, however it is compiled; an
-    empty list proves nothing. ``room``: the board's capacity."""
+def prove_shortages(lower_bounds: MemoryBound, options: Options, room: BoardCapacity) -> tuple[str, ...]:
+    """List the proofs, as text, that a network cannot fit, however it is compiled; an empty list proves nothing.
+
+    ``lower_bounds``: of the network's memory; ``room``: the board's capacity."""
     (flash, ram), found = room.capacity, []
-    if room.board and least.weights > room.flash_limit > 0:
+    if room.board and lower_bounds.weights > room.flash_limit > 0:
         found.append(
-            f"weights take at least {least.weights} bytes, {room.board} has {flash} of flash, {room.flash_limit} for weights"
+            f"weights take at least {lower_bounds.weights} bytes, {room.board} has {flash} of flash, "
+            f"{room.flash_limit} for weights"
         )
-    if room.board and least.ram > room.all_ram > 0:
+    if room.board and lower_bounds.ram > room.all_ram > 0:
         found.append(
-            f"tensors take at least {least.ram} bytes, {room.board} has {ram} of RAM, {room.all_ram} for tensors"
+            f"tensors take at least {lower_bounds.ram} bytes, {room.board} has {ram} of RAM, {room.all_ram} for tensors"
         )
-    if least.weights > options.flash > 0:
+    if lower_bounds.weights > options.flash > 0:
         found.append(
-            f"a flash budget of {options.flash} bytes cannot hold weights, which take at least {least.weights}"
+            f"a flash budget of {options.flash} bytes cannot hold weights, which take at least {lower_bounds.weights}"
         )
-    if least.arena > options.ram > 0:
-        found.append(f"an arena of {options.ram} bytes cannot hold tensors, which take at least {least.arena}")
+    if lower_bounds.arena > options.ram > 0:
+        found.append(f"an arena of {options.ram} bytes cannot hold tensors, which take at least {lower_bounds.arena}")
     return tuple(found)
 
 
-def refuse_impossible(graph: Graph, source: str, options: Options, room: BoardCapacity | None) -> None:
+def refuse_impossible(graph: Graph, source: str, options: Options, capacity: BoardCapacity | None) -> None:
     """Raise FitError if the lower bounds exceed a limit, before any layer is scheduled."""
     least = memory_bound(graph, options)
-    reasons = prove_shortages(least, options, room or BoardCapacity())
+    reasons = prove_shortages(least, options, capacity or BoardCapacity())
     if reasons:
         too_small = (
-            room.board if room and room.board and prove_shortages(least, replace(options, flash=0, ram=0), room) else ""
+            capacity.board
+            if capacity and capacity.board and prove_shortages(least, replace(options, flash=0, ram=0), capacity)
+            else ""
         )
         limiting = too_small or "its budget"
         floats = bool(summarise_arithmetic(graph).float_macs)
         raise FitError(
             f"{source} does not fit {limiting}: {'; '.join(reasons)}",
             where=source,
-            hint=fit_hint(source, least.weights, least.ram, too_small, floats=floats, caller=options.io_in_arena),
+            hint=fit_hint(
+                source, least.weights, least.ram, too_small, computes_in_floats=floats, io_in_arena=options.io_in_arena
+            ),
             details={"weights_at_least": least.weights, "ram_at_least": least.ram},
         )
 
@@ -486,10 +500,12 @@ def _spans_byte_range(array: Array) -> bool:
     return array.dtype.kind in "iu" and int(array.max()) - int(array.min()) < 256
 
 
-def _min_arena_bytes(graph: Graph, *, inside: bool) -> int:
-    """Return a lower bound of the arena: the largest set of tensors that must be whole at the same time, plus the state."""
+def _min_arena_bytes(graph: Graph, *, count_io: bool) -> int:
+    """Return a lower bound of the arena: the largest set of tensors that must be whole at the same time, plus the state.
+
+    ``count_io``: inputs and outputs are in the arena."""
     state = sum(array.nbytes for array in graph.state.values())
-    outer = set() if inside else {*graph.inputs, *graph.outputs}
+    outer = set() if count_io else {*graph.inputs, *graph.outputs}
     elsewhere = {*graph.consts, *graph.state, *graph.updates.values(), *outer}
     base = {node.outputs[0]: node.inputs[0] for node in graph.nodes if registry.get(node.op).view}
 
@@ -525,13 +541,13 @@ def _is_alias(graph: Graph, node: Node) -> bool:
     return not registry.get(node.op).view and not registry.get(node.op).regions and node_alias(graph, node) is not None
 
 
-def _needs_whole_tensors(graph: Graph, nodes: Sequence[Node], read: Iterable[str]) -> bool:
+def _needs_whole_tensors(graph: Graph, nodes: Sequence[Node], read_values: Iterable[str]) -> bool:
     """Test whether a kernel reads and writes whole tensors: it is not a view and cannot run row by row."""
     first = registry.get(nodes[0].op)
     if first.view or (len(nodes) == 1 and _is_alias(graph, nodes[0])):
         return False
     return bool(first.regions) or not any(
-        row_window(graph, nodes, name) for name in read if name not in graph.consts and name in graph.types
+        row_window(graph, nodes, name) for name in read_values if name not in graph.consts and name in graph.types
     )
 
 

@@ -154,13 +154,15 @@ def board_capacity(board: Board, *, external: bool = False) -> BoardCapacity:
     )
 
 
-def check_fit(board: Board, flash: int, ram: int, where: str, details: str, *, floats: bool = False) -> None:
+def check_fit(
+    board: Board, needed_flash: int, needed_ram: int, where: str, details: str, *, computes_in_floats: bool = False
+) -> None:
     """Raise FitError with the numbers if a board has less flash or RAM than needed (bytes); a board without limits holds
     anything.
 
     ``where``: the model; ``details``: what the needs consist of."""
     reasons = []
-    for kind, need in zip(KINDS, (flash, ram), strict=True):
+    for kind, need in zip(KINDS, (needed_flash, needed_ram), strict=True):
         room = region_bytes(board, kind)
         if room and need > room:
             name = "RAM" if kind == "ram" else kind
@@ -169,7 +171,9 @@ def check_fit(board: Board, flash: int, ram: int, where: str, details: str, *, f
         raise FitError(
             f"{where} does not fit {board.name}: it " + "; it ".join(reasons),
             where=details,
-            hint=fit_hint(where, flash, ram, board.name, floats=floats, caller=True),
+            hint=fit_hint(
+                where, needed_flash, needed_ram, board.name, computes_in_floats=computes_in_floats, io_in_arena=True
+            ),
         )
 
 
@@ -185,7 +189,7 @@ def footprint_that_fits(modules: Sequence[Module], board: Board) -> Footprint:
     )
     floats = any(module.arithmetic.float_macs for module in modules)
     source = " and ".join(m.source or m.name for m in modules)
-    check_fit(board, need.least_flash, need.taken_ram, source, details, floats=floats)
+    check_fit(board, need.least_flash, need.taken_ram, source, details, computes_in_floats=floats)
     return need
 
 

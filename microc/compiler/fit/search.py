@@ -73,42 +73,43 @@ SMALL_WORKSPACE_MAX_SLOWDOWN = 1.05
 
 
 def choose_within_ram(
-    plain: CompiledNetwork,
-    lean: Callable[[], CompiledNetwork],
-    stream: Callable[[CompiledNetwork], CompiledNetwork],
-    ram: Sequence[int],
-    flash: Sequence[int],
+    base_network: CompiledNetwork,
+    build_with_small_workspaces: Callable[[], CompiledNetwork],
+    build_with_streams: Callable[[CompiledNetwork], CompiledNetwork],
+    arena_limits: Sequence[int],
+    flash_limits: Sequence[int],
 ) -> CompiledNetwork:
-    """Choose the network with the fewest instructions whose arena keeps within all limits ``ram``, else the smallest.
+    """Choose the network with the fewest instructions whose arena keeps within all limits, else the one with the smallest
+    arena.
 
-    ``plain``, planned, is returned if it fits. Networks that keep within ``flash`` (constants plus code) are preferred.
-    ``lean`` builds the network with smaller workspaces; ``stream`` builds a network with layers row by row.
-    """
+    ``base_network``, planned, is returned if it fits. ``arena_limits``, ``flash_limits``: in bytes; networks that keep
+    within the latter (constants plus code) are preferred. ``build_with_small_workspaces`` builds the network with
+    smaller workspaces; ``build_with_streams`` builds a network with layers row by row."""
 
     def fits_ram(made: CompiledNetwork) -> bool:
-        return fits_limits(made.module, ram)
+        return fits_limits(made.module, arena_limits)
 
-    if fits_ram(plain):
-        return plain
-    lean_network = lean()
+    if fits_ram(base_network):
+        return base_network
+    lean_network = build_with_small_workspaces()
     if (
-        fits_limits(lean_network.module, ram, flash)
-        and lean_network.module.instructions <= SMALL_WORKSPACE_MAX_SLOWDOWN * plain.module.instructions
+        fits_limits(lean_network.module, arena_limits, flash_limits)
+        and lean_network.module.instructions <= SMALL_WORKSPACE_MAX_SLOWDOWN * base_network.module.instructions
     ):
         return lean_network
-    candidates = [plain, lean_network, stream(plain)]
-    if lean_network is not plain and not any(map(fits_ram, candidates)):
-        candidates.append(stream(lean_network))
+    candidates = [base_network, lean_network, build_with_streams(base_network)]
+    if lean_network is not base_network and not any(map(fits_ram, candidates)):
+        candidates.append(build_with_streams(lean_network))
     fitting = [made for made in candidates if fits_ram(made)]
     if fitting:
-        return min(fitting, key=lambda made: (not fits_limits(made.module, (), flash), made.module.instructions))
+        return min(fitting, key=lambda made: (not fits_limits(made.module, (), flash_limits), made.module.instructions))
     return min(candidates, key=lambda made: arena_bytes(made.module))
 
 
-def arena_limit(module: Module, room: int) -> int:
-    """Return the RAM that is left to the arena by inputs and outputs outside of it; 0: unlimited."""
+def arena_limit(module: Module, ram_bytes: int) -> int:
+    """Return what inputs and outputs outside of the arena leave to the arena of ``ram_bytes`` of RAM; 0: unlimited."""
     outside = [name for name in (*module.inputs, *module.outputs) if module.plan and name not in module.plan.offsets]
-    return max(room - sum(module.values[name].nbytes for name in outside), 1) if room else 0
+    return max(ram_bytes - sum(module.values[name].nbytes for name in outside), 1) if ram_bytes else 0
 
 
 # ---- Smaller workspaces, for an arena over its limit.
@@ -121,28 +122,27 @@ WORKSPACE_ROUNDS = 4
 
 
 def shrink_workspaces(
-    limit: int, plain: CompiledNetwork, build: Callable[[Workspaces], CompiledNetwork]
+    arena_limit_bytes: int, base_network: CompiledNetwork, build: Callable[[Workspaces], CompiledNetwork]
 ) -> CompiledNetwork:
-    """Build the network with smaller workspaces until the arena takes at most ``limit`` bytes; else return the smallest
-    network found.
+    """Build the network with smaller workspaces until the arena takes at most ``arena_limit_bytes``.
 
-    ``plain``, planned, is returned if no kernel has a workspace, or if it has several arenas. ``build`` builds with a
-    limit of the workspace for each kernel."""
-    assert plain.module.plan is not None
-    if plain.module.plan.arenas or not any(own for _, own in _tensor_and_workspace_bytes(plain.module)):
-        return plain
+    If it never does, the smallest network found is returned. ``base_network``, planned, is returned if no kernel has a
+    workspace, or if it has several arenas. ``build`` builds with a limit of the workspace for each kernel."""
+    assert base_network.module.plan is not None
+    if base_network.module.plan.arenas or not any(own for _, own in _tensor_and_workspace_bytes(base_network.module)):
+        return base_network
     from microc.compiler.tuned.records import list_tuning_tasks
 
-    best, network, tasks, limits = plain, plain, list_tuning_tasks(plain), dict[str, int]()
+    best, network, tasks, limits = base_network, base_network, list_tuning_tasks(base_network), dict[str, int]()
     for _ in range(WORKSPACE_ROUNDS):
-        workspaces = workspace_limits(limit, network.module, tasks)
+        workspaces = workspace_limits(arena_limit_bytes, network.module, tasks)
         # Limits only ever shrink, so the loop cannot alternate between two plans.
         before, limits = limits, {key: min(size, limits.get(key, size)) for key, size in workspaces.items()}
         if limits == before:
             break
         network = build(limits)
         best = min(best, network, key=lambda candidate: arena_bytes(candidate.module))
-        if arena_bytes(network.module) <= limit:
+        if arena_bytes(network.module) <= arena_limit_bytes:
             break
     return best
 
@@ -185,16 +185,15 @@ KNAPSACK_ROUNDS = 3
 def choose_kernel_goals(
     candidates: Sequence[CompiledNetwork],
     fitting: CompiledNetwork,
-    limit: int,
+    flash_limit: int,
     build: Callable[[Goal, Goals], CompiledNetwork],
 ) -> CompiledNetwork | None:
-    """Choose a goal for each kernel, so that the network takes the fewest instructions in ``limit`` bytes of flash.
+    """Choose a goal for each kernel, so that the network takes the fewest instructions in ``flash_limit`` bytes of flash.
 
-    ``candidates``: the network built at several prices of flash; ``fitting``: the one of them that fits. Returns None if the
-    choice is no faster than ``fitting``. ``build`` takes the network's goal, and the goals of kernels that differ from
-    it. The network's goal is the one with the highest price below size alone, since for size the C compiler has other
-    options.
-    """
+    ``candidates``: the network built at several prices of flash; ``fitting``: the one of them that fits. Returns None
+    if the choice is no faster than ``fitting``. ``build`` takes the network's goal, and the goals of kernels that
+    differ from it. The network's goal is the one with the highest price below size alone, since for size the C compiler
+    has other options."""
     if any(
         [call.writes for call in candidate.module.calls] != [call.writes for call in fitting.module.calls]
         for candidate in candidates
@@ -207,7 +206,7 @@ def choose_kernel_goals(
     ]
     start = next(number for number, candidate in enumerate(candidates) if candidate is fitting)
     # Bytes for the groups alone: the limit without the bytes that no goal changes.
-    capacity = limit - flash_bytes(fitting.module) + sum(choices[start].flash for choices in items)
+    capacity = flash_limit - flash_bytes(fitting.module) + sum(choices[start].flash for choices in items)
     start_loss = sum(choices[start].loss for choices in items)
     for _ in range(KNAPSACK_ROUNDS):
         pareto = pareto_front(items, capacity)
@@ -220,9 +219,9 @@ def choose_kernel_goals(
             network_goal,
             {name: own for group, own in group_goals if own != network_goal for name in _goal_keys(fitting, group)},
         )
-        if flash_bytes(mixed.module) <= limit:
+        if flash_bytes(mixed.module) <= flash_limit:
             return mixed if mixed.module.instructions < fitting.module.instructions else None
-        capacity -= flash_bytes(mixed.module) - limit
+        capacity -= flash_bytes(mixed.module) - flash_limit
     return None
 
 
@@ -276,18 +275,18 @@ def build_within_flash(
     source: str,
     options: Options,
     progress: Progress | None,
-    room: int,
+    board_flash: int,
     family: NetworkFamily | None = None,
     external: External = MappingProxyType({}),
 ) -> CompiledNetwork:
     """Build the network for the goal of the options; over the flash limits, build the fastest that fits.
 
     Falls back to goals that weigh flash ever more: a goal for each kernel, or one for all with dynamic sizes. Raises
-    FitError if the flash budget is below the lower bound of the smallest network. ``room``: flash of the board in bytes
-    (0: unlimited); a network over it is returned, and :func:`microc.compiler.fit.footprint.footprint_that_fits` reports it
-    with the whole firmware. ``family`` as in :func:`kernel_builder`, ``external`` as in :class:`KernelBuilder`.
-    """
-    limits = [limit for limit in (options.flash, room) if limit]
+    FitError if the flash budget is below the lower bound of the smallest network. ``board_flash``: flash of the board
+    in bytes (0: unlimited); a network over it is returned, and
+    :func:`microc.compiler.fit.footprint.footprint_that_fits` reports it with the whole firmware. ``family`` as in
+    :func:`kernel_builder`, ``external`` as in :class:`KernelBuilder`."""
+    limits = [limit for limit in (options.flash, board_flash) if limit]
 
     def build_at(goal: Goal, kernel_goals: Goals = MappingProxyType({})) -> CompiledNetwork:
         builder = kernel_builder(graph, target, goal, options, external=external, family=family, goals=kernel_goals)
@@ -358,37 +357,36 @@ def build_network(
 
 
 def try_loop_blocking(
-    plain: CompiledNetwork,
-    optimised: Callable[[Options], Graph],
+    base_network: CompiledNetwork,
+    run_passes: Callable[[Options], Graph],
     build: Callable[[Graph], CompiledNetwork],
     options: Options,
-    ram: Sequence[int],
-    flash: Sequence[int],
+    arena_limits: Sequence[int],
+    flash_limits: Sequence[int],
 ) -> CompiledNetwork:
-    """Run recurrent layers in blocks of iterations if that costs less; else return ``plain``, planned.
+    """Run recurrent layers in blocks of iterations if that costs less; else return ``base_network``, planned.
 
-    ``optimised`` runs the graph passes with other options, ``build`` builds and plans a graph. ``ram``: limits of the
-    arena, ``flash``: limits of constants plus code. Nothing is compiled again if the pass is required or disabled (the
-    user decided) or changes nothing, if the arena is too large already, or if external code takes part, which is
-    compared with ours layer by layer.
-    """
-    loops = _count_loops(plain.make.graph)
+    ``run_passes`` runs the graph passes with other options, ``build`` builds and plans a graph. ``arena_limits``:
+    limits of the arena, ``flash_limits``: limits of constants plus code. Nothing is compiled again if the pass is
+    required or disabled (the user decided) or changes nothing, if the arena is too large already, or if external code
+    takes part, which is compared with ours layer by layer."""
+    loops = _count_loops(base_network.make.graph)
     is_decided = (
         LOOP_BLOCKING_PASS.name in options.required | options.disabled or options.opt_level < 1 or options.external
     )
-    if not loops or is_decided or not fits_limits(plain.module, ram):
-        return plain
-    changed = optimised(
+    if not loops or is_decided or not fits_limits(base_network.module, arena_limits):
+        return base_network
+    changed = run_passes(
         replace(options, dump=None, instruments=(), required=options.required | {LOOP_BLOCKING_PASS.name})
     )
     if _count_loops(changed) == loops:
-        return plain
+        return base_network
     blocked = build(changed)
     if (
-        not fits_limits(blocked.module, ram, flash)
-        or relative_cost(blocked.module, plain.module, memory_per_time(options, plain.make.target)) >= 1
+        not fits_limits(blocked.module, arena_limits, flash_limits)
+        or relative_cost(blocked.module, base_network.module, memory_per_time(options, base_network.make.target)) >= 1
     ):
-        return plain
+        return base_network
     if options.dump is not None:
         write_graph(options.dump, LOOP_BLOCKING_PASS.name, blocked.make.graph)
     return blocked
@@ -409,25 +407,26 @@ ATTENTION_ROWS = (64, 32, 16, 8)
 
 
 def try_blocked_attention(
-    plain: CompiledNetwork,
+    base_network: CompiledNetwork,
     build: Callable[[Graph], CompiledNetwork],
     options: Options,
-    ram: Sequence[int],
-    flash: Sequence[int],
+    arena_limits: Sequence[int],
+    flash_limits: Sequence[int],
 ) -> CompiledNetwork:
-    """Compute attention in blocks of queries if a smaller arena is worth the time; else return ``plain``, planned.
+    """Compute attention in blocks of queries if a smaller arena is worth the time; else return ``base_network``, planned.
 
-    ``ram``: limits of the arena, ``flash``: limits of constants plus code. Blocks shrink until one is worse than the
-    last, so that few variants are compiled.
-    """
-    graph = plain.make.graph
+    ``arena_limits``: limits of the arena, ``flash_limits``: limits of constants plus code. Blocks shrink until one is
+    worse than the last, so that few variants are compiled."""
+    graph = base_network.make.graph
     layers = find_attention(graph)
     if not layers or options.opt_level < 1 or options.threads > 1:  # threads share whole operators
-        return plain
-    too_large = any(plain.module.plan is not None and plain.module.plan.main > limit for limit in ram)
-    worth = 0.0 if too_large else memory_per_time(options, plain.make.target)
+        return base_network
+    too_large = any(
+        base_network.module.plan is not None and base_network.module.plan.main > limit for limit in arena_limits
+    )
+    worth = 0.0 if too_large else memory_per_time(options, base_network.make.target)
     all_rows = max(graph.types[layer.scores[0].outputs[0]].shape[-2] for layer in layers)
-    best, best_cost = plain, _attention_cost(plain.module, plain.module, worth)
+    best, best_cost = base_network, _attention_cost(base_network.module, base_network.module, worth)
     for rows in (all_rows, *(rows for rows in ATTENTION_ROWS if rows < all_rows)):
         changed = block_attention(graph, layers, rows)
         # Liveness bounds the arena from below, without compiling.
@@ -435,12 +434,12 @@ def try_blocked_attention(
             continue
         verify(changed, infer, "attention")
         blocked = build(changed)
-        blocked_cost = _attention_cost(blocked.module, plain.module, worth)
-        if blocked_cost < best_cost and all(flash_bytes(blocked.module) <= limit for limit in flash):
+        blocked_cost = _attention_cost(blocked.module, base_network.module, worth)
+        if blocked_cost < best_cost and all(flash_bytes(blocked.module) <= limit for limit in flash_limits):
             best, best_cost = blocked, blocked_cost
-        elif best is not plain:
+        elif best is not base_network:
             break
-    if best is not plain and options.dump is not None:
+    if best is not base_network and options.dump is not None:
         write_graph(options.dump, "attention", best.make.graph)
     return best
 
@@ -473,16 +472,17 @@ def peak_live_bytes(graph: Graph, *, inside: bool) -> int:
     return most
 
 
-def _attention_cost(blocked: Module, plain: Module, worth: float) -> float:
-    """Return the cost of the network with attention in blocks: arena * instructions ** ``worth``, both as ratios to the
-    network without blocks."""
+def _attention_cost(blocked: Module, unblocked: Module, time_exponent: float) -> float:
+    """Return the cost of the network with attention in blocks, relative to the network without blocks.
+
+    It is arena * instructions ** ``time_exponent``, both as ratios of the two networks."""
     arena, time = (
-        _all_arena_bytes(blocked) / max(_all_arena_bytes(plain), 1),
-        blocked.instructions / max(plain.instructions, 1),
+        _all_arena_bytes(blocked) / max(_all_arena_bytes(unblocked), 1),
+        blocked.instructions / max(unblocked.instructions, 1),
     )
-    if worth == float("inf"):
+    if time_exponent == float("inf"):
         return arena if time <= 1 else 1 + time
-    return float(arena * time**worth)
+    return float(arena * time**time_exponent)
 
 
 def _all_arena_bytes(module: Module) -> int:
@@ -498,28 +498,28 @@ PREWIDEN_DIVISORS = (1, 2, 4, 8)
 
 
 def try_prewidened_weights(
-    plain: CompiledNetwork,
+    base_network: CompiledNetwork,
     build: Callable[[Graph], CompiledNetwork],
     options: Options,
-    ram: Sequence[int],
-    flash: Sequence[int],
+    arena_limits: Sequence[int],
+    flash_limits: Sequence[int],
 ) -> CompiledNetwork:
-    """Widen packed weights of float layers in RAM before the layer runs, if the time is worth the RAM; else return ``plain``.
+    """Widen packed weights of float layers in RAM before the layers run, if the time is worth the RAM.
 
-    ``plain`` is planned. ``ram``: limits of the arena, ``flash``: limits of constants plus code. The search starts with
-    all weights and leaves out the largest while that is better, so that few variants are compiled.
-    """
-    graph = plain.make.graph
+    Else return ``base_network``, which is planned. ``arena_limits``: limits of the arena, ``flash_limits``: limits of
+    constants plus code, in bytes. The search starts with all weights and leaves out the largest while that is better,
+    so that few variants are compiled."""
+    graph = base_network.make.graph
     is_decided = (
         PREWIDENED_WEIGHTS_PASS.name in options.required | options.disabled or options.opt_level < 1 or options.external
     )
     # For `speed` weights are stored widened. A core with vectors widens a weight for many rows at once, at next to no cost.
-    is_free = plain.make.goal == SPEED or float_vector_level(plain.make.target)
-    if is_decided or is_free or not fits_limits(plain.module, ram):
-        return plain
+    is_free = base_network.make.goal == SPEED or float_vector_level(base_network.make.target)
+    if is_decided or is_free or not fits_limits(base_network.module, arena_limits):
+        return base_network
     packed = find_widenable_weights(graph)
     sizes = {name: graph.types[name].nbytes for name in packed}
-    best, best_cost, before = plain, 1.0, list[str]()
+    best, best_cost, before = base_network, 1.0, list[str]()
     for part in PREWIDEN_DIVISORS:
         chosen = [name for name, size in sizes.items() if part * size <= max(sizes.values())]
         if chosen == before:
@@ -528,11 +528,11 @@ def try_prewidened_weights(
         changed = widen_weights(graph, packed, chosen)
         verify(changed, infer, PREWIDENED_WEIGHTS_PASS.name)
         widened = build(changed)
-        cost = relative_cost(widened.module, plain.module, memory_per_time(options, plain.make.target))
-        if cost < best_cost and fits_limits(widened.module, ram, flash):
+        cost = relative_cost(widened.module, base_network.module, memory_per_time(options, base_network.make.target))
+        if cost < best_cost and fits_limits(widened.module, arena_limits, flash_limits):
             best, best_cost = widened, cost
-        elif best is not plain:
+        elif best is not base_network:
             break
-    if best is not plain and options.dump is not None:
+    if best is not base_network and options.dump is not None:
         write_graph(options.dump, PREWIDENED_WEIGHTS_PASS.name, best.make.graph)
     return best

@@ -18,7 +18,7 @@ from microc.compiler.lowering.kernel_selection import schedule_group
 from microc.errors import FitError, InternalError
 from microc.graph.ir import Graph, Node
 from microc.module import Module, Streamed
-from microc.ops.lowering import LoweredGroup, Param, build_row_group, companion_inputs, node_macs, row_window
+from microc.ops.lowering import LoweredGroup, Param, build_row_group, node_macs, row_companion_inputs, row_window
 from microc.plan.liveness import Overlaps, SafeOffsets, demand_of_module, least_bytes_by_call, lifetimes, safe_distances
 from microc.plan.placement import MAX_CHAINS, MAX_LOWERED_CHAINS
 from microc.schedule.schedule import Schedule
@@ -125,7 +125,7 @@ class ChainLowering:
         layers = [self._lower_rows(name, data, shape) for name, data, shape in triples]
         height = self.graph.types[chain.data].shape[1]
         streamed = build_striped_function(
-            "stream", [rows.layer for rows in layers], height, words=self.target.has("unaligned")
+            "stream", [rows.layer for rows in layers], height, word_copies=self.target.has("unaligned")
         )
         params = tuple(_kernel_param(layers[layer], serves) for layer, serves in streamed.origins[:-1])
         result, schedules = group_result(self.groups[chain.groups[-1]]), tuple(rows.schedule for rows in layers)
@@ -159,7 +159,7 @@ class ChainLowering:
                 func, tables=lowered.tables
             )  # here, since the joined function no longer tells which constants are tables
         bound = dict(zip((p.value for p in lowered.params if p.array is None), func.params, strict=False))
-        by_row = tuple(bound[v] for v in companion_inputs(graph, group, data))
+        by_row = tuple(bound[v] for v in row_companion_inputs(graph, group, data))
         layer = Layer(shape, func, bound[data], func.params[len(lowered.params)], by_row)
         self._rows[name, shape] = _LayerRows(lowered, choice.schedule, layer)
         return self._rows[name, shape]
@@ -170,12 +170,14 @@ def _row_shape(graph: Graph, group: Group, data: str) -> LayerGeometry:
     row by row."""
     reads = row_window(graph, group, data)
     if reads is None:
-        raise InternalError("a group that does not work row by row", where=str(group[0].loc))
+        raise InternalError(
+            "striping: got a group of nodes that cannot be computed row by row", where=str(group[0].loc)
+        )
     _, _, width, channels = graph.types[data].shape
     top, _, bottom, _ = reads.padding
     window = Window(reads.reach(0), reads.strides[0], width * channels, top, bottom, reads.pad_value or 0)
     return LayerGeometry(
-        window, graph.types[group_result(group)].shape[1], whole=bool(companion_inputs(graph, group, data))
+        window, graph.types[group_result(group)].shape[1], whole=bool(row_companion_inputs(graph, group, data))
     )
 
 
@@ -330,7 +332,9 @@ class ChainEstimator:
             return 0
         pairs = zip(chain.groups, self.streams.sources(chain), strict=True)
         beside = {
-            k for k, (name, v) in enumerate(pairs) if chain.data in companion_inputs(self.graph, self.groups[name], v)
+            k
+            for k, (name, v) in enumerate(pairs)
+            if chain.data in row_companion_inputs(self.graph, self.groups[name], v)
         }
         read, written = row_access_times(shapes, self.graph.types[chain.data].shape[1], beside)
         source_bytes, result_bytes = sizes
@@ -458,18 +462,17 @@ class StripeSearch:
         ]
 
 
-def stream_within(limit: int, plain: Module, search: StripeSearch, build: Build) -> Module:
-    """Build chains until the arena takes at most ``limit`` bytes; else return the smallest module found.
+def stream_within(arena_limit: int, base_module: Module, search: StripeSearch, build: Build) -> Module:
+    """Build chains until the arena takes at most ``arena_limit`` bytes; else return the smallest module found.
 
-    ``plain``: the planned module without chains.
-    """
-    best, goal = plain, limit
+    ``base_module``: the planned module without chains."""
+    best, goal = base_module, arena_limit
     for _ in range(PLAN_ROUNDS):
         chains = search.cover(goal)
         if chains is None:
             break
         best = _of_smaller_arena(best, build(tuple(c.chain for c in chains)))
-        if arena_bytes(best) <= limit:
+        if arena_bytes(best) <= arena_limit:
             return best
         goal = min(goal, search.peak(chains)) - 4
     return _of_smaller_arena(best, build(tuple(c.chain for c in search.smallest())))
@@ -481,21 +484,21 @@ def arena_bytes(module: Module) -> int:
     return module.plan.main
 
 
-def _of_smaller_arena(a: Module, b: Module) -> Module:
-    """Return the module with the smaller arena; ``a`` if they are equal."""
-    return b if arena_bytes(b) < arena_bytes(a) else a
+def _of_smaller_arena(first: Module, second: Module) -> Module:
+    """Return the module with the smaller arena; ``first`` if they are equal."""
+    return second if arena_bytes(second) < arena_bytes(first) else first
 
 
-def ram_error(limit: int, best: Module, search: StripeSearch) -> FitError:
-    """Build the FitError for an arena limit (bytes) that no plan fits. ``best``: the smallest module found."""
+def ram_error(arena_limit: int, smallest_module: Module, search: StripeSearch) -> FitError:
+    """Build the FitError for an arena limit (bytes) that no plan fits. ``smallest_module``: the smallest module found."""
     closest = search.smallest()
-    assert best.plan is not None
-    ends = max(best.values[name].nbytes for name in (*best.inputs, *best.outputs))
-    more = f"raise it to --ram {arena_bytes(best)}"
+    assert smallest_module.plan is not None
+    ends = max(smallest_module.values[name].nbytes for name in (*smallest_module.inputs, *smallest_module.outputs))
+    more = f"raise it to --ram {arena_bytes(smallest_module)}"
     apart = f"keep inputs and outputs (one has {ends} bytes) outside with --io caller, "
     return FitError(
-        f"an arena of {limit} bytes cannot hold the network; the smallest found takes {arena_bytes(best)}",
-        where=best.source or best.name,
-        hint=f"{more}, {apart if best.plan.io_in_arena and 2 * ends > limit else ''}or shrink what needs "
+        f"an arena of {arena_limit} bytes cannot hold the network; the smallest found takes {arena_bytes(smallest_module)}",
+        where=smallest_module.source or smallest_module.name,
+        hint=f"{more}, {apart if smallest_module.plan.io_in_arena and 2 * ends > arena_limit else ''}or shrink what needs "
         f"{search.peak(closest)} of it: {search.neediest(closest)}",
     )

@@ -14,7 +14,7 @@ from microc.compiler.lowering.kernel_selection import groups_of, node_alias
 from microc.errors import InternalError
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
-from microc.ops.control import count_scanned, max_iterations
+from microc.ops.control import max_iterations, scanned_operand_count
 from microc.ops.external_region import EXTERNAL
 from microc.ops.lowering import LoweredGroup, Param
 from microc.schedule.choose import Choice
@@ -63,7 +63,7 @@ class WorkspaceReuseCheck:
         for place in places:
             if place.owner and self.contents.get(place.buffer) != place.owner:
                 raise InternalError(
-                    f"a value inside control flow is read from {place.buffer.name}, which holds another"
+                    f"a value inside control flow is read from {place.buffer.name}, which holds another value by now"
                 )
         self.reads += [place for place in places if place.owner]
 
@@ -82,17 +82,17 @@ class WorkspaceReuseCheck:
         self.reads = outer + self.reads
 
     @contextmanager
-    def side(self, others: list[dict[ir.Buffer, int]]) -> Iterator[None]:
-        """Check one branch of a condition; ``others`` collects the contents at the ends of the branches."""
+    def side(self, branch_ends: list[dict[ir.Buffer, int]]) -> Iterator[None]:
+        """Check one branch of a condition; the contents of workspaces at its end are appended to ``branch_ends``."""
         before = dict(self.contents)
         yield
-        others.append(self.contents)
+        branch_ends.append(self.contents)
         self.contents = before
 
-    def join(self, ends: list[dict[ir.Buffer, int]]) -> None:
+    def join(self, branch_ends: list[dict[ir.Buffer, int]]) -> None:
         """Merge the contents at the ends of the branches of a condition."""
-        buffers = {buffer for end in ends for buffer in end}
-        numbers = {buffer: {end.get(buffer, 0) for end in ends} for buffer in buffers}
+        buffers = {buffer for end in branch_ends for buffer in end}
+        numbers = {buffer: {end.get(buffer, 0) for end in branch_ends} for buffer in buffers}
         self.contents = {buffer: owners.pop() if len(owners) == 1 else _EITHER for buffer, owners in numbers.items()}
 
 
@@ -294,7 +294,7 @@ class ControlFlowEmitter:
         number = self.memory.workspace("number", 1, "int32")
         bound = {graph.inputs[0]: number} | dict(zip(graph.inputs[1:], results[:carried], strict=False))
         bound |= {own: places[n] for own, n in zip(graph.inputs[1 + carried :], node.inputs[carried:], strict=True)}
-        for name in graph.inputs[len(graph.inputs) - count_scanned(node) :]:
+        for name in graph.inputs[len(graph.inputs) - scanned_operand_count(node) :]:
             bound[name] = replace(bound[name], start=_start_element(bound[name]) + iteration * graph.types[name].size)
         row_places: Places = {}
         for name, result in zip(graph.outputs[carried:], results[carried:], strict=True):
@@ -347,14 +347,13 @@ class ControlFlowEmitter:
         self,
         graph: Graph,
         steps: Sequence[FlowStep],
-        bound: Mapping[str, BufferLocation],
-        wanted: Mapping[str, BufferLocation],
+        known_locations: Mapping[str, BufferLocation],
+        preferred_locations: Mapping[str, BufferLocation],
     ) -> tuple[list[ir.Stmt], Places, list[BufferLocation]]:
         """Emit the statements of a graph; return them, the location of its values, and the workspaces to release.
 
-        ``wanted``: locations that some values should have if possible.
-        """
-        places: Places = dict(bound)
+        ``known_locations``: of the graph's inputs; ``preferred_locations``: where some values should be, if possible."""
+        places: Places = dict(known_locations)
         last, own = _last_reading_steps(graph, steps), dict[str, BufferLocation]()
         for name in graph.outputs:
             if name in graph.consts:
@@ -369,9 +368,9 @@ class ControlFlowEmitter:
             outputs = step.kernel[0].outputs if step.kernel is not None else node.outputs
             for name in outputs:
                 kind = graph.types[name]
-                if name not in wanted:
+                if name not in preferred_locations:
                     own[name] = self.memory.workspace("value", kind.size, kind.dtype)
-                places[name] = wanted.get(name) or own[name]
+                places[name] = preferred_locations.get(name) or own[name]
             if step.kernel is not None:
                 made.append(self.kernel(graph, *step.kernel, places))
             else:
@@ -385,7 +384,7 @@ class ControlFlowEmitter:
         """Return the location of an operand; constants become parameters on first use."""
         if name not in places:
             if name not in graph.consts:
-                raise InternalError(f"{name!r} is read before it is made", where=self.where)
+                raise InternalError(f"{name!r} is read before a step computes it", where=self.where)
             places[name] = BufferLocation(self.memory.constant("value", graph.consts[name].reshape(-1)), ZERO)
         return places[name]
 
@@ -424,11 +423,11 @@ class ControlFlowEmitter:
         return lower_annotated_loops(vectorize_copy_loops(Schedule(func), self.target).func.body)
 
 
-def _substitute_counter(body: ir.Stmt, number: ir.Buffer, iteration: ir.Var) -> ir.Stmt:
+def _substitute_counter(body: ir.Stmt, iteration_buffer: ir.Buffer, iteration: ir.Var) -> ir.Stmt:
     """Replace loads of the stored iteration number by the loop variable, so that later analysis knows the accessed ranges."""
 
     def on_expr(e: ir.Expr) -> ir.Expr:
-        return iteration if isinstance(e, ir.Load) and e.buffer == number else e
+        return iteration if isinstance(e, ir.Load) and e.buffer == iteration_buffer else e
 
     return map_stmt(body, lambda stmt: stmt, lambda e: map_expr(e, on_expr))
 

@@ -15,7 +15,12 @@ from microc.compiler.fit.striping import Chain, ChainLowering
 from microc.compiler.interaction import Progress
 from microc.compiler.lowering.control_flow import goal_inside, groups_inside
 from microc.compiler.lowering.kernel_maker import TABLE, CompiledNetwork, KernelBuilder, ValueCopy, lower_copy
-from microc.compiler.lowering.kernel_selection import group_algorithms, groups_of, list_candidates, with_half_constants
+from microc.compiler.lowering.kernel_selection import (
+    group_algorithms,
+    groups_of,
+    list_candidates,
+    with_16_bit_constants,
+)
 from microc.compiler.sizes.general import GeneralFunction, GeneralKernelBuilder, unify_bounds
 from microc.errors import InternalError
 from microc.graph.ir import Graph, Node
@@ -35,7 +40,7 @@ from microc.schedule.choose import (
 from microc.schedule.cost.cost_model import Cost, estimate
 from microc.schedule.primitives.tree import Step
 from microc.schedule.rules.around_rules import split_across_threads
-from microc.schedule.schedule import Schedule, iterate_steps, trace_to_json
+from microc.schedule.schedule import Schedule, replay_steps, trace_to_json
 from microc.target import Goal
 from microc.tir import ir
 from microc.tir.analysis.generalise import instantiate
@@ -98,16 +103,17 @@ class DerivedKernel:
         return f"<Kernel {self.call.kernel}, step {self.number}>"
 
 
-def derive_kernel(made: CompiledNetwork, number: int) -> DerivedKernel:
-    """Derive again how the kernel of call ``number`` of a compiled network was made. The plugins of its compilation must
-    be active."""
-    module, make = made.module, made.make
-    call = module.calls[number]
+def derive_kernel(compiled: CompiledNetwork, call_index: int) -> DerivedKernel:
+    """Derive again how the kernel of call ``call_index`` of a compiled network was made.
+
+    The plugins of its compilation must be active."""
+    module, make = compiled.module, compiled.make
+    call = module.calls[call_index]
     func = next(kernel.func for kernel in module.kernels if kernel.name == call.kernel)
     cost = estimate(instantiate(func, {size.scalar.name: size.maximum for size in module.sizes}), make.target)
     parts = tuple(_derive_parts(make, call))
-    notes = [*_call_notes(made, call), *_checked_final_notes(make, call, parts, func)]
-    return DerivedKernel(number, call, func, cost, tuple(notes), parts, str(kernel_text(module, call.kernel)))
+    notes = [*_call_notes(compiled, call), *_checked_final_notes(make, call, parts, func)]
+    return DerivedKernel(call_index, call, func, cost, tuple(notes), parts, str(kernel_text(module, call.kernel)))
 
 
 def _derive_parts(make: KernelBuilder, call: Call) -> Iterator[DerivedPart]:
@@ -130,7 +136,7 @@ def _derive_parts(make: KernelBuilder, call: Call) -> Iterator[DerivedPart]:
             for inner, nodes, iterations in groups_inside(graph, origin.nodes[0]):
                 lowered = group_algorithms(inner, nodes, make.target, "kernel")
                 goal = goal_inside(make.goal_of(origin.nodes), iterations)
-                yield _derive_part(make, inner, nodes, lowered, goal, taken=make.inside(lowered, goal))
+                yield _derive_part(make, inner, nodes, lowered, goal, used_schedule=make.inside(lowered, goal))
         case _:
             lowered = group_algorithms(graph, origin.nodes, make.target, "kernel", in_place=origin.in_place)
             goal = make.goal_of(origin.nodes)
@@ -151,14 +157,16 @@ def _derive_part(
     goal: Goal,
     uses: int = 1,
     threads: int = 1,
-    taken: tuple[int, Choice] | None = None,
+    used_schedule: tuple[int, Choice] | None = None,
     workspace: float = inf,
 ) -> DerivedPart:
     """Derive the part for a group, scheduled as by :func:`microc.compiler.lowering.kernel_selection.schedule_group`.
 
-    ``taken``: the measured or bundled schedule that was used, with the number of its algorithm; ``workspace``: the
-    limit of workspace in bytes."""
-    schedules, taken_index = _insert_used_schedule(list_candidates(lowered, make.target, goal, workspace), taken)
+    ``used_schedule``: the measured or bundled schedule that was used, with the number of its algorithm; ``workspace``:
+    the limit of workspace in bytes."""
+    schedules, taken_index = _insert_used_schedule(
+        list_candidates(lowered, make.target, goal, workspace), used_schedule
+    )
     goal = scale_price_for_packing(goal, [schedule for _, schedule in schedules])
     weighed_groups = [(lowered[k], _cost_schedule(schedule, make, goal, uses)) for k, schedule in schedules]
     rivals = [rival for _, rival in weighed_groups]
@@ -169,22 +177,26 @@ def _derive_part(
     )
     start = next(group for group, rival in weighed_groups if rival is best)
     text = nodes_text(graph, nodes)
-    choice = with_half_constants(start, best.choice, make.target, goal, uses) if nodes else best.choice
+    choice = with_16_bit_constants(start, best.choice, make.target, goal, uses) if nodes else best.choice
     schedule = split_across_threads(choice, make.target, threads).schedule
     return _build_part(text, lowered, candidates, start, schedule, goal, uses)
 
 
 def _insert_used_schedule(
-    ways: list[tuple[int, Schedule]], taken: tuple[int, Choice] | None
+    numbered_schedules: list[tuple[int, Schedule]], used_schedule: tuple[int, Choice] | None
 ) -> tuple[list[tuple[int, Schedule]], int | None]:
-    """Insert the schedule that was used into the candidates (number of the algorithm, schedule).
+    """Insert the schedule that was used into the candidates, if it is not among them; return them and its index.
 
-    Return the candidates and its index; None if the rules' choice was used."""
-    if taken is None:
-        return ways, None
-    number, schedule = taken[0], taken[1].schedule
-    others = [(k, way) for k, way in ways if (k, way.trace) != (number, schedule.trace)]
-    index = next((p for p, (k, way) in enumerate(ways) if (k, way.trace) == (number, schedule.trace)), len(ways))
+    ``numbered_schedules``: candidates, each with the number of its algorithm. The index is None if the rules' choice
+    was used."""
+    if used_schedule is None:
+        return numbered_schedules, None
+    number, schedule = used_schedule[0], used_schedule[1].schedule
+    others = [(k, way) for k, way in numbered_schedules if (k, way.trace) != (number, schedule.trace)]
+    index = next(
+        (p for p, (k, way) in enumerate(numbered_schedules) if (k, way.trace) == (number, schedule.trace)),
+        len(numbered_schedules),
+    )
     return [*others[:index], (number, schedule), *others[index:]], index
 
 
@@ -209,22 +221,22 @@ def _build_part(
     uses: int,
 ) -> DerivedPart:
     """Create a part from the chosen schedule, with the function at every step and stage."""
-    taken, passed = tuple(iterate_steps(start.func, schedule.trace)), tuple(lowering_stages(schedule.func))
+    taken, passed = tuple(replay_steps(start.func, schedule.trace)), tuple(lowering_stages(schedule.func))
     return DerivedPart(start.anchor.op, nodes, tuple(lowered), candidates, start, schedule, taken, passed, goal, uses)
 
 
 def _derive_general_part(
-    make: GeneralKernelBuilder, together: Sequence[tuple[Graph, Sequence[Node]]], uses: int, *, inside: bool
+    make: GeneralKernelBuilder, group_at_sizes: Sequence[tuple[Graph, Sequence[Node]]], uses: int, *, inside: bool
 ) -> DerivedPart:
-    """Derive the part for a group with dynamic sizes, at the first point of its sizes. ``together``: the group at every
-    point.
+    """Derive the part for a group of nodes with dynamic sizes, at the first point of its sizes.
 
-    Candidates are tried in the order of their cost until one has the same structure at all sizes."""
-    graph, nodes = unify_bounds(together)[0]
+    ``group_at_sizes``: the group at every point. Candidates are tried in the order of their cost until one has the same
+    structure at all sizes."""
+    graph, nodes = unify_bounds(group_at_sizes)[0]
     lowered = group_algorithms(graph, nodes, make.target, "kernel")
     tried: list[tuple[str, Schedule, str]] = []
     chosen: GeneralFunction | None = None
-    for way, outcome in make.trials(together, uses, inside=inside):
+    for way, outcome in make.trials(group_at_sizes, uses, inside=inside):
         tried.append((way.algorithm, way.schedule, "" if isinstance(outcome, GeneralFunction) else outcome))
         if isinstance(outcome, GeneralFunction):
             chosen = outcome
@@ -261,13 +273,13 @@ def _as_derived(group: LoweredGroup, rival: CostedCandidate, verdict: str) -> De
     )
 
 
-def _call_notes(made: CompiledNetwork, call: Call) -> Iterator[str]:
+def _call_notes(compiled: CompiledNetwork, call: Call) -> Iterator[str]:
     """Yield facts about a call beyond the schedules of its parts."""
-    for decision in made.module.decisions:
+    for decision in compiled.module.decisions:
         if decision.layer == call.layer and decision.why:
             yield f"{'external code' if decision.theirs else 'ours'}, {decision.why}"
-    origin = made.make.origins[call.writes]
-    others = [k for k, other in enumerate(made.module.calls) if other.kernel == call.kernel and other != call]
+    origin = compiled.make.origins[call.writes]
+    others = [k for k, other in enumerate(compiled.module.calls) if other.kernel == call.kernel and other != call]
     if others:
         yield f"{call.kernel} is also the function of steps {', '.join(map(str, others))}"
     if isinstance(origin, Chain):
@@ -280,9 +292,9 @@ def _call_notes(made: CompiledNetwork, call: Call) -> Iterator[str]:
             yield "external code: the parts are what would be ours"
         else:
             yield "control flow: the parts are the kernels inside; what places them is not shown as steps"
-    if made.module.sizes and isinstance(origin, ValueCopy):
+    if compiled.module.sizes and isinstance(origin, ValueCopy):
         yield "a copy where sizes vary: the loops as they are written, without other candidates"
-    elif made.module.sizes:
+    elif compiled.module.sizes:
         yield "sizes vary: parts are shown at the first sizes that were looked at, the C function is that of all sizes"
 
 
@@ -303,7 +315,9 @@ def _checked_final_notes(
     if func.params[-1].name == TABLE and len(func.params) == len(derived.params) + 1:
         yield f"numbers that differ between the steps of {call.kernel} are read from a table, {TABLE}"
     elif replace(derived, name="") != replace(func, name=""):
-        raise InternalError("what was derived is not what was compiled", where=call.layer)
+        raise InternalError(
+            "explain: the kernel's derivation gives another function than its compilation", where=call.layer
+        )
 
 
 # ---- ``--dump DIR``: a folder for every kernel below ``DIR/kernels`` with its derivation.
@@ -312,12 +326,12 @@ INDEX = "index.txt"
 """The list of kernels, by which a folder is recognised as a dump."""
 
 
-def dump_kernels(made: CompiledNetwork, folder: Path, progress: Progress | None = None) -> None:
+def dump_kernels(compiled: CompiledNetwork, folder: Path, progress: Progress | None = None) -> None:
     """Write the derivation of every kernel to ``folder/kernels``, completely or not at all; OutputError if something else
     is in the way.
 
     A function that several calls share is written for the first of them."""
-    calls = made.module.calls
+    calls = compiled.module.calls
     width = len(str(len(calls)))
     with replace_folder_atomically(folder / "kernels", INDEX, "--dump") as root:
         first: dict[str, str] = {}
@@ -328,7 +342,7 @@ def dump_kernels(made: CompiledNetwork, folder: Path, progress: Progress | None 
             name = f"{number:0{width}}_{Name(call.kernel)}"
             if call.kernel not in first:
                 first[call.kernel] = name
-                for path, text in derivation_files(derive_kernel(made, number)):
+                for path, text in derivation_files(derive_kernel(compiled, number)):
                     (root / name / path).parent.mkdir(parents=True, exist_ok=True)
                     (root / name / path).write_text(text, encoding="utf-8")
             rule = f"  [{call.rule}]" if call.rule else ""

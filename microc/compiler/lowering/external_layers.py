@@ -51,10 +51,11 @@ class NetworkDivision:
         sources = self.sources if any(kernel.external for kernel in module.kernels) else ()
         return replace(module, sources=sources, decisions=self.decisions)
 
-    def beside(self, module: Module, own: Callable[[], Module]) -> Module:
-        """Return ``module`` together with the module ``own()`` of the same calls in our code, if some kernels are
-        external."""
-        return replace(module, own=own()) if module.sources else module
+    def beside(self, module: Module, build_own_module: Callable[[], Module]) -> Module:
+        """Return ``module`` together with a module of the same calls in our code, if some of its kernels are external.
+
+        ``build_own_module``: builds that module."""
+        return replace(module, own=build_own_module()) if module.sources else module
 
 
 def divide_network(passes: Passes, target: Target, options: Options, board: str = "") -> NetworkDivision:
@@ -134,10 +135,15 @@ def _goals_with_same_flags(graph: Graph, target: Target, options: Options) -> It
             yield goal_ladder(graph, replace(options, optimize=name), target)[0]
 
 
-def _decision_by_user(taken: ClaimedRegion) -> BackendDecision:
+def _decision_by_user(claimed_region: ClaimedRegion) -> BackendDecision:
     """Return the decision for a region that is external because the user asked for all supported regions to be."""
     return BackendDecision(
-        str(taken.region.root.loc), taken.backend.name, taken.entry.name, True, "choice", taken.code.differs
+        str(claimed_region.region.root.loc),
+        claimed_region.backend.name,
+        claimed_region.entry.name,
+        True,
+        "choice",
+        claimed_region.code.differs,
     )
 
 
@@ -175,47 +181,51 @@ def _open_backends(target: Target, options: Options) -> tuple[tuple[Backend, ...
     return backends, places
 
 
-def _with_library(known: Backend, place: str) -> Backend:
-    """Return the backend as its library at ``place`` makes it."""
-    return known.given(place) if known.given is not None else known
+def _with_library(backend: Backend, library_path: str) -> Backend:
+    """Return the backend as the library at ``library_path`` configures it."""
+    return backend.given(library_path) if backend.given is not None else backend
 
 
 def _run_and_partition(
-    passes: Passes, backends: Sequence[Backend], target: Target, without: Collection[str]
+    passes: Passes, backends: Sequence[Backend], target: Target, excluded_regions: Collection[str]
 ) -> tuple[Partition, Graph, Streaming | None]:
-    """Run the passes, and partition the graph between them into regions that the backends can compute. ``without``: keys
-    of regions to leave out."""
+    """Run the passes, and partition the graph between them into regions that the backends can compute.
+
+    ``excluded_regions``: keys of regions to leave out."""
     result = Partition(Graph("", (), (), (), {}))
 
     def partition_between(graph: Graph) -> Graph:
         nonlocal result
-        result = partition(graph, backends, target, without)
+        result = partition(graph, backends, target, excluded_regions)
         return result.graph
 
     graph, streaming = passes(partition_between)
     return result, graph, streaming
 
 
-def _regions_by_code(found: Partition) -> dict[tuple[str, ...], ClaimedRegion]:
+def _regions_by_code(partition: Partition) -> dict[tuple[str, ...], ClaimedRegion]:
     """Return the regions by the attribute ``code`` of their nodes."""
-    return {(each.backend.name, str(k)): each for k, each in enumerate(found.taken)}
+    return {(each.backend.name, str(k)): each for k, each in enumerate(partition.taken)}
 
 
 def _region_tasks(
-    found: Partition, graph: Graph, target: Target, places: Places, wanted: Sequence[Goal]
+    partition: Partition, graph: Graph, target: Target, places: Places, goals: Sequence[Goal]
 ) -> Iterator[RegionTask]:
-    """Yield a task for each region whose results are used, in order of execution, with our code for the goals ``wanted``."""
-    by_code = _regions_by_code(found)
+    """Yield a measuring task for each region whose results are used, in order of execution, with our code for each of
+    ``goals``."""
+    by_code = _regions_by_code(partition)
     for node in graph.nodes:
         if node.op == EXTERNAL:
             taken = by_code[node.attr("code")]
             opened = partial(taken.backend.open, places[taken.backend.name], target, taken.code.functions)
-            yield region_task(graph, node, taken, opened, wanted)
+            yield region_task(graph, node, taken, opened, goals)
 
 
-def _backend_sources(backend: Backend, taken: Sequence[ClaimedRegion], target: Target, place: str) -> Iterator[Sources]:
-    """Yield the C sources that the regions ``taken`` by a backend need, if there are any."""
-    mine = [each.code for each in taken if each.backend is backend]
+def _backend_sources(
+    backend: Backend, claimed_regions: Sequence[ClaimedRegion], target: Target, library_path: str
+) -> Iterator[Sources]:
+    """Yield the C sources that ``claimed_regions`` of a backend need, if there are any."""
+    mine = [each.code for each in claimed_regions if each.backend is backend]
     if mine:
         called = dict.fromkeys(name for code in mine for name in code.functions)
-        yield backend.open(place, target, tuple(called))
+        yield backend.open(library_path, target, tuple(called))

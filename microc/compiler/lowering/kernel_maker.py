@@ -19,7 +19,7 @@ from microc.compiler.lowering.kernel_selection import (
     replay_on_group,
     select_group_schedule,
     tuning_key,
-    with_half_constants,
+    with_16_bit_constants,
 )
 from microc.errors import MicrocError
 from microc.external.partition import ClaimedRegion
@@ -126,7 +126,7 @@ class KernelBuilder:
         lowered = group_algorithms(self.graph, nodes, self.target, "kernel", in_place=in_place)
         goal = self.goal_of(nodes)
         number, choice = self.choose_schedule(lowered, goal, uses)
-        choice = with_half_constants(lowered[number], choice, self.target, goal, uses)
+        choice = with_16_bit_constants(lowered[number], choice, self.target, goal, uses)
         return lowered[number], split_across_threads(choice, self.target, self.threads)
 
     def choose_schedule(self, lowered: Sequence[LoweredGroup], goal: Goal, uses: int) -> tuple[int, Choice]:
@@ -178,7 +178,7 @@ class KernelBuilder:
                 goal_inside(self.goal_of((node,)), iterations),
             )
             number, choice = self.inside(lowered, goal)
-            return lowered[number], with_half_constants(lowered[number], choice, self.target, goal)
+            return lowered[number], with_16_bit_constants(lowered[number], choice, self.target, goal)
 
         return lower_control_flow(self.graph, node, schedule, self.target)
 

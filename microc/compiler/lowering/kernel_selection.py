@@ -56,13 +56,14 @@ MIN_HALF_ELEMENTS = 64
 """Fewest elements of such a constant: fewer save less than the code that widens them."""
 
 
-def with_half_constants(group: LoweredGroup, choice: Choice, target: Target, goal: Goal, uses: int = 1) -> Choice:
-    """Return the choice for a group, or a better one that stores its float constants in 16 bits; ``uses`` as in
-    :func:`choose_schedule`."""
+def with_16_bit_constants(group: LoweredGroup, choice: Choice, target: Target, goal: Goal, uses: int = 1) -> Choice:
+    """Return the choice for a group, or a cheaper one that stores its float constants in 16 bits.
+
+    ``uses`` as in :func:`select_group_schedule`."""
     is_required = target.has(HALF_WEIGHTS)
     if not is_required and FAMILIES[target.isa].threads:
         return choice
-    variants = half_constant_variants(group, choice.schedule, target)
+    variants = variants_with_16_bit_constants(group, choice.schedule, target)
     if not variants:
         return choice
     rivals = [cost_candidate(Choice(schedule, lower(schedule.func)), target, goal, uses) for schedule in variants]
@@ -71,11 +72,11 @@ def with_half_constants(group: LoweredGroup, choice: Choice, target: Target, goa
     return best_candidate(rivals, scale_price_for_packing(goal, variants)).choice
 
 
-def half_constant_variants(group: LoweredGroup, schedule: Schedule, target: Target) -> list[Schedule]:
+def variants_with_16_bit_constants(group: LoweredGroup, schedule: Schedule, target: Target) -> list[Schedule]:
     """Return variants of a schedule that store float constants in 16 bits: one for each 16-bit format that is preferred
     where several hold the values exactly."""
     exact_forms = {
-        buffer.name: [dtype for dtype in dtypes.HALF if _is_exact_in_half(param.array, dtype)]
+        buffer.name: [dtype for dtype in dtypes.HALF if _is_worth_16_bits(param.array, dtype)]
         for buffer, param in zip(group.func.params, group.params, strict=False)
         if buffer.dtype == "float32"
     }
@@ -84,26 +85,25 @@ def half_constant_variants(group: LoweredGroup, schedule: Schedule, target: Targ
         [WORDS] if target.has("float16_low") and any("float16" in halves for halves in exact_halves.values()) else []
     )
     distinct = dict.fromkeys(
-        _store_in_half_format(schedule, exact_halves, form) for form in (*packed_forms, *dtypes.HALF) if exact_halves
+        _store_in_16_bits(schedule, exact_halves, form) for form in (*packed_forms, *dtypes.HALF) if exact_halves
     )
     return list(distinct)
 
 
-def _is_exact_in_half(array: Array | None, dtype: str) -> bool:
+def _is_worth_16_bits(array: Array | None, dtype: str) -> bool:
     """Test whether a constant array is large enough for 16 bits to pay, and exact in the 16-bit float dtype ``dtype``."""
     return array is not None and array.size >= MIN_HALF_ELEMENTS and dtypes.is_exact_in(array, dtype)
 
 
-def _store_in_half_format(schedule: Schedule, names: Mapping[str, Sequence[str]], form: str) -> Schedule:
-    """Store constants in the format ``form``, or in the 16-bit dtype that represents them. ``names``: the exact 16-bit
-    dtypes, by constant.
+def _store_in_16_bits(schedule: Schedule, exact_dtypes: Mapping[str, Sequence[str]], format_name: str) -> Schedule:
+    """Store constants in the format ``format_name``, or in the 16-bit dtype that represents them.
 
-    Constants whose rows have an odd length cannot be packed in words and become float16; those that an instruction
-    reads stay as they are."""
-    for name, halves in names.items():
+    ``exact_dtypes``: the 16-bit dtypes that represent a constant exactly, by its name. Constants whose rows have an odd
+    length cannot be packed in words and become float16; those that an instruction reads stay as they are."""
+    for name, halves in exact_dtypes.items():
         even = find_buffer(schedule.func, name).shape[-1] % 2 == 0
-        preferred = "float16" if form == WORDS else form
-        own = halves[0] if preferred not in halves else form if even or form != WORDS else preferred
+        preferred = "float16" if format_name == WORDS else format_name
+        own = halves[0] if preferred not in halves else format_name if even or format_name != WORDS else preferred
         try:
             schedule = schedule.set_dtype(name, own)
         except ScheduleError as refusal:
@@ -186,7 +186,7 @@ def schedule_group(
     ``in_place``: its only node updates a part of its first operand in place."""
     lowered = group_algorithms(graph, nodes, target, name, in_place=in_place)
     number, choice = select_group_schedule(lowered, target, goal, uses)
-    return lowered[number], with_half_constants(lowered[number], choice, target, goal, uses)
+    return lowered[number], with_16_bit_constants(lowered[number], choice, target, goal, uses)
 
 
 def select_group_schedule(
@@ -234,15 +234,17 @@ def memo_key(lowered: Sequence[LoweredGroup]) -> tuple[str, ...]:
     return tuple(f"{group.anchor.op} {_BOUND_TEXT.sub(_bound_in_bits, to_text(group.func))}" for group in lowered)
 
 
-def _bound_in_bits(promise: re.Match[str]) -> str:
-    """Replace a bound of constants in a function's text by its number of bits."""
-    name, number = promise[1], int(promise[2])
+def _bound_in_bits(bound_match: re.Match[str]) -> str:
+    """Replace a bound of constants in a function's text by its number of bits.
+
+    ``bound_match``: the match of the bound."""
+    name, number = bound_match[1], int(bound_match[2])
     beyond = {
         SUM_BOUND: number,
         SMALLEST_WEIGHT: max(-number, 0),
         BOUND: max(number - 1, 0),
     }  # 2**20 is no more than THIRDS
-    return f"{name} of {beyond[name].bit_length()} bits" if name in beyond else promise[0]
+    return f"{name} of {beyond[name].bit_length()} bits" if name in beyond else bound_match[0]
 
 
 def tuning_key(lowered: Sequence[LoweredGroup], target: Target) -> str:

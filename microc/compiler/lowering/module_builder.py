@@ -240,11 +240,10 @@ def register_kernel(
 # ---- Facts about inputs and outputs beside their types: rounding of ties, requested names, classes.
 
 
-def io_fields(module: Module, read: Graph, options: Options) -> dict[str, Any]:
-    """Return the fields ``ties``, ``classes`` and ``class_output`` of a module of the graph ``read``.
+def io_fields(module: Module, read_graph: Graph, options: Options) -> dict[str, Any]:
+    """Return the fields ``ties``, ``classes`` and ``class_output`` of a module of the graph ``read_graph``.
 
-    Raises UsageError if a requested name is not free in C, or if no output distinguishes the classes.
-    """
+    Raises UsageError if a requested name is not free in C, or if no output distinguishes the classes."""
     for name in (*module.inputs, *module.outputs):
         wanted = module.values[name].label
         if wanted in options.rename.values() and name != wanted:
@@ -253,7 +252,7 @@ def io_fields(module: Module, read: Graph, options: Options) -> dict[str, Any]:
                 where=module.source,
                 hint="choose another name (rename)",
             )
-    return {"ties": str(rounding_of_ties(read)), **_class_fields(module, options.class_names)}
+    return {"ties": str(rounding_of_ties(read_graph)), **_class_fields(module, options.class_names)}
 
 
 def _class_fields(module: Module, names: Sequence[str]) -> dict[str, Any]:
@@ -308,10 +307,12 @@ def _views_of_state(graph: Graph, state: str) -> set[str]:
     return names
 
 
-def order_groups(graph: Graph, groups: Sequence[tuple[Node, ...]], partly: Mapping[str, str]) -> list[tuple[Node, ...]]:
+def order_groups(
+    graph: Graph, groups: Sequence[tuple[Node, ...]], partial_updates: Mapping[str, str]
+) -> list[tuple[Node, ...]]:
     """Reorder groups such that those which write into a state follow all of its readers."""
     order = list(groups)
-    for value, state in partly.items():
+    for value, state in partial_updates.items():
         (node,) = own = next(nodes for nodes in order if nodes[-1].outputs[0] == value)
         names = _views_of_state(graph, state)
         order.remove(own)

@@ -21,7 +21,7 @@ from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.module import Size
 from microc.ops import registry
 from microc.tir import ir
-from microc.tir.analysis.size_forms import FittedExtent, Fitter, Point, strided_rules, value_at
+from microc.tir.analysis.size_forms import FittedExtent, Fitter, Point, evaluate_at_sizes, strided_rules
 
 # ---- Reading: the graph at several sizes, each read once, and the comparison of their structure.
 
@@ -61,28 +61,30 @@ class GraphsAtSizes:
         """Return the sizes ``point`` as values by the name of their scalar parameter."""
         return {size.scalar.name: n for size, n in zip(self.sizes, point, strict=True)}
 
-    def agree(self, first: Graph, at: Point, other: Graph, there: Point) -> None:
-        """Raise UsageError at the first difference between two graphs other than extents and numbers."""
-        between = f"{self.sizes_text(at)} and {self.sizes_text(there)}"
-        for a, b in zip(first.nodes, other.nodes, strict=False):
+    def agree(self, first: Graph, first_point: Point, second: Graph, second_point: Point) -> None:
+        """Raise UsageError at the first difference between two graphs of the network, other than extents and numbers.
+
+        ``first_point``, ``second_point``: the sizes at which the graphs were read."""
+        between = f"{self.sizes_text(first_point)} and {self.sizes_text(second_point)}"
+        for a, b in zip(first.nodes, second.nodes, strict=False):
             if (a.op, a.inputs, a.outputs, a.group) != (b.op, b.inputs, b.outputs, b.group):
                 raise _structure_error(
                     f"the network differs between {between} here: {_format_node(a)} or {_format_node(b)}", a
                 )
             for name in (n for n in (*a.inputs, *a.outputs) if n):
-                x, y = first.types[name], other.types[name]
+                x, y = first.types[name], second.types[name]
                 if (x.dtype, len(x.shape)) != (y.dtype, len(y.shape)):
                     raise _structure_error(f"{name} has another dtype or rank at {between}", a)
             for key, inner in a.attrs.items():
                 if isinstance(inner, Graph):
-                    self.agree(inner, at, b.attrs[key], there)  # type: ignore[arg-type]
+                    self.agree(inner, first_point, b.attrs[key], second_point)  # type: ignore[arg-type]
         is_same = (
-            all(_dtype_and_rank(first, n) == _dtype_and_rank(other, n) for n in (*first.inputs, *first.outputs))
-            and first.inputs == other.inputs
-            and first.outputs == other.outputs
-            and len(first.nodes) == len(other.nodes)
-            and {n: s.shape for n, s in first.state.items()} == {n: s.shape for n, s in other.state.items()}
-            and first.updates == other.updates
+            all(_dtype_and_rank(first, n) == _dtype_and_rank(second, n) for n in (*first.inputs, *first.outputs))
+            and first.inputs == second.inputs
+            and first.outputs == second.outputs
+            and len(first.nodes) == len(second.nodes)
+            and {n: s.shape for n, s in first.state.items()} == {n: s.shape for n, s in second.state.items()}
+            and first.updates == second.updates
         )
         if not is_same:
             raise _structure_error(f"the network has other inputs, outputs, nodes or state at {between}", None)
@@ -94,9 +96,9 @@ def _dtype_and_rank(graph: Graph, name: str) -> tuple[str, int] | None:
     return None if kind is None else (kind.dtype, len(kind.shape))
 
 
-def _structure_error(what: str, node: Node | None) -> UsageError:
+def _structure_error(difference: str, node: Node | None) -> UsageError:
     """Build the UsageError for a structure that differs between sizes, at a node if one is known."""
-    return UsageError(what, where=str(node.loc) if node else "", hint=PARITY)
+    return UsageError(difference, where=str(node.loc) if node else "", hint=PARITY)
 
 
 def _format_node(node: Node) -> str:
@@ -163,10 +165,10 @@ def _smallest_dynamic_extent(readings: GraphsAtSizes, points: Sequence[Point]) -
     return min((min(column) for rows in columns for column in rows if len(set(column)) > 1), default=_NARROW)
 
 
-def _large_sizes(size: Size, static_extents: set[int], wanted: int, first: int) -> list[int]:
+def _large_sizes(size: Size, static_extents: set[int], count: int, first: int) -> list[int]:
     """List large values of one symbol, in steps from ``first`` on, that are no static extents of the model."""
-    large = (size.step * k for k in range(first, first + 64 * _APART * wanted, _APART))
-    return [n for n in large if n not in static_extents][: 2 * wanted]
+    large = (size.step * k for k in range(first, first + 64 * _APART * count, _APART))
+    return [n for n in large if n not in static_extents][: 2 * count]
 
 
 def _available_sizes(size: Size) -> list[int]:
@@ -257,18 +259,18 @@ def _attribute_at_sizes(
     raise _no_rule_error(f"its {name}", values, where)
 
 
-def _integer_at_sizes(values: Sequence[int], fitter: Fitter, sizes: Sizes, what: str, where: str) -> int:
+def _integer_at_sizes(values: Sequence[int], fitter: Fitter, sizes: Sizes, number_name: str, where: str) -> int:
     """Return an integer at some sizes, given its values at the points; UnsupportedError if they follow no rule."""
     rule = fitter.integer(values)
     if rule is None:
-        raise _no_rule_error(what, values, where)
-    return value_at(rule, sizes)
+        raise _no_rule_error(number_name, values, where)
+    return evaluate_at_sizes(rule, sizes)
 
 
-def _no_rule_error(what: str, values: Sequence[object], where: str) -> UnsupportedError:
+def _no_rule_error(number_name: str, values: Sequence[object], where: str) -> UnsupportedError:
     """Build the UnsupportedError for a number that depends on the sizes by no rule."""
     return UnsupportedError(
-        f"{what}: no rule gives it from the sizes; got {', '.join(map(str, values))} at the sizes tried",
+        f"{number_name}: no rule gives this number from the sizes; got {', '.join(map(str, values))} at the sizes tried",
         where=where,
         hint="bind the sizes with --input-shape, or let them be multiples of a step: --bound NAME=8:64:8",
     )
@@ -301,21 +303,23 @@ def add_mean_multipliers(graphs: Sequence[Graph]) -> tuple[Graph, ...]:
     return tuple(graphs_with_means)
 
 
-def _with_multiplier_nodes(together: Nodes) -> list[tuple[Node, ...]]:
-    """Return a node at every size, behind the node that computes its multiplier if that differs."""
-    averages: list[Any] = [node.attrs.get("average") for node in together]
+def _with_multiplier_nodes(nodes_at_sizes: Nodes) -> list[tuple[Node, ...]]:
+    """Return a node at every size, behind the node that computes its multiplier if the multiplier depends on the size."""
+    averages: list[Any] = [node.attrs.get("average") for node in nodes_at_sizes]
     if len(set(averages)) > 1:
-        if together[0].op == "requantize_float":
-            return [_float_mean_nodes(node, *average) for node, average in zip(together, averages, strict=True)]
-        lowest = min(int(node.attr("shift")) for node in together)
-        return [_integer_mean_nodes(node, lowest, *average) for node, average in zip(together, averages, strict=True)]
+        if nodes_at_sizes[0].op == "requantize_float":
+            return [_float_mean_nodes(node, *average) for node, average in zip(nodes_at_sizes, averages, strict=True)]
+        lowest = min(int(node.attr("shift")) for node in nodes_at_sizes)
+        return [
+            _integer_mean_nodes(node, lowest, *average) for node, average in zip(nodes_at_sizes, averages, strict=True)
+        ]
     inside: dict[str, tuple[Graph, ...]] = {}
-    for key, value in together[0].attrs.items():
+    for key, value in nodes_at_sizes[0].attrs.items():
         if isinstance(value, Graph):
-            inside[key] = add_mean_multipliers([node.attrs[key] for node in together])  # type: ignore[misc]
+            inside[key] = add_mean_multipliers([node.attrs[key] for node in nodes_at_sizes])  # type: ignore[misc]
     return [
         (replace(node, attrs={**node.attrs, **{key: graphs[k] for key, graphs in inside.items()}}),)
-        for k, node in enumerate(together)
+        for k, node in enumerate(nodes_at_sizes)
     ]
 
 
@@ -488,17 +492,18 @@ class _FamilyReader:
     def question(
         self,
         size: Size,
-        k: int,
+        size_index: int,
         rules: Sequence[tuple[ir.Expr, tuple[int, int, int]]],
         pairs: Mapping[int, int],
         base: Point,
     ) -> Point | None:
-        """Return a point, with another value of symbol ``k``, at which the rules disagree and the model can be read; None
-        if there is none."""
+        """Return a point at which the rules disagree and the model can be read; None if there is none.
+
+        The point is ``base`` with another value of the symbol ``size_index``."""
         start = -(-size.minimum // size.step) * size.step
         for n in range(start, size.maximum + 1, size.step):
             if n not in pairs and len({(a * n + b) // c for _, (a, b, c) in rules}) > 1:
-                point = (*base[:k], n, *base[k + 1 :])
+                point = (*base[:size_index], n, *base[size_index + 1 :])
                 if self.readings.graph_or_none(point) is not None:
                     return point
         return None
@@ -506,11 +511,12 @@ class _FamilyReader:
     def check(self, extents: Mapping[str, tuple[ir.Expr, ...]], graph: Graph, point: Point) -> None:
         """Raise UsageError if the shape of a value in the graph at ``point`` differs from its rule."""
         for name, rules in extents.items():
-            expected = tuple(value_at(rule, self.readings.scalars(point)) for rule in rules)
+            expected = tuple(evaluate_at_sizes(rule, self.readings.scalars(point)) for rule in rules)
             if graph.types[name].shape != expected:
                 actual = graph.types[name].shape
                 raise UsageError(
-                    f"{name} has shape {actual} at {self.readings.sizes_text(point)}; the rule of other sizes gives {expected}",
+                    f"{name} has shape {actual} at {self.readings.sizes_text(point)}, but the rule that fits "
+                    f"the other sizes gives {expected}",
                     hint=PARITY,
                 )
 

@@ -12,7 +12,12 @@ from microc.base.dtypes import Array, to_numpy
 from microc.base.immutable import frozen
 from microc.compiler.lowering.control_flow import LoweredControl, groups_inside, lower_control_flow
 from microc.compiler.lowering.kernel_maker import KernelBuilder, ValueCopy, lower_copy
-from microc.compiler.lowering.kernel_selection import group_algorithms, groups_of, half_constant_variants, node_alias
+from microc.compiler.lowering.kernel_selection import (
+    group_algorithms,
+    groups_of,
+    node_alias,
+    variants_with_16_bit_constants,
+)
 from microc.compiler.sizes.family import NetworkFamily
 from microc.errors import ScheduleError, UnsupportedError
 from microc.graph.ir import Attr, Graph, Node
@@ -39,21 +44,26 @@ MAX_INTERPRETED_STORES = 200_000
 
 
 def computes_same(
-    func: ir.PrimFunc, constants: Sequence[Array], direct: ir.PrimFunc, own_constants: Sequence[Array]
+    general_func: ir.PrimFunc,
+    general_constants: Sequence[Array],
+    direct_func: ir.PrimFunc,
+    direct_constants: Sequence[Array],
 ) -> bool:
-    """Test whether two functions compute the same results, bit by bit, from random data.
+    """Test whether a general function computes the same results as a function for fixed sizes, bit by bit, from random
+    data.
 
-    Their tensors may have different shapes of equal size. The first function gets the constants of the largest sizes.
-    """
+    Their tensors may have different shapes of equal size. ``general_constants``: those of the largest sizes."""
     generator = np.random.default_rng(0)
-    whole, own = iter(constants), iter(own_constants)
-    general_params, direct_params = ([p for p in f.params if p.scope != "workspace"] for f in (func, direct))
+    whole, own = iter(general_constants), iter(direct_constants)
+    general_params, direct_params = (
+        [p for p in f.params if p.scope != "workspace"] for f in (general_func, direct_func)
+    )
     first, second = list[Array](), list[Array]()
     for a, b in zip(general_params, direct_params, strict=True):
         data = next(own) if b.scope == "const" else _random_data(b, generator)
         second.append(np.ascontiguousarray(data).reshape(b.shape))
         first.append(np.ascontiguousarray(next(whole) if b.scope == "const" else second[-1]).reshape(a.shape))
-    actual, expected = _interpret(func, first), _interpret(direct, second)
+    actual, expected = _interpret(general_func, first), _interpret(direct_func, second)
     outside = [k for k, buffer in enumerate(direct_params) if buffer.scope == "global"]
     return all(actual[k].tobytes() == expected[k].tobytes() for k in outside)
 
@@ -185,34 +195,34 @@ class GeneralKernelBuilder(KernelBuilder):
         return list(zip(*inside, strict=True))
 
     def build_group(
-        self, together: Sequence[tuple[Graph, Nodes]], uses: int, *, inside: bool = False
+        self, group_at_sizes: Sequence[tuple[Graph, Nodes]], uses: int, *, inside: bool = False
     ) -> GeneralFunction:
         """Return the group by the first candidate that has the same structure at all sizes."""
         reason = ""
-        for _, made in self.trials(together, uses, inside=inside):
+        for _, made in self.trials(group_at_sizes, uses, inside=inside):
             if isinstance(made, GeneralFunction):
                 return made
             reason = made
-        raise _unsupported_error(reason, str(together[0][1][0].loc))
+        raise _unsupported_error(reason, str(group_at_sizes[0][1][0].loc))
 
     def trials(
-        self, together: Sequence[tuple[Graph, Nodes]], uses: int, *, inside: bool = False
+        self, group_at_sizes: Sequence[tuple[Graph, Nodes]], uses: int, *, inside: bool = False
     ) -> Iterator[tuple[FunctionVariant, GeneralFunction | str]]:
         """Try candidates for the function of a group, the cheapest first; yield each with the function, or with the reason
         why there is none.
 
         At the smallest sizes, which only serve for comparison, loops are as written: operators leave out axes of one
         element there."""
-        together, count = unify_bounds(together), len(self.family.graphs) + 1
+        group_at_sizes, count = unify_bounds(group_at_sizes), len(self.family.graphs) + 1
         multiples = product_multiples(self.target)
-        small = [lower_group(g, nodes, multiples, "kernel") for g, nodes in together[count:]]
+        small = [lower_group(g, nodes, multiples, "kernel") for g, nodes in group_at_sizes[count:]]
         plain = [schedule_as_written(group.func, self.target) for group in small]
         compared = max((group.macs for group in small), default=0) <= MAX_INTERPRETED_STORES
         direct = [lower(schedule.func) for schedule in plain] if compared else []
-        for way in self.ways(*together[0], uses):
+        for way in self.ways(*group_at_sizes[0], uses):
             try:
-                narrowed_way = self.narrow(way, together)
-                made = [narrowed_way.at(graph, nodes, self.target) for graph, nodes in together[:count]]
+                narrowed_way = self.narrow(way, group_at_sizes)
+                made = [narrowed_way.at(graph, nodes, self.target) for graph, nodes in group_at_sizes[:count]]
                 groups, schedules = [*(g for g, _ in made), *small], [*(s for _, s in made), *plain]
                 *points, largest = (schedule.func for _, schedule in made)
                 funcs = [*lower_with_hidden_sizes(points, lower), lower(largest) if inside else largest, *direct]
@@ -243,16 +253,16 @@ class GeneralKernelBuilder(KernelBuilder):
     def storage_variants(self, group: LoweredGroup, schedule: Schedule) -> Sequence[Schedule]:
         """Return the variants of a schedule that store float constants in 16 bits, if the user asks for these and there
         are any; else the schedule alone."""
-        return (half_constant_variants(group, schedule, self.target) if self.target.has(HALF_WEIGHTS) else ()) or (
-            schedule,
-        )
+        return (
+            variants_with_16_bit_constants(group, schedule, self.target) if self.target.has(HALF_WEIGHTS) else ()
+        ) or (schedule,)
 
-    def narrow(self, way: FunctionVariant, together: Sequence[tuple[Graph, Nodes]]) -> FunctionVariant:
+    def narrow(self, variant: FunctionVariant, group_at_sizes: Sequence[tuple[Graph, Nodes]]) -> FunctionVariant:
         """Narrow the tiles of a candidate's schedule so that none leaves a tail at any point."""
-        points = together[: len(self.family.graphs)]
-        funcs = [replace(way, schedule=Schedule(_NOTHING)).at(g, nodes, self.target)[0].func for g, nodes in points]
-        trace = generalise_trace(way.schedule.trace, funcs, self.family.fitter.divides)
-        return replace(way, schedule=replace(way.schedule, trace=trace))
+        points = group_at_sizes[: len(self.family.graphs)]
+        funcs = [replace(variant, schedule=Schedule(_NOTHING)).at(g, nodes, self.target)[0].func for g, nodes in points]
+        trace = generalise_trace(variant.schedule.trace, funcs, self.family.fitter.divides)
+        return replace(variant, schedule=replace(variant.schedule, trace=trace))
 
     def generalise_functions(
         self,
@@ -286,13 +296,13 @@ class GeneralKernelBuilder(KernelBuilder):
         return general.func
 
 
-def unify_bounds(together: Sequence[tuple[Graph, Nodes]]) -> list[tuple[Graph, Nodes]]:
+def unify_bounds(group_at_sizes: Sequence[tuple[Graph, Nodes]]) -> list[tuple[Graph, Nodes]]:
     """Give the nodes of all sizes common bounds: the largest padding of anchors, the largest bound of data."""
     columns = [
-        _with_common_bounds([nodes[k] for _, nodes in together], anchor=k == 0)
-        for k in range(min(len(nodes) for _, nodes in together))
+        _with_common_bounds([nodes[k] for _, nodes in group_at_sizes], anchor=k == 0)
+        for k in range(min(len(nodes) for _, nodes in group_at_sizes))
     ]
-    return [(graph, nodes) for (graph, _), nodes in zip(together, zip(*columns, strict=True), strict=True)]
+    return [(graph, nodes) for (graph, _), nodes in zip(group_at_sizes, zip(*columns, strict=True), strict=True)]
 
 
 def _with_common_bounds(nodes: Nodes, *, anchor: bool) -> list[Node]:
@@ -324,15 +334,17 @@ def _is_leading_part(part: Array, whole: Array) -> bool:
     return part[common].tobytes() == whole[common].tobytes()
 
 
-def _require_valid(func: ir.PrimFunc, when: str, tables: Container[str]) -> ir.PrimFunc:
-    """Return the function if it is valid; else raise :class:`StructureMismatch` with the fault."""
+def _require_valid(func: ir.PrimFunc, size_description: str, tables: Container[str]) -> ir.PrimFunc:
+    """Return the function if it is valid; else raise :class:`StructureMismatch` with the fault.
+
+    ``size_description``: for the message. ``tables``: constants whose elements may be indices."""
     if wrong := find_fault(func, tables=tables):
-        raise StructureMismatch(f"{when} {wrong}")
+        raise StructureMismatch(f"{size_description} {wrong}")
     return func
 
 
-def _unsupported_error(what: str, where: str) -> UnsupportedError:
+def _unsupported_error(reason: str, where: str) -> UnsupportedError:
     """Build the UnsupportedError for an operator whose function cannot have dynamic sizes."""
     return UnsupportedError(
-        f"this operator cannot have sizes that vary: {what}", where=where, hint="bind its sizes with --input-shape"
+        f"this operator cannot have sizes that vary: {reason}", where=where, hint="bind its sizes with --input-shape"
     )

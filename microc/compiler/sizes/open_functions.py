@@ -75,7 +75,7 @@ def sizes_of_bounds(bounds: Mapping[str, Bound]) -> tuple[Size, ...]:
     return tuple(sizes)
 
 
-def _input_shape_at(name: str, shape: Shape, at: Mapping[str, int], options: Options) -> tuple[int, ...]:
+def _input_shape_at(name: str, shape: Shape, sizes: Mapping[str, int], options: Options) -> tuple[int, ...]:
     """Return the shape of an input at some sizes; extents without a bound are as the options give them, an open first axis
     is 1."""
     given = options.input_shapes.get(name, options.input_shapes.get("*"))
@@ -83,8 +83,8 @@ def _input_shape_at(name: str, shape: Shape, at: Mapping[str, int], options: Opt
     for axis, extent in enumerate(shape):
         if isinstance(extent, int):
             extents.append(extent)
-        elif extent in at:
-            extents.append(at[extent])
+        elif extent in sizes:
+            extents.append(sizes[extent])
         elif given is not None and axis < len(given):
             extents.append(given[axis])
         elif axis == 0:
@@ -97,11 +97,11 @@ def _input_shape_at(name: str, shape: Shape, at: Mapping[str, int], options: Opt
     return tuple(extents)
 
 
-def _size_identifier(label: str, taken: Collection[str]) -> str:
+def _size_identifier(label: str, taken_names: Collection[str]) -> str:
     """Return a unique C name for a size: a member of the struct of sizes; kernels use it with the prefix ``size_``."""
     name = re.sub(r"[^0-9A-Za-z]+", "_", label).strip("_").lower()[-_LONGEST:]
     name = name if name and not name[0].isdigit() else f"n_{name}"
-    while name in taken or not is_free_identifier(name) or not is_free_identifier(f"size_{name}"):
+    while name in taken_names or not is_free_identifier(name) or not is_free_identifier(f"size_{name}"):
         name += "_"
     return name
 
@@ -113,29 +113,29 @@ ScheduleAt = Callable[[Mapping[str, int]], Schedule]
 
 
 def specialiser(
-    what: ir.PrimFunc | Callable[..., Any], bounds: Mapping[str, Bound]
+    function: ir.PrimFunc | Callable[..., Any], bounds: Mapping[str, Bound]
 ) -> Callable[[Mapping[str, int]], Any]:
-    """Return a function that specialises ``what``, of symbolic extents or a Python function, to given sizes.
+    """Return a function that specialises ``function`` to given sizes: a PrimFunc of symbolic extents, or a Python
+    function.
 
-    Raises UsageError if its sizes are not those of the bounds.
-    """
-    if isinstance(what, ir.PrimFunc):
-        names = [scalar.name for scalar in what.scalars]
+    Raises UsageError if its sizes are not those of the bounds."""
+    if isinstance(function, ir.PrimFunc):
+        names = [scalar.name for scalar in function.scalars]
         if sorted(names) != sorted(bounds):
             known = ", ".join(names) or "none"
             raise UsageError(
-                f"bounds of {what.name}: got bounds for {', '.join(bounds)}, expected {known}",
+                f"bounds of {function.name}: got bounds for {', '.join(bounds)}, expected {known}",
                 hint="give a bound for each size: bounds={'n': 1024}",
             )
-        return partial(specialize, what)
+        return partial(specialize, function)
     try:
-        inspect.signature(what).bind(**dict.fromkeys(bounds, 1))
+        inspect.signature(function).bind(**dict.fromkeys(bounds, 1))
     except (TypeError, ValueError) as error:
         raise UsageError(
             f"the function cannot be called with the sizes {', '.join(bounds)}: {error}",
             hint="name the function's parameters: bounds={'n': 1024} calls function(n=...)",
         ) from error
-    return lambda at: what(**at)
+    return lambda at: function(**at)
 
 
 def compile_sized_function(

@@ -16,14 +16,14 @@ Tensor = Mapping[str, Any]
 """A tensor of a manifest."""
 
 
-def as_array(what: str, value: Any) -> Array:
-    """Convert ``value`` to an array of numbers or bools; UsageError for anything else."""
+def as_array(array_name: str, value: Any) -> Array:
+    """Convert ``value`` to an array of numbers or bools; UsageError, which calls it ``array_name``, for anything else."""
     try:
         array = np.asarray(value)
     except Exception as error:  # ragged lists, and objects whose own __array__ fails
-        raise UsageError(f"{what} is no array: {error}", hint="give a numpy array") from error
+        raise UsageError(f"{array_name} is no array: {error}", hint="give a numpy array") from error
     if array.dtype.kind not in "biufcV":
-        raise UsageError(f"{what} is no array of numbers but of {array.dtype}", hint="give a numpy array")
+        raise UsageError(f"{array_name} is no array of numbers but of {array.dtype}", hint="give a numpy array")
     return array
 
 

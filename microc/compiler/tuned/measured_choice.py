@@ -90,13 +90,12 @@ def network_measurements(key: str, cpu: str, database: Database, board: str) -> 
 
 
 def measured_combinations(
-    together: NetworkMeasurements, tasks: Sequence[Task], database: Database
+    measurements: NetworkMeasurements, tasks: Sequence[Task], database: Database
 ) -> Iterator[list[tuple[Task, Record]]]:
-    """Yield each combination, fastest first, as the kernels with the record that each takes.
+    """Yield each measured combination of schedules, fastest first, as the kernels with the record that each takes.
 
-    Combinations with a missing record are left out.
-    """
-    for combination in together.combinations:
+    Combinations with a missing record are left out."""
+    for combination in measurements.combinations:
         parts = combination_parts(combination)
         pairs = [
             (task, record)
@@ -130,23 +129,25 @@ class KernelChoice:
 
 
 def kernel_pareto_fronts(
-    tasks: Sequence[Task], database: Database, board: str, room: Mapping[str, int] | None
+    tasks: Sequence[Task], database: Database, board: str, workspace_bytes: Mapping[str, int] | None
 ) -> dict[str, list[Record]]:
-    """Return for every kernel, by key, with a measured default schedule: the record of the default, and the records that
-    beat it in time, flash or workspace.
+    """Return for every kernel, by key, the record of its default schedule, and the records that beat it.
 
-    The records of a kernel are of one board and one compiler: of ``board`` if there are any, else of the board of the
-    same core with the most records. ``room``: bytes of workspace by key that a kernel may take without enlarging the
-    arena (None: unlimited)."""
-    known = _measured_records(tasks, database, board, room)
+    They beat it in time, flash or workspace. Kernels whose default was not measured are left out. The records of a
+    kernel are of one board and one compiler: of ``board`` if there are any, else of the board of the same core with the
+    most records. ``workspace_bytes``: bytes of workspace by key that a kernel may take without enlarging the arena
+    (None: unlimited)."""
+    known = _measured_records(tasks, database, board, workspace_bytes)
     return {key: [default, *pareto_records(others)] for key, (default, others) in known.items()}
 
 
 def _measured_records(
-    tasks: Sequence[Task], database: Database, board: str, room: Mapping[str, int] | None
+    tasks: Sequence[Task], database: Database, board: str, workspace_bytes: Mapping[str, int] | None
 ) -> dict[str, tuple[Record, list[Record]]]:
-    """Return for every kernel, by key, with a measured default schedule: the record of the default, and all other records
-    whose workspace ``room`` allows."""
+    """Return for every kernel, by key, the record of its default schedule, and its other records.
+
+    Kernels whose default was not measured are left out, and records that take more workspace than ``workspace_bytes``
+    (by kernel key) allows."""
     schedules = {}
     for task in tasks:
         records = _comparable_records(
@@ -154,7 +155,7 @@ def _measured_records(
         )
         default = default_record(task, records)
         if default is not None:
-            most = math.inf if room is None else max(default.workspace, room.get(task.key, 0))
+            most = math.inf if workspace_bytes is None else max(default.workspace, workspace_bytes.get(task.key, 0))
             schedules[task.key] = default, [r for r in records if r.workspace <= most and r is not default]
     return schedules
 
@@ -180,19 +181,19 @@ def choose_records(
     database: Database,
     *,
     board: str = "",
-    flash: int | None = None,
-    room: Mapping[str, int] = MappingProxyType({}),
-    least: bool = False,
-    without: Collection[object] = (),
+    flash_growth: int | None = None,
+    workspace_bytes: Mapping[str, int] = MappingProxyType({}),
+    minimise_flash: bool = False,
+    excluded_records: Collection[object] = (),
 ) -> list[KernelChoice]:
-    """Choose a record for each measured kernel, so that all together take the least ticks; with ``least``, the least
-    flash.
+    """Choose a record for each measured kernel, so that all together take the least ticks.
 
-    Kernels without measurements keep their default. ``flash``: bytes by which code and constants may grow (None:
-    unlimited). ``room`` as in :func:`kernel_pareto_fronts`. ``without``: records that are excluded."""
-    known = _measured_records(tasks, database, board, room)
+    ``minimise_flash``: the least flash instead. Kernels without measurements keep their default. ``flash_growth``:
+    bytes by which code and constants may grow (None: unlimited). ``workspace_bytes`` as in
+    :func:`kernel_pareto_fronts`. ``excluded_records``: records that are not chosen."""
+    known = _measured_records(tasks, database, board, workspace_bytes)
     measured = {
-        key: [default, *_pareto_by_algorithm([record for record in others if record not in without])]
+        key: [default, *_pareto_by_algorithm([record for record in others if record not in excluded_records])]
         for key, (default, others) in known.items()
     }
     # Kernels with the same default share its code, so the code of one depends on the choice of the others: a group is one item.
@@ -203,9 +204,13 @@ def choose_records(
         for group, group_alternatives in zip(groups, alternatives, strict=True)
     ]
     # The first alternative of a group is its default: growth is counted from there.
-    limit = None if flash is None else flash + sum(group_alternatives[0].flash for group_alternatives in options)
+    limit = (
+        None
+        if flash_growth is None
+        else flash_growth + sum(group_alternatives[0].flash for group_alternatives in options)
+    )
     points = pareto_front([_undominated_options(group_alternatives) for group_alternatives in options], limit)
-    weighed = (lambda point: (point.flash, point.loss)) if least else (lambda point: (point.loss, point.flash))
+    weighed = (lambda point: (point.flash, point.loss)) if minimise_flash else (lambda point: (point.loss, point.flash))
     best = min(points, key=weighed) if points else None
     picks = best.picks if best is not None else (0,) * len(groups)
     choices = {

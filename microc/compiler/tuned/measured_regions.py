@@ -19,7 +19,7 @@ from microc.compiler.lowering.kernel_selection import (
     replay_on_group,
     select_group_schedule,
     tuning_key,
-    with_half_constants,
+    with_16_bit_constants,
 )
 from microc.compiler.tuned.records import NAME, OK, UNBUILT, WRONG, Database, Record, Task
 from microc.errors import MicrocError, ScheduleError
@@ -110,20 +110,22 @@ class RegionTask(Task):
 
 
 def region_task(
-    graph: Graph, node: Node, taken: ClaimedRegion, opened: Callable[[], Sources], goals: Sequence[Goal]
+    graph: Graph, node: Node, claimed_region: ClaimedRegion, open_sources: Callable[[], Sources], goals: Sequence[Goal]
 ) -> RegionTask:
     """Create the task for a node of operator ``external``.
 
-    ``goals``: the network's, and others with the same compiler options.
-    """
-    target, layers = taken.region.target, "+".join(inner.op for inner in taken.region.graph.nodes)
+    ``claimed_region``: the region as the backend computes it; ``open_sources``: returns the sources that its code is
+    built from. ``goals``: the network's, and others with the same compiler options."""
+    target, layers = claimed_region.region.target, "+".join(inner.op for inner in claimed_region.region.graph.nodes)
     named = {name for name in (*node.inputs, *node.outputs) if name}
     types = {name: graph.types[name] for name in graph.types if name in named}
     consts = {name: graph.consts[name] for name in graph.consts if name in named}
     inputs = tuple(dict.fromkeys(name for name in node.inputs if name and name not in consts))
     part = Graph("region", inputs, node.outputs, (node,), types, consts)
     ours = tuple(build_own_code(part, node, target, goal) for goal in goals)
-    return RegionTask(part, (str(taken.region.root.loc),), layers, target, 1, (), (), taken, opened, ours)
+    return RegionTask(
+        part, (str(claimed_region.region.root.loc),), layers, target, 1, (), (), claimed_region, open_sources, ours
+    )
 
 
 def build_own_code(
@@ -148,12 +150,12 @@ def replay_own_code(task: RegionTask, trace: Sequence[Step]) -> OwnCode:
 
     def pick(lowered: Sequence[LoweredGroup], inside: Goal, own: bool) -> tuple[int, Choice]:
         if not kernels:
-            raise ScheduleError("record: it has fewer kernels than the region")
+            raise ScheduleError("record: its trace schedules fewer kernels than the region has")
         return _replay_measured(lowered, kernels.pop(0))
 
     found = _build_region_function(task.graph, task.graph.nodes[0], task.target, task.ours[0].goal, pick)
     if kernels:
-        raise ScheduleError(f"record: it has {len(kernels)} kernels more than the region")
+        raise ScheduleError(f"record: its trace schedules {len(kernels)} kernels more than the region has")
     return found
 
 
@@ -196,7 +198,7 @@ def _build_region_function(graph: Graph, node: Node, target: Target, goal: Goal,
         if own:
             kernels[tuning_key(lowered, target)] = tuned_schedule
         rules[rule or "as written"] = None
-        choice = with_half_constants(lowered[number], choice, target, inside)
+        choice = with_16_bit_constants(lowered[number], choice, target, inside)
         constants += constant_bytes(choice.schedule)
         annotations[choice.func.annotations] = None
         return lowered[number], choice
@@ -207,16 +209,16 @@ def _build_region_function(graph: Graph, node: Node, target: Target, goal: Goal,
     return OwnCode(goal, control, tuple(steps), " | ".join(rules), constants, kernels)
 
 
-def _replay_measured(lowered: Sequence[LoweredGroup], found: TunedSchedule) -> tuple[int, Choice]:
+def _replay_measured(lowered: Sequence[LoweredGroup], tuned_schedule: TunedSchedule) -> tuple[int, Choice]:
     """Replay a measured schedule on a kernel; return the number of its algorithm and the choice. MicrocError if that is
     not possible any more."""
-    number = next((k for k, group in enumerate(lowered) if group.algorithm == found.algorithm), None)
+    number = next((k for k, group in enumerate(lowered) if group.algorithm == tuned_schedule.algorithm), None)
     if number is None:
         raise ScheduleError(
-            f"record: the kernel has no algorithm {found.algorithm!r}, "
+            f"record: the kernel has no algorithm {tuned_schedule.algorithm!r}, "
             f"expected one of {', '.join(repr(group.algorithm) for group in lowered)}"
         )
-    return number, replay_on_group(lowered[number], found.trace, found.rule + TUNED_SUFFIX)
+    return number, replay_on_group(lowered[number], tuned_schedule.trace, tuned_schedule.rule + TUNED_SUFFIX)
 
 
 def _schedules_in_trace(trace: Sequence[Step]) -> Iterator[TunedSchedule]:
@@ -251,7 +253,7 @@ class RegionVerdict:
 
     @property
     def decides(self) -> bool:
-        """Whether there is a valid measurement, so that the verdict decides whose code is used."""
+        """True if there is a valid measurement, so that the verdict decides whose code is used."""
         return bool(self.board)
 
     @property
@@ -260,7 +262,7 @@ class RegionVerdict:
 
     @property
     def words(self) -> str:
-        """The verdict as the end of a sentence."""
+        """The verdict in words: the measured ticks of both, or the reason why there are none."""
         if self.ours is None or self.theirs is None:
             return self.why
         return f"measured: ours {self.ours:,.0f}, theirs {self.theirs:,.0f} {self.unit}"

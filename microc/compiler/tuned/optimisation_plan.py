@@ -80,17 +80,19 @@ SCHEMA = {
 }  # fmt: skip
 
 
-def build_plan(made: CompiledNetwork, database: Database, *, board: str, optimize: str, records: str) -> dict[str, Any]:
+def build_plan(
+    compiled: CompiledNetwork, database: Database, *, board: str, optimize: str, records: str
+) -> dict[str, Any]:
     """Build the optimisation plan of a network, as plain data, that was compiled with the records ``database``
     (``tuned=``)."""
-    tasks = list_tuning_tasks(made)
-    measured_whole = bool(database.of(network_key(tasks, made.make.threads)))
+    tasks = list_tuning_tasks(compiled)
+    measured_whole = bool(database.of(network_key(tasks, compiled.make.threads)))
     candidates = kernel_pareto_fronts(tasks, database, board, None)
     first = next((records_[0] for records_ in candidates.values()), None)
     return {
         "microc_plan": 1,
-        "model": made.module.source,
-        "core": made.make.target.cpu,
+        "model": compiled.module.source,
+        "core": compiled.make.target.cpu,
         "board": first.board if first else board,
         "unit": first.unit if first else "",
         "optimize": optimize,
@@ -99,8 +101,8 @@ def build_plan(made: CompiledNetwork, database: Database, *, board: str, optimiz
             _plan_entry(
                 task,
                 candidates[task.key],
-                _taken_record(task, made, candidates[task.key][0], database),
-                whole=measured_whole,
+                _taken_record(task, compiled, candidates[task.key][0], database),
+                network_measured=measured_whole,
             )
             for task in tasks
             if task.key in candidates
@@ -108,12 +110,12 @@ def build_plan(made: CompiledNetwork, database: Database, *, board: str, optimiz
     }
 
 
-def _taken_record(task: Task, made: CompiledNetwork, default: Record, database: Database) -> Record | None:
+def _taken_record(task: Task, compiled: CompiledNetwork, default: Record, database: Database) -> Record | None:
     """Return the newest record of the schedule that a kernel takes; None for the default.
 
     Only records of the default's board, unit and toolchain count.
     """
-    taken = made.make.tuned.get(task.key)
+    taken = compiled.make.tuned.get(task.key)
     if taken is None:
         return None
     origin = default.board, default.unit, default.toolchain
@@ -121,9 +123,13 @@ def _taken_record(task: Task, made: CompiledNetwork, default: Record, database: 
     return next((r for r in reversed(comparable) if (r.algorithm, r.trace) == (taken.algorithm, taken.trace)), None)
 
 
-def _plan_entry(task: Task, measured: Sequence[Record], chosen: Record | None, *, whole: bool) -> dict[str, Any]:
-    """Return the plan's entry for a kernel. ``measured``: the record of the default, then the records that beat it;
-    ``chosen``: the record it takes; ``whole`` as in :func:`_explain_choice`."""
+def _plan_entry(
+    task: Task, measured: Sequence[Record], chosen: Record | None, *, network_measured: bool
+) -> dict[str, Any]:
+    """Return the plan's entry for a kernel.
+
+    ``measured``: the record of the default, then the records that beat it; ``chosen``: the record it takes;
+    ``network_measured`` as in :func:`_explain_choice`."""
     default, *others = measured
     shown = (
         others[:MAX_ALTERNATIVES]
@@ -135,7 +141,7 @@ def _plan_entry(task: Task, measured: Sequence[Record], chosen: Record | None, *
         "layers": [make_printable(layer, 200) for layer in task.layers],
         "op": task.op,
         "choice": chosen.id if chosen else UNTUNED,
-        "why": _explain_choice(chosen, default, others, whole=whole),
+        "why": _explain_choice(chosen, default, others, network_measured=network_measured),
         "alternatives": {
             UNTUNED: _schedule_and_costs(default),
             **{r.id: {**_schedule_and_costs(r), **_replayable_steps(r)} for r in shown},
@@ -156,11 +162,17 @@ def _replayable_steps(record: Record) -> dict[str, Any]:
     return {"algorithm": record.algorithm, "rule": record.rule, "steps": steps}
 
 
-def _explain_choice(chosen: Record | None, default: Record, others: Sequence[Record], *, whole: bool) -> str:
-    """Explain a choice compared with the default. ``whole``: the network was measured as a whole."""
+def _explain_choice(
+    chosen: Record | None, default: Record, other_records: Sequence[Record], *, network_measured: bool
+) -> str:
+    """Explain a choice compared with the default. ``network_measured``: the network was measured as a whole."""
     if chosen is None:
-        faster = sum(record.ticks < default.ticks for record in others)
-        reason = "are slower beside the other kernels" if whole else "take more flash or workspace than the goal allows"
+        faster = sum(record.ticks < default.ticks for record in other_records)
+        reason = (
+            "are slower beside the other kernels"
+            if network_measured
+            else "take more flash or workspace than the goal allows"
+        )
         return f"{faster} faster ones {reason}" if faster else "none was faster"
     return (
         f"{100 * (chosen.ticks / default.ticks - 1) if default.ticks else 0:+.2f} % {chosen.unit}, "
@@ -233,13 +245,13 @@ def read_plan(path: Path) -> dict[str, Any]:
     return found
 
 
-def planned_schedules(made: CompiledNetwork, path: Path) -> Mapping[str, TunedSchedule]:
+def planned_schedules(compiled: CompiledNetwork, path: Path) -> Mapping[str, TunedSchedule]:
     """Return the schedules that a plan chooses for the kernels of a network, by key; UsageError if the plan does not fit
     the network any more."""
-    plan, tasks = read_plan(path), {task.key: task for task in list_tuning_tasks(made)}
-    if plan["core"] != made.make.target.cpu:
+    plan, tasks = read_plan(path), {task.key: task for task in list_tuning_tasks(compiled)}
+    if plan["core"] != compiled.make.target.cpu:
         raise UsageError(
-            f"plan: got one for {make_printable(plan['core'])}, expected one for {made.make.target.cpu}",
+            f"plan: got one for {make_printable(plan['core'])}, expected one for {compiled.make.target.cpu}",
             where=str(path),
             hint="tune for this core, or compile for that one",
         )
@@ -291,13 +303,15 @@ def _chosen_schedule(task: Task, kernel: Mapping[str, Any], where: str) -> Tuned
     return TunedSchedule(alternative["algorithm"], make_printable(alternative["rule"]), trace)
 
 
-def refuse_unused_choices(untuned: CompiledNetwork, made: CompiledNetwork, path: Path) -> None:
-    """Raise UsageError if a layer of ``made`` does not use the plan's choice. ``untuned``: the network without the plan."""
-    rules = {call.layer: call.rule for call in made.module.calls}
+def refuse_unused_choices(untuned: CompiledNetwork, compiled: CompiledNetwork, path: Path) -> None:
+    """Raise UsageError if a layer of ``compiled`` does not use the plan's choice.
+
+    ``untuned``: the network without the plan."""
+    rules = {call.layer: call.rule for call in compiled.module.calls}
     outer = {call.layer for call in untuned.module.calls}
     for task in list_tuning_tasks(untuned):
-        for layer in task.layers if task.key in made.make.tuned else ():
-            took = TUNED_SUFFIX in rules.get(layer, "") if layer in outer else task.key in made.make.taken
+        for layer in task.layers if task.key in compiled.make.tuned else ():
+            took = TUNED_SUFFIX in rules.get(layer, "") if layer in outer else task.key in compiled.make.taken
             if not took:
                 by_rows = layer in outer and layer not in rules
                 why = "it is computed row by row to keep within the arena" if by_rows else "its constants promise less"
@@ -318,39 +332,47 @@ ARENA_GROWTH = 1 / 32
 """Fraction by which the arena may grow: enough for one more row of a plane, too little for a copy of a whole image."""
 
 
-def tuned_schedules(made: CompiledNetwork, path: Path, board: str = "", ram: int = 0) -> Mapping[str, TunedSchedule]:
+def tuned_schedules(
+    compiled: CompiledNetwork, path: Path, board: str = "", ram: int = 0
+) -> Mapping[str, TunedSchedule]:
     """Return the schedules from a file of records that are better than the defaults of a planned network's kernels.
 
     ``board``: whose records are preferred. ``ram``: limit of the arena in bytes (0: unlimited). Raises UsageError if
     the file is not a file of records.
     """
-    database, tasks = open_records(path), list_tuning_tasks(made)
-    room = workspace_room(made.module, tasks, ram)
-    pairs = _measured_combination(made, tasks, database, board, room)
+    database, tasks = open_records(path), list_tuning_tasks(compiled)
+    room = workspace_room(compiled.module, tasks, ram)
+    pairs = _measured_combination(compiled, tasks, database, board, room)
     if pairs is None:
-        apart = choose_independently(made, tasks, database, board, room)
+        apart = choose_independently(compiled, tasks, database, board, room)
         pairs = [(each.task, each.record) for each in apart if each.record is not None]
     return {task.key: TunedSchedule(record.algorithm, record.rule, record.trace) for task, record in pairs}
 
 
 def choose_independently(
-    made: CompiledNetwork,
+    compiled: CompiledNetwork,
     tasks: Sequence[Task],
     database: Database,
     board: str,
-    room: Mapping[str, int],
-    without: Collection[object] = (),
+    workspace_bytes: Mapping[str, int],
+    excluded_records: Collection[object] = (),
 ) -> list[KernelChoice]:
-    """Choose a record for each kernel by the kernel's own measurements; ``without`` as in :func:`choose_records`.
+    """Choose a record for each kernel by the kernel's own measurements; ``excluded_records`` as in :func:`choose_records`.
 
     Records whose trace cannot be replayed any more are excluded."""
-    goal = made.make.goal
+    goal = compiled.make.goal
     flash = None if goal.price == 0 else 0
-    excluded = set(without)
+    excluded = set(excluded_records)
     # A record may be of an earlier compiler, whose trace no longer replays: exclude it and choose again.
     while True:
         choices = choose_records(
-            tasks, database, board=board, flash=flash, room=room, least=isinf(goal.price), without=excluded
+            tasks,
+            database,
+            board=board,
+            flash_growth=flash,
+            workspace_bytes=workspace_bytes,
+            minimise_flash=isinf(goal.price),
+            excluded_records=excluded,
         )
         stale = [
             choice.record
@@ -363,22 +385,27 @@ def choose_independently(
 
 
 def _measured_combination(
-    made: CompiledNetwork, tasks: Sequence[Task], database: Database, board: str, room: Mapping[str, int]
+    compiled: CompiledNetwork, tasks: Sequence[Task], database: Database, board: str, workspace_bytes: Mapping[str, int]
 ) -> list[tuple[Task, Record]] | None:
     """Return the best combination measured with the whole network that still replays and fits; else None.
 
     Combinations are measured for speed, so that they apply only to goals without a price of flash.
     """
-    if made.make.goal.price > 0:
+    if compiled.make.goal.price > 0:
         return None
-    together = network_measurements(network_key(tasks, made.make.threads), made.make.target.cpu, database, board)
+    together = network_measurements(
+        network_key(tasks, compiled.make.threads), compiled.make.target.cpu, database, board
+    )
     ways = measured_combinations(together, tasks, database) if together is not None else ()
-    return next((pairs for pairs in ways if all(_can_replay(*each) and _has_room(*each, room) for each in pairs)), None)
+    return next(
+        (pairs for pairs in ways if all(_can_replay(*each) and _has_room(*each, workspace_bytes) for each in pairs)),
+        None,
+    )
 
 
-def _has_room(task: Task, record: Record, room: Mapping[str, int]) -> bool:
-    """Test whether a kernel may take the workspace of a record. ``room``: bytes of workspace by key."""
-    return record.workspace <= room.get(task.key, record.workspace)
+def _has_room(task: Task, record: Record, workspace_bytes: Mapping[str, int]) -> bool:
+    """Test whether a kernel may take the workspace of a record; ``workspace_bytes``: what it may take, by kernel key."""
+    return record.workspace <= workspace_bytes.get(task.key, record.workspace)
 
 
 def _can_replay(task: Task, record: Record) -> bool:
@@ -393,12 +420,13 @@ def _can_replay(task: Task, record: Record) -> bool:
     return True
 
 
-def workspace_room(module: Module, tasks: Sequence[Task], ram: int) -> Mapping[str, int]:
-    """Return for each kernel, by key, the bytes of workspace that it may take in all of its layers, if the arena may grow
-    by :data:`ARENA_GROWTH` within ``ram``."""
+def workspace_room(module: Module, tasks: Sequence[Task], arena_limit: int) -> Mapping[str, int]:
+    """Return for each kernel, by key, the bytes of workspace that it may take in all of its layers.
+
+    The arena may grow by :data:`ARENA_GROWTH` for it, but not beyond ``arena_limit`` bytes (0: unlimited)."""
     assert module.plan is not None
     grown = int((1 + ARENA_GROWTH) * module.plan.size)
-    most = max(module.plan.size, min(grown, ram) if ram else grown)
+    most = max(module.plan.size, min(grown, arena_limit) if arena_limit else grown)
     return workspace_limits(most, module, tasks)
 
 
@@ -430,8 +458,8 @@ def schedules_from_options(
     return planned_schedules(untuned, options.plan)
 
 
-def require_plan_is_used(untuned: CompiledNetwork, made: CompiledNetwork, options: Options) -> CompiledNetwork:
-    """Return ``made`` if it is what the plan chooses; else raise UsageError."""
+def require_plan_is_used(untuned: CompiledNetwork, compiled: CompiledNetwork, options: Options) -> CompiledNetwork:
+    """Return ``compiled`` if it is what the plan chooses; else raise UsageError."""
     assert options.plan is not None
-    refuse_unused_choices(untuned, made, options.plan)
-    return made
+    refuse_unused_choices(untuned, compiled, options.plan)
+    return compiled

@@ -107,23 +107,23 @@ class Task:
         return tuple(group.algorithm for group in self.lowered)
 
 
-def list_tuning_tasks(made: CompiledNetwork, others: Sequence[Goal] = ()) -> tuple[Task, ...]:
-    """List the kernels of a compiled network that rules schedule, in order of execution, those inside of control flow included.
+def list_tuning_tasks(compiled: CompiledNetwork, other_goals: Sequence[Goal] = ()) -> tuple[Task, ...]:
+    """List the kernels of a compiled network that rules schedule, in order of execution, those inside of control flow
+    included.
 
     Left out are copies, in-place updates of a part of a state, layers computed row by row, and loops with dynamic
-    sizes. ``others``: goals beside the network's for which the rules' choice is included too.
-    """
-    target, shipped = made.make.target, made.make.shipped
+    sizes. ``other_goals``: goals beside the network's for which the rules' choice is included too."""
+    target, shipped = compiled.make.target, compiled.make.shipped
     tasks: dict[str, Task] = {}
-    for site in _kernel_occurrences(made):
+    for site in _kernel_occurrences(compiled):
         lowered = group_algorithms(site.graph, site.nodes, target, NAME)
         key = tuning_key(lowered, target)
         if key in tasks:
             task = tasks[key]
             tasks[key] = task.with_layers((site.layer,), site.iterations, inside=site.inside)
             continue
-        goals = [goal_inside(goal, site.iterations) for goal in (site.goal, *others)]
-        workspace = inf if site.inside else made.make.workspaces.get(key, inf)
+        goals = [goal_inside(goal, site.iterations) for goal in (site.goal, *other_goals)]
+        workspace = inf if site.inside else compiled.make.workspaces.get(key, inf)
         untuned = [
             DefaultSchedule(goal.name, *select_group_schedule(lowered, target, goal, site.uses, workspace=workspace))
             for goal in goals
@@ -161,18 +161,18 @@ class _KernelOccurrence(NamedTuple):
     inside: bool = False
 
 
-def _kernel_occurrences(made: CompiledNetwork) -> Iterator[_KernelOccurrence]:
+def _kernel_occurrences(compiled: CompiledNetwork) -> Iterator[_KernelOccurrence]:
     """Yield the occurrences of kernels that rules schedule, in order of execution."""
-    graph = made.make.graph
-    for call in made.module.calls:
-        origin = made.make.origins.get(call.writes)
+    graph = compiled.make.graph
+    for call in compiled.module.calls:
+        origin = compiled.make.origins.get(call.writes)
         if not isinstance(origin, KernelGroup) or origin.in_place or origin.nodes[0].op == EXTERNAL:
             continue
         if not registry.get(origin.nodes[0].op).regions:
-            yield _KernelOccurrence(graph, origin.nodes, call.layer, made.make.goal_of(origin.nodes), origin.uses)
-        elif not made.make.sizes:
+            yield _KernelOccurrence(graph, origin.nodes, call.layer, compiled.make.goal_of(origin.nodes), origin.uses)
+        elif not compiled.make.sizes:
             for number, (inner, nodes, iterations) in enumerate(groups_inside(graph, origin.nodes[0])):
-                goal = made.make.goal_of(origin.nodes)
+                goal = compiled.make.goal_of(origin.nodes)
                 yield _KernelOccurrence(
                     inner, nodes, f"{call.layer}{PART}{number}", goal, iterations=iterations, inside=True
                 )
@@ -254,7 +254,7 @@ class Record:
 
     @property
     def untuned(self) -> bool:
-        """Whether the record is of the default schedule, which others are compared with."""
+        """True if the record is of the kernel's default schedule, with which others are compared."""
         return dict(self.decisions).keys() == {UNTUNED}
 
     @property
@@ -274,17 +274,17 @@ def record_from_json(line: str) -> Record:
     """Parse a line of :meth:`Record.to_json`; ValueError for any other line."""
     data = json.loads(line)
     if not isinstance(data, dict) or set(data) != {f.name for f in fields(Record)}:
-        raise ValueError("not a record")
+        raise ValueError("record: expected a JSON object with the fields of Record")
     for name, value in data.items():
         type_ = (int, float) if name in _NUMBERS else dict if name == "decisions" else list if name == "trace" else str
         if not isinstance(value, type_) or isinstance(value, bool) or not _is_printable(value):
-            raise ValueError(name)
+            raise ValueError(f"record: field {name!r} has a wrong type or unprintable characters")
     if not all(math.isfinite(data[name]) and data[name] >= 0 for name in _NUMBERS):
-        raise ValueError("a number of a record")
+        raise ValueError("record: a number is negative, infinite or NaN")
     if not all(isinstance(row, list) and row and isinstance(row[0], str) for row in data["trace"]):
-        raise ValueError("trace")
+        raise ValueError("record: a step of the trace is no list that begins with a name")
     if any(isinstance(value, (dict, list)) or not _is_printable(value) for value in data["decisions"].values()):
-        raise ValueError("decisions")
+        raise ValueError("record: a decision is a list, an object or unprintable, expected a plain value")
     trace = tuple(Step(row[0], tuple(map(freeze_argument, row[1:]))) for row in data["trace"])
     hash(trace)  # of plain values only
     return Record(**{**data, "trace": trace, "decisions": tuple(data["decisions"].items())})
@@ -399,12 +399,13 @@ class Database:
             self._by_key.setdefault(record.key, []).append(record)
 
 
-def _needed_records(records: Sequence[Record], named: Collection[object]) -> Iterable[Record]:
-    """Return the records of a kernel on one board that a choice may need; ``named``: ids of records that combinations
-    refer to."""
+def _needed_records(records: Sequence[Record], combination_records: Collection[object]) -> Iterable[Record]:
+    """Return the records of a kernel on one board that a choice may need.
+
+    ``combination_records``: ids of records that combinations refer to."""
     ours = [record for record in records if record.status == OK and not record.theirs]
     theirs = {record.theirs: record for record in records if record.theirs}
-    kept = (r for r in ours if r.untuned or r.op == NETWORK or r.id in named)
+    kept = (r for r in ours if r.untuned or r.op == NETWORK or r.id in combination_records)
     return dict.fromkeys((*kept, *pareto_records(ours), *theirs.values()))
 
 

@@ -155,16 +155,18 @@ def _read_shipped_file(cpu: str) -> tuple[Sequence[Any], Mapping[str, str]]:
     return json.loads(first)["steps"], {line[slice(*_KEY)]: line for line in lines}
 
 
-def _parse_kernel(line: str, steps: Sequence[Any]) -> ShippedKernel:
-    """Parse the line of a kernel in a core's file. ``steps``: all steps of the file."""
+def _parse_kernel(line: str, all_steps: Sequence[Any]) -> ShippedKernel:
+    """Parse the line of a kernel in a core's file. ``all_steps``: all steps of the file."""
     data = json.loads(line)
-    return ShippedKernel(data["key"], data["layer"], tuple(_parse_schedule(row, steps) for row in data["schedules"]))
+    return ShippedKernel(
+        data["key"], data["layer"], tuple(_parse_schedule(row, all_steps) for row in data["schedules"])
+    )
 
 
-def _parse_schedule(row: Sequence[Any], steps: Sequence[Any]) -> ShippedSchedule:
-    """Parse a schedule in a kernel's line. ``steps``: all steps of the file, to which its trace refers by index."""
-    algorithm, rule, instructions, cycles, waiting, code, constants, (low, high), measured, indices = row
-    trace = tuple(Step(steps[k][0], tuple(map(freeze_argument, steps[k][1:]))) for k in indices)
+def _parse_schedule(schedule_fields: Sequence[Any], all_steps: Sequence[Any]) -> ShippedSchedule:
+    """Parse a schedule in a kernel's line. ``all_steps``: all steps of the file, to which its trace refers by index."""
+    algorithm, rule, instructions, cycles, waiting, code, constants, (low, high), measured, indices = schedule_fields
+    trace = tuple(Step(all_steps[k][0], tuple(map(freeze_argument, all_steps[k][1:]))) for k in indices)
     cost = Cost(instructions, cycles, code, 0.0, {WAITING: waiting})
     prices = low, inf if high is None else high
     return ShippedSchedule(algorithm, rule, trace, cost, constants, prices, bool(measured))

@@ -114,9 +114,12 @@ def unsupported_reason(region: Region, ops: Sequence[str]) -> str:
     return ""
 
 
-def format_structure(kind: str, name: str, **fields: object) -> str:
-    """Format the C definition of a constant ``name`` of the library's structure ``kind``, with its members by name."""
-    return f"const {kind} {name} = {{{', '.join(f'.{key} = {_format_initialiser(value)}' for key, value in fields.items())}}};"
+def format_structure(structure: str, constant_name: str, **fields: object) -> str:
+    """Format the C definition of a constant of one of the library's structures.
+
+    ``structure``: the type; ``fields``: its members by name."""
+    members = ", ".join(f".{key} = {_format_initialiser(value)}" for key, value in fields.items())
+    return f"const {structure} {constant_name} = {{{members}}};"
 
 
 def _format_initialiser(value: object) -> str:
@@ -126,9 +129,9 @@ def _format_initialiser(value: object) -> str:
     return str(value)
 
 
-def format_dims(name: str, *extents: int) -> str:
+def format_dims(constant_name: str, *extents: int) -> str:
     """Format a ``cmsis_nn_dims``: number of images or rows, height, width, channels."""
-    return format_structure("cmsis_nn_dims", name, **dict(zip("nhwc", extents, strict=True)))
+    return format_structure("cmsis_nn_dims", constant_name, **dict(zip("nhwc", extents, strict=True)))
 
 
 def tile_members(extents: Sequence[int]) -> dict[str, int]:
@@ -228,13 +231,13 @@ def _find_library_root(folder: Path) -> Path:
     raise UsageError(f"there is no copy of CMSIS-NN in {folder}", where=str(folder), hint=_GET)
 
 
-def _check_signature(name: str, header: str, place: str) -> None:
-    """Raise UsageError if a copy lacks a function, or declares it with another number of parameters."""
-    declaration = re.search(rf"\b{name}\s*\(([^;{{]*)\)\s*;", header)
+def _check_signature(function_name: str, header: str, copy_folder: str) -> None:
+    """Raise UsageError if the library's copy lacks a function, or declares it with another number of parameters."""
+    declaration = re.search(rf"\b{function_name}\s*\(([^;{{]*)\)\s*;", header)
     count = declaration[1].count(",") + 1 if declaration else 0
-    if count != FUNCTIONS[name]:
-        what = f"takes {count} arguments, not {FUNCTIONS[name]}" if declaration else "is not there"
-        raise UsageError(f"this copy of CMSIS-NN does not match: {name} {what}", where=place, hint=_GET)
+    if count != FUNCTIONS[function_name]:
+        what = f"takes {count} arguments, not {FUNCTIONS[function_name]}" if declaration else "is not there"
+        raise UsageError(f"this copy of CMSIS-NN does not match: {function_name} {what}", where=copy_folder, hint=_GET)
 
 
 def _read_library_files(root: Path) -> dict[str, bytes]:
@@ -310,36 +313,36 @@ _LARGEST = 512
 """Taps from which on an int16 depthwise layer uses no workspace."""
 
 
-def convolution_workspace(g: Geometry, kind: str, *, wide: bool) -> int:
-    """Return the workspace bytes of ``arm_convolve_wrapper_s8`` or (``wide``) ``_s16``; ``kind``: the variant of the
-    kernels.
+def convolution_workspace(g: Geometry, variant: str, *, int16_data: bool) -> int:
+    """Return the workspace bytes of ``arm_convolve_wrapper_s8``, or ``_s16`` for ``int16_data``.
 
-    The workspace holds four patches of the data with MVE, else two patches of int16."""
+    ``variant``: the variant of the kernels (:func:`kernel_variant`). The workspace holds four patches of the data with
+    MVE, else two patches of int16."""
     depth = g.kernel[0] * g.kernel[1] * g.channels
-    if wide:
-        return 8 * _round_up(depth, 8) if kind == MVE else 4 * depth
+    if int16_data:
+        return 8 * _round_up(depth, 8) if variant == MVE else 4 * depth
     if g.kernel == (1, 1) and g.dilation == (1, 1) and not any(g.padding[:2]):
         # Only one of the supported C compilers needs the DSP buffer.
-        return 4 * g.channels if kind == DSP and g.strides == (1, 1) else 0
-    if kind != MVE:
+        return 4 * g.channels if variant == DSP and g.strides == (1, 1) else 0
+    if variant != MVE:
         return 4 * _round_up(depth, 4)
     row = (g.kernel[1] + g.padding[1]) * g.channels if g.height == 1 else 0
     return _round_up(max(4 * _round_up(depth, 16), row), 4)
 
 
-def depthwise_workspace(g: Geometry, kind: str, *, wide: bool) -> int:
-    """Return the workspace bytes of ``arm_depthwise_conv_wrapper_s8`` or (``wide``) ``_s16``; 0 if the library has no fast
-    version.
+def depthwise_workspace(g: Geometry, variant: str, *, int16_data: bool) -> int:
+    """Return the workspace bytes of ``arm_depthwise_conv_wrapper_s8``, or ``_s16`` for ``int16_data``.
 
-    The workspace holds an int16 patch, or four patches of a block of channels. ``kind``: the variant of the kernels."""
+    0 if the library has no fast version. The workspace holds an int16 patch, or four patches of a block of channels.
+    ``variant``: the variant of the kernels (:func:`kernel_variant`)."""
     taps = g.kernel[0] * g.kernel[1]
-    fast = g.out_channels == g.channels and g.dilation == (1, 1) and (taps < _LARGEST if wide else g.batch == 1)
-    if not fast or kind not in (MVE, DSP):
+    fast = g.out_channels == g.channels and g.dilation == (1, 1) and (taps < _LARGEST if int16_data else g.batch == 1)
+    if not fast or variant not in (MVE, DSP):
         return 0
-    if kind == MVE:
-        return 8 * g.channels * taps + 8 if wide else 4 * BLOCK * taps
+    if variant == MVE:
+        return 8 * g.channels * taps + 8 if int16_data else 4 * BLOCK * taps
     small = g.kernel == (3, 3) and max(g.padding[:2]) <= 1
-    return 0 if small and not wide else _round_up(2 * g.channels * taps, 4)
+    return 0 if small and not int16_data else _round_up(2 * g.channels * taps, 4)
 
 
 def average_pool_workspace(channels: int, variant: str) -> int:
@@ -347,6 +350,6 @@ def average_pool_workspace(channels: int, variant: str) -> int:
     return 4 * channels if variant == DSP else 0
 
 
-def _round_up(count: int, step: int) -> int:
-    """Round up to a multiple of ``step``."""
-    return -(-count // step) * step
+def _round_up(number: int, multiple: int) -> int:
+    """Round a number up to a multiple of ``multiple``."""
+    return -(-number // multiple) * multiple

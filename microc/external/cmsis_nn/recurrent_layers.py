@@ -65,7 +65,7 @@ def _legalised_loop_body(region: Region) -> _LoopBody:
 
 
 def check_lstm(region: Region) -> str:
-    """Return the reason against computing an LSTM by the library."""
+    """Return why the library does not compute an LSTM, as a clause; empty if it does."""
     why = unsupported_reason(region, ("lstm",))
     if why:
         return why
@@ -84,7 +84,7 @@ def check_lstm(region: Region) -> str:
 
 
 def _sum_mismatch(region: Region, body: _LoopBody, products: list[Node]) -> str:
-    """Return why the library's sums of the gates differ from ours; empty if they do not."""
+    """Return why the library's sums of the LSTM's gates differ from those of microc's kernels; empty if they do not."""
     for node in products:
         quant = requantize_params(body.graph, node)
         by_gate = [array.reshape(4, -1) for array in _scales_by_row(quant, 4 * _lstm_units(region))]
@@ -96,7 +96,7 @@ def _sum_mismatch(region: Region, body: _LoopBody, products: list[Node]) -> str:
 
 
 def _gate_difference(region: Region, body: _LoopBody) -> str:
-    """Describe how the library's gates differ from ours; empty if they do not.
+    """Describe how the library's LSTM gates differ from those of microc's kernels; empty if they do not.
 
     The difference is bounded by the largest recurrent product that the weights allow."""
     recurrent, hidden = (region.root.inputs[k] for k in (2, 3))
@@ -112,7 +112,7 @@ def _gate_difference(region: Region, body: _LoopBody) -> str:
 
 
 def _cell_mismatch(region: Region, body: _LoopBody) -> str:
-    """Return why the library's cell differs from ours; empty if it does not."""
+    """Return why the library's LSTM cell differs from that of microc's kernels; empty if it does not."""
     quant = region.type(region.root.inputs[4]).quant
     assert quant is not None
     scale, power = quant.scale[0], round(math.log2(quant.scale[0]))
@@ -228,7 +228,7 @@ FUNCTIONS = {"int8": "arm_svdf_s8", "int16": "arm_svdf_state_s16_s8"}
 
 
 def check_svdf(region: Region) -> str:
-    """Return the reason against computing an SVDF by the library."""
+    """Return why the library does not compute an SVDF, as a clause; empty if it does."""
     why = unsupported_reason(region, ("qsvdf",))
     if why:
         return why

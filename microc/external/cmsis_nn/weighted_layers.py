@@ -33,15 +33,15 @@ from microc.ops.convolution.geometry import Geometry, infer_geometry
 # the right, and that the last windows lack nothing but padding at their ends.
 
 
-def misread_reason(g: Geometry, *, vectors: bool) -> str:
-    """Return why the library would compute something else or read out of bounds; empty if it would not.
+def misread_reason(g: Geometry, *, uses_mve: bool) -> str:
+    """Return why the library would compute something else, or read out of bounds; empty if it would not.
 
-    ``vectors``: the MVE variant of the library is used."""
+    ``uses_mve``: the MVE variant of the library is used."""
     top, left, bottom, right = g.padding
     if g.kernel == (1, 1) and g.dilation == (1, 1) and not (top or left):
         return "it pads behind windows of one number" if bottom or right else ""
     one_row = g.height == g.kernel[0] == g.dilation[1] == 1 and g.strides[1] * g.channels % 4 == 0
-    if vectors and one_row and (top or bottom or not _parts_cover_row(g)):
+    if uses_mve and one_row and (top or bottom or not _parts_cover_row(g)):
         return "its windows over one row end elsewhere than the library takes for granted"
     return ""
 
@@ -86,7 +86,7 @@ _CODE = 1500
 
 
 def check_convolution(region: Region) -> str:
-    """Return the reason against computing a convolution by the library."""
+    """Return why the library does not compute a convolution, as a clause; empty if it does."""
     why = _check_weighted_layer(region, "conv2d")
     if why:
         return why
@@ -97,11 +97,11 @@ def check_convolution(region: Region) -> str:
         return "its channels come first"
     if _is_depthwise(region) or region.output_types[0].dtype == "int16":
         return ""
-    return misread_reason(g, vectors=kernel_variant(region.target) == MVE)
+    return misread_reason(g, uses_mve=kernel_variant(region.target) == MVE)
 
 
 def check_dense(region: Region) -> str:
-    """Return the reason against computing a dense layer by the library."""
+    """Return why the library does not compute a dense layer, as a clause; empty if it does."""
     why = _check_weighted_layer(region, "dense")
     if not why and region.output_types[0].dtype == "int16" and region_requantize_params(region).multiplier.size > 1:
         return "its weights have a scale for each unit"
@@ -140,7 +140,7 @@ def convolution_call(region: Region) -> Code:
     weight, bias = _weights_and_bias(region, g.out_channels)
     depthwise, wide = _is_depthwise(region), region.output_types[0].dtype == "int16"
     name = f"arm_{'depthwise_conv_wrapper' if depthwise else 'convolve_wrapper'}_{function_suffix(region)}"
-    workspace = (depthwise_workspace if depthwise else convolution_workspace)(g, kind, wide=wide)
+    workspace = (depthwise_workspace if depthwise else convolution_workspace)(g, kind, int16_data=wide)
     fields: dict[str, object] = {
         "input_offset": -zero_point(region, region.root.inputs[0]),
         "output_offset": quant.zero_point,

@@ -36,7 +36,7 @@ EXPONENTIAL = 130.0
 
 
 def check_pool(region: Region) -> str:
-    """Return the reason against computing a pool by the library."""
+    """Return why the library does not compute a pool, as a clause; empty if it does."""
     op = region.root.op
     x, y = region.root.inputs[0], region.root.outputs[0]
     if not all(region.type(name).quant for name in (x, y)) or region.type(x).quant != region.type(y).quant:
@@ -77,7 +77,7 @@ def pool_call(region: Region) -> Code:
 
 
 def check_add(region: Region) -> str:
-    """Return the reason against computing a sum by the library."""
+    """Return why the library does not compute a sum, as a clause; empty if it does."""
     types = [region.type(name) for name in region.root.inputs]
     if any(type_.dtype != types[0].dtype or type_.shape != types[0].shape for type_ in types):
         return "its operands differ in dtype or shape"
@@ -105,7 +105,7 @@ def add_call(region: Region) -> Code:
 
 
 def check_softmax(region: Region) -> str:
-    """Return the reason against computing a softmax by the library."""
+    """Return why the library does not compute a softmax, as a clause; empty if it does."""
     why = unsupported_reason(region, ("qsoftmax" if region.output_types[0].dtype == "int8" else "qsoftmax16",))
     if why:
         return why

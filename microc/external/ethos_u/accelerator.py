@@ -72,16 +72,16 @@ class Configuration:
         return self.system or (self.target.dedicated if self.memory.startswith(_DEDICATED) else self.target.system)
 
 
-def add_board_facts(text: str, npu: str) -> str:
-    """Complete the user's configuration ``text`` by that of the board (:attr:`microc.target.Target.npu`).
+def add_board_facts(user_configuration: str, board_configuration: str) -> str:
+    """Complete the user's configuration by that of the board (:attr:`microc.target.Target.npu`).
 
     UsageError if the two contradict each other."""
-    if not npu:
-        return text
-    facts_text, keyword, driver = _split_driver(text)
+    if not board_configuration:
+        return user_configuration
+    facts_text, keyword, driver = _split_driver(user_configuration)
     first, *rest = facts_text.split(",")
     accelerator, rest = ("", [first, *rest]) if "=" in first else (first, rest)
-    own, *facts = npu.split(",")
+    own, *facts = board_configuration.split(",")
     if accelerator not in ("", own):
         raise _contradiction_error(own, accelerator)
     for fact in facts:
@@ -93,25 +93,25 @@ def add_board_facts(text: str, npu: str) -> str:
     return ",".join((own, *rest, *([f"{keyword}{driver}"] if keyword else [])))
 
 
-def _contradiction_error(board: str, user: str) -> UsageError:
+def _contradiction_error(board_fact: str, user_fact: str) -> UsageError:
     """Return the error for a fact of the user's configuration that differs from the board's."""
     return UsageError(
-        f"the configuration contradicts the board; got {user}, expected {board}",
+        f"the configuration contradicts the board; got {user_fact}, expected {board_fact}",
         hint=f"--external {NAME} alone takes what the board has; if yours differs, write a board file of your own",
     )
 
 
-def _split_driver(text: str) -> tuple[str, str, str]:
+def _split_driver(configuration: str) -> tuple[str, str, str]:
     """Split a configuration into the facts before the driver, the keyword ``driver=``, and the driver's folder.
 
     The last two are empty if there is no driver."""
-    words, driven, driver = f",{text}".partition(f",{_DRIVER}")
+    words, driven, driver = f",{configuration}".partition(f",{_DRIVER}")
     return words[1:], driven[1:], driver
 
 
-def parse_configuration(text: str) -> Configuration:
+def parse_configuration(configuration: str) -> Configuration:
     """Parse a configuration such as ``ethos-u55-128,memory=Shared_Sram,driver=FOLDER``; UsageError if it is invalid."""
-    words, keyword, driver = _split_driver(text)
+    words, keyword, driver = _split_driver(configuration)
     accelerator, *rest = words.split(",")
     if keyword and not driver:
         raise UsageError("driver= names no folder", hint=_EXAMPLE)
@@ -125,7 +125,7 @@ def parse_configuration(text: str) -> Configuration:
         key, equals, value = word.partition("=")
         if key not in ("memory", "system") or not equals or not value or key in values:
             raise UsageError(
-                f"wrong word of a configuration; got {word!r}, expected memory=... and system=..., once each",
+                f"wrong word of a configuration; got {word!r}, expected memory=NAME or system=NAME, each at most once",
                 hint=_EXAMPLE,
             )
         if key == "memory" and value not in MEMORY_MODES:
@@ -145,9 +145,9 @@ def parse_configuration(text: str) -> Configuration:
     return chosen
 
 
-def driver_folder_of(text: str) -> str:
+def driver_folder_of(configuration: str) -> str:
     """Return the folder of Arm's driver in a configuration, or an empty string."""
-    return _split_driver(text)[2]
+    return _split_driver(configuration)[2]
 
 
 # ---- Check of Vela's payload, read like the driver and the accelerator do: headers, every command, every address.
@@ -173,38 +173,38 @@ Registers = Mapping[int, int]
 Reached = tuple[str, int, int, int, int]
 
 
-def check_payload(data: bytes, accelerator: Accelerator, regions: Sequence[int]) -> None:
+def check_payload(payload: bytes, accelerator: Accelerator, region_sizes: Sequence[int]) -> None:
     """Raise ToolError if a payload is malformed, for another accelerator, or accesses memory beyond its regions.
 
-    ``regions``: the sizes in bytes of weights, scratch and fast scratch.
+    ``region_sizes``: the sizes in bytes of weights, scratch and fast scratch.
     """
-    for registers, operation in _operations_with_registers(_command_stream(data, accelerator)):
+    for registers, operation in _operations_with_registers(_command_stream(payload, accelerator)):
         for name, region, start, size, step in _memory_accesses(registers, operation):
             if start % step:
                 raise _payload_error(
                     f"{name} begin at byte {start:,} of region {region}, expected a multiple of {step}"
                 )
-            if region >= len(regions) or start < 0 or size < 0 or start + size > regions[region]:
+            if region >= len(region_sizes) or start < 0 or size < 0 or start + size > region_sizes[region]:
                 raise _payload_error(
                     f"{name} reach to byte {start + size:,} of region {region}, which has "
-                    f"{regions[region] if region < len(regions) else 0:,}"
+                    f"{region_sizes[region] if region < len(region_sizes) else 0:,}"
                 )
 
 
-def _payload_error(what: str) -> ToolError:
+def _payload_error(problem: str) -> ToolError:
     """Return the error for a payload of Vela that fails the check."""
     return ToolError(
-        f"Vela's output is not sound: {what}", hint="install another version of ethos-u-vela; 5.2.0 is known"
+        f"Vela's output is not sound: {problem}", hint="install another version of ethos-u-vela; 5.2.0 is known"
     )
 
 
-def _command_stream(data: bytes, accelerator: Accelerator) -> Array:
+def _command_stream(payload: bytes, accelerator: Accelerator) -> Array:
     """Return the words of the only command stream in a payload; ToolError if it is malformed or for another accelerator."""
-    if len(data) % 4 or len(data) < 8:
-        raise _payload_error(f"the payload has {len(data)} bytes, expected a multiple of 4 from 8 on")
-    words = np.frombuffer(data, "<u4")
+    if len(payload) % 4 or len(payload) < 8:
+        raise _payload_error(f"the payload has {len(payload)} bytes, expected a multiple of 4 from 8 on")
+    words = np.frombuffer(payload, "<u4")
     if words[0] != MAGIC:
-        raise _payload_error(f"the payload begins with {data[:4]!r}, expected b'COP1'")
+        raise _payload_error(f"the payload begins with {payload[:4]!r}, expected b'COP1'")
     position, is_configured, streams = 1, False, list[Array]()
     while position < len(words):
         word = int(words[position])
@@ -295,12 +295,11 @@ def _weight_accesses(registers: Registers) -> Iterator[Reached]:
                 yield name, registers[region] & 7, registers[_LONG | core], registers[_LONG | core + 1], ALIGN
 
 
-def _feature_map_accesses(what: str, registers: Registers, register_base: int, height: int) -> Iterator[Reached]:
-    """Yield the accesses to the tiles of a feature map that the check knows: the one at its origin, and the third, with the
-    rows below it.
+def _feature_map_accesses(map_name: str, registers: Registers, register_base: int, height: int) -> Iterator[Reached]:
+    """Yield the accesses to those tiles of a feature map that the check knows.
 
-    ``what``: its name in errors; ``register_base``: base of its registers; ``height``: the number of all rows, 0 if
-    unknown."""
+    They are the one at its origin, and the third, with the rows below it. ``map_name``: its name in errors;
+    ``register_base``: base of its registers; ``height``: the number of all rows, 0 if unknown."""
     short, long = 0x100 | register_base, _LONG | register_base
     region, precision = registers[short | 0xF] & 7, registers[short | 5 if register_base != _OFM else 0x114]
     element, bricks = 1 << (precision >> 2 & 3), precision >> 6 & 3
@@ -316,6 +315,6 @@ def _feature_map_accesses(what: str, registers: Registers, register_base: int, h
 
     rows = min(first_rows, height) if height else first_rows
     step = ALIGN if bricks else element
-    yield what, region, registers[long], size(rows), step
+    yield map_name, region, registers[long], size(rows), step
     if height > first_rows:
-        yield what, region, registers[long | 2], size(height - first_rows), step
+        yield map_name, region, registers[long | 2], size(height - first_rows), step

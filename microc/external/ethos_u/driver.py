@@ -179,18 +179,19 @@ def open_driver(configuration: Configuration, target: Target) -> Sources:
     )
 
 
-def _caller_sources(set_up: str) -> dict[str, bytes]:
+def _caller_sources(setup_code: str) -> dict[str, bytes]:
     """Return the generated files that call the driver."""
-    return {HEADER: _DECLARED, "microc_ethos_u.c": (_CALLED % set_up).encode()}
+    return {HEADER: _DECLARED, "microc_ethos_u.c": (_CALLED % setup_code).encode()}
 
 
-def _driver_sources(folder: Path, headers: Path, own: dict[str, bytes], product: str) -> Sources:
-    """Return the sources that build Arm's driver, with logging disabled: it must not write to a firmware's console.
+def _driver_sources(folder: Path, headers: Path, caller_files: dict[str, bytes], product_macro: str) -> Sources:
+    """Return the sources that build Arm's driver.
 
-    ``headers``: the folder of its header; ``own``: the generated files that call it; ``product``: the macro that selects the
-    accelerator's family."""
+    Logging is disabled: it must not write to a firmware's console. ``headers``: the folder of its header;
+    ``caller_files``: the generated files that call it; ``product_macro``: the macro that selects the accelerator's
+    family."""
     files = {
-        **own,
+        **caller_files,
         "cmsis_compiler.h": _CMSIS,
         **dict(_driver_files(folder, headers, "*.h")),
         **dict(_driver_files(folder, folder / "src", "*.h")),
@@ -200,17 +201,17 @@ def _driver_sources(folder: Path, headers: Path, own: dict[str, bytes], product:
         NAME,
         files,
         include=("", "driver/src", *sorted({Path(path).parent.as_posix() for path in files if path.endswith(DRIVER)})),
-        defines=(product, f"ETHOSU_ARCH={product[-3:].lower()}", "ETHOSU_LOG_SEVERITY=-1", "NDEBUG"),
+        defines=(product_macro, f"ETHOSU_ARCH={product_macro[-3:].lower()}", "ETHOSU_LOG_SEVERITY=-1", "NDEBUG"),
         licence=_LICENCE,
     )
 
 
-def _driver_files(folder: Path, inside: Path, names: str) -> Iterator[tuple[str, bytes]]:
-    """Yield the driver's files in the folder ``inside`` that match the pattern ``names``: path among the sources, and
+def _driver_files(folder: Path, subfolder: Path, pattern: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the driver's files in the folder ``subfolder`` that match the pattern ``pattern``: path among the sources, and
     content.
 
     UsageError if one cannot be read or lies outside of ``folder``."""
-    for path in sorted(inside.glob(names)):
+    for path in sorted(subfolder.glob(pattern)):
         if not path.resolve().is_relative_to(folder):
             raise UsageError(
                 "a file is outside of the driver's folder; got a path that leads out",
@@ -242,9 +243,9 @@ or more for each.
 _CODE = 120  # bytes of code of a region
 
 
-def configured_backend(text: str) -> Backend:
+def configured_backend(configuration_text: str) -> Backend:
     """Return the backend for a configured accelerator (:func:`parse_configuration`)."""
-    configuration = parse_configuration(text)
+    configuration = parse_configuration(configuration_text)
 
     def find_left_layers(region: Region) -> Mapping[str, str]:
         """Return the layers of a region that Vela leaves to the processor, by first output, with its reasons."""
@@ -272,7 +273,7 @@ def refuse_unconfigured(place: str, target: Target, functions: Iterable[str]) ->
 
 
 def layer_refusal(graph: Graph, node: Node) -> str:
-    """Return why a layer is in no region, namely that it cannot be written to TFLite; empty if it can."""
+    """Return why a layer is in no region: it cannot be written to TFLite; empty if it can."""
     try:
         convert_node(graph, node)
     except UnsupportedError as error:
@@ -285,20 +286,22 @@ def check_computes(region: Region) -> str:
     return "" if any(node.op not in MOVES for node in region.graph.nodes) else "nothing in it computes"
 
 
-def _layers_left_out(region: Region, found: LeftOperators) -> Mapping[str, str]:
+def _layers_left_out(region: Region, left_operators: LeftOperators) -> Mapping[str, str]:
     """Return the layers that Vela leaves to the processor, by first output, with its reasons.
 
     Vela names operators after their results.
     """
     names = {name.partition("_")[0]: value for value, name in tflite_names(region.graph).items()}
     producers = {value: node.outputs[0] for node in region.graph.nodes for value in node.outputs}
-    values = {names.get(name.partition("_")[0], ""): why for name, why in found.reasons.items()}
+    values = {names.get(name.partition("_")[0], ""): why for name, why in left_operators.reasons.items()}
     prefix = "Vela leaves it to the processor"
     left = {
         producers[value]: f"{prefix}: {why}" if why else prefix for value, why in values.items() if value in producers
     }
     if not left:
-        raise ToolError(f"Vela leaves {', '.join(found.reasons)[:100]} to the processor", hint="leave out external")
+        raise ToolError(
+            f"Vela leaves {', '.join(left_operators.reasons)[:100]} to the processor", hint="leave out external"
+        )
     return left
 
 

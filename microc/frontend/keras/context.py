@@ -32,7 +32,8 @@ _PLAIN: Mapping[str, tuple[str, Mapping[str, Attr]]] = {
 
 
 def dtype_of(config: Mapping[str, Any]) -> str:
-    """Return a layer's dtype, which its configuration gives by name or as a policy; of a quantised layer the quantised dtype."""
+    """Return a layer's dtype, which its configuration gives by name or as a policy; for a quantised layer the quantised
+    dtype."""
     dtype = config.get("dtype", "float32")
     if isinstance(dtype, str):
         return dtype
@@ -47,26 +48,25 @@ class Weights(Protocol):
 
 
 class LayerWeights(Weights, Protocol):
-    """The weights that a file has for a layer, which may itself be a model."""
+    """The weights that a file holds for a layer; the layer may itself be a model."""
 
     def arrays(self) -> tuple[Array, ...]:
-        """Return the layer's variables in order."""
+        """Return the layer's variables, in Keras's order."""
 
     @property
     def path(self) -> str:
-        """A name that no two layers share."""
+        """A path that identifies the layer among all layers of the file."""
 
-    def inside(self, name: str) -> LayerWeights:
-        """Return the weights of a part of the layer."""
+    def inside(self, part_name: str) -> LayerWeights:
+        """Return the weights of the layer's part ``part_name``, such as a cell or a wrapped layer."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One call of a layer. ``operands``: values of the graph, or numbers for arithmetic; ``weights``: what the file holds for
-    the layer.
+    """One call of a layer.
 
-    ``converters``: the table of converters, for layers that wrap others.
-    """
+    ``operands``: values of the graph, or numbers in arithmetic. ``weights``: the layer's weights in the file.
+    ``converters``: the table of converters, for layers that wrap others."""
 
     write: GraphBuilder
     code: str
@@ -82,29 +82,35 @@ class Layer:
 
     @property
     def has_int8_weights(self) -> bool:
-        """True if Keras quantised the weights (``quantize("int8")``): they are integers, and their scale factors are the last
-        arrays."""
+        """True if Keras quantised the weights by ``quantize("int8")``.
+
+        They are then integers, and the last arrays are their scale factors."""
         return dtype_of(self.config) == "int8"
 
     @property
     def x(self) -> str:
-        """The only operand."""
+        """The layer's only operand."""
         return str(self.operands[0])
 
     def shape(self, value: str = "") -> tuple[int, ...]:
+        """Return the shape of ``value`` (default: the only operand)."""
         return self.write.shape(value or self.x)
 
-    def arrays(self, count: int) -> tuple[Array, ...]:
-        """Return the layer's weights, which must be ``count`` arrays."""
+    def arrays(self, array_count: int) -> tuple[Array, ...]:
+        """Return the layer's weights; raise ModelError unless they are ``array_count`` arrays."""
         arrays = self.weights.arrays()
-        if len(arrays) != count:
-            raise ModelError(f"got {len(arrays)} weights, expected {count}", where=self.write.where)
+        if len(arrays) != array_count:
+            raise ModelError(f"got {len(arrays)} weights, expected {array_count}", where=self.write.where)
         return arrays
 
-    def pair(self, name: str, count: int = 2) -> tuple[int, ...]:
-        """Return a setting of the layer, such as its strides, as one number for each of ``count`` spatial axes."""
-        setting = self.config.get(name)
-        return (int(setting),) * count if isinstance(setting, int) else tuple(int(n) for n in setting or (1,) * count)
+    def pair(self, setting_name: str, axis_count: int = 2) -> tuple[int, ...]:
+        """Return a setting of the layer, such as its strides, with one number for each of ``axis_count`` spatial axes."""
+        setting = self.config.get(setting_name)
+        return (
+            (int(setting),) * axis_count
+            if isinstance(setting, int)
+            else tuple(int(n) for n in setting or (1,) * axis_count)
+        )
 
     def require_channels_last(self) -> None:
         """Refuse data with channels first."""
@@ -128,21 +134,21 @@ class Layer:
         """Return the value after the layer's activation."""
         return self.apply_activation(value, self.config.get(name))
 
-    def apply_activation(self, value: str, activation: Any) -> str:
+    def apply_activation(self, input_value: str, activation: Any) -> str:
         """Return the value after an activation, given by name or as a configuration."""
         if isinstance(activation, Mapping):
             activation = (
                 activation["config"] if isinstance(activation.get("config"), str) else activation.get("class_name")
             )
         if activation in (None, "linear"):
-            return value
+            return input_value
         if activation in _PLAIN:
             op, attrs = _PLAIN[activation]
-            return self.emit(op, (value,), attrs)
+            return self.emit(op, (input_value,), attrs)
         formula = _COMPOSED.get(str(activation))
         if formula is None:
             self.refuse(f"the activation {activation!r}", "use linear, " + ", ".join(sorted({*_PLAIN, *_COMPOSED})))
-        return formula(composer(self.write), value)
+        return formula(composer(self.write), input_value)
 
 
 Converter = Callable[[Layer], str | tuple[str, ...]]

@@ -34,14 +34,14 @@ BROKEN = (KeyError, OSError, TypeError, ValueError, RuntimeError, OverflowError,
 
 @dataclass(slots=True)
 class _ReadBudget:
-    """The number of bytes of arrays that may still be read. Several names may refer to one array, so every read counts."""
+    """Number of bytes of arrays that may still be read. Several names may refer to one array, so every read counts."""
 
     bytes: int = MAX_STORED
 
 
 @frozen
 class Group:
-    """A group of an HDF5 file. All groups of a file share one budget of bytes to read."""
+    """A group of an HDF5 file. All groups of a file share one limit of bytes to read."""
 
     node: Any
     file: str
@@ -58,30 +58,36 @@ class Group:
         except BROKEN as error:
             raise self._damage_error(error) from error
 
-    def group(self, name: str) -> Group | None:
-        """Return a group inside of this one, None if there is none of that name."""
+    def group(self, member_name: str) -> Group | None:
+        """Return the subgroup ``member_name``; None if there is none."""
         import h5py
 
-        member = self._find_member(name)
+        member = self._find_member(member_name)
         return Group(member, self.file, self.left) if isinstance(member, h5py.Group) else None
 
-    def array(self, name: str, where: str) -> Array:
-        """Return an array of numbers; ModelError if the member is none, is stored outside of the file, or is too large."""
+    def array(self, member_name: str, where: str) -> Array:
+        """Return an array of numbers.
+
+        Raise ModelError if ``member_name`` is no array, is stored outside of the file, or is too large."""
         import h5py
 
-        data = self._find_member(name)
+        data = self._find_member(member_name)
         if not isinstance(data, h5py.Dataset):
-            raise ModelError(f"the layer's weights cannot be read: {name!r} is no array (HDF5 dataset)", where=where)
+            raise ModelError(
+                f"the layer's weights cannot be read: {member_name!r} is no array (HDF5 dataset)", where=where
+            )
         try:
             plist = data.id.get_create_plist()
             filters = {plist.get_filter(k)[0] for k in range(plist.get_nfilters())}
             shape, dtype = tuple(map(int, data.shape or ())), data.dtype
             if data.is_virtual or data.external or not filters <= set(_FILTERS) or data.shape is None:
-                what = f"{self.path}/{name} is stored outside the file or with a filter that HDF5 does not include"
+                what = (
+                    f"{self.path}/{member_name} is stored outside the file or with a filter that HDF5 does not include"
+                )
                 raise ModelError(what, where=self.file, hint="save the model again: model.save('model.keras')")
             if dtype.kind not in "biuf" or dtype.itemsize > 8:
                 raise ModelError(
-                    f"{self.path}/{name} holds {dtype}, expected numbers of at most 8 bytes", where=self.file
+                    f"{self.path}/{member_name} holds {dtype}, expected numbers of at most 8 bytes", where=self.file
                 )
             check_shape(shape, dtype.name, where)
             self.left.bytes -= data.size * dtype.itemsize
@@ -105,61 +111,62 @@ class Group:
         except BROKEN as error:
             raise self._damage_error(error) from error
 
-    def texts(self, name: str) -> tuple[str, ...]:
-        """Return the strings in an attribute; empty if it is absent. Keras splits a long one into numbered attributes."""
-        return self._attribute_texts(name) or tuple(
-            text for part in self._numbered_attributes(name) for text in self._attribute_texts(part)
+    def texts(self, attribute_name: str) -> tuple[str, ...]:
+        """Return the strings in the attribute ``attribute_name``; empty if it is absent. Keras splits long ones into
+        numbered ones."""
+        return self._attribute_texts(attribute_name) or tuple(
+            text for part in self._numbered_attributes(attribute_name) for text in self._attribute_texts(part)
         )
 
-    def _numbered_attributes(self, name: str) -> Iterator[str]:
-        """Yield the names of the numbered attributes that a long one was split into."""
+    def _numbered_attributes(self, attribute_name: str) -> Iterator[str]:
+        """Yield the names of the numbered attributes into which Keras split the long attribute ``attribute_name``."""
         number = 0
-        while f"{name}{number}" in self.node.attrs:
-            yield f"{name}{number}"
+        while f"{attribute_name}{number}" in self.node.attrs:
+            yield f"{attribute_name}{number}"
             number += 1
 
-    def _attribute_texts(self, name: str) -> tuple[str, ...]:
+    def _attribute_texts(self, attribute_name: str) -> tuple[str, ...]:
         """Return the strings in one attribute; empty if it is absent or holds no strings."""
         import h5py
 
         try:
-            if name not in self.node.attrs:
+            if attribute_name not in self.node.attrs:
                 return ()
-            attribute = self.node.attrs.get_id(name)
+            attribute = self.node.attrs.get_id(attribute_name)
             shape, dtype = tuple(map(int, attribute.shape or ())), attribute.dtype
             if (dtype.kind != "S" and h5py.check_string_dtype(dtype) is None) or len(shape) > 1:
                 return ()
             if prod(shape) * max(dtype.itemsize, 1) > _MOST_TEXT:
                 raise ModelError(
-                    f"the attribute {name!r} of {self.path} is too long, expected at most {_MOST_TEXT} bytes",
+                    f"the attribute {attribute_name!r} of {self.path} is too long, expected at most {_MOST_TEXT} bytes",
                     where=self.file,
                 )
-            values = np.asarray(self.node.attrs[name], object).reshape(-1)
+            values = np.asarray(self.node.attrs[attribute_name], object).reshape(-1)
             return tuple(_decode_text(text) for text in values)
         except BROKEN as error:
             raise self._damage_error(error) from error
 
-    def _find_member(self, name: str) -> Any:
-        """Return the group or array of a name, None if there is none; ModelError for a soft or external link."""
+    def _find_member(self, member_name: str) -> Any:
+        """Return the group or array ``member_name``; None if there is none. Raise ModelError for a soft or external link."""
         import h5py
 
         try:
-            link = self.node.get(name, getlink=True)
+            link = self.node.get(member_name, getlink=True)
             if link is not None and not isinstance(link, h5py.HardLink):
-                what = f"{self.path}/{name} is a soft or external link, expected data in the file"
+                what = f"{self.path}/{member_name} is a soft or external link, expected data in the file"
                 raise ModelError(what, where=self.file, hint="save the model again: model.save('model.keras')")
-            return None if link is None else self.node[name]
+            return None if link is None else self.node[member_name]
         except BROKEN as error:
             raise self._damage_error(error) from error
 
     def _damage_error(self, error: Exception) -> ModelError:
-        """Return the error for an exception of h5py, which means that the file is damaged."""
+        """Return the error for an exception that h5py raised because the file is damaged."""
         return ModelError(f"the weights cannot be read: {error}", where=f"{self.file} {self.path}")
 
 
-def _decode_text(text: Any) -> str:
+def _decode_text(stored_text: Any) -> str:
     """Return a string of an HDF5 file as text; bytes that are no UTF-8 are replaced."""
-    raw = text if isinstance(text, bytes) else str(text).encode("utf-8", "surrogateescape")
+    raw = stored_text if isinstance(stored_text, bytes) else str(stored_text).encode("utf-8", "surrogateescape")
     return raw.decode("utf-8", "replace")
 
 
@@ -202,15 +209,15 @@ class Weights:
         """The group's path in the file, which no two layers share."""
         return self.where if self._group is None else self._group.path
 
-    def inside(self, name: str) -> Weights:
-        """Return the weights of a named part of the layer (``cell``, ``forward_layer``)."""
-        return Weights(self._group.group(name) if self._group is not None else None, self.where)
+    def inside(self, part_name: str) -> Weights:
+        """Return the weights of the layer's part ``part_name``, such as ``cell`` or ``forward_layer``."""
+        return Weights(self._group.group(part_name) if self._group is not None else None, self.where)
 
     def layers(self, layers: Sequence[Mapping[str, Any]]) -> dict[str, Weights]:
-        """Return the weights of a model's layers, by name.
+        """Return the weights of a model's layers, by the layers' names.
 
-        Groups carry the names of layers. In files of early versions they do not, and are called after the classes, numbered.
-        """
+        Groups in the file have the names of layers. In files of early versions they have the names of classes instead,
+        with a number."""
         parts = self._group.group("layers") if self._group is not None else None
         groups = {name: parts.group(name) for name in parts.names()} if parts is not None else {}
         by_layer_name = {group.layer(): group for group in groups.values() if group is not None}
@@ -224,11 +231,11 @@ class Weights:
         return weights
 
 
-def snake_case(name: str) -> str:
-    """Return a class's name as Keras writes it in paths."""
-    name = re.sub(r"\W+", "", name)
-    name = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", name)
-    return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
+def snake_case(class_name: str) -> str:
+    """Convert a class's name to the form that Keras uses in paths, such as ``conv2d_transpose``."""
+    class_name = re.sub(r"\W+", "", class_name)
+    class_name = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", class_name)
+    return re.sub(r"([a-z])([A-Z])", r"\1_\2", class_name).lower()
 
 
 def decode_keras_archive(data: bytes, file_name: str) -> tuple[dict[str, Any], Weights]:
@@ -266,7 +273,7 @@ _HALVES = ("forward_layer", "backward_layer")
 
 @frozen
 class LegacyWeights:
-    """The weights of a layer in an HDF5 model: the path of each, in order, and the group that contains it."""
+    """The weights of a layer in a Keras 2 HDF5 model: the path of each, in order, and the group that contains them."""
 
     entries: tuple[tuple[str, Group], ...]
     where: str
@@ -278,24 +285,25 @@ class LegacyWeights:
     def path(self) -> str:
         return self.where
 
-    def inside(self, name: str) -> LegacyWeights:
+    def inside(self, part_name: str) -> LegacyWeights:
         """Return the weights of a part of the layer.
 
-        Both directions of a bidirectional layer have half of the weights each; cells and wrapped layers have all.
-        """
-        name = name.removeprefix("_")
-        if name in _HALVES:
-            half, second = len(self.entries) // 2, name == _HALVES[1]
-            return LegacyWeights(self.entries[half:] if second else self.entries[:half], f"{self.where}/{name}")
-        return self._weights_of_layer(_PARTS[name]) if name in _PARTS else self
+        Each direction of a bidirectional layer has half of the weights; cells and wrapped layers have all of them."""
+        part_name = part_name.removeprefix("_")
+        if part_name in _HALVES:
+            half, second = len(self.entries) // 2, part_name == _HALVES[1]
+            return LegacyWeights(self.entries[half:] if second else self.entries[:half], f"{self.where}/{part_name}")
+        return self._weights_of_layer(_PARTS[part_name]) if part_name in _PARTS else self
 
     def layers(self, layers: Sequence[Mapping[str, Any]]) -> dict[str, LegacyWeights]:
         """Return the weights of a model's layers, by name."""
         return {layer["config"]["name"]: self._weights_of_layer(layer["config"]["name"]) for layer in layers}
 
-    def _weights_of_layer(self, name: str) -> LegacyWeights:
-        """Return the weights whose path contains the name of a layer."""
-        return LegacyWeights(tuple(entry for entry in self.entries if name in entry[0].split("/")[:-1]), name)
+    def _weights_of_layer(self, layer_name: str) -> LegacyWeights:
+        """Return the weights whose path contains ``layer_name``."""
+        return LegacyWeights(
+            tuple(entry for entry in self.entries if layer_name in entry[0].split("/")[:-1]), layer_name
+        )
 
 
 @frozen
@@ -347,8 +355,9 @@ def decode_hdf5_model(data: bytes, file_name: str) -> tuple[dict[str, Any], Lega
 
 
 def modernise_config(config: Any) -> Any:
-    """Return a configuration with Keras 2's calls converted to Keras 3's: lists of [layer, call, tensor, keywords] become
-    arguments."""
+    """Return a configuration with the calls of Keras 2 converted to the form of Keras 3.
+
+    Lists of [layer, call, tensor, keywords] become arguments."""
     if isinstance(config, list):
         return [modernise_config(item) for item in config]
     if not isinstance(config, dict):
@@ -363,9 +372,9 @@ def modernise_config(config: Any) -> Any:
     return converted
 
 
-def _convert_call(node: Sequence[Any]) -> dict[str, Any]:
-    """Convert one call of a layer; a call on several tensors has one entry for each."""
-    entries = [node] if node and isinstance(node[0], str) else list(node)
+def _convert_call(keras2_call: Sequence[Any]) -> dict[str, Any]:
+    """Convert one call of a layer in Keras 2's form; a call on several tensors has one entry for each."""
+    entries = [keras2_call] if keras2_call and isinstance(keras2_call[0], str) else list(keras2_call)
     operands = [_convert_tensor(entry) for entry in entries]
     keywords: dict[str, Any] = {}
     for entry in entries:
@@ -375,7 +384,7 @@ def _convert_call(node: Sequence[Any]) -> dict[str, Any]:
 
 
 def _convert_keyword(value: Any) -> Any:
-    """Convert a keyword's value if it refers to a tensor: [layer, call, tensor]."""
+    """Convert a keyword argument of a call if it refers to a tensor as [layer, call, tensor]."""
     is_tensor = (
         isinstance(value, list)
         and len(value) >= 3
@@ -385,5 +394,6 @@ def _convert_keyword(value: Any) -> Any:
     return _convert_tensor(value) if is_tensor else value
 
 
-def _convert_tensor(entry: Sequence[Any]) -> dict[str, Any]:
-    return {"class_name": "__keras_tensor__", "config": {"keras_history": list(entry[:3])}}
+def _convert_tensor(keras2_tensor: Sequence[Any]) -> dict[str, Any]:
+    """Convert a reference [layer, call, tensor] of Keras 2 to the form of Keras 3."""
+    return {"class_name": "__keras_tensor__", "config": {"keras_history": list(keras2_tensor[:3])}}

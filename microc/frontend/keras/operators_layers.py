@@ -64,13 +64,13 @@ def _strides_and_dilations(layer: Layer) -> tuple[tuple[int, ...], tuple[int, ..
 
 
 def _emit_conv2d(
-    layer: Layer, value: str, weight: Array, bias: Sequence[Array], groups: int, plain: bool = False
+    layer: Layer, value: str, weight: Array, bias: Sequence[Array], groups: int, is_pointwise: bool = False
 ) -> str:
-    """Emit a convolution by weights OHWI. ``plain``: no strides, dilation or padding."""
+    """Emit a convolution by weights in layout OHWI; ``is_pointwise``: without the layer's strides, dilation and padding."""
     rank, image = len(layer.shape(value)), _as_image(layer, value)
-    strides, dilation = ((1, 1), (1, 1)) if plain else _strides_and_dilations(layer)
+    strides, dilation = ((1, 1), (1, 1)) if is_pointwise else _strides_and_dilations(layer)
     extents = layer.shape(image)[1:3]
-    padding = (0, 0, 0, 0) if plain else _window_padding(layer, extents, weight.shape[1:3], strides, dilation)
+    padding = (0, 0, 0, 0) if is_pointwise else _window_padding(layer, extents, weight.shape[1:3], strides, dilation)
     operands = [image, layer.constant("kernel", weight), *(layer.constant("bias", b) for b in bias)]
     attrs: Mapping[str, Attr] = {
         "strides": strides, "dilation": dilation, "padding": padding, "groups": groups, "layout": "NHWC"
@@ -108,7 +108,7 @@ def separable(layer: Layer) -> str:
     kernel, points, *bias = layer.arrays(2 + bool(layer.config["use_bias"]))
     value = _emit_conv2d(layer, layer.x, _depthwise_weight(kernel), (), layer.shape()[-1])
     points = points[None] if points.ndim == 3 else points
-    return layer.activate(_emit_conv2d(layer, value, points.transpose(3, 0, 1, 2), bias, 1, plain=True))
+    return layer.activate(_emit_conv2d(layer, value, points.transpose(3, 0, 1, 2), bias, 1, is_pointwise=True))
 
 
 def convolution_transpose(layer: Layer) -> str:
@@ -170,7 +170,7 @@ def global_pool(op: str) -> Converter:
 
 
 def _require_last_axis(layer: Layer) -> None:
-    """Refuse normalisation along other axes than the last."""
+    """Refuse a normalisation whose axis is not the last."""
     axis, rank = layer.config.get("axis", -1), len(layer.shape())
     axes = [axis] if isinstance(axis, int) else list(axis)
     if [a % rank for a in axes] != [rank - 1]:
@@ -257,7 +257,7 @@ def time_distributed(layer: Layer) -> str:
     inner = layer.config["layer"]
     converter = layer.converters.get(inner["class_name"])
     if converter is None:
-        layer.refuse(f"of {inner['class_name']}", "use a layer that `microc operators` lists")
+        layer.refuse(f"a wrapped {inner['class_name']} layer", "use a layer that `microc operators` lists")
     shape = layer.shape()
     rows = layer.reshape(layer.x, (shape[0] * shape[1], *shape[2:]))
     weights = layer.weights.inside("layer")
@@ -265,7 +265,7 @@ def time_distributed(layer: Layer) -> str:
         replace(layer, code=inner["class_name"], config=inner["config"], operands=(rows,), weights=weights)
     )
     if not isinstance(result, str):
-        layer.refuse("of a layer with several results", "wrap a layer with one result")
+        layer.refuse("a wrapped layer with several results is not supported", "wrap a layer with one result")
     return layer.reshape(result, (*shape[:2], *layer.shape(result)[1:]))
 
 
@@ -355,10 +355,10 @@ def unit_normalization(layer: Layer) -> str:
     return layer.emit("mul", (layer.x, layer.emit("rsqrt", (bounded,))))
 
 
-def _inverse_root(layer: Layer, power: str) -> str:
-    """Return 1 / sqrt(power + epsilon) with the layer's epsilon."""
+def _inverse_root(layer: Layer, mean_square: str) -> str:
+    """Return 1 / sqrt(``mean_square`` + epsilon) with the layer's epsilon."""
     epsilon = layer.scalar(float(layer.config.get("epsilon", 1e-3)))
-    return layer.emit("rsqrt", (layer.emit("add", (power, epsilon)),))
+    return layer.emit("rsqrt", (layer.emit("add", (mean_square, epsilon)),))
 
 
 def resizing(layer: Layer) -> str:
@@ -371,16 +371,18 @@ def resizing(layer: Layer) -> str:
             "antialias" if config.get("antialias") else f"interpolation {interpolation!r}", "use nearest or bilinear"
         )
     if config.get("crop_to_aspect_ratio") or config.get("pad_to_aspect_ratio"):
-        layer.refuse("keeping the aspect ratio", "crop or pad with layers of their own")
+        layer.refuse(
+            "crop_to_aspect_ratio and pad_to_aspect_ratio are not supported", "crop or pad with layers of their own"
+        )
     if layer.write.type(layer.x).dtype != "float32":
         layer.refuse("an image of integers", "give the model an input of float32")
     return emit_resample(layer, (int(config["height"]), int(config["width"])), bilinear=interpolation == "bilinear")
 
 
-def emit_resample(layer: Layer, sizes: Sequence[int], *, bilinear: bool) -> str:
-    """Resample the axes from 1 on to other extents: the nearest element, or two neighbours weighted by their distance."""
+def emit_resample(layer: Layer, result_extents: Sequence[int], *, bilinear: bool) -> str:
+    """Resample the axes from 1 on to ``result_extents``: the nearest element, or two neighbours weighted by distance."""
     indices, weights = [], []
-    for extent, size in zip(layer.shape()[1:-1], sizes, strict=True):
+    for extent, size in zip(layer.shape()[1:-1], result_extents, strict=True):
         source = (np.arange(size) + 0.5) * (extent / size)
         source = np.clip(source - 0.5, 0, extent - 1) if bilinear else np.minimum(np.floor(source), extent - 1)
         first = np.floor(source).astype(np.int64)

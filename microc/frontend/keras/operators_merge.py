@@ -65,13 +65,14 @@ def repeat_vector(layer: Layer) -> str:
     return layer.emit("concat", (row,) * int(layer.config["n"]), {"axis": 1})
 
 
-def _amounts_by_axis(layer: Layer, name: str, count: int) -> list[tuple[int, int]]:
-    """Return a setting such as the padding as amounts before and after every spatial axis.
+def _amounts_by_axis(layer: Layer, setting_name: str, axis_count: int) -> list[tuple[int, int]]:
+    """Return the setting ``setting_name``, such as padding, as amounts before and after each of ``axis_count`` spatial
+    axes.
 
     The file gives one number, one per axis, or pairs."""
-    setting = layer.config[name]
-    setting = [setting] * count if isinstance(setting, int) else setting
-    if count == 1 and len(setting) == 2:
+    setting = layer.config[setting_name]
+    setting = [setting] * axis_count if isinstance(setting, int) else setting
+    if axis_count == 1 and len(setting) == 2:
         setting = [setting]
     return [(n, n) if isinstance(n, int) else (int(n[0]), int(n[1])) for n in setting]
 
@@ -223,7 +224,7 @@ def _emit_einsum(layer: Layer, value: str, equation: str, kernel: Array, bias: S
 
 
 def _einsum_labels(layer: Layer, equation: str, rank: int) -> tuple[str, str, str]:
-    """Return the axis labels of data, kernel and result in an equation, with labels in place of the dots."""
+    """Return the axis labels of data, kernel and result in an equation; ``...`` is replaced by labels."""
     match = _EQUATION.fullmatch(equation.replace(" ", ""))
     if match is None:
         layer.refuse(f"the equation {equation!r}", "write two operands and a result, as in 'abc,cd->abd'")
@@ -264,23 +265,23 @@ def grouped_query_attention(layer: Layer) -> str:
 
 
 def _attention_operands(layer: Layer) -> dict[str, str]:
-    """Return the queries, values and keys of an attention by name; keys default to the values."""
+    """Return an attention's operands ``query``, ``value`` and ``key`` by name; the key defaults to the value."""
     query, *rest = (str(operand) for operand in layer.operands)
     value = rest[0] if rest else str(layer.kwargs["value"])
     return {"query": query, "value": value, "key": rest[1] if rest[1:] else str(layer.kwargs.get("key", value))}
 
 
-def _project_heads(layer: Layer, prefix: str = "") -> dict[str, str]:
+def _project_heads(layer: Layer, part_prefix: str = "") -> dict[str, str]:
     """Project queries, keys and values into heads (N, rows, heads, features); return them by name."""
     return {
-        name: _project_by_part(layer, value, f"{prefix}{name}_dense", _PROJECTION, "de")
+        name: _project_by_part(layer, value, f"{part_prefix}{name}_dense", _PROJECTION, "de")
         for name, value in _attention_operands(layer).items()
     }
 
 
-def _project_by_part(layer: Layer, value: str, name: str, equation: str, bias_axes: str) -> str:
-    """Multiply a value by the weights of the part ``name`` of the layer, and add that part's bias."""
-    kernel, *bias = layer.weights.inside(name).arrays()
+def _project_by_part(layer: Layer, value: str, part_name: str, equation: str, bias_axes: str) -> str:
+    """Multiply a value by the weights of the layer's part ``part_name``, and add that part's bias."""
+    kernel, *bias = layer.weights.inside(part_name).arrays()
     return _emit_einsum(layer, value, equation, kernel, bias, bias_axes)
 
 
@@ -294,16 +295,16 @@ def _emit_attention(layer: Layer, heads: Mapping[str, str], scale: float) -> str
     return layer.emit("transpose", (attended,), {"axes": (0, 2, 1, 3)})
 
 
-def _attention_weights(layer: Layer, q: str, k: str, scale: float) -> str:
-    """Return softmax(q k scale); with a causal mask later rows get no weight."""
+def _attention_weights(layer: Layer, queries: str, keys: str, scale: float) -> str:
+    """Return softmax(queries keys * ``scale``); with a causal mask, later rows get no weight."""
     config, masks = layer.config, [name for name in _MASKED if layer.kwargs.get(name) is not None]
     if masks or config.get("use_gate") or config.get("sliding_window") is not None:
         option = masks[0] if masks else "use_gate" if config.get("use_gate") else "sliding_window"
         layer.refuse(option, f"leave {option} out: attend over all rows, or with use_causal_mask")
     if layer.kwargs.get("return_attention_scores"):
         layer.refuse("return_attention_scores", "call it without")
-    q = q if scale == 1 else layer.emit("mul", (q, layer.scalar(scale)))
-    scores = layer.emit("matmul", (q, k))
+    queries = queries if scale == 1 else layer.emit("mul", (queries, layer.scalar(scale)))
+    scores = layer.emit("matmul", (queries, keys))
     if layer.kwargs.get("use_causal_mask"):
         allowed = layer.write.new_constant("causal", np.tril(np.ones(layer.shape(scores)[-2:], bool)))
         scores = layer.emit("where", (allowed, scores, layer.scalar(float("-inf"))))

@@ -19,18 +19,19 @@ Cell = Callable[[Layer, str, State], State]
 """A step, written into the layer's graph, which is the loop's body."""
 
 
-def recurrent(cell: Callable[[Mapping[str, Any], LayerWeights], tuple[Array, Array, Cell]], states: int) -> Converter:
-    """Return the converter of a layer that runs a cell along the second axis.
+def recurrent(
+    cell: Callable[[Mapping[str, Any], LayerWeights], tuple[Array, Array, Cell]], state_count: int
+) -> Converter:
+    """Return the converter of a layer that runs a cell along the second axis, with ``state_count`` states.
 
-    ``cell`` returns the input's kernel, its bias, and the step.
-    """
+    ``cell`` returns the kernel and bias of the layer's input, and the function of one step."""
 
     def convert(layer: Layer) -> str | tuple[str, ...]:
         config = layer.config
         if len(layer.operands) > 1 or layer.kwargs.get("initial_state") is not None:
-            layer.refuse("a state from outside", "make the state an input and an output of the model")
+            layer.refuse("an initial state from outside", "make the state an input and an output of the model")
         kernel, bias, step = cell(config, layer.weights.inside("cell"))
-        start = _initial_states(layer, states, (layer.shape()[0], int(config["units"])))
+        start = _initial_states(layer, state_count, (layer.shape()[0], int(config["units"])))
         rows, state = run_over_time(
             layer.write,
             swap_batch_and_time(layer.write, layer.x),
@@ -38,7 +39,7 @@ def recurrent(cell: Callable[[Mapping[str, Any], LayerWeights], tuple[Array, Arr
             start,
             lambda body, share, old: step(replace(layer, write=body), share, old),
             backwards=bool(config.get("go_backwards")),
-            rows=bool(config.get("return_sequences")),
+            returns_rows=bool(config.get("return_sequences")),
         )
         if config.get("stateful"):
             for old_state, new_state in zip(start, state, strict=True):
@@ -49,9 +50,9 @@ def recurrent(cell: Callable[[Mapping[str, Any], LayerWeights], tuple[Array, Arr
     return convert
 
 
-def _initial_states(layer: Layer, state_count: int, shape: tuple[int, int]) -> State:
-    """Return the initial states: zeros, or for a stateful layer the last states of the previous run."""
-    zeros = np.zeros(shape, np.float32)
+def _initial_states(layer: Layer, state_count: int, state_shape: tuple[int, int]) -> State:
+    """Return the initial states: zeros, or, for a stateful layer, states that the graph keeps from the previous run."""
+    zeros = np.zeros(state_shape, np.float32)
     if not layer.config.get("stateful"):
         return (layer.constant("zero", zeros),) * state_count
     names = [f"{layer.weights.path}/state_{k}" for k in range(state_count)]
@@ -71,9 +72,9 @@ def simple(config: Mapping[str, Any], weights: LayerWeights) -> tuple[Array, Arr
     """SimpleRNN: h' = activation(x W + h U + b)."""
     kernel, recurrent_kernel, bias = _recurrent_weights(config, weights, 1)
 
-    def step(layer: Layer, share: str, state: State) -> State:
+    def step(layer: Layer, input_products: str, state: State) -> State:
         weight = layer.constant("recurrent", recurrent_kernel.T)
-        total = layer.emit("add", (share, layer.emit("dense", (state[0], weight))))
+        total = layer.emit("add", (input_products, layer.emit("dense", (state[0], weight))))
         return (layer.apply_activation(total, config["activation"]),)
 
     return kernel, bias, step
@@ -84,9 +85,9 @@ def lstm(config: Mapping[str, Any], weights: LayerWeights) -> tuple[Array, Array
     kernel, recurrent_kernel, bias = _recurrent_weights(config, weights, 4)
     units = int(config["units"])
 
-    def step(layer: Layer, share: str, state: State) -> State:
+    def step(layer: Layer, input_products: str, state: State) -> State:
         weight = layer.constant("recurrent", recurrent_kernel.T)
-        total = layer.emit("add", (share, layer.emit("dense", (state[0], weight))))
+        total = layer.emit("add", (input_products, layer.emit("dense", (state[0], weight))))
         activations = ("recurrent_activation", "recurrent_activation", "activation", "recurrent_activation")
         i, f, g, o = (
             layer.apply_activation(slice_gate(layer.write, total, k, units), config[activation])
@@ -106,14 +107,15 @@ def gru(config: Mapping[str, Any], weights: LayerWeights) -> tuple[Array, Array,
         bias = np.stack([bias, np.zeros_like(bias)])
     parts = (recurrent_kernel,) if after else (recurrent_kernel[:, : 2 * units], recurrent_kernel[:, 2 * units :])
 
-    def step(layer: Layer, share: str, state: State) -> State:
+    def step(layer: Layer, input_products: str, state: State) -> State:
         kernels = [layer.constant("recurrent", part.T) for part in parts]
         inner = (layer.constant("recurrent_bias", bias[1]),) if after else ()
         hidden = layer.emit("dense", (state[0], kernels[0], *inner))
         z, r = (
             layer.apply_activation(
                 layer.emit(
-                    "add", (slice_gate(layer.write, share, k, units), slice_gate(layer.write, hidden, k, units))
+                    "add",
+                    (slice_gate(layer.write, input_products, k, units), slice_gate(layer.write, hidden, k, units)),
                 ),
                 config["recurrent_activation"],
             )
@@ -124,7 +126,7 @@ def gru(config: Mapping[str, Any], weights: LayerWeights) -> tuple[Array, Array,
         else:
             reset_hidden = layer.emit("dense", (layer.emit("mul", (r, state[0])), kernels[1]))
         candidate = layer.apply_activation(
-            layer.emit("add", (slice_gate(layer.write, share, 2, units), reset_hidden)), config["activation"]
+            layer.emit("add", (slice_gate(layer.write, input_products, 2, units), reset_hidden)), config["activation"]
         )
         old = layer.emit("mul", (z, state[0]))
         rest = layer.emit("mul", (layer.emit("sub", (layer.scalar(1.0), z)), candidate))
@@ -137,13 +139,13 @@ def bidirectional(layer: Layer) -> str:
     """Bidirectional: the layer in both directions, results merged; rows of the backward direction are reversed first."""
     merge_mode = layer.config.get("merge_mode")
     if merge_mode not in ("concat", "sum", "mul", "ave"):
-        layer.refuse(f"the merge {merge_mode!r}", "use concat, sum, mul or ave")
+        layer.refuse(f"merge_mode {merge_mode!r} is not supported", "use concat, sum, mul or ave")
     inner, results = layer.config["layer"], []
     for part, backwards in (("forward_layer", False), ("backward_layer", True)):
         config = {**inner["config"], "go_backwards": backwards, "return_state": False}
         converter = RECURRENT_CONVERTERS.get(inner["class_name"])
         if converter is None:
-            layer.refuse(f"of {inner['class_name']}", "wrap a SimpleRNN, a GRU or an LSTM")
+            layer.refuse(f"a wrapped {inner['class_name']} layer", "wrap a SimpleRNN, a GRU or an LSTM")
         result = converter(replace(layer, config=config, weights=layer.weights.inside(part)))
         value = result if isinstance(result, str) else result[0]
         if backwards and config.get("return_sequences"):

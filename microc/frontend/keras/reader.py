@@ -75,7 +75,7 @@ def declared_inputs(data: bytes, file_name: str) -> dict[str, tuple[int | None, 
 
 
 class _ModelReader:
-    """Reader that converts a model's layers to one graph. ``refusals`` collects the layers that cannot be converted."""
+    """Reader that converts a model's layers to one graph. ``refusals``: the errors of layers that cannot be converted."""
 
     def __init__(self, file: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
         self.file, self.shapes = file, shapes
@@ -110,25 +110,27 @@ class _ModelReader:
         layers = config["config"]["layers"]
         return [layer["config"]["name"] for layer in layers if layer["class_name"] == "InputLayer"] or ["input"]
 
-    def model(self, config: Mapping[str, Any], weights: Weights, given: Sequence[str] | None) -> list[tuple[str, str]]:
-        """Convert a model, or a model inside of it; return its outputs as pairs of name and value.
+    def model(
+        self, config: Mapping[str, Any], weights: Weights, call_arguments: Sequence[str] | None
+    ) -> list[tuple[str, str]]:
+        """Convert a model, or a model that is a layer of it; return its outputs as pairs of name and value.
 
-        ``given``: the values that it is called with, None for the whole network."""
+        ``call_arguments``: the values on which it is called; None for the whole network."""
         for layer in config["config"]["layers"]:
             name = layer["config"]["name"]
             if not isinstance(name, str) or not name:
                 raise ModelError(f"a layer is called {name!r}, expected a name", where=self.file)
         if config["class_name"] == "Sequential":
-            return self.sequential(config, weights, given)
-        return self.functional(config["config"], weights, given)
+            return self.sequential(config, weights, call_arguments)
+        return self.functional(config["config"], weights, call_arguments)
 
     def sequential(
-        self, config: Mapping[str, Any], weights: Weights, given: Sequence[str] | None
+        self, config: Mapping[str, Any], weights: Weights, call_arguments: Sequence[str] | None
     ) -> list[tuple[str, str]]:
-        """Convert a Sequential model and return its output as a pair of name and value; empty if a layer was refused."""
+        """Convert a Sequential model; return its output as a pair of name and value, or nothing if a layer was refused."""
         layers = config["config"]["layers"]
         layer_weights = weights.layers(layers)
-        value = given[0] if given is not None else None
+        value = call_arguments[0] if call_arguments is not None else None
         name = ""
         for layer in layers:
             name = layer["config"]["name"]
@@ -162,25 +164,29 @@ class _ModelReader:
         shape = config.get("batch_shape") or config.get("batch_input_shape")
         return self.bind_input(config["name"], shape, dtype_of(config))
 
-    def bind_input(self, name: str, declared: Sequence[int | None], dtype: str) -> str:
-        """Define an input with all extents bound."""
-        given = self.shapes.get(name, self.shapes.get(EVERY_INPUT))
-        shape = tuple(given) if given is not None else (declared[0] or 1, *declared[1:])
-        fits = len(shape) == len(declared) and all(s and d in (None, s) for s, d in zip(shape, declared, strict=True))
+    def bind_input(self, input_name: str, declared_extents: Sequence[int | None], dtype: str) -> str:
+        """Add the input ``input_name`` to the graph, with unknown extents replaced by those that the caller gave."""
+        given = self.shapes.get(input_name, self.shapes.get(EVERY_INPUT))
+        shape = tuple(given) if given is not None else (declared_extents[0] or 1, *declared_extents[1:])
+        fits = len(shape) == len(declared_extents) and all(
+            s and d in (None, s) for s, d in zip(shape, declared_extents, strict=True)
+        )
         if not fits:
-            declared_text = ", ".join("?" if extent is None else str(extent) for extent in declared)
-            hint = f"give a shape that fits ({declared_text}) with --input-shape {name}=1,..."
+            declared_text = ", ".join("?" if extent is None else str(extent) for extent in declared_extents)
+            hint = f"give a shape that fits ({declared_text}) with --input-shape {input_name}=1,..."
             if given is None:
-                raise UnsupportedError(f"the shape of input {name!r} is not known", where=self.file, hint=hint)
-            raise UsageError(f"got shape {shape}, which does not fit input {name!r}", where=self.file, hint=hint)
+                raise UnsupportedError(f"the shape of input {input_name!r} is not known", where=self.file, hint=hint)
+            raise UsageError(f"got shape {shape}, which does not fit input {input_name!r}", where=self.file, hint=hint)
         if not dtypes.is_valid(dtype):
             raise UnsupportedError(
-                f"input {name!r} has dtype {dtype}", where=self.file, hint="give the input dtype float32"
+                f"input {input_name!r} has dtype {dtype}, expected float32",
+                where=self.file,
+                hint="give the input dtype float32",
             )
-        return self.write.input(name, [int(extent) for extent in shape if extent is not None], dtype)
+        return self.write.input(input_name, [int(extent) for extent in shape if extent is not None], dtype)
 
     def functional(
-        self, config: Mapping[str, Any], weights: Weights, given: Sequence[str] | None
+        self, config: Mapping[str, Any], weights: Weights, call_arguments: Sequence[str] | None
     ) -> list[tuple[str, str]]:
         """Convert a Functional model and return its outputs as pairs of name and value.
 
@@ -189,9 +195,9 @@ class _ModelReader:
         values: dict[tuple[str, int, int], str] = {}
         entries = _tensor_keys(config["input_layers"])
         inputs = {layer["config"]["name"]: layer for layer in config["layers"] if layer["class_name"] == "InputLayer"}
-        if given is None:
-            given = [self.input(inputs[name]) for name, _, _ in entries]
-        values.update(zip(entries, given, strict=True))
+        if call_arguments is None:
+            call_arguments = [self.input(inputs[name]) for name, _, _ in entries]
+        values.update(zip(entries, call_arguments, strict=True))
         # One entry for each call of a layer. The file lists calls by layer, not in order of execution: a shared layer's second
         # call may depend on layers after it. So passes are made over the pending calls until none is left.
         pending = []
@@ -229,12 +235,18 @@ class _ModelReader:
         return [(label, values[key]) for label, key in zip(labels, keys, strict=True) if key in values]
 
     def call(
-        self, layer: Mapping[str, Any], weights: LayerWeights, inbound: Mapping[str, Any], known: Mapping[Any, str]
+        self,
+        layer: Mapping[str, Any],
+        weights: LayerWeights,
+        inbound: Mapping[str, Any],
+        values_by_tensor: Mapping[Any, str],
     ) -> list[str] | None:
-        """Convert one call of a layer, with the tensors in its arguments replaced by values of the graph."""
-        args = _resolve_tensors(inbound["args"], known)
+        """Convert one call of a layer; tensors in its arguments are replaced by values of the graph."""
+        args = _resolve_tensors(inbound["args"], values_by_tensor)
         kwargs = {
-            key: _resolve_tensors(value, known) for key, value in inbound.get("kwargs", {}).items() if value is not None
+            key: _resolve_tensors(value, values_by_tensor)
+            for key, value in inbound.get("kwargs", {}).items()
+            if value is not None
         }
         operands = args[0] if len(args) == 1 and isinstance(args[0], list) else args
         return self.layer(layer, weights, operands, kwargs)
@@ -278,20 +290,24 @@ def _tensor_keys(entries: Any) -> list[tuple[str, int, int]]:
     return [key for entry in entries for key in _tensor_keys(entry)]
 
 
-def _operand_keys(x: Any) -> list[tuple[str, int, int]]:
-    """Return the keys (layer, call, tensor) of all tensors among the arguments of a call."""
-    if isinstance(x, dict):
-        if x.get("class_name") == "__keras_tensor__":
-            return _tensor_keys(x["config"]["keras_history"])
-        return [key for value in x.values() for key in _operand_keys(value)]
-    return [key for value in x for key in _operand_keys(value)] if isinstance(x, list) else []
+def _operand_keys(call_arguments: Any) -> list[tuple[str, int, int]]:
+    """Return the keys (layer, call, tensor) of all tensors in the arguments of a call."""
+    if isinstance(call_arguments, dict):
+        if call_arguments.get("class_name") == "__keras_tensor__":
+            return _tensor_keys(call_arguments["config"]["keras_history"])
+        return [key for value in call_arguments.values() for key in _operand_keys(value)]
+    return [key for value in call_arguments for key in _operand_keys(value)] if isinstance(call_arguments, list) else []
 
 
-def _resolve_tensors(x: Any, known: Mapping[Any, str]) -> Any:
-    """Return arguments with tensors replaced by values of the graph."""
-    if isinstance(x, dict) and x.get("class_name") == "__keras_tensor__":
-        return known[_tensor_keys(x["config"]["keras_history"])[0]]
-    return [_resolve_tensors(value, known) for value in x] if isinstance(x, list) else x
+def _resolve_tensors(call_arguments: Any, values_by_tensor: Mapping[Any, str]) -> Any:
+    """Return call arguments with references to tensors replaced by values of the graph."""
+    if isinstance(call_arguments, dict) and call_arguments.get("class_name") == "__keras_tensor__":
+        return values_by_tensor[_tensor_keys(call_arguments["config"]["keras_history"])[0]]
+    return (
+        [_resolve_tensors(value, values_by_tensor) for value in call_arguments]
+        if isinstance(call_arguments, list)
+        else call_arguments
+    )
 
 
 def _combined_error(file: str, refusals: Sequence[UnsupportedError]) -> UnsupportedError:

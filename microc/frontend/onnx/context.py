@@ -30,10 +30,9 @@ it."""
 
 @frozen
 class StoredTensor:
-    """A tensor known at compile time: constant data, with the quantisation that a dequantize node gives it.
+    """Constant data of a model, with the quantisation that a DequantizeLinear node gives it.
 
-    ``name`` is the value's name in the graph, empty until it is added there.
-    """
+    ``name``: the value's name in the graph, empty until it is added there."""
 
     data: Array
     quant: Quant | None = None
@@ -63,9 +62,9 @@ class StoredTensor:
 class OnnxGraphBuilder:
     """Builder of the graph of an ONNX model or subgraph: nodes, types and constants so far.
 
-    ``alias`` maps a value's name in the file to the value that it equals. ``translate`` adds operators. A subgraph has a
-    builder of its own: values that it reads from the ``outer`` builder are listed in ``captured``, except constants, which
-    are copied. ``lost`` names results of unsupported operators."""
+    ``alias`` maps a value's name in the file to the value that it equals. ``translate`` converts operators. A subgraph
+    has a builder of its own: values that it reads from the builder ``outer`` are listed in ``captured``, except
+    constants, which are copied. ``lost``: names of the results of operators that could not be converted."""
 
     def __init__(
         self,
@@ -87,9 +86,9 @@ class OnnxGraphBuilder:
         self._names |= {name for op in file.operators for name in (*op.inputs, *op.outputs)}
         self._names |= {*file.initializers, *file.unreadable, *file.outputs, *(i.name for i in file.inputs)}
 
-    def unique(self, stem: str) -> str:
+    def unique(self, name_stem: str) -> str:
         """Return a name that neither the file nor the graph uses."""
-        return self._names.fresh(stem)
+        return self._names.fresh(name_stem)
 
     def value(self, name: str, where: str) -> str:
         """Return the graph's name of a value of the file; initialisers are added to the graph at first use."""
@@ -108,29 +107,30 @@ class OnnxGraphBuilder:
         if self.outer is not None:
             return self.capture(self.outer.value(name, where))
         raise ModelError(
-            f"{name!r} is used, but nothing before makes it",
+            f"{name!r} is used, but nothing before makes it: no node, input or initialiser",
             where=where,
             hint="the nodes of an ONNX graph must come in the order of their execution, without cycles",
         )
 
-    def capture(self, name: str) -> str:
-        """Make a value of the outer graph available in this one: constants, dequantised ones too, are copied, others are
-        captured."""
+    def capture(self, value_name: str) -> str:
+        """Make a value of the outer graph readable in this one; return its name.
+
+        Constants, also dequantised ones, are copied. Other values become inputs."""
         outer = self.outer
-        if name in self.types or outer is None:
-            return name
-        self.types[name] = outer.types[name]
-        stored = outer.stored_constant(name)
-        if name in outer.consts:
-            self.consts[name] = outer.consts[name]
+        if value_name in self.types or outer is None:
+            return value_name
+        self.types[value_name] = outer.types[value_name]
+        stored = outer.stored_constant(value_name)
+        if value_name in outer.consts:
+            self.consts[value_name] = outer.consts[value_name]
         elif stored is not None:
-            node = outer.dequantized[name]
+            node = outer.dequantized[value_name]
             self.capture(node.inputs[0])
             self.nodes.append(node)
-            self.dequantized[name] = node
+            self.dequantized[value_name] = node
         else:
-            self.captured.append(name)
-        return name
+            self.captured.append(value_name)
+        return value_name
 
     def constant(self, name: str, data: Array) -> str:
         """Define ``name`` as constant data."""
@@ -148,15 +148,15 @@ class OnnxGraphBuilder:
         check_shape(type_.shape, type_.dtype, where)
         self.types[name] = type_
 
-    def stored_constant(self, name: str) -> StoredTensor | None:
-        """Return a value's data if it is a constant or a dequantised constant, else None."""
-        if name in self.consts:
-            return StoredTensor(self.consts[name], name=name)
-        node = self.dequantized.get(name)
+    def stored_constant(self, value_name: str) -> StoredTensor | None:
+        """Return the data of ``value_name`` if it is a constant or a dequantised constant, else None."""
+        if value_name in self.consts:
+            return StoredTensor(self.consts[value_name], name=value_name)
+        node = self.dequantized.get(value_name)
         if node is None or node.inputs[0] not in self.consts:
             return None
         quant = Quant(node.attr("scale"), node.attr("zero_point"), node.attr("axis"))
-        return StoredTensor(self.consts[node.inputs[0]], quant, name)
+        return StoredTensor(self.consts[node.inputs[0]], quant, value_name)
 
     def graph(self, name: str) -> Graph:
         """Return the finished graph.
@@ -205,10 +205,10 @@ _NO_ATTRS: Mapping[str, Attr] = {}
 
 @frozen
 class Converter:
-    """Converter of one ONNX operator: the function, and the dtypes that its first input may have (empty: any).
+    """Converter of one ONNX operator: the function, and the dtypes that the operator's first input may have (empty: any).
 
-    ``stepwise``: on 16-bit floats the operator is converted by its function body, since each step of that rounds.
-    """
+    ``stepwise``: on 16-bit floats the operator is converted by its function body in ONNX's schema, since each step of
+    that rounds."""
 
     spell: Callable[[OpContext], None]
     dtypes: tuple[str, ...] = FLOAT
@@ -280,7 +280,7 @@ class OpContext(Operands):
         return float(data.reshape(()))
 
     def axes(self, axes: Sequence[int], rank: int) -> tuple[int, ...]:
-        """Return axes as distinct numbers 0..rank-1, in the order given."""
+        """Return axes as distinct numbers 0..rank-1, in their order in ``axes``."""
         positive_axes = tuple(self.axis(axis, rank) for axis in axes)
         if len(set(positive_axes)) != len(positive_axes):
             self.broken(f"axes: got {tuple(axes)}, expected each axis once")
@@ -298,12 +298,12 @@ class OpContext(Operands):
         """Return the name of output ``position``, empty if the file omits it."""
         return self.operator.outputs[position] if position < len(self.operator.outputs) else ""
 
-    def only_output(self, count: int = 1) -> None:
-        """Refuse outputs beyond the first ``count``."""
-        extra = [name for name in self.operator.outputs[count:] if name]
+    def only_output(self, output_count: int = 1) -> None:
+        """Refuse the operator if an output beyond the first ``output_count`` is used."""
+        extra = [name for name in self.operator.outputs[output_count:] if name]
         if extra:
             self.refuse(
-                f"output {extra[0]!r} is not supported: only the first {count} outputs are",
+                f"output {extra[0]!r} is not supported, only the first {output_count} of the operator are",
                 "export the model for inference",
             )
 
@@ -315,19 +315,18 @@ class OpContext(Operands):
         """Add a constant of shape (1,)."""
         return self.new_constant(f"{self.output()}_scalar", np.array([number], dtypes.to_numpy(dtype)))
 
-    def store(self, stem: str, stored: StoredTensor, output: str = "") -> str:
-        """Add ``stored`` to the graph as a constant, followed by dequantize if it is quantised.
+    def store(self, stem: str, stored_tensor: StoredTensor, output_name: str = "") -> str:
+        """Add a stored tensor as a constant, followed by ``dequantize`` if it is quantised; return the value.
 
-        ``output``: its name there.
-        """
-        if stored.name and not output:
-            return stored.name
-        if stored.quant is None:
-            return self.builder.constant(output or self.builder.unique(stem), stored.data)
-        name = self.new_constant(f"{stem}_quantized", stored.data)
-        quant = stored.quant
+        ``output_name``: the name that the value gets (default: a new one)."""
+        if stored_tensor.name and not output_name:
+            return stored_tensor.name
+        if stored_tensor.quant is None:
+            return self.builder.constant(output_name or self.builder.unique(stem), stored_tensor.data)
+        name = self.new_constant(f"{stem}_quantized", stored_tensor.data)
+        quant = stored_tensor.quant
         attrs: Mapping[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
-        return self.write("dequantize", (name,), attrs, output or self.builder.unique(stem))
+        return self.write("dequantize", (name,), attrs, output_name or self.builder.unique(stem))
 
     def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> str:
         """Write a node for an intermediate value, named after the operator's output; return that name."""
@@ -361,11 +360,11 @@ class OpContext(Operands):
             self.broken(f"{name!r} is defined twice, expected one definition")
         builder.alias[name] = value
 
-    def rename(self, name: str, value: str) -> None:
-        """Let ``name``, a name of the file, refer to another value of the file."""
-        if name in self.builder.types or name in self.builder.alias:
-            self.broken(f"{name!r} is defined twice, expected one definition")
-        self.builder.alias[name] = value
+    def rename(self, new_name: str, old_name: str) -> None:
+        """Let ``new_name``, an output in the file, refer to the value ``old_name``."""
+        if new_name in self.builder.types or new_name in self.builder.alias:
+            self.broken(f"{new_name!r} is defined twice, expected one definition")
+        self.builder.alias[new_name] = old_name
 
     def result_reshape(self, value: str, shape: Sequence[int], position: int = 0) -> None:
         """Let output ``position`` be ``value`` in another (or the same) shape."""
@@ -383,14 +382,14 @@ class OpContext(Operands):
             self.result("reshape", (value,), {"shape": tuple(shape)}, position)
 
     def write(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], output: str) -> str:
-        """Append a node that makes ``output``, or fold it to a constant; return its name."""
+        """Append a node that computes ``output``, or define it as a constant if its inputs are; return its name."""
         definition = registry.get(op)
         attrs = {**definition.defaults, **attrs}
         (type_,) = infer_types(op, attrs, [self.type(name) for name in inputs], self.where)
         if self._can_fold(op, inputs, type_):
             return self._fold_to_constant(op, inputs, attrs, output)
         if 0 in type_.shape:
-            self.refuse(f"a result of shape {type_.shape}, without elements", "cut the network before it")
+            self.refuse(f"a result of shape {type_.shape} has no elements", "cut the network before it")
         self.builder.define(output, type_, self.where)
         node = Node(op, tuple(inputs), (output,), attrs, self.loc)
         self.builder.nodes.append(node)
@@ -399,11 +398,10 @@ class OpContext(Operands):
         return output
 
     def _can_fold(self, op: str, inputs: Sequence[str], type_: TensorType) -> bool:
-        """Test whether a node is computed at compile time.
+        """Test whether a node is evaluated at compile time.
 
-        All inputs must be constant, and the result small or not much larger than they are, unless the operator itself is
-        constant. Quantize and dequantize stay, since they say how constants are stored.
-        """
+        All inputs must be constant, and the result must be small or not much larger than they are, unless the operator
+        itself is a Constant. Quantize and dequantize are kept, since they say how constants are stored."""
         all_constant = bool(inputs) and all(name in self.builder.consts for name in inputs)
         input_bytes = sum(self.type(name).nbytes for name in inputs) if all_constant else 0
         is_small = self.folds or type_.nbytes <= max(MAX_FOLDED_BYTES, 2 * input_bytes)
@@ -444,9 +442,9 @@ def fold_operator(application: OpContext) -> None:
         raise ModelError(f"cannot evaluate the operator on its constants: {error}", where=application.where) from error
 
 
-def _shape_within_limits(application: OpContext, shape: tuple[int, ...], kind: str) -> tuple[int, ...]:
-    """Return ``shape``; an error if a tensor of it in dtype ``kind`` is too large."""
-    check_shape(shape, kind, application.where)
+def _shape_within_limits(application: OpContext, shape: tuple[int, ...], dtype_name: str) -> tuple[int, ...]:
+    """Return ``shape``; raise an error if a tensor of this shape and dtype is too large."""
+    check_shape(shape, dtype_name, application.where)
     return shape
 
 

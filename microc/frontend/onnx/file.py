@@ -46,32 +46,32 @@ _FIELDS = {
 """Field of a TensorProto that holds typed elements; all other dtypes use ``int32_data`` (see ``onnx.proto``)."""
 
 
-def utf8_text(value: Any, where: str) -> str:
-    """Return a string field; ModelError if protobuf returns it as bytes because it is not UTF-8."""
-    if not isinstance(value, str):
-        raise ModelError(f"the name {value!r} is not UTF-8 text", where=where)
-    return value
+def utf8_text(field_value: Any, where: str) -> str:
+    """Return a string field; ModelError if it is not UTF-8, for which protobuf returns bytes."""
+    if not isinstance(field_value, str):
+        raise ModelError(f"the name {field_value!r} is not UTF-8 text", where=where)
+    return field_value
 
 
-def dtype_name(code: int) -> str:
-    """Return ONNX's name of a TensorProto.DataType number."""
+def dtype_name(data_type_code: int) -> str:
+    """Return ONNX's name of a TensorProto.DataType number, for messages."""
     import onnx
 
     names = {number: str(word).lower() for word, number in onnx.TensorProto.DataType.items()}
-    return names.get(code, f"number {code}")
+    return names.get(data_type_code, f"number {data_type_code}")
 
 
-def dtype_from_code(code: int, where: str) -> str:
+def dtype_from_code(data_type_code: int, where: str) -> str:
     """Return our dtype for a TensorProto.DataType number."""
-    if code == 0:
+    if data_type_code == 0:
         raise ModelError("the element type is not given", where=where)
-    if code not in DTYPES:
+    if data_type_code not in DTYPES:
         raise UnsupportedError(
-            f"elements of type {dtype_name(code)}, which microc does not support",
+            f"elements of type {dtype_name(data_type_code)}, which microc does not support",
             where=where,
             hint="export the model with float32 or integer tensors",
         )
-    return DTYPES[code]
+    return DTYPES[data_type_code]
 
 
 def array_from_proto(tensor: Any, where: str) -> Array:
@@ -85,7 +85,7 @@ def array_from_proto(tensor: Any, where: str) -> Array:
         )
     if tensor.HasField("segment"):
         raise UnsupportedError(
-            "the tensor is split into segments",
+            "tensors that are split into segments are not supported",
             where=where,
             hint="save the model again with onnx.save, which stores whole tensors",
         )
@@ -116,33 +116,33 @@ def array_from_proto(tensor: Any, where: str) -> Array:
     return _typed_elements(values, kind, where).reshape(shape)
 
 
-def _unpack_nibbles(tensor: Any, count: int, kind: str, where: str) -> Array:
-    """Unpack four-bit integers, two to a byte, the first in the lower half; return them one to a byte."""
+def _unpack_nibbles(tensor: Any, element_count: int, onnx_dtype: str, where: str) -> Array:
+    """Unpack four-bit integers to one per byte; the file stores two in a byte, the first in the lower half."""
     stored = np.frombuffer(tensor.raw_data, np.uint8) if tensor.HasField("raw_data") else np.array(tensor.int32_data)
-    if len(stored) != (count + 1) // 2:
+    if len(stored) != (element_count + 1) // 2:
         raise ModelError(
-            f"got {len(stored)} bytes of data, expected {(count + 1) // 2} for {count} elements of four bits",
+            f"got {len(stored)} bytes of data, expected {(element_count + 1) // 2} for {element_count} elements of four bits",
             where=where,
         )
     pairs = stored.astype(np.uint8)
-    elements = np.stack([pairs & 15, pairs >> 4], 1).reshape(-1)[:count]
+    elements = np.stack([pairs & 15, pairs >> 4], 1).reshape(-1)[:element_count]
     # x ^ 8 - 8 extends the sign of a four-bit number.
-    return elements if kind == "uint8" else ((elements ^ 8).astype(np.int8) - 8).astype(np.int8)
+    return elements if onnx_dtype == "uint8" else ((elements ^ 8).astype(np.int8) - 8).astype(np.int8)
 
 
-def _typed_elements(values: Any, kind: str, where: str) -> Array:
-    """Convert a typed field to an array; 16-bit floats are stored there as their bits, in an int32."""
-    if kind in ("float32", "float64"):
-        return np.array(values, dtype=kind)
-    wide = np.array(values, dtype=np.uint64 if kind in ("uint32", "uint64") else np.int64)
-    if kind in dtypes.HALF:
-        return (wide & 0xFFFF).astype(np.uint16).view(dtypes.to_numpy(kind))
-    low, high = dtypes.int_range(kind)
+def _typed_elements(values: Any, onnx_dtype: str, where: str) -> Array:
+    """Convert a tensor's typed data field to an array; 16-bit floats are stored there as their bits, in an int32."""
+    if onnx_dtype in ("float32", "float64"):
+        return np.array(values, dtype=onnx_dtype)
+    wide = np.array(values, dtype=np.uint64 if onnx_dtype in ("uint32", "uint64") else np.int64)
+    if onnx_dtype in dtypes.HALF:
+        return (wide & 0xFFFF).astype(np.uint16).view(dtypes.to_numpy(onnx_dtype))
+    low, high = dtypes.int_range(onnx_dtype)
     if wide.size and (int(wide.min()) < low or int(wide.max()) > high):
         raise ModelError(
-            f"got data of {int(wide.min())}..{int(wide.max())}, expected {low}..{high} for {kind}", where=where
+            f"got data of {int(wide.min())}..{int(wide.max())}, expected {low}..{high} for {onnx_dtype}", where=where
         )
-    return wide.astype(dtypes.to_numpy(kind))
+    return wide.astype(dtypes.to_numpy(onnx_dtype))
 
 
 # ---- Attributes of one operator: each access states the expected type, and is checked.
@@ -162,7 +162,7 @@ class Attributes:
         for attribute in attributes:
             name = utf8_text(attribute.name, where)
             if name in self._protos:
-                raise ModelError(f"attribute {name!r} is given twice", where=where)
+                raise ModelError(f"attribute {name!r} is given twice, expected once", where=where)
             self._protos[name] = attribute
 
     def __contains__(self, name: str) -> bool:
@@ -175,16 +175,18 @@ class Attributes:
     def names(self) -> tuple[str, ...]:
         return tuple(self._protos)
 
-    def _get_typed(self, name: str, attribute_type: int) -> Any:
-        """Return the AttributeProto of a name; ModelError if it has another type, or refers to a function's attribute."""
-        attribute = self._protos[name]
+    def _get_typed(self, attribute_name: str, attribute_type: int) -> Any:
+        """Return the AttributeProto ``attribute_name``, which must be present.
+
+        Raise ModelError if it has another type, or refers to an attribute of a function."""
+        attribute = self._protos[attribute_name]
         if attribute.type != attribute_type or attribute.ref_attr_name:
-            raise ModelError(f"attribute {name!r} is not {_TYPE_NAMES[attribute_type]}", where=self._where)
+            raise ModelError(f"attribute {attribute_name!r} is not {_TYPE_NAMES[attribute_type]}", where=self._where)
         return attribute
 
-    def _raise_missing(self, name: str) -> NoReturn:
+    def _raise_missing(self, attribute_name: str) -> NoReturn:
         """Raise ModelError: a required attribute is missing."""
-        raise ModelError(f"attribute {name!r} is missing", where=self._where)
+        raise ModelError(f"attribute {attribute_name!r} is missing; the operator requires it", where=self._where)
 
     def integer(self, name: str, default: int | None = None) -> int:
         """Return an integer attribute."""
@@ -197,7 +199,7 @@ class Attributes:
         return self.integer(name, int(default)) != 0
 
     def raw_real(self, name: str, default: float) -> float:
-        """Return a float32, which may be NaN or infinite."""
+        """Return a float32 attribute, which may be NaN or infinite."""
         return float(self._get_typed(name, _FLOAT).f) if name in self._protos else default
 
     def real(self, name: str, default: float | None = None) -> float:
@@ -244,7 +246,7 @@ class Attributes:
         return self._get_typed(name, _GRAPH).g if name in self._protos else self._raise_missing(name)
 
     def read_inside(self) -> set[str]:
-        """Return the names of all values that the operator's subgraphs read, at any depth."""
+        """Return the names of all values that the operator's subgraphs read, nested subgraphs included."""
         graphs = [attribute.g for attribute in self._protos.values() if attribute.type == _GRAPH]
         names_read: set[str] = set()
         while graphs:
@@ -283,8 +285,8 @@ class ModelInput:
 class Operator:
     """A node of an ONNX graph.
 
-    ``code``: its operator; ``domain``: that of the operator (empty: ONNX's own); ``inputs``, ``outputs``: names of values
-    (empty: absent)."""
+    ``code``: its operator type; ``domain``: the operator's domain (empty: ONNX's own); ``inputs``, ``outputs``: names
+    of values (empty: absent)."""
 
     index: int
     name: str
@@ -298,7 +300,7 @@ class Operator:
 
     @property
     def full_code(self) -> str:
-        """The operator with its domain, as in ``com.microsoft.QGemm``."""
+        """The operator type with its domain, as in ``com.microsoft.QGemm``."""
         return f"{self.domain}.{self.code}" if self.domain else self.code
 
 
@@ -322,26 +324,26 @@ class OnnxFile:
     """Inputs and initialisers of four-bit integers, which are kept one to a byte."""
 
 
-def decode_onnx(data: bytes, name: str) -> OnnxFile:
+def decode_onnx(data: bytes, file_name: str) -> OnnxFile:
     """Decode an ONNX model; ModelError if it is corrupt, UnsupportedError if parts of it are in other files.
 
-    ``name`` is the file's name without folders, for messages."""
-    model = _parse_model_proto(data, name)
+    ``file_name``: the file's name without folders, for messages."""
+    model = _parse_model_proto(data, file_name)
     graph = model.graph
     if model.functions:
         functions = ", ".join(sorted(f"{f.domain}.{f.name}" for f in model.functions)[:8])
         raise UnsupportedError(
             f"the model defines functions of its own: {functions}",
-            where=name,
+            where=file_name,
             hint="inline them first: onnx.inliner.inline_local_functions(model)",
         )
     if graph.sparse_initializer:
         raise UnsupportedError(
-            "the model holds sparse initialisers", where=name, hint="export the model with dense weights"
+            "sparse initialisers are not supported", where=file_name, hint="export the model with dense weights"
         )
     constants = {tensor.name for tensor in graph.initializer}
-    inputs = tuple(_decode_input(value, name) for value in graph.input if value.name not in constants)
-    return _decode_graph(graph, name, name, _default_opset(model, name), inputs)
+    inputs = tuple(_decode_input(value, file_name) for value in graph.input if value.name not in constants)
+    return _decode_graph(graph, file_name, file_name, _default_opset(model, file_name), inputs)
 
 
 def decode_body(graph: Any, outer: OnnxFile, where: str) -> OnnxFile:
@@ -350,17 +352,17 @@ def decode_body(graph: Any, outer: OnnxFile, where: str) -> OnnxFile:
     The declared types of its inputs are ignored: they follow from the operator's operands."""
     if graph.sparse_initializer:
         raise UnsupportedError(
-            "the graph holds sparse initialisers", where=where, hint="export the model with dense weights"
+            "sparse initialisers are not supported", where=where, hint="export the model with dense weights"
         )
     inputs = tuple(ModelInput(utf8_text(value.name, where), "", None) for value in graph.input)
     return _decode_graph(graph, outer.name, where, outer.opset, inputs)
 
 
-def _decode_graph(graph: Any, name: str, where: str, opset: int, inputs: tuple[ModelInput, ...]) -> OnnxFile:
+def _decode_graph(graph: Any, file_name: str, where: str, opset: int, inputs: tuple[ModelInput, ...]) -> OnnxFile:
     """Decode the parts of a graph that a model and a subgraph have in common."""
     initializers, unreadable = _decode_initializers(graph, where)
     outputs = tuple(utf8_text(value.name, f"{where} outputs") for value in graph.output)
-    operators = tuple(_decode_operator(index, node, name) for index, node in enumerate(graph.node))
+    operators = tuple(_decode_operator(index, node, file_name) for index, node in enumerate(graph.node))
     declared = {}
     for value in (*graph.output, *graph.value_info):
         tensor = value.type.tensor_type
@@ -371,7 +373,7 @@ def _decode_graph(graph: Any, name: str, where: str, opset: int, inputs: tuple[M
         {value.name for value in graph.input if value.type.tensor_type.elem_type in FOUR_BITS}
         | {tensor.name for tensor in graph.initializer if tensor.data_type in FOUR_BITS}
     )
-    return OnnxFile(name, opset, label, inputs, outputs, initializers, unreadable, operators, declared, four_bit)
+    return OnnxFile(file_name, opset, label, inputs, outputs, initializers, unreadable, operators, declared, four_bit)
 
 
 def _declared_extents(shape: Any, where: str) -> tuple[int | str | None, ...]:
@@ -385,7 +387,7 @@ def _declared_extents(shape: Any, where: str) -> tuple[int | str | None, ...]:
     return tuple(extents)
 
 
-def _parse_model_proto(data: bytes, name: str) -> Any:
+def _parse_model_proto(data: bytes, file_name: str) -> Any:
     """Parse the bytes of a ModelProto; NotOnnxError if they are none, or have no graph with outputs."""
     import onnx
     from google.protobuf.message import DecodeError
@@ -395,18 +397,18 @@ def _parse_model_proto(data: bytes, name: str) -> Any:
     except DecodeError as error:
         raise NotOnnxError(
             "the file is no ONNX model, or is corrupt or truncated",
-            where=name,
+            where=file_name,
             hint="copy or export the model again; an ONNX model is one protobuf, complete to the last byte",
         ) from error
     if not model.HasField("graph") or not model.graph.output:
-        raise NotOnnxError("the file holds no ONNX graph with outputs", where=name)
+        raise NotOnnxError("the file holds no ONNX graph with outputs", where=file_name)
     return model
 
 
-def _default_opset(model: Any, name: str) -> int:
-    """Return the version of ONNX's own operator set that the model uses; the newest one if it uses none of its operators.
+def _default_opset(model: Any, file_name: str) -> int:
+    """Return the version of ONNX's default operator set that the model uses; the newest if it uses none of its operators.
 
-    ModelError if the model does not say so or names several, UnsupportedError if the version is not supported."""
+    Raise ModelError if the model does not declare it or declares several, UnsupportedError if it is not supported."""
     versions = {entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")}
     if not versions and any(entry.domain for entry in model.opset_import):
         return OPSETS.stop - 1  # none of the default operators is there
@@ -415,24 +417,24 @@ def _default_opset(model: Any, name: str) -> int:
             "opset_import has no version of ONNX's operators, expected one"
             if not versions
             else f"opset_import has the versions {', '.join(map(str, sorted(versions)))} of ONNX's operators, expected one",
-            where=f"{name} opset_import",
+            where=f"{file_name} opset_import",
         )
     (version,) = versions
     if version not in OPSETS:
         raise UnsupportedError(
             f"operator set version {version} is not supported",
-            where=f"{name} opset_import",
+            where=f"{file_name} opset_import",
             hint=f"export with opset {OPSETS.start} to {OPSETS.stop - 1}, or convert with onnx.version_converter",
         )
     return int(version)
 
 
-def _decode_initializers(graph: Any, name: str) -> tuple[dict[str, Array], dict[str, str]]:
+def _decode_initializers(graph: Any, file_name: str) -> tuple[dict[str, Array], dict[str, str]]:
     """Return the initialisers by name, and the names of the dtypes of those whose dtype is not supported."""
     arrays: dict[str, Array] = {}
     unreadable: dict[str, str] = {}
     for tensor in graph.initializer:
-        where = f"{name} initialiser {utf8_text(tensor.name, name)!r}"
+        where = f"{file_name} initialiser {utf8_text(tensor.name, file_name)!r}"
         if not tensor.name or tensor.name in arrays or tensor.name in unreadable:
             raise ModelError(
                 "an initialiser has no name" if not tensor.name else "two initialisers have this name, expected one",
@@ -445,27 +447,27 @@ def _decode_initializers(graph: Any, name: str) -> tuple[dict[str, Array], dict[
     return arrays, unreadable
 
 
-def _decode_input(value: Any, name: str) -> ModelInput:
+def _decode_input(value_info: Any, file_name: str) -> ModelInput:
     """Decode the declaration of a model's input, which must be a tensor."""
-    where = f"{name} input {utf8_text(value.name, name)!r}"
-    if not value.name:
-        raise ModelError("an input has no name", where=name)
-    if value.type.WhichOneof("value") != "tensor_type":
-        kind = value.type.WhichOneof("value") or "nothing"
+    where = f"{file_name} input {utf8_text(value_info.name, file_name)!r}"
+    if not value_info.name:
+        raise ModelError("an input has no name", where=file_name)
+    if value_info.type.WhichOneof("value") != "tensor_type":
+        kind = value_info.type.WhichOneof("value") or "nothing"
         raise UnsupportedError(
             f"the input is of type {kind}, expected a tensor", where=where, hint="cut the model behind this input"
         )
-    tensor = value.type.tensor_type
+    tensor = value_info.type.tensor_type
     kind = dtype_from_code(tensor.elem_type, where)
     if not tensor.HasField("shape"):
-        return ModelInput(value.name, kind, None)
-    return ModelInput(value.name, kind, _declared_extents(tensor.shape, where))
+        return ModelInput(value_info.name, kind, None)
+    return ModelInput(value_info.name, kind, _declared_extents(tensor.shape, where))
 
 
-def _decode_operator(index: int, node: Any, name: str) -> Operator:
+def _decode_operator(node_index: int, node: Any, file_name: str) -> Operator:
     """Decode a node."""
-    where = f"{name} #{index}"
+    where = f"{file_name} #{node_index}"
     label, code, domain = (utf8_text(word, where) for word in (node.name, node.op_type, node.domain))
     inputs, outputs = (tuple(utf8_text(word, where) for word in words) for words in (node.input, node.output))
     attributes = Attributes(node.attribute, f"{where} {label or next(iter(outputs), '')}")
-    return Operator(index, label, code, "" if domain == "ai.onnx" else domain, inputs, outputs, attributes)
+    return Operator(node_index, label, code, "" if domain == "ai.onnx" else domain, inputs, outputs, attributes)

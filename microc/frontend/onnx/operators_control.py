@@ -11,7 +11,7 @@ from microc.base.immutable import frozen
 from microc.frontend.model_limits import infer_types
 from microc.frontend.onnx.context import Converter, OnnxGraphBuilder, OpContext
 from microc.frontend.onnx.file import OnnxFile, decode_body
-from microc.frontend.onnx.operators_shape import join_along, slice_along
+from microc.frontend.onnx.operators_shape import concat_along, slice_along
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.control import UNBOUNDED
@@ -23,10 +23,10 @@ from microc.ops.control import UNBOUNDED
 _GRAPH = 5
 
 
-def decode_subgraph(application: OpContext, name: str) -> OnnxFile:
+def decode_subgraph(application: OpContext, attribute_name: str) -> OnnxFile:
     """Decode the subgraph in an attribute, with its values renamed to names that nothing else has."""
-    proto = type(application.operator.attributes.graph(name))()
-    proto.CopyFrom(application.operator.attributes.graph(name))
+    proto = type(application.operator.attributes.graph(attribute_name))()
+    proto.CopyFrom(application.operator.attributes.graph(attribute_name))
     defined = [value.name for value in (*proto.input, *proto.initializer)]
     defined += [output for node in proto.node for output in node.output if output]
     unique = application.builder.unique
@@ -34,20 +34,22 @@ def decode_subgraph(application: OpContext, name: str) -> OnnxFile:
     return decode_body(proto, application.builder.file, application.where)
 
 
-def _rename_values(proto: Any, names: Mapping[str, str]) -> None:
+def _rename_values(graph_proto: Any, new_names: Mapping[str, str]) -> None:
     """Rename values of a graph, in the graph itself and in all graphs inside it."""
-    for value in (*proto.input, *proto.output, *proto.initializer, *proto.value_info):
-        value.name = names.get(value.name, value.name)
-    for node in proto.node:
+    for value in (*graph_proto.input, *graph_proto.output, *graph_proto.initializer, *graph_proto.value_info):
+        value.name = new_names.get(value.name, value.name)
+    for node in graph_proto.node:
         for words in (node.input, node.output):
-            words[:] = [names.get(word, word) for word in words]
+            words[:] = [new_names.get(word, word) for word in words]
         for attribute in node.attribute:
             if attribute.type == _GRAPH:
-                _rename_values(attribute.g, names)
+                _rename_values(attribute.g, new_names)
 
 
 def inline_subgraph(application: OpContext, body: OnnxFile, operands: Sequence[str]) -> list[str]:
-    """Convert the operators of a subgraph in place, with ``operands`` as its inputs; return its outputs."""
+    """Convert the operators of a subgraph into the surrounding graph; return the subgraph's outputs.
+
+    ``operands``: the values of the subgraph's inputs."""
     builder = application.builder
     if body.unreadable:
         application.refuse(
@@ -75,11 +77,11 @@ class BodyBuilder:
         self.inputs: list[str] = []
         self.outputs: list[str] = []
 
-    def give(self, name: str, kind: TensorType) -> str:
-        """Add an input of a type to the body."""
-        self.builder.define(name, TensorType(kind.shape, kind.dtype), self.application.where)
-        self.inputs.append(name)
-        return name
+    def give(self, input_name: str, input_type: TensorType) -> str:
+        """Add an input of type ``input_type`` to the body."""
+        self.builder.define(input_name, TensorType(input_type.shape, input_type.dtype), self.application.where)
+        self.inputs.append(input_name)
+        return input_name
 
     def read(self) -> list[str]:
         """Convert all operators of the body; return the values of its outputs."""
@@ -87,9 +89,9 @@ class BodyBuilder:
         return [self.builder.value(name, self.application.where) for name in self.body.outputs]
 
     def put(self, value: str) -> TensorType:
-        """Add a value as an output of the body and return its type.
+        """Add a value as an output of the body; return its type.
 
-        A value that no node makes, or that is an output already, is copied."""
+        A value that no node computes, or that is an output already, is copied."""
         is_computed = any(value in node.outputs for node in self.builder.nodes)
         if not is_computed or value in self.outputs:
             value = self.application.emit("reshape", (value,), {"shape": self.builder.types[value].shape})
@@ -97,7 +99,7 @@ class BodyBuilder:
         return self.builder.types[value]
 
     def graph(self, captured: Sequence[str]) -> Graph:
-        """Return the finished graph. Its last inputs are the captured values."""
+        """Return the finished graph. Its last inputs are the values captured from the surrounding graph."""
         builder = self.builder
         for name in captured:
             builder.capture(name)
@@ -138,7 +140,7 @@ def logical_and_all(application: OpContext, conditions: Sequence[str]) -> str:
 
 
 def constant_element(application: OpContext, value: str) -> np.generic | None:
-    """Return the number in a constant of one element; None if the value is not constant."""
+    """Return the number of a constant value of one element; None if the value is not constant."""
     data = application.builder.consts.get(value)
     if data is None:
         return None
@@ -179,11 +181,11 @@ def branch(application: OpContext) -> None:
     append_node(application, "branch", (condition, *captured), graphs, _output_names(application, len(kinds[0])))
 
 
-def _output_names(application: OpContext, count: int) -> list[str]:
+def _output_names(application: OpContext, output_count: int) -> list[str]:
     """Return the names of the operator's outputs, with new ones for those that the file omits."""
-    if len(application.operator.outputs) > count:
-        application.broken(f"got {len(application.operator.outputs)} outputs, expected at most {count}")
-    return [application.output(k) or application.builder.unique("unused") for k in range(count)]
+    if len(application.operator.outputs) > output_count:
+        application.broken(f"got {len(application.operator.outputs)} outputs, expected at most {output_count}")
+    return [application.output(k) or application.builder.unique("unused") for k in range(output_count)]
 
 
 # ---------------------------------------------------------------- Loop
@@ -204,7 +206,7 @@ def loop(application: OpContext) -> None:
     if (start is not None and not start) or (max_iterations is not None and int(max_iterations) <= 0):
         if stacks:
             application.refuse(
-                "scan outputs of a loop without iterations", "remove the loop: it makes tensors without elements"
+                "scan outputs of a loop of 0 iterations", "remove the loop: it makes tensors without elements"
             )
         for position, value in enumerate(start_values):
             application.result_alias(value, position)
@@ -232,17 +234,19 @@ def _inline_single_iteration(application: OpContext, body: Any, start_values: Se
             application.result_reshape(value, (1, *application.type(value).shape), position)
 
 
-def _iteration_bound(application: OpContext, max_iterations: Any, stacks: bool, carried: int) -> int:
-    """Return the maximum number of iterations; UNBOUNDED if only the condition ends the loop."""
+def _iteration_bound(application: OpContext, max_iterations: Any, has_scan_outputs: bool, carried_count: int) -> int:
+    """Return the largest number of iterations; UNBOUNDED if only the condition ends the loop.
+
+    It is the least of the trip count and the declared extents of stacked outputs. Refuse scan outputs without a bound."""
     file, bounds = application.builder.file, [] if max_iterations is None else [int(max_iterations)]
-    stacked = [name for name in application.operator.outputs[carried:] if name]
+    stacked = [name for name in application.operator.outputs[carried_count:] if name]
     for operator in file.operators:  # exporters declare what is returned, and cast before
         if operator.code in ("Cast", "Identity") and operator.inputs[:1] and operator.inputs[0] in stacked:
             stacked += operator.outputs
     for name in stacked:
         bounds += [extent for extent in file.declared.get(name, ())[:1] if isinstance(extent, int)]
     bound = min(bounds, default=UNBOUNDED)
-    if stacks and bound >= UNBOUNDED:
+    if has_scan_outputs and bound >= UNBOUNDED:
         application.refuse(
             "scan outputs of a loop whose number of iterations depends on data",
             "declare the shape of the scan outputs, or give the loop a constant number of iterations",
@@ -252,22 +256,22 @@ def _iteration_bound(application: OpContext, max_iterations: Any, stacks: bool, 
 
 @frozen
 class _LoopEmitter:
-    """Emits a Loop.
+    """Emitter of an ONNX Loop.
 
-    ``limit``: the number of iterations if it is computed at run time; ``start_values``: the initial carried values.
-    """
+    ``limit``: the value of the trip count if it is computed at run time, else empty; ``start_values``: the initial
+    carried values."""
 
     application: OpContext
     inside: BodyBuilder
     limit: str
     start_values: Sequence[str]
 
-    def loop(self, condition: str, bound: int) -> None:
-        """Emit the loop. ``condition``: the initial condition if it is computed at run time, else empty.
+    def loop(self, start_condition: str, max_iterations: int) -> None:
+        """Emit the loop.
 
-        Carried values that the body returns unchanged become plain inputs, behind those that change: they need no copy in
-        each iteration. The first carried value is the condition, if the loop has one beside its bound ("guarded").
-        """
+        ``start_condition``: the initial condition if it is computed at run time, else empty. Carried values that the
+        body returns unchanged become plain inputs after those that change: they need no copy in each iteration. If the
+        loop has a condition beside its bound ("guarded"), the condition is the first carried value."""
         application, inside = self.application, self.inside
         builder, body = inside.builder, inside.body
         iteration = inside.give(builder.unique("turn"), ITERATION)
@@ -281,8 +285,8 @@ class _LoopEmitter:
         fixed = [k for k, name in enumerate(names) if results_of_body[k] == name]
         moving = [k for k in range(len(names)) if k not in fixed]
         continues = self.next_condition(again, number)
-        guarded = bool(continues or condition or self.limit)
-        if bound == UNBOUNDED and not guarded:
+        guarded = bool(continues or start_condition or self.limit)
+        if max_iterations == UNBOUNDED and not guarded:
             application.broken("the loop never ends: it has no trip count, and its condition is always true")
         if guarded:
             inside.give(going, TensorType((), "bool"))
@@ -297,10 +301,10 @@ class _LoopEmitter:
                 application.refuse(what, "keep the shape and dtype of each carried value")
         for value in results_of_body[len(names) :]:
             inside.put(value)
-        initial_condition = [self.first_condition(condition)] if guarded else []
+        initial_condition = [self.first_condition(start_condition)] if guarded else []
         inputs = [*initial_condition, *(self.start_values[k] for k in (*moving, *fixed)), *builder.captured]
         carried = len(initial_condition) + len(moving)
-        attrs: dict[str, Attr] = {"count": bound, "carried": carried, "guarded": guarded}
+        attrs: dict[str, Attr] = {"count": max_iterations, "carried": carried, "guarded": guarded}
         outputs = _output_names(application, len(results_of_body))
         results = (
             [builder.unique("ended") for _ in initial_condition] + [outputs[k] for k in moving] + outputs[len(names) :]
@@ -309,24 +313,26 @@ class _LoopEmitter:
         for k in fixed:
             application.result_alias(self.start_values[k], k)
 
-    def next_condition(self, again: str, number: str) -> str:
-        """Emit the condition of another iteration in the body: the body's own, and the limit. Empty if both always hold."""
+    def next_condition(self, body_condition: str, iteration: str) -> str:
+        """Emit, in the body, the condition of another iteration: the body's own and the trip count's.
+
+        Return an empty string if both always hold."""
         inner, conditions = self.inside.application, list[str]()
-        if constant_element(inner, again) is None or not constant_element(inner, again):
-            conditions.append(as_scalar(inner, again))
+        if constant_element(inner, body_condition) is None or not constant_element(inner, body_condition):
+            conditions.append(as_scalar(inner, body_condition))
         if self.limit:
             one = inner.new_constant("one", np.array(1, np.int64))
             # The condition is evaluated at the end of iteration ``number``: the next one is number + 1.
-            following = inner.emit("add", (number, one))
+            following = inner.emit("add", (iteration, one))
             limit = as_scalar(inner, self.inside.builder.capture(self.limit))
             conditions.append(inner.emit("less", (following, limit)))
         return logical_and_all(inner, conditions) if conditions else ""
 
-    def first_condition(self, condition: str) -> str:
-        """Emit the condition of the first iteration."""
+    def first_condition(self, start_condition: str) -> str:
+        """Emit the condition of the first iteration: the initial condition, and a trip count above 0."""
         application, conditions = self.application, list[str]()
-        if condition:
-            conditions.append(as_scalar(application, condition))
+        if start_condition:
+            conditions.append(as_scalar(application, start_condition))
         if self.limit:
             zero = application.new_constant("zero", np.array(0, np.int64))
             conditions.append(application.emit("less", (zero, as_scalar(application, self.limit))))
@@ -396,7 +402,7 @@ def scan(application: OpContext) -> None:
 
 
 def _emit_batched_scan(application: OpContext, values: Sequence[str], axes: _ScanAxes) -> None:
-    """Emit a scan for every element of the batch, and join their results (opset 8)."""
+    """Emit one scan for every element of the batch, and join their results (opset 8)."""
     if application.has(0):
         application.refuse(
             "sequence_lens is given: sequences of different lengths are not supported", "export with opset 9 or later"
@@ -409,11 +415,13 @@ def _emit_batched_scan(application: OpContext, values: Sequence[str], axes: _Sca
         rows.append([application.reshape(each, (1, *application.type(each).shape)) for each in slice_results])
     for position, column in enumerate(zip(*rows, strict=True)):
         if application.output(position):
-            application.result_alias(join_along(application, column, 0), position)
+            application.result_alias(concat_along(application, column, 0), position)
 
 
 def _emit_scan(application: OpContext, values: Sequence[str], axes: _ScanAxes, outputs: Sequence[str]) -> list[str]:
-    """Emit the loop of a scan; return its results, under the names in ``outputs`` if the loop makes them directly."""
+    """Emit the loop of a scan; return its results.
+
+    A result gets its name in ``outputs`` if the loop computes it directly."""
     inside = BodyBuilder(application, decode_subgraph(application, "body"))
     builder, names = inside.builder, [value.name for value in inside.body.inputs]
     scanned, stacked = len(axes.in_axes), len(axes.out_axes)
@@ -449,7 +457,7 @@ def _emit_scan(application: OpContext, values: Sequence[str], axes: _ScanAxes, o
 def _add_scanned_inputs(
     application: OpContext, inside: BodyBuilder, iteration: str, values: Sequence[str], axes: _ScanAxes
 ) -> int:
-    """Add the scanned values as inputs of the body and gather one element of each in every iteration.
+    """Add the scanned values as inputs of the body, which gathers one element of each in every iteration.
 
     Return the number of iterations."""
     builder, inner = inside.builder, inside.application
@@ -476,15 +484,15 @@ def _add_scanned_inputs(
     return extents[0]
 
 
-def _move_stacked_axis(application: OpContext, value: str, axis: int, is_reversed: int) -> str:
-    """Move the axis of a stacked output from 0 to ``axis``, and reverse its order if asked for."""
+def _move_stacked_axis(application: OpContext, value: str, target_axis: int, is_reversed: int) -> str:
+    """Move the stacked axis of an output from 0 to ``target_axis``; reverse its order if ``is_reversed``."""
     if is_reversed:
         value = application.emit("reverse", (value,), {"axes": (0,)})
     rank = len(application.type(value).shape)
-    axis = application.axis(axis, rank)
-    if not axis:
+    target_axis = application.axis(target_axis, rank)
+    if not target_axis:
         return value
-    axes = [*range(1, axis + 1), 0, *range(axis + 1, rank)]
+    axes = [*range(1, target_axis + 1), 0, *range(target_axis + 1, rank)]
     return application.emit("transpose", (value,), {"axes": tuple(axes)})
 
 

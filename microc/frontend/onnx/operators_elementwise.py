@@ -25,7 +25,7 @@ from microc.ops.attributes import Rounding
 
 @frozen
 class OneToOne:
-    """An operator with a direct equivalent: ``op`` is our name, ``code`` ONNX's."""
+    """A correspondence of operators: ``op`` is microc's name, ``code`` the ONNX operator type."""
 
     op: str
     code: str
@@ -95,7 +95,7 @@ COMPARISONS = (
 FLOAT_MAX = float(np.finfo(np.float32).max)
 
 
-def unary(op: str, kinds: tuple[str, ...] = FLOAT, **defaults: float) -> Converter:
+def unary(op: str, first_input_dtypes: tuple[str, ...] = FLOAT, **defaults: float) -> Converter:
     """Make a converter of an operator with one operand, whose attributes are real numbers."""
 
     def convert(application: OpContext) -> None:
@@ -103,10 +103,10 @@ def unary(op: str, kinds: tuple[str, ...] = FLOAT, **defaults: float) -> Convert
         attrs: dict[str, Attr] = {name: attributes.real(name, default) for name, default in defaults.items()}
         application.result(op, (application.operand(0),), attrs)
 
-    return Converter(convert, kinds)
+    return Converter(convert, first_input_dtypes)
 
 
-def variadic(op: str, kinds: tuple[str, ...] = NUMBERS) -> Converter:
+def variadic(op: str, first_input_dtypes: tuple[str, ...] = NUMBERS) -> Converter:
     """Make a converter of an operator whose operands broadcast and are folded from the left.
 
     One operand is itself the result.
@@ -121,10 +121,12 @@ def variadic(op: str, kinds: tuple[str, ...] = NUMBERS) -> Converter:
         if application.count() > 1:
             application.result(op, (value, application.operand(application.count() - 1)))
 
-    return Converter(convert, kinds)
+    return Converter(convert, first_input_dtypes)
 
 
-def by_formula(formula: Callable[..., str], kinds: tuple[str, ...] = FLOAT, **defaults: float) -> Converter:
+def by_formula(
+    formula: Callable[..., str], first_input_dtypes: tuple[str, ...] = FLOAT, **defaults: float
+) -> Converter:
     """Make a converter that expands an operator with one operand to a formula.
 
     The formula's parameters are the attributes.
@@ -135,7 +137,7 @@ def by_formula(formula: Callable[..., str], kinds: tuple[str, ...] = FLOAT, **de
         parameters = {name: attributes.real(name, default) for name, default in defaults.items()}
         application.result_alias(formula(composer(application), application.operand(0), **parameters))
 
-    return Converter(convert, kinds)
+    return Converter(convert, first_input_dtypes)
 
 
 def gelu(application: OpContext) -> None:
@@ -168,17 +170,17 @@ def clip(application: OpContext) -> None:
     application.result_alias(data)
 
 
-def _write_clip(application: OpContext, data: str, low: float, high: float) -> None:
+def _write_clip(application: OpContext, data_value: str, minimum: float, maximum: float) -> None:
     """Write the output as data clipped to constant bounds; infinite bounds need no operator."""
-    if math.isnan(low) or math.isnan(high):
-        application.broken(f"got min {low} and max {high}, expected numbers")
-    low, high = (min(max(bound, -FLOAT_MAX), FLOAT_MAX) for bound in (low, high))
-    if (low, high) == (-FLOAT_MAX, FLOAT_MAX):
-        application.result_alias(data)
-    elif (low, high) == (0.0, FLOAT_MAX):
-        application.result("relu", (data,))
+    if math.isnan(minimum) or math.isnan(maximum):
+        application.broken(f"got min {minimum} and max {maximum}, expected numbers")
+    minimum, maximum = (min(max(bound, -FLOAT_MAX), FLOAT_MAX) for bound in (minimum, maximum))
+    if (minimum, maximum) == (-FLOAT_MAX, FLOAT_MAX):
+        application.result_alias(data_value)
+    elif (minimum, maximum) == (0.0, FLOAT_MAX):
+        application.result("relu", (data_value,))
     else:
-        application.result("clip", (data,), {"minimum": min(low, high), "maximum": high})
+        application.result("clip", (data_value,), {"minimum": min(minimum, maximum), "maximum": maximum})
 
 
 def power(application: OpContext) -> None:
@@ -251,11 +253,11 @@ def reduction(op: str, before: str = "", after: str = "", since: int = 18) -> Co
     return Converter(convert, (*NUMBERS, "bool") if op in ("max", "min") else NUMBERS)
 
 
-def _reduced_axes(application: OpContext, since: int) -> tuple[int, ...]:
-    """Return the axes of a reduction; empty if it reduces nothing."""
+def _reduced_axes(application: OpContext, axes_input_opset: int) -> tuple[int, ...]:
+    """Return the axes of a reduction, from the input from opset ``axes_input_opset`` on; empty if it reduces nothing."""
     attributes, rank = application.operator.attributes, len(application.shape(0))
     axes: tuple[int, ...] = ()
-    if application.opset < since:
+    if application.opset < axes_input_opset:
         axes = attributes.integers("axes", ())
     elif application.has(1):
         axes = application.integers(1)

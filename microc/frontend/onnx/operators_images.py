@@ -34,8 +34,9 @@ _ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 @frozen
 class ResizedAxis:
-    """A resized axis: extents before and after, factor, and the region of interest in relative coordinates (0 and 1: all of
-    it)."""
+    """An axis that a Resize changes: its extents before and after, its factor, and the region of interest.
+
+    The region is in relative coordinates; 0 and 1 are the whole axis."""
 
     axis: int
     extent: int
@@ -47,7 +48,7 @@ class ResizedAxis:
 
 @frozen
 class ResizeRule:
-    """The formulas for source positions and weights of a Resize; fields are its attributes."""
+    """How a Resize computes source positions and weights; fields are the operator's attributes."""
 
     mode: str
     coordinates: str
@@ -96,20 +97,18 @@ def write_resized(application: OpContext, axes: Sequence[ResizedAxis]) -> None:
 
 
 def _fill_outside_image(
-    application: OpContext, value: str, axes: Sequence[ResizedAxis], positions: Sequence[Array]
+    application: OpContext, resized_value: str, axes: Sequence[ResizedAxis], source_positions_by_axis: Sequence[Array]
 ) -> str:
-    """Replace the results whose source position is outside of the image by ``extrapolation_value``.
-
-    ``positions``: for each resized axis the source positions of its results."""
-    for axis, position in zip(axes, positions, strict=True):
+    """Replace the results whose source position is outside of the image by ``extrapolation_value``."""
+    for axis, position in zip(axes, source_positions_by_axis, strict=True):
         outside = (position < 0) | (position > axis.extent - 1)
         if outside.any():
-            kind = application.type(value)
+            kind = application.type(resized_value)
             mask = outside.reshape(-1, *[1] * (len(kind.shape) - axis.axis - 1))
             fill = application.scalar(application.operator.attributes.real("extrapolation_value", 0.0), kind.dtype)
             name = application.new_constant(f"{application.output()}_outside", mask)
-            value = application.emit("where", (name, fill, value))
-    return value
+            resized_value = application.emit("where", (name, fill, resized_value))
+    return resized_value
 
 
 def source_positions(rule: ResizeRule, axis: ResizedAxis) -> Array:
@@ -190,19 +189,20 @@ def _clamp_indices(axis: ResizedAxis, indices: Array) -> Array:
     return np.clip(indices, 0, axis.extent - 1).astype(np.int16 if axis.extent < 1 << 15 else np.int32)
 
 
-def _kernel_weights(rule: ResizeRule, x: Array) -> Array:
-    """Return weights of elements at distance ``x``: the triangle, or Keys' cubic convolution kernel."""
+def _kernel_weights(rule: ResizeRule, distances: Array) -> Array:
+    """Return the interpolation weights at ``distances``: the triangle, or Keys' cubic convolution kernel."""
     if rule.mode == "linear":
-        return np.asarray(np.clip(1 - x, 0, 1))
+        return np.asarray(np.clip(1 - distances, 0, 1))
     a = rule.sharpness
-    near = ((a + 2) * x - (a + 3)) * x * x + 1
-    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
-    return np.asarray(np.where(x <= 1, near, np.where(x < 2, far, 0)))
+    near = ((a + 2) * distances - (a + 3)) * distances * distances + 1
+    far = ((a * distances - 5 * a) * distances + 8 * a) * distances - 4 * a
+    return np.asarray(np.where(distances <= 1, near, np.where(distances < 2, far, 0)))
 
 
 def resize_axes(application: OpContext) -> tuple[ResizedAxis, ...]:
-    """Return the axes that Resize or Upsample changes, in order, from scales or sizes, for all axes or those that ``axes``
-    names."""
+    """Return the axes that a Resize or Upsample changes, in order.
+
+    The file gives scales or sizes, of all axes or of those that ``axes`` names."""
     attributes, shape = application.operator.attributes, application.shape(0)
     axes = application.axes(attributes.integers("axes", tuple(range(len(shape)))), len(shape))
     # Before opset 11, and in Upsample, there is no roi input in front of the scales.
@@ -323,15 +323,17 @@ def deform_conv(application: OpContext) -> None:
     application.result_alias(summed)
 
 
-def _tap_positions(application: OpContext, kernel: tuple[int, ...]) -> tuple[Array, tuple[int, ...]]:
-    """Return positions of the taps of all pixels without offsets, (1, taps * pixels, axes), and the result's extents."""
+def _tap_positions(application: OpContext, kernel_shape: tuple[int, ...]) -> tuple[Array, tuple[int, ...]]:
+    """Return the positions of the taps of all pixels before offsets are added, (1, taps * pixels, axes).
+
+    Also return the result's spatial extents."""
     extents = application.shape(0)[2:]
-    view = spatial_window(application, kernel, extents, ceil_mode=False)
+    view = spatial_window(application, kernel_shape, extents, ceil_mode=False)
     rank, axes, size = len(extents), [], []
     for k, extent in enumerate(extents):
-        last_start = extent + view.before[k] + view.after[k] - (kernel[k] - 1) * view.dilation[k] - 1
+        last_start = extent + view.before[k] + view.after[k] - (kernel_shape[k] - 1) * view.dilation[k] - 1
         size.append(last_start // view.strides[k] + 1)
-        taps, pixels = np.arange(kernel[k]) * view.dilation[k], np.arange(size[k]) * view.strides[k]
+        taps, pixels = np.arange(kernel_shape[k]) * view.dilation[k], np.arange(size[k]) * view.strides[k]
         # Axis k of the grid has its taps at dimension k and its pixels at dimension rank + k.
         shape = np.ones(2 * rank, int)
         shape[[k, rank + k]] = taps.size, pixels.size

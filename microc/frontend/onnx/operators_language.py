@@ -82,22 +82,24 @@ def rotary_embedding(application: OpContext) -> None:
     application.result_reshape(result, shape)
 
 
-def gather_angles(application: OpContext, position: int, positions: str, length: int) -> str:
-    """Gather the rows of a table of cosines or sines, operand ``position``, at ``positions``; the result is (batch, 1,
-    S, half)."""
-    table = application.value(position)
+def gather_angles(application: OpContext, table_input: int, positions: str, position_count: int) -> str:
+    """Gather the rows of the table ``table_input`` (cosines or sines) at ``positions``.
+
+    The result is (batch, 1, S, half of the rotated width)."""
+    table = application.value(table_input)
     if len(application.type(table).shape) != 2:
-        application.broken(f"input {position}: got shape {application.type(table).shape}, expected two axes")
+        application.broken(f"input {table_input}: got shape {application.type(table).shape}, expected two axes")
     rows = application.emit(
         "gather", (table, application.reshape(positions, (application.type(positions).size,))), {"axis": 0}
     )
     count, half = application.type(rows).shape
-    return application.reshape(rows, (count // length, 1, length, half))
+    return application.reshape(rows, (count // position_count, 1, position_count, half))
 
 
 def rotate_pairs(application: OpContext, data: str, angles: tuple[str, str], *, interleaved: bool) -> str:
-    """Rotate pairs of numbers along the last axis by angles. Pairs are neighbours (``interleaved``), or half the rotated
-    width apart; numbers behind that width stay."""
+    """Rotate pairs of numbers along the last axis by angles.
+
+    Pairs are neighbours (``interleaved``), or lie half the rotated width apart. Numbers behind the rotated width stay."""
     shape, half = application.type(data).shape, application.type(angles[0]).shape[3]
     cosine, sine = angles
     if 2 * half > shape[3]:
@@ -122,13 +124,13 @@ def rotate_pairs(application: OpContext, data: str, angles: tuple[str, str], *, 
     return application.emit("concat", (joined, slice_axis(application, data, 3, 2 * half, shape[3])), {"axis": 3})
 
 
-def slice_axis(application: OpContext, data: str, axis: int, first: int, last: int) -> str:
-    """Slice elements ``first`` to ``last`` (exclusive) along an axis."""
+def slice_axis(application: OpContext, data: str, axis: int, first_element: int, end_element: int) -> str:
+    """Slice elements ``first_element`` to ``end_element`` (exclusive) along an axis."""
     shape = application.type(data).shape
-    if (first, last) == (0, shape[axis]):
+    if (first_element, end_element) == (0, shape[axis]):
         return data
-    begin = tuple(first if k == axis else 0 for k in range(len(shape)))
-    end = tuple(last if k == axis else extent for k, extent in enumerate(shape))
+    begin = tuple(first_element if k == axis else 0 for k in range(len(shape)))
+    end = tuple(end_element if k == axis else extent for k, extent in enumerate(shape))
     return application.emit("slice", (data,), {"begin": begin, "end": end, "strides": (1,) * len(shape)})
 
 
@@ -229,7 +231,7 @@ def _split_heads(application: OpContext) -> tuple[_AttentionSizes, tuple[str, st
             f"of {parts} heads, and a kv_num_heads that divides num_heads"
         )
     if shape[0] != 1:
-        application.refuse(f"{shape[0]} sequences", "export the model with a batch of 1")
+        application.refuse(f"a batch of {shape[0]} sequences, expected one", "export the model with a batch of 1")
     heads = _AttentionSizes(queries, kv_heads, shape[1], shape[2] // parts)
 
     def apart(value: str, head_count: int) -> str:
@@ -254,39 +256,40 @@ def _split_heads(application: OpContext) -> tuple[_AttentionSizes, tuple[str, st
     return heads, (parts_by_role[0], parts_by_role[1], parts_by_role[2])
 
 
-def _past_length(application: OpContext, heads: _AttentionSizes) -> str:
-    """Return the number of positions that the past holds, as int32 of one element: the last position less this call's other
-    rows."""
+def _past_length(application: OpContext, sizes: _AttentionSizes) -> str:
+    """Return the number of positions that the key and value caches hold, as an int32 of one element.
+
+    It is the last position minus the other rows of this call."""
     if application.type(application.value(_LAST)).size != 1:
         application.broken(f"seqlens_k: got shape {application.shape(_LAST)}, expected one element")
     last = application.emit("cast", (application.reshape(application.value(_LAST), (1,)),), {"dtype": "int32"})
-    if heads.rows == 1:
+    if sizes.rows == 1:
         return last
-    return application.emit("sub", (last, application.scalar(heads.rows - 1, "int32")))
+    return application.emit("sub", (last, application.scalar(sizes.rows - 1, "int32")))
 
 
 def _rotate_query_and_key(
-    application: OpContext, heads: _AttentionSizes, length: str, pair: Sequence[str]
+    application: OpContext, sizes: _AttentionSizes, past_length: str, query_and_key: Sequence[str]
 ) -> list[str]:
     """Rotate query and key by the angles of their positions."""
-    positions = length
-    if heads.rows > 1:
-        steps = application.new_constant("steps", np.arange(heads.rows, dtype=np.int32))
-        positions = application.emit("add", (length, steps))
-    cosine, sine = (gather_angles(application, k, positions, heads.rows) for k in (_COSINES, _COSINES + 1))
+    positions = past_length
+    if sizes.rows > 1:
+        steps = application.new_constant("steps", np.arange(sizes.rows, dtype=np.int32))
+        positions = application.emit("add", (past_length, steps))
+    cosine, sine = (gather_angles(application, k, positions, sizes.rows) for k in (_COSINES, _COSINES + 1))
     interleaved = application.operator.attributes.flag("rotary_interleaved")
-    return [rotate_pairs(application, value, (cosine, sine), interleaved=interleaved) for value in pair]
+    return [rotate_pairs(application, value, (cosine, sine), interleaved=interleaved) for value in query_and_key]
 
 
-def _past_caches(application: OpContext, heads: _AttentionSizes) -> tuple[str, ...]:
+def _past_caches(application: OpContext, sizes: _AttentionSizes) -> tuple[str, ...]:
     """Return the caches of keys and of values; empty if there is no past."""
     if not application.has(_PAST):
         return ()
     caches = application.operand(_PAST), application.operand(_PAST + 1)
     for name in caches:
         shape = application.type(name).shape
-        if len(shape) != 4 or shape[:2] != (1, heads.kv_heads) or shape[3] != heads.width:
-            expected = f"(1, {heads.kv_heads}, length, {heads.width})"
+        if len(shape) != 4 or shape[:2] != (1, sizes.kv_heads) or shape[3] != sizes.width:
+            expected = f"(1, {sizes.kv_heads}, length, {sizes.width})"
             application.broken(f"the past of keys or values: got shape {shape}, expected {expected}")
     return caches
 
@@ -296,45 +299,49 @@ def _batch_product(application: OpContext, a: str, b: str, *, transpose_b: bool 
     return application.emit("matmul", (a, right))
 
 
-def _mask_unused_positions(application: OpContext, scores: str, length: str) -> str:
+def _mask_unused_positions(application: OpContext, scores: str, past_length: str) -> str:
     """Mask the scores (heads, rows, P) of positions that the past does not hold yet."""
     count = application.type(scores).shape[2]
     positions = application.new_constant("places", np.arange(count, dtype=np.int32).reshape(1, 1, count))
     make = composer(application)
-    return make("where", make("less", positions, length), scores, MASKED_SCORE)
+    return make("where", make("less", positions, past_length), scores, MASKED_SCORE)
 
 
-def _mask_later_rows(application: OpContext, heads: _AttentionSizes, scores: str) -> str:
+def _mask_later_rows(application: OpContext, sizes: _AttentionSizes, scores: str) -> str:
     """Mask the scores among this call's rows so that none attends to a later one."""
-    if heads.rows == 1:
+    if sizes.rows == 1:
         return scores
-    groups = heads.queries // heads.kv_heads
-    seen = np.tile(np.tril(np.ones((heads.rows, heads.rows), bool)), (groups, 1))[None]
+    groups = sizes.queries // sizes.kv_heads
+    seen = np.tile(np.tril(np.ones((sizes.rows, sizes.rows), bool)), (groups, 1))[None]
     return composer(application)("where", application.new_constant("seen", seen), scores, MASKED_SCORE)
 
 
-def _write_present(application: OpContext, past: Sequence[str], fresh: Sequence[str], length: str) -> None:
-    """Write the second and third output, the present keys and values: the past with this call's rows."""
-    for position, value in enumerate(fresh):
+def _write_present(
+    application: OpContext, past_caches: Sequence[str], new_keys_and_values: Sequence[str], past_length: str
+) -> None:
+    """Write the second and third output, the new key and value caches: the past ones with this call's rows."""
+    for position, value in enumerate(new_keys_and_values):
         if not application.output(position + 1):
             continue
-        if not past:
+        if not past_caches:
             application.result_alias(value, position + 1)
-        elif _is_past_full(application, application.type(past[0]).shape[2], application.type(value).shape[2]):
-            application.result("concat", (past[position], value), {"axis": 2}, position + 1)
+        elif _is_past_full(application, application.type(past_caches[0]).shape[2], application.type(value).shape[2]):
+            application.result("concat", (past_caches[position], value), {"axis": 2}, position + 1)
         else:
-            begin = application.emit("pad", (length,), {"padding": ((2, 1),), "value": 0})
-            application.result("dynamic_update_slice", (past[position], value, begin), {}, position + 1)
+            begin = application.emit("pad", (past_length,), {"padding": ((2, 1),), "value": 0})
+            application.result("dynamic_update_slice", (past_caches[position], value, begin), {}, position + 1)
 
 
-def _is_past_full(application: OpContext, capacity: int, rows: int) -> bool:
-    """Test whether the number of positions is a constant above the capacity of the past."""
+def _is_past_full(application: OpContext, past_capacity: int, new_rows: int) -> bool:
+    """Test whether the number of positions is a constant above ``past_capacity``."""
     total = application.builder.consts.get(application.value(_TOTAL)) if application.has(_TOTAL) else None
-    if total is None or total.size != 1 or int(total.reshape(())) <= capacity:
+    if total is None or total.size != 1 or int(total.reshape(())) <= past_capacity:
         return False
-    if int(total.reshape(())) != capacity + rows:
+    if int(total.reshape(())) != past_capacity + new_rows:
         what = f"total_sequence_length is {int(total.reshape(()))}"
-        application.broken(f"{what}, expected {capacity + rows}: {capacity} of the past and {rows} of this call")
+        application.broken(
+            f"{what}, expected {past_capacity + new_rows}: {past_capacity} of the past and {new_rows} of this call"
+        )
     return True
 
 

@@ -33,8 +33,8 @@ def gemm(application: OpContext) -> None:
     if weight is None or (alpha != 1.0 and weight.quant is not None):
         if attributes.flag("transB"):
             b = application.emit("transpose", (b,), {"axes": (1, 0)})
-        product = scale_by(application, application.emit("matmul", (a, b)), alpha)
-        add_term(application, product, beta)
+        product = multiply_by_number(application, application.emit("matmul", (a, b)), alpha)
+        write_sum_with_c(application, product, beta)
         return
     if not attributes.flag("transB"):
         weight = weight.transpose((1, 0))
@@ -45,45 +45,45 @@ def gemm(application: OpContext) -> None:
     if bias is not None:
         application.result("dense", (*operands, application.store(f"{application.output()}_bias", bias)))
     elif application.has(2):
-        add_term(application, application.emit("dense", operands), beta)
+        write_sum_with_c(application, application.emit("dense", operands), beta)
     else:
         application.result("dense", operands)
 
 
-def _gemm_bias(application: OpContext, units: int, beta: float) -> StoredTensor | None:
-    """Return C as a bias of ``units`` elements, or None if it is not constant or differs between rows."""
+def _gemm_bias(application: OpContext, unit_count: int, beta: float) -> StoredTensor | None:
+    """Return C as a bias of ``unit_count`` elements; None if it is not constant or differs between rows."""
     if not application.has(2):
         return None
     stored = application.builder.stored_constant(application.operand(2))
-    if stored is None or (stored.quant is not None and (beta != 1.0 or stored.data.size != units)):
+    if stored is None or (stored.quant is not None and (beta != 1.0 or stored.data.size != unit_count)):
         return None
     shape = stored.data.shape
-    if prod(shape[:-1]) != 1 or shape[-1:] not in ((), (1,), (units,)):
+    if prod(shape[:-1]) != 1 or shape[-1:] not in ((), (1,), (unit_count,)):
         return None
     flat = stored.reshape((stored.data.size,))
-    if flat is None or (flat.data.size == units and beta == 1.0):
+    if flat is None or (flat.data.size == unit_count and beta == 1.0):
         return flat
-    return StoredTensor(np.broadcast_to(flat.data * np.float32(beta), (units,)).astype(np.float32))
+    return StoredTensor(np.broadcast_to(flat.data * np.float32(beta), (unit_count,)).astype(np.float32))
 
 
-def scale_by(application: OpContext, value: str, factor: float) -> str:
-    """Return ``value`` times a number."""
+def multiply_by_number(application: OpContext, value_name: str, factor: float) -> str:
+    """Return the value ``value_name`` times a number; the value itself if the number is one."""
     return (
-        value
+        value_name
         if factor == 1.0
-        else application.emit("mul", (value, application.scalar(factor, application.type(value).dtype)))
+        else application.emit("mul", (value_name, application.scalar(factor, application.type(value_name).dtype)))
     )
 
 
-def add_term(application: OpContext, product: str, beta: float) -> None:
-    """Write the output as ``product`` + beta * C, if there is a C."""
+def write_sum_with_c(application: OpContext, product_value: str, beta: float) -> None:
+    """Write the output as ``product_value`` + beta * C; without an input C as ``product_value``."""
     if not application.has(2):
-        application.result_alias(product)
+        application.result_alias(product_value)
         return
-    term = scale_by(application, application.operand(2), beta)
+    term = multiply_by_number(application, application.operand(2), beta)
     if len(application.type(term).shape) > 2:
         application.broken(f"C has shape {application.type(term).shape}, expected at most two axes")
-    application.result("add", (product, term))
+    application.result("add", (product_value, term))
 
 
 def matmul(application: OpContext) -> None:
@@ -153,32 +153,39 @@ def _batch_normalization_by_values(application: OpContext, data: str) -> None:
     application.result("add", (scaled_data, bias))
 
 
-def _along_channels(application: OpContext, position: int, rank: int) -> str:
-    """Return an operand of one element per channel in a shape that broadcasts along axis 1 of a tensor of ``rank``."""
-    return application.reshape(application.operand(position), (application.shape(position)[0], *[1] * (rank - 2)))
+def _along_channels(application: OpContext, position: int, target_rank: int) -> str:
+    """Return an operand with one element per channel, reshaped to broadcast along axis 1 of a tensor of ``target_rank``."""
+    return application.reshape(
+        application.operand(position), (application.shape(position)[0], *[1] * (target_rank - 2))
+    )
 
 
-def _add_channel_constant(application: OpContext, values: Array, data: str) -> str:
-    """Add a constant that broadcasts along axis 1 of ``data``, or along that axis and all behind it."""
-    kind = application.type(data)
-    shape = (*values.shape, *[1] * (len(kind.shape) - 1 - values.ndim))
-    return application.new_constant(f"{application.output()}_factor", values.astype(kind.dtype).reshape(shape))
+def _add_channel_constant(application: OpContext, channel_values: Array, data_value: str) -> str:
+    """Add a constant that broadcasts along axis 1 of ``data_value``, or along that axis and all after it."""
+    kind = application.type(data_value)
+    shape = (*channel_values.shape, *[1] * (len(kind.shape) - 1 - channel_values.ndim))
+    return application.new_constant(f"{application.output()}_factor", channel_values.astype(kind.dtype).reshape(shape))
 
 
-def _normalize(application: OpContext, data: str, axes: tuple[int, ...], names: tuple[str, str] = ("", "")) -> str:
+def _normalize(
+    application: OpContext, data: str, axes: tuple[int, ...], statistic_outputs: tuple[str, str] = ("", "")
+) -> str:
     """Normalise ``data`` over ``axes``: (x - mean) / sqrt(variance + epsilon).
 
-    ``names`` are those of the mean and of the inverse deviation, if these are outputs.
-    """
+    ``statistic_outputs``: names for the mean and the inverse deviation if these are outputs, else empty."""
     over: Mapping[str, Attr] = {"axes": axes, "keepdims": True}
-    mean = application.write("mean", (data,), over, names[0]) if names[0] else application.emit("mean", (data,), over)
+    mean = (
+        application.write("mean", (data,), over, statistic_outputs[0])
+        if statistic_outputs[0]
+        else application.emit("mean", (data,), over)
+    )
     centred = application.emit("sub", (data, mean))
     variance = application.emit("mean", (application.emit("mul", (centred, centred)),), over)
     kind = application.type(data).dtype
     epsilon = application.scalar(application.operator.attributes.real("epsilon", 1e-5), kind)
     deviation = application.emit("sqrt", (application.emit("add", (variance, epsilon)),))
-    if names[1]:
-        application.write("div", (application.scalar(1.0, kind), deviation), {}, names[1])
+    if statistic_outputs[1]:
+        application.write("div", (application.scalar(1.0, kind), deviation), {}, statistic_outputs[1])
     return application.emit("div", (centred, deviation))
 
 
@@ -283,31 +290,31 @@ def einsum(application: OpContext) -> None:
     application.result("einsum", operands, {"inputs": inputs, "output": output})
 
 
-def _fourier_waves(length: int, rows: int, inverse: bool) -> tuple[Array, Array]:
+def _fourier_waves(sample_count: int, row_count: int, inverse: bool) -> tuple[Array, Array]:
     """Return cosines and sines (length, rows) of a discrete Fourier transform."""
     # The product of indices is reduced modulo length first, so that large angles lose no precision.
-    angle = 2 * np.pi * (np.outer(np.arange(length), np.arange(rows)) % length) / length
-    scale = 1 / length if inverse else 1.0
+    angle = 2 * np.pi * (np.outer(np.arange(sample_count), np.arange(row_count)) % sample_count) / sample_count
+    scale = 1 / sample_count if inverse else 1.0
     return np.cos(angle) * scale, (np.sin(angle) if inverse else -np.sin(angle)) * scale
 
 
-def transform_matrix(length: int, bins: int, complex_in: bool, inverse: bool, real_out: bool) -> Array:
-    """Return the matrix (length, parts in, bins, parts out) of a discrete Fourier transform; a part is real or imaginary.
+def dft_matrix(sample_count: int, bin_count: int, takes_complex: bool, inverse: bool, gives_real: bool) -> Array:
+    """Return the matrix (samples, parts in, bins, parts out) of a discrete Fourier transform.
 
-    ``real_out``: the inverse to real numbers, from the lower half of a conjugate symmetric spectrum (``length`` // 2 + 1
-    rows). Each row but those of frequency 0 and length / 2 counts twice, for its mirror image.
-    """
-    cosine, sine = _fourier_waves(length, bins, inverse)
-    if real_out:
-        half = length // 2 + 1
+    A part is real or imaginary. ``gives_real``: the inverse to real numbers, from the lower half of a conjugate
+    symmetric spectrum (``sample_count`` // 2 + 1 rows). Each row but those of frequency 0 and half the length counts
+    twice, for its mirror image."""
+    cosine, sine = _fourier_waves(sample_count, bin_count, inverse)
+    if gives_real:
+        half = sample_count // 2 + 1
         twice = np.full((half, 1), 2.0)
         twice[0] = 1
-        if length % 2 == 0:
+        if sample_count % 2 == 0:
             twice[-1] = 1
         return np.stack([cosine[:half] * twice, -sine[:half] * twice], 1)[..., None]
     real = np.stack([cosine, sine], -1)
     imaginary = np.stack([-sine, cosine], -1)
-    return np.stack([real, imaginary], 1) if complex_in else real[:, None]
+    return np.stack([real, imaginary], 1) if takes_complex else real[:, None]
 
 
 def dft(application: OpContext) -> None:
@@ -326,7 +333,7 @@ def dft(application: OpContext) -> None:
     input_length = length // 2 + 1 if real_out else length
     data = _fit_length(application, data, axis, input_length)
     bins = length // 2 + 1 if onesided and not inverse else length
-    matrix = transform_matrix(length, bins, shape[-1] == 2, inverse, real_out)
+    matrix = dft_matrix(length, bins, shape[-1] == 2, inverse, real_out)
     name = application.new_constant(f"{application.output()}_waves", matrix.astype(kind))
     labels = tuple(range(len(shape)))
     frequency_axis, part_axis = 100, 101
@@ -362,7 +369,7 @@ def stft(application: OpContext) -> None:
     frame_indices = application.new_constant(f"{application.output()}_frames", starts.astype(np.int32))
     rows = application.emit("gather", (data, frame_indices), {"axis": 1})
     onesided = application.operator.attributes.flag("onesided", True)
-    matrix = transform_matrix(length, length // 2 + 1 if onesided else length, parts == 2, False, False)
+    matrix = dft_matrix(length, length // 2 + 1 if onesided else length, parts == 2, False, False)
     name = application.new_constant(f"{application.output()}_waves", matrix.astype(kind))
     operands: list[str] = [rows, name]
     labels: list[tuple[int, ...]] = [(0, 1, 2, 3), (2, 3, 4, 5)]
@@ -458,10 +465,10 @@ def determinant(application: OpContext) -> None:
     application.result_reshape(results[2], shape[:-2])
 
 
-def _elimination_step(application: OpContext, count: int, size: int, kind: str) -> Graph:
-    """Return the body of the loop, which eliminates one column.
+def _elimination_step(application: OpContext, matrix_count: int, matrix_size: int, element_dtype: str) -> Graph:
+    """Return the loop body that eliminates one column of every matrix.
 
-    It carries the matrices (M, N, N), the unused rows (M, N), the product of pivots (M, 1)."""
+    It carries the matrices (M, N, N), flags of rows not yet used as pivots (M, N), and the product of pivots (M, 1)."""
     body = GraphBuilder(application.loc.file)
     body.at(application.loc.index, application.loc.name)
 
@@ -469,22 +476,30 @@ def _elimination_step(application: OpContext, count: int, size: int, kind: str) 
         return body.emit(op, operands, attrs)
 
     def number(value: float) -> str:
-        return body.new_constant("number", np.array(value, dtypes.to_numpy(kind)))
+        return body.new_constant("number", np.array(value, dtypes.to_numpy(element_dtype)))
 
-    iteration, rest = body.input("turn", (), "int32"), body.input("rest", (count, size, size), kind)
-    free, product = body.input("free", (count, size), "bool"), body.input("product", (count, 1), kind)
-    rows = body.new_constant("rows", np.arange(size, dtype=np.int64)[None])
+    iteration, rest = (
+        body.input("turn", (), "int32"),
+        body.input("rest", (matrix_count, matrix_size, matrix_size), element_dtype),
+    )
+    free, product = (
+        body.input("free", (matrix_count, matrix_size), "bool"),
+        body.input("product", (matrix_count, 1), element_dtype),
+    )
+    rows = body.new_constant("rows", np.arange(matrix_size, dtype=np.int64)[None])
     column = make("gather", rest, iteration, axis=2)
     magnitude = make("where", free, make("abs", column), number(-1.0))
     pivot_row = make("argmax", magnitude, axis=1, keepdims=True, last=False, out_dtype="int64")
     row = make("gather_nd", rest, pivot_row, batch_dims=1)
     pivot = make("gather_nd", column, pivot_row, batch_dims=1)
-    pivot = body.reshape(pivot, (count, 1))
+    pivot = body.reshape(pivot, (matrix_count, 1))
     still_free = make("logical_and", free, make("not_equal", rows, pivot_row))
     # A pivot of 0 makes the product 0; dividing by 1 instead keeps NaN out of the remaining columns.
     divisor = make("where", make("equal", pivot, number(0.0)), number(1.0), pivot)
     factor = make("where", still_free, make("div", column, divisor), number(0.0))
-    step = make("mul", body.reshape(factor, (count, size, 1)), body.reshape(row, (count, 1, size)))
+    step = make(
+        "mul", body.reshape(factor, (matrix_count, matrix_size, 1)), body.reshape(row, (matrix_count, 1, matrix_size))
+    )
     above = make("logical_and", free, make("less", rows, pivot_row))
     signs = make("prod", make("where", above, number(-1.0), number(1.0)), axes=(1,), keepdims=True)
     product = make("mul", product, make("mul", pivot, signs))
@@ -518,13 +533,13 @@ def dynamic_quantize_lstm(application: OpContext) -> None:
     recurrent(OpContext(operator, application.builder, application.loc))
 
 
-def _dequantise_weights(application: OpContext, weight: int, scale: int) -> Array:
+def _dequantise_weights(application: OpContext, weight_position: int, scale_position: int) -> Array:
     """Dequantise weights (directions, inputs, 4 * hidden) and order them as LSTM does, (directions, 4 * hidden, inputs).
 
     Scales are per direction, or per column of a direction.
     """
-    data, factor = application.constant(weight).astype(np.float32), application.constant(scale)
-    zero = application.constant(scale + 1) if application.has(scale + 1) else np.zeros_like(factor)
+    data, factor = application.constant(weight_position).astype(np.float32), application.constant(scale_position)
+    zero = application.constant(scale_position + 1) if application.has(scale_position + 1) else np.zeros_like(factor)
     if data.ndim != 3 or factor.shape not in (data.shape[:1], data.shape[::2]) or zero.shape != factor.shape:
         application.broken(
             f"weights of shape {data.shape} with scales {factor.shape} and zero points {zero.shape}, expected three axes "

@@ -68,7 +68,7 @@ def svm_classifier(application: OpContext) -> None:
         line = _emit_affine(application, decisions, attributes.reals("prob_a")[0], attributes.reals("prob_b")[0])
         first = application.emit("sigmoid", (application.emit("neg", (line,)),))
         second = application.emit("sub", (application.scalar(1.0), first))
-        result_label(application, labels, second, is_binary=True, cut=0.5)
+        result_label(application, labels, second, is_binary=True, score_threshold=0.5)
         application.result_alias(application.emit("concat", (first, second), {"axis": 1}), 1)
         return
     if has_probabilities:
@@ -82,17 +82,17 @@ def svm_classifier(application: OpContext) -> None:
         application.result_alias(decisions, 1)
 
 
-def _support_vectors(application: OpContext, count: int, width: int) -> Array:
-    """Return the support vectors as (count, width)."""
+def _support_vectors(application: OpContext, vector_count: int, feature_count: int) -> Array:
+    """Return the support vectors as an array (``vector_count``, ``feature_count``)."""
     vectors = np.array(application.operator.attributes.reals("support_vectors"), np.float32)
-    if vectors.size != count * width:
+    if vectors.size != vector_count * feature_count:
         application.broken(
-            f"support_vectors: got {vectors.size} numbers, expected {count} x {width} (vectors x features)"
+            f"support_vectors: got {vectors.size} numbers, expected {vector_count} x {feature_count} (vectors x features)"
         )
-    return vectors.reshape(count, width)
+    return vectors.reshape(vector_count, feature_count)
 
 
-def _kernel_values(application: OpContext, data: str, supports: Array) -> str:
+def _kernel_values(application: OpContext, data: str, support_vectors: Array) -> str:
     """Return the kernel values of every row of the data with every support vector."""
     attributes = application.operator.attributes
     gamma, offset, degree = (
@@ -101,7 +101,7 @@ def _kernel_values(application: OpContext, data: str, supports: Array) -> str:
         0.0,
         0.0,
     )[:3]
-    products = _emit_dense(application, data, supports, np.zeros(0, np.float32))
+    products = _emit_dense(application, data, support_vectors, np.zeros(0, np.float32))
     match attributes.text("kernel_type", "LINEAR"):
         case "LINEAR":
             return products
@@ -115,7 +115,7 @@ def _kernel_values(application: OpContext, data: str, supports: Array) -> str:
             squares = application.emit(
                 "sum", (application.emit("mul", (data, data)),), {"axes": (1,), "keepdims": True}
             )
-            lengths = application.new_constant("lengths", (supports**2).sum(axis=1))
+            lengths = application.new_constant("lengths", (support_vectors**2).sum(axis=1))
             twice = application.emit("mul", (products, application.scalar(-2.0)))
             distance = application.emit("add", (application.emit("add", (twice, lengths)), squares))
             clamped = application.emit("relu", (distance,))
@@ -140,23 +140,26 @@ def _emit_dense(application: OpContext, data: str, weights: Array, bias: Array) 
     return application.emit("dense", operands + ([application.new_constant("rho", bias)] if bias.any() else []))
 
 
-def _pair_weights(weights: Array, per_class: tuple[int, ...], pairs: list[tuple[int, int]]) -> Array:
-    """Return weights (pairs, support vectors) from LIBSVM's table: a vector of class i has its weight against class j in row
-    j - 1 if j > i, in row j otherwise."""
-    starts = np.concatenate([[0], np.cumsum(per_class)])
-    weights_of_pairs = np.zeros((len(pairs), starts[-1]), np.float32)
-    for row, (i, j) in enumerate(pairs):
+def _pair_weights(weights: Array, vectors_per_class: tuple[int, ...], class_pairs: list[tuple[int, int]]) -> Array:
+    """Return weights (pairs of classes, support vectors) from LIBSVM's table.
+
+    A vector of class i has its weight against class j in row j - 1 if j > i, in row j otherwise."""
+    starts = np.concatenate([[0], np.cumsum(vectors_per_class)])
+    weights_of_pairs = np.zeros((len(class_pairs), starts[-1]), np.float32)
+    for row, (i, j) in enumerate(class_pairs):
         weights_of_pairs[row, starts[i] : starts[i + 1]] = weights[j - 1, starts[i] : starts[i + 1]]
         weights_of_pairs[row, starts[j] : starts[j + 1]] = weights[i, starts[j] : starts[j + 1]]
     return weights_of_pairs
 
 
-def _count_votes(application: OpContext, decisions: str, pairs: list[tuple[int, int]], classes: int) -> str:
-    """Count votes for every class: a positive decision is one for the first class of the pair, any other for the second."""
+def _count_votes(application: OpContext, decisions: str, class_pairs: list[tuple[int, int]], class_count: int) -> str:
+    """Return the votes for every class.
+
+    A positive decision is a vote for the first class of its pair, any other one for the second."""
     positive = application.emit("greater", (decisions, application.scalar(0.0)))
     first = application.emit("cast", (positive,), {"dtype": "float32"})
-    weights, offsets = np.zeros((classes, len(pairs)), np.float32), np.zeros(classes, np.float32)
-    for column, (i, j) in enumerate(pairs):
+    weights, offsets = np.zeros((class_count, len(class_pairs)), np.float32), np.zeros(class_count, np.float32)
+    for column, (i, j) in enumerate(class_pairs):
         weights[i, column], weights[j, column] = 1, -1
         offsets[j] += 1
     return _emit_dense(application, first, weights, offsets)
@@ -199,19 +202,21 @@ def linear_classifier(application: OpContext) -> None:
         application.result_alias(emit_post_transform(application, scores, post, application.where), 1)
 
 
-def _linear_scores(application: OpContext, rows: int) -> str:
-    """Emit the scores of a linear model, with a row of coefficients for each score."""
+def _linear_scores(application: OpContext, score_count: int) -> str:
+    """Emit the ``score_count`` scores of a linear model, which has a row of coefficients for each score."""
     attributes = application.operator.attributes
     data = feature_rows(application)
     coefficients = np.array(attributes.reals("coefficients"), np.float32)
     width = application.type(data).shape[-1]
-    if coefficients.size != rows * width:
-        application.broken(f"coefficients: got {coefficients.size}, expected {rows} x {width} (results x features)")
-    operands = [data, application.new_constant("coefficients", coefficients.reshape(rows, width))]
+    if coefficients.size != score_count * width:
+        application.broken(
+            f"coefficients: got {coefficients.size}, expected {score_count} x {width} (results x features)"
+        )
+    operands = [data, application.new_constant("coefficients", coefficients.reshape(score_count, width))]
     if "intercepts" in attributes and any(attributes.reals("intercepts")):
         intercepts = np.array(attributes.reals("intercepts"), np.float32)
-        if intercepts.size != rows:
-            application.broken(f"intercepts: got {intercepts.size}, expected {rows}, one for each result")
+        if intercepts.size != score_count:
+            application.broken(f"intercepts: got {intercepts.size}, expected {score_count}, one for each result")
         operands.append(application.new_constant("intercepts", intercepts))
     return application.emit("dense", operands)
 

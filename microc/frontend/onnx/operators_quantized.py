@@ -26,8 +26,9 @@ from microc.ops.attributes import Ties
 
 
 def has_constant_scales(application: OpContext, *positions: int) -> bool:
-    """Test whether scales and zero points at these inputs are constants, per tensor or per channel, of float32 or
-    integers."""
+    """Test whether the inputs at ``positions``, scales and zero points, are constants that microc quantises with.
+
+    They are per tensor or per channel, of float32 or integers."""
     arrays = [application.builder.consts.get(application.value(p)) for p in positions if application.has(p)]
     is_plain = all(array is not None and array.ndim <= 1 and array.dtype.name not in dtypes.HALF for array in arrays)
     return is_plain and not application.operator.attributes.integer("block_size", 0)
@@ -38,25 +39,26 @@ def _cast_to(application: OpContext, value: str, dtype: str) -> str:
     return value if application.type(value).dtype == dtype else application.emit("cast", (value,), {"dtype": dtype})
 
 
-def broadcast_scale(application: OpContext, position: int, shape: Sequence[int], axis: int) -> str:
-    """Return a scale or zero point in a shape that broadcasts to ``shape``: per tensor, per channel along ``axis``, or per
-    block."""
+def broadcast_scale(application: OpContext, position: int, data_shape: Sequence[int], channel_axis: int) -> str:
+    """Return a scale or zero point reshaped to broadcast to ``data_shape``.
+
+    It is per tensor, per channel along ``channel_axis``, or per block."""
     value = application.value(position)
-    scale_shape, rank = application.type(value).shape, len(shape)
+    scale_shape, rank = application.type(value).shape, len(data_shape)
     if application.type(value).size == 1:
         return application.reshape(value, ())
     if len(scale_shape) == 1:
-        axis = application.axis(axis, rank)
-        return application.reshape(value, (*scale_shape, *[1] * (rank - axis - 1)))
+        channel_axis = application.axis(channel_axis, rank)
+        return application.reshape(value, (*scale_shape, *[1] * (rank - channel_axis - 1)))
     if len(scale_shape) != rank or any(
         not scale_extent or -(-extent // scale_extent) * scale_extent < extent
-        for extent, scale_extent in zip(shape, scale_shape, strict=True)
+        for extent, scale_extent in zip(data_shape, scale_shape, strict=True)
     ):
         application.broken(
-            f"scales of shape {scale_shape} for data of shape {tuple(shape)}, expected one scale, one for each channel or "
+            f"scales of shape {scale_shape} for data of shape {tuple(data_shape)}, expected one scale, one for each channel or "
             "blocks along each axis"
         )
-    blocks = [-(-extent // scale_extent) for extent, scale_extent in zip(shape, scale_shape, strict=True)]
+    blocks = [-(-extent // scale_extent) for extent, scale_extent in zip(data_shape, scale_shape, strict=True)]
     separated = application.reshape(value, [extent for scale_extent in scale_shape for extent in (scale_extent, 1)])
     target = tuple(
         extent for scale_extent, block in zip(scale_shape, blocks, strict=True) for extent in (scale_extent, block)
@@ -65,21 +67,22 @@ def broadcast_scale(application: OpContext, position: int, shape: Sequence[int],
         application.emit("broadcast_to", (separated,), {"shape": target}),
         [p * b for p, b in zip(scale_shape, blocks, strict=True)],
     )
-    if application.type(expanded).shape == tuple(shape):
+    if application.type(expanded).shape == tuple(data_shape):
         return expanded
-    attrs: Mapping[str, Attr] = {"begin": (0,) * rank, "end": tuple(shape), "strides": (1,) * rank}
+    attrs: Mapping[str, Attr] = {"begin": (0,) * rank, "end": tuple(data_shape), "strides": (1,) * rank}
     return application.emit("slice", (expanded,), attrs)
 
 
-def _broadcast_constant(application: OpContext, position: int, axis: int) -> Array:
-    """Return input ``position`` like :func:`broadcast_scale`, but computed now: blocks of weights are too much data for run
-    time."""
+def _broadcast_constant(application: OpContext, position: int, channel_axis: int) -> Array:
+    """Return the constant input ``position`` as :func:`broadcast_scale` does, but evaluated at compile time.
+
+    Blocks of weights would be too much data at run time."""
     array, shape = application.constant(position), application.shape(0)
     if position == 0 or array.size == 1:
         return array if position == 0 else array.reshape(())
     if array.ndim == 1:
-        axis = application.axis(axis, len(shape))
-        return array.reshape(-1, *[1] * (len(shape) - axis - 1))
+        channel_axis = application.axis(channel_axis, len(shape))
+        return array.reshape(-1, *[1] * (len(shape) - channel_axis - 1))
     if array.ndim != len(shape) or not all(array.shape):
         application.broken(f"scales of shape {array.shape} for data of shape {shape}, expected the same number of axes")
     for along, (extent, part) in enumerate(zip(shape, array.shape, strict=True)):
@@ -87,35 +90,43 @@ def _broadcast_constant(application: OpContext, position: int, axis: int) -> Arr
     return array
 
 
-def write_quantize_arithmetic(application: OpContext, out_dtype: str, bits: int) -> None:
+def write_quantize_arithmetic(application: OpContext, out_dtype: str, result_width: int) -> None:
     """Write QuantizeLinear as division, rounding, addition and saturation."""
     data, shape = application.value(0), application.shape(0)
     axis = application.operator.attributes.integer("axis", 1)
     scale = _cast_to(application, broadcast_scale(application, 1, shape, axis), "float32")
     levels = application.emit("div", (_cast_to(application, data, "float32"), scale))
     zero = broadcast_scale(application, 2, shape, axis) if application.has(2) else ""
-    _write_rounded_levels(application, levels, zero, out_dtype, bits)
+    _write_rounded_levels(application, levels, zero, out_dtype, result_width)
 
 
-def _write_rounded_levels(application: OpContext, levels: str, zero: str, out_dtype: str, bits: int) -> None:
-    """Write the output: real levels rounded, moved to the zero point, and saturated to ``bits``."""
-    levels = application.emit("round", (levels,))
-    if zero:
-        levels = application.emit("add", (levels, _cast_to(application, zero, "float32")))
+def _write_rounded_levels(
+    application: OpContext, scaled_value: str, zero_point_value: str, out_dtype: str, result_width: int
+) -> None:
+    """Write the output: ``scaled_value`` rounded, plus the zero point, saturated to ``result_width`` bits."""
+    scaled_value = application.emit("round", (scaled_value,))
+    if zero_point_value:
+        scaled_value = application.emit("add", (scaled_value, _cast_to(application, zero_point_value, "float32")))
     low, high = dtypes.int_range(out_dtype)
-    low, high = low >> dtypes.dtype_parts(out_dtype).bits - bits, high >> dtypes.dtype_parts(out_dtype).bits - bits
-    clipped = application.emit("clip", (levels,), {"minimum": float(low), "maximum": float(high)})
+    low, high = (
+        low >> dtypes.dtype_parts(out_dtype).bits - result_width,
+        high >> dtypes.dtype_parts(out_dtype).bits - result_width,
+    )
+    clipped = application.emit("clip", (scaled_value,), {"minimum": float(low), "maximum": float(high)})
     application.result("cast", (clipped,), {"dtype": out_dtype})
 
 
-def subtract_zero_point(application: OpContext, position: int, zero: int, axis: int) -> str:
-    """Return the integers at input ``position`` less their zero points, as int32."""
+def subtract_zero_point(application: OpContext, position: int, zero_point_position: int, channel_axis: int) -> str:
+    """Return the integers at input ``position`` minus their zero points as int32.
+
+    ``zero_point_position``: the input with the zero points, which may be absent."""
     shape = application.shape(position)
     data = _cast_to(application, application.value(position), "int32")
-    if not application.has(zero):
+    if not application.has(zero_point_position):
         return data
     return application.emit(
-        "sub", (data, _cast_to(application, broadcast_scale(application, zero, shape, axis), "int32"))
+        "sub",
+        (data, _cast_to(application, broadcast_scale(application, zero_point_position, shape, channel_axis), "int32")),
     )
 
 
@@ -136,16 +147,18 @@ def write_dequantize_arithmetic(application: OpContext) -> None:
     application.result_alias(_cast_to(application, product, kind))
 
 
-def _write_requantised(application: OpContext, total: str, scales: Sequence[str], scale_position: int) -> None:
-    """Write the output: int32 sums times the operands' scales over the result's scale.
+def _write_requantised(
+    application: OpContext, int32_sums: str, operand_scales: Sequence[str], scale_position: int
+) -> None:
+    """Write the output: int32 sums times the operands' scales, divided by the result's scale.
 
     ``scale_position``: the input that is the result's scale; its zero point is the next input."""
-    reals = [_cast_to(application, scale, "float32") for scale in scales]
+    reals = [_cast_to(application, scale, "float32") for scale in operand_scales]
     factor = application.emit("mul", reals)
     factor = application.emit(
         "div", (factor, _cast_to(application, broadcast_scale(application, scale_position, (), 0), "float32"))
     )
-    levels = application.emit("mul", (_cast_to(application, total, "float32"), factor))
+    levels = application.emit("mul", (_cast_to(application, int32_sums, "float32"), factor))
     zero = application.reshape(application.value(scale_position + 1), ())
     out_dtype = application.type(zero).dtype
     _write_rounded_levels(application, levels, zero, out_dtype, dtypes.dtype_parts(out_dtype).bits)
@@ -189,11 +202,16 @@ def matmul_integer(application: OpContext) -> None:
     application.result("matmul", operands, {"out_dtype": "int32"})
 
 
-def result_bits(application: OpContext, position: int, code: int, dtype: str) -> int:
-    """Return the bits of a quantised result: by the attribute ``code``, or by the zero point at input ``position``."""
+def result_bits(application: OpContext, position: int, output_dtype_code: int, default_dtype: str) -> int:
+    """Return the bit width of a quantised result.
+
+    It is 4 if the attribute ``output_dtype_code`` or the zero point at input ``position`` has a four-bit type, else
+    that of ``default_dtype``."""
     names = application.builder.file.four_bit
-    is_four_bit = code in (21, 22) or (application.has(position) and application.operator.inputs[position] in names)
-    return 4 if is_four_bit else dtypes.dtype_parts(dtype).bits
+    is_four_bit = output_dtype_code in (21, 22) or (
+        application.has(position) and application.operator.inputs[position] in names
+    )
+    return 4 if is_four_bit else dtypes.dtype_parts(default_dtype).bits
 
 
 # ---- Converters of quantised operators to dequantize, a float operator, and quantize.
@@ -205,9 +223,9 @@ _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
 QUANTIZE_INPUTS = (*FLOAT, "int32")
 
 
-def real_scales(application: OpContext, scale: int) -> tuple[float, ...]:
-    """Return the scale or scales at input ``scale``, which must be positive float32 constants."""
-    scales = application.constant(scale)
+def real_scales(application: OpContext, scale_position: int) -> tuple[float, ...]:
+    """Return the scale or scales at input ``scale_position``, which must be positive float32 constants."""
+    scales = application.constant(scale_position)
     if scales.dtype != np.float32 or scales.ndim > 1 or not scales.size:
         application.refuse(f"scales of shape {scales.shape} and {scales.dtype}", "quantise per tensor or per channel")
     numbers = tuple(float(s) for s in scales.reshape(-1))
@@ -218,13 +236,19 @@ def real_scales(application: OpContext, scale: int) -> tuple[float, ...]:
 
 
 def constant_quantization(
-    application: OpContext, scale: int, zero_point: int, shape: tuple[int, ...], axis: int
+    application: OpContext,
+    scale_position: int,
+    zero_point_position: int,
+    tensor_shape: tuple[int, ...],
+    channel_axis: int,
 ) -> Quant:
-    """Return the quantisation that inputs ``scale`` and ``zero_point`` (optional) give to a tensor of ``shape``."""
-    numbers = real_scales(application, scale)
+    """Return the quantisation of a tensor of ``tensor_shape``, from constant inputs.
+
+    ``scale_position``, ``zero_point_position``: inputs with scale and zero point; the second may be absent."""
+    numbers = real_scales(application, scale_position)
     zeros = (0,) * len(numbers)
-    if application.has(zero_point):
-        points = application.constant(zero_point)
+    if application.has(zero_point_position):
+        points = application.constant(zero_point_position)
         if points.size not in (1, len(numbers)) or not dtypes.is_integer(points.dtype.name):
             application.broken(
                 f"got zero points of shape {points.shape} and {points.dtype}, expected {len(numbers)} integers"
@@ -232,17 +256,21 @@ def constant_quantization(
         zeros = tuple(int(z) for z in np.broadcast_to(points.reshape(-1), (len(numbers),)))
     if len(numbers) == 1:
         return Quant(numbers, zeros)
-    if axis >= len(shape) or axis < -len(shape) or shape[axis] != len(numbers):
+    if (
+        channel_axis >= len(tensor_shape)
+        or channel_axis < -len(tensor_shape)
+        or tensor_shape[channel_axis] != len(numbers)
+    ):
         application.broken(
-            f"got {len(numbers)} scales along axis {axis} of shape {shape}, expected one for each element"
+            f"got {len(numbers)} scales along axis {channel_axis} of shape {tensor_shape}, expected one for each element"
         )
-    return Quant(numbers, zeros, axis % len(shape))
+    return Quant(numbers, zeros, channel_axis % len(tensor_shape))
 
 
 def _scale_axis(application: OpContext) -> int:
     """Return the axis of the scales; refuse block-wise scales."""
     if application.operator.attributes.integer("block_size", 0):
-        application.refuse("blocked quantisation", "quantise per tensor or per channel")
+        application.refuse("blocked quantisation (block_size) is not supported", "quantise per tensor or per channel")
     return application.operator.attributes.integer("axis", 1)
 
 
@@ -276,7 +304,7 @@ def quantize_linear(application: OpContext) -> None:
         return
     quant = constant_quantization(application, 1, 2, application.type(data).shape, _scale_axis(application))
     if out_dtype not in _INTEGERS:
-        application.refuse(f"quantisation to {out_dtype}", "quantise to 8 or 16 bits")
+        application.refuse(f"quantisation to {out_dtype} is not supported", "quantise to 8 or 16 bits")
     attrs = _quantize_attrs(application, quant, out_dtype)
     stored = application.builder.consts.get(data)
     if stored is not None and np.isnan(stored).any():
@@ -287,15 +315,15 @@ def quantize_linear(application: OpContext) -> None:
         application.result_constant(quantize_array(stored, quant, out_dtype))
 
 
-def quantize_array(data: Array, quant: Quant, out_dtype: str) -> Array:
+def quantize_array(float_data: Array, quant: Quant, out_dtype: str) -> Array:
     """Quantise constant float32 data as QuantizeLinear does."""
-    shape = [1] * data.ndim
+    shape = [1] * float_data.ndim
     if quant.axis is not None:
         shape[quant.axis] = len(quant.scale)
     scale = np.array(quant.scale, np.float32).reshape(shape)
     zero = np.array(quant.zero_point, np.float64).reshape(shape)
     low, high = dtypes.int_range(out_dtype)
-    levels = np.rint(data / scale).astype(np.float64) + zero
+    levels = np.rint(float_data / scale).astype(np.float64) + zero
     return np.asarray(np.clip(levels, low, high).astype(dtypes.to_numpy(out_dtype)))
 
 
@@ -321,7 +349,7 @@ class QuantizedOperands:
         self.application = application
 
     def operand(self, position: int) -> str:
-        """Return the triple that starts at ``position``, dequantised."""
+        """Return the operand whose value, scale and zero point are the inputs from ``position`` on, dequantised."""
         application, data = self.application, self.application.value(position)
         kind = application.type(data)
         if kind.dtype not in BYTES:
@@ -332,35 +360,43 @@ class QuantizedOperands:
         return application.emit("dequantize", (data,), _quant_attributes(quant))
 
     def constant_operand(self, position: int, axis: int) -> StoredTensor:
-        """Return the constant triple that starts at ``position``, quantised per tensor or along ``axis``."""
+        """Return the constant operand whose value, scale and zero point are the inputs from ``position`` on.
+
+        It is quantised per tensor or along ``axis``."""
         data = self.application.constant(position)
         if data.dtype.name not in BYTES:
             self.application.refuse(f"{data.dtype} weights", "quantise them to int8 or uint8")
         return StoredTensor(data, constant_quantization(self.application, position + 1, position + 2, data.shape, axis))
 
-    def bias(self, position: int, weight: StoredTensor, scale: int) -> StoredTensor | None:
-        """Return the int32 bias at ``position``; its scale is that of the data (input ``scale``) times the weights'."""
+    def bias(self, position: int, weight: StoredTensor, data_scale_position: int) -> StoredTensor | None:
+        """Return the int32 bias at ``position``; None if it is absent.
+
+        Its scale is that of the data (input ``data_scale_position``) times that of the weights."""
         application = self.application
         if not application.has(position):
             return None
         bias, units = application.constant(position), weight.data.shape[0]
         if bias.dtype != np.int32 or bias.size != units or weight.quant is None:
             application.broken(f"bias: got shape {bias.shape} of {bias.dtype}, expected ({units},) of int32")
-        data_scale = np.float32(real_scales(application, scale)[0])
+        data_scale = np.float32(real_scales(application, data_scale_position)[0])
         scales = np.array(weight.quant.scale, np.float32) * data_scale
         numbers = tuple(float(s) for s in scales)
         return StoredTensor(bias.reshape(units), Quant(numbers, (0,) * len(numbers), None if len(numbers) == 1 else 0))
 
-    def result(self, value: str, scale: int) -> None:
-        """Write the output: ``value`` quantised with scale and zero point at inputs ``scale`` and ``scale`` + 1."""
+    def result(self, float_value: str, scale_position: int) -> None:
+        """Write the output: ``float_value`` quantised by the inputs ``scale_position`` (scale) and the next (zero point)."""
         application = self.application
-        quant = constant_quantization(application, scale, scale + 1, application.type(value).shape, 1)
-        out_dtype = application.constant(scale + 1).dtype.name if application.has(scale + 1) else "uint8"
+        quant = constant_quantization(
+            application, scale_position, scale_position + 1, application.type(float_value).shape, 1
+        )
+        out_dtype = (
+            application.constant(scale_position + 1).dtype.name if application.has(scale_position + 1) else "uint8"
+        )
         if out_dtype not in BYTES or quant.axis is not None:
             application.refuse(
                 f"an output of {out_dtype} with {len(quant.scale)} scales", "quantise it to 8 bits, per tensor"
             )
-        application.result("quantize", (value,), _quantize_attrs(application, quant, out_dtype))
+        application.result("quantize", (float_value,), _quantize_attrs(application, quant, out_dtype))
 
 
 def _has_constant_parameters(application: OpContext, input_count: int) -> bool:
@@ -409,13 +445,15 @@ def qlinear_matmul(application: OpContext) -> None:
     operands.result(write_dense(application, data, weight.transpose((1, 0)), None), 6)
 
 
-def qlinear(op: str, count: int, attrs: Callable[[OpContext], Mapping[str, Attr]] = lambda _: {}) -> Converter:
-    """Make a converter of an operator on ``count`` triples, followed by scale and zero point of the result."""
+def qlinear(op: str, operand_count: int, attrs: Callable[[OpContext], Mapping[str, Attr]] = lambda _: {}) -> Converter:
+    """Make a converter of an operator whose inputs are ``operand_count`` triples (value, scale, zero point).
+
+    Scale and zero point of the result follow them."""
 
     def convert(application: OpContext) -> None:
         operands = QuantizedOperands(application)
-        values = [operands.operand(3 * k) for k in range(count)]
-        operands.result(application.emit(op, values, attrs(application)), 3 * count)
+        values = [operands.operand(3 * k) for k in range(operand_count)]
+        operands.result(application.emit(op, values, attrs(application)), 3 * operand_count)
 
     return Converter(convert, BYTES)
 
@@ -431,8 +469,9 @@ def qlinear_concat(application: OpContext) -> None:
 
 
 def convert_through_dequantize(converter: Converter) -> Converter:
-    """Make a converter of the quantised form of an operator on one triple: the float operator's between dequantize and
-    quantize."""
+    """Make a converter of an operator's quantised form with one operand.
+
+    It converts the float operator, between ``dequantize`` and ``quantize``."""
 
     def convert(application: OpContext) -> None:
         attributes, operands = application.operator.attributes, QuantizedOperands(application)
@@ -511,7 +550,7 @@ def matmul_n_bits(application: OpContext) -> None:
         what = f"weights {units} x {depth} of {bits} bits in blocks of {block} (weight_prepacked = {prepacked})"
         application.refuse(what, "quantise them to 2, 4 or 8 bits, not prepacked")
     if application.has(4):
-        application.refuse("inputs in another order (g_idx)", "quantise the model without it")
+        application.refuse("input g_idx, a reordering of the weights' rows", "quantise the model without it")
     blocks = -(-depth // block)
     packed, scales = application.constant(1), application.constant(2)
     if (
@@ -531,27 +570,27 @@ def matmul_n_bits(application: OpContext) -> None:
     application.result_alias(write_dense(application, application.operand(0), StoredTensor(weight), bias))
 
 
-def _unpack_bit_fields(rows: Array, bits: int, count: int) -> Array:
-    """Unpack the first ``count`` numbers of ``bits`` each from every row of bytes, as float32."""
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    digits = (rows[:, :, None] >> shifts) & np.uint8((1 << bits) - 1)
-    return np.asarray(digits.reshape(len(rows), -1)[:, :count].astype(np.float32))
+def _unpack_bit_fields(rows: Array, bits_per_number: int, number_count: int) -> Array:
+    """Unpack the first ``number_count`` numbers of ``bits_per_number`` bits from every row of bytes, as float32."""
+    shifts = np.arange(0, 8, bits_per_number, dtype=np.uint8)
+    digits = (rows[:, :, None] >> shifts) & np.uint8((1 << bits_per_number) - 1)
+    return np.asarray(digits.reshape(len(rows), -1)[:, :number_count].astype(np.float32))
 
 
-def _block_zero_points(application: OpContext, units: int, blocks: int, bits: int) -> Array:
+def _block_zero_points(application: OpContext, unit_count: int, blocks_per_unit: int, bits_per_number: int) -> Array:
     """Return the zero points of all blocks as float32.
 
-    They are packed by rows, or floats; absent ones are half the levels.
-    """
+    The file packs them by rows, or holds floats. If they are absent they are half the number of levels."""
     if not application.has(3):
-        return np.full(units * blocks, 1 << (bits - 1), np.float32)
+        return np.full(unit_count * blocks_per_unit, 1 << (bits_per_number - 1), np.float32)
     points = application.constant(3)
-    row_bytes = -(-blocks * bits // 8)
-    if points.dtype == np.uint8 and points.size == units * row_bytes:
-        return _unpack_bit_fields(points.reshape(units, row_bytes), bits, blocks)
-    if points.dtype == np.uint8 or points.size != units * blocks:
+    row_bytes = -(-blocks_per_unit * bits_per_number // 8)
+    if points.dtype == np.uint8 and points.size == unit_count * row_bytes:
+        return _unpack_bit_fields(points.reshape(unit_count, row_bytes), bits_per_number, blocks_per_unit)
+    if points.dtype == np.uint8 or points.size != unit_count * blocks_per_unit:
         application.broken(
-            f"zero_points: got {points.size} of {points.dtype}, expected {units * row_bytes} bytes or {units * blocks} floats"
+            f"zero_points: got {points.size} of {points.dtype}, expected {unit_count * row_bytes} bytes or "
+            f"{unit_count * blocks_per_unit} floats"
         )
     return np.asarray(points.astype(np.float32))
 

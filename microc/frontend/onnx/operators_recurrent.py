@@ -37,9 +37,9 @@ class _ActivationFormula:
     beta: float | None = None
 
 
-def _same_operator(op: str) -> _ActivationFormula:
+def _same_operator(op_name: str) -> _ActivationFormula:
     """Return the formula of an activation that is one of our operators."""
-    return _ActivationFormula(lambda make, x: make(op, x))
+    return _ActivationFormula(lambda make, x: make(op_name, x))
 
 
 FUNCTIONS: Mapping[str, _ActivationFormula] = {
@@ -59,13 +59,13 @@ FUNCTIONS: Mapping[str, _ActivationFormula] = {
 
 
 def resolve_activations(
-    names: Sequence[str], alphas: Sequence[float], betas: Sequence[float]
+    activation_names: Sequence[str], alphas: Sequence[float], betas: Sequence[float]
 ) -> tuple[GateActivation, ...]:
-    """Return the activation functions of these names with their parameters.
+    """Return the activation functions named, with their parameters.
 
-    Each takes the next of ``alphas`` and of ``betas`` if it has such a parameter, else the default."""
+    Each function that has such a parameter takes the next of ``alphas`` and of ``betas``, else the default."""
     chosen = []
-    for name in names:
+    for name in activation_names:
         formula, parameters = FUNCTIONS[name], []
         if formula.alpha is not None:
             alpha, alphas = (alphas[0], alphas[1:]) if alphas else (formula.alpha, alphas)
@@ -79,8 +79,9 @@ def resolve_activations(
 
 @frozen
 class Layer:
-    """Extents of a recurrent layer, and its functions for one direction. ``input_forget``: the forget gate is one minus the
-    input gate."""
+    """Extents of a recurrent layer, and the activation functions of one direction.
+
+    ``input_forget``: the forget gate is one minus the input gate."""
 
     code: str
     steps: int
@@ -94,8 +95,9 @@ class Layer:
 
 @frozen
 class StateWeights:
-    """The weights that multiply a recurrent layer's state: names of matrix, bias and peepholes in the step, empty if
-    absent."""
+    """The weights that multiply a recurrent layer's state: names, in the loop's body, of matrix, bias and peepholes.
+
+    A name is empty if the layer has no such weights."""
 
     matrix: str
     bias: str
@@ -103,8 +105,9 @@ class StateWeights:
 
 
 class StepBuilder:
-    """Builder of one step of a recurrent layer, the body of the loop. Values from outside of it become constants or
-    inputs."""
+    """Builder of one step of a recurrent layer, the body of the loop.
+
+    Values of the surrounding graph become constants or inputs of the body."""
 
     def __init__(self, application: OpContext, layer: Layer) -> None:
         self.application, self.layer = application, layer
@@ -130,76 +133,82 @@ class StepBuilder:
         names = [o if isinstance(o, str) else self.body.scalar(o) for o in operands]
         return self.body.emit(op, names, attrs)
 
-    def gate(self, value: str, k: int) -> str:
-        """Slice gate ``k`` from the sums of all gates."""
-        return slice_gate(self.body, value, k, self.layer.units)
+    def gate(self, gate_sums: str, gate_index: int) -> str:
+        """Slice gate ``gate_index`` from the sums of all gates."""
+        return slice_gate(self.body, gate_sums, gate_index, self.layer.units)
 
-    def activate(self, k: int, value: str) -> str:
-        """Apply activation function ``k`` to the clipped value."""
+    def activate(self, function_index: int, value: str) -> str:
+        """Clip a value and apply activation function ``function_index``."""
         if self.layer.clip:
             value = self("clip", value, minimum=-self.layer.clip, maximum=self.layer.clip)
-        return self.function(k, value)
+        return self.function(function_index, value)
 
-    def function(self, k: int, value: str) -> str:
-        """Apply activation function ``k``."""
-        function = self.layer.functions[k]
+    def function(self, function_index: int, value: str) -> str:
+        """Apply activation function ``function_index``."""
+        function = self.layer.functions[function_index]
         return FUNCTIONS[function.name].formula(self, value, *function.parameters)
 
 
-def finish_step(step: StepBuilder, application: OpContext, old: list[str], new: list[str]) -> Graph:
-    """Return the finished body of the loop. After the end of a sequence its state stays, and its rows are zero."""
-    row = new[0]
+def finish_step(step: StepBuilder, application: OpContext, old_states: list[str], new_states: list[str]) -> Graph:
+    """Return the finished body of the loop.
+
+    For sequences that have ended the old states are kept, and rows are zero."""
+    row = new_states[0]
     if application.has(4):
         lengths = step("cast", step.capture(application.value(4)), dtype="int32")
         is_inside = step.body.reshape(step("greater", lengths, step.iteration), (step.layer.batch, 1))
-        new = [step("where", is_inside, fresh, before) for fresh, before in zip(new, old, strict=True)]
+        new_states = [
+            step("where", is_inside, fresh, before) for fresh, before in zip(new_states, old_states, strict=True)
+        ]
         row = step("where", is_inside, row, step.body.scalar(0.0))
-    names = [*(f"next_{k}" for k in range(len(new))), "row"]
-    return step.body.graph("step", dict(zip(names, (*new, row), strict=True)))
+    names = [*(f"next_{k}" for k in range(len(new_states))), "row"]
+    return step.body.graph("step", dict(zip(names, (*new_states, row), strict=True)))
 
 
-def _state_sums(step: StepBuilder, hidden: str, weights: StateWeights) -> str:
-    """Emit the products of the state with the weights of all gates."""
-    return step("dense", hidden, weights.matrix, *((weights.bias,) if weights.bias else ()))
+def _state_sums(step: StepBuilder, hidden_state: str, state_weights: StateWeights) -> str:
+    """Emit the products of the hidden state with the weights of all gates, plus the bias."""
+    return step("dense", hidden_state, state_weights.matrix, *((state_weights.bias,) if state_weights.bias else ()))
 
 
-def _step_rnn(step: StepBuilder, input_sums: str, old: list[str], weights: StateWeights) -> list[str]:
-    """Emit an RNN step; return the new state."""
-    return [step.activate(0, step("add", input_sums, _state_sums(step, old[0], weights)))]
+def _step_rnn(step: StepBuilder, input_sums: str, old_states: list[str], state_weights: StateWeights) -> list[str]:
+    """Emit an RNN step; return the new states."""
+    return [step.activate(0, step("add", input_sums, _state_sums(step, old_states[0], state_weights)))]
 
 
-def _step_gru(step: StepBuilder, input_sums: str, old: list[str], weights: StateWeights) -> list[str]:
+def _step_gru(step: StepBuilder, input_sums: str, old_states: list[str], state_weights: StateWeights) -> list[str]:
     """Emit a GRU step, whose gates are update, reset, hidden; return the new state."""
-    (hidden,), units = old, step.layer.units
-    sums = _state_sums(step, hidden, weights)
+    (hidden,), units = old_states, step.layer.units
+    sums = _state_sums(step, hidden, state_weights)
     update, reset = (step.activate(0, step("add", step.gate(input_sums, k), step.gate(sums, k))) for k in (0, 1))
     if step.application.operator.attributes.flag("linear_before_reset"):
         reset_sums = step("mul", reset, step.gate(sums, 2))
     else:
         ends: dict[str, Attr] = {"begin": (2 * units, 0), "end": (3 * units, units), "strides": (1, 1)}
-        reset_sums = step("dense", step("mul", reset, hidden), step("slice", weights.matrix, **ends))
-        if weights.bias:
+        reset_sums = step("dense", step("mul", reset, hidden), step("slice", state_weights.matrix, **ends))
+        if state_weights.bias:
             reset_sums = step(
-                "add", reset_sums, step("slice", weights.bias, begin=(2 * units,), end=(3 * units,), strides=(1,))
+                "add", reset_sums, step("slice", state_weights.bias, begin=(2 * units,), end=(3 * units,), strides=(1,))
             )
     candidate = step.activate(1, step("add", step.gate(input_sums, 2), reset_sums))
     return [step("add", step("mul", step("sub", 1.0, update), candidate), step("mul", update, hidden))]
 
 
-def _step_lstm(step: StepBuilder, input_sums: str, old: list[str], weights: StateWeights) -> list[str]:
+def _step_lstm(step: StepBuilder, input_sums: str, old_states: list[str], state_weights: StateWeights) -> list[str]:
     """Emit an LSTM step; return the new state and cell.
 
     Gates are input, output, forget, cell; peepholes input, output, forget. The cell is not clipped, as in ONNX Runtime."""
-    hidden, cell = old
-    sums = step("add", input_sums, _state_sums(step, hidden, weights))
+    hidden, cell = old_states
+    sums = step("add", input_sums, _state_sums(step, hidden, state_weights))
     units = step.layer.units
 
-    def with_peephole(k: int, state: str) -> str:
-        """Return the sums of gate ``k`` with its peephole on the cell's state."""
-        if not weights.peepholes:
-            return step.gate(sums, k)
-        peephole = step("slice", weights.peepholes, begin=(k * units,), end=((k + 1) * units,), strides=(1,))
-        return step("add", step.gate(sums, k), step("mul", peephole, state))
+    def with_peephole(gate_index: int, state: str) -> str:
+        """Return the sums of gate ``gate_index`` plus its peephole weights times the cell state."""
+        if not state_weights.peepholes:
+            return step.gate(sums, gate_index)
+        peephole = step(
+            "slice", state_weights.peepholes, begin=(gate_index * units,), end=((gate_index + 1) * units,), strides=(1,)
+        )
+        return step("add", step.gate(sums, gate_index), step("mul", peephole, state))
 
     enter = step.activate(0, with_peephole(0, cell))
     forget = step("sub", 1.0, enter) if step.layer.input_forget else step.activate(0, with_peephole(2, cell))
@@ -273,7 +282,7 @@ def _reverse_sequence(application: OpContext, value: str) -> str:
 
 
 def _direction_of(application: OpContext, position: int, direction_index: int, axis: int = 0) -> str:
-    """Return direction ``direction_index`` of an operand, without the axis of directions."""
+    """Return the part of an operand for direction ``direction_index``, without the axis of directions."""
     value = application.operand(position)
     shape, constant = application.type(value).shape, application.builder.consts.get(value)
     if constant is not None:
@@ -289,7 +298,7 @@ def _direction_of(application: OpContext, position: int, direction_index: int, a
 
 
 def _initial_state(application: OpContext, layer: Layer, position: int, direction_index: int, batch_first: bool) -> str:
-    """Return the initial state (batch, units) of one direction, zeros if it is absent."""
+    """Return the initial state (batch, units) of one direction; zeros if input ``position`` is absent."""
     if application.has(position):
         return _direction_of(application, position, direction_index, 1 if batch_first else 0)
     zeros = np.zeros((layer.batch, layer.units), np.float32)
@@ -327,28 +336,34 @@ def _emit_direction(
     return rows, loop_outputs[:-1]
 
 
-def _input_and_state_bias(application: OpContext, layer: Layer, direction_index: int, size: int) -> tuple[str, str]:
+def _input_and_state_bias(
+    application: OpContext, layer: Layer, direction_index: int, gates_width: int
+) -> tuple[str, str]:
     """Return the bias of the data's products and that of the state's products, empty if absent.
 
-    Only GRU needs them apart; for others the first is their sum."""
+    Only GRU needs them separately; for others the first is their sum."""
     if not application.has(3):
         return "", ""
     both = _direction_of(application, 3, direction_index)
-    data, state = (_bias_half(application, both, size, half) for half in (0, 1))
+    data, state = (_bias_half(application, both, gates_width, half) for half in (0, 1))
     return (data, state) if layer.code == "GRU" else (application.emit("add", (data, state)), "")
 
 
-def _bias_half(application: OpContext, bias: str, size: int, half: int) -> str:
-    """Return half ``half`` (0 or 1) of a bias, ``size`` elements."""
+def _bias_half(application: OpContext, bias: str, gates_width: int, half_index: int) -> str:
+    """Return the first (``half_index`` 0) or second ``gates_width`` elements of a bias."""
     constant = application.builder.consts.get(bias)
     if constant is not None:
-        return application.new_constant(f"{bias}_{half}", constant[half * size :][:size])
-    attrs: Mapping[str, Attr] = {"begin": (half * size,), "end": ((half + 1) * size,), "strides": (1,)}
+        return application.new_constant(f"{bias}_{half_index}", constant[half_index * gates_width :][:gates_width])
+    attrs: Mapping[str, Attr] = {
+        "begin": (half_index * gates_width,),
+        "end": ((half_index + 1) * gates_width,),
+        "strides": (1,),
+    }
     return application.emit("slice", (bias,), attrs)
 
 
 def _input_sums(application: OpContext, step: StepBuilder, data: str, weight: str, bias: str) -> str:
-    """Return the products of one step's data with the weights, in the body of the loop.
+    """Return the products of one step's data with the weights, plus the bias, in the body of the loop.
 
     They are computed for all steps before the loop, unless :func:`precomputes_input_products` finds that too large."""
     steps, batch, depth = application.type(data).shape
@@ -361,10 +376,14 @@ def _input_sums(application: OpContext, step: StepBuilder, data: str, weight: st
     return step("gather", step.capture(application.reshape(sums, (steps, batch, size))), step.iteration, axis=0)
 
 
-def _write_outputs(application: OpContext, layer: Layer, parts: list[tuple[str, list[str]]], batch_first: bool) -> None:
-    """Write the outputs, with directions side by side: rows (steps, directions, batch, units), last states (directions,
-    batch, units)."""
-    stacked = [[rows for rows, _ in parts], *([states[k] for _, states in parts] for k in range(len(parts[0][1])))]
+def _write_outputs(
+    application: OpContext, layer: Layer, directions: list[tuple[str, list[str]]], batch_first: bool
+) -> None:
+    """Write the outputs: rows (steps, directions, batch, units) and last states (directions, batch, units)."""
+    stacked = [
+        [rows for rows, _ in directions],
+        *([states[k] for _, states in directions] for k in range(len(directions[0][1]))),
+    ]
     for position, values in enumerate(stacked):
         if not application.output(position):
             continue

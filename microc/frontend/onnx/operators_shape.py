@@ -40,13 +40,15 @@ def identity(application: OpContext) -> None:
     application.result_alias(application.value(0))
 
 
-def target_shape(application: OpContext, target: Sequence[int]) -> tuple[int, ...]:
+def target_shape(application: OpContext, requested_shape: Sequence[int]) -> tuple[int, ...]:
     """Return Reshape's target shape: 0 keeps an extent (unless ``allowzero``), one -1 takes what is left."""
     extents = application.shape(0)
     keep = not application.operator.attributes.flag("allowzero")
-    extents_out = [extents[k] if e == 0 and keep and k < len(extents) else e for k, e in enumerate(target)]
+    extents_out = [extents[k] if e == 0 and keep and k < len(extents) else e for k, e in enumerate(requested_shape)]
     if extents_out.count(-1) > 1 or any(e < -1 for e in extents_out):
-        application.broken(f"shape: got {tuple(target)}, expected extents of at least 0, at most one of them -1")
+        application.broken(
+            f"shape: got {tuple(requested_shape)}, expected extents of at least 0, at most one of them -1"
+        )
     if -1 in extents_out:
         rest = prod(e for e in extents_out if e != -1)
         extents_out[extents_out.index(-1)] = prod(extents) // rest if rest else 0
@@ -66,9 +68,9 @@ def flatten(application: OpContext) -> None:
     application.result_reshape(application.value(0), (prod(extents[:axis]), prod(extents[axis:])))
 
 
-def axes_operand(application: OpContext, since: int = 13) -> tuple[int, ...] | None:
-    """Return axes from the attribute or, from opset ``since`` on, from input 1; None if absent."""
-    if application.opset >= since:
+def axes_operand(application: OpContext, axes_input_opset: int = 13) -> tuple[int, ...] | None:
+    """Return the axes: the attribute, or from opset ``axes_input_opset`` on input 1; None if they are absent."""
+    if application.opset >= axes_input_opset:
         return application.integers(1) if application.has(1) else None
     attributes = application.operator.attributes
     return attributes.integers("axes") if "axes" in attributes else None
@@ -163,7 +165,7 @@ def constant_data(application: OpContext) -> Array:
             return np.array(attributes.integer("value_int"), np.int64)
         case "value_ints":
             return np.array(attributes.integers("value_ints"), np.int64)
-    return application.refuse(f"a constant given as {names[0]}", "export it as a dense tensor of numbers")
+    return application.refuse(f"a Constant with attribute {names[0]}", "export it as a dense tensor of numbers")
 
 
 def constant(application: OpContext) -> None:
@@ -194,7 +196,9 @@ SHAPE_CONVERTERS: Mapping[str, Converter] = {
 
 @frozen
 class _TracedIndex:
-    """An index as ``value`` (a scalar or a vector of one element; empty: none) plus the constant ``offset``."""
+    """A run-time index as the value ``value`` plus the constant ``offset``.
+
+    ``value`` is a scalar or a vector of one element, or empty for a constant index."""
 
     value: str
     offset: int
@@ -216,7 +220,9 @@ def dynamic_slice(application: OpContext) -> None:
     # The size is known although start and end are not: it is the difference of their constants.
     size = end.offset - start.offset
     if start.value != end.value or not 0 < size <= shape[axis]:
-        application.refuse("a slice whose size depends on data", "shapes are static: give it a constant size")
+        application.refuse(
+            "a slice whose size depends on data is not supported", "shapes are static: give it a constant size"
+        )
     whole = application.new_constant("begin", np.zeros(1, dtypes.to_numpy(index_types[0].dtype)))
     begin = [whole] * len(shape)
     begin[axis] = application.reshape(application.value(1), (1,))
@@ -265,22 +271,22 @@ def concat(application: OpContext) -> None:
         application.broken("got no operands, expected at least one")
     axis = application.axis(application.operator.attributes.integer("axis"), len(application.type(values[0]).shape))
     values = tuple(value for value in values if application.type(value).size) or values[:1]
-    join_along(application, values, axis, application.output())
+    concat_along(application, values, axis, application.output())
 
 
-def join_along(application: OpContext, values: Sequence[str], axis: int, output: str = "") -> str:
-    """Concatenate ``values`` along ``axis``, as ``output`` or a new value."""
-    if len(values) == 1 and not output:
+def concat_along(application: OpContext, values: Sequence[str], axis: int, output_name: str = "") -> str:
+    """Concatenate ``values`` along ``axis``; the result is called ``output_name``, or has a new name."""
+    if len(values) == 1 and not output_name:
         return values[0]
     if len(values) == 1:
         application.result_alias(values[0])
         return values[0]
-    if not output:
+    if not output_name:
         return application.emit("concat", values, {"axis": axis})
-    return application.write("concat", values, {"axis": axis}, output)
+    return application.write("concat", values, {"axis": axis}, output_name)
 
 
-def slice_along(application: OpContext, value: str, axis: int, begin: int, end: int, output: str = "") -> str:
+def slice_along(application: OpContext, value: str, axis: int, begin: int, end: int, output_name: str = "") -> str:
     """Slice elements begin..end - 1 of ``value`` along ``axis``."""
     extents = application.type(value).shape
     bounds = [(0, extent) for extent in extents]
@@ -290,8 +296,8 @@ def slice_along(application: OpContext, value: str, axis: int, begin: int, end: 
         "end": tuple(e for _, e in bounds),
         "strides": (1,) * len(extents),
     }
-    if output:
-        return application.write("slice", (value,), attrs, output)
+    if output_name:
+        return application.write("slice", (value,), attrs, output_name)
     return value if (begin, end) == (0, extents[axis]) else application.emit("slice", (value,), attrs)
 
 
@@ -367,8 +373,8 @@ def split(application: OpContext) -> None:
         first += part
 
 
-def split_parts(application: OpContext, extent: int) -> tuple[int, ...]:
-    """Return the parts' extents: given, or equal with a smaller last one."""
+def split_parts(application: OpContext, axis_extent: int) -> tuple[int, ...]:
+    """Return the extents of the parts of a Split: those in the file, or equal ones of which the last may be smaller."""
     attributes, count = application.operator.attributes, len(application.operator.outputs)
     if application.opset < 13 and "split" in attributes:
         return attributes.integers("split")
@@ -376,8 +382,8 @@ def split_parts(application: OpContext, extent: int) -> tuple[int, ...]:
         return application.integers(1)
     if count == 0:
         application.broken("got no outputs, expected at least one")
-    part = -(-extent // count)
-    return (*[part] * (count - 1), extent - part * (count - 1))
+    part = -(-axis_extent // count)
+    return (*[part] * (count - 1), axis_extent - part * (count - 1))
 
 
 def gather(application: OpContext) -> None:
@@ -410,7 +416,7 @@ def select_elements(application: OpContext, value: str, axis: int, indices: Sequ
             f"{len(runs)} separate pieces of a tensor; at most {MAX_SLICES}",
             "make the indices an input",
         )
-    return join_along(application, [slice_along(application, value, axis, begin, end) for begin, end in runs], axis)
+    return concat_along(application, [slice_along(application, value, axis, begin, end) for begin, end in runs], axis)
 
 
 def pad(application: OpContext) -> None:
@@ -441,12 +447,12 @@ def pad(application: OpContext) -> None:
         application.result_alias(value)
 
 
-def _pad_with_value(application: OpContext, value: str, widths: tuple[tuple[int, int], ...]) -> str:
-    """Pad ``value`` with elements that are known only at run time."""
+def _pad_with_value(application: OpContext, value: str, padding_by_axis: tuple[tuple[int, int], ...]) -> str:
+    """Pad ``value`` with a padding value that is known only at run time."""
     kind = application.type(value)
     inside = application.new_constant(f"{application.output()}_inside", np.ones(kind.shape, np.bool_))
-    mask = application.emit("pad", (inside,), {"padding": widths, "value": False})
-    data = application.emit("pad", (value,), {"padding": widths, "value": 0})
+    mask = application.emit("pad", (inside,), {"padding": padding_by_axis, "value": False})
+    data = application.emit("pad", (value,), {"padding": padding_by_axis, "value": 0})
     return application.emit("where", (mask, data, application.reshape(application.operand(2), ())))
 
 
@@ -464,7 +470,7 @@ def padding_widths(application: OpContext) -> tuple[tuple[int, int], ...]:
 
 
 def pad_value(application: OpContext) -> float | int:
-    """Return the value of constant padding."""
+    """Return the value with which a Pad of mode constant fills."""
     if application.opset < 11:
         return application.operator.attributes.real("value", 0.0)
     kind = application.type(application.value(0)).dtype
@@ -500,15 +506,14 @@ def tile(application: OpContext) -> None:
     application.result_reshape(value, extents)
 
 
-def _repeat_axes(application: OpContext, value: str, extents: Sequence[int], counts: Mapping[int, int]) -> str:
-    """Repeat a tensor along some axes by a broadcast; the result has any shape.
+def _repeat_axes(application: OpContext, value: str, extents: Sequence[int], repeats_by_axis: Mapping[int, int]) -> str:
+    """Repeat a tensor along some axes by a broadcast; the result's shape differs from that of Tile.
 
-    A new axis of copies goes before each repeated one. Axes without copies are merged, which keeps the rank low.
-    """
+    A new axis of copies precedes each repeated one. Axes without copies are merged, which keeps the rank low."""
     parts, copies = [1], [1]
     for axis, extent in enumerate(extents):
-        if axis in counts:
-            parts, copies = [*parts, 1, extent], [*copies, counts[axis], extent]
+        if axis in repeats_by_axis:
+            parts, copies = [*parts, 1, extent], [*copies, repeats_by_axis[axis], extent]
         else:
             parts[-1], copies[-1] = parts[-1] * extent, copies[-1] * extent
     return application.emit("broadcast_to", (application.reshape(value, parts),), {"shape": tuple(copies)})

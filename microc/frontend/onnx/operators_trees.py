@@ -40,33 +40,33 @@ def feature_rows(application: OpContext) -> str:
 
 
 def post_transform(application: OpContext) -> str:
-    """Return the transformation of scores, as :func:`emit_post_transform` names it."""
+    """Return the name of the scores' transformation as :func:`emit_post_transform` takes it."""
     name = application.operator.attributes.text("post_transform", "NONE")
     if name not in _TRANSFORMS:
         application.refuse(f"post_transform {name!r}", f"use {', '.join(_TRANSFORMS)}, or apply it outside")
     return _TRANSFORMS[name]
 
 
-def class_labels(application: OpContext, integers: str, texts: str) -> tuple[int, ...]:
-    """Return the classes of a classifier, from the attribute of integers or of strings; classes that are strings are
-    numbered."""
+def class_labels(application: OpContext, integers_attribute: str, strings_attribute: str) -> tuple[int, ...]:
+    """Return the classes of a classifier, from its attribute of integers or of strings.
+
+    Classes that are strings are numbered."""
     attributes = application.operator.attributes
-    labels = attributes.texts(texts)
-    return tuple(range(len(labels))) if labels else attributes.integers(integers, ())
+    labels = attributes.texts(strings_attribute)
+    return tuple(range(len(labels))) if labels else attributes.integers(integers_attribute, ())
 
 
 def result_label(
-    application: OpContext, labels: Sequence[int], scores: str, *, is_binary: bool = False, cut: float = 0.0
+    application: OpContext, labels: Sequence[int], scores: str, *, is_binary: bool = False, score_threshold: float = 0.0
 ) -> None:
     """Write the first output: the class of the largest score.
 
-    If ``is_binary``, the second class where the one score is above ``cut``.
-    """
+    If ``is_binary`` it is the second class where the single score is above ``score_threshold``."""
     if not application.output(0):
         return
     rows = application.type(scores).shape[0]
     if is_binary:
-        above = application.emit("greater", (scores, application.scalar(cut)))
+        above = application.emit("greater", (scores, application.scalar(score_threshold)))
         index = application.reshape(application.emit("cast", (above,), {"dtype": "int64"}), (rows,))
     else:
         index = application.emit("argmax", (scores,), {"axis": 1, "out_dtype": "int64"})
@@ -134,10 +134,10 @@ def tree_classifier(application: OpContext) -> None:
         result_label(application, labels, scores)
         application.result_alias(emit_post_transform(application, scores, post, application.where), 1)
         return
-    trees = _read_trees(application, "class", 1, only=ids[0])
+    trees = _read_trees(application, "class", 1, only_class=ids[0])
     scores = emit_ensemble(application, data, Ensemble(trees, 1, base[-1:]), application.where)
     positive = bool((weights >= 0).all())
-    result_label(application, labels, scores, is_binary=True, cut=0.5 if positive else 0.0)
+    result_label(application, labels, scores, is_binary=True, score_threshold=0.5 if positive else 0.0)
     if positive or post == "logistic":
         second = scores if positive else application.emit("sigmoid", (scores,))
         application.result_alias(emit_both_probabilities(application, second), 1)
@@ -147,24 +147,30 @@ def tree_classifier(application: OpContext) -> None:
 
 
 def _write_ensemble(
-    application: OpContext, data: str, trees: tuple[Tree, ...], targets: int, combine: str, post: str, base: Array
+    application: OpContext,
+    data: str,
+    trees: tuple[Tree, ...],
+    target_count: int,
+    combine: str,
+    post_name: str,
+    base_scores: Array,
 ) -> None:
-    """Write the output of a regressor: the leaves' values, combined by ``combine`` and transformed by ``post``."""
+    """Write the output of a regressor: the leaves' values, combined by ``combine`` and transformed by ``post_name``."""
     if combine == "average":
         trees, combine = tuple(tree.with_values(tree.values / len(trees)) for tree in trees), "sum"
     if not combine:
         application.refuse("an unknown aggregate_function", f"use {', '.join(COMBINE)}")
-    ensemble = Ensemble(trees, targets, base, combine)
+    ensemble = Ensemble(trees, target_count, base_scores, combine)
     scores = emit_ensemble(application, data, ensemble, application.where, application.type(data).dtype)
-    application.result_alias(emit_post_transform(application, scores, post, application.where))
+    application.result_alias(emit_post_transform(application, scores, post_name, application.where))
 
 
-def _float64_attribute(application: OpContext, name: str) -> Array:
+def _float64_attribute(application: OpContext, attribute_name: str) -> Array:
     """Return a list of numbers as float64, from float32 or (from version 3 on) a tensor of doubles."""
     attributes = application.operator.attributes
-    if f"{name}_as_tensor" in attributes:
-        return attributes.tensor(f"{name}_as_tensor").astype(np.float64).reshape(-1)
-    return np.array(attributes.reals(name) if name in attributes else (), np.float64)
+    if f"{attribute_name}_as_tensor" in attributes:
+        return attributes.tensor(f"{attribute_name}_as_tensor").astype(np.float64).reshape(-1)
+    return np.array(attributes.reals(attribute_name) if attribute_name in attributes else (), np.float64)
 
 
 def _base_values(application: OpContext) -> Array:
@@ -172,27 +178,37 @@ def _base_values(application: OpContext) -> Array:
     return _float64_attribute(application, "base_values")
 
 
-def _read_trees(application: OpContext, role: str, targets: int, only: int | None = None) -> tuple[Tree, ...]:
-    """Return all trees of an operator of version 1 or 3, in the order of their ids; ``only``: the one class that has
-    weights."""
+def _read_trees(
+    application: OpContext, attribute_prefix: str, target_count: int, only_class: int | None = None
+) -> tuple[Tree, ...]:
+    """Return all trees of an operator of version 1 or 3, in the order of their ids.
+
+    ``attribute_prefix``: prefix of the attributes of leaves, ``target`` or ``class``. ``only_class``: the only class
+    with weights, if there is one."""
     attributes = application.operator.attributes
     tree_ids, node_ids = attributes.integers("nodes_treeids"), attributes.integers("nodes_nodeids")
     node_indices = {key: k for k, key in enumerate(zip(tree_ids, node_ids, strict=False))}
     votes: dict[int, list[tuple[int, float]]] = defaultdict(list)
-    weights = _float64_attribute(application, f"{role}_weights")
-    ids = attributes.integers(f"{role}_ids")
-    keys = zip(attributes.integers(f"{role}_treeids"), attributes.integers(f"{role}_nodeids"), strict=False)
+    weights = _float64_attribute(application, f"{attribute_prefix}_weights")
+    ids = attributes.integers(f"{attribute_prefix}_ids")
+    keys = zip(
+        attributes.integers(f"{attribute_prefix}_treeids"),
+        attributes.integers(f"{attribute_prefix}_nodeids"),
+        strict=False,
+    )
     for key, target, weight in zip(keys, ids, weights.tolist(), strict=False):
-        if key not in node_indices or not 0 <= (0 if only is not None else target) < targets:
+        if key not in node_indices or not 0 <= (0 if only_class is not None else target) < target_count:
             application.broken(
                 f"got a weight for (tree, node) {key} and target {target}, expected a node that exists and a target "
-                f"below {targets}"
+                f"below {target_count}"
             )
-        votes[node_indices[key]].append((0 if only is not None else target, weight))
+        votes[node_indices[key]].append((0 if only_class is not None else target, weight))
     nodes = _read_node_tables(application, node_indices, tree_ids)
     order = list(dict.fromkeys(tree_ids))
-    trees = (_build_tree(nodes, [k for k, t in enumerate(tree_ids) if t == tree], votes, targets) for tree in order)
-    return _with_same_width(tuple(trees), targets)
+    trees = (
+        _build_tree(nodes, [k for k, t in enumerate(tree_ids) if t == tree], votes, target_count) for tree in order
+    )
+    return _with_same_width(tuple(trees), target_count)
 
 
 @frozen
@@ -239,9 +255,9 @@ def _read_node_tables(
     return _NodeTables(children[0], children[1], feature, threshold, mode)
 
 
-def _with_missing_mode(mode: int, tracks: bool) -> int:
-    """Return a comparison's mode; if ``tracks``, with UNORDERED, which sends NaN along the true branch."""
-    return mode | UNORDERED if tracks else mode
+def _with_missing_mode(comparison_mode: int, missing_goes_true: bool) -> int:
+    """Return a comparison's mode; ``missing_goes_true`` adds UNORDERED, by which NaN follows the true branch."""
+    return comparison_mode | UNORDERED if missing_goes_true else comparison_mode
 
 
 def _build_tree(
@@ -249,7 +265,7 @@ def _build_tree(
 ) -> Tree:
     """Build one tree, its root (the node that is no child) first.
 
-    ``votes``: the targets and weights of each leaf. Values have one column if all leaves vote for the same target."""
+    ``votes``: the targets and weights of each leaf. Leaf values have one column if all leaves have the same target."""
     children = {int(c) for k in tree_nodes for c in (nodes.left[k], nodes.right[k])}
     root = next((k for k in tree_nodes if k not in children), tree_nodes[0])
     order = [root, *(k for k in tree_nodes if k != root)]
@@ -290,8 +306,9 @@ def _numbered_choice(application: OpContext, name: str, default: int, choices: S
 
 
 def _with_same_width(trees: tuple[Tree, ...], targets: int) -> tuple[Tree, ...]:
-    """Return all trees with values of one width: one column if every tree has a single target, else a column for each
-    target."""
+    """Return all trees with leaf values of one width.
+
+    That is one column if every tree has a single target, else a column for each target."""
     if all(tree.values.shape[1] == 1 for tree in trees):
         return trees
     widened = []
@@ -334,10 +351,10 @@ class _TreeEnsembleReader:
                 f"leaf_targetids: got {min(self.leaf_targets)}..{max(self.leaf_targets)}, expected 0..{targets - 1}"
             )
 
-    def _membership_sets(self, values: Array | None) -> dict[int, list[float]]:
-        """Return the set of values of every node that tests membership; NaN separates the sets in the file."""
+    def _membership_sets(self, set_members: Array | None) -> dict[int, list[float]]:
+        """Return the value sets of the nodes that test membership, by node; in the file NaN separates the sets."""
         sets: list[list[float]] = [[]]
-        for value in [] if values is None else values.reshape(-1).astype(np.float64).tolist():
+        for value in [] if set_members is None else set_members.reshape(-1).astype(np.float64).tolist():
             if value != value:
                 sets.append([])
             else:
@@ -382,7 +399,7 @@ class _TreeEnsembleReader:
         return self._tree_of_rows(rows)
 
     def _tree_of_rows(self, rows: list[list[float]]) -> Tree:
-        """Build a tree from rows: left, right, feature, threshold, mode, target, value."""
+        """Build a tree from a row for each node: left, right, feature, threshold, mode, target, value."""
         table = np.array(rows)
         left, right, feature, mode, target = (table[:, k].astype(np.int64) for k in (0, 1, 2, 4, 5))
         leaf = left < 0

@@ -19,7 +19,7 @@ LIMIT = 1 << 24
 
 @frozen
 class ImageWindow:
-    """A window over height and width; ``extra`` is the padding at the end that only ``ceil_mode`` adds."""
+    """A window over height and width. ``extra``: padding at the end that is added only because of ``ceil_mode``."""
 
     kernel: tuple[int, int]
     strides: tuple[int, int]
@@ -53,10 +53,10 @@ class SpatialWindow:
 
 
 def spatial_window(
-    application: OpContext, kernel: tuple[int, ...], extents: tuple[int, ...], ceil_mode: bool
+    application: OpContext, kernel_shape: tuple[int, ...], data_extents: tuple[int, ...], ceil_mode: bool
 ) -> SpatialWindow:
     """Return the window that the attributes of a convolution or pool describe."""
-    attributes, rank = application.operator.attributes, len(extents)
+    attributes, rank = application.operator.attributes, len(data_extents)
     strides = spatial_attribute(application, "strides", (1,) * rank, 1)
     dilation = spatial_attribute(application, "dilations", (1,) * rank, 1)
     pads = spatial_attribute(application, "pads", (0,) * 2 * rank, 0)
@@ -65,7 +65,7 @@ def spatial_window(
     if mode not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
         application.broken(f"auto_pad is {mode!r}, expected NOTSET, VALID, SAME_UPPER or SAME_LOWER")
     extra = [0] * rank
-    for k, (size, taps, stride, step) in enumerate(zip(extents, kernel, strides, dilation, strict=True)):
+    for k, (size, taps, stride, step) in enumerate(zip(data_extents, kernel_shape, strides, dilation, strict=True)):
         span = (taps - 1) * step + 1
         if mode.startswith("SAME"):
             total = max((-(-size // stride) - 1) * stride + span - size, 0)
@@ -76,20 +76,20 @@ def spatial_window(
         last_start = size + before[k] + after[k] - span
         if last_start < 0:
             padded = f"{size} elements and {before[k]} + {after[k]} of padding"
-            application.broken(f"a window of {span} over {padded}; expected one that fits")
+            application.broken(f"a window of {span} elements (dilated) exceeds the padded axis of {padded} elements")
         # ceil_mode adds a last window if it starts inside the data or the padding before it, not in the padding behind.
         if ceil_mode and last_start % stride:
             next_start = (last_start // stride + 1) * stride
             if next_start < size + before[k]:
                 extra[k] = next_start - last_start
-    return SpatialWindow(kernel, strides, tuple(before), tuple(after), dilation, tuple(extra))
+    return SpatialWindow(kernel_shape, strides, tuple(before), tuple(after), dilation, tuple(extra))
 
 
 def image_window(
-    application: OpContext, kernel: tuple[int, ...], extents: tuple[int, ...], ceil_mode: bool
+    application: OpContext, kernel_shape: tuple[int, ...], data_extents: tuple[int, ...], ceil_mode: bool
 ) -> ImageWindow:
     """Return the window over one or two spatial axes that the attributes describe; one axis gets a unit height."""
-    spans_ = spatial_window(application, kernel, extents, ceil_mode)
+    spans_ = spatial_window(application, kernel_shape, data_extents, ceil_mode)
     before, after = _as_height_and_width(spans_.before, 0), _as_height_and_width(spans_.after, 0)
     return ImageWindow(
         _as_height_and_width(spans_.kernel, 1),
@@ -100,16 +100,18 @@ def image_window(
     )
 
 
-def _as_height_and_width(values: tuple[int, ...], fill: int) -> tuple[int, int]:
-    """Return one or two spatial values as (height, width), with ``fill`` as a missing height."""
-    return (fill, values[0]) if len(values) == 1 else (values[0], values[1])
+def _as_height_and_width(spatial_values: tuple[int, ...], missing_height: int) -> tuple[int, int]:
+    """Return one or two spatial values as (height, width); one value gets the height ``missing_height``."""
+    return (missing_height, spatial_values[0]) if len(spatial_values) == 1 else (spatial_values[0], spatial_values[1])
 
 
-def spatial_attribute(application: OpContext, name: str, default: tuple[int, ...], lowest: int) -> tuple[int, ...]:
-    """Return an attribute that has as many entries as ``default``, each from ``lowest`` to :data:`LIMIT`."""
-    values = application.operator.attributes.integers(name, default)
-    if len(values) != len(default) or any(not lowest <= value <= LIMIT for value in values):
-        application.broken(f"{name} is {values}, expected {len(default)} numbers in {lowest}..{LIMIT}")
+def spatial_attribute(
+    application: OpContext, attribute_name: str, default: tuple[int, ...], minimum: int
+) -> tuple[int, ...]:
+    """Return an attribute with as many entries as ``default``; ModelError unless all are ``minimum`` to :data:`LIMIT`."""
+    values = application.operator.attributes.integers(attribute_name, default)
+    if len(values) != len(default) or any(not minimum <= value <= LIMIT for value in values):
+        application.broken(f"{attribute_name} is {values}, expected {len(default)} numbers in {minimum}..{LIMIT}")
     return values
 
 
@@ -127,25 +129,32 @@ def conv(application: OpContext) -> None:
     application.result("convolution", operands, convolution_attributes(application, application.shape(1)[2:]))
 
 
-def convolution_attributes(application: OpContext, kernel: tuple[int, ...]) -> Mapping[str, Attr]:
+def convolution_attributes(application: OpContext, kernel_shape: tuple[int, ...]) -> Mapping[str, Attr]:
     """Return the attributes of our ``convolution`` over any number of axes."""
     extents = application.shape(0)[2:]
-    if len(kernel) != len(extents) or application.operator.attributes.integers("kernel_shape", kernel) != kernel:
+    if (
+        len(kernel_shape) != len(extents)
+        or application.operator.attributes.integers("kernel_shape", kernel_shape) != kernel_shape
+    ):
         application.broken(
-            f"data of shape {application.shape(0)} and a kernel of {kernel}, expected a number for each spatial axis, and "
+            f"data of shape {application.shape(0)} and a kernel of {kernel_shape}, expected a number for each spatial axis, and "
             "kernel_shape as the weights have it"
         )
-    spans_ = spatial_window(application, kernel, extents, ceil_mode=False)
+    spans_ = spatial_window(application, kernel_shape, extents, ceil_mode=False)
     groups = application.operator.attributes.integer("group", 1)
     return {"strides": spans_.strides, "padding": spans_.padding, "dilation": spans_.dilation, "groups": groups}
 
 
-def constant_weights(application: OpContext, weight: int, bias: int) -> tuple[StoredTensor, StoredTensor | None]:
-    """Return weight and bias of a convolution, at these input positions; refuse them if they are not constant."""
+def constant_weights(
+    application: OpContext, weight_position: int, bias_position: int
+) -> tuple[StoredTensor, StoredTensor | None]:
+    """Return weight and bias of a convolution; refuse them if they are not constant.
+
+    ``weight_position``, ``bias_position``: their inputs."""
     stored_operands = []
-    for position in (weight, bias):
+    for position in (weight_position, bias_position):
         stored = application.builder.stored_constant(application.value(position)) if application.has(position) else None
-        if stored is None and (position == weight or application.has(position)):
+        if stored is None and (position == weight_position or application.has(position)):
             what = f"input {position} ({application.value(position)!r}) is not known when compiling"
             application.refuse(what, "export the model with constant weights")
         stored_operands.append(stored)
@@ -154,10 +163,10 @@ def constant_weights(application: OpContext, weight: int, bias: int) -> tuple[St
 
 
 def write_convolution(
-    application: OpContext, data: str, weight: StoredTensor, bias: StoredTensor | None, output: str
+    application: OpContext, data_value: str, weight: StoredTensor, bias: StoredTensor | None, output_name: str
 ) -> None:
-    """Write ``output`` = convolution of ``data`` (N, C, [H,] W) with ``weight`` (O, C / groups, [H,] W)."""
-    shape, kernel = application.type(data).shape, weight.data.shape[2:]
+    """Write ``output_name``: the convolution of ``data_value`` (N, C, [H,] W) with ``weight`` (O, C / groups, [H,] W)."""
+    shape, kernel = application.type(data_value).shape, weight.data.shape[2:]
     if len(shape) != len(weight.data.shape) or len(shape) not in (3, 4, 5):
         expected = "expected equal numbers of axes, 3 to 5"
         application.broken(f"data of shape {shape} and weights of shape {weight.data.shape}, {expected}")
@@ -181,9 +190,9 @@ def write_convolution(
     weight_2d = weight.reshape((*weight.data.shape[:2], *view.kernel))
     if weight_2d is None:
         application.refuse("weights quantised along their width", "quantise them along the output channels")
-    operands = [as_image(application, data), application.store(f"{output}_weight", weight_2d)]
+    operands = [as_image(application, data_value), application.store(f"{output_name}_weight", weight_2d)]
     if bias is not None:
-        operands.append(application.store(f"{output}_bias", bias))
+        operands.append(application.store(f"{output_name}_bias", bias))
     attrs: Mapping[str, Attr] = {
         "strides": view.strides,
         "padding": view.padding,
@@ -191,7 +200,7 @@ def write_convolution(
         "groups": groups,
         "layout": "NCHW",
     }
-    write_from_image(application, "conv2d", operands, attrs, len(shape), output)
+    write_from_image(application, "conv2d", operands, attrs, len(shape), output_name)
 
 
 def as_image(application: OpContext, value: str) -> str:
@@ -201,15 +210,15 @@ def as_image(application: OpContext, value: str) -> str:
 
 
 def write_from_image(
-    application: OpContext, op: str, operands: list[str], attrs: Mapping[str, Attr], rank: int, output: str
+    application: OpContext, op: str, operands: list[str], attrs: Mapping[str, Attr], result_rank: int, output_name: str
 ) -> None:
-    """Write ``output`` with ``op``; if ``rank`` is 3, remove the unit height from its result."""
-    if rank == 4:
-        application.write(op, operands, attrs, output)
+    """Write ``output_name`` by the operator ``op``; if ``result_rank`` is 3 remove the unit height from its result."""
+    if result_rank == 4:
+        application.write(op, operands, attrs, output_name)
         return
     image = application.emit(op, operands, attrs)
     batch, channels, _, width = application.type(image).shape
-    application.write("reshape", (image,), {"shape": (batch, channels, width)}, output)
+    application.write("reshape", (image,), {"shape": (batch, channels, width)}, output_name)
 
 
 WINDOW_CONVERTERS: Mapping[str, Converter] = {"Conv": Converter(conv)}
@@ -257,9 +266,9 @@ def _is_image_pool(application: OpContext, op: str, kernel: tuple[int, ...]) -> 
     return one_result and is_narrow and set(spans_.dilation) == {1} and not (includes and any(spans_.extra))
 
 
-def _window_attrs(spans_: SpatialWindow) -> dict[str, Attr]:
+def _window_attrs(window: SpatialWindow) -> dict[str, Attr]:
     """Return the attributes of a pool over a window."""
-    return {"kernel": spans_.kernel, "strides": spans_.strides, "padding": spans_.padding, "dilation": spans_.dilation}
+    return {"kernel": window.kernel, "strides": window.strides, "padding": window.padding, "dilation": window.dilation}
 
 
 def _window_max(application: OpContext, kernel: tuple[int, ...]) -> None:

@@ -34,30 +34,29 @@ def instantiate_nodes(
     nodes: Iterable[Any],
     names: Names,
     attribute_values: Mapping[str, Any],
-    fresh: Callable[[str], str],
-    index: int,
+    new_name: Callable[[str], str],
+    node_index: int,
     opset: int,
 ) -> tuple[Operator, ...]:
-    """Return the nodes of a function's body as operators under new names.
+    """Return the nodes of a function's body as operators with new value names.
 
-    ``names`` maps known values to their names and is extended by the nodes' own results, which ``fresh`` names.
-    ``attribute_values`` are the attributes of the function that its nodes may refer to. Names that are not defined here
-    stay as they are."""
+    ``names`` maps names in the body to new ones, which ``new_name`` makes for the nodes' results. ``attribute_values``:
+    the attributes of the function that its nodes may refer to. Names that the body does not define stay as they are."""
     instantiated = []
     for node in nodes:
         for name in node.output:
             if name and name not in names:
-                names[name] = fresh(name)
-        attributes = _instantiate_attributes(node.attribute, names, attribute_values, fresh)
+                names[name] = new_name(name)
+        attributes = _instantiate_attributes(node.attribute, names, attribute_values, new_name)
         inputs, outputs = (tuple(names.get(name, name) for name in words) for words in (node.input, node.output))
         domain = "" if node.domain == "ai.onnx" else node.domain
-        where = Attributes(attributes, f"#{index} {node.op_type}")
-        instantiated.append(Operator(index, "", node.op_type, domain, inputs, outputs, where, opset))
+        where = Attributes(attributes, f"#{node_index} {node.op_type}")
+        instantiated.append(Operator(node_index, "", node.op_type, domain, inputs, outputs, where, opset))
     return tuple(instantiated)
 
 
 def _instantiate_attributes(
-    attributes: Iterable[Any], names: Names, attribute_values: Mapping[str, Any], fresh: Callable[[str], str]
+    attributes: Iterable[Any], names: Names, attribute_values: Mapping[str, Any], new_name: Callable[[str], str]
 ) -> list[Any]:
     """Copy attributes with references to the function's attributes resolved and subgraphs renamed.
 
@@ -73,22 +72,24 @@ def _instantiate_attributes(
         copy.CopyFrom(attribute_values[attribute.ref_attr_name] if attribute.ref_attr_name else attribute)
         copy.name = attribute.name
         if copy.type == onnx.AttributeProto.GRAPH:
-            _rename_graph(copy.g, names, attribute_values, fresh)
+            _rename_graph(copy.g, names, attribute_values, new_name)
         attributes_out.append(copy)
     return attributes_out
 
 
-def _rename_graph(graph: Any, outer: Names, attribute_values: Mapping[str, Any], fresh: Callable[[str], str]) -> None:
-    """Rename a subgraph's own values by ``fresh``, and the values that it captures as ``outer`` says."""
-    names = dict(outer)
+def _rename_graph(
+    graph: Any, outer_names: Names, attribute_values: Mapping[str, Any], new_name: Callable[[str], str]
+) -> None:
+    """Rename a subgraph's own values by ``new_name``, and the values that it captures by ``outer_names``."""
+    names = dict(outer_names)
     for value in (*graph.input, *graph.initializer):
-        names[value.name] = fresh(value.name)
+        names[value.name] = new_name(value.name)
         value.name = names[value.name]
     for node in graph.node:
         for name in node.output:
             if name:
-                names[name] = fresh(name)
-        attributes = _instantiate_attributes(node.attribute, names, attribute_values, fresh)
+                names[name] = new_name(name)
+        attributes = _instantiate_attributes(node.attribute, names, attribute_values, new_name)
         del node.attribute[:]
         node.attribute.extend(attributes)
         for words in (node.input, node.output):
@@ -103,11 +104,9 @@ MAX_BODY_NODES = 4096
 
 
 def function_body_of(application: OpContext) -> tuple[Operator, ...]:
-    """Return the operators of the function body that ONNX's schema gives for an operator; none if it has no body.
+    """Return the operators of an operator's function body in ONNX's schema; none if it has no body.
 
-    A schema may have several bodies, for different versions of the operator set: the newest that is not newer than the
-    model's is taken.
-    """
+    Of several bodies, for versions of the operator set, it is the newest that is not newer than the model's version."""
     function = _function_proto(application)
     if function is None or len(function.node) > MAX_BODY_NODES:
         return ()
@@ -134,7 +133,7 @@ def has_function_body(application: OpContext) -> bool:
 
 
 def has_changed_since_oldest(application: OpContext) -> bool:
-    """Test whether the meaning of an operator of an old model differs from that in version 7 of the operator set."""
+    """Test whether an operator's meaning in an old model differs from that in version 7 of the operator set."""
     from onnx import defs
 
     schema = _operator_schema(application)
@@ -173,9 +172,9 @@ def _function_proto(application: OpContext) -> Any:
     return onnx.FunctionProto.FromString(data)
 
 
-def _newest_version(versions: list[int], opset: int) -> int:
-    """Return the newest of ``versions`` that is not newer than ``opset``, or else the oldest."""
-    return max((v for v in versions if v <= opset), default=min(versions))
+def _newest_version(schema_versions: list[int], opset: int) -> int:
+    """Return the newest of ``schema_versions`` up to ``opset``; the oldest if all are newer."""
+    return max((v for v in schema_versions if v <= opset), default=min(schema_versions))
 
 
 def _node_proto(application: OpContext) -> Any:
@@ -227,9 +226,9 @@ _STRINGS = (
 )
 
 
-def _same_reason(names: Iterable[str], what: str, hint: str) -> Mapping[str, tuple[str, str]]:
+def _same_reason(operator_names: Iterable[str], reason: str, hint: str) -> Mapping[str, tuple[str, str]]:
     """Return a table with the same reason and hint for several operators."""
-    return dict.fromkeys(names, (what, hint))
+    return dict.fromkeys(operator_names, (reason, hint))
 
 
 KNOWN: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -271,13 +270,13 @@ KNOWN: Mapping[str, tuple[str, str]] = MappingProxyType(
 UNKNOWN = "the operator is unknown to microc"
 
 
-def unsupported_operator_reason(code: str, foreign: bool) -> tuple[str, str]:
-    """Return reason and hint for an operator without a converter.
+def unsupported_operator_reason(op_type: str, is_foreign_domain: bool) -> tuple[str, str]:
+    """Return reason and hint for an operator that has no converter.
 
-    ``foreign``: its domain is neither ONNX's nor ONNX Runtime's."""
-    if code in KNOWN:
-        return KNOWN[code]
-    if foreign:
+    ``is_foreign_domain``: its domain is neither ONNX's nor ONNX Runtime's."""
+    if op_type in KNOWN:
+        return KNOWN[op_type]
+    if is_foreign_domain:
         return UNKNOWN, "export the model with ONNX's own operators, or teach this one to microc with --plugin"
     return UNKNOWN, "replace the layer, or simplify the model with onnxslim or onnxruntime's offline optimiser"
 
@@ -478,21 +477,21 @@ def _bind_inputs(builder: OnnxGraphBuilder, shapes: Mapping[str, tuple[int, ...]
         builder.define(value.name, TensorType(shape, value.dtype), _input_location(builder, value))
 
 
-def _input_location(builder: OnnxGraphBuilder, value: ModelInput) -> str:
+def _input_location(builder: OnnxGraphBuilder, model_input: ModelInput) -> str:
     """Return the location of an input for error messages."""
-    return f"{builder.file.name} input {value.name!r}"
+    return f"{builder.file.name} input {model_input.name!r}"
 
 
-def _declared_shape_text(value: ModelInput) -> str:
+def _declared_shape_text(model_input: ModelInput) -> str:
     """Return the declared shape of an input as text for messages."""
-    if value.shape is None:
+    if model_input.shape is None:
         return "of unknown rank"
-    return "(" + ", ".join("?" if extent is None else str(extent) for extent in value.shape) + ")"
+    return "(" + ", ".join("?" if extent is None else str(extent) for extent in model_input.shape) + ")"
 
 
-def _check_bound_shape(builder: OnnxGraphBuilder, value: ModelInput, bound_shape: tuple[int, ...]) -> None:
-    """Raise UsageError if a shape given by the caller does not fit the input's declared shape."""
-    declared = value.shape if value.shape is not None else (None,) * len(bound_shape)
+def _check_bound_shape(builder: OnnxGraphBuilder, model_input: ModelInput, bound_shape: tuple[int, ...]) -> None:
+    """Raise UsageError if a shape that the caller gave does not fit the input's declared shape."""
+    declared = model_input.shape if model_input.shape is not None else (None,) * len(bound_shape)
     fits = len(declared) == len(bound_shape) and all(
         bound >= 1 and (not isinstance(extent, int) or extent == bound)
         for extent, bound in zip(declared, bound_shape, strict=True)
@@ -500,24 +499,26 @@ def _check_bound_shape(builder: OnnxGraphBuilder, value: ModelInput, bound_shape
     if not fits:
         raise UsageError(
             f"got shape {tuple(bound_shape)}, which does not fit the input",
-            where=_input_location(builder, value),
-            hint=f"give a shape that fits {_declared_shape_text(value)}",
+            where=_input_location(builder, model_input),
+            hint=f"give a shape that fits {_declared_shape_text(model_input)}",
         )
 
 
-def _infer_input_shape(builder: OnnxGraphBuilder, value: ModelInput, symbols: Mapping[str, int]) -> tuple[int, ...]:
+def _infer_input_shape(
+    builder: OnnxGraphBuilder, model_input: ModelInput, bound_symbols: Mapping[str, int]
+) -> tuple[int, ...]:
     """Return the shape of an input that the caller does not bind; an unknown batch is 1."""
     extents: list[int] = []
-    for axis, extent in enumerate(value.shape or ()):
-        bound = symbols.get(extent) if isinstance(extent, str) else extent
+    for axis, extent in enumerate(model_input.shape or ()):
+        bound = bound_symbols.get(extent) if isinstance(extent, str) else extent
         if bound is None and axis == 0:
             bound = 1
         if bound is not None:
             extents.append(bound)
-    if value.shape is None or len(extents) != len(value.shape):
+    if model_input.shape is None or len(extents) != len(model_input.shape):
         raise UnsupportedError(
-            f"the input's shape {_declared_shape_text(value)} is not fully known",
-            where=_input_location(builder, value),
-            hint=f"give the shape with --input-shape {value.name}=1,... (kernels are compiled for one shape)",
+            f"the input's shape {_declared_shape_text(model_input)} is not fully known",
+            where=_input_location(builder, model_input),
+            hint=f"give the shape with --input-shape {model_input.name}=1,... (kernels are compiled for one shape)",
         )
     return tuple(extents)

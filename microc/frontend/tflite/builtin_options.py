@@ -48,28 +48,31 @@ def guard_flatbuffer(where: str) -> Iterator[None]:
 
 @frozen
 class Options:
-    """The builtin options of one operator; fields are read by their schema name in camel case.
+    """The builtin options of one operator; fields are read by their schema names in camel case.
 
-    ``second``: they belong to BuiltinOptions2, the union that newer operators use.
-    """
+    ``second``: the options are in BuiltinOptions2, the union that newer operators use."""
 
     kind: int
     table: Any
     where: str
     second: bool = False
 
-    def fields(self, name: str, *, required: bool = False) -> Fields:
-        """Return the options as table ``name`` (``Conv2DOptions``); absent optional ones read as the schema's defaults."""
+    def fields(self, table_name: str, *, required: bool = False) -> Fields:
+        """Return the fields of the options table ``table_name``, such as ``Conv2DOptions``.
+
+        If optional options are absent, fields have the schema's defaults."""
         import tflite
 
         union = tflite.BuiltinOptions2 if self.second else tflite.BuiltinOptions
-        if self.kind == getattr(union, name, None) and self.table is not None:  # a corrupt file may say either union
+        if (
+            self.kind == getattr(union, table_name, None) and self.table is not None
+        ):  # a corrupt file may say either union
             data, position = self.table.Bytes, self.table.Pos
         elif self.kind == 0 and not required:
             data, position = _EMPTY_TABLE, 4
         else:
-            raise ModelError(f"the operator has no options, expected {name}", where=self.where)
-        fields = getattr(tflite, name)()
+            raise ModelError(f"the operator has no options, expected {table_name}", where=self.where)
+        fields = getattr(tflite, table_name)()
         with guard_flatbuffer(self.where):
             fields.Init(data, position)
         return Fields(fields, self.where)
@@ -82,10 +85,10 @@ class Fields:
     table: Any
     where: str
 
-    def _read_field(self, name: str) -> Any:
-        """Return a field of the options by its schema name."""
+    def _read_field(self, field_name: str) -> Any:
+        """Return the field ``field_name`` of the options."""
         with guard_flatbuffer(self.where):
-            return getattr(self.table, name)()
+            return getattr(self.table, field_name)()
 
     def integer(self, name: str, lowest: int = -(1 << 31), highest: int = _INT32_MAX) -> int:
         """Return an integer, enumeration or bool within bounds."""
@@ -127,13 +130,13 @@ def printable_text(raw: bytes | None) -> str:
     return "".join(char if char.isprintable() else "_" for char in decoded)
 
 
-def as_array(vector: Any, dtype: Any = np.int64) -> Array:
-    """Return a vector of a generated ``AsNumpy`` accessor as an array, empty if absent (the accessor returns 0 then)."""
-    return vector if isinstance(vector, np.ndarray) else np.empty(0, dtype)
+def as_array(numpy_vector: Any, element_dtype: Any = np.int64) -> Array:
+    """Return the result of a generated ``AsNumpy`` accessor as an array; empty if it is 0, which means absent."""
+    return numpy_vector if isinstance(numpy_vector, np.ndarray) else np.empty(0, element_dtype)
 
 
-def names_of(enumeration: Any) -> Mapping[int, str]:
-    """Return a mapping from value to name of a generated enumeration class."""
+def enumeration_names(enumeration: Any) -> Mapping[int, str]:
+    """Return the names of a generated enumeration class, by value."""
     return {value: name for name, value in vars(enumeration).items() if isinstance(value, int)}
 
 
@@ -151,18 +154,18 @@ def builtin_code(code: Any) -> int:
     return max(int(table.Get(Int32Flags, at + table.Pos)) if at else 0, int(code.DeprecatedBuiltinCode()))
 
 
-def check_index(index: int, count: int) -> int:
-    """Return an index into ``count`` tables; IndexError if it is out of range."""
-    if not 0 <= index < count:
+def check_index(index: int, table_count: int) -> int:
+    """Return ``index`` if there are more tables than that; raise IndexError if not."""
+    if not 0 <= index < table_count:
         raise IndexError(index)
     return index
 
 
-def short_vector(vector: Any, what: str, where: str) -> tuple[int, ...]:
+def short_vector(vector: Any, description: str, where: str) -> tuple[int, ...]:
     """Return a vector of at most MAX_RANK integers, for shapes and axes."""
     entries = as_array(vector)
     if len(entries) > MAX_RANK:
-        raise ModelError(f"{what} has {len(entries)} entries, expected at most {MAX_RANK}", where=where)
+        raise ModelError(f"{description} has {len(entries)} entries, expected at most {MAX_RANK}", where=where)
     return tuple(int(i) for i in entries)
 
 
@@ -222,21 +225,21 @@ _CUSTOM, _BLOCKS = 1, 2
 """Kinds of quantisation details: custom ones are ignored by TFLite too; blocks of scales are stored in a tensor of their own."""
 
 
-def read_quantisation(table: Any, shape: tuple[int, ...], dtype: str, where: str) -> Quant | None:
+def read_quantisation(quantization_table: Any, shape: tuple[int, ...], dtype: str, where: str) -> Quant | None:
     """Read scales and zero points, checked against shape and dtype; None without them or for a real dtype.
 
     Raises ModelError if they are inconsistent, UnsupportedError for kinds of details that microc does not know.
     """
-    if table is None:
+    if quantization_table is None:
         return None
-    details = int(table.DetailsType())
+    details = int(quantization_table.DetailsType())
     if details > _CUSTOM:
         what = "scales for blocks of elements" if details == _BLOCKS else f"quantisation of kind {details}"
         raise UnsupportedError(what, where=where, hint="quantise per tensor or per channel")
-    if table.ScaleLength() == 0 or not dtypes.is_valid(dtype) or not dtypes.is_integer(dtype):
+    if quantization_table.ScaleLength() == 0 or not dtypes.is_valid(dtype) or not dtypes.is_integer(dtype):
         return None
-    scale, zero_point = as_array(table.ScaleAsNumpy()), as_array(table.ZeroPointAsNumpy())
-    axis = int(table.QuantizedDimension()) if len(scale) > 1 else None
+    scale, zero_point = as_array(quantization_table.ScaleAsNumpy()), as_array(quantization_table.ZeroPointAsNumpy())
+    axis = int(quantization_table.QuantizedDimension()) if len(scale) > 1 else None
     if axis is not None and len(shape) == 1:
         axis = 0  # converters copy the axis of the weights to the bias
     if len(scale) != len(zero_point):
@@ -272,7 +275,7 @@ _VECTORS = ("", "Int32Vector", "Uint16Vector", "Uint8Vector")
 
 @frozen
 class Level:
-    """One level of a sparse tensor: ``size`` elements each, or (size 0) those listed in CSR form."""
+    """One level of a sparse tensor: ``size`` elements below each parent, or, if ``size`` is 0, those that CSR arrays list."""
 
     size: int
     segments: Array
@@ -313,7 +316,7 @@ def _read_index_vector(vector_type: int, table: Any) -> Array:
     import tflite
 
     if not 1 <= vector_type < len(_VECTORS) or table is None:
-        raise ValueError("a sparse dimension without indices")
+        raise ValueError("a sparse dimension has no array of segments or indices")
     vector = getattr(tflite, _VECTORS[vector_type])()
     vector.Init(table.Bytes, table.Pos)
     return as_array(vector.ValuesAsNumpy()).astype(np.int64)
@@ -355,27 +358,28 @@ def dense_array(values: Array, shape: Sequence[int], sparsity: Sparsity, where: 
     return result
 
 
-def _expand_level(level: Level, parents: Array, most: int, where: str) -> tuple[Array, Array, Array]:
-    """Expand one level of a sparse tensor below the positions ``parents``.
+def _expand_level(level: Level, parent_positions: Array, max_elements: int, where: str) -> tuple[Array, Array, Array]:
+    """Expand one level of a sparse tensor below the positions ``parent_positions``.
 
-    Return for every element of the level the row of its parent in ``parents``, its index along the level's dimension, and its
-    own position. ModelError for more than ``most`` elements."""
+    Return for every element of the level the index of its parent in ``parent_positions``, its index along the level's
+    dimension, and its own position. Raise ModelError for more than ``max_elements``."""
     if level.size:
-        counts = np.full(len(parents), level.size, np.int64)
-        starts = parents * level.size
+        counts = np.full(len(parent_positions), level.size, np.int64)
+        starts = parent_positions * level.size
     else:
-        if parents.size and int(parents.max()) + 1 >= len(level.segments):
+        if parent_positions.size and int(parent_positions.max()) + 1 >= len(level.segments):
             raise ModelError(
-                f"sparsity: got {len(level.segments)} segments, expected at least {int(parents.max()) + 2}", where=where
+                f"sparsity: got {len(level.segments)} segments, expected at least {int(parent_positions.max()) + 2}",
+                where=where,
             )
-        starts = level.segments[parents]
-        counts = level.segments[parents + 1] - starts
-    if counts.size and (counts.min() < 0 or int(counts.sum()) > most):
+        starts = level.segments[parent_positions]
+        counts = level.segments[parent_positions + 1] - starts
+    if counts.size and (counts.min() < 0 or int(counts.sum()) > max_elements):
         raise ModelError(
-            f"sparsity: got {int(counts.sum())} positions, expected at most {most}, the elements of the tensor",
+            f"sparsity: got {int(counts.sum())} positions, expected at most {max_elements}, the elements of the tensor",
             where=where,
         )
-    rows = np.repeat(np.arange(len(parents)), counts)
+    rows = np.repeat(np.arange(len(parent_positions)), counts)
     offsets = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
     positions = starts[rows] + offsets
     if level.size:
@@ -387,8 +391,8 @@ def _expand_level(level: Level, parents: Array, most: int, where: str) -> tuple[
     return rows, level.indices[positions], positions
 
 
-def unpack_int4(raw: Array, count: int) -> Array:
-    """Unpack two's-complement nibbles, the low one first, to int8."""
-    nibbles = np.stack([raw & 15, raw >> 4], axis=-1).reshape(-1)[:count].astype(np.int8)
+def unpack_int4(packed_bytes: Array, element_count: int) -> Array:
+    """Unpack two's-complement four-bit integers, the lower half of a byte first, to int8."""
+    nibbles = np.stack([packed_bytes & 15, packed_bytes >> 4], axis=-1).reshape(-1)[:element_count].astype(np.int8)
     unpacked: Array = np.where(nibbles > 7, nibbles - 16, nibbles).astype(np.int8)
     return unpacked

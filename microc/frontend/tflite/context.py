@@ -26,11 +26,11 @@ from microc.ops.attributes import Ties
 
 @frozen
 class ControlSubgraph:
-    """A subgraph used by control flow, as a graph of its own.
+    """A subgraph of a control-flow operator, as a graph of its own.
 
-    The last inputs of ``graph`` are the variables that it reads (``given``), the last outputs are those that it assigns
-    (``assigned``). ``handed`` maps output positions of the subgraph to the variables whose handles they are; such outputs are
-    not outputs of ``graph``."""
+    The last inputs of ``graph`` are the variables that it reads (``given``), the last outputs those that it assigns
+    (``assigned``). ``handed``: for each output of the subgraph that is a handle, its position and the variable; such
+    outputs are not outputs of ``graph``."""
 
     graph: Graph
     given: tuple[str, ...] = ()
@@ -85,10 +85,9 @@ STATE_INSIDE = "keep recurrent layers outside, or write them with variables"
 class Variables:
     """Resource variables of one subgraph, by name.
 
-    ``handles`` maps tensor indices to variables. ``initial`` and ``current`` are contents. ``states`` names the value that
-    holds the variable at the start of a call: a state of the graph, or inside of control flow an input. ``assigned`` lists the
-    assigned variables in order.
-    """
+    ``handles`` maps tensor indices to variables. ``initial`` and ``current``: contents before the first run, and at
+    this point. ``states``: the value that holds a variable at the start of a run, which is a state of the graph, or in
+    control flow an input. ``assigned``: the assigned variables in order."""
 
     initial: dict[str, Array] = field(default_factory=dict)
     handles: dict[int, str] = field(default_factory=dict)
@@ -202,13 +201,15 @@ class TfliteGraphBuilder:
         self.state[name] = data
         return name
 
-    def _distinct_output(self, name: str, earlier: Sequence[str]) -> str:
-        """Return ``name``, or a copy of it if no node computes it or an earlier output is the same value."""
-        if self.is_computed(name) and name not in earlier:
-            return name
-        copy, type_ = self.file.unique(f"{name}_copy"), self.types[name]
+    def _distinct_output(self, value_name: str, earlier_outputs: Sequence[str]) -> str:
+        """Return ``value_name``, or a copy of it, as an output of the graph.
+
+        It is copied if no node computes it, or if an earlier output is the same value."""
+        if self.is_computed(value_name) and value_name not in earlier_outputs:
+            return value_name
+        copy, type_ = self.file.unique(f"{value_name}_copy"), self.types[value_name]
         self.define(copy, type_, self.file.name)
-        self.append(Node("reshape", (name,), (copy,), {"shape": type_.shape}, Loc(self.file.name, name=copy)))
+        self.append(Node("reshape", (value_name,), (copy,), {"shape": type_.shape}, Loc(self.file.name, name=copy)))
         return copy
 
     def append(self, node: Node) -> None:
@@ -220,9 +221,10 @@ class TfliteGraphBuilder:
         """Test whether a node computes the value, which then is no input, constant or state."""
         return name in self._computed
 
-    def assume(self, indices: Sequence[int]) -> None:
-        """Give the outputs of an operator that was not converted the types that the file declares."""
-        for tensor in map(self.file.tensor, indices):
+    def assume(self, tensor_indices: Sequence[int]) -> None:
+        """Give the outputs of an operator that was not converted the types that the file declares, to check later
+        operators."""
+        for tensor in map(self.file.tensor, tensor_indices):
             self.types.setdefault(tensor.name, tensor.type)
 
     def _bind_inputs(self, shapes: Mapping[str, tuple[int, ...]], handles: Mapping[int, str]) -> None:
@@ -250,14 +252,14 @@ class TfliteGraphBuilder:
                 raise ModelError(f"the input has shape {shape}, expected extents of at least 1", where=where)
             self.define(tensor.name, TensorType(shape, tensor.type.dtype, tensor.type.quant), where)
 
-    def _bind_shape(self, tensor: Tensor, given: tuple[int, ...] | None) -> tuple[int, ...]:
+    def _bind_shape(self, tensor: Tensor, requested_shape: tuple[int, ...] | None) -> tuple[int, ...]:
         """Return the shape of an input.
 
-        Unknown extents come from ``given``; without it an unknown batch (axis 0) is 1, any other unknown extent a UsageError.
-        """
+        Unknown extents come from ``requested_shape``. Without it an unknown batch (axis 0) is 1, and any other unknown
+        extent a UsageError."""
         declared, where = tensor.type.shape, self.file.where(tensor)
         declared_text = ",".join("?" if axis in tensor.unknown else str(extent) for axis, extent in enumerate(declared))
-        if given is None:
+        if requested_shape is None:
             if any(axis > 0 for axis in tensor.unknown):
                 raise UsageError(
                     f"the input has unknown extents: {declared_text}",
@@ -265,16 +267,17 @@ class TfliteGraphBuilder:
                     hint=f"give the shape of input {tensor.name!r}: kernels are compiled for one shape",
                 )
             return declared
-        fits = len(given) == len(declared) and all(
-            extent >= 1 and (axis in tensor.unknown or extent == declared[axis]) for axis, extent in enumerate(given)
+        fits = len(requested_shape) == len(declared) and all(
+            extent >= 1 and (axis in tensor.unknown or extent == declared[axis])
+            for axis, extent in enumerate(requested_shape)
         )
         if not fits:
             raise UsageError(
-                f"got shape {','.join(map(str, given))}, which does not fit the input",
+                f"got shape {','.join(map(str, requested_shape))}, which does not fit the input",
                 where=where,
                 hint=f"give a shape that fits {declared_text}",
             )
-        return tuple(given)
+        return tuple(requested_shape)
 
 
 # ---- One TFLite operator as its converter sees it: operands and options of the file, nodes of the graph.
@@ -318,7 +321,7 @@ class OpContext(Operands):
         return self.builder.file.tensor(self.operator.outputs[position])
 
     def unchanged_operand(self, position: int) -> str:
-        """Return an operand whose elements stay unchanged: its dtype is the output's, quantised or not."""
+        """Return an operand whose elements the operator only moves: its dtype is that of the output."""
         source, target = self.source(position), self.target()
         if source.type.dtype != target.type.dtype:
             self.refuse(
@@ -367,7 +370,7 @@ class OpContext(Operands):
         source = self.source(position)
         if source.packed and not source.constant:
             self.refuse(
-                f"{source.name!r} is computed in int4",
+                f"{source.name!r} is an int4 tensor that the network computes",
                 "quantise activations to int8: only constant weights may be int4",
             )
         return self.builder.value(source.index, self.where)
@@ -393,7 +396,7 @@ class OpContext(Operands):
         return self.emit("cast", (indices,), {"dtype": "int32"})
 
     def rank(self, value: str, *ranks: int) -> tuple[int, ...]:
-        """Return the shape of ``value``, which must have one of ``ranks`` axes and no extent of 0."""
+        """Return the shape of ``value``; raise ModelError unless its rank is one of ``ranks`` and no extent is 0."""
         shape = self.type(value).shape
         if len(shape) not in ranks or 0 in shape:
             self.broken(f"{value!r} has shape {shape}; its rank must be {' or '.join(map(str, ranks))}")
@@ -403,12 +406,12 @@ class OpContext(Operands):
         """Add a constant that is no tensor of the file, under a new name made from ``stem``."""
         return self.builder.constant(self.builder.file.unique(stem), data, quant)
 
-    def new_filled(self, stem: str, shape: Sequence[int], number: float, dtype: str) -> str:
+    def new_filled(self, stem: str, shape: Sequence[int], fill_value: float, dtype: str) -> str:
         """Add a constant filled with one number. Its bytes are charged to the file's budget before memory is allocated."""
         if any(extent < 0 for extent in shape):
             self.broken(f"got shape {tuple(shape)}, expected extents of at least 0")
         self.builder.file.charge(prod(shape) * dtypes.nbytes(dtype))
-        return self.new_constant(stem, np.full(tuple(shape), number, dtypes.to_numpy(dtype)))
+        return self.new_constant(stem, np.full(tuple(shape), fill_value, dtypes.to_numpy(dtype)))
 
     def scalar(self, number: float) -> str:
         """Add a float32 constant of one element."""
@@ -419,9 +422,8 @@ class OpContext(Operands):
     ) -> str:
         """Append a node and return its value, named after the operator's output.
 
-        dtype and quantisation are those of ``like``; by default the dtype is inferred, and if it is that of the first input,
-        the quantisation is too.
-        """
+        The value has dtype and quantisation of ``like``. By default the dtype is inferred, and the quantisation is that
+        of the first input if the dtypes are equal."""
         name = self.builder.file.unique(f"{self.loc.name}_{op}")
         self.append(op, inputs, attrs, (name,), (like,))
         return name
@@ -474,7 +476,9 @@ class OpContext(Operands):
         outputs: Sequence[str],
         likes: Sequence[TensorType | None],
     ) -> None:
-        """Append a node whose outputs have new names: dtypes and quantisation as ``likes``, shapes as inferred."""
+        """Append a node whose outputs have new names.
+
+        ``likes``: types whose dtypes and quantisation the outputs get. Shapes are inferred."""
         definition = registry.get(op)
         attrs = {**definition.defaults, **attrs}
         inferred_types = self.infer_types(op, inputs, attrs)
@@ -540,15 +544,16 @@ class Converter:
     dtypes: tuple[str, ...] = REAL
 
 
-def activation_name(application: OpContext, code: int) -> str:
-    """Return our name of a fused activation, TFLite's ActivationFunctionType; refuse one that the output's dtype does
-    not have."""
-    if not 0 <= code < len(ACTIVATIONS):
+def activation_name(application: OpContext, activation_code: int) -> str:
+    """Return our name of a fused activation.
+
+    ``activation_code``: a number of TFLite's ActivationFunctionType. Refuse one that the output's dtype does not have."""
+    if not 0 <= activation_code < len(ACTIVATIONS):
         application.refuse(
-            f"the fused activation number {code}",
+            f"the fused activation of TFLite's number {activation_code} is not supported",
             "fuse relu, relu6, relu_n1_to_1 or tanh, or make it an operator of its own",
         )
-    name = ACTIVATIONS[code]
+    name = ACTIVATIONS[activation_code]
     dtype = application.target().type.dtype
     if (name == "tanh" and dtype != "float32") or (name and dtype in PLAIN):
         application.refuse(f"a fused {name} on {dtype} tensors", "make the activation an operator of its own")
@@ -581,11 +586,11 @@ def write_real_result(
 _BOUNDS = {"": (-math.inf, math.inf), "relu": (0.0, math.inf), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
 
 
-def write_real_activation(application: OpContext, value: str, function: str) -> None:
-    """Apply a fused activation to a float value and make it the output."""
-    if function not in _BOUNDS:
-        application.refuse(f"a fused {function}", "make the activation an operator of its own")
-    low, high = _BOUNDS[function]
+def write_real_activation(application: OpContext, value: str, activation: str) -> None:
+    """Apply a fused activation to a float value and write the result as the operator's output."""
+    if activation not in _BOUNDS:
+        application.refuse(f"a fused {activation}", "make the activation an operator of its own")
+    low, high = _BOUNDS[activation]
     application.result("clip", (value,), {"minimum": low, "maximum": high})
 
 
@@ -597,29 +602,29 @@ def stored_integers(application: OpContext, value: str) -> str:
     return application.emit("reshape", (value,), {"shape": type_.shape}, like=replace(type_, quant=None))
 
 
-def check_same_quantisation(application: OpContext, positions: Sequence[int]) -> None:
-    """Check that operands and output have one quantisation; without it, moved integers would change their real value."""
+def check_same_quantisation(application: OpContext, input_positions: Sequence[int]) -> None:
+    """Refuse operands whose quantisation differs from the output's: moving their integers would change the real values."""
     target = application.target().type
-    if target.dtype in QUANTISED and any(application.source(i).type.quant != target.quant for i in positions):
+    if target.dtype in QUANTISED and any(application.source(i).type.quant != target.quant for i in input_positions):
         application.refuse("operands and output are quantised differently", ONE_SCALE)
 
 
 def explicit_padding(
     application: OpContext,
-    scheme: int,
-    extent: tuple[int, int],
-    window: tuple[int, int],
+    padding_scheme: int,
+    data_extents: tuple[int, int],
+    window_extents: tuple[int, int],
     strides: tuple[int, int],
     dilation: tuple[int, int] = (1, 1),
 ) -> tuple[int, int, int, int]:
     """Return TFLite's SAME (0) or VALID (1) as (top, left, bottom, right) elements."""
-    if scheme not in (0, 1):
-        application.broken(f"padding is {scheme}, expected 0 (SAME) or 1 (VALID)")
-    return (0, 0, 0, 0) if scheme == 1 else same_padding(extent, window, strides, dilation)
+    if padding_scheme not in (0, 1):
+        application.broken(f"padding is {padding_scheme}, expected 0 (SAME) or 1 (VALID)")
+    return (0, 0, 0, 0) if padding_scheme == 1 else same_padding(data_extents, window_extents, strides, dilation)
 
 
 def same_padding(
-    extent: Sequence[int], window: Sequence[int], strides: Sequence[int], dilation: Sequence[int] = (1, 1)
+    data_extents: Sequence[int], window_extents: Sequence[int], strides: Sequence[int], dilation: Sequence[int] = (1, 1)
 ) -> tuple[int, int, int, int]:
     """Return (top, left, bottom, right) of SAME.
 
@@ -627,7 +632,7 @@ def same_padding(
     (TFLite ``padding.h``, ComputePaddingWithOffset).
     """
     before, after = [], []
-    for size, taps, stride, spread in zip(extent, window, strides, dilation, strict=True):
+    for size, taps, stride, spread in zip(data_extents, window_extents, strides, dilation, strict=True):
         total = max((-(-size // stride) - 1) * stride + (taps - 1) * spread + 1 - size, 0)
         before.append(total // 2)
         after.append(total - total // 2)

@@ -28,8 +28,8 @@ from microc.frontend.tflite.builtin_options import (
     custom_options,
     custom_words,
     dense_array,
+    enumeration_names,
     guard_flatbuffer,
-    names_of,
     printable_text,
     read_quantisation,
     read_sparsity,
@@ -79,10 +79,10 @@ _NEWER_TYPES = {19: "INT2", 20: "UINT4"}
 
 @frozen
 class Tensor:
-    """One tensor as the file declares it. ``unknown`` lists the axes whose extent the file leaves open.
+    """One tensor as the file declares it. ``unknown``: the axes whose extents the file does not declare.
 
     ``type.dtype`` is the file's name in lower case (``string``, ``resource``) if microc has no such dtype. Packed int4
-    counts as int8; ``packed`` is then True. ``buffer``: index of the buffer with its data."""
+    has dtype int8, and ``packed`` is True. ``buffer``: index of the buffer with its data."""
 
     index: int
     name: str
@@ -99,9 +99,8 @@ class Tensor:
 class Operator:
     """One operator: its builtin's name, tensor indices (-1: absent), and its options.
 
-    ``custom`` holds a custom operator's options (numbers, text or tuples of them), empty if they are no flexbuffer map;
-    ``words`` is the same bytes as int32, for operators whose options are a C structure.
-    """
+    ``custom``: options of a custom operator (numbers, text or tuples of them), empty if they are no flexbuffer map.
+    ``words``: the same bytes as int32, for operators whose options are a C structure."""
 
     index: int
     code: str
@@ -114,16 +113,16 @@ class Operator:
 
 @dataclass(slots=True)
 class Budget:
-    """Tables of tensors and operators, bytes, and elements of sparse tensors that reading a file may still take."""
+    """How many tables of tensors and operators, bytes, and elements of sparse tensors may still be read from a file."""
 
     tables: int
     bytes: int
     elements: int = _SPARSE_ELEMENTS
 
     @staticmethod
-    def of(size: int) -> Budget:
-        """Return the budget of a file of ``size`` bytes."""
-        return Budget(_FREE_TABLES + size // _BYTES_OF_A_TABLE, _FREE_BYTES + _TIMES_READ * size)
+    def of(file_bytes: int) -> Budget:
+        """Return the budget of a file of ``file_bytes`` bytes."""
+        return Budget(_FREE_TABLES + file_bytes // _BYTES_OF_A_TABLE, _FREE_BYTES + _TIMES_READ * file_bytes)
 
 
 class TfliteFile:
@@ -144,8 +143,8 @@ class TfliteFile:
                 hint="give a .tflite file as the TFLite converter writes it",
             )
         self._budget = budget or Budget.of(len(data))
-        self._builtins = names_of(tflite.BuiltinOperator)
-        self._types = names_of(tflite.TensorType)
+        self._builtins = enumeration_names(tflite.BuiltinOperator)
+        self._types = enumeration_names(tflite.TensorType)
         with guard_flatbuffer(file_name):
             self._model = tflite.Model.GetRootAs(data, 0)
             self.version = int(self._model.Version())
@@ -161,7 +160,7 @@ class TfliteFile:
             self._graph = self._model.Subgraphs(subgraph)
             self.tensor_count = int(self._graph.TensorsLength())
             self.operator_count = int(self._graph.OperatorsLength())
-            self.charge(tables=1 + self.tensor_count + self.operator_count)
+            self.charge(table_count=1 + self.tensor_count + self.operator_count)
             self.inputs = self._checked_indices(self._graph.InputsAsNumpy(), "graph inputs", optional=False)
             self.outputs = self._checked_indices(self._graph.OutputsAsNumpy(), "graph outputs", optional=False)
         self._stems: dict[str, int] = {}
@@ -174,11 +173,16 @@ class TfliteFile:
         """Return another subgraph of the same file, read again for each caller."""
         return TfliteFile(self._data, self.name, index, self._budget)
 
-    def charge(self, number: int = 0, *, tables: int = 0, elements: int = 0) -> None:
-        """Charge bytes (``number``), tables and elements to the budget; ModelError if it is exceeded, as by tables that refer
-        to the same bytes again and again."""
+    def charge(self, byte_count: int = 0, *, table_count: int = 0, element_count: int = 0) -> None:
+        """Subtract bytes, tables and elements from what may still be read; raise ModelError if that is exceeded.
+
+        A broken file exceeds it, whose tables refer to the same bytes again and again."""
         left = self._budget
-        left.bytes, left.tables, left.elements = left.bytes - number, left.tables - tables, left.elements - elements
+        left.bytes, left.tables, left.elements = (
+            left.bytes - byte_count,
+            left.tables - table_count,
+            left.elements - element_count,
+        )
         if spent := next((what for what in ("bytes", "tables", "elements") if getattr(left, what) < 0), ""):
             raise ModelError(
                 f"the file refers to the same {spent} too often to be a real model",
@@ -229,13 +233,16 @@ class TfliteFile:
         """Return a tensor's position and name, for error messages."""
         return f"{self.name} tensor {tensor.index} {tensor.name}"
 
-    def _checked_indices(self, vector: Any, what: str, *, optional: bool) -> tuple[int, ...]:
-        """Return a vector of tensor indices, each of which must be in range; -1 (absent) only if ``optional``."""
-        indices = tuple(int(i) for i in as_array(vector))
+    def _checked_indices(self, index_vector: Any, description: str, *, optional: bool) -> tuple[int, ...]:
+        """Return a vector of tensor indices; raise ModelError if one is out of range; -1 (absent) is valid if
+        ``optional``."""
+        indices = tuple(int(i) for i in as_array(index_vector))
         self.charge(_INDEX_BYTES * len(indices))
         for index in indices:
             if not (-1 if optional else 0) <= index < self.tensor_count:
-                raise ModelError(f"{what} name tensor {index}, expected 0..{self.tensor_count - 1}", where=self.name)
+                raise ModelError(
+                    f"{description} name tensor {index}, expected 0..{self.tensor_count - 1}", where=self.name
+                )
         return indices
 
     def _tensor_name(self, index: int) -> str:
@@ -324,7 +331,7 @@ class TfliteFile:
         if tensor.type.size > _LARGEST_SPARSE:
             what = f"a sparse constant of {tensor.type.size} elements, expected at most {_LARGEST_SPARSE}"
             raise UnsupportedError(what, where=where, hint="convert the model with dense weights")
-        self.charge(tensor.type.nbytes, elements=tensor.type.size)
+        self.charge(tensor.type.nbytes, element_count=tensor.type.size)
         native = dtypes.to_numpy(tensor.type.dtype)
         if len(raw) % native.itemsize:
             raise ModelError(

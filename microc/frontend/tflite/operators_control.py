@@ -48,29 +48,30 @@ def assign_variable(application: OpContext) -> None:
     assign_variable_value(application, _variable_of_handle(application), application.value(1))
 
 
-def variable_value(application: OpContext, key: str, type_: TensorType, name: str = "") -> str:
-    """Return the value that a variable holds; at its first use it becomes a state (inside of control flow: an input) named
-    ``name``."""
+def variable_value(application: OpContext, variable_key: str, type_: TensorType, state_name: str = "") -> str:
+    """Return the value that the variable ``variable_key`` holds.
+
+    At its first use it becomes a state of the graph (in control flow: an input) named ``state_name``."""
     builder, variables = application.builder, application.builder.variables
-    if key not in variables.current:
-        initial = variables.initial.get(key)
+    if variable_key not in variables.current:
+        initial = variables.initial.get(variable_key)
         if initial is not None and (initial.shape, str(initial.dtype)) != (type_.shape, type_.dtype):
             application.broken(
                 f"the variable starts as {initial.dtype} {initial.shape}, but is read as {type_.dtype} {type_.shape}"
             )
-        name = name or builder.file.unique(f"{application.loc.name}_variable")
+        state_name = state_name or builder.file.unique(f"{application.loc.name}_variable")
         if builder.inside:
-            builder.define(name, type_, application.where)
+            builder.define(state_name, type_, application.where)
         else:
-            builder.define_state(name, type_, initial, application.where)
-        variables.current[key] = variables.states[key] = name
-    return variables.current[key]
+            builder.define_state(state_name, type_, initial, application.where)
+        variables.current[variable_key] = variables.states[variable_key] = state_name
+    return variables.current[variable_key]
 
 
-def assign_variable_value(application: OpContext, key: str, value: str) -> None:
-    """Make ``value`` the content of a variable from here on."""
+def assign_variable_value(application: OpContext, variable_key: str, value: str) -> None:
+    """Make ``value`` the content of the variable ``variable_key`` from here on."""
     builder, variables = application.builder, application.builder.variables
-    state = variables.states.get(key)
+    state = variables.states.get(variable_key)
     if state is not None:
         type_, state_type = application.type(value), application.type(state)
         if (type_.shape, type_.dtype) != (state_type.shape, state_type.dtype):
@@ -81,8 +82,8 @@ def assign_variable_value(application: OpContext, key: str, value: str) -> None:
             value = application.emit("reshape", (value,), {"shape": type_.shape})
         if not builder.inside:
             builder.updates[state] = value
-    variables.current[key] = value
-    variables.assigned[key] = None
+    variables.current[variable_key] = value
+    variables.assigned[variable_key] = None
 
 
 def call_once(application: OpContext) -> None:
@@ -136,26 +137,27 @@ VARIABLES_CONVERTERS: Mapping[str, Converter] = {
 
 @frozen
 class SubgraphResult:
-    """A result of an operator with subgraphs: one of its outputs, or a variable's content after it (``position`` -1)."""
+    """A result of an operator with subgraphs: one of its outputs, or (``position`` -1) the content of a variable after it."""
 
     name: str
     type: TensorType
     position: int = -1
 
 
-def handle_inputs(application: OpContext, first: int) -> dict[int, str]:
-    """Return the subgraph inputs that are handles of variables, by position.
+def handle_inputs(application: OpContext, first_subgraph_input: int) -> dict[int, str]:
+    """Return the inputs of the subgraph that are handles of variables, by position.
 
-    The operator's input ``first`` is the subgraph's first.
-    """
+    ``first_subgraph_input``: the operator's input that is the subgraph's first."""
     known = application.builder.variables.handles
-    return {k: known[index] for k, index in enumerate(application.operator.inputs[first:]) if index in known}
+    return {
+        k: known[index] for k, index in enumerate(application.operator.inputs[first_subgraph_input:]) if index in known
+    }
 
 
-def collect_variables(application: OpContext, sides: Sequence[ControlSubgraph]) -> dict[str, TensorType]:
+def collect_variables(application: OpContext, subgraphs: Sequence[ControlSubgraph]) -> dict[str, TensorType]:
     """Return the types of all variables that subgraphs read or assign."""
     types: dict[str, TensorType] = {}
-    for key, type_ in ((key, type_) for side in sides for key, type_ in side.variable_types.items()):
+    for key, type_ in ((key, type_) for side in subgraphs for key, type_ in side.variable_types.items()):
         first_type = types.setdefault(key, type_)
         if (first_type.shape, first_type.dtype) != (type_.shape, type_.dtype):
             application.broken(
@@ -166,11 +168,18 @@ def collect_variables(application: OpContext, sides: Sequence[ControlSubgraph]) 
 
 
 def subgraph_operands(
-    application: OpContext, keys: Mapping[int, str], variables: Mapping[str, TensorType], first: int
+    application: OpContext,
+    variables_by_input: Mapping[int, str],
+    variables: Mapping[str, TensorType],
+    first_subgraph_input: int,
 ) -> list[str]:
     """Return the operands of subgraphs: tensors, then the contents of variables."""
-    positions = range(first, len(application.operator.inputs))
-    tensors = [application.value(position) for position in positions if position - first not in keys]
+    positions = range(first_subgraph_input, len(application.operator.inputs))
+    tensors = [
+        application.value(position)
+        for position in positions
+        if position - first_subgraph_input not in variables_by_input
+    ]
     return [*tensors, *(variable_value(application, key, type_) for key, type_ in variables.items())]
 
 
@@ -193,21 +202,21 @@ def update_variables(application: OpContext, handed: Mapping[int, str], assigned
         assign_variable_value(application, key, name)
 
 
-def inline_graph(application: OpContext, inside: Graph, names: dict[str, str]) -> None:
-    """Append the nodes of ``inside`` in place of the operator.
+def inline_graph(application: OpContext, subgraph: Graph, value_names: dict[str, str]) -> None:
+    """Append the nodes of ``subgraph`` in place of the operator.
 
-    ``names`` maps its values to names here: given for inputs and outputs, extended by the rest.
-    """
+    ``value_names`` maps the subgraph's inputs and outputs to values of this graph; entries for its other values are
+    added."""
     builder, unique = application.builder, application.builder.file.unique
-    for name, data in inside.consts.items():
-        names[name] = builder.constant(unique(f"{application.loc.name}_{name}"), data, inside.types[name].quant)
-    for node in inside.nodes:
+    for name, data in subgraph.consts.items():
+        value_names[name] = builder.constant(unique(f"{application.loc.name}_{name}"), data, subgraph.types[name].quant)
+    for node in subgraph.nodes:
         for name in node.outputs:
-            if name not in names:
-                names[name] = unique(f"{application.loc.name}_{name}")
-        inputs = [names[name] if name else "" for name in node.inputs]
-        likes = [inside.types[name] for name in node.outputs]
-        application.append(node.op, inputs, node.attrs, [names[name] for name in node.outputs], likes)
+            if name not in value_names:
+                value_names[name] = unique(f"{application.loc.name}_{name}")
+        inputs = [value_names[name] if name else "" for name in node.inputs]
+        likes = [subgraph.types[name] for name in node.outputs]
+        application.append(node.op, inputs, node.attrs, [value_names[name] for name in node.outputs], likes)
 
 
 # ---- Converter of WHILE.
@@ -268,11 +277,11 @@ Known = Mapping[str, Array]
 """Values known at compile time, by name."""
 
 
-def _evaluate_iterations(condition: Graph, body: Graph, starts: Mapping[int, Array]) -> list[Known] | None:
-    """Return the known values of every iteration.
+def _evaluate_iterations(condition: Graph, body: Graph, start_values: Mapping[int, Array]) -> list[Known] | None:
+    """Return, for every iteration, the values that are known at compile time.
 
-    None if it depends on data when the loop ends, or if it runs more than _MAX_ITERATIONS times."""
-    known = {k: array for k, array in starts.items() if array.size <= _MAX_EVALUATED}
+    Return None if the number of iterations depends on data, or exceeds _MAX_ITERATIONS."""
+    known = {k: array for k, array in start_values.items() if array.size <= _MAX_EVALUATED}
     iterations: list[Known] = []
     while True:
         condition_values = _evaluate_known(condition, {condition.inputs[k]: array for k, array in known.items()})
@@ -287,7 +296,7 @@ def _evaluate_iterations(condition: Graph, body: Graph, starts: Mapping[int, Arr
 
 
 def _evaluate_known(graph: Graph, known_inputs: Known) -> Known:
-    """Return the values of a graph that follow from known inputs: small ones, not quantised."""
+    """Return the values of a graph that follow from known inputs; only small and unquantised values are computed."""
     known: dict[str, Array] = {**{n: a for n, a in graph.consts.items() if a.size <= _MAX_EVALUATED}, **known_inputs}
     for node in graph.nodes:
         inputs = [name for name in node.inputs if name]
@@ -311,20 +320,20 @@ def _evaluate_known(graph: Graph, known_inputs: Known) -> Known:
 class _WhileLoop:
     """A WHILE of ``count`` iterations.
 
-    ``roles`` classifies every carried value: ``carried``; ``fixed`` (handed on unchanged); ``counter`` (the iteration's
-    number); ``stacked`` (a list whose element t is replaced in iteration t)."""
+    ``roles`` classifies every carried value: ``carried``; ``fixed`` (the body returns it unchanged); ``counter`` (the
+    iteration's number); ``stacked`` (a list whose element t is replaced in iteration t)."""
 
     body: Graph
     count: int
     roles: tuple[str, ...]
 
-    def positions_of(self, role: str) -> list[int]:
-        """Return the positions of the carried values of a role."""
-        return [k for k, own_role in enumerate(self.roles) if own_role == role]
+    def positions_of(self, carried_role: str) -> list[int]:
+        """Return the positions of the carried values that have the role ``carried_role``."""
+        return [k for k, own_role in enumerate(self.roles) if own_role == carried_role]
 
 
 def _carried_roles(body: Graph, iterations: Sequence[Known]) -> tuple[str, ...]:
-    """Return the role of every carried value (:class:`_WhileLoop`), which the values in all evaluated iterations show."""
+    """Return the role of every carried value (see :class:`_WhileLoop`), derived from the body and the known values."""
     makers, readers = body.producer(), body.consumers()
     roles = []
     for input_, output in zip(body.inputs, body.outputs, strict=True):
@@ -343,16 +352,21 @@ def _carried_roles(body: Graph, iterations: Sequence[Known]) -> tuple[str, ...]:
     return tuple(roles)
 
 
-def _equals_number(value: Array | None, number: int) -> bool:
-    """Test whether a value is the int32 scalar ``number``."""
-    return value is not None and value.shape == () and value.dtype == np.int32 and int(value) == number
+def _equals_number(known_value: Array | None, number: int) -> bool:
+    """Test whether a known value is the int32 scalar ``number``."""
+    return (
+        known_value is not None
+        and known_value.shape == ()
+        and known_value.dtype == np.int32
+        and int(known_value) == number
+    )
 
 
-def _is_stacked(body: Graph, node: Node, input_: str, iterations: Sequence[Known]) -> bool:
+def _is_stacked(body: Graph, node: Node, list_input: str, iterations: Sequence[Known]) -> bool:
     """Test whether a list has one element per iteration, and iteration t replaces element t."""
-    if node.op != "dynamic_update_slice" or node.inputs[0] != input_:
+    if node.op != "dynamic_update_slice" or node.inputs[0] != list_input:
         return False
-    shape, row = body.types[input_].shape, body.types[node.inputs[1]].shape
+    shape, row = body.types[list_input].shape, body.types[node.inputs[1]].shape
     if shape[:1] != (len(iterations),) or row != (1, *shape[1:]):
         return False
     starts = [iteration.get(node.inputs[2]) for iteration in iterations]
@@ -423,7 +437,9 @@ def _emit_guarded(
         _emit_renamed(application, carried_values[k], application.type(carried_values[k]).shape, targets[k])
 
 
-def _guarded_body(condition: Graph, body: Graph, carried: Sequence[int], fixed: Sequence[int]) -> Graph:
+def _guarded_body(
+    condition: Graph, body: Graph, carried_positions: Sequence[int], fixed_positions: Sequence[int]
+) -> Graph:
     """Return the body in the form of a guarded ``loop``: the body's nodes, then the condition on its results, which is the
     first output."""
     types = dict(body.types)
@@ -442,8 +458,8 @@ def _guarded_body(condition: Graph, body: Graph, carried: Sequence[int], fixed: 
     ]
     continues = new_value(types, "go", TensorType((), "bool"))
     last = Node("reshape", (values[condition.outputs[0]],), (continues,), {"shape": ()})
-    inputs = (iteration, flag, *(body.inputs[k] for k in (*carried, *fixed)))
-    outputs = (continues, *(body.outputs[k] for k in carried))
+    inputs = (iteration, flag, *(body.inputs[k] for k in (*carried_positions, *fixed_positions)))
+    outputs = (continues, *(body.outputs[k] for k in carried_positions))
     consts = {**body.consts, **{values[name]: data for name, data in condition.consts.items()}}
     needed = _prune_nodes([*body.nodes, *nodes, last], outputs)
     return Graph(body.name, inputs, outputs, (), types, consts).with_nodes(needed)
@@ -473,9 +489,9 @@ def _loop_body(while_loop: _WhileLoop) -> Graph:
     return Graph(body.name, inputs, outputs, (), types, body.consts).with_nodes(_prune_nodes(kept, outputs))
 
 
-def _prune_nodes(nodes: Sequence[Node], outputs: Sequence[str]) -> list[Node]:
-    """Return the nodes that the outputs depend on."""
-    wanted, kept = set(outputs), list[Node]()
+def _prune_nodes(nodes: Sequence[Node], wanted_values: Sequence[str]) -> list[Node]:
+    """Return the nodes that the values ``wanted_values`` depend on."""
+    wanted, kept = set(wanted_values), list[Node]()
     for node in reversed(nodes):
         if wanted & set(node.outputs):
             wanted.update(node.inputs)

@@ -39,14 +39,14 @@ _BITS = ("int8", "uint8", "int16", "uint16", "int32", "uint32")
 _NO_ATTRS: Mapping[str, Attr] = {}
 
 
-def unary(op: str, dtypes: tuple[str, ...] = FLOAT, attrs: Mapping[str, Attr] = _NO_ATTRS) -> Converter:
+def unary(op: str, output_dtypes: tuple[str, ...] = FLOAT, attrs: Mapping[str, Attr] = _NO_ATTRS) -> Converter:
     """Return the converter of an operator on one operand, without options. Integers of 32 and 64 bits are not quantised."""
 
     def convert(application: OpContext) -> None:
         _check_plain(application)
         application.result(op, (application.operand(0),), attrs)
 
-    return Converter(convert, dtypes)
+    return Converter(convert, output_dtypes)
 
 
 def unary_interpolated(op: str) -> Converter:
@@ -60,21 +60,22 @@ def unary_interpolated(op: str) -> Converter:
     return Converter(convert, _SIGNED)
 
 
-def _interpolate(application: OpContext, function: str) -> bool:
-    """Convert a function of int16 with zero points of zero to ``lookup16``; return False if the operator is none."""
+def _interpolate(application: OpContext, function_name: str) -> bool:
+    """Convert a function of int16 with zero points of 0 to ``lookup16``; return False if the operator is no such function."""
     source, target = application.source(0).type, application.target().type
     if any(type_.dtype != "int16" or type_.quant is None or any(type_.quant.zero_point) for type_ in (source, target)):
         return False
     operand = application.operand(0)
     assert source.quant is not None and target.quant is not None
-    table = function_table(function, source.quant.scale[0], target.quant.scale[0])
-    application.result("lookup16", (operand, application.new_constant(f"{function}_table", table)), {})
+    table = function_table(function_name, source.quant.scale[0], target.quant.scale[0])
+    application.result("lookup16", (operand, application.new_constant(f"{function_name}_table", table)), {})
     return True
 
 
 def binary(op: str, options: str = "", dtypes: tuple[str, ...] = REAL) -> Converter:
-    """Return the converter of an operator on two operands that broadcast; ``options`` names the table with the fused
-    activation."""
+    """Return the converter of an operator on two operands that broadcast.
+
+    ``options``: the schema's name of the options table that holds the fused activation."""
 
     def convert(application: OpContext) -> None:
         attrs: dict[str, Attr] = {}
@@ -87,7 +88,7 @@ def binary(op: str, options: str = "", dtypes: tuple[str, ...] = REAL) -> Conver
     return Converter(convert, dtypes)
 
 
-def binary_stored(op: str, dtypes: tuple[str, ...]) -> Converter:
+def binary_stored(op: str, output_dtypes: tuple[str, ...]) -> Converter:
     """Return the converter of an operator on two stored numbers, which ignores the scales of integers."""
 
     def convert(application: OpContext) -> None:
@@ -98,7 +99,7 @@ def binary_stored(op: str, dtypes: tuple[str, ...]) -> Converter:
         )
         application.result_reshape(value, application.type(value).shape)
 
-    return Converter(convert, dtypes)
+    return Converter(convert, output_dtypes)
 
 
 def extremum(op: str) -> Converter:
@@ -143,21 +144,24 @@ def add_n(application: OpContext) -> None:
     application.result("add", (total, values[-1]), {})
 
 
-def _add_bytes(application: OpContext, values: list[str]) -> None:
+def _add_bytes(application: OpContext, operand_values: list[str]) -> None:
     """Sum int8 operands as TFLite does (``reference/add_n.h``).
 
-    Each is shifted left by 20, halved, summed, and scaled to the output. TFLite's sum starts from the contribution of a stored
-    zero; hence ``len(values) + 1`` zero points.
-    """
-    type_, target = application.type(values[0]), application.target().type
+    Each is shifted left by 20, halved, summed, and scaled to the output. TFLite's sum starts from the contribution of a
+    stored zero, so that there are ``len(operand_values) + 1`` zero points."""
+    type_, target = application.type(operand_values[0]), application.target().type
     assert type_.quant is not None and target.quant is not None
     zero, half = type_.quant.zero_point[0], 1 << _ADD_N_SHIFT - 1
-    bound = (len(values) + 1) * 255 * half
+    bound = (len(operand_values) + 1) * 255 * half
     if bound >= 1 << 31:
-        application.refuse(f"the sum of {len(values)} operands, which may not fit 32 bits", "add them in groups")
-    stacked = application.emit("concat", [application.reshape(v, (1, *type_.shape)) for v in values], {"axis": 0})
+        application.refuse(
+            f"the sum of {len(operand_values)} operands, which may not fit 32 bits", "add them in groups"
+        )
+    stacked = application.emit(
+        "concat", [application.reshape(v, (1, *type_.shape)) for v in operand_values], {"axis": 0}
+    )
     start: Mapping[str, Attr] = {"axes": (0,), "keepdims": False, "rounding": Rounding.NONE, "out_dtype": "int32"}
-    total = application.emit("sum", (stacked,), {**start, "offset": -(len(values) + 1) * zero})
+    total = application.emit("sum", (stacked,), {**start, "offset": -(len(operand_values) + 1) * zero})
     shifted = application.emit("mul", (total, application.new_constant("shift", np.array(half, np.int32))), {})
     twice = 2.0 * float(np.float32(type_.quant.scale[0]))
     mantissa, shift = quantize_multiplier(twice / ((1 << _ADD_N_SHIFT) * float(np.float32(target.quant.scale[0]))))
@@ -416,11 +420,11 @@ def comparison(op: str) -> Converter:
     return Converter(convert, _BOOL)
 
 
-def logical(op: str, count: int) -> Converter:
-    """Return the converter of an operator on ``count`` bool operands."""
+def logical(op: str, operand_count: int) -> Converter:
+    """Return the converter of an operator on ``operand_count`` bool operands."""
 
     def convert(application: OpContext) -> None:
-        application.result(op, [application.operand(position, "bool") for position in range(count)], {})
+        application.result(op, [application.operand(position, "bool") for position in range(operand_count)], {})
 
     return Converter(convert, _BOOL)
 
@@ -493,7 +497,7 @@ LOGIC_CONVERTERS: Mapping[str, Converter] = {
 # ---- Converters of reductions over constant axes, and of cumulative sums.
 
 
-def reduction(op: str, dtypes: tuple[str, ...]) -> Converter:
+def reduction(op: str, output_dtypes: tuple[str, ...]) -> Converter:
     """Return the converter of a reduction over constant axes. On bool, max is "any" and min is "all", computed in int8."""
 
     def convert(application: OpContext) -> None:
@@ -513,7 +517,7 @@ def reduction(op: str, dtypes: tuple[str, ...]) -> Converter:
         else:
             application.result(op, (data,), attrs)
 
-    return Converter(convert, dtypes)
+    return Converter(convert, output_dtypes)
 
 
 def cumsum(application: OpContext) -> None:

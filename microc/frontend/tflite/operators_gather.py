@@ -336,16 +336,16 @@ class _CompressedConstant:
     tables: bytes
     type_: TensorType
 
-    def numbers(self, dtype: str) -> Array:
-        """Return the tables as numbers; an incomplete last one is dropped."""
-        native = dtypes.to_numpy(dtype)
+    def numbers(self, table_dtype: str) -> Array:
+        """Return the tables as numbers of ``table_dtype``; an incomplete last number is dropped."""
+        native = dtypes.to_numpy(table_dtype)
         whole = len(self.tables) // native.itemsize * native.itemsize
         return np.frombuffer(self.tables[:whole], native.newbyteorder("<")).astype(native)
 
-    def check_bits(self, width: int) -> None:
-        """Check that there are ``width`` bits for every element."""
-        if width * self.type_.size > 8 * len(self.bits):
-            expected = -(-width * self.type_.size // 8)
+    def check_bits(self, bits_per_element: int) -> None:
+        """Raise ModelError unless there are ``bits_per_element`` bits for every element."""
+        if bits_per_element * self.type_.size > 8 * len(self.bits):
+            expected = -(-bits_per_element * self.type_.size // 8)
             self.application.broken(
                 f"got {len(self.bits)} compressed bytes, expected {expected} for {self.type_.size} elements"
             )
@@ -374,7 +374,7 @@ def decode(application: OpContext) -> None:
         type_ = application.target(position).type
         if len(header_and_tables) < _HEADER or header_and_tables[1] != _VERSION or header_and_tables[4] != _VERSION:
             application.refuse(
-                "a header of another version", f"compress the model with version {_VERSION} of TFLM_DECODE"
+                "data compressed for another version", f"compress the model with version {_VERSION} of TFLM_DECODE"
             )
         if header_and_tables[0] not in _DECODERS or type_.dtype not in DTYPES:
             application.refuse(
@@ -386,59 +386,62 @@ def decode(application: OpContext) -> None:
         application.builder.constant(application.target(position).name, values, type_.quant)
 
 
-def _decode_table(packed: _CompressedConstant) -> Array:
+def _decode_table(compressed: _CompressedConstant) -> Array:
     """Decode indices of 1 to 7 bits into a table per channel; the tables of channels are ``stride`` entries apart."""
-    width, stride = packed.header[5] & 7, packed.header[6]
+    width, stride = compressed.header[5] & 7, compressed.header[6]
     if not width:
-        packed.application.broken("got indices of 0 bits, expected 1..7")
-    packed.check_bits(width)
-    bits = np.unpackbits(np.frombuffer(packed.bits, np.uint8), count=width * packed.type_.size).reshape(-1, width)
-    indices = packed.channels() * stride + bits.astype(np.int64) @ (1 << np.arange(width)[::-1])
-    return _take_checked(packed, packed.numbers(packed.type_.dtype), indices)
+        compressed.application.broken("got indices of 0 bits, expected 1..7")
+    compressed.check_bits(width)
+    bits = np.unpackbits(np.frombuffer(compressed.bits, np.uint8), count=width * compressed.type_.size).reshape(
+        -1, width
+    )
+    indices = compressed.channels() * stride + bits.astype(np.int64) @ (1 << np.arange(width)[::-1])
+    return _take_checked(compressed, compressed.numbers(compressed.type_.dtype), indices)
 
 
-def _decode_pruned(packed: _CompressedConstant) -> Array:
+def _decode_pruned(compressed: _CompressedConstant) -> Array:
     """Decode a bit mask: 1 takes the next stored element, 0 the zero point of the channel."""
-    packed.check_bits(1)
-    mask = np.unpackbits(np.frombuffer(packed.bits, np.uint8), count=packed.type_.size).astype(bool)
-    quant = packed.type_.quant
-    zero = np.array(quant.zero_point if quant else (0,), dtypes.to_numpy(packed.type_.dtype))
-    elements = zero[packed.channels()] if len(zero) > 1 else np.full(packed.type_.size, zero[0])
-    elements[mask] = _take_checked(packed, packed.numbers(packed.type_.dtype), np.arange(int(mask.sum())))
+    compressed.check_bits(1)
+    mask = np.unpackbits(np.frombuffer(compressed.bits, np.uint8), count=compressed.type_.size).astype(bool)
+    quant = compressed.type_.quant
+    zero = np.array(quant.zero_point if quant else (0,), dtypes.to_numpy(compressed.type_.dtype))
+    elements = zero[compressed.channels()] if len(zero) > 1 else np.full(compressed.type_.size, zero[0])
+    elements[mask] = _take_checked(compressed, compressed.numbers(compressed.type_.dtype), np.arange(int(mask.sum())))
     return elements
 
 
-def _take_checked(packed: _CompressedConstant, table: Array, indices: Array) -> Array:
-    """Return ``table[indices]``; ModelError if an index is out of range."""
+def _take_checked(compressed: _CompressedConstant, table: Array, indices: Array) -> Array:
+    """Return ``table[indices]``; raise ModelError if an index is out of range."""
     if indices.size and int(indices.max()) >= len(table):
-        packed.application.broken(f"got index {indices.max()} of the value table, expected 0..{len(table) - 1}")
+        compressed.application.broken(f"got index {indices.max()} of the value table, expected 0..{len(table) - 1}")
     elements: Array = table[indices]
     return elements
 
 
-def _decode_huffman(packed: _CompressedConstant) -> Array:
+def _decode_huffman(compressed: _CompressedConstant) -> Array:
     """Decode code words by tables of entries: a symbol with its number of bits, or the offset of the next table."""
-    wide = packed.header[5] & 1
+    wide = compressed.header[5] & 1
     count_at, is_symbol = (27, 1 << 31) if wide else (11, 1 << 15)
     offset_mask = (1 << count_at) - 1
-    if packed.type_.dtype not in (("int8", "int16") if wide else ("int8",)):
-        packed.application.refuse(
-            f"code words for {packed.type_.dtype}", "compress int8, or int16 with tables of 32 bits"
+    if compressed.type_.dtype not in (("int8", "int16") if wide else ("int8",)):
+        compressed.application.refuse(
+            f"code words for {compressed.type_.dtype}", "compress int8, or int16 with tables of 32 bits"
         )
-    packed.check_bits(1)
-    table = packed.numbers("uint32" if wide else "uint16").tolist()
-    source, at, end = packed.bits + bytes(_WINDOW), 0, 8 * len(packed.bits)
+    compressed.check_bits(1)
+    table = compressed.numbers("uint32" if wide else "uint16").tolist()
+    source, at, end = compressed.bits + bytes(_WINDOW), 0, 8 * len(compressed.bits)
     symbols = []
-    for _ in range(packed.type_.size):
+    for _ in range(compressed.type_.size):
         entry, index = 0, 0
-        width = (packed.header[5] >> 4) + 1
+        width = (compressed.header[5] >> 4) + 1
         while True:
             window = int.from_bytes(source[at >> 3 : (at >> 3) + _WINDOW], "big")
             index += window >> 8 * _WINDOW - (at & 7) - width & (1 << width) - 1
             at += width
             if index >= len(table) or at > end + width:
-                packed.application.broken(
-                    f"code words that lead beyond the {len(table)} entries of the tables or the {len(packed.bits)} bytes of data"
+                compressed.application.broken(
+                    f"code words that lead beyond the {len(table)} entries of the tables or the "
+                    f"{len(compressed.bits)} bytes of data"
                 )
             entry = table[index]
             used = entry >> count_at & 15
@@ -447,7 +450,7 @@ def _decode_huffman(packed: _CompressedConstant) -> Array:
             index, width = index + (entry & offset_mask), used + 1
         at -= max(width - used, 0)
         symbols.append(entry & 0xFFFF)
-    return np.array(symbols, np.uint16).astype(dtypes.to_numpy(packed.type_.dtype))
+    return np.array(symbols, np.uint16).astype(dtypes.to_numpy(compressed.type_.dtype))
 
 
 _DECODERS: Mapping[int, Callable[[_CompressedConstant], Array]] = {

@@ -21,7 +21,7 @@ from microc.frontend.tflite.context import (
     explicit_padding,
     write_real_activation,
 )
-from microc.frontend.tflite.operators_layers import hybrid_data, layer_bias, layer_weights
+from microc.frontend.tflite.operators_layers import hybrid_quantisation_attrs, layer_bias, layer_weights
 from microc.graph.ir import Attr
 
 # ---- Converters of operators that change the size of images: transposed convolution and resizing.
@@ -37,7 +37,7 @@ def transpose_conv(application: OpContext) -> None:
     fields = application.operator.options.fields("TransposeConvOptions", required=True)
     data = application.operand(2)
     batch, rows, columns, channels = application.rank(data, 4)
-    weight = layer_weights(application, 1, axis=0)
+    weight = layer_weights(application, 1, channel_axis=0)
     out_channels, height, width, depth = application.rank(weight, 4)
     target = application.target()
     is_known = application.value(0) in application.builder.consts or target.unknown
@@ -53,7 +53,7 @@ def transpose_conv(application: OpContext) -> None:
     right = (columns - 1) * strides[1] + width - left - shape[2]
     attrs: dict[str, Attr] = {"strides": strides, "padding": (top, left, bottom, right)}
     attrs["activation"] = activation_name(application, fields.integer("FusedActivationFunction"))
-    attrs |= hybrid_data(application, True)
+    attrs |= hybrid_quantisation_attrs(application, True)
     bias = layer_bias(application, 3, out_channels)
     application.result("conv2d_transpose", (data, weight, *bias), attrs)
 
@@ -100,42 +100,54 @@ def _resized_image_size(application: OpContext, data: str) -> tuple[int, int]:
     return sizes[0], sizes[1]
 
 
-def _index_table(application: OpContext, index: Array) -> str:
+def _index_table(application: OpContext, indices: Array) -> str:
     """Add a constant of indices, int16 if they fit."""
-    dtype = np.int16 if index.max() < 1 << 15 else np.int32
-    return application.new_constant("resize_indices", index.astype(dtype))
+    dtype = np.int16 if indices.max() < 1 << 15 else np.int32
+    return application.new_constant("resize_indices", indices.astype(dtype))
 
 
-def _nearest_indices(extent: int, size: int, corners: bool, centres: bool) -> Array:
+def _nearest_indices(in_extent: int, out_extent: int, align_corners: bool, half_pixel_centers: bool) -> Array:
     """Return the input index of every output element, computed in float32 (``resize_nearest_neighbor.h``, GetNearestNeighbor)."""
-    aligns_corners = corners and size > 1
-    scale = np.float32(extent - 1) / np.float32(size - 1) if aligns_corners else np.float32(extent) / np.float32(size)
-    positions = (np.arange(size, dtype=np.float32) + np.float32(0.5 if centres else 0)) * scale
-    indices: Array = np.floor(positions + np.float32(0.5)) if corners else np.floor(positions)
-    return np.clip(indices.astype(np.int64), 0, extent - 1)
+    aligns_corners = align_corners and out_extent > 1
+    scale = (
+        np.float32(in_extent - 1) / np.float32(out_extent - 1)
+        if aligns_corners
+        else np.float32(in_extent) / np.float32(out_extent)
+    )
+    positions = (np.arange(out_extent, dtype=np.float32) + np.float32(0.5 if half_pixel_centers else 0)) * scale
+    indices: Array = np.floor(positions + np.float32(0.5)) if align_corners else np.floor(positions)
+    return np.clip(indices.astype(np.int64), 0, in_extent - 1)
 
 
-def _linear_neighbours(extent: int, size: int, corners: bool, centres: bool) -> tuple[Array, Array]:
+def _linear_neighbours(
+    in_extent: int, out_extent: int, align_corners: bool, half_pixel_centers: bool
+) -> tuple[Array, Array]:
     """Return the two input indices around every output element and their weights, in float32 (ComputeInterpolationValues)."""
-    aligns_corners = corners and size > 1
-    scale = np.float32(extent - 1) / np.float32(size - 1) if aligns_corners else np.float32(extent) / np.float32(size)
-    half = np.float32(0.5 if centres else 0)
-    positions = (np.arange(size, dtype=np.float32) + half) * scale - half
+    aligns_corners = align_corners and out_extent > 1
+    scale = (
+        np.float32(in_extent - 1) / np.float32(out_extent - 1)
+        if aligns_corners
+        else np.float32(in_extent) / np.float32(out_extent)
+    )
+    half = np.float32(0.5 if half_pixel_centers else 0)
+    positions = (np.arange(out_extent, dtype=np.float32) + half) * scale - half
     below = np.maximum(np.floor(positions), 0)
-    above = np.minimum(np.ceil(positions), extent - 1)
+    above = np.minimum(np.ceil(positions), in_extent - 1)
     share = (positions - below).astype(np.float32)
     return np.stack([below, above], 1).astype(np.int64), np.stack([1 - share, share], 1).astype(np.float32)
 
 
-def _linear_neighbours_fixed_point(extent: int, size: int, corners: bool, centres: bool) -> tuple[Array, Array]:
+def _linear_neighbours_fixed_point(
+    in_extent: int, out_extent: int, align_corners: bool, half_pixel_centers: bool
+) -> tuple[Array, Array]:
     """Return the two input indices around every output element and their weights, in fixed point with 10 fractional bits.
 
     Source: TFLite, ComputeInterpolationValuesInteger."""
-    span, steps = (extent - 1, size - 1) if corners and size > 1 else (extent, size)
+    span, steps = (in_extent - 1, out_extent - 1) if align_corners and out_extent > 1 else (in_extent, out_extent)
     scale = (_ONE * span + steps // 2) // steps
-    positions = np.arange(size) * scale + (scale // 2 - _ONE // 2 if centres else 0)
-    below = np.minimum(np.maximum(positions, 0) // _ONE, extent - 1)
-    above = np.minimum(np.maximum(positions + _ONE - 1, 0) // _ONE, extent - 1)
+    positions = np.arange(out_extent) * scale + (scale // 2 - _ONE // 2 if half_pixel_centers else 0)
+    below = np.minimum(np.maximum(positions, 0) // _ONE, in_extent - 1)
+    above = np.minimum(np.maximum(positions + _ONE - 1, 0) // _ONE, in_extent - 1)
     share = positions - below * _ONE
     return np.stack([below, above], 1), np.stack([_ONE - share, share], 1).astype(np.int16)
 
@@ -194,20 +206,22 @@ def _conv_3d_options(application: OpContext) -> Fields:
     return application.operator.options.fields("Conv3DOptions", required=True)
 
 
-def _option_per_axis(fields: Fields, pattern: str) -> tuple[int, int, int]:
-    """Return an option per spatial axis as (depth, height, width)."""
-    depth, height, width = (fields.integer(pattern.format(axis), 1) for axis in "DHW")
+def _option_per_axis(fields: Fields, field_pattern: str) -> tuple[int, int, int]:
+    """Return an option of each spatial axis as (depth, height, width).
+
+    ``field_pattern``: the field's name with a place for the axis."""
+    depth, height, width = (fields.integer(field_pattern.format(axis), 1) for axis in "DHW")
     return depth, height, width
 
 
-def _volume_weights(application: OpContext, order: tuple[int, ...]) -> tuple[Array, tuple[str, ...]]:
-    """Return the constant weights with their axes in ``order``, and the name of the bias, if any."""
+def _volume_weights(application: OpContext, axis_order: tuple[int, ...]) -> tuple[Array, tuple[str, ...]]:
+    """Return the constant weights with their axes in ``axis_order``, and the name of the bias, if any."""
     weight = application.constant(1)
     if weight.ndim != 5 or weight.dtype != np.float32:
         application.refuse(f"weights of {weight.dtype} {weight.shape}", "give float32 weights of five axes")
     bias_at = 3 if application.operator.code == "CONV_3D_TRANSPOSE" else 2
     bias = (application.operand(bias_at),) if application.has(bias_at) else ()
-    return np.ascontiguousarray(weight.transpose(order)), bias
+    return np.ascontiguousarray(weight.transpose(axis_order)), bias
 
 
 def _volume_channels_first(application: OpContext, position: int) -> str:
@@ -232,9 +246,9 @@ def _volume_padding(
     return (*(t // 2 for t in total), *(t - t // 2 for t in total))
 
 
-def _write_volume(application: OpContext, fields: Fields, value: str) -> None:
-    """Transpose to channels last, apply the fused activation, and define the output."""
-    last = application.emit("transpose", (value,), {"axes": _CHANNELS_LAST})
+def _write_volume(application: OpContext, fields: Fields, channels_first_value: str) -> None:
+    """Write the output: the value transposed to channels last, with the fused activation."""
+    last = application.emit("transpose", (channels_first_value,), {"axes": _CHANNELS_LAST})
     code = fields.integer("FusedActivationFunction")
     write_real_activation(application, last, activation_name(application, code))
 

@@ -29,7 +29,7 @@ def conv2d(application: OpContext) -> None:
     """CONV_2D: weights OHWI; fewer input channels in the weights than in the data mean groups."""
     fields = application.operator.options.fields("Conv2DOptions", required=True)
     data = application.operand(0)
-    weight = layer_weights(application, 1, axis=0)
+    weight = layer_weights(application, 1, channel_axis=0)
     channels = application.rank(data, 4)[3]
     out_channels, height, width, depth = application.rank(weight, 4)
     if channels % depth or out_channels % (channels // depth):
@@ -39,7 +39,7 @@ def conv2d(application: OpContext) -> None:
         )
     bias = layer_bias(application, 2, out_channels)
     attrs = _window_attributes(application, fields, data, (height, width), dilated=True)
-    attrs |= {"groups": channels // depth, "layout": "NHWC", **hybrid_data(application, None)}
+    attrs |= {"groups": channels // depth, "layout": "NHWC", **hybrid_quantisation_attrs(application, None)}
     application.result("conv2d", (data, weight, *bias), attrs)
 
 
@@ -48,7 +48,7 @@ def depthwise_conv2d(application: OpContext) -> None:
     fields = application.operator.options.fields("DepthwiseConv2DOptions", required=True)
     data = application.operand(0)
     channels = application.rank(data, 4)[3]
-    weight = layer_weights(application, 1, axis=3, order=(3, 1, 2, 0))
+    weight = layer_weights(application, 1, channel_axis=3, axis_order=(3, 1, 2, 0))
     out_channels, height, width, one = application.rank(weight, 4)
     if one != 1 or out_channels % channels:
         application.broken(
@@ -56,7 +56,7 @@ def depthwise_conv2d(application: OpContext) -> None:
         )
     bias = layer_bias(application, 2, out_channels)
     attrs = _window_attributes(application, fields, data, (height, width), dilated=True)
-    attrs |= {"groups": channels, "layout": "NHWC", **hybrid_data(application, True)}
+    attrs |= {"groups": channels, "layout": "NHWC", **hybrid_quantisation_attrs(application, True)}
     application.result("conv2d", (data, weight, *bias), attrs)
 
 
@@ -67,7 +67,7 @@ def fully_connected(application: OpContext) -> None:
         application.refuse("shuffled weights", "convert the model with default weights")
     data = application.operand(0)
     is_constant = application.value(1) in application.builder.consts
-    weight = layer_weights(application, 1, axis=0) if is_constant else _computed_weights(application)
+    weight = layer_weights(application, 1, channel_axis=0) if is_constant else _computed_weights(application)
     units, depth = application.rank(weight, 2)
     type_ = application.type(data)
     if not type_.size or type_.size % depth:
@@ -76,7 +76,7 @@ def fully_connected(application: OpContext) -> None:
         )
     rows = type_.size // depth
     attrs: dict[str, Attr] = {"activation": activation_name(application, fields.integer("FusedActivationFunction"))}
-    attrs |= hybrid_data(application, bool(fields.integer("AsymmetricQuantizeInputs")))
+    attrs |= hybrid_quantisation_attrs(application, bool(fields.integer("AsymmetricQuantizeInputs")))
     operands = (application.reshape(data, (rows, depth)), weight, *layer_bias(application, 2, units))
     keep = fields.integer("KeepNumDims") and type_.shape and type_.shape[-1] == depth
     shape = (*type_.shape[:-1], units) if keep else (rows, units)
@@ -120,7 +120,7 @@ def svdf(application: OpContext) -> None:
     for position in (1, 2):
         application.constant(position)
     if real:
-        feature, time = (layer_weights(application, position, axis=0) for position in (1, 2))
+        feature, time = (layer_weights(application, position, channel_axis=0) for position in (1, 2))
     else:
         feature, time = application.value(1), application.value(2)
     filters, taps = application.rank(time, 2)
@@ -143,7 +143,7 @@ def svdf(application: OpContext) -> None:
     state = application.builder.define_state(memory.name, memory.type, None, application.where)
     code = fields.integer("FusedActivationFunction")
     attrs: dict[str, Attr] = {"rank": rank, "activation": activation_name(application, code)}
-    attrs |= hybrid_data(application, bool(fields.integer("AsymmetricQuantizeInputs")))
+    attrs |= hybrid_quantisation_attrs(application, bool(fields.integer("AsymmetricQuantizeInputs")))
     if not bias:
         dtype = "float32" if real else "int32"
         bias = (application.new_constant(f"{application.target().name}_bias", np.zeros(filters // rank, dtype)),)
@@ -220,24 +220,23 @@ def _window_attributes(
     return attrs
 
 
-def hybrid_data(application: OpContext, asymmetric: bool | None) -> dict[str, Attr]:
-    """Return the ``dynamic`` attribute: how LiteRT quantises the float data of a layer with int8 weights.
+def hybrid_quantisation_attrs(application: OpContext, is_asymmetric: bool | None) -> dict[str, Attr]:
+    """Return the attribute ``dynamic``: how LiteRT quantises the float data of a layer with int8 weights.
 
-    ``asymmetric`` None: asymmetrically if the weights have a scale per channel. Empty for layers that are not hybrid.
-    """
+    ``is_asymmetric`` None: asymmetrically if the weights have a scale per channel. The result is empty for layers that
+    are not hybrid."""
     target, weights = application.target().type, application.source(1).type
     if target.dtype != "float32" or weights.dtype != "int8" or weights.quant is None or any(weights.quant.zero_point):
         return {}
-    if asymmetric is None:
-        asymmetric = weights.quant.axis is not None
-    return {"dynamic": "asymmetric" if asymmetric else "symmetric"}
+    if is_asymmetric is None:
+        is_asymmetric = weights.quant.axis is not None
+    return {"dynamic": "asymmetric" if is_asymmetric else "symmetric"}
 
 
-def layer_weights(application: OpContext, position: int, *, axis: int, order: tuple[int, ...] = ()) -> str:
-    """Return constant weights, transposed to ``order``, quantised per tensor or along ``axis`` (the output channels).
+def layer_weights(application: OpContext, position: int, *, channel_axis: int, axis_order: tuple[int, ...] = ()) -> str:
+    """Return constant weights, transposed to ``axis_order``, quantised per tensor or along ``channel_axis``.
 
-    int8 weights of a float layer are dequantised; attribute ``dynamic`` of the layer records how LiteRT computes it.
-    """
+    int8 weights of a float layer are dequantised; the layer's attribute ``dynamic`` records how LiteRT computes it."""
     tensor, dtype = application.source(position), application.target().type.dtype
     type_ = tensor.type
     if type_.dtype not in _WEIGHT_DTYPES[dtype]:
@@ -248,17 +247,17 @@ def layer_weights(application: OpContext, position: int, *, axis: int, order: tu
     data = application.constant(position)
     if type_.dtype != "float32" and type_.quant is None:
         application.refuse(f"{type_.dtype} weights {tensor.name!r} without quantisation", "give them scales")
-    if type_.quant and type_.quant.axis not in (None, axis):
+    if type_.quant and type_.quant.axis not in (None, channel_axis):
         application.refuse(
-            f"weights quantised along axis {type_.quant.axis} instead of {axis}",
+            f"weights quantised along axis {type_.quant.axis} instead of {channel_axis}",
             "quantise per output channel, or per tensor",
         )
     name, quant = tensor.name, type_.quant
-    if order:
-        if data.ndim != len(order):
-            application.broken(f"got weights of {data.ndim} axes, expected {len(order)}")
+    if axis_order:
+        if data.ndim != len(axis_order):
+            application.broken(f"got weights of {data.ndim} axes, expected {len(axis_order)}")
         quant = replace(quant, axis=0) if quant and quant.axis is not None else quant
-        name = application.new_constant(f"{tensor.name}_ohwi", data.transpose(order), quant)
+        name = application.new_constant(f"{tensor.name}_ohwi", data.transpose(axis_order), quant)
     if dtype == "float32" and quant is not None:
         attrs: Mapping[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
         name = application.emit("dequantize", (name,), attrs, like=replace(type_, dtype="float32", quant=None))
@@ -320,14 +319,14 @@ def batch_matmul(application: OpContext) -> None:
     application.result("matmul", (data, _transpose_adjoint(application, other, adjoint[1])), {})
 
 
-def _transpose_adjoint(application: OpContext, value: str, adjoint: bool) -> str:
-    """Swap the last two axes of a value if it is ``adjoint``."""
+def _transpose_adjoint(application: OpContext, value: str, is_adjoint: bool) -> str:
+    """Swap the last two axes of a value if ``is_adjoint``; else return the value."""
     rank = len(application.rank(value, 2, 3, 4, 5))
     axes = (*range(rank - 2), rank - 1, rank - 2)
-    return application.emit("transpose", (value,), {"axes": axes}) if adjoint else value
+    return application.emit("transpose", (value,), {"axes": axes}) if is_adjoint else value
 
 
-def _matmul_int8_weights(application: OpContext, data: str, adjoint: bool, asymmetric: bool) -> None:
+def _matmul_int8_weights(application: OpContext, data: str, is_adjoint: bool, is_asymmetric: bool) -> None:
     """Multiply float data by a constant int8 matrix: a dense layer, whose rows ``--hybrid dynamic`` quantises.
 
     Other ranks or scales become a float matmul.
@@ -337,13 +336,13 @@ def _matmul_int8_weights(application: OpContext, data: str, adjoint: bool, asymm
     if quant is None:
         application.refuse(f"int8 weights {tensor.name!r} without quantisation", "give them scales")
     attrs: dict[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
-    if weight.ndim != 2 or quant.axis not in (None, int(not adjoint)) or len(application.type(data).shape) < 2:
+    if weight.ndim != 2 or quant.axis not in (None, int(not is_adjoint)) or len(application.type(data).shape) < 2:
         real = application.emit(
             "dequantize", (tensor.name,), attrs, like=replace(tensor.type, dtype="float32", quant=None)
         )
-        application.result("matmul", (data, _transpose_adjoint(application, real, adjoint)), {})
+        application.result("matmul", (data, _transpose_adjoint(application, real, is_adjoint)), {})
         return
-    rows = weight if adjoint else np.ascontiguousarray(weight.T)
+    rows = weight if is_adjoint else np.ascontiguousarray(weight.T)
     attrs["axis"] = None if quant.axis is None else 0
     name = application.new_constant("weights", rows, replace(quant, axis=None if quant.axis is None else 0))
     real = application.emit(
@@ -355,7 +354,7 @@ def _matmul_int8_weights(application: OpContext, data: str, adjoint: bool, asymm
             f"data of shape {shape}, expected a last axis of {rows.shape[1]} for weights of {rows.shape[1]} x {rows.shape[0]}"
         )
     dynamic: Mapping[str, Attr] = (
-        {} if any(quant.zero_point) else {"dynamic": "asymmetric" if asymmetric else "symmetric"}
+        {} if any(quant.zero_point) else {"dynamic": "asymmetric" if is_asymmetric else "symmetric"}
     )
     flat = application.reshape(data, (prod(shape[:-1]), shape[-1]))
     product = application.emit("dense", (flat, real), {"activation": "", **dynamic})

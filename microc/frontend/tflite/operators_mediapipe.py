@@ -62,10 +62,10 @@ def _sort_corners(application: OpContext, boxes: str) -> str:
     return application.reshape(application.emit("concat", ends, {"axis": 1}), (count, 4))
 
 
-def _slice_columns(application: OpContext, value: str, first: int, last: int) -> str:
-    """Slice columns ``first`` to ``last`` - 1 of a matrix."""
+def _slice_columns(application: OpContext, value: str, begin: int, end: int) -> str:
+    """Slice columns ``begin`` to ``end`` - 1 of a matrix."""
     rows = application.type(value).shape[0]
-    return application.emit("slice", (value,), {"begin": (0, first), "end": (rows, last), "strides": (1, 1)})
+    return application.emit("slice", (value,), {"begin": (0, begin), "end": (rows, end), "strides": (1, 1)})
 
 
 def _emit_all(application: OpContext, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> list[str]:
@@ -108,9 +108,9 @@ def _read_detection_options(application: OpContext) -> _DetectionOptions:
             application.broken(f"option {name} is {value!r}, expected a number")
         return float(value)
 
-    def count(name: str, otherwise: int | None = None) -> int:
-        """Return an option that is a count, or ``otherwise`` if it is absent."""
-        number = otherwise if otherwise is not None and name not in custom else int(real_option(name))
+    def count(name: str, default: int | None = None) -> int:
+        """Return an option that is a count, or ``default`` if it is absent."""
+        number = default if default is not None and name not in custom else int(real_option(name))
         if not 1 <= number <= _MAX_DETECTIONS:
             application.broken(f"option {name} is {number}, expected 1..{_MAX_DETECTIONS}")
         return number
@@ -178,9 +178,9 @@ def _decode_boxes(application: OpContext, encodings: str, anchors: str, options:
     return application.emit("concat", ends, {"axis": 1})
 
 
-def _suppression_attributes(options: _DetectionOptions, most: int) -> Mapping[str, Attr]:
-    """Return the attributes of ``suppress`` for at most ``most`` boxes."""
-    return {"most": most, "overlap": options.overlap, "score": options.score, "score_inclusive": True}
+def _suppression_attributes(options: _DetectionOptions, max_boxes: int) -> Mapping[str, Attr]:
+    """Return the attributes of ``suppress`` for at most ``max_boxes`` boxes."""
+    return {"most": max_boxes, "overlap": options.overlap, "score": options.score, "score_inclusive": True}
 
 
 def _emit_fast_nms(application: OpContext, boxes: str, scores: str, options: _DetectionOptions) -> None:
@@ -222,7 +222,7 @@ def _emit_regular_nms(application: OpContext, boxes: str, scores: str, options: 
     _emit_results(application, [chosen_boxes, classes, kept], count, options.most)
 
 
-def _class_suppression_body(application: OpContext, rows: int, options: _DetectionOptions) -> Graph:
+def _class_suppression_body(application: OpContext, kept_rows: int, options: _DetectionOptions) -> Graph:
     """Return the loop's body: merge the boxes of the class of this iteration into the best so far."""
     body = GraphBuilder(application.loc.file)
     body.at(application.loc.index, application.loc.name)
@@ -230,9 +230,9 @@ def _class_suppression_body(application: OpContext, rows: int, options: _Detecti
     kept, places, classes = (
         body.input(n, (options.most,), d) for n, d in (("kept", "float32"), ("places", "int32"), ("classes", "int32"))
     )
-    boxes, scores = body.input("boxes", (rows, 4)), body.input("scores", (rows, options.classes))
+    boxes, scores = body.input("boxes", (kept_rows, 4)), body.input("scores", (kept_rows, options.classes))
     own = body.emit("gather", (scores, iteration), {"axis": 1})
-    most = min(options.per_class, rows)
+    most = min(options.per_class, kept_rows)
     suppressed, values, count = body.emit_all("suppress", (boxes, own), _suppression_attributes(options, most))
     numbers = body.new_constant("numbers", np.arange(most, dtype=np.int32))
     is_valid = body.emit("less", (numbers, count), {"rounding": Rounding.NONE})
@@ -247,27 +247,28 @@ def _class_suppression_body(application: OpContext, rows: int, options: _Detecti
     return body.graph("one_class", {"next_kept": best, "next_places": sorted_parts[0], "next_classes": sorted_parts[1]})
 
 
-def _emit_results(application: OpContext, values: Sequence[str], count: str, most: int) -> None:
+def _emit_results(application: OpContext, values: Sequence[str], detection_count: str, max_detections: int) -> None:
     """Define boxes, classes, scores and their number as float32; entries after the last detection are zero."""
-    positions = application.new_constant("places", np.arange(most, dtype=np.int32))
-    is_valid = application.emit("less", (positions, count), {"rounding": Rounding.NONE})
-    shapes = ((1, most, 4), (1, most), (1, most))
+    positions = application.new_constant("places", np.arange(max_detections, dtype=np.int32))
+    is_valid = application.emit("less", (positions, detection_count), {"rounding": Rounding.NONE})
+    shapes = ((1, max_detections, 4), (1, max_detections), (1, max_detections))
     for position, (value, shape) in enumerate(zip(values, shapes, strict=True)):
-        flat = application.reshape(value, (most, *shape[2:]))
+        flat = application.reshape(value, (max_detections, *shape[2:]))
         if application.type(flat).dtype != "float32":
             flat = application.emit("cast", (flat,), {"dtype": "float32"})
-        mask = application.reshape(is_valid, (most, *(1,) * len(shape[2:])))
+        mask = application.reshape(is_valid, (max_detections, *(1,) * len(shape[2:])))
         filled = application.emit("where", (mask, flat, application.scalar(0.0)), {})
         application.result_reshape(filled, _declared_shape(application, position, shape), position)
-    total = application.emit("cast", (count,), {"dtype": "float32"})
+    total = application.emit("cast", (detection_count,), {"dtype": "float32"})
     application.result_reshape(total, _declared_shape(application, 3, (1,)), 3)
 
 
-def _declared_shape(application: OpContext, position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape that the file declares for an output, or ``shape`` if it leaves it open, as converters do for this
-    operator."""
+def _declared_shape(application: OpContext, position: int, default_shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape that the file declares for an output; ``default_shape`` if it declares none.
+
+    Converters declare none for this operator."""
     target = application.target(position)
-    return target.type.shape if target.type.shape and not target.unknown else shape
+    return target.type.shape if target.type.shape and not target.unknown else default_shape
 
 
 DETECTION_CONVERTERS: Mapping[str, Converter] = {
@@ -325,10 +326,10 @@ def landmarks_to_matrix(application: OpContext) -> None:
     size = _scale_columns(application, application.emit("sub", (high, low), {}), crop.pixel)
     middle = _scale_columns(application, application.emit("add", (high, low), {}), (0.5, 0.5))
     linear = application.emit("mul", (rotation, size), {})
-    linear = _scale_columns(application, linear, crop.image, down=True)
+    linear = _scale_columns(application, linear, crop.image, as_rows=True)
     offset = _reduce_axis(application, "sum", _scale_columns(application, linear, crop.centre), 1)
     middle = _reduce_axis(application, "sum", application.emit("mul", (rotation, middle), {}), 1)
-    offset = application.emit("add", (_scale_columns(application, middle, crop.middle, down=True), offset), {})
+    offset = application.emit("add", (_scale_columns(application, middle, crop.middle, as_rows=True), offset), {})
     zeros = application.new_constant("nothing", np.zeros((2, 1), np.float32))
     rows = application.emit("concat", (linear, zeros, offset), {"axis": 1})
     below = application.new_constant("below", np.eye(4, dtype=np.float32)[2:])
@@ -362,15 +363,17 @@ def _read_version_2(application: OpContext) -> _CropParameters:
     )
 
 
-def _rotation_matrix(application: OpContext, points: str, ends: tuple[int, ...], level: float | None) -> str:
+def _rotation_matrix(
+    application: OpContext, points: str, line_landmarks: tuple[int, ...], line_angle: float | None
+) -> str:
     """Return the matrix ((cos r, sin r), (-sin r, cos r)), by which rows of points are rotated by r."""
-    left, right = (_slice_matrix(application, points, (end, end + 1), (0, 2)) for end in ends)
+    left, right = (_slice_matrix(application, points, (end, end + 1), (0, 2)) for end in line_landmarks)
     difference = application.emit("sub", (right, left), {})
     x, y = (_slice_matrix(application, difference, (0, 1), (k, k + 1)) for k in (0, 1))
-    if level is None:
+    if line_angle is None:
         y, x = application.emit("div", (y, x), {}), application.new_constant("one", np.ones((1, 1), np.float32))
     angle = application.emit("atan2", (y, x), {"rounding": Rounding.NONE})
-    target_angle = application.new_constant("level", np.full((1, 1), level or 0.0, np.float32))
+    target_angle = application.new_constant("level", np.full((1, 1), line_angle or 0.0, np.float32))
     angle = application.emit("sub", (target_angle, angle), {})
     cosine, sine = (application.emit(op, (angle,), {}) for op in ("cos", "sin"))
     rows = ((cosine, sine), (application.emit("neg", (sine,), {}), cosine))
@@ -410,9 +413,9 @@ def _reduce_axis(application: OpContext, op: str, value: str, axis: int) -> str:
     return application.emit(op, (value,), {"axes": (axis,), "keepdims": True, "rounding": Rounding.NONE})
 
 
-def _scale_columns(application: OpContext, value: str, factors: _Pair, *, down: bool = False) -> str:
-    """Multiply the x and y columns (``down``: rows) by a factor each."""
-    numbers = np.array(factors, np.float32).reshape((2, 1) if down else (1, 2))
+def _scale_columns(application: OpContext, value: str, factors: _Pair, *, as_rows: bool = False) -> str:
+    """Multiply the x and y columns of a matrix (``as_rows``: rows) by a factor each."""
+    numbers = np.array(factors, np.float32).reshape((2, 1) if as_rows else (1, 2))
     return application.emit("mul", (value, application.new_constant("factors", numbers)), {})
 
 
@@ -471,7 +474,7 @@ _NUDGE = 0.1
 def transpose_conv_bias(application: OpContext) -> None:
     """Convolution2DTransposeBias: data, weights OHWI, bias. SAME crops what the last window does not need."""
     scheme, *across = _read_words(application, 3)
-    data, weight = application.operand(0), layer_weights(application, 1, axis=0)
+    data, weight = application.operand(0), layer_weights(application, 1, channel_axis=0)
     shape, (out_channels, *window, depth) = application.rank(data, 4), application.rank(weight, 4)
     strides = (across[1], across[0])
     if depth != shape[3]:
@@ -601,9 +604,9 @@ def _output_size(application: OpContext) -> tuple[int, int]:
     )
 
 
-def _gather_matrix_entries(application: OpContext, matrix: str, indices: tuple[int, int]) -> str:
-    """Return two of a matrix's 16 numbers."""
-    chosen = application.new_constant("entries", np.array(indices, np.int32))
+def _gather_matrix_entries(application: OpContext, matrix: str, entry_indices: tuple[int, int]) -> str:
+    """Return two of the 16 numbers of a 4 x 4 matrix."""
+    chosen = application.new_constant("entries", np.array(entry_indices, np.int32))
     return application.emit("gather", (matrix, chosen), {"axis": 0})
 
 
@@ -615,16 +618,17 @@ def _emit_samples(application: OpContext, data: str, positions: str) -> None:
     application.result("transpose", (samples,), {"axes": _CHANNELS_LAST})
 
 
-def _read_words(application: OpContext, count: int) -> tuple[int, ...]:
-    """Read the leading options of a C structure: padding, then values of at least 1; the sixth, an activation, is not
-    checked."""
-    words = application.operator.words[:count]
+def _read_words(application: OpContext, word_count: int) -> tuple[int, ...]:
+    """Read ``word_count`` leading options of a C structure: padding, then values of at least 1.
+
+    The sixth, an activation, is not checked."""
+    words = application.operator.words[:word_count]
     if (
-        len(words) < count
+        len(words) < word_count
         or words[0] not in (_SAME, _VALID)
         or not 1 <= min(words[1:5]) <= max(words[1:5]) <= _MAX_PIXELS
     ):
-        expected = f"padding {_SAME} or {_VALID}, then {count - 1} numbers of at least 1"
+        expected = f"padding {_SAME} or {_VALID}, then {word_count - 1} numbers of at least 1"
         application.broken(f"options: got {words}, expected {expected}")
     return words
 

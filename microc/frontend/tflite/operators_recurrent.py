@@ -21,10 +21,9 @@ from microc.ops.attributes import Rounding
 
 @frozen
 class SequenceLayer:
-    """The data of a layer, (batch, steps, depth) or time first; ``axis`` is the time axis.
+    """The data of a recurrent layer, (batch, steps, depth) or time first; ``axis`` is the time axis.
 
-    ``backwards``: the data are reversed in time.
-    """
+    ``backwards``: the data is reversed in time."""
 
     data: str
     axis: int
@@ -52,12 +51,12 @@ def read_sequence(application: OpContext, fields: Fields) -> SequenceLayer:
     return SequenceLayer(data, axis, shape[axis], shape[1 - axis], shape[2])
 
 
-def emit_directions(application: OpContext, fields: Fields, rows: tuple[str, str]) -> None:
+def emit_directions(application: OpContext, fields: Fields, direction_rows: tuple[str, str]) -> None:
     """Define the outputs of both directions: concatenated along the last axis, or as two outputs."""
     if fields.integer("MergeOutputs"):
-        application.result("concat", rows, {"axis": 2, "rounding": Rounding.NONE})
+        application.result("concat", direction_rows, {"axis": 2, "rounding": Rounding.NONE})
         return
-    for position, name in enumerate(rows):
+    for position, name in enumerate(direction_rows):
         application.result_reshape(name, application.type(name).shape, position)
 
 
@@ -101,19 +100,18 @@ def bidirectional_rnn(application: OpContext) -> None:
 _RNN_AUXILIARY = (9, 10, 11)
 
 
-def _emit_rnn_loop(application: OpContext, fields: Fields, data: SequenceLayer, first: int) -> str:
-    """Append a loop over time that stacks its states.
+def _emit_rnn_loop(application: OpContext, fields: Fields, data: SequenceLayer, first_operand: int) -> str:
+    """Append a loop over time that stacks its states; return the stacked rows.
 
-    Weights, recurrent weights, bias and state are the operands from ``first`` on.
-    """
-    memory, units = application.source(first + 3), application.source(first).type.shape[0]
+    Weights, recurrent weights, bias and state are the operands from ``first_operand`` on."""
+    memory, units = application.source(first_operand + 3), application.source(first_operand).type.shape[0]
     if not memory.variable or memory.type.dtype != "float32" or memory.type.size != data.batch * units:
         expected = f"make it a variable tensor of float32 {(data.batch, units)}"
         application.refuse(f"the state {memory.name!r}, {memory.type.dtype} {memory.type.shape}", expected)
     state = application.builder.define_state(
         memory.name, TensorType((data.batch, units), "float32"), None, application.where
     )
-    body = _rnn_body(application, fields, data, units, first)
+    body = _rnn_body(application, fields, data, units, first_operand)
     attrs: Mapping[str, Attr] = {"body": body, "count": data.steps, "carried": 1, "guarded": False}
     names = [application.builder.file.unique(f"{state}_{stem}") for stem in ("hidden", "rows")]
     types = application.infer_types("loop", (state, data.data), attrs)
@@ -122,24 +120,26 @@ def _emit_rnn_loop(application: OpContext, fields: Fields, data: SequenceLayer, 
     return data.in_time(application, names[1])
 
 
-def _rnn_body(application: OpContext, fields: Fields, data: SequenceLayer, units: int, first: int) -> Graph:
+def _rnn_body(
+    application: OpContext, fields: Fields, data: SequenceLayer, unit_count: int, first_operand: int
+) -> Graph:
     """Return the loop's body: from the state and all data, the next state and the same as a row."""
     body = GraphBuilder(application.loc.file)
     body.at(application.loc.index, application.loc.name)
-    iteration, hidden = body.input("turn", (), "int32"), body.input("hidden", (data.batch, units))
+    iteration, hidden = body.input("turn", (), "int32"), body.input("hidden", (data.batch, unit_count))
     step_data = body.emit(
         "gather", (body.input("data", application.type(data.data).shape), iteration), {"axis": data.axis}
     )
-    bias = body.new_constant("bias", application.constant(first + 2).reshape(-1))
+    bias = body.new_constant("bias", application.constant(first_operand + 2).reshape(-1))
     sums = []
-    for position, operand, depth in ((first, step_data, data.depth), (first + 1, hidden, units)):
+    for position, operand, depth in ((first_operand, step_data, data.depth), (first_operand + 1, hidden, unit_count)):
         weight, attrs = _rnn_weights(
-            application, body, position, (units, depth), bool(fields.integer("AsymmetricQuantizeInputs"))
+            application, body, position, (unit_count, depth), bool(fields.integer("AsymmetricQuantizeInputs"))
         )
         sums.append(
             body.emit(
                 "dense",
-                (operand, weight, *((bias,) if position == first else ())),
+                (operand, weight, *((bias,) if position == first_operand else ())),
                 {"rounding": Rounding.NONE, **attrs},
             )
         )
@@ -208,15 +208,16 @@ def bidirectional_lstm(application: OpContext) -> None:
     emit_directions(application, fields, rows)
 
 
-def float_lstm(application: OpContext, fields: Fields, data: SequenceLayer, first: int, states: tuple[int, int]) -> str:
-    """Append one direction of a float LSTM and return its rows, in the order of time.
+def float_lstm(
+    application: OpContext, fields: Fields, data: SequenceLayer, first_operand: int, state_positions: tuple[int, int]
+) -> str:
+    """Append one direction of a float LSTM; return its rows in the order of time.
 
-    Its operands begin at ``first``; ``states``: positions of the hidden state and the cell.
-    """
-    cell = _FloatLstmCell(application, fields, data, first)
+    Its operands begin at ``first_operand``. ``state_positions``: inputs with the hidden state and the cell."""
+    cell = _FloatLstmCell(application, fields, data, first_operand)
     state_types = [TensorType((data.batch, extent), "float32") for extent in (cell.outputs, cell.units)]
     state_names = []
-    for position, type_ in zip(states, state_types, strict=True):
+    for position, type_ in zip(state_positions, state_types, strict=True):
         memory = application.source(position)
         if not memory.variable or memory.type.dtype != "float32" or memory.type.size != type_.size:
             reason = f"the state {memory.name!r}, {memory.type.dtype} {memory.type.shape}"
@@ -253,8 +254,9 @@ class _FloatLstmCell:
         """The gates with weights of their own: without the input gate if it is coupled to the forget gate."""
         return (0, 1, 2, 3) if self.has(_INPUT) else (1, 2, 3)
 
-    def has(self, offset: int) -> bool:
-        return self.application.has(self.first + offset)
+    def has(self, operand_offset: int) -> bool:
+        """Test whether the cell's operand ``operand_offset`` is present."""
+        return self.application.has(self.first + operand_offset)
 
     def body(self) -> Graph:
         """Return the loop's body: from hidden state, cell and all data, the next hidden state and cell, and the hidden state
@@ -296,43 +298,44 @@ class _FloatLstmCell:
 
     # ------------------------------------------------------------ arithmetic
 
-    def emit_gate(self, body: GraphBuilder, total: str, peephole: int, cell: str) -> str:
+    def emit_gate(self, body: GraphBuilder, gate_sum: str, peephole_offset: int, cell: str) -> str:
         """Return the sigmoid of a gate's sum, after adding its peephole term if there is one."""
-        if self.has(_PEEPHOLES + peephole):
+        if self.has(_PEEPHOLES + peephole_offset):
             peephole_term = body.emit(
-                "mul", (self.constant(body, _PEEPHOLES + peephole, (self.units,)), cell), {"rounding": Rounding.NONE}
+                "mul",
+                (self.constant(body, _PEEPHOLES + peephole_offset, (self.units,)), cell),
+                {"rounding": Rounding.NONE},
             )
-            total = body.emit("add", (total, peephole_term), {"rounding": Rounding.NONE})
-        return body.emit("sigmoid", (total,), {"rounding": Rounding.NONE})
+            gate_sum = body.emit("add", (gate_sum, peephole_term), {"rounding": Rounding.NONE})
+        return body.emit("sigmoid", (gate_sum,), {"rounding": Rounding.NONE})
 
     def activate(self, body: GraphBuilder, value: str) -> str:
         """Apply the cell's activation."""
         name = activation_name(self.application, self.fields.integer("FusedActivationFunction"))
         return body.emit(ACTIVATIONS[name][0], (value,), ACTIVATIONS[name][1]) if name else value
 
-    def clip(self, body: GraphBuilder, value: str, field: str) -> str:
-        """Clip a value to the limit of an option; 0 means no limit."""
-        limit = float(np.float32(self.fields.real(field)))
+    def clip(self, body: GraphBuilder, value: str, option_name: str) -> str:
+        """Clip a value to the limit that the option ``option_name`` gives; 0 means no limit."""
+        limit = float(np.float32(self.fields.real(option_name)))
         return body.emit("clip", (value,), {"minimum": -limit, "maximum": limit}) if limit > 0 else value
 
-    def dense(self, body: GraphBuilder, value: str, offset: int, depth: int, bias: tuple[str, ...]) -> str:
+    def dense(self, body: GraphBuilder, value: str, weight_offset: int, input_width: int, bias: tuple[str, ...]) -> str:
         """Return the sums of all gates from one dense layer, or the projection.
 
-        The gates' weights are stacked to one matrix with a scale per row: one product instead of four, and each gate keeps its
-        own scale.
-        """
-        projection = offset == _PROJECTION
-        offsets = (offset,) if projection else tuple(offset + gate for gate in self.gates)
+        The gates' weights are stacked to one matrix with a scale per row: one product instead of four, and each gate
+        keeps its own scale."""
+        projection = weight_offset == _PROJECTION
+        offsets = (weight_offset,) if projection else tuple(weight_offset + gate for gate in self.gates)
         rows = self.outputs if projection else self.units
         types = [self.application.source(self.first + k).type for k in offsets]
         integers = types[0].dtype == "int8"
-        have_valid_types = all(k.shape == (rows, depth) and k.dtype in ("float32", "int8") for k in types)
+        have_valid_types = all(k.shape == (rows, input_width) and k.dtype in ("float32", "int8") for k in types)
         have_one_scale = all(
             k.quant is not None and k.quant.axis is None and not any(k.quant.zero_point) for k in types
         )
         if not have_valid_types or len({k.dtype for k in types}) > 1 or (integers and not have_one_scale):
             actual = ", ".join(f"{k.dtype} {k.shape}" for k in types)
-            self.application.refuse(f"weights {actual}", f"give float32 {(rows, depth)}, or int8 with one scale")
+            self.application.refuse(f"weights {actual}", f"give float32 {(rows, input_width)}, or int8 with one scale")
         # Each gate has a scale of its own: stacked along the rows these become a scale per row, which ``dense`` supports.
         matrix = np.concatenate([self.application.constant(self.first + k) for k in offsets])
         weights, attrs = body.new_constant("weights", matrix), dict[str, Attr]()
@@ -343,9 +346,9 @@ class _FloatLstmCell:
             attrs["dynamic"] = "asymmetric" if self.fields.integer("AsymmetricQuantizeInputs") else "symmetric"
         return body.emit("dense", (value, weights, *bias), {"rounding": Rounding.NONE, **attrs})
 
-    def biases(self, body: GraphBuilder, offset: int) -> tuple[str, ...]:
-        """Return the biases of all gates as one vector."""
-        gate_biases = [self.application.constant(self.first + offset + gate) for gate in self.gates]
+    def biases(self, body: GraphBuilder, first_bias_offset: int) -> tuple[str, ...]:
+        """Return the biases of all gates as one vector; ``first_bias_offset``: the operand of the first."""
+        gate_biases = [self.application.constant(self.first + first_bias_offset + gate) for gate in self.gates]
         if any(bias.shape != (self.units,) for bias in gate_biases):
             self.application.broken(
                 f"biases: got shapes {[bias.shape for bias in gate_biases]}, expected {(self.units,)} each"
@@ -449,18 +452,18 @@ def _emit_lstm(application: OpContext, fields: Fields, weights: _GateWeights, st
     builder.updates |= dict(zip(states, next_states, strict=True))
 
 
-def _read_gate_weights(application: OpContext, depth: int) -> _GateWeights:
+def _read_gate_weights(application: OpContext, input_width: int) -> _GateWeights:
     """Return the weights and biases of an LSTM's gates, checked against each other."""
     dtype = application.target().type.dtype
     units = application.source(_INPUT_WEIGHTS[0]).type.shape[:1]
     matrices: list[tuple[Array, Quant | None]] = []
-    for positions, columns in ((_INPUT_WEIGHTS, (depth,)), (_RECURRENT_WEIGHTS, units)):
+    for positions, columns in ((_INPUT_WEIGHTS, (input_width,)), (_RECURRENT_WEIGHTS, units)):
         arrays, scales = [], []
         for position in positions:
             type_ = application.source(position).type
             if type_.shape != (*units, *columns) or type_.dtype not in _WEIGHT_DTYPES[dtype]:
                 application.refuse(
-                    f"weights {type_.dtype} {type_.shape} for {dtype} data of depth {depth}",
+                    f"weights {type_.dtype} {type_.shape} for {dtype} data of depth {input_width}",
                     f"give {' or '.join(_WEIGHT_DTYPES[dtype])} weights (units, depth)",
                 )
             arrays.append(application.constant(position))

@@ -498,9 +498,9 @@ def _slice_ranges(
     ranges: list[tuple[int, int, int]] = []
     result: list[int] = []
 
-    def take_whole_axes(count: int) -> None:
-        """Add the whole ranges of the next ``count`` axes."""
-        for extent in shape[len(ranges) : len(ranges) + count]:
+    def take_whole_axes(axis_count: int) -> None:
+        """Add the whole ranges of the next ``axis_count`` axes."""
+        for extent in shape[len(ranges) : len(ranges) + axis_count]:
             ranges.append((0, extent, 1))
             result.append(extent)
 
@@ -529,27 +529,29 @@ def _range_of_index(application: OpContext, index: int, extent: int) -> tuple[in
     return index, index + 1, 1
 
 
-def _range_within_axis(application: OpContext, first: int, last: int, stride: int, extent: int) -> tuple[int, int, int]:
+def _range_within_axis(application: OpContext, begin: int, end: int, stride: int, extent: int) -> tuple[int, int, int]:
     """Return a range (begin, end, stride) clamped to the axis: 0 .. extent, or (backwards) extent - 1 .. -1."""
     if stride == 0:
         application.broken("got stride 0, expected another number")
-    first, last = (bound + extent if bound < 0 else bound for bound in (first, last))
+    begin, end = (bound + extent if bound < 0 else bound for bound in (begin, end))
     low, high = (0, extent) if stride > 0 else (-1, extent - 1)
-    first, last = min(max(first, low), high), min(max(last, low), high)
-    return (first, last, stride) if (last - first) * stride > 0 else (0, 0, 1)
+    begin, end = min(max(begin, low), high), min(max(end, low), high)
+    return (begin, end, stride) if (end - begin) * stride > 0 else (0, 0, 1)
 
 
-def _slice_attributes(shape: tuple[int, ...], axis: int, first: int, last: int) -> dict[str, Attr]:
-    """Return the attributes of a slice of elements ``first`` to ``last`` - 1 along ``axis``, whole along the other axes."""
-    begin = tuple(first if i == axis else 0 for i in range(len(shape)))
-    end = tuple(last if i == axis else extent for i, extent in enumerate(shape))
+def _slice_attributes(shape: tuple[int, ...], axis: int, first_element: int, end_element: int) -> dict[str, Attr]:
+    """Return the attributes of a slice of elements ``first_element`` to ``end_element`` - 1 along ``axis``.
+
+    The other axes are whole."""
+    begin = tuple(first_element if i == axis else 0 for i in range(len(shape)))
+    end = tuple(end_element if i == axis else extent for i, extent in enumerate(shape))
     return {"begin": begin, "end": end, "strides": (1,) * len(shape)}
 
 
-def _write_parts(application: OpContext, data: str, axis: int, sizes: Sequence[int]) -> None:
-    """Define the outputs as consecutive slices of ``sizes`` along an axis."""
+def _write_parts(application: OpContext, data: str, axis: int, part_extents: Sequence[int]) -> None:
+    """Write the outputs as consecutive slices of ``part_extents`` elements along an axis."""
     first = 0
-    for position, size in enumerate(sizes):
+    for position, size in enumerate(part_extents):
         attrs = _slice_attributes(application.type(data).shape, axis, first, first + size)
         application.result("slice", (data,), attrs, position)
         first += size

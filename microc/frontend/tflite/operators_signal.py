@@ -19,11 +19,11 @@ from microc.ops.attributes import Rounding
 _RFFT_DTYPES = ("int16", "int32", "float32")
 
 
-def integer_option(application: OpContext, name: str, low: int = 0, high: int = (1 << 31) - 1) -> int:
+def integer_option(application: OpContext, option_name: str, minimum: int = 0, maximum: int = (1 << 31) - 1) -> int:
     """Return an integer option, which must be present and within bounds."""
-    value = application.operator.custom.get(name)
-    if not isinstance(value, (int, bool)) or not low <= value <= high:
-        application.broken(f"option {name} is {value!r}, expected {low}..{high}")
+    value = application.operator.custom.get(option_name)
+    if not isinstance(value, (int, bool)) or not minimum <= value <= maximum:
+        application.broken(f"option {option_name} is {value!r}, expected {minimum}..{maximum}")
     return int(value)
 
 
@@ -144,29 +144,29 @@ def _rows_and_length(application: OpContext, data: str) -> tuple[int, int]:
     return application.type(data).size // shape[-1], shape[-1]
 
 
-def _define_named_state(application: OpContext, stem: str, type_: TensorType, data: Array | None = None) -> str:
-    """Define a state of the graph whose name is made from the output's and ``stem``."""
-    name = application.builder.file.unique(f"{application.target().name}_{stem}")
+def _define_named_state(application: OpContext, name_stem: str, type_: TensorType, data: Array | None = None) -> str:
+    """Define a state of the graph whose name is made from the output's name and ``name_stem``."""
+    name = application.builder.file.unique(f"{application.target().name}_{name_stem}")
     return application.builder.define_state(name, type_, data, application.where)
 
 
-def _slice_last_axis(application: OpContext, value: str, first: int, last: int) -> str:
-    """Return elements ``first`` .. ``last`` - 1 along the last axis."""
+def _slice_last_axis(application: OpContext, value: str, begin: int, end: int) -> str:
+    """Return elements ``begin`` .. ``end`` - 1 along the last axis."""
     shape = application.type(value).shape
     lead = (0,) * (len(shape) - 1)
-    attrs: Mapping[str, Attr] = {"begin": (*lead, first), "end": (*shape[:-1], last), "strides": (1,) * len(shape)}
+    attrs: Mapping[str, Attr] = {"begin": (*lead, begin), "end": (*shape[:-1], end), "strides": (1,) * len(shape)}
     return application.emit("slice", (value,), attrs)
 
 
-def _prepend_past(application: OpContext, data: str, length: int) -> str:
-    """Return rows of data after the ``length`` elements that preceded them, which are state."""
+def _prepend_past(application: OpContext, data: str, past_length: int) -> str:
+    """Return rows of data preceded by the last ``past_length`` elements of the previous call, which are state."""
     rows, size = _rows_and_length(application, data)
     flat = application.reshape(data, (rows, size))
-    if not length:
+    if not past_length:
         return flat
-    past = _define_named_state(application, "past", TensorType((rows, length), application.type(data).dtype))
+    past = _define_named_state(application, "past", TensorType((rows, past_length), application.type(data).dtype))
     joined = application.emit("concat", (past, flat), {"axis": 1})
-    application.builder.updates[past] = _slice_last_axis(application, joined, size, size + length)
+    application.builder.updates[past] = _slice_last_axis(application, joined, size, size + past_length)
     return joined
 
 
@@ -362,7 +362,7 @@ def _complex_operand(application: OpContext) -> str:
     return application.builder.complexes[name]
 
 
-def complex_part(number: int) -> Converter:
+def complex_part(part_index: int) -> Converter:
     """Return the converter of REAL (0) or IMAG (1)."""
 
     def convert(application: OpContext) -> None:
@@ -370,8 +370,8 @@ def complex_part(number: int) -> Converter:
         shape = application.type(value).shape
         begin = (0,) * (len(shape) - 1)
         cut: Mapping[str, Attr] = {
-            "begin": (*begin, number),
-            "end": (*shape[:-1], number + 1),
+            "begin": (*begin, part_index),
+            "end": (*shape[:-1], part_index + 1),
             "strides": (1,) * len(shape),
         }
         application.result_reshape(application.emit("slice", (value,), cut), shape[:-1])
@@ -417,7 +417,7 @@ def circular_buffer(application: OpContext) -> None:
         )
     if "cycles_max" not in application.operator.custom:
         application.refuse(
-            "a buffer without cycles_max",
+            "the buffer has no option cycles_max",
             "set the option cycles_max: the number of calls to one run of the operators behind the buffer",
         )
     period = integer_option(application, "cycles_max", 1, _MOST)
@@ -430,12 +430,12 @@ def circular_buffer(application: OpContext) -> None:
         _emit_call_counter(application, period)
 
 
-def _emit_call_counter(application: OpContext, period: int) -> None:
-    """Count calls, and gate the nodes that follow: they run in every ``period``-th call."""
+def _emit_call_counter(application: OpContext, calls_per_run: int) -> None:
+    """Count calls, and gate the following nodes: they run in every call whose number is a multiple of ``calls_per_run``."""
     builder = application.builder
     count = builder.file.unique(f"{application.loc.name}_calls")
     builder.define_state(count, TensorType((), "int32"), np.array(0, np.int32), application.where)
-    one, last, none = (application.new_constant("calls", np.array(n, np.int32)) for n in (1, period, 0))
+    one, last, none = (application.new_constant("calls", np.array(n, np.int32)) for n in (1, calls_per_run, 0))
     next_count = application.emit("add", (count, one), {})
     is_complete = application.emit("equal", (next_count, last), {"rounding": Rounding.NONE})
     builder.updates[count] = application.emit("where", (is_complete, none, next_count), {})
@@ -451,10 +451,11 @@ def apply_gates(graph: Graph, gates: Sequence[tuple[int, str]]) -> Graph:
     return graph
 
 
-def _with_last_outputs(graph: Graph, index: int) -> Graph:
-    """Return the graph in which every output that is computed from node ``index`` on becomes a state that keeps its last
-    value."""
-    gated_values = {name for node in graph.nodes[index:] for name in node.outputs}
+def _with_last_outputs(graph: Graph, first_node: int) -> Graph:
+    """Return the graph with outputs that keep their last values between runs of the gated nodes.
+
+    Every output that is computed from node ``first_node`` on becomes a state."""
+    gated_values = {name for node in graph.nodes[first_node:] for name in node.outputs}
     types, state, updates = dict(graph.types), dict(graph.state), dict(graph.updates)
     for name in graph.outputs:
         if name not in gated_values or name in updates.values():
@@ -474,9 +475,9 @@ class _GatedValue:
     state: str
 
 
-def _apply_gate(graph: Graph, index: int, condition: str) -> Graph:
-    """Move the nodes from ``index`` on into a ``branch``, whose other side returns the last values."""
-    gated_nodes = graph.nodes[index:]
+def _apply_gate(graph: Graph, first_node: int, condition: str) -> Graph:
+    """Move the nodes from ``first_node`` on into a ``branch``, whose other side returns the values of the last run."""
+    gated_nodes = graph.nodes[first_node:]
     gated_names = {name for node in gated_nodes for name in node.outputs}
     gated_values = {value: _GatedValue(value, state) for state, value in graph.updates.items() if value in gated_names}
     outer_values = dict.fromkeys(
@@ -491,7 +492,7 @@ def _apply_gate(graph: Graph, index: int, condition: str) -> Graph:
     otherwise = replace(inside, name="between", consts={}).with_nodes(copies)
     attrs: Mapping[str, Attr] = {"then": inside.with_nodes(gated_nodes), "otherwise": otherwise}
     node = Node("branch", (condition, *fixed), tuple(gated_values), attrs, gated_nodes[0].loc)
-    return graph.with_nodes((*graph.nodes[:index], node))
+    return graph.with_nodes((*graph.nodes[:first_node], node))
 
 
 def _copy_state(graph: Graph, gated_value: _GatedValue) -> Node:

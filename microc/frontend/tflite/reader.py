@@ -117,37 +117,38 @@ def _read_subgraph(
     file: TfliteFile,
     name: str,
     input_shapes: Mapping[str, tuple[int, ...]],
-    around: tuple[int, ...],
-    outer: TfliteGraphBuilder | None,
-    handles: Mapping[int, str],
+    enclosing_indices: tuple[int, ...],
+    enclosing_builder: TfliteGraphBuilder | None,
+    variables_by_input: Mapping[int, str],
 ) -> ControlSubgraph:
     """Read a subgraph of a file.
 
-    ``around``: indices of the enclosing subgraphs; ``outer``: the builder of the innermost of them; ``handles``: inputs that
-    are handles of variables.
-    """
+    ``enclosing_indices``: the enclosing subgraphs. ``enclosing_builder``: the builder of the innermost of them.
+    ``variables_by_input``: the variables whose handles are inputs."""
 
     def read_inner_subgraph(index: int, inner_handles: Mapping[int, str]) -> ControlSubgraph:
         """Read a subgraph that an operator of this one uses; ModelError if it is inside itself or nested too deeply."""
-        if index in around:
+        if index in enclosing_indices:
             raise ModelError(
                 f"subgraph {index} is inside itself; expected subgraphs without recursion", where=file.name
             )
-        if len(around) >= MAX_NESTED:
+        if len(enclosing_indices) >= MAX_NESTED:
             raise ModelError(f"subgraphs are nested more than {MAX_NESTED} deep", where=file.name)
-        return _read_subgraph(file.subgraph(index), f"{name}_{index}", {}, (*around, index), builder, inner_handles)
+        return _read_subgraph(
+            file.subgraph(index), f"{name}_{index}", {}, (*enclosing_indices, index), builder, inner_handles
+        )
 
     operators = [file.operator(index) for index in range(file.operator_count)]
     unknown = [operator for operator in operators if operator.code not in CONVERTERS]
     refusals = [_refusal_line(file, operator, "", unsupported_operator_hint(operator.code)) for operator in unknown]
     if not refusals:
-        builder = TfliteGraphBuilder(file, input_shapes, read_inner_subgraph, outer, handles)
+        builder = TfliteGraphBuilder(file, input_shapes, read_inner_subgraph, enclosing_builder, variables_by_input)
         refusals = _convert_all(builder, operators)
     if refusals:
         count = f"{len(refusals)} operator{'s are' if len(refusals) > 1 else ' is'} not supported"
         raise UnsupportedError("\n".join((f"{count}:", *refusals)), where=file.name)
-    if around and builder.state:
-        where = f"{file.name} subgraph {around[-1]}"
+    if enclosing_indices and builder.state:
+        where = f"{file.name} subgraph {enclosing_indices[-1]}"
         raise UnsupportedError("a layer with state inside control flow", where=where, hint=STATE_INSIDE)
     variables = builder.variables
     handed = {k: variables.handles[index] for k, index in enumerate(file.outputs) if index in variables.handles}
@@ -161,11 +162,10 @@ def tensor_names(data: bytes, file_name: str = "model.tflite") -> dict[int, str]
 
 
 def _convert_all(builder: TfliteGraphBuilder, operators: list[Operator]) -> list[str]:
-    """Convert operators in order; return one line for each that is refused, or whose dtype no kernel has.
+    """Convert operators in order; return one line for each that is refused, or whose dtype no kernel supports.
 
-    After a refusal the operator's outputs get their declared types, so that later operators can be checked. A contradiction
-    found then may follow from that guess, so it ends the search and is not reported.
-    """
+    After a refusal the operator's outputs get their declared types, so that later operators can be checked. A
+    contradiction found then may follow from that guess, so it ends the search and is not reported."""
     refusals: list[str] = []
     for operator in operators:
         application = OpContext(operator, builder, _operator_location(builder.file, operator))
@@ -191,12 +191,12 @@ def _check_dtype(application: OpContext) -> None:
             application.refuse(f"{dtype} output", f"convert the output to one of {', '.join(dtypes)}")
 
 
-def _refusal_line(file: TfliteFile, operator: Operator, what: str, help_text: str) -> str:
-    """Return one line of the list: ``#index name OP (dtype): what (help: hint)``."""
+def _refusal_line(file: TfliteFile, operator: Operator, reason: str, help_text: str) -> str:
+    """Return one line of the list: ``#index name OP (dtype): reason (help: hint)``."""
     indices = [index for index in (*operator.outputs, *operator.inputs) if index >= 0]
     dtype = file.tensor(indices[0]).type.dtype if indices else "no tensors"
     name = _operator_location(file, operator).name
-    line = f"  #{operator.index} {name} {operator.code} ({dtype})" + (f": {what}" if what else "")
+    line = f"  #{operator.index} {name} {operator.code} ({dtype})" + (f": {reason}" if reason else "")
     return f"{line} (help: {help_text})" if help_text else line
 
 

@@ -64,9 +64,9 @@ def convert_node(graph: Graph, node: Node) -> Layer:
     for name in (*node.inputs[:1], *node.outputs):
         type_ = graph.types[name]
         if type_.dtype != "int8" or type_.quant is None or type_.quant.axis is not None:
-            node_writer.refuse(f"its data are {type_.dtype}{'' if type_.quant else ', not quantised'}")
+            node_writer.refuse(f"its data are {type_.dtype}{'' if type_.quant else ', not quantised'}, expected int8")
     if (rounding := node.attrs.get("rounding", Rounding.DOUBLE)) != Rounding.DOUBLE:
-        node_writer.refuse(f"it is rounded as {rounding}, not twice, as TFLite does")
+        node_writer.refuse(f"it is rounded as {rounding}, expected {Rounding.DOUBLE} (twice, as in TFLite)")
     WRITERS[node.op](node_writer)
     return Layer(tuple(node_writer.operators), node_writer.tensors)
 
@@ -81,7 +81,7 @@ class _NodeWriter:
 
     def refuse(self, why: str) -> None:
         """Raise UnsupportedError: the node is left to microc's own kernels."""
-        raise UnsupportedError(why, where=str(self.node.loc), hint="it is left to code of ours")
+        raise UnsupportedError(why, where=str(self.node.loc), hint="microc's own kernel computes this layer")
 
     def type(self, position: int) -> TensorType:
         return self.graph.types[self.node.inputs[position]]
@@ -98,29 +98,31 @@ class _NodeWriter:
         assert array is not None
         return array
 
-    def tensor(self, name: str, type_: TensorType, data: Array | None = None) -> str:
-        """Add a tensor that only this node uses and return its name."""
-        self.tensors[f"{name} of {self.node.outputs[0]}"] = (type_, data)
-        return f"{name} of {self.node.outputs[0]}"
+    def tensor(self, name_stem: str, type_: TensorType, data: Array | None = None) -> str:
+        """Add a tensor that only this node uses; return its name, made from ``name_stem``."""
+        self.tensors[f"{name_stem} of {self.node.outputs[0]}"] = (type_, data)
+        return f"{name_stem} of {self.node.outputs[0]}"
 
-    def ints(self, name: str, *values: object) -> str:
-        """Add an int32 constant that only this node uses and return its name."""
+    def ints(self, name_stem: str, *values: object) -> str:
+        """Add an int32 constant that only this node uses; return its name, made from ``name_stem``."""
         array = np.array(values, np.int32)
-        return self.tensor(name, TensorType(array.shape, "int32"), array)
+        return self.tensor(name_stem, TensorType(array.shape, "int32"), array)
 
     def emit(
         self,
-        code: str,
+        builtin_operator: str,
         inputs: tuple[str, ...],
-        options: str,
+        options_table: str,
         fields: Mapping[str, Field] = _NO_FIELDS,
-        version: int = 2,
+        operator_version: int = 2,
     ) -> None:
         """Add an operator that writes the node's output."""
-        self.operators.append(TfliteOperator(code, version, inputs, self.node.outputs[:1], options, fields))
+        self.operators.append(
+            TfliteOperator(builtin_operator, operator_version, inputs, self.node.outputs[:1], options_table, fields)
+        )
 
     def activation(self) -> int:
-        """Return the number of the fused activation; TFLite fuses the first four of ACTIVATIONS."""
+        """Return TFLite's number of the fused activation; refuse one that is not among the first four of ACTIVATIONS."""
         name = str(self.node.attrs.get("activation", ""))
         if name not in ACTIVATIONS[:4]:
             self.refuse(f"its activation is {name}")
@@ -138,14 +140,16 @@ class _NodeWriter:
         if any(quant != self.result.quant for quant in quants):
             self.refuse("data and results have other scales")
 
-    def weights(self, order: tuple[int, ...], axis: int) -> tuple[str, ...]:
-        """Return names of weights and bias: int8 with zero point 0, axes in TFLite's order, one scale or one along ``axis``."""
+    def weights(self, axis_order: tuple[int, ...], scale_axis: int) -> tuple[str, ...]:
+        """Return the names of weights and bias in TFLite's order of axes.
+
+        Weights must be int8 with zero point 0, with one scale or one for each element along ``scale_axis``."""
         type_, data = self.type(1), self.const(1)
         if type_.dtype != "int8" or type_.quant is None or any(type_.quant.zero_point):
-            self.refuse("its weights are no int8 around zero")
+            self.refuse("its weights are not int8 with zero point 0")
         assert type_.quant is not None
-        array = data.transpose(order)
-        quant = replace(type_.quant, axis=None if type_.quant.axis is None else axis)
+        array = data.transpose(axis_order)
+        quant = replace(type_.quant, axis=None if type_.quant.axis is None else scale_axis)
         names = [self.tensor("weight", TensorType(array.shape, "int8", quant), array)]
         if len(self.node.inputs) > 2 and self.node.inputs[2]:
             bias = self.const(2).reshape(-1)
@@ -161,10 +165,10 @@ class _NodeWriter:
         return tuple(names)
 
     def window(self, kernel: tuple[int, ...], *, pads: bool) -> tuple[str, dict[str, Field]]:
-        """Return the data and the fields of strides and padding.
+        """Return the data and the option fields of strides and padding.
 
-        Padding that is neither SAME nor VALID becomes a PAD before the operator, if ``pads`` allows it.
-        """
+        Padding that is neither SAME nor VALID becomes a PAD operator before this one if ``pads``, else the node is
+        refused."""
         data, strides, padding = self.type(0), self.node.attr("strides"), self.node.attr("padding")
         dilation = self.node.attr("dilation") if "dilation" in self.node.attrs else (1, 1)
         fields: dict[str, Field] = {"StrideH": strides[0], "StrideW": strides[1], "Padding": _VALID}
@@ -234,8 +238,8 @@ def _fully_connected(a: _NodeWriter) -> None:
     a.emit("FULLY_CONNECTED", (a.node.inputs[0], *a.weights((0, 1), 0)), "FullyConnectedOptions", fields, 4)
 
 
-def _pool_writer(code: str) -> Callable[[_NodeWriter], None]:
-    """Return the writer of a pool, the TFLite operator ``code``."""
+def _pool_writer(builtin_operator: str) -> Callable[[_NodeWriter], None]:
+    """Return the writer of the pool ``builtin_operator``."""
 
     def write(a: _NodeWriter) -> None:
         a.require_defaults(layout="NHWC", count_include_pad=False)
@@ -243,26 +247,26 @@ def _pool_writer(code: str) -> Callable[[_NodeWriter], None]:
         kernel = a.node.attr("kernel")
         data, fields = a.window(kernel, pads=False)
         fields |= {"FilterHeight": kernel[0], "FilterWidth": kernel[1], "FusedActivationFunction": a.activation()}
-        a.emit(code, (data,), "Pool2DOptions", fields)
+        a.emit(builtin_operator, (data,), "Pool2DOptions", fields)
 
     return write
 
 
-def _binary_writer(code: str, options: str) -> Callable[[_NodeWriter], None]:
+def _binary_writer(builtin_operator: str, options_table: str) -> Callable[[_NodeWriter], None]:
     """Return the writer of an operator on two int8 operands with a fused activation."""
 
     def write(a: _NodeWriter) -> None:
         types = [a.type(k) for k in range(2)]
         if any(type_.dtype != "int8" or type_.quant is None or type_.quant.axis is not None for type_ in types):
-            a.refuse("its operands are no int8 of one scale")
-        a.emit(code, a.node.inputs, options, {"FusedActivationFunction": a.activation()})
+            a.refuse("its operands are not int8, each with one scale")
+        a.emit(builtin_operator, a.node.inputs, options_table, {"FusedActivationFunction": a.activation()})
 
     return write
 
 
-def _unary_writer(code: str, options: str = "") -> Callable[[_NodeWriter], None]:
+def _unary_writer(builtin_operator: str, options_table: str = "") -> Callable[[_NodeWriter], None]:
     """Return the writer of an operator whose options are all defaults."""
-    return lambda a: a.emit(code, a.node.inputs, options)
+    return lambda a: a.emit(builtin_operator, a.node.inputs, options_table)
 
 
 def _concat(a: _NodeWriter) -> None:
@@ -278,7 +282,7 @@ def _reshape(a: _NodeWriter) -> None:
 def _softmax(a: _NodeWriter) -> None:
     rank = len(a.result.shape)
     if a.node.attr("axis") not in (-1, rank - 1):
-        a.refuse("it is not over the last axis")
+        a.refuse("its axis is not the last")
     a.emit("SOFTMAX", a.node.inputs, "SoftmaxOptions", {"Beta": float(a.node.attr("beta"))})
 
 
@@ -306,7 +310,7 @@ def _prelu(a: _NodeWriter) -> None:
 
 def _mean(a: _NodeWriter) -> None:
     if not prod(a.result.shape):
-        a.refuse("it is empty")
+        a.refuse("it slices no elements")
     axes = a.ints("axes", *a.node.attr("axes"))
     a.emit("MEAN", (a.node.inputs[0], axes), "ReducerOptions", {"KeepDims": bool(a.node.attr("keepdims"))})
 
@@ -423,9 +427,9 @@ class _ModelFlatbuffer:
             tflite.BufferAddData(self.fb, vector)
         return int(tflite.BufferEnd(self.fb))
 
-    def _write_operator_code(self, name: str, version: int) -> int:
+    def _write_operator_code(self, builtin_operator: str, version: int) -> int:
         """Write an OperatorCode; return its offset."""
-        number = getattr(tflite.BuiltinOperator, name)
+        number = getattr(tflite.BuiltinOperator, builtin_operator)
         tflite.OperatorCodeStart(self.fb)
         tflite.OperatorCodeAddDeprecatedBuiltinCode(self.fb, min(number, _LAST_OF_A_BYTE))
         tflite.OperatorCodeAddBuiltinCode(self.fb, number)
@@ -460,18 +464,18 @@ class _ModelFlatbuffer:
         return int(tflite.QuantizationParametersEnd(self.fb))
 
     def _write_operator(
-        self, operator: TfliteOperator, codes: Sequence[tuple[str, int]], numbers: Mapping[str, int]
+        self, operator: TfliteOperator, operator_codes: Sequence[tuple[str, int]], tensor_indices: Mapping[str, int]
     ) -> int:
         """Write an operator with its options; return its offset.
 
-        ``codes``: the model's operator codes in order; ``numbers``: indices of tensors by name."""
+        ``operator_codes``: the model's operator codes in order. ``tensor_indices``: index of each tensor, by name."""
         options = self._write_options(operator) if operator.options else 0
         inputs, outputs = (
-            self._write_number_vector([numbers[n] for n in side], np.int32)
+            self._write_number_vector([tensor_indices[n] for n in side], np.int32)
             for side in (operator.inputs, operator.outputs)
         )
         tflite.OperatorStart(self.fb)
-        tflite.OperatorAddOpcodeIndex(self.fb, codes.index((operator.code, operator.version)))
+        tflite.OperatorAddOpcodeIndex(self.fb, operator_codes.index((operator.code, operator.version)))
         tflite.OperatorAddInputs(self.fb, inputs)
         tflite.OperatorAddOutputs(self.fb, outputs)
         if operator.options:

@@ -31,10 +31,10 @@ _DTYPE_PRESERVING = (
 """Operators that move or convert elements and compute nothing."""
 
 
-def numbers_per_axis(x: Any, count: int) -> tuple[int, ...]:
-    """Return an argument, one number or a sequence, as one number for each of ``count`` axes."""
+def numbers_per_axis(x: Any, axis_count: int) -> tuple[int, ...]:
+    """Return an argument, one number or a sequence, as one number for each of ``axis_count`` axes."""
     values = [int(n) for n in x] if isinstance(x, Sequence) and not isinstance(x, str) else [int(x)]
-    return tuple(values * count if len(values) == 1 else values)
+    return tuple(values * axis_count if len(values) == 1 else values)
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,8 @@ class OpContext:
         return self.array(argument)
 
     def value(self, x: Any, dtype: str = "") -> str:
-        """Return the value of the graph for ``x``: a value, a known tensor, or a number (of ``dtype``)."""
+        """Return the value of the graph for an argument: a value itself, or a constant for a tensor or a number (of
+        ``dtype``)."""
         if isinstance(x, str):
             return x
         if isinstance(x, self.torch.Tensor):
@@ -100,10 +101,10 @@ class OpContext:
     def dtype(self, value: str) -> str:
         return self.write.type(value).dtype
 
-    def result_shape(self, output: int | None = None) -> tuple[int, ...]:
+    def result_shape(self, output_index: int | None = None) -> tuple[int, ...]:
         """Return the result's shape as PyTorch inferred it."""
         results = self.node.meta["val"]
-        return tuple(int(extent) for extent in (results if output is None else results[output]).shape)
+        return tuple(int(extent) for extent in (results if output_index is None else results[output_index]).shape)
 
     def result_dtype(self) -> str:
         return str(self.node.meta["val"].dtype).removeprefix("torch.")

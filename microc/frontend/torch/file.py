@@ -77,19 +77,20 @@ class _ProgramChecker:
         self.file, self.nodes = file, 0
         self.foreign: dict[str, None] = {}
 
-    def walk(self, x: Any, key: str, depth: int) -> None:
-        """Check everything below ``x``, the value of ``key``. Nodes lose their metadata of origin."""
+    def walk(self, json_value: Any, json_key: str, depth: int) -> None:
+        """Check ``json_value``, the entry ``json_key`` of an object, and everything in it; metadata of nodes' origins is
+        removed."""
         if depth > MAX_NESTED:
             raise ModelError(f"the program is nested more than {MAX_NESTED} deep", where=self.file)
-        if isinstance(x, str):
-            self.check_word(x, key)
-        elif isinstance(x, list):
-            for item in x:
-                self.walk(item, key, depth + 1)
-        elif isinstance(x, dict):
-            if isinstance(x.get("target"), str):
-                self.check_node(x)
-            for name, value in x.items():
+        if isinstance(json_value, str):
+            self.check_word(json_value, json_key)
+        elif isinstance(json_value, list):
+            for item in json_value:
+                self.walk(item, json_key, depth + 1)
+        elif isinstance(json_value, dict):
+            if isinstance(json_value.get("target"), str):
+                self.check_node(json_value)
+            for name, value in json_value.items():
                 if name in _REFUSED and value is not None:
                     raise UnsupportedError(_REFUSED[name][0], where=self.file, hint=_REFUSED[name][1])
                 self.check_word(name, "")
@@ -106,11 +107,11 @@ class _ProgramChecker:
         if not (known and known[2] not in _FILES) and target not in _OTHERS:
             self.foreign[ascii(target)] = None
 
-    def check_word(self, word: str, key: str) -> None:
-        """Check a string: an identifier if it becomes a name, else characters without meaning to Python."""
-        if key in _PRINTED or key in ("in_spec", "out_spec", "target"):
+    def check_word(self, word: str, json_key: str) -> None:
+        """Check a string: an identifier if the key makes it a name, else characters without meaning to Python."""
+        if json_key in _PRINTED or json_key in ("in_spec", "out_spec", "target"):
             return  # quoted, checked where the call is, refused with the operator
-        if key in ("name", "as_name", "forward_arg_names"):
+        if json_key in ("name", "as_name", "forward_arg_names"):
             is_valid = not word or (_IDENTIFIER.fullmatch(word) and not keyword.iskeyword(word))
         else:
             is_valid = _PLAIN.fullmatch(word) is not None
@@ -137,7 +138,7 @@ def _check_tree(tree: Mapping[str, Any], file: str, depth: int) -> None:
     has_plain_words = context is None or (isinstance(context, list) and all(isinstance(w, (str, int)) for w in context))
     if tree["type"] not in _TREES or not has_plain_words or depth > MAX_NESTED:
         raise UnsupportedError(
-            f"arguments in {tree['type']!a}", where=file, hint="pass arguments in tuples, lists and dictionaries"
+            f"arguments in a {tree['type']!a}", where=file, hint="pass arguments in tuples, lists and dictionaries"
         )
     for child in tree["children_spec"]:
         _check_tree(child, file, depth + 1)
@@ -228,40 +229,45 @@ class _ArchiveMembers:
         return read_json(self.read(name), f"{self.file} {name}")
 
 
-def _read_raw_tensors(members: _ArchiveMembers, folder: str, what: str) -> dict[str, bytes]:
-    """Return the members that hold the tensors in a folder, and their description; UnsupportedError unless all are raw
-    bytes."""
-    name = f"{folder}model_{what}_config.json"
+def _read_raw_tensors(members: _ArchiveMembers, folder: str, description: str) -> dict[str, bytes]:
+    """Return the archive members that hold a folder's tensors, and their description.
+
+    Raise UnsupportedError unless all are raw bytes."""
+    name = f"{folder}model_{description}_config.json"
     if f"{folder}model.pt" in members.sizes:
-        raise UnsupportedError(f"the {what} are pickled, expected raw bytes", where=members.file, hint=_SAVE_AGAIN)
+        raise UnsupportedError(
+            f"the {description} are pickled, expected raw bytes", where=members.file, hint=_SAVE_AGAIN
+        )
     config = members.json(name)
     tensors: dict[str, bytes] = {}
     total = 0
     for key, entry in config["config"].items():
-        where = f"{members.file} {what} {key!r}"
+        where = f"{members.file} {description} {key!r}"
         path = str(entry["path_name"])
         if entry["use_pickle"] is not False or not path.startswith(("weight_", "tensor_")):
-            raise UnsupportedError("it is pickled, and reading a pickle runs its code", where=where, hint=_SAVE_AGAIN)
+            raise UnsupportedError(
+                "the tensor is pickled, and reading a pickle runs its code", where=where, hint=_SAVE_AGAIN
+            )
         if not path.partition("_")[2].isdecimal():
-            raise ModelError(f"it is stored in {path!r}, expected a name like weight_0", where=where)
+            raise ModelError(f"the tensor is stored in {path!r}, expected a name like weight_0", where=where)
         total += _check_tensor_meta(entry["tensor_meta"], members.sizes[folder + path], where)
         if total > MAX_STORED:
-            raise ModelError(f"the {what} unfold to more than {MAX_STORED} bytes", where=members.file)
+            raise ModelError(f"the {description} unfold to more than {MAX_STORED} bytes", where=members.file)
         if folder + path not in tensors:
             tensors[folder + path] = members.read(folder + path)
     return {name: _to_json_bytes(config), **tensors}
 
 
-def _check_tensor_meta(meta: Mapping[str, Any], stored: int, where: str) -> int:
-    """Return the bytes of a tensor whose extents and strides stay within ``stored`` bytes."""
-    width = _BYTES.get(meta["dtype"], 0)
-    if not width or meta["layout"] != _STRIDED or meta["device"]["type"] not in ("cpu", "cuda"):
-        what = f"got dtype {meta['dtype']!r}, layout {meta['layout']!r}, device {meta['device']['type']!r}"
+def _check_tensor_meta(tensor_meta: Mapping[str, Any], stored_bytes: int, where: str) -> int:
+    """Return how many bytes a tensor has; raise ModelError if extents and strides exceed ``stored_bytes``."""
+    width = _BYTES.get(tensor_meta["dtype"], 0)
+    if not width or tensor_meta["layout"] != _STRIDED or tensor_meta["device"]["type"] not in ("cpu", "cuda"):
+        what = f"got dtype {tensor_meta['dtype']!r}, layout {tensor_meta['layout']!r}, device {tensor_meta['device']['type']!r}"
         raise UnsupportedError(
             f"the tensor: {what}", where=where, hint="save it as a strided tensor of numbers on the CPU"
         )
-    sizes, strides = integer_extents(meta["sizes"]), integer_extents(meta["strides"])
-    (offset,) = integer_extents([meta["storage_offset"]])
+    sizes, strides = integer_extents(tensor_meta["sizes"]), integer_extents(tensor_meta["strides"])
+    (offset,) = integer_extents([tensor_meta["storage_offset"]])
     if len(sizes) != len(strides) or min((offset, *sizes, *strides)) < 0:
         raise ModelError(
             f"got extents {sizes}, strides {strides} and offset {offset}, expected equal lengths and no negative number",
@@ -271,17 +277,18 @@ def _check_tensor_meta(meta: Mapping[str, Any], stored: int, where: str) -> int:
     for extent in sizes:
         elements *= extent
     last = offset + sum((extent - 1) * stride for extent, stride in zip(sizes, strides, strict=True))
-    if elements and (last + 1) * width > stored:
+    if elements and (last + 1) * width > stored_bytes:
         raise ModelError(
-            f"got {stored} bytes, expected at least {(last + 1) * width} for extents {sizes}, strides {strides}, offset {offset}",
+            f"got {stored_bytes} bytes, expected at least {(last + 1) * width} for extents {sizes}, strides "
+            f"{strides}, offset {offset}",
             where=where,
         )
     return elements * width
 
 
-def _to_json_bytes(x: Any) -> bytes:
+def _to_json_bytes(plain_data: Any) -> bytes:
     """Return plain data as the bytes of its JSON."""
-    return json.dumps(x).encode()
+    return json.dumps(plain_data).encode()
 
 
 def _write_archive(members: Mapping[str, bytes]) -> bytes:

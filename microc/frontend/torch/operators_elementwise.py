@@ -165,12 +165,12 @@ def formula_converter(formula: Callable[..., str]) -> Converter:
     return lambda a: _in_float32(a, lambda x: formula(composer(a.write), x))
 
 
-def _in_float32(a: OpContext, formula: Callable[[str], str]) -> str:
+def _in_float32(a: OpContext, build_formula: Callable[[str], str]) -> str:
     """Apply a formula of one operand; float16 and bfloat16 are computed in float32."""
     x = a.operand("self")
     if a.dtype(x) not in dtypes.HALF:
-        return formula(x)
-    return a.cast(formula(a.cast(x, "float32")), a.dtype(x))
+        return build_formula(x)
+    return a.cast(build_formula(a.cast(x, "float32")), a.dtype(x))
 
 
 def gelu(a: OpContext) -> str:
@@ -400,9 +400,9 @@ def any_of(a: OpContext) -> str:
     return a.emit("greater", (a.emit("max", (integers,), over), a.value(0, "int32")))
 
 
-def _reduced_axes(a: OpContext, x: str, dims: object) -> tuple[int, ...]:
+def _reduced_axes(a: OpContext, value_name: str, dims: object) -> tuple[int, ...]:
     """Return the axes of ``dims``, ascending and from 0 on; all axes if it names none."""
-    rank = len(a.shape(x))
+    rank = len(a.shape(value_name))
     axes = [dims] if isinstance(dims, int) else list(dims) if isinstance(dims, (list, tuple)) else []
     return tuple(sorted(d % rank for d in axes)) if axes else tuple(range(rank))
 
@@ -459,16 +459,16 @@ def norm(a: OpContext) -> str:
     return _emit_norm(a, x, order, over)
 
 
-def _emit_norm(a: OpContext, x: str, order: float, over: Mapping[str, Attr]) -> str:
+def _emit_norm(a: OpContext, x: str, order: float, axes_attrs: Mapping[str, Attr]) -> str:
     """Emit the norm of an order from 1 to infinity over some axes."""
     if order == 2:
-        return a.emit("sqrt", (a.emit("sum", (a.emit("mul", (x, x)),), over),))
+        return a.emit("sqrt", (a.emit("sum", (a.emit("mul", (x, x)),), axes_attrs),))
     size = a.emit("abs", (x,))
     if order in (1, math.inf):
-        return a.emit("sum" if order == 1 else "max", (size,), over)
+        return a.emit("sum" if order == 1 else "max", (size,), axes_attrs)
     if order < 1:
         a.refuse(f"a norm of order {order}", "use an order of at least 1, or infinity")
-    total = a.emit("sum", (a.emit("pow", (size, a.value(order))),), over)
+    total = a.emit("sum", (a.emit("pow", (size, a.value(order))),), axes_attrs)
     return a.emit("pow", (total, a.value(1 / order)))
 
 

@@ -159,14 +159,14 @@ def attention(a: OpContext) -> str:
     return a.emit("matmul", (a.emit("softmax", (scores,), {"axis": -1}), v))
 
 
-def _shared_heads(a: OpContext, x: str, heads: int) -> str:
-    """Return heads of keys or values (..., G, S, E), each repeated for the ``heads // G`` queries that share it."""
+def _shared_heads(a: OpContext, x: str, query_heads: int) -> str:
+    """Return heads of keys or values (..., G, S, E), each repeated for the ``query_heads // G`` queries that share it."""
     *front, groups, rows, width = a.shape(x)
-    if groups == heads:
+    if groups == query_heads:
         return x
     one = a.reshape(x, (*front, groups, 1, rows, width))
-    wide = a.emit("broadcast_to", (one,), {"shape": (*front, groups, heads // groups, rows, width)})
-    return a.reshape(wide, (*front, heads, rows, width))
+    wide = a.emit("broadcast_to", (one,), {"shape": (*front, groups, query_heads // groups, rows, width)})
+    return a.reshape(wide, (*front, query_heads, rows, width))
 
 
 def upsample_nearest(a: OpContext) -> str:
@@ -194,16 +194,18 @@ def upsample_linear(a: OpContext) -> str:
     return a.emit("resample", (x, *names), {"axes": (2, 3)})
 
 
-def _linear_neighbours(extent: int, size: int, aligns_corners: bool, factor: float | None) -> tuple[Array, Array]:
+def _linear_neighbours(
+    in_extent: int, out_extent: int, aligns_corners: bool, factor: float | None
+) -> tuple[Array, Array]:
     """Return for every output the two inputs that it lies between, and their weights."""
     if aligns_corners:
-        source = np.arange(size) * ((extent - 1) / max(size - 1, 1))
+        source = np.arange(out_extent) * ((in_extent - 1) / max(out_extent - 1, 1))
     else:
-        step = 1 / factor if factor else extent / size
-        source = np.maximum((np.arange(size) + 0.5) * step - 0.5, 0)
-    first = np.minimum(np.floor(source).astype(np.int64), extent - 1)
+        step = 1 / factor if factor else in_extent / out_extent
+        source = np.maximum((np.arange(out_extent) + 0.5) * step - 0.5, 0)
+    first = np.minimum(np.floor(source).astype(np.int64), in_extent - 1)
     weight = source - first
-    indices = np.stack([first, np.minimum(first + 1, extent - 1)], axis=1).astype(np.int32)
+    indices = np.stack([first, np.minimum(first + 1, in_extent - 1)], axis=1).astype(np.int32)
     return indices, np.stack([1 - weight, weight], axis=1).astype(np.float32)
 
 
@@ -239,7 +241,7 @@ def _quantisation_parameters(a: OpContext) -> tuple[tuple[float, ...], tuple[int
         return (float(numbers[0]),), (int(numbers[1]),), None, dtype
     scales, zeros = a.constant("scales"), a.constant("zero_points")
     if scales is None:
-        a.refuse("scales that are missing", "export after convert_pt2e, with known scales")
+        a.refuse("a quantised tensor whose scales are not known", "export after convert_pt2e, with known scales")
     scale = tuple(float(np.float32(s)) for s in scales.tolist())
     zero = (0,) * len(scale) if zeros is None else tuple(int(z) for z in zeros.tolist())
     return scale, zero, int(a.argument("axis")), dtype
@@ -274,7 +276,7 @@ def batch_norm(a: OpContext) -> tuple[str, str, str]:
     x = a.operand("input")
     mean, var = (a.constant(name) for name in ("running_mean", "running_var"))
     if mean is None or var is None:
-        a.refuse("normalisation by statistics of the batch", "export in eval mode")
+        a.refuse("batch normalisation in training mode", "export in eval mode")
     weight, bias = (a.constant(name) for name in ("weight", "bias"))
     factor = 1 / np.sqrt(var.astype(np.float64) + float(a.argument("eps")))
     factor = factor if weight is None else factor * weight
@@ -322,10 +324,10 @@ def layer_norm(a: OpContext) -> Any:
     return normalised if a.name == "layer_norm" else (normalised, "", "")
 
 
-def _normalise_axes(a: OpContext, x: str, over: Mapping[str, Attr]) -> str:
+def _normalise_axes(a: OpContext, x: str, axes_attrs: Mapping[str, Attr]) -> str:
     """Return (x - mean) / sqrt(var + eps) over some axes."""
-    centred = a.emit("sub", (x, a.emit("mean", (x,), over)))
-    spread = a.emit("mean", (a.emit("mul", (centred, centred)),), over)
+    centred = a.emit("sub", (x, a.emit("mean", (x,), axes_attrs)))
+    spread = a.emit("mean", (a.emit("mul", (centred, centred)),), axes_attrs)
     scale = a.emit("rsqrt", (a.emit("add", (spread, a.value(float(a.argument("eps"))))),))
     return a.emit("mul", (centred, scale))
 
@@ -401,7 +403,7 @@ class _PoolWindow:
         self.kernel, self.strides, self.before, self.dilation = map(tuple, (kernel, strides, padding, dilation))
         self.after = tuple(p + e for p, e in zip(padding, extra, strict=True))
 
-    def emit_pool2d(self, a: OpContext, op: str, x: str, include: bool) -> str:
+    def emit_pool2d(self, a: OpContext, op: str, x: str, counts_padding: bool) -> str:
         """Emit a 2D pool of one or two axes without dilation; one axis becomes two with unit height."""
         unit_axes = (1,) * (2 - len(self.kernel))
         no_padding = (0,) * len(unit_axes)
@@ -414,10 +416,10 @@ class _PoolWindow:
             "rounding": Rounding.EVEN,
         }
         if op == "avg_pool2d":
-            attrs["count_include_pad"] = include
+            attrs["count_include_pad"] = counts_padding
         return a.emit(op, (a.reshape(x, (*shape[:2], *unit_axes, *shape[2:])),), attrs)
 
-    def emit_windows(self, a: OpContext, op: str, x: str, include: bool) -> str:
+    def emit_windows(self, a: OpContext, op: str, x: str, counts_padding: bool) -> str:
         """Emit a pool over any number of axes: the maximum, or window sums divided by counts, which differ at the edges."""
         attrs: dict[str, Attr] = {
             "kernel": self.kernel,
@@ -431,17 +433,16 @@ class _PoolWindow:
         counts = np.ones((1,), np.float32)
         for axis, extent in enumerate(a.shape(x)[2:]):
             counts = np.multiply.outer(
-                counts, self._elements_per_window(axis, extent, a.shape(total)[2 + axis], include)
+                counts, self._elements_per_window(axis, extent, a.shape(total)[2 + axis], counts_padding)
             )
         return a.emit("div", (total, a.write.new_constant("counts", counts[None])))
 
-    def _elements_per_window(self, axis: int, extent: int, out: int, include: bool) -> Array:
+    def _elements_per_window(self, axis: int, extent: int, out_extent: int, counts_padding: bool) -> Array:
         """Count the elements of every window along an axis.
 
-        Padding counts if ``include`` says so; padding added by ceil_mode never counts.
-        """
-        low, high = (-self.before[axis], extent + self.before[axis]) if include else (0, extent)
-        starts = np.arange(out)[:, None] * self.strides[axis] - self.before[axis]
+        Padding counts if ``counts_padding``; padding that only ceil_mode adds never counts."""
+        low, high = (-self.before[axis], extent + self.before[axis]) if counts_padding else (0, extent)
+        starts = np.arange(out_extent)[:, None] * self.strides[axis] - self.before[axis]
         positions = starts + np.arange(self.kernel[axis]) * self.dilation[axis]
         return np.asarray(((positions >= low) & (positions < high)).sum(axis=1), np.float32)
 
@@ -480,11 +481,12 @@ def _emit_adaptive_pool(a: OpContext, reduce_op: str, pool_op: str, result_shape
     return x
 
 
-def _adaptive_windows(extent: int, out: int) -> tuple[Array, Array]:
-    """Return for every output the indices of its elements (the last one repeated if other outputs have more), and their
-    weights."""
-    starts = np.arange(out) * extent // out
-    ends = -(-(np.arange(out) + 1) * extent // out)
+def _adaptive_windows(in_extent: int, out_extent: int) -> tuple[Array, Array]:
+    """Return for each of ``out_extent`` results the indices of its elements, and their weights.
+
+    The last index is repeated where other results have more elements."""
+    starts = np.arange(out_extent) * in_extent // out_extent
+    ends = -(-(np.arange(out_extent) + 1) * in_extent // out_extent)
     indices = starts[:, None] + np.arange(int((ends - starts).max()))
     weights = np.where(indices < ends[:, None], 1 / (ends - starts)[:, None], 0)
     return np.minimum(indices, ends[:, None] - 1).astype(np.int32), weights.astype(np.float32)

@@ -231,12 +231,12 @@ def index_put(a: OpContext) -> str:
     return _emit_transpose(a, scattered, tuple(front.index(axis) for axis in range(rank)))
 
 
-def _masked_fill(a: OpContext, x: str, mask: str, number: str, first: int) -> str:
-    """Set or add one number where a mask over the axes from ``first`` on is true."""
-    after = len(a.shape(x)) - first - len(a.shape(mask))
-    wide = a.reshape(mask, (*(1,) * first, *a.shape(mask), *(1,) * after))
-    number = a.reshape(number, ())
-    changed = a.emit("add", (x, number)) if a.argument("accumulate", False) else number
+def _masked_fill(a: OpContext, x: str, mask: str, fill_value: str, first_axis: int) -> str:
+    """Set or add one number where a mask over the axes from ``first_axis`` on is true."""
+    after = len(a.shape(x)) - first_axis - len(a.shape(mask))
+    wide = a.reshape(mask, (*(1,) * first_axis, *a.shape(mask), *(1,) * after))
+    fill_value = a.reshape(fill_value, ())
+    changed = a.emit("add", (x, fill_value)) if a.argument("accumulate", False) else fill_value
     return a.emit("where", (wide, changed, x))
 
 
@@ -281,10 +281,10 @@ def _element_numbers(a: OpContext) -> Any:
     return a.torch.arange(math.prod(shape)).view(shape)
 
 
-def _take_elements(a: OpContext, numbers: Any) -> str:
+def _take_elements(a: OpContext, flat_indices: Any) -> str:
     """Return the operand's elements at flat indices that are known at compile time."""
     x = a.operand("self")
-    count, indices = math.prod(a.shape(x)), a.array(numbers).reshape(-1)
+    count, indices = math.prod(a.shape(x)), a.array(flat_indices).reshape(-1)
     if np.array_equal(indices, np.arange(count)):
         return a.reshape(x, a.result_shape())
     constant = a.write.new_constant("places", indices.astype(np.int32))

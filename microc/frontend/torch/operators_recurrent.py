@@ -18,12 +18,12 @@ Weights = Sequence[Array]
 """Arrays of one direction: the matrices of the data (G U, C) and of the state (G U, U), and their biases, if any."""
 
 
-def recurrent(cell: Callable[[Gates], Step], states: int) -> Converter:
-    """Return the converter of layers of ``cell``, whose state is ``states`` values."""
+def recurrent(cell: Callable[[Gates], Step], state_count: int) -> Converter:
+    """Return the converter of recurrent layers of ``cell``, whose state is ``state_count`` values."""
 
     def convert(a: OpContext) -> tuple[str, ...]:
         if a.argument("batch_sizes") is not None:
-            a.refuse("packed sequences", "export the model on padded ones")
+            a.refuse("packed sequences are not supported", "export the model on padded ones")
         if a.argument("train") and a.argument("dropout"):
             a.refuse("dropout while training", "export the model in eval mode")
         directions = 2 if a.argument("bidirectional") else 1
@@ -34,7 +34,7 @@ def recurrent(cell: Callable[[Gates], Step], states: int) -> Converter:
         if a.argument("batch_first"):
             data = swap_batch_and_time(a.write, data)
         states_argument: Any = a.argument("hx")  # each (layers * directions, N, U)
-        initial = [a.value(value) for value in (states_argument if states > 1 else (states_argument,))]
+        initial = [a.value(value) for value in (states_argument if state_count > 1 else (states_argument,))]
         final_states = []
         for layer in range(layers):
             rows = []
@@ -47,7 +47,9 @@ def recurrent(cell: Callable[[Gates], Step], states: int) -> Converter:
                 rows.append(a.emit("reverse", (result,), {"axes": (0,)}) if backwards else result)
                 final_states.append(final_state)
             data = rows[0] if directions == 1 else a.emit("concat", rows, {"axis": 2})
-        stacked_states = [_stack_states(a, [final_state[k] for final_state in final_states]) for k in range(states)]
+        stacked_states = [
+            _stack_states(a, [final_state[k] for final_state in final_states]) for k in range(state_count)
+        ]
         return (swap_batch_and_time(a.write, data) if a.argument("batch_first") else data, *stacked_states)
 
     return convert
@@ -63,13 +65,13 @@ def _layer_weights(a: OpContext) -> list[Weights]:
     return [arrays[k : k + count] for k in range(0, len(arrays), count)]
 
 
-def _direction_state(a: OpContext, value: str, k: int) -> str:
+def _direction_state(a: OpContext, stacked_states: str, direction_index: int) -> str:
     """Return the state (N, U) of one direction of one layer."""
-    count, batch, units = a.shape(value)
-    if value in a.write.consts:
-        return a.write.new_constant("state", a.write.consts[value][k])
-    attrs = {"begin": (k, 0, 0), "end": (k + 1, batch, units), "strides": (1, 1, 1)}
-    return a.reshape(value if count == 1 else a.emit("slice", (value,), attrs), (batch, units))
+    count, batch, units = a.shape(stacked_states)
+    if stacked_states in a.write.consts:
+        return a.write.new_constant("state", a.write.consts[stacked_states][direction_index])
+    attrs = {"begin": (direction_index, 0, 0), "end": (direction_index + 1, batch, units), "strides": (1, 1, 1)}
+    return a.reshape(stacked_states if count == 1 else a.emit("slice", (stacked_states,), attrs), (batch, units))
 
 
 def _stack_states(a: OpContext, values: Sequence[str]) -> str:
@@ -79,24 +81,24 @@ def _stack_states(a: OpContext, values: Sequence[str]) -> str:
     return unsqueezed[0] if len(unsqueezed) == 1 else a.emit("concat", unsqueezed, {"axis": 0})
 
 
-def plain(function: str) -> Callable[[Gates], Step]:
-    """Return the cell of a plain RNN: h' = function(x W + h U)."""
+def plain(activation: str) -> Callable[[Gates], Step]:
+    """Return the cell of a plain RNN: h' = ``activation``(x W + h U)."""
 
-    def cell(past: Gates) -> Step:
-        def step(write: GraphBuilder, share: str, state: State) -> State:
-            return (write.emit(function, (write.emit("add", (share, past.of(write, state[0]))),)),)
+    def cell(state_gates: Gates) -> Step:
+        def step(write: GraphBuilder, input_products: str, state: State) -> State:
+            return (write.emit(activation, (write.emit("add", (input_products, state_gates.of(write, state[0]))),)),)
 
         return step
 
     return cell
 
 
-def lstm(past: Gates) -> Step:
+def lstm(state_gates: Gates) -> Step:
     """LSTM: c' = f c + i g, h' = o tanh(c')."""
 
-    def step(write: GraphBuilder, share: str, state: State) -> State:
-        units, emit = past.weight.shape[1], write.emit
-        total = emit("add", (share, past.of(write, state[0])))
+    def step(write: GraphBuilder, input_products: str, state: State) -> State:
+        units, emit = state_gates.weight.shape[1], write.emit
+        total = emit("add", (input_products, state_gates.of(write, state[0])))
         i, f, o = (emit("sigmoid", (slice_gate(write, total, k, units),)) for k in (0, 1, 3))
         new_part = emit("mul", (i, emit("tanh", (slice_gate(write, total, 2, units),))))
         cell = emit("add", (emit("mul", (f, state[1])), new_part))
@@ -105,18 +107,21 @@ def lstm(past: Gates) -> Step:
     return step
 
 
-def gru(past: Gates) -> Step:
+def gru(state_gates: Gates) -> Step:
     """GRU: n = tanh(x W + r (h U)), h' = (1 - z) n + z h."""
 
-    def step(write: GraphBuilder, share: str, state: State) -> State:
-        units, emit = past.weight.shape[1], write.emit
-        sums = past.of(write, state[0])
+    def step(write: GraphBuilder, input_products: str, state: State) -> State:
+        units, emit = state_gates.weight.shape[1], write.emit
+        sums = state_gates.of(write, state[0])
         r, z = (
-            emit("sigmoid", (emit("add", (slice_gate(write, share, k, units), slice_gate(write, sums, k, units))),))
+            emit(
+                "sigmoid",
+                (emit("add", (slice_gate(write, input_products, k, units), slice_gate(write, sums, k, units))),),
+            )
             for k in (0, 1)
         )
         reset_sum = emit("mul", (r, slice_gate(write, sums, 2, units)))
-        candidate = emit("tanh", (emit("add", (slice_gate(write, share, 2, units), reset_sum)),))
+        candidate = emit("tanh", (emit("add", (slice_gate(write, input_products, 2, units), reset_sum)),))
         rest = emit("mul", (emit("sub", (write.scalar(1.0), z)), candidate))
         return (emit("add", (rest, emit("mul", (z, state[0])))),)
 

@@ -157,7 +157,7 @@ class _Translator:
     """Converter of a program's nodes, in order, to one graph.
 
     ``known`` maps nodes to their results: a value's name, a tensor, a number, or several of these. ``lost``: nodes that
-    were refused, or depend on one that was."""
+    were refused, or that read the result of such a node."""
 
     def __init__(self, torch: Any, program: Any, file: str) -> None:
         self.torch, self.program, self.file = torch, program, file
@@ -172,7 +172,7 @@ class _Translator:
         changed_buffers = [spec.target for spec in signature.output_specs if spec.kind.name != "USER_OUTPUT"]
         if changed_buffers:
             raise UnsupportedError(
-                f"the program changes its buffer {changed_buffers[0]!r}",
+                f"forward() changes the module's buffer {changed_buffers[0]!r}, which is not supported",
                 where=self.file,
                 hint="export it in eval mode, with state as an input and an output",
             )
@@ -242,13 +242,13 @@ class _Translator:
             return np.asarray(data.view(self.torch.int16).numpy().view(dtypes.to_numpy(name)))
         return np.asarray(data.numpy())
 
-    def value(self, known: Any) -> str:
+    def value(self, node_result: Any) -> str:
         """Return the graph's name of a node's result."""
-        if isinstance(known, str):
-            return known
-        if isinstance(known, self.torch.Tensor):
-            return self.write.new_constant("constant", self.array(known))
-        return self.refuse(f"got {type(known).__name__}, expected a tensor", "let forward() return tensors")
+        if isinstance(node_result, str):
+            return node_result
+        if isinstance(node_result, self.torch.Tensor):
+            return self.write.new_constant("constant", self.array(node_result))
+        return self.refuse(f"got {type(node_result).__name__}, expected a tensor", "let forward() return tensors")
 
     def call(self, node: Any) -> Any:
         """Convert a call, or evaluate it if all its operands are known."""
@@ -301,22 +301,22 @@ class _Translator:
             return self.torch.zeros_like(result) if name in _EMPTY else result
 
 
-def _replace_nodes(x: Any, known: Mapping[Any, Any]) -> Any:
-    """Return arguments with nodes replaced by their results (``known``)."""
-    if isinstance(x, (list, tuple)):
-        return [_replace_nodes(item, known) for item in x]
-    if isinstance(x, dict):
-        return {key: _replace_nodes(item, known) for key, item in x.items()}
-    return known[x] if type(x).__name__ == "Node" else x
+def _replace_nodes(call_arguments: Any, results_by_node: Mapping[Any, Any]) -> Any:
+    """Return call arguments with nodes replaced by their results in ``results_by_node``."""
+    if isinstance(call_arguments, (list, tuple)):
+        return [_replace_nodes(item, results_by_node) for item in call_arguments]
+    if isinstance(call_arguments, dict):
+        return {key: _replace_nodes(item, results_by_node) for key, item in call_arguments.items()}
+    return results_by_node[call_arguments] if type(call_arguments).__name__ == "Node" else call_arguments
 
 
-def _has_value(x: Any) -> bool:
-    """Test whether a value of the graph, which is a string, is among the arguments."""
-    if isinstance(x, (list, tuple)):
-        return any(map(_has_value, x))
-    if isinstance(x, dict):
-        return any(map(_has_value, x.values()))
-    return isinstance(x, str)
+def _has_value(call_arguments: Any) -> bool:
+    """Test whether a value of the graph (a string) is among the arguments."""
+    if isinstance(call_arguments, (list, tuple)):
+        return any(map(_has_value, call_arguments))
+    if isinstance(call_arguments, dict):
+        return any(map(_has_value, call_arguments.values()))
+    return isinstance(call_arguments, str)
 
 
 def _combined_error(file: str, refusals: Sequence[UnsupportedError]) -> UnsupportedError:

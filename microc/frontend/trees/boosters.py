@@ -68,26 +68,26 @@ def _section_fields(section: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in section.split("\n") if "=" in line)
 
 
-def _field_words(fields: Mapping[str, str], name: str, word_count: int, where: str) -> list[str]:
-    """Return the words of a field; ModelError unless there are ``word_count``."""
-    if name not in fields:
-        raise ModelError(f"{name!r} is missing", where=where)
-    words = fields[name].split()
+def _field_words(fields: Mapping[str, str], field_name: str, word_count: int, where: str) -> list[str]:
+    """Return the words of the field ``field_name``; raise ModelError unless there are ``word_count``."""
+    if field_name not in fields:
+        raise ModelError(f"{field_name!r} is missing", where=where)
+    words = fields[field_name].split()
     if len(words) != word_count:
-        raise ModelError(f"{name!r} holds {len(words)} numbers, expected {word_count}", where=where)
+        raise ModelError(f"{field_name!r} holds {len(words)} numbers, expected {word_count}", where=where)
     return words
 
 
-def _integer_field(fields: Mapping[str, str], name: str, least: int, most: int, where: str) -> int:
+def _integer_field(fields: Mapping[str, str], field_name: str, minimum: int, maximum: int, where: str) -> int:
     """Return a field of one integer within bounds."""
-    return int(parse_integers(_field_words(fields, name, 1, where), where, repr(name), least, most)[0])
+    return int(parse_integers(_field_words(fields, field_name, 1, where), where, repr(field_name), minimum, maximum)[0])
 
 
-def _lightgbm_tree(fields: Mapping[str, str], features: int, target: int, where: str) -> Tree:
+def _lightgbm_tree(fields: Mapping[str, str], feature_count: int, target: int, where: str) -> Tree:
     """Return one tree: inner nodes first, then leaf k at ``inner + k`` (the file numbers it -1 - k)."""
     leaves = _integer_field(fields, "num_leaves", 1, _MOST_LEAVES, where)
     if fields.get("is_linear", "0") != "0":
-        raise UnsupportedError("linear models in the leaves", where=where, hint="train with linear_tree=false")
+        raise UnsupportedError("linear models in the trees' leaves", where=where, hint="train with linear_tree=false")
     values = parse_reals(_field_words(fields, "leaf_value", leaves, where), where, "'leaf_value'")
     inner = leaves - 1
 
@@ -103,7 +103,7 @@ def _lightgbm_tree(fields: Mapping[str, str], features: int, target: int, where:
     feature, threshold = np.zeros(inner + leaves, np.int64), np.zeros(inner + leaves)
     mode = np.full(inner + leaves, AT_MOST)
     if inner:
-        feature[:inner] = integer_row("split_feature", 0, features - 1)
+        feature[:inner] = integer_row("split_feature", 0, feature_count - 1)
         threshold[:inner] = parse_reals(
             _field_words(fields, "threshold", inner, where), where, "'threshold'", finite=False
         )
@@ -112,14 +112,18 @@ def _lightgbm_tree(fields: Mapping[str, str], features: int, target: int, where:
     return Tree(children[0], children[1], feature, threshold, mode, node_values, target)
 
 
-def _split_modes(decisions: Array, threshold: Array, where: str) -> Array:
-    """Return the split modes: at most the threshold goes left; NaN follows the node's default, or counts as zero."""
-    if (decisions & _CATEGORICAL).any():
+def _split_modes(decision_types: Array, threshold: Array, where: str) -> Array:
+    """Return the comparison modes of LightGBM's splits: values up to the threshold go left.
+
+    NaN goes where the split's default direction says, or counts as zero."""
+    if (decision_types & _CATEGORICAL).any():
         raise UnsupportedError("splits over categories", where=where, hint="encode the categories as numbers")
-    missing = decisions >> 2 & 3
+    missing = decision_types >> 2 & 3
     if (missing == _MISSING_ZERO).any():
-        raise UnsupportedError("zeros that count as missing", where=where, hint="train with zero_as_missing=false")
-    nan_goes_left = np.where(missing == _MISSING_NAN, decisions & _DEFAULT_LEFT != 0, threshold >= 0)
+        raise UnsupportedError(
+            "zeros that count as missing values", where=where, hint="train with zero_as_missing=false"
+        )
+    nan_goes_left = np.where(missing == _MISSING_NAN, decision_types & _DEFAULT_LEFT != 0, threshold >= 0)
     return np.where(nan_goes_left, AT_MOST | UNORDERED, AT_MOST)
 
 
@@ -170,22 +174,25 @@ def read_ubjson(data: bytes, where: str) -> Any:
 
 
 class _UbjsonReader:
-    """A cursor over UBJSON bytes."""
+    """Reader of UBJSON bytes, from front to back."""
 
     def __init__(self, data: bytes, where: str) -> None:
         self._data, self._where, self._at, self._values = data, where, 0, 0
 
-    def value(self, depth: int, type_: bytes = b"") -> Any:
-        """Return the next value; its type is ``type_``, or else read from the byte before it."""
+    def value(self, depth: int, type_marker: bytes = b"") -> Any:
+        """Read the next value.
+
+        ``type_marker``: its type marker in UBJSON; if empty, the marker is read first, from the byte before the value.
+        ``depth``: number of containers around the value."""
         self._values += 1
         if self._values > _MOST_VALUES or depth > MAX_NESTED:
             raise self._broken_error(f"expected at most {_MOST_VALUES} values, nested at most {MAX_NESTED} deep")
-        type_ = type_ or self._take_bytes(1)
-        if type_ in _NUMBERS:
-            return self._read_numbers(type_, 1)[0].item()
-        if type_ in _LITERALS:
-            return _LITERALS[type_]
-        match type_:
+        type_marker = type_marker or self._take_bytes(1)
+        if type_marker in _NUMBERS:
+            return self._read_numbers(type_marker, 1)[0].item()
+        if type_marker in _LITERALS:
+            return _LITERALS[type_marker]
+        match type_marker:
             case b"S":
                 return self._read_text()
             case b"C":
@@ -194,7 +201,7 @@ class _UbjsonReader:
                 return self._read_array(depth)
             case b"{":
                 return self._read_object(depth)
-        raise self._broken_error(f"got the type marker {type_!r}, expected one of UBJSON's")
+        raise self._broken_error(f"got the type marker {type_marker!r}, expected one of UBJSON's")
 
     def _read_array(self, depth: int) -> Any:
         """Return an array; packed numbers become a numpy array."""
@@ -218,18 +225,19 @@ class _UbjsonReader:
         return fields
 
     def _container_header(self) -> tuple[bytes, int | None]:
-        """Return the type of all values of a container, if it declares one, and their count, if it declares that."""
+        """Read a container's header; return the type marker of all its values, if declared, and their count, if declared."""
         type_ = b""
         if self._skip_mark(b"$"):
             type_ = self._take_bytes(1)
         return type_, self._read_length() if self._skip_mark(b"#") else None
 
-    def _at_end(self, mark: bytes, read: int, count: int | None) -> bool:
-        """Test whether a container ends: by its count, or by a mark, which is skipped."""
-        return self._skip_mark(mark) if count is None else read >= count
+    def _at_end(self, end_mark: bytes, values_read: int, declared_count: int | None) -> bool:
+        """Test whether a container ends: after ``declared_count`` values, or, without a count, at ``end_mark``, which is
+        skipped."""
+        return self._skip_mark(end_mark) if declared_count is None else values_read >= declared_count
 
     def _skip_mark(self, mark: bytes) -> bool:
-        """Skip the mark if it comes next, and return whether it did."""
+        """Skip the byte ``mark`` if it comes next; return whether it did."""
         is_next = self._data[self._at : self._at + 1] == mark
         self._at += is_next
         return is_next
@@ -243,9 +251,9 @@ class _UbjsonReader:
             raise self._broken_error(f"a length has the type marker {type_!r}, expected an integer's")
         return int(self._read_numbers(type_, 1)[0])
 
-    def _read_numbers(self, type_: bytes, count: int) -> np.ndarray[Any, np.dtype[Any]]:
-        """Return the next ``count`` numbers of a type in the machine's byte order."""
-        dtype = _NUMBERS[type_]
+    def _read_numbers(self, type_marker: bytes, count: int) -> np.ndarray[Any, np.dtype[Any]]:
+        """Read ``count`` numbers of the type ``type_marker``; return them in the machine's byte order."""
+        dtype = _NUMBERS[type_marker]
         return np.frombuffer(self._take_bytes(count * dtype.itemsize), dtype).astype(dtype.newbyteorder("="))
 
     def _take_bytes(self, count: int) -> bytes:
@@ -256,9 +264,9 @@ class _UbjsonReader:
         chunk, self._at = self._data[self._at : end], end
         return chunk
 
-    def _broken_error(self, why: str) -> ModelError:
+    def _broken_error(self, reason: str) -> ModelError:
         """Return the error for broken UBJSON at this position."""
-        return ModelError(f"the model's UBJSON is broken at byte {self._at}: {why}", where=self._where)
+        return ModelError(f"the model's UBJSON is broken at byte {self._at}: {reason}", where=self._where)
 
 
 # ---- XGBoost's model files (``save_model``, as JSON or UBJSON): plain data, without an import of XGBoost.
@@ -292,17 +300,17 @@ def is_xgboost(data: bytes) -> bool:
     return _JSON.match(data[:256]) is not None or _UBJSON.match(data[:64]) is not None
 
 
-def parse_xgboost(data: bytes, file: str, stopped: bool | None = None) -> tuple[Ensemble, int]:
+def parse_xgboost(data: bytes, file: str, stops_at_best: bool | None = None) -> tuple[Ensemble, int]:
     """Return the ensemble of a model file and its number of features.
 
-    ``stopped``: leave out rounds after the best iteration, as estimators do and boosters do not; None: do so if the file was
-    saved by an estimator. ModelError if the file is broken, UnsupportedError if the model is no sum of trees.
-    """
+    ``stops_at_best``: leave out the boosting rounds after the best iteration, as estimators do and boosters do not;
+    None: do so if an estimator saved the file. Raise ModelError if the file is broken, UnsupportedError if the model is
+    no sum of trees."""
     if len(data) > _MOST_JSON:
         raise UnsupportedError(f"got {len(data)} bytes of trees, expected at most {_MOST_JSON}", where=file)
     model = read_ubjson(data, file) if _UBJSON.match(data[:64]) else read_json(data, file)
     try:
-        return _read_learner(model["learner"], file, stopped)
+        return _read_learner(model["learner"], file, stops_at_best)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError) as error:
         raise ModelError(f"the model of XGBoost is broken: {error!r}", where=file) from error
 
@@ -323,10 +331,10 @@ def parse_xgboost_object(model: Any) -> tuple[Ensemble, int]:
         booster = model.get_booster() if hasattr(model, "get_booster") else model
     except Exception as error:  # of a class of scikit-learn's, which need not be there
         raise ModelError(f"the estimator is not fitted: {error}", where=where, hint="call fit first") from error
-    return parse_xgboost(bytes(booster.save_raw(raw_format="ubj")), where, stopped=booster is not model)
+    return parse_xgboost(bytes(booster.save_raw(raw_format="ubj")), where, stops_at_best=booster is not model)
 
 
-def _read_learner(learner: Mapping[str, Any], file: str, stopped: bool | None) -> tuple[Ensemble, int]:
+def _read_learner(learner: Mapping[str, Any], file: str, stops_at_best: bool | None) -> tuple[Ensemble, int]:
     """Return the ensemble of a learner and its number of features."""
     sizes = learner["learner_model_param"]
     features = _bounded_integer(sizes["num_feature"], file, "num_feature")
@@ -338,7 +346,7 @@ def _read_learner(learner: Mapping[str, Any], file: str, stopped: bool | None) -
             f"the objective {objective!r}", where=file, hint="train with one of " + ", ".join(sorted(_POST_TRANSFORMS))
         )
     model, weights = _tree_model(learner["gradient_booster"], file)
-    trees_data = model["trees"][: _counted_trees(model, learner.get("attributes", {}), file, stopped)]
+    trees_data = model["trees"][: _counted_trees(model, learner.get("attributes", {}), file, stops_at_best)]
     groups = parse_integers(model["tree_info"][: len(trees_data)], file, "tree_info", 0, targets - 1)
     if len(groups) < len(trees_data):
         raise ModelError(
@@ -362,38 +370,42 @@ def _tree_model(booster: Mapping[str, Any], file: str) -> tuple[Mapping[str, Any
     raise UnsupportedError(f"the booster {name!r}", where=file, hint="train with booster='gbtree' or 'dart'")
 
 
-def _counted_trees(model: Mapping[str, Any], attributes: Mapping[str, Any], file: str, stopped: bool | None) -> int:
-    """Return the number of trees that count: all, or those up to the best iteration."""
+def _counted_trees(
+    tree_model: Mapping[str, Any], attributes: Mapping[str, Any], file: str, stops_at_best: bool | None
+) -> int:
+    """Return the number of trees that count: all, or, if ``stops_at_best``, those up to the best iteration."""
     best = attributes.get("best_iteration")
-    if stopped is None:
-        stopped = "scikit_learn" in attributes
-    if best is None or not stopped:
-        return len(model["trees"])
-    round_ = _bounded_integer(best, file, "best_iteration", len(model["iteration_indptr"]) - 2)
-    return _bounded_integer(model["iteration_indptr"][round_ + 1], file, "iteration_indptr", len(model["trees"]))
+    if stops_at_best is None:
+        stops_at_best = "scikit_learn" in attributes
+    if best is None or not stops_at_best:
+        return len(tree_model["trees"])
+    round_ = _bounded_integer(best, file, "best_iteration", len(tree_model["iteration_indptr"]) - 2)
+    return _bounded_integer(
+        tree_model["iteration_indptr"][round_ + 1], file, "iteration_indptr", len(tree_model["trees"])
+    )
 
 
-def _bounded_integer(value: Any, where: str, what: str, most: int = _XGBOOST_MOST_FEATURES) -> int:
-    """Return an integer from 0 to ``most``, which the file may hold as text."""
-    return int(parse_integers([value], where, what, 0, most)[0])
+def _bounded_integer(value: Any, where: str, description: str, maximum: int = _XGBOOST_MOST_FEATURES) -> int:
+    """Return an integer from 0 to ``maximum``, which the file may hold as text; ``description`` names it in errors."""
+    return int(parse_integers([value], where, description, 0, maximum)[0])
 
 
-def _base_scores(text: Any) -> Array:
+def _base_scores(stored_scores: Any) -> Array:
     """Return the base scores: one number, or one per result, which the file holds as text."""
-    scores = np.atleast_1d(np.asarray(json.loads(str(text)), np.float64))
+    scores = np.atleast_1d(np.asarray(json.loads(str(stored_scores)), np.float64))
     if scores.ndim != 1 or not np.isfinite(scores).all():
-        raise ValueError(f"base_score is {text!r}, expected finite numbers")
+        raise ValueError(f"base_score is {stored_scores!r}, expected finite numbers")
     return scores
 
 
-def _base_margin(base: Array, objective: str) -> Array:
-    """Return the base in the unit of the sums; files hold it in the unit of the results."""
+def _base_margin(base_scores: Array, objective: str) -> Array:
+    """Convert base scores to the unit of the trees' sums; files hold them in the unit of the results."""
     inverse: Callable[[float], float] = float
     if objective.endswith(":logistic"):
         inverse = _logit_of
     elif _POST_TRANSFORMS[objective] == "exp":
         inverse = math.log
-    return np.array([inverse(float(score)) for score in base])
+    return np.array([inverse(float(score)) for score in base_scores])
 
 
 def _logit_of(share: float) -> float:
@@ -405,7 +417,9 @@ def _xgboost_tree(tree: Mapping[str, Any], target: int, where: str) -> Tree:
     """Return one tree. Nodes keep the file's numbers; the values of leaves are among the thresholds."""
     if _bounded_integer(tree.get("tree_param", {}).get("size_leaf_vector", 1), where, "size_leaf_vector") > 1:
         raise UnsupportedError(
-            "trees of several results", where=where, hint="train with multi_strategy='one_output_per_tree'"
+            "trees whose leaves hold several results",
+            where=where,
+            hint="train with multi_strategy='one_output_per_tree'",
         )
     count = len(tree["left_children"])
     left, right = (

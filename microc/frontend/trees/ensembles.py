@@ -21,35 +21,37 @@ MOST_TARGETS = 1 << 12
 _MOST = (1 << 31) - 1
 
 
-def parse_integers(values: Any, where: str, what: str, least: int = 0, most: int = _MOST) -> Array:
-    """Return a row of integers within ``least`` .. ``most`` as int64.
+def parse_integers(values: Any, where: str, description: str, minimum: int = 0, maximum: int = _MOST) -> Array:
+    """Return a row of integers within ``minimum``..``maximum`` as int64; ``description`` names it in errors.
 
-    ModelError for what is no row of whole numbers, and for a number outside: none is rounded, cut or wrapped.
-    """
+    Raise ModelError for what is no row of whole numbers, and for a number out of range: none is rounded, cut or
+    wrapped."""
     is_integer_row = isinstance(values, np.ndarray) and values.dtype.kind in "iu" and values.ndim == 1
-    if is_integer_row and (not values.size or (least <= int(values.min()) and int(values.max()) <= most)):
+    if is_integer_row and (not values.size or (minimum <= int(values.min()) and int(values.max()) <= maximum)):
         return np.asarray(values, np.int64)
     try:
         numbers = [_to_integer(value) for value in values]
     except (TypeError, ValueError, OverflowError) as error:
-        raise ModelError(f"{what}: {error}; expected whole numbers", where=where) from error
-    outside = next((value for value in numbers if not least <= value <= most), None)
+        raise ModelError(f"{description}: {error}; expected whole numbers", where=where) from error
+    outside = next((value for value in numbers if not minimum <= value <= maximum), None)
     if outside is not None:
-        raise ModelError(f"{what}: got {outside}, expected {least}..{most}", where=where)
+        raise ModelError(f"{description}: got {outside}, expected {minimum}..{maximum}", where=where)
     return np.array(numbers, np.int64)
 
 
-def parse_reals(values: Any, where: str, what: str, *, finite: bool = True) -> Array:
-    """Return a row of numbers as float64; ModelError for NaN, and for infinities of which all are ``finite``."""
+def parse_reals(values: Any, where: str, description: str, *, finite: bool = True) -> Array:
+    """Return a row of numbers as float64; raise ModelError for NaN and, if ``finite``, for infinities.
+
+    ``description`` names the row in errors."""
     try:
         numbers: Array = np.array(values, np.float64)
     except (TypeError, ValueError, OverflowError) as error:
-        raise ModelError(f"{what}: {error}; expected numbers", where=where) from error
+        raise ModelError(f"{description}: {error}; expected numbers", where=where) from error
     if numbers.ndim != 1:
-        raise ModelError(f"{what}: got {numbers.ndim} axes, expected a row of numbers", where=where)
+        raise ModelError(f"{description}: got {numbers.ndim} axes, expected a row of numbers", where=where)
     is_invalid = ~np.isfinite(numbers) if finite else np.isnan(numbers)
     if is_invalid.any():
-        raise ModelError(f"{what}: got {numbers[is_invalid][0]}, expected a number", where=where)
+        raise ModelError(f"{description}: got {numbers[is_invalid][0]}, expected a number", where=where)
     return numbers
 
 
@@ -59,7 +61,7 @@ def _to_integer(value: Any) -> int:
         return int(value)
     number = int(value)
     if number != value:
-        raise ValueError(f"got {value!r}")
+        raise ValueError(f"got {value!r}, expected a whole number")
     return number
 
 
@@ -73,9 +75,8 @@ MOST_NODES = 1 << 20
 def replace_category_splits(tree: Tree, categories: Mapping[int, Array], where: str) -> Tree:
     """Replace splits over categories by splits at thresholds, for features that are integers from 0 on.
 
-    ``categories``: the categories that go right, by node; others go left, missing values as the node's mode says. A run of
-    neighbouring categories takes two thresholds and a copy of the subtree.
-    """
+    ``categories``: for each such node the categories that go right. Others go left, missing values as the node's mode
+    says. A run of consecutive categories takes two thresholds and a copy of the subtree."""
     if not categories:
         return tree
     builder = _TreeBuilder(tree, where)
@@ -84,7 +85,7 @@ def replace_category_splits(tree: Tree, categories: Mapping[int, Array], where: 
 
 
 class _TreeBuilder:
-    """A tree under construction: nodes of the old tree, category splits replaced by chains of thresholds."""
+    """Builder of a tree whose splits over categories are replaced by chains of thresholds."""
 
     def __init__(self, tree: Tree, where: str) -> None:
         self._old, self._where = tree, where
@@ -108,13 +109,13 @@ class _TreeBuilder:
                 continue
             waiting += self._add_category_split(old, categories[old])
 
-    def _add_category_split(self, old: int, categories: Array) -> list[tuple[int, int, bool]]:
+    def _add_category_split(self, old_node: int, categories: Array) -> list[tuple[int, int, bool]]:
         """Add a split over categories: comparisons with the ends of their runs, as a chain of right children.
 
         Missing values reach the last one. Return the children that are still to be added."""
         edges = _run_bounds(categories, self._where)
-        missing_left = bool(self._old.mode[old] & UNORDERED)
-        sides = (int(self._old.left[old]), int(self._old.right[old]))
+        missing_left = bool(self._old.mode[old_node] & UNORDERED)
+        sides = (int(self._old.left[old_node]), int(self._old.right[old_node]))
         children = []
         for k, edge in enumerate(edges):
             last = k == len(edges) - 1
@@ -122,7 +123,7 @@ class _TreeBuilder:
                 self._attach_next(len(self._rows) - 1, False)
             # Before the first edge nothing is wanted; pieces alternate from there. The last edge ends the last run.
             to_left = (k % 2 == 0) == missing_left
-            self._append_node(old, edge, LESS | UNORDERED if last and to_left else LESS)
+            self._append_node(old_node, edge, LESS | UNORDERED if last and to_left else LESS)
             children.append((sides[k % 2], len(self._rows) - 1, True))
             if last:
                 children.append((sides[(k + 1) % 2], len(self._rows) - 1, False))
@@ -138,7 +139,7 @@ class _TreeBuilder:
         else:
             self._right[parent] = len(self._rows)
 
-    def _append_node(self, old: int, threshold: float, mode: int) -> None:
+    def _append_node(self, old_node: int, threshold: float, mode: int) -> None:
         """Append a node; UnsupportedError if there are too many."""
         if len(self._rows) >= MOST_NODES:
             raise UnsupportedError(
@@ -146,7 +147,7 @@ class _TreeBuilder:
                 where=self._where,
                 hint="encode the categories as numbers, frequent ones side by side, or one column for each",
             )
-        self._rows.append((old, -1, threshold, mode))
+        self._rows.append((old_node, -1, threshold, mode))
         self._right.append(-1)
 
     def tree(self) -> Tree:
@@ -184,10 +185,10 @@ def _run_bounds(categories: Array, where: str) -> list[float]:
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Trees whose leaves add to ``targets`` results. ``base`` joins the sum (or ``min``, ``max``); ``post`` transforms it.
+    """Trees whose leaves add to ``targets`` results.
 
-    ``post``: ``none``, ``softmax``, ``sigmoid`` (one score gives two classes), ``logistic`` (of every score), ``exp``.
-    """
+    ``base``: start values of the sums (or of ``min``, ``max``). ``post``: transformation of the results, ``none``,
+    ``softmax``, ``sigmoid`` (one score gives two classes), ``logistic`` (of every score), ``exp``."""
 
     trees: tuple[Tree, ...]
     targets: int
@@ -196,20 +197,22 @@ class Ensemble:
     post: str = "none"
 
 
-def emit_ensemble(write: Emitter, x: str, ensemble: Ensemble, where: str, leaf_dtype: str = "float32") -> str:
-    """Emit the results (N, targets) for the rows of ``x``, before ``post``.
+def emit_ensemble(
+    emitter: Emitter, feature_rows: str, ensemble: Ensemble, where: str, leaf_dtype: str = "float32"
+) -> str:
+    """Emit the results (N, targets) for the rows of ``feature_rows``, before ``post``.
 
-    With an integer ``leaf_dtype`` leaves are rounded to multiples of :func:`leaf_scale`; results are int32 multiples of it.
-    """
+    With an integer ``leaf_dtype`` leaves are rounded to multiples of :func:`leaf_scale`; results are int32 multiples of
+    it."""
     if not ensemble.trees:
         raise ModelError("got an ensemble without trees, expected at least one", where=where)
-    type_ = write.type(x)
+    type_ = emitter.type(feature_rows)
     if len(type_.shape) != 2:
-        raise ModelError(f"trees for data of shape {type_.shape}, expected rows of features", where=where)
+        raise ModelError(f"trees take data of two axes, (rows, features); got shape {type_.shape}", where=where)
     if ensemble.targets < 1:
-        raise ModelError(f"trees for {ensemble.targets} results, expected 1..{MOST_TARGETS}", where=where)
+        raise ModelError(f"trees give {ensemble.targets} results, expected 1..{MOST_TARGETS}", where=where)
     if ensemble.targets > MOST_TARGETS:
-        raise UnsupportedError(f"trees for {ensemble.targets} results, expected 1..{MOST_TARGETS}", where=where)
+        raise UnsupportedError(f"trees give {ensemble.targets} results, expected 1..{MOST_TARGETS}", where=where)
     for tree in ensemble.trees:
         if not 0 <= tree.target <= ensemble.targets - tree.values.shape[1]:
             raise ModelError(
@@ -218,17 +221,17 @@ def emit_ensemble(write: Emitter, x: str, ensemble: Ensemble, where: str, leaf_d
             )
     base = ensemble.base.reshape(-1)
     if not np.isfinite(base).all():
-        raise ModelError(f"base values of {base}, expected numbers", where=where)
+        raise ModelError(f"base scores are {base}, expected finite numbers", where=where)
     if dtypes.is_float(leaf_dtype):
         real = dtypes.to_numpy(leaf_dtype)
         trees, base = [tree.with_values(tree.values.astype(real)) for tree in ensemble.trees], base.astype(real)
     else:
         trees, base = _round_leaves(ensemble, leaf_dtype, where)
     arrays = flatten_trees(trees, type_.dtype, where, type_.shape[1])
-    operands = [x, *(write.new_constant("trees", array) for array in arrays.operands())]
+    operands = [feature_rows, *(emitter.new_constant("trees", array) for array in arrays.operands())]
     attrs = {"combine": ensemble.combine, "targets": ensemble.targets, **arrays.attrs()}
-    scores = write.emit("tree_ensemble", operands, attrs)
-    return write.emit("add", (scores, write.new_constant("base", base))) if base.any() else scores
+    scores = emitter.emit("tree_ensemble", operands, attrs)
+    return emitter.emit("add", (scores, emitter.new_constant("base", base))) if base.any() else scores
 
 
 def leaf_scale(ensemble: Ensemble, leaf_dtype: str) -> float:
@@ -237,39 +240,41 @@ def leaf_scale(ensemble: Ensemble, leaf_dtype: str) -> float:
     return max(float(abs(tree.values[tree.left < 0]).max()) for tree in ensemble.trees) / high or 1.0
 
 
-def _round_leaves(ensemble: Ensemble, dtype: str, where: str) -> tuple[list[Tree], Array]:
+def _round_leaves(ensemble: Ensemble, leaf_dtype: str, where: str) -> tuple[list[Tree], Array]:
     """Return trees with integer leaves, and the base in the same unit."""
-    low, _ = dtypes.int_range(dtype)
+    low, _ = dtypes.int_range(leaf_dtype)
     if not low and any(tree.values.min() < 0 for tree in ensemble.trees):
-        raise UnsupportedError(f"negative leaves in {dtype}", where=where, hint="choose a signed dtype for the leaves")
-    scale = leaf_scale(ensemble, dtype)
+        raise UnsupportedError(
+            f"negative leaves as {leaf_dtype}", where=where, hint="choose a signed dtype for the leaves"
+        )
+    scale = leaf_scale(ensemble, leaf_dtype)
     trees = [
         tree.with_values(
-            np.rint(np.where(tree.left[:, None] < 0, tree.values, 0) / scale).astype(dtypes.to_numpy(dtype))
+            np.rint(np.where(tree.left[:, None] < 0, tree.values, 0) / scale).astype(dtypes.to_numpy(leaf_dtype))
         )
         for tree in ensemble.trees
     ]
     return trees, np.rint(ensemble.base.reshape(-1) / scale).astype(np.int32)
 
 
-def emit_post_transform(write: Emitter, scores: str, post: str, where: str) -> str:
+def emit_post_transform(emitter: Emitter, scores: str, post_name: str, where: str) -> str:
     """Emit the transformation of scores that ONNX or a loss function names."""
-    match post:
+    match post_name:
         case "none":
             return scores
         case "softmax":
-            return write.emit("softmax", (scores,), {"axis": -1})
+            return emitter.emit("softmax", (scores,), {"axis": -1})
         case "logistic":
-            return write.emit("sigmoid", (scores,))
+            return emitter.emit("sigmoid", (scores,))
         case "exp":
-            return write.emit("exp", (scores,))
+            return emitter.emit("exp", (scores,))
         case "sigmoid":
-            return emit_both_probabilities(write, write.emit("sigmoid", (scores,)))
+            return emit_both_probabilities(emitter, emitter.emit("sigmoid", (scores,)))
         case _:
-            raise UnsupportedError(f"the transformation {post!r} of scores", where=where)
+            raise UnsupportedError(f"the transformation {post_name!r} of scores", where=where)
 
 
-def emit_both_probabilities(write: Emitter, probability: str) -> str:
+def emit_both_probabilities(emitter: Emitter, probability: str) -> str:
     """Emit the probabilities of both classes from those of the second class, (N, 1)."""
-    one = write.new_constant("one", np.array(1.0, np.float32))
-    return write.emit("concat", (write.emit("sub", (one, probability)), probability), {"axis": 1})
+    one = emitter.new_constant("one", np.array(1.0, np.float32))
+    return emitter.emit("concat", (emitter.emit("sub", (one, probability)), probability), {"axis": 1})

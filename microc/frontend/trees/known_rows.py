@@ -18,21 +18,23 @@ _NUDGE = 1e-6
 """Relative change of features that corresponds to a few rounding steps of float32."""
 
 
-def estimator_outputs(estimator: Any, x: Array) -> tuple[tuple[Array, ...], dict[int, Array]]:
+def estimator_outputs(estimator: Any, feature_rows: Array) -> tuple[tuple[Array, ...], dict[int, Array]]:
     """Return what the estimator computes for rows, in the order of the network's outputs, and for the label a mask of
     undecided rows.
 
     A classifier gives its label and its probabilities, others their prediction or transformation."""
     if not hasattr(estimator, "predict"):
-        return (np.asarray(estimator.transform(x)),), {}
-    predicted = np.asarray(estimator.predict(x))
+        return (np.asarray(estimator.transform(feature_rows)),), {}
+    predicted = np.asarray(estimator.predict(feature_rows))
     if not hasattr(estimator, "predict_proba"):
         if not hasattr(estimator, "classes_") and predicted.dtype.kind == "f":
             return (predicted,), {}
-        nudged_labels = [np.asarray(estimator.predict(x + np.abs(x) * side)) for side in (_NUDGE, -_NUDGE)]
+        nudged_labels = [
+            np.asarray(estimator.predict(feature_rows + np.abs(feature_rows) * side)) for side in (_NUDGE, -_NUDGE)
+        ]
         is_undecided = np.any([other != predicted for other in nudged_labels], axis=0)
         return (_class_indices(estimator, predicted),), {0: is_undecided}
-    probabilities = estimator.predict_proba(x)
+    probabilities = estimator.predict_proba(feature_rows)
     if isinstance(probabilities, list):  # of several outputs; of one width they are a tensor (rows, classes, outputs)
         have_one_shape = len({other.shape for other in probabilities}) == 1
         return (predicted, np.stack(probabilities, axis=-1)) if have_one_shape else (predicted,), {}
@@ -40,19 +42,19 @@ def estimator_outputs(estimator: Any, x: Array) -> tuple[tuple[Array, ...], dict
     if predicted.ndim > 1:  # labels that do not exclude each other
         return (predicted, probabilities_array), {0: np.abs(probabilities_array - 0.5) <= _TIE}
     return (_class_indices(estimator, predicted), probabilities_array), {
-        0: _find_undecided(estimator, x, probabilities_array)
+        0: _find_undecided(estimator, feature_rows, probabilities_array)
     }
 
 
-def _find_undecided(estimator: Any, x: Array, shares: Array) -> Array:
-    """Find the rows whose label rounding decides: by scores, if those and not the probabilities make the label.
+def _find_undecided(estimator: Any, feature_rows: Array, probabilities: Array) -> Array:
+    """Find the rows whose label depends on rounding.
 
-    Probabilities that saturate are equal in float32 while their scores differ. A network that takes its label from them is
-    wrong on such rows, and no rounding excuses it.
-    """
+    They are found by scores if the estimator derives its label from these, else by ``probabilities``. Probabilities
+    that saturate are equal in float32 while their scores differ: a network that takes its label from them is wrong on
+    such rows, and no rounding excuses it."""
     if not hasattr(estimator, "decision_function"):
-        return find_ties(shares)
-    scores = np.asarray(estimator.decision_function(x))
+        return find_ties(probabilities)
+    scores = np.asarray(estimator.decision_function(feature_rows))
     scores = np.stack([-scores, scores], axis=1) if scores.ndim == 1 else scores
     return find_ties(scores / np.maximum(np.abs(scores).max(axis=1, keepdims=True), 1.0))
 
@@ -65,9 +67,9 @@ def _class_indices(estimator: Any, label: Array) -> Array:
     return np.asarray(np.argmax(label[:, None] == classes[None, :], axis=1))
 
 
-def find_ties(shares: Array) -> Array:
+def find_ties(class_shares: Array) -> Array:
     """Return a mask of the rows whose two largest shares are equal up to rounding."""
-    top = np.sort(shares, axis=1)[:, -2:]
+    top = np.sort(class_shares, axis=1)[:, -2:]
     return np.asarray(top[:, -1] - top[:, 0] <= _TIE)
 
 
@@ -107,64 +109,69 @@ _DEPTH = 4
 _SEED = 20
 
 
-def sample_known_rows(estimator: Any, features: int, count: int) -> Array:
-    """Return ``count`` rows of features like those that the estimator was fitted on, float32, always the same ones.
+def sample_known_rows(estimator: Any, feature_count: int, row_count: int) -> Array:
+    """Return ``row_count`` float32 rows like those that the estimator was fitted on, the same in every call.
 
-    Empty if no fitted attribute tells where the estimator's data is."""
+    Return none if no fitted attribute tells where the estimator's data is."""
     generator = np.random.default_rng(_SEED)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        groups = [rows for rows in _fitted_rows(estimator, features, generator, 0) if len(rows)]
+        groups = [rows for rows in _fitted_rows(estimator, feature_count, generator, 0) if len(rows)]
     if not groups:
-        return np.zeros((0, features), np.float32)
+        return np.zeros((0, feature_count), np.float32)
     # Attributes of many rows (training data) must not hide those of few (means of classes).
     pool = np.concatenate([rows[np.linspace(0, len(rows) - 1, min(len(rows), 32)).astype(int)] for rows in groups])
     pool = _fill_unknown(pool[np.isfinite(pool).any(axis=1)], generator)
     if not len(pool):
-        return np.zeros((0, features), np.float32)
+        return np.zeros((0, feature_count), np.float32)
     spread = np.std(pool, axis=0)
-    first, second = (pool[generator.integers(0, len(pool), count)] for _ in range(2))
-    fraction = generator.uniform(0.15, 0.45, (count, 1))
+    first, second = (pool[generator.integers(0, len(pool), row_count)] for _ in range(2))
+    fraction = generator.uniform(0.15, 0.45, (row_count, 1))
     mixed = first + fraction * (second - first)
     jittered = first + 0.2 * spread * generator.standard_normal(first.shape)
-    variant = (np.arange(count) % 3)[:, None]
+    variant = (np.arange(row_count) % 3)[:, None]
     rows = np.where(variant == 0, first, np.where(variant == 1, mixed, jittered))
     return np.asarray(np.clip(rows, -1e30, 1e30), np.float32)
 
 
-def _fill_unknown(pool: Array, generator: np.random.Generator) -> Array:
-    """Fill the unknown features of rows from rows that know them; from a standard normal distribution if none does."""
-    pool = pool.copy()
-    for column in range(pool.shape[1]):
-        unknown = ~np.isfinite(pool[:, column])
-        known = pool[~unknown, column]
+def _fill_unknown(partial_rows: Array, generator: np.random.Generator) -> Array:
+    """Fill the NaN features of ``partial_rows`` from rows that know them; from a standard normal distribution if none
+    does."""
+    partial_rows = partial_rows.copy()
+    for column in range(partial_rows.shape[1]):
+        unknown = ~np.isfinite(partial_rows[:, column])
+        known = partial_rows[~unknown, column]
         count = int(unknown.sum())
-        pool[unknown, column] = generator.choice(known, count) if known.size else generator.standard_normal(count)
-    return pool
+        partial_rows[unknown, column] = (
+            generator.choice(known, count) if known.size else generator.standard_normal(count)
+        )
+    return partial_rows
 
 
-def _fitted_rows(estimator: Any, features: int, generator: np.random.Generator, depth: int) -> Iterator[Array]:
+def _fitted_rows(
+    estimator: Any, feature_count: int, generator: np.random.Generator, nesting_depth: int
+) -> Iterator[Array]:
     """Yield groups of rows (k, features) from fitted attributes, with NaN for features that a group does not know."""
-    if depth > _DEPTH:
+    if nesting_depth > _DEPTH:
         return
     steps = getattr(estimator, "steps", None)
     if isinstance(steps, list):
-        yield from _pipeline_rows([step for _, step in steps], features, generator, depth)
+        yield from _pipeline_rows([step for _, step in steps], feature_count, generator, nesting_depth)
         return
     attributes = _instance_attributes(estimator)
-    if getattr(estimator, "n_features_in_", features) == features:
-        yield from _attribute_rows(attributes, features, generator)
+    if getattr(estimator, "n_features_in_", feature_count) == feature_count:
+        yield from _attribute_rows(attributes, feature_count, generator)
     columns = attributes.get("transformers_")
     if isinstance(columns, list):
-        yield from _column_rows(columns, features, generator, depth)
+        yield from _column_rows(columns, feature_count, generator, nesting_depth)
     subsets = attributes.get("estimators_features_")
     for number, inner in enumerate(_inner_estimators(attributes)):
-        width = getattr(inner, "n_features_in_", features)
-        if width == features and not hasattr(inner, "X_thresholds_"):
-            yield from _fitted_rows(inner, features, generator, depth + 1)
+        width = getattr(inner, "n_features_in_", feature_count)
+        if width == feature_count and not hasattr(inner, "X_thresholds_"):
+            yield from _fitted_rows(inner, feature_count, generator, nesting_depth + 1)
         elif isinstance(subsets, list) and number < len(subsets) and width == len(subsets[number]):
-            for rows in _fitted_rows(inner, width, generator, depth + 1):
-                yield _scatter_columns(rows, subsets[number], features)
+            for rows in _fitted_rows(inner, width, generator, nesting_depth + 1):
+                yield _scatter_columns(rows, subsets[number], feature_count)
 
 
 def nested_estimators(estimator: Any, depth: int = 0) -> Iterator[Any]:
@@ -198,102 +205,123 @@ def _inner_estimators(attributes: Mapping[str, Any]) -> Iterator[Any]:
                 yield x
 
 
-def _pipeline_rows(steps: Sequence[Any], features: int, generator: np.random.Generator, depth: int) -> Iterator[Array]:
+def _pipeline_rows(
+    pipeline_steps: Sequence[Any], feature_count: int, generator: np.random.Generator, nesting_depth: int
+) -> Iterator[Array]:
     """Yield rows of every step of a pipeline, transformed back through the steps before it that have an inverse."""
     before: list[Any] = []
-    width = features
-    for step in steps:
+    width = feature_count
+    for step in pipeline_steps:
         if isinstance(step, str) or step is None:  # "passthrough"
             continue
-        for rows in _fitted_rows(step, getattr(step, "n_features_in_", width), generator, depth + 1):
+        for rows in _fitted_rows(step, getattr(step, "n_features_in_", width), generator, nesting_depth + 1):
             try:
                 for earlier in reversed(before):
                     rows = np.asarray(earlier.inverse_transform(_fill_unknown(rows, generator)), np.float64)
             except Exception:  # noqa: BLE001 - a step that has no inverse, or none for such rows
                 continue
-            if rows.ndim == 2 and rows.shape[1] == features:
+            if rows.ndim == 2 and rows.shape[1] == feature_count:
                 yield rows
         before.append(step)
 
 
-def _column_rows(parts: Sequence[Any], features: int, generator: np.random.Generator, depth: int) -> Iterator[Array]:
+def _column_rows(
+    transformer_parts: Sequence[Any], feature_count: int, generator: np.random.Generator, nesting_depth: int
+) -> Iterator[Array]:
     """Yield rows of a ColumnTransformer's parts, which see some of the columns."""
-    for _, part, columns in parts:
-        columns_of_part = np.arange(features)[columns] if isinstance(columns, slice) else np.asarray(columns)
+    for _, part, columns in transformer_parts:
+        columns_of_part = np.arange(feature_count)[columns] if isinstance(columns, slice) else np.asarray(columns)
         if isinstance(part, str) or columns_of_part.dtype.kind not in "iu":
             continue
-        for rows in _fitted_rows(part, len(columns_of_part), generator, depth + 1):
-            yield _scatter_columns(rows, columns_of_part, features)
+        for rows in _fitted_rows(part, len(columns_of_part), generator, nesting_depth + 1):
+            yield _scatter_columns(rows, columns_of_part, feature_count)
 
 
-def _scatter_columns(rows: Array, columns: Any, features: int) -> Array:
+def _scatter_columns(rows: Array, columns: Any, feature_count: int) -> Array:
     """Return rows of some columns as rows of all features, NaN elsewhere."""
-    wide = np.full((len(rows), features), np.nan)
+    wide = np.full((len(rows), feature_count), np.nan)
     wide[:, columns] = rows
     return wide
 
 
-def _attribute_rows(attributes: Mapping[str, Any], features: int, generator: np.random.Generator) -> Iterator[Array]:
+def _attribute_rows(
+    attributes: Mapping[str, Any], feature_count: int, generator: np.random.Generator
+) -> Iterator[Array]:
     """Yield rows from one estimator's own attributes."""
     for name in (*_ROWS, *_MORE_ROWS):
         rows: Any = attributes.get(name)
         rows = rows.toarray() if hasattr(rows, "toarray") else rows
-        if isinstance(rows, np.ndarray) and rows.dtype.kind in "fiu" and rows.ndim and rows.shape[-1] == features:
+        if isinstance(rows, np.ndarray) and rows.dtype.kind in "fiu" and rows.ndim and rows.shape[-1] == feature_count:
             rows = np.atleast_2d(rows).astype(np.float64)
             yield rows[np.linspace(0, len(rows) - 1, min(len(rows), _MOST)).astype(int)]
-    yield from _rows_around_means(attributes, features, generator)
+    yield from _rows_around_means(attributes, feature_count, generator)
     tree = attributes.get("tree_")
     if tree is not None:
-        yield _rows_near_thresholds(tree.feature, tree.threshold, features, generator)
+        yield _rows_near_thresholds(tree.feature, tree.threshold, feature_count, generator)
     for row in attributes.get("_predictors", ())[:8]:
         for predictor in row:
             inner = predictor.nodes[predictor.nodes["is_leaf"] == 0]
-            yield _rows_near_thresholds(inner["feature_idx"].astype(int), inner["num_threshold"], features, generator)
+            yield _rows_near_thresholds(
+                inner["feature_idx"].astype(int), inner["num_threshold"], feature_count, generator
+            )
     for name, constants in _PLANES:
         weight, bias = attributes.get(name), attributes.get(constants)
         if isinstance(weight, list) and weight:
             weight, bias = weight[0].T, bias[0] if bias else 0.0
-        if isinstance(weight, np.ndarray) and weight.dtype.kind == "f" and weight.shape[-1] == features:
+        if isinstance(weight, np.ndarray) and weight.dtype.kind == "f" and weight.shape[-1] == feature_count:
             yield _rows_near_planes(np.atleast_2d(weight), np.asarray(0.0 if bias is None else bias), generator)
 
 
-def _rows_around_means(attributes: Mapping[str, Any], features: int, generator: np.random.Generator) -> Iterator[Array]:
+def _rows_around_means(
+    attributes: Mapping[str, Any], feature_count: int, generator: np.random.Generator
+) -> Iterator[Array]:
     """Yield rows around means, spread by variances; for discrete features rows drawn by their probabilities."""
     mean = next(
         (
             attributes[name]
             for name in ("mean_", "center_", "theta_", "means_")
-            if _is_feature_rows(attributes.get(name), features)
+            if _is_feature_rows(attributes.get(name), feature_count)
         ),
         None,
     )
-    spread = next((attributes[name] for name in _SPREADS if _is_feature_rows(attributes.get(name), features)), None)
-    if spread is None and _is_feature_rows(attributes.get("var_"), features):
+    spread = next(
+        (attributes[name] for name in _SPREADS if _is_feature_rows(attributes.get(name), feature_count)), None
+    )
+    if spread is None and _is_feature_rows(attributes.get("var_"), feature_count):
         spread = np.sqrt(attributes["var_"])
     if mean is not None and spread is not None:
         mean, spread = np.atleast_2d(mean), np.atleast_2d(spread)
-        yield (mean[:, None] + spread[:, None] * generator.standard_normal((1, 12, features))).reshape(-1, features)
+        yield (mean[:, None] + spread[:, None] * generator.standard_normal((1, 12, feature_count))).reshape(
+            -1, feature_count
+        )
     probabilities: Any = attributes.get("feature_log_prob_")
-    if _is_feature_rows(probabilities, features):
+    if _is_feature_rows(probabilities, feature_count):
         probabilities = np.exp(np.atleast_2d(probabilities))
-        yield np.floor(10 * features * probabilities[:, None] * generator.exponential(size=(1, 6, features))).reshape(
-            -1, features
-        )
+        yield np.floor(
+            10 * feature_count * probabilities[:, None] * generator.exponential(size=(1, 6, feature_count))
+        ).reshape(-1, feature_count)
         yield (
-            (generator.random((len(probabilities), 12, features)) < probabilities[:, None])
+            (generator.random((len(probabilities), 12, feature_count)) < probabilities[:, None])
             .astype(np.float64)
-            .reshape(-1, features)
+            .reshape(-1, feature_count)
         )
 
 
-def _is_feature_rows(x: Any, features: int) -> bool:
+def _is_feature_rows(candidate: Any, feature_count: int) -> bool:
     """Test whether an attribute is an array of floats whose last axis has all features."""
-    return isinstance(x, np.ndarray) and x.dtype.kind == "f" and 0 < x.ndim < 3 and x.shape[-1] == features
+    return (
+        isinstance(candidate, np.ndarray)
+        and candidate.dtype.kind == "f"
+        and 0 < candidate.ndim < 3
+        and candidate.shape[-1] == feature_count
+    )
 
 
-def _rows_near_thresholds(feature: Array, threshold: Array, features: int, generator: np.random.Generator) -> Array:
+def _rows_near_thresholds(
+    feature: Array, threshold: Array, feature_count: int, generator: np.random.Generator
+) -> Array:
     """Return rows whose features are near the thresholds of a tree, on both sides."""
-    rows = np.full((8, features), np.nan)
+    rows = np.full((8, feature_count), np.nan)
     for column in np.unique(feature[feature >= 0]).tolist():
         known = threshold[feature == column]
         step = max(float(np.std(known)), 1e-2 * float(np.abs(known).max()), 1e-6)
@@ -301,17 +329,17 @@ def _rows_near_thresholds(feature: Array, threshold: Array, features: int, gener
     return rows
 
 
-def _rows_near_planes(weight: Array, bias: Array, generator: np.random.Generator) -> Array:
+def _rows_near_planes(weights: Array, biases: Array, generator: np.random.Generator) -> Array:
     """Return rows near hyperplanes weight x + bias = 0.
 
     Features are scaled inversely to their weights, so that each affects the decision equally; then each row is moved along the
     plane's normal to a distance drawn from -2 .. 2.
     """
-    size = np.abs(weight).max(axis=0)
-    scale = 1 / np.maximum(size, max(float(size.max()), 1e-30) * 1e-6) / np.sqrt(weight.shape[1])
-    count = min(len(weight), 16)
-    normals, constant = weight[:count], np.broadcast_to(bias, (len(weight),))[:count]
-    rows = scale * generator.standard_normal((count, weight.shape[1]))
+    size = np.abs(weights).max(axis=0)
+    scale = 1 / np.maximum(size, max(float(size.max()), 1e-30) * 1e-6) / np.sqrt(weights.shape[1])
+    count = min(len(weights), 16)
+    normals, constant = weights[:count], np.broadcast_to(biases, (len(weights),))[:count]
+    rows = scale * generator.standard_normal((count, weights.shape[1]))
     target = generator.uniform(-2, 2, count)
     length = np.maximum((normals * scale * normals * scale).sum(axis=1), 1e-30)
     gap = target - (rows * normals).sum(axis=1) - constant

@@ -94,20 +94,22 @@ def read_booster_file(data: bytes, file_name: str, input_shapes: Mapping[str, tu
     )
 
 
-def single_input_shape(shapes: Mapping[str, tuple[int, ...]], where: str) -> tuple[int, ...] | None:
+def single_input_shape(input_shapes: Mapping[str, tuple[int, ...]], where: str) -> tuple[int, ...] | None:
     """Return the shape given for the only input, which is called ``input``."""
-    unknown = [name for name in shapes if name not in ("input", "*")]
+    unknown = [name for name in input_shapes if name not in ("input", "*")]
     if unknown:
         raise UsageError(f"the model has no input {unknown[0]!r}", where=where, hint="use its only input, 'input'")
-    return shapes.get("input", shapes.get("*"))
+    return input_shapes.get("input", input_shapes.get("*"))
 
 
-def _input_shape(shape: Sequence[int] | None, features: int, where: str) -> tuple[int, ...]:
+def _input_shape(requested_shape: Sequence[int] | None, feature_count: int, where: str) -> tuple[int, ...]:
     """Return (rows, features); one row by default."""
-    input_shape = tuple(shape or (1, features))
-    if len(input_shape) != 2 or input_shape[1] != features or input_shape[0] < 1:
+    input_shape = tuple(requested_shape or (1, feature_count))
+    if len(input_shape) != 2 or input_shape[1] != feature_count or input_shape[0] < 1:
         raise UsageError(
-            f"an input of shape {input_shape} for {features} features", where=where, hint=f"give (1, {features})"
+            f"an input of shape {input_shape} for {feature_count} features",
+            where=where,
+            hint=f"give (1, {feature_count})",
         )
     return input_shape
 
@@ -129,21 +131,21 @@ def _read_ensemble(estimator: Any) -> tuple[Ensemble, int] | None:
 
 def ensemble_graph(
     ensemble: Ensemble,
-    shape: tuple[int, ...],
-    file: str,
+    input_shape: tuple[int, ...],
+    file_name: str,
     classes: Array | None = None,
     input_dtype: str = "float32",
     input_scale: float | Sequence[float] = 1.0,
     leaf_dtype: str = "float32",
 ) -> Graph:
-    """Return the graph of an ensemble for an input of ``shape``. ``classes``: the labels, if known."""
-    write = GraphBuilder(file)
+    """Return the graph of an ensemble for an input of ``input_shape``. ``classes``: the labels, if known."""
+    write = GraphBuilder(file_name)
     quant = None
     if dtypes.is_integer(input_dtype):
-        ensemble, quant = _scale_thresholds(ensemble, input_scale, shape[1])
-    x = write.input("input", shape, input_dtype, quant)
+        ensemble, quant = _scale_thresholds(ensemble, input_scale, input_shape[1])
+    x = write.input("input", input_shape, input_dtype, quant)
     write.at(-1, "trees")
-    scores = emit_ensemble(write, x, ensemble, file, leaf_dtype)
+    scores = emit_ensemble(write, x, ensemble, file_name, leaf_dtype)
     classifies = classes is not None or ensemble.post in ("sigmoid", "softmax")
     integers = dtypes.is_integer(leaf_dtype)
     if integers:
@@ -152,21 +154,22 @@ def ensemble_graph(
     label_scores = scores
     if not integers:
         write.at(-1, "scores")
-        scores = label_scores = emit_post_transform(write, scores, ensemble.post, file)
+        scores = label_scores = emit_post_transform(write, scores, ensemble.post, file_name)
     if not classifies:
-        flat = write.reshape(scores, shape[:1]) if ensemble.targets == 1 else scores
-        return write.graph(file, {"scores" if integers else "prediction": flat})
+        flat = write.reshape(scores, input_shape[:1]) if ensemble.targets == 1 else scores
+        return write.graph(file_name, {"scores" if integers else "prediction": flat})
     write.at(-1, "decision")
     label = _emit_label(write, label_scores, classes)
-    return write.graph(file, {"label": label, "scores" if integers else "probabilities": scores})
+    return write.graph(file_name, {"label": label, "scores" if integers else "probabilities": scores})
 
 
 def _scale_thresholds(
-    ensemble: Ensemble, scale: float | Sequence[float], features: int
+    ensemble: Ensemble, input_scale: float | Sequence[float], feature_count: int
 ) -> tuple[Ensemble, Quant | None]:
-    """Return the ensemble for integers that stand for multiples of ``scale``, with the same decisions, and the input's
-    quantisation."""
-    factors = np.broadcast_to(np.asarray(scale, np.float64), (features,))
+    """Return the ensemble for integer features that stand for multiples of ``input_scale``, and the input's quantisation.
+
+    All decisions stay the same."""
+    factors = np.broadcast_to(np.asarray(input_scale, np.float64), (feature_count,))
     if not (factors > 0).all() or not np.isfinite(factors).all():
         raise UsageError(
             f"input scale: got {factors[~(np.isfinite(factors) & (factors > 0))][0]}, expected a positive number"
@@ -177,10 +180,10 @@ def _scale_thresholds(
     return Ensemble(trees, ensemble.targets, ensemble.base, ensemble.combine, ensemble.post), quant
 
 
-def _divide_thresholds(tree: Tree, factors: Array) -> Tree:
-    """Return a tree with thresholds divided by the factor of their feature."""
+def _divide_thresholds(tree: Tree, feature_scales: Array) -> Tree:
+    """Return a tree with each threshold divided by the scale of its feature."""
     inner = tree.left >= 0
-    factor = np.where(inner, factors[np.where(inner, tree.feature, 0)], 1.0)
+    factor = np.where(inner, feature_scales[np.where(inner, tree.feature, 0)], 1.0)
     pairs = zip(np.where(inner, tree.threshold, 0.0).tolist(), factor.tolist(), strict=True)
     return tree.with_threshold(np.array([_separating_quotient(threshold, scale) for threshold, scale in pairs]))
 
@@ -249,22 +252,29 @@ def _check_against_estimator(graph: Graph, estimator: Any) -> Graph:
     return graph
 
 
-def _describe_difference(ours: Array, theirs: Array, near: Array, undecided: Array | None) -> str:
+def _describe_difference(
+    network_output: Array, estimator_output: Array, nearby_outputs: Array, undecided_rows: Array | None
+) -> str:
     """Describe how the network's outputs differ from the estimator's; empty if they agree.
 
-    They also agree if a rounding step of float32 in the features changes the estimator's own output (``near``)."""
-    if ours.size != theirs.size:
-        return f"has {ours.size} elements for {theirs.size}"
-    ours = ours.reshape(theirs.shape)
-    if theirs.dtype.kind in "iub":
-        is_wrong = (ours != theirs) & (near == theirs)
-        is_wrong &= np.ones(theirs.shape, bool) if undecided is None else ~undecided.reshape(theirs.shape)
+    They also agree if a rounding step of float32 in the features changes the estimator's own output
+    (``nearby_outputs``)."""
+    if network_output.size != estimator_output.size:
+        return f"has {network_output.size} elements for {estimator_output.size}"
+    network_output = network_output.reshape(estimator_output.shape)
+    if estimator_output.dtype.kind in "iub":
+        is_wrong = (network_output != estimator_output) & (nearby_outputs == estimator_output)
+        is_wrong &= (
+            np.ones(estimator_output.shape, bool)
+            if undecided_rows is None
+            else ~undecided_rows.reshape(estimator_output.shape)
+        )
         return f"differs in {int(is_wrong.sum())} of {is_wrong.size}" if is_wrong.any() else ""
-    if theirs.dtype.kind != "f":
+    if estimator_output.dtype.kind != "f":
         return ""
-    largest = float(np.abs(theirs[np.isfinite(theirs)]).max(initial=1e-30))
-    excess = np.abs(np.nan_to_num(ours) - np.nan_to_num(theirs)) - 3 * np.abs(
-        np.nan_to_num(near) - np.nan_to_num(theirs)
+    largest = float(np.abs(estimator_output[np.isfinite(estimator_output)]).max(initial=1e-30))
+    excess = np.abs(np.nan_to_num(network_output) - np.nan_to_num(estimator_output)) - 3 * np.abs(
+        np.nan_to_num(nearby_outputs) - np.nan_to_num(estimator_output)
     )
     return f"is off by {float(excess.max()):.3g}" if excess.max(initial=0.0) > _TOLERANCE * largest else ""
 

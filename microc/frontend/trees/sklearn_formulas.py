@@ -33,18 +33,18 @@ def _unsupported_error(estimator: Any, what: str, hint: str = "") -> Unsupported
     return UnsupportedError(what, where=type(estimator).__name__, hint=hint)
 
 
-def _split_modes(structure: Any, left: Array) -> Array:
+def _split_modes(tree_structure: Any, left: Array) -> Array:
     """Return the modes of scikit-learn's splits: at most the threshold goes left; missing values too if training chose
     so."""
-    missing = getattr(structure, "missing_go_to_left", np.zeros(len(left), bool))
+    missing = getattr(tree_structure, "missing_go_to_left", np.zeros(len(left), bool))
     return np.where(np.asarray(missing, bool), AT_MOST | UNORDERED, AT_MOST)
 
 
-def _convert_tree(estimator: Any, values: Array, target: int = 0) -> Tree:
-    """Convert one of scikit-learn's trees; ``values`` are those of its nodes (nodes, width)."""
+def _convert_tree(estimator: Any, node_values: Array, target: int = 0) -> Tree:
+    """Convert one of scikit-learn's trees; ``node_values`` (nodes, width) are the values of its nodes."""
     structure = estimator.tree_
     left, right = np.asarray(structure.children_left), np.asarray(structure.children_right)
-    return Tree(left, right, structure.feature, structure.threshold, _split_modes(structure, left), values, target)
+    return Tree(left, right, structure.feature, structure.threshold, _split_modes(structure, left), node_values, target)
 
 
 def _averaged_trees(estimator: Any) -> Ensemble:
@@ -136,12 +136,13 @@ def isolation_ensemble(estimator: Any) -> Ensemble:
     return Ensemble(tuple(converted), 1, post="exp")
 
 
-def _average_path_length(rows: int) -> float:
-    """Return the average path length of an unsuccessful search in a binary search tree of ``rows`` rows (Liu, Ting and Zhou,
-    2008, eq. 1)."""
-    if rows <= 2:
-        return float(rows == 2)
-    return 2.0 * (math.log(rows - 1) + float(np.euler_gamma)) - 2.0 * (rows - 1.0) / rows
+def _average_path_length(row_count: int) -> float:
+    """Return the average path length of an unsuccessful search in a binary search tree of ``row_count`` rows.
+
+    Source: Liu, Ting and Zhou, 2008, eq. 1."""
+    if row_count <= 2:
+        return float(row_count == 2)
+    return 2.0 * (math.log(row_count - 1) + float(np.euler_gamma)) - 2.0 * (row_count - 1.0) / row_count
 
 
 READERS: Mapping[str, Read] = {
@@ -370,9 +371,12 @@ _NARROW = 64
 share by 1 % of that between two quantiles."""
 
 
-def _ramps_and_steps(column: Array, references: Array) -> tuple[tuple[Array, Array, Array], tuple[Array, Array]]:
-    """Return the ramps (start, slope, most) and steps (threshold, height) of one feature. A step counts above its threshold."""
-    values, first, count = np.unique(column, return_index=True, return_counts=True)
+def _ramps_and_steps(quantiles: Array, references: Array) -> tuple[tuple[Array, Array, Array], tuple[Array, Array]]:
+    """Return the ramps (start, slope, most) and steps (threshold, height) that sum to one feature's share of training
+    rows.
+
+    A step counts above its threshold."""
+    values, first, count = np.unique(quantiles, return_index=True, return_counts=True)
     low, high = references[first], references[first + count - 1]
     rise = low[1:] - high[:-1]
     jump = high - low
@@ -395,12 +399,12 @@ def _ramps_and_steps(column: Array, references: Array) -> tuple[tuple[Array, Arr
     return (values[:-1][wide], (rise / width)[wide], rise[wide]), (thresholds[is_needed], heights[is_needed])
 
 
-def _floats_between(last: Array, low: Array) -> Array:
-    """Return the float32 values above ``low`` up to ``last``, ascending."""
+def _floats_between(high: Array, low: Array) -> Array:
+    """Return the float32 values above ``low`` up to ``high``, ascending."""
     values = []
-    while last > low:
-        values.append(last)
-        last = np.nextafter(last, np.float32(-np.inf))
+    while high > low:
+        values.append(high)
+        high = np.nextafter(high, np.float32(-np.inf))
     return np.array(values[::-1], np.float32)
 
 

@@ -120,12 +120,12 @@ HALF_SHAPES = ((1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2), (2, 3), (3, 1), (
 """Rows and vectors of the products that exist: up to six vectors of sums beside two of weights."""
 
 
-def half_product_name(rows: int, vectors: int) -> str:
+def float16_product_name(rows: int, vectors: int) -> str:
     """Return the name of the intrinsic for a float16 product of ``rows`` rows by ``vectors`` vectors of columns."""
     return f"half_product_{rows}x{vectors}"
 
 
-def _half_product_intrinsic(rows: int, vectors: int) -> Intrin:
+def _float16_product_intrinsic(rows: int, vectors: int) -> Intrin:
     """Build the intrinsic of a float16 product of ``rows`` rows by ``vectors`` vectors of columns."""
     a, b = (Buffer(name, (ANY,), "float16") for name in "ab")
     sums, total = Buffer("sums", (ANY,), "float32"), Buffer("total", (1,), "float16", "register")
@@ -141,18 +141,18 @@ def _half_product_intrinsic(rows: int, vectors: int) -> Intrin:
     body = ir.Alloc(total, ir.seq(ir.Store(total, first, ir.const(0.0, "float16")), sum_run, add_run))
     nest = ir.loops(((row, rows), (vector, vectors), (odd, 2), (lane, 4)), ir.For(run, runs, body))
     params = (a, b, sums, depth, runs, *((stride,) if rows > 1 else ()))
-    return Intrin(half_product_name(rows, vectors), params, nest)
+    return Intrin(float16_product_name(rows, vectors), params, nest)
 
 
-def _half_run_intrinsics() -> tuple[Intrin, Intrin]:
+def _float16_run_intrinsics() -> tuple[Intrin, Intrin]:
     """Build the intrinsics that round n contiguous floats to float16, and store n zeros."""
     p, q, n, k = Buffer("p", (ANY,), "float16"), Buffer("q", (ANY,), "float32"), Var("n"), Var("k")
     narrowed, zero = ir.Store(p, (k,), ir.cast("float16", q[k])), ir.Store(p, (k,), ir.const(0.0, "float16"))
     return Intrin("narrow_f32_f16", (p, q, n), ir.For(k, n, narrowed)), Intrin("zero_f16", (p, n), ir.For(k, n, zero))
 
 
-HALF_RUNS = _half_run_intrinsics()
-HALF_PRODUCTS = tuple(_half_product_intrinsic(*shape) for shape in HALF_SHAPES)
+HALF_RUNS = _float16_run_intrinsics()
+HALF_PRODUCTS = tuple(_float16_product_intrinsic(*shape) for shape in HALF_SHAPES)
 
 
 # ---- Windows that slide over a row of pixels of float16, eight channels at once
@@ -167,12 +167,12 @@ HALF_WINDOWS = tuple((stride, pixels) for stride in (1, 2) for pixels in (1, 2, 
 """Strides and pixels of the windows that exist."""
 
 
-def half_window_name(stride: int, pixels: int) -> str:
+def float16_window_name(stride: int, pixels: int) -> str:
     """Return the name of the intrinsic for a float16 window of ``pixels`` outputs at ``stride``."""
     return f"half_window_{stride}_{pixels}"
 
 
-def _half_window_intrinsic(stride: int, pixels: int) -> Intrin:
+def _float16_window_intrinsic(stride: int, pixels: int) -> Intrin:
     """Build the intrinsic of a float16 window of ``pixels`` outputs at ``stride``."""
     a, b, sums = (Buffer(name, (ANY,), "float16") for name in ("a", "b", "sums"))
     rows, row_step, step = Var("rows"), Var("row_step"), Var("step")
@@ -183,10 +183,10 @@ def _half_window_intrinsic(stride: int, pixels: int) -> Intrin:
     init = ir.Store(sums, index, ir.const(0.0, "float16"))
     taps = ir.For(row, rows, ir.loops(((tap, TAPS),), update))
     nest = ir.loops(((pixel, pixels), (lane, HALF_WINDOWS_LANES)), ir.seq(init, taps))
-    return Intrin(half_window_name(stride, pixels), (a, b, sums, rows, row_step, step), nest)
+    return Intrin(float16_window_name(stride, pixels), (a, b, sums, rows, row_step, step), nest)
 
 
-WINDOWS = tuple(_half_window_intrinsic(*shape) for shape in HALF_WINDOWS)
+WINDOWS = tuple(_float16_window_intrinsic(*shape) for shape in HALF_WINDOWS)
 
 
 # ---- Correlations along a row of 16-bit numbers by ``dot2``: several outputs from one pass over the row
@@ -310,11 +310,11 @@ def _for_rows_and_columns(body: Stmt) -> Stmt:
     return ir.For(_R, _ROWS, ir.For(_C, _COLUMNS, body))
 
 
-def _unit_copy(name: str, to: Buffer, source: Buffer) -> Intrin:
+def _unit_copy(name: str, target: Buffer, source: Buffer) -> Intrin:
     """Build the tensor unit's instruction ``name`` that copies ``rows`` of ``columns`` elements, at distances of
     ``stride_to`` and ``stride_source`` elements."""
-    store = ir.Store(to, (_R * _TO_STRIDE + _C,), source[_R * _SOURCE_STRIDE + _C])
-    return Intrin(name, (to, source, _ROWS, _COLUMNS, _TO_STRIDE, _SOURCE_STRIDE), _for_rows_and_columns(store))
+    store = ir.Store(target, (_R * _TO_STRIDE + _C,), source[_R * _SOURCE_STRIDE + _C])
+    return Intrin(name, (target, source, _ROWS, _COLUMNS, _TO_STRIDE, _SOURCE_STRIDE), _for_rows_and_columns(store))
 
 
 def _unit_fill() -> Intrin:

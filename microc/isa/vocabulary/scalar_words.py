@@ -14,12 +14,12 @@ from microc.tir.names import SATURATED
 # ---- Single numbers: high halves of products, saturation, floats to integers
 #
 # ``high_mul_round(a, b)`` is (a b + 2**31) >> 32, ``high_product`` the high half that is rounded down; ``high_mac_round`` and
-# ``high_mac`` add them. ``saturate_<t>`` clamps to the dtype, ``_half_to_float`` after a shift by one; ``clamp8`` is the same as
-# ``saturate_i8``, for values most of which are in range. ``hold`` keeps a constant in a register, since instructions that shift
-# an operand take it from there. ``float16_low`` and ``float16_high`` widen a half of a word of two, reinterpreted as a float.
-# ``high_mul(x, m)``: round(x m / 2**31), ties upwards, for |x| < 2**30 and m >= 0; ``product_2_31(x, m)``: the same rounded down;
-# ``product_2_30(x, m)``: floor(x m / 2**30) for |x| <= 2**20: for cores that multiply 32 by 32 bits to 32, on which 64-bit
-# products are library calls.
+# ``high_mac`` add them. ``saturate_<t>`` clamps to the dtype, ``_float16_bits_to_float32`` after a shift by one; ``clamp8`` is
+# the same as ``saturate_i8``, for values most of which are in range. ``hold`` keeps a constant in a register, since
+# instructions that shift an operand take it from there. ``float16_low`` and ``float16_high`` widen a half of a word of two,
+# reinterpreted as a float. ``high_mul(x, m)``: round(x m / 2**31), ties upwards, for |x| < 2**30 and m >= 0; ``product_2_31(x,
+# m)``: the same rounded down; ``product_2_30(x, m)``: floor(x m / 2**30) for |x| <= 2**20: for cores that multiply 32 by 32
+# bits to 32, on which 64-bit products are library calls.
 #
 # With x = 2**15 h + l and m = 2**16 u + v, where 0 <= l < 2**15, 0 <= v < 2**16 and 0 <= u < 2**15,
 #
@@ -65,8 +65,8 @@ def _saturation_intrinsics() -> Iterator[Intrin]:
 _BITS = ir.reinterpret("int32", _F)
 
 
-def _half_to_float(bits: ir.Expr) -> ir.Expr:
-    """Build the conversion of the bits of a float16 to a float32."""
+def _float16_bits_to_float32(bits: ir.Expr) -> ir.Expr:
+    """Build the conversion of a float16, given by its bits, to float32."""
     return ir.cast("float32", ir.reinterpret("float16", ir.cast("uint16", bits)))
 
 
@@ -75,8 +75,8 @@ SCALARS = (
     Intrin("clamp8", (A,), ir.clamp(A, -128, 127)),
     Intrin("nearest_i32", (_F,), _NEAREST),
     Intrin("hold", (A,), A),
-    Intrin("float16_low", (_F,), _half_to_float(_BITS & 0xFFFF)),
-    Intrin("float16_high", (_F,), _half_to_float(_BITS >> 16 & 0xFFFF)),
+    Intrin("float16_low", (_F,), _float16_bits_to_float32(_BITS & 0xFFFF)),
+    Intrin("float16_high", (_F,), _float16_bits_to_float32(_BITS >> 16 & 0xFFFF)),
     Intrin("mul_i8", (A, B), A * B, limits=(("a", -128, 127), ("b", -128, 127))),
     Intrin("mul_i8_u8", (A, B), A * B, limits=(("a", -128, 127), ("b", 0, 255))),
     Intrin("high_mul_round", (A, B), _ROUNDED),
@@ -166,24 +166,24 @@ _PRODUCTS = tuple(a * b for a, b in _PAIRS_HALVES.values())
 _FOUR = Buffer("p", (4,), "int16")
 
 
-def _byte_widening(name: str, signed: bool, less: bool = False) -> Intrin:
-    """Widen four bytes of a word to four int16 in memory, in their order; ``p`` is at a multiple of four bytes.
+def _byte_widening(name: str, signed: bool, subtracts_z: bool = False) -> Intrin:
+    """Build the intrinsic that widens four bytes of a word to four int16 in memory, in their order.
 
-    ``less``: minus the number that both halves of ``z`` hold.
-    """
+    The address ``p`` is a multiple of four bytes. ``subtracts_z``: the number that both halves of ``z`` hold is
+    subtracted."""
     pointer = Buffer("p", (4,), "int16")
 
     def widened_byte(k: int) -> Expr:
         part = A >> (8 * k)
         value = sign_extend_8(part) if signed else part & 0xFF
-        return ir.cast("int16", value - sign_extend_16(_Z) if less else value)
+        return ir.cast("int16", value - sign_extend_16(_Z) if subtracts_z else value)
 
     stores = (ir.Store(pointer, (int32_constant(k),), widened_byte(k)) for k in range(4))
-    return Intrin(name, (pointer, A, *((_Z,) if less else ())), ir.seq(*stores))
+    return Intrin(name, (pointer, A, *((_Z,) if subtracts_z else ())), ir.seq(*stores))
 
 
-def _lane_extreme(name: str, lanes: int, *, signed: bool, smallest: bool) -> Intrin:
-    """Build the intrinsic of the lane-wise maximum (or, if ``smallest``, minimum) of two words of ``lanes`` lanes."""
+def _lane_extreme(name: str, lanes: int, *, signed: bool, minimum: bool) -> Intrin:
+    """Build the intrinsic of the lane-wise maximum, or of the ``minimum``, of two words of ``lanes`` lanes."""
     bits = 32 // lanes
     mask, sign = (1 << bits) - 1, 1 << (bits - 1)
 
@@ -193,7 +193,7 @@ def _lane_extreme(name: str, lanes: int, *, signed: bool, smallest: bool) -> Int
 
     total: Expr = int32_constant(0)
     for k in range(lanes):
-        extreme: Expr = ir.binary("min" if smallest else "max", lane_value(A, k), lane_value(B, k))
+        extreme: Expr = ir.binary("min" if minimum else "max", lane_value(A, k), lane_value(B, k))
         # The highest lane is signed, so that its product by a power of two does not overflow.
         extreme = extreme if k < lanes - 1 or signed else (extreme ^ sign) - sign
         total = total | ((extreme & mask) * (1 << (bits * k)) if k < lanes - 1 else extreme * (1 << (bits * k)))
@@ -204,7 +204,7 @@ def _widening_intrinsics() -> Iterator[Intrin]:
     """Iterate over the intrinsics that widen bytes to int16: four of a word to memory, or two of them to a pair."""
     for short, signed in (("i8", True), ("u8", False)):
         yield _byte_widening(f"widen_{short}x4", signed)
-        yield _byte_widening(f"widen_less_{short}x4", signed, less=True)
+        yield _byte_widening(f"widen_less_{short}x4", signed, subtracts_z=True)
         for name, first in (("evens", 0), ("odds", 8)):
             word = A >> first if first else A
             pair = pack_halves(sign_extend_8(word), sign_extend_8(A >> (first + 16))) if signed else word & 0x00FF00FF
@@ -225,7 +225,7 @@ def _four_byte_products(signed: bool) -> Expr:
 
 PAIRS = (
     *(
-        _lane_extreme(f"{name}_{letter}{bits}x{32 // bits}", 32 // bits, signed=letter == "i", smallest=name == "min")
+        _lane_extreme(f"{name}_{letter}{bits}x{32 // bits}", 32 // bits, signed=letter == "i", minimum=name == "min")
         for name in ("max", "min")
         for letter, bits in (("i", 8), ("u", 8), ("i", 16))
     ),

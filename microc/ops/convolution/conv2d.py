@@ -17,10 +17,10 @@ from microc.ops.arithmetic import is_quantised, split_activation
 from microc.ops.constants import Application, product_sum_overflow_message
 from microc.ops.convolution import conv2d_algorithms
 from microc.ops.convolution.conv2d_algorithms import (
-    can_slide_unsigned_windows,
-    can_slide_windows,
-    can_use_half_windows,
-    half_depthwise_product,
+    can_sum_windows_in_float16,
+    can_use_sliding_windows,
+    can_use_uint8_sliding_windows,
+    float16_depthwise_product,
     sliding_window_product,
 )
 from microc.ops.convolution.geometry import ATTRS, DEFAULTS, Geometry, gather_patches, infer_geometry, pad_input
@@ -30,23 +30,23 @@ from microc.ops.matrix.gemm import (
     HALF_TOLERANCE,
     PACKED,
     TABLES,
-    bias_for_unsigned_data,
+    bias_for_uint8_data,
     bias_operand,
-    can_store_unsigned,
+    can_store_data_as_uint8,
     dequantised_product,
-    half_product,
-    half_weights,
+    float16_product,
+    float16_weights,
     initial_sum,
+    pack_weight_rows,
     packed_depth,
     packed_notes,
     packed_weight_form,
-    padded_depth,
-    padded_terms,
-    padded_units,
+    padded_float16_term_count,
+    padded_term_count,
+    padded_unit_count,
     product_notes,
     quantised_weights_of,
     unit_product,
-    weight_rows,
 )
 from microc.ops.matrix.products import ProductForm, legalize_product
 from microc.ops.matrix.swar import pair_packing, paired_product
@@ -59,24 +59,26 @@ from microc.tir.names import ACC, GROUPED
 
 
 def _geometry_case(
-    data: tuple[int, ...],
+    data_shape: tuple[int, ...],
     out_channels: int,
-    kernel: tuple[int, int],
+    kernel_shape: tuple[int, int],
     dtype_names: str = "int8 int8",
     bias: bool = True,
     **attrs: Any,
 ) -> Case:
-    """Return a test case named by its geometry; ``dtype_names``: of data, weight, and of the accumulator unless it is int32."""
+    """Return a test case named by its geometry.
+
+    ``dtype_names``: the dtypes of data and weight and, unless it is int32, of the accumulator, separated by spaces."""
     data_dtype, weight_dtype, *rest = dtype_names.split()
     out_dtype = rest[0] if rest else "int32"
-    depth = data[3] // attrs.get("groups", 1)
-    types = [TensorType(data, data_dtype), TensorType((out_channels, *kernel, depth), weight_dtype)]
+    depth = data_shape[3] // attrs.get("groups", 1)
+    types = [TensorType(data_shape, data_dtype), TensorType((out_channels, *kernel_shape, depth), weight_dtype)]
     types += [TensorType((out_channels,), out_dtype)] if bias else []
     arrays: tuple[Array | None, ...] = ()
     if bias and out_dtype != "float32":
         arrays = (None, None, (np.arange(out_channels) * 977 - 1000).astype(out_dtype))
     settings = " ".join(f"{key} {value}" for key, value in attrs.items())
-    name = f"{data} {dtype_names} {out_channels} {kernel} {settings}"
+    name = f"{data_shape} {dtype_names} {out_channels} {kernel_shape} {settings}"
     consts = tuple(range(1, len(types)))
     return Case(
         {**DEFAULTS, **attrs, "out_dtype": out_dtype},
@@ -89,7 +91,8 @@ def _geometry_case(
 
 
 def cases() -> Iterable[Case]:
-    """Yield cases for every path of ``compute``, borders, strides, dilations, dtypes and extents of one."""
+    """Yield test cases for every algorithm of ``compute``, for borders, strides, dilations and dtypes, and for extents of
+    one."""
     same, odd = (1, 1, 1, 1), (2, 0, 1, 3)
     mixed = ("uint8 int16", "int16 int8 int64", "int16 int8 int32", "float32 float32 float32")
     for dtype_names in ("int8 int8", "uint8 int8", *mixed):
@@ -262,29 +265,31 @@ def compute(call: OpCall) -> te.Tensor:
     if algorithm == "pairs":
         packing = pair_packing(call)
         if packing is None:
-            raise InternalError("this convolution cannot be computed by pairs of pixels")
-        pixels = _im2col_matrix(g, attrs, data, packing.unsigned.shape[1], even=True)
+            raise InternalError("no packing of this convolution's weights multiplies two pixels at once")
+        pixels = _im2col_matrix(g, attrs, data, packing.unsigned.shape[1], even_pixel_count=True)
         return paired_product(pixels, g.pixels, weight, bias, packing)
     if algorithm in ("windows", "unsigned_windows"):
-        return sliding_window_product(call, attrs, g, unsigned=algorithm == "unsigned_windows")
+        return sliding_window_product(call, attrs, g, as_uint8=algorithm == "unsigned_windows")
     if algorithm == "half" and g.groups > 1:
-        return half_depthwise_product(call)
+        return float16_depthwise_product(call)
     if algorithm == "half":
-        return half_product(
-            call, gather_patches(g, data, attrs["pad_value"], padded_terms(g.depth), dtype=HALF), g.depth
+        return float16_product(
+            call,
+            gather_patches(g, data, attrs["pad_value"], padded_float16_term_count(g.depth), stored_dtype=HALF),
+            g.depth,
         )
     if algorithm == "opened":
         return dequantised_product(call, _im2col_matrix(g, attrs, data, g.depth))
     if g.groups == 1 and algorithm != "single":
         form = packed_weight_form(call, algorithm)
-        depth = padded_depth(call, g.depth) if form is None else packed_depth(form, g.depth)
-        pixels = _im2col_matrix(g, attrs, data, depth, unsigned=algorithm == "unsigned_rows")
+        depth = padded_term_count(call, g.depth) if form is None else packed_depth(form, g.depth)
+        pixels = _im2col_matrix(g, attrs, data, depth, as_uint8=algorithm == "unsigned_rows")
         if form is not None:
             return unit_product(call, pixels, g.out_channels, g.depth, packed_notes(call, form))
-        more = padded_units(call, g.out_channels) - g.out_channels
+        more = padded_unit_count(call, g.out_channels) - g.out_channels
         return unit_product(call, pixels, g.out_channels, g.depth, product_notes(data, weight, bias), more)
     if algorithm == "grouped":
-        return _multiply_groups(g, attrs, data, weight, bias, padded_depth(call, g.depth, 0))
+        return _multiply_groups(g, attrs, data, weight, bias, padded_term_count(call, g.depth, 0))
     unsigned = algorithm == "unsigned"
     padded = pad_input(g, data, attrs["pad_value"], unsigned)
     if g.channels == g.groups:
@@ -293,14 +298,16 @@ def compute(call: OpCall) -> te.Tensor:
 
 
 def _multiply_groups(
-    g: Geometry, attrs: Mapping[str, Any], data: Operand, weight: Operand, bias: Operand | None, depth: int
+    g: Geometry, attrs: Mapping[str, Any], data: Operand, weight: Operand, bias: Operand | None, padded_terms: int
 ) -> te.Tensor:
-    """Build ``acc`` (P, G, O / G), one matrix product for every group of channels."""
+    """Build ``acc`` (pixels, G, O / G), one matrix product for each of the G groups of channels.
+
+    ``padded_terms``: number of products in a sum, with zeros appended."""
     dtype, outs, each = attrs["out_dtype"] or data.type.dtype, g.out_channels // g.groups, g.channels // g.groups
-    direct = g.kernel == (1, 1) and g.direct and depth == each
-    a = data.tensor((g.pixels, g.groups, each)) if direct else gather_patches(g, data, attrs["pad_value"], depth)
-    b = weight_rows(weight, g.out_channels, g.depth, depth)
-    k = te.reduce_axis(depth, "k")
+    direct = g.kernel == (1, 1) and g.direct and padded_terms == each
+    a = data.tensor((g.pixels, g.groups, each)) if direct else gather_patches(g, data, attrs["pad_value"], padded_terms)
+    b = pack_weight_rows(weight, g.out_channels, g.depth, padded_terms)
+    k = te.reduce_axis(padded_terms, "k")
 
     def element(p: Var, group: Var, o: Var) -> Expr:
         row = group * outs + o
@@ -312,41 +319,50 @@ def _multiply_groups(
 
 
 def _im2col_matrix(
-    g: Geometry, attrs: Mapping[str, Any], data: Operand, depth: int, *, even: bool = False, unsigned: bool = False
+    g: Geometry,
+    attrs: Mapping[str, Any],
+    data: Operand,
+    padded_terms: int,
+    *,
+    even_pixel_count: bool = False,
+    as_uint8: bool = False,
 ) -> te.Tensor:
-    """Return the im2col matrix (P, K), the inputs of every output pixel: the data itself if it has this form."""
-    direct = g.direct and depth == g.depth and not unsigned
+    """Return the im2col matrix (pixels, ``padded_terms``): for every output pixel the inputs of its window.
+
+    Return the data itself if it has this form. ``even_pixel_count``: an odd last row is repeated. ``as_uint8``: int8
+    data plus 128 is stored as uint8."""
+    direct = g.direct and padded_terms == g.depth and not as_uint8
     pad = attrs["pad_value"]
     return (
         data.tensor((g.pixels, g.depth))
         if direct
-        else gather_patches(g, data, pad, depth, even=even, unsigned=unsigned)
+        else gather_patches(g, data, pad, padded_terms, even_pixel_count=even_pixel_count, as_uint8=as_uint8)
     )
 
 
 def _can_use_winograd(call: OpCall) -> bool:
-    """Test for an exact integer Winograd convolution with whole words of channels, whose input is transformed by pairs."""
+    """Test whether an exact integer Winograd convolution is possible, with channels in whole words, transformed in pairs."""
     types, arrays = [x.type for x in call.present], [x.data for x in call.present]
-    return types[0].shape[-1] % WORD == 0 and conv2d_algorithms.can_use_winograd(call.attrs, types, arrays)
+    return types[0].shape[-1] % WORD == 0 and conv2d_algorithms.can_use_integer_winograd(call.attrs, types, arrays)
 
 
 def _adapt_predicate(predicate: Callable[..., bool]) -> Callable[[OpCall], bool]:
-    """Adapt a predicate on attributes, operand types and constants to one on an :class:`OpCall`."""
+    """Adapt a predicate on (attributes, operand types, constants) to one on an :class:`OpCall`."""
     return lambda call: predicate(call.attrs, [x.type for x in call.present], [x.data for x in call.present])
 
 
 def _can_multiply_groups(call: OpCall) -> bool:
-    """Test for several groups with several channels each, and sizes fixed at compile time."""
+    """Test whether there are several groups of several channels each, and all sizes are fixed at compile time."""
     return 1 < call.attrs.get("groups", 1) < call.present[0].type.shape[-1] and not call.attrs.get("open")
 
 
 def _can_sum_unsigned(call: OpCall) -> bool:
-    """Test for a depthwise convolution whose sums fit int32 when the data is stored as uint8."""
-    return can_store_unsigned(call) and 1 < call.attrs.get("groups", 1) == call.present[0].type.shape[-1]
+    """Test whether the sums of a depthwise convolution fit int32 when 128 is added to the int8 data, stored as uint8."""
+    return can_store_data_as_uint8(call) and 1 < call.attrs.get("groups", 1) == call.present[0].type.shape[-1]
 
 
 def _is_single_channel(call: OpCall) -> bool:
-    """Test for a single channel of data with constant weights, whose rows of taps are too short to be gathered."""
+    """Test for data of one channel with constant weights: a row of taps is too short for copying it to an im2col matrix."""
     data, weight, _ = call.weighted
     _, *kernel, _ = weight.type.shape
     is_constant = weight.data is not None and not call.attrs.get("open")
@@ -356,17 +372,17 @@ def _is_single_channel(call: OpCall) -> bool:
 ALGORITHMS: Algorithms = {
     "winograd": _can_use_winograd,
     "winograd_floats": _adapt_predicate(conv2d_algorithms.can_use_float_winograd),
-    "winograd_four": _adapt_predicate(conv2d_algorithms.can_use_float_winograd_four),
+    "winograd_four": _adapt_predicate(conv2d_algorithms.can_use_float_winograd_4x4),
     "pairs": lambda call: pair_packing(call) is not None,
     "grouped": _can_multiply_groups,
     "unsigned": _can_sum_unsigned,
-    "unsigned_rows": lambda call: can_store_unsigned(call) and call.attrs.get("groups", 1) == 1,
-    "windows": can_slide_windows,
-    "unsigned_windows": can_slide_unsigned_windows,
+    "unsigned_rows": lambda call: can_store_data_as_uint8(call) and call.attrs.get("groups", 1) == 1,
+    "windows": can_use_sliding_windows,
+    "unsigned_windows": can_use_uint8_sliding_windows,
     "single": _is_single_channel,
     **PACKED,
     "opened": lambda call: quantised_weights_of(call) is not None,
-    "half": lambda call: half_weights(call) is not None or can_use_half_windows(call),
+    "half": lambda call: float16_weights(call) is not None or can_sum_windows_in_float16(call),
 }
 """Predicates by algorithm. ``pairs`` of pixels in a word; ``grouped``: a matrix product per group; ``unsigned``: a depthwise
 convolution of data as uint8, ``unsigned_rows``: a product of such data; ``windows``: data is read in place, ``unsigned_windows``:
@@ -376,13 +392,13 @@ scales; ``half``: sums in float16."""
 
 
 def _sum_depthwise(
-    g: Geometry, padded: te.Tensor, weight: Operand, bias: Operand | None, dtype: str, unsigned: bool
+    g: Geometry, padded: te.Tensor, weight: Operand, bias: Operand | None, acc_dtype: str, unsigned_input: bool
 ) -> te.Tensor:
     """Build ``acc`` of a depthwise convolution: each output channel reads one input channel.
 
-    Constant weights are packed as (KH, KW, C): neighbouring channels are neighbours in memory. With ``unsigned`` 128 is
-    added to the data, which the bias corrects."""
-    bias = bias_operand(bias or weight, bias_for_unsigned_data(weight, bias)) if unsigned else bias
+    Constant weights are packed as (KH, KW, C), so that neighbouring channels are neighbours in memory.
+    ``unsigned_input``: ``padded`` is int8 data plus 128 as uint8, and the bias is corrected for it."""
+    bias = bias_operand(bias or weight, bias_for_uint8_data(weight, bias)) if unsigned_input else bias
     times = g.out_channels // g.channels
     packed = None if weight.data is None else weight.packed(weight.data.transpose(1, 2, 3, 0)[:, :, 0])
     taps = weight.tensor((g.out_channels, *g.kernel)) if packed is None else packed
@@ -391,13 +407,15 @@ def _sum_depthwise(
     def element(n: Var, y: Var, x: Var, c: Var) -> Expr:
         value = padded[(n, *_tap_position(g, y, x, ky.var, kx.var), c // times if times > 1 else c)]
         factor = taps[c, ky.var, kx.var] if packed is None else taps[ky.var, kx.var, c]
-        return te.sum_reduce(ir.cast(dtype, value) * ir.cast(dtype, factor), ky, kx, init=initial_sum(bias, c, dtype))
+        return te.sum_reduce(
+            ir.cast(acc_dtype, value) * ir.cast(acc_dtype, factor), ky, kx, init=initial_sum(bias, c, acc_dtype)
+        )
 
     return te.compute((g.batch, g.out_height, g.out_width, g.out_channels), element, ACC, ("n", "y", "x", "c"))
 
 
-def _sum_groups(g: Geometry, padded: te.Tensor, weight: Operand, bias: Operand | None, dtype: str) -> te.Tensor:
-    """Build ``acc`` of a grouped convolution by loops over taps: each group of outputs reads its group of inputs."""
+def _sum_groups(g: Geometry, padded: te.Tensor, weight: Operand, bias: Operand | None, acc_dtype: str) -> te.Tensor:
+    """Build ``acc`` of a grouped convolution by loops over taps: each group of output channels reads its input channels."""
     depth, outs = g.channels // g.groups, g.out_channels // g.groups
     taps = weight.tensor() if weight.data is None else weight.packed(weight.data)
     ky, kx = te.reduce_axis(g.kernel[0], "ky"), te.reduce_axis(g.kernel[1], "kx")
@@ -405,14 +423,14 @@ def _sum_groups(g: Geometry, padded: te.Tensor, weight: Operand, bias: Operand |
 
     def element(n: Var, y: Var, x: Var, c: Var) -> Expr:
         value = padded[(n, *_tap_position(g, y, x, ky.var, kx.var), c // outs * depth + k.var)]
-        product = ir.cast(dtype, value) * ir.cast(dtype, taps[c, ky.var, kx.var, k.var])
-        return te.sum_reduce(product, ky, kx, k, init=initial_sum(bias, c, dtype))
+        product = ir.cast(acc_dtype, value) * ir.cast(acc_dtype, taps[c, ky.var, kx.var, k.var])
+        return te.sum_reduce(product, ky, kx, k, init=initial_sum(bias, c, acc_dtype))
 
     return te.compute((g.batch, g.out_height, g.out_width, g.out_channels), element, ACC, ("n", "y", "x", "c"))
 
 
 def _tap_position(g: Geometry, y: Expr, x: Expr, ky: Expr, kx: Expr) -> tuple[Expr, Expr]:
-    """Return row and column of the padded input that the tap (``ky``, ``kx``) reads for the output pixel (``y``, ``x``)."""
+    """Return row and column of the padded input that tap (``ky``, ``kx``) of output pixel (``y``, ``x``) reads."""
 
     def tap_coordinate(index: Expr, stride: int, tap: Expr, dilation: int) -> Expr:
         return (index * stride if stride > 1 else index) + (tap * dilation if dilation > 1 else tap)
@@ -424,7 +442,8 @@ def _tap_position(g: Geometry, y: Expr, x: Expr, ky: Expr, kx: Expr) -> tuple[Ex
 
 
 def legalize(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite a quantised convolution to exact integers and ``requantize``; split the activation from a float one."""
+    """Rewrite a quantised convolution to one on plain integers and ``requantize``; move a float one's activation to a
+    node."""
     if not is_quantised(node, graph):
         return split_activation(node, graph)
     data, weight = (graph.types[name] for name in node.inputs[:2])
@@ -435,7 +454,7 @@ def legalize(node: Node, graph: Graph) -> Legalized | None:
 
 
 def macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
-    """Return the number of multiply-accumulates, those with padding included."""
+    """Return the number of multiply-accumulates, including those with padding."""
     return out_types[0].size * infer_geometry(attrs, types[0].shape, types[1].shape).depth
 
 
@@ -449,7 +468,7 @@ def _input_window(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> Wind
 
 
 def _conv2d_overflow_message(application: Application) -> str:
-    """Return a message if sums of products can overflow, else an empty string."""
+    """Return a message if sums of products can overflow their dtype, else an empty string."""
     depth = infer_geometry(application.attrs, application.types[0].shape, application.types[1].shape).depth
     return product_sum_overflow_message(application, depth, application.attrs["pad_value"])
 

@@ -18,11 +18,11 @@ from microc.ops.convolution.geometry import DEFAULTS, Geometry, infer_geometry, 
 from microc.ops.matrix.gemm import (
     HALF,
     RUN,
-    can_store_unsigned,
+    can_store_data_as_uint8,
     column_bias,
-    half_weights,
+    float16_weights,
     initial_sum,
-    padded_units,
+    padded_unit_count,
     product_notes,
 )
 from microc.ops.registry import WORD, OpCall, Operand
@@ -43,8 +43,8 @@ MIN_ROW_OUTPUTS = 8
 """Least outputs in a row: from these on a tile within a row is as large as one of gathered pixels."""
 
 
-def can_slide_windows(call: OpCall) -> bool:
-    """Test for a window without horizontal dilation and constant weights, in float32 or in int8 with 8-bit data."""
+def can_use_sliding_windows(call: OpCall) -> bool:
+    """Test whether windows can slide over image rows: no horizontal dilation, constant weights; float32, or 8 bits."""
     data, weight, _ = call.weighted
     attrs = call.attrs
     if weight.data is None or not call.constant or attrs.get("open") or attrs.get("groups", 1) != 1:
@@ -56,27 +56,28 @@ def can_slide_windows(call: OpCall) -> bool:
     return (dtype_names[0] in BYTES and dtype_names[1:] == ("int8", "int32")) or set(dtype_names) == {"float32"}
 
 
-def can_slide_unsigned_windows(call: OpCall) -> bool:
-    """Test for sliding windows over int8 data to which 128 can be added, so that it is stored as uint8."""
-    return can_slide_windows(call) and can_store_unsigned(call)
+def can_use_uint8_sliding_windows(call: OpCall) -> bool:
+    """Test whether windows can slide over int8 data to which 128 is added, so that it is stored as uint8."""
+    return can_use_sliding_windows(call) and can_store_data_as_uint8(call)
 
 
-def sliding_window_product(call: OpCall, attrs: Mapping[str, Any], g: Geometry, *, unsigned: bool = False) -> te.Tensor:
+def sliding_window_product(call: OpCall, attrs: Mapping[str, Any], g: Geometry, *, as_uint8: bool = False) -> te.Tensor:
     """Build ``acc`` (N, H, W, O) of a convolution whose windows slide over the rows of the image.
 
-    Output channels of zeros fill vectors; they are computed and left out of the result."""
+    Channels with zero weights are added until the output channels fill vectors; they are computed and left out of the
+    result. ``as_uint8``: int8 data plus 128 is stored as uint8."""
     data, weight, bias = call.weighted
     dtype = attrs["out_dtype"] or data.type.dtype
     assert weight.data is not None
     taps = g.kernel[1] * g.channels
     run = -(-taps // WORD) * WORD if data.type.dtype in BYTES else taps
-    rows = _padded_rows(g, data, attrs["pad_value"], run - taps, unsigned)
-    more = padded_units(call, g.out_channels) - g.out_channels
+    rows = _padded_rows(g, data, attrs["pad_value"], run - taps, as_uint8)
+    more = padded_unit_count(call, g.out_channels) - g.out_channels
     notes = (*product_notes(data, weight, bias), (WINDOWS, 1))
     zeros = ((0, more), (0, 0), (0, run - taps))
     by_row = weight.data.reshape(g.out_channels, g.kernel[0], taps)
     factors = weight.packed(np.pad(by_row, zeros).reshape(g.out_channels + more, -1))
-    first = column_bias(call, more, unsigned=unsigned)
+    first = column_bias(call, more, unsigned_input=as_uint8)
     ky, k = te.reduce_axis(g.kernel[0], "ky"), te.reduce_axis(run, "k")
     (down, across), step = g.strides, g.dilation[0]
 
@@ -92,13 +93,13 @@ def sliding_window_product(call: OpCall, attrs: Mapping[str, Any], g: Geometry, 
     return te.compute(shape, lambda n, y, x, o: total[n, y, x, o], "wanted", ("n", "y", "x", "o"))
 
 
-def _padded_rows(g: Geometry, data: Operand, pad_value: int | float, extra_elements: int, unsigned: bool) -> te.Tensor:
-    """Return the image's rows (N, H, W * C) with their border, and ``extra_elements`` more at the end of each.
+def _padded_rows(g: Geometry, data: Operand, pad_value: int | float, extra_elements: int, as_uint8: bool) -> te.Tensor:
+    """Return the image's rows (N, H, W * C) with their border, and ``extra_elements`` more at the end of each row.
 
-    Return the data itself if nothing is added or converted."""
+    ``as_uint8``: int8 data plus 128 is stored as uint8. Return the data itself if nothing is added or converted."""
     row_size, (top, left, bottom, right) = g.width * g.channels, g.padding
     source = data.tensor((g.batch, g.height, row_size))
-    if not any(g.padding) and not extra_elements and not unsigned:
+    if not any(g.padding) and not extra_elements and not as_uint8:
         return source
 
     def element(n: Var, y: Var, i: Var) -> Expr:
@@ -106,7 +107,7 @@ def _padded_rows(g: Geometry, data: Operand, pad_value: int | float, extra_eleme
         place: Expr = i - left * g.channels if left else i
         checks = range_checks(row, g.height, -top, g.height - 1 + bottom)
         checks += range_checks(place, row_size, -left, row_size - 1 + right * g.channels + extra_elements)
-        return select_border(ir.all_of(checks), source[n, row, place], pad_value, unsigned)
+        return select_border(ir.all_of(checks), source[n, row, place], pad_value, as_uint8)
 
     extents = (g.batch, g.height + top + bottom, (g.width + left + right) * g.channels + extra_elements)
     return te.compute(extents, element, PADDED, ("n", "y", "i"))
@@ -119,27 +120,29 @@ WIDTH, STRIDES = 3, (1, 2)
 """Taps of a row and horizontal strides that the core has intrinsics for."""
 
 
-def can_use_half_windows(call: OpCall) -> bool:
-    """Test for a depthwise float convolution with one output per channel, full vectors and a window of at most RUN taps."""
+def can_sum_windows_in_float16(call: OpCall) -> bool:
+    """Test for a float depthwise convolution whose windows can be summed in float16.
+
+    It has one output per channel, channels that fill vectors, and a window of at most RUN taps."""
     data, weight, _ = call.weighted
     attrs, channels = {**DEFAULTS, **call.attrs}, data.type.shape[-1]
     if attrs["groups"] != channels or attrs.get("open") or weight.type.shape[0] != channels:
         return False
     _, *kernel, _ = weight.type.shape
     possible = kernel[1] == WIDTH and prod(kernel) <= RUN and attrs["strides"][1] in STRIDES
-    return possible and attrs["dilation"] == (1, 1) and half_weights(call, channels) is not None
+    return possible and attrs["dilation"] == (1, 1) and float16_weights(call, channels) is not None
 
 
-def half_depthwise_product(call: OpCall) -> te.Tensor:
-    """Build a depthwise convolution (N, Y, X, C) whose sums are in float16; the bias is added in float32."""
+def float16_depthwise_product(call: OpCall) -> te.Tensor:
+    """Build a depthwise convolution (N, H, W, C) that sums in float16 and adds the bias in float32."""
     data, weight, bias = call.weighted
     attrs = {**DEFAULTS, **call.attrs}
     g: Geometry = infer_geometry(attrs, data.type.shape, weight.type.shape)
-    halves = half_weights(call, g.channels)
+    halves = float16_weights(call, g.channels)
     if halves is None:
-        raise InternalError("this convolution is not computed in float16")
+        raise InternalError("this convolution cannot be summed in float16")
     taps = weight.packed(halves.reshape(g.channels, *g.kernel).transpose(1, 2, 0))
-    padded = pad_input(g, data, attrs["pad_value"], dtype=HALF)
+    padded = pad_input(g, data, attrs["pad_value"], stored_dtype=HALF)
     ky, kx = te.reduce_axis(g.kernel[0], "ky"), te.reduce_axis(g.kernel[1], "kx")
     down, right = g.strides
 
@@ -212,22 +215,22 @@ _A = np.array([[1, 0], [1, 1], [1, -1], [0, -1]], np.int64)
 _G_OF_FOUR = np.array([[6, 0, 0], [-4, -4, -4], [-4, 4, -4], [1, 2, 4], [1, -2, 4], [0, 0, 24]], np.float64)
 
 
-def tile_counts(g: Geometry, outputs: int = 2) -> tuple[int, int]:
-    """Return the number of rows of tiles and the number of tiles in a row; a tile has ``outputs`` x ``outputs`` outputs.
+def winograd_tile_counts(g: Geometry, tile_size: int = 2) -> tuple[int, int]:
+    """Return the number of rows of Winograd tiles and of tiles in a row, each of ``tile_size`` x ``tile_size`` outputs.
 
     Tiles of 2 x 2 may exceed the image."""
-    if outputs > 2:
-        return g.out_height // outputs, g.out_width // outputs
+    if tile_size > 2:
+        return g.out_height // tile_size, g.out_width // tile_size
     return -(-g.out_height // 2), -(-g.out_width // (2 * PAIR)) * PAIR
 
 
-def transform_weights(weight: Array, outputs: int = 2) -> Array:
+def transform_winograd_weights(weight: Array, tile_size: int = 2) -> Array:
     """Return Winograd's transformed weights U (P, O, C) of OHWI weights with a 3 x 3 kernel.
 
-    These are 4 G g G' as int64 for integers, and G g G' as float32 for floats."""
+    P is (``tile_size`` + 2) squared. U is 4 G g G' as int64 for integers, and G g G' as float32 for floats."""
     floats = weight.dtype.kind == "f"
     wide = weight.astype(np.float64 if floats else np.int64)
-    matrix, scale = (_TWICE_G, 2) if outputs == 2 else (_G_OF_FOUR, 24)
+    matrix, scale = (_TWICE_G, 2) if tile_size == 2 else (_G_OF_FOUR, 24)
     u: Array = np.einsum("iy,jx,oyxc->ijoc", matrix, matrix, wide).reshape(-1, len(wide), wide.shape[3])
     return (u / scale**2).astype(np.float32) if floats else u
 
@@ -241,38 +244,43 @@ def _is_unit_stride_3x3(attrs: Mapping[str, Any], types: Sequence[TensorType]) -
 
 
 def can_use_float_winograd(
-    attrs: Mapping[str, Any], types: Sequence[TensorType], consts: Sequence[Array | None]
+    attrs: Mapping[str, Any], operand_types: Sequence[TensorType], operand_constants: Sequence[Array | None]
 ) -> bool:
     """Test whether Winograd's F(2 x 2, 3 x 3) can compute a float32 conv2d with constant weights."""
-    dtype_names = {types[0].dtype, types[1].dtype, attrs.get("out_dtype") or "float32"}
-    is_constant = all(array is not None for array in consts[1:]) and not attrs.get("open")
-    return dtype_names == {"float32"} and is_constant and _is_unit_stride_3x3(attrs, types)
+    dtype_names = {operand_types[0].dtype, operand_types[1].dtype, attrs.get("out_dtype") or "float32"}
+    is_constant = all(array is not None for array in operand_constants[1:]) and not attrs.get("open")
+    return dtype_names == {"float32"} and is_constant and _is_unit_stride_3x3(attrs, operand_types)
 
 
-def can_use_float_winograd_four(
-    attrs: Mapping[str, Any], types: Sequence[TensorType], consts: Sequence[Array | None]
+def can_use_float_winograd_4x4(
+    attrs: Mapping[str, Any], operand_types: Sequence[TensorType], operand_constants: Sequence[Array | None]
 ) -> bool:
     """Test whether Winograd's F(4 x 4, 3 x 3) can compute a float32 conv2d.
 
-    Tiles must fill the image: guards of a tile that exceeds it would be more code than its sums."""
-    g = infer_geometry({**DEFAULTS, **attrs}, types[0].shape, types[1].shape)
-    return g.out_height % 4 == 0 and g.out_width % 4 == 0 and can_use_float_winograd(attrs, types, consts)
+    Tiles must cover the image exactly: guards of a tile that exceeds it would be more code than its sums."""
+    g = infer_geometry({**DEFAULTS, **attrs}, operand_types[0].shape, operand_types[1].shape)
+    return (
+        g.out_height % 4 == 0
+        and g.out_width % 4 == 0
+        and can_use_float_winograd(attrs, operand_types, operand_constants)
+    )
 
 
-def can_use_winograd(attrs: Mapping[str, Any], types: Sequence[TensorType], consts: Sequence[Array | None]) -> bool:
-    """Test whether Winograd's F(2 x 2, 3 x 3) computes an integer conv2d exactly: no number can overflow, whatever the
-    data.
+def can_use_integer_winograd(
+    attrs: Mapping[str, Any], operand_types: Sequence[TensorType], operand_constants: Sequence[Array | None]
+) -> bool:
+    """Test whether Winograd's F(2 x 2, 3 x 3) computes an integer conv2d exactly, without overflow for any data.
 
-    ``types`` and ``consts`` belong to the operands; weight and bias must be constant. U must fit int16; V does for
-    8-bit data. Every sum of U V, of M, and of Y and the bias is part of 4 |Y| + |bias|, which must fit int32 with all
-    signs dropped."""
-    if not _is_unit_stride_3x3(attrs, types) or attrs.get("out_dtype") != "int32":
+    ``operand_types`` and ``operand_constants`` belong to data, weight and bias; weight and bias must be constant. U
+    must fit int16; V does for 8-bit data. Every sum of U V, of M, and of Y and the bias is part of 4 |Y| + |bias|,
+    which must fit int32 with all signs dropped."""
+    if not _is_unit_stride_3x3(attrs, operand_types) or attrs.get("out_dtype") != "int32":
         return False
-    if types[0].dtype not in ("int8", "uint8") or any(array is None for array in consts[1:]):
+    if operand_types[0].dtype not in ("int8", "uint8") or any(array is None for array in operand_constants[1:]):
         return False
-    weight, *bias = (array for array in consts[1:] if array is not None)
-    u = np.abs(transform_weights(weight))
-    low, high = dtypes.int_range(types[0].dtype)
+    weight, *bias = (array for array in operand_constants[1:] if array is not None)
+    u = np.abs(transform_winograd_weights(weight))
+    low, high = dtypes.int_range(operand_types[0].dtype)
     sums = u.sum(axis=2).reshape(POINTS, POINTS, -1) * (4 * max(-low, high))
     largest = np.einsum("ia,jb,ijo->abo", np.abs(_A), np.abs(_A), sums).max(initial=0)
     start = max((int(np.abs(array.astype(np.int64)).max(initial=0)) for array in bias), default=0)
@@ -280,43 +288,48 @@ def can_use_winograd(attrs: Mapping[str, Any], types: Sequence[TensorType], cons
     return bool(fits and int(largest) + start <= dtypes.int_range("int32")[1])
 
 
-def compute_winograd(call: OpCall, g: Geometry, outputs: int = 2) -> te.Tensor:
-    """Build the convolution ``untile`` (N, OH, OW, O), int32 or float32, by Winograd tiles of ``outputs`` x ``outputs``."""
+def compute_winograd(call: OpCall, g: Geometry, tile_size: int = 2) -> te.Tensor:
+    """Build the convolution ``untile`` (N, OH, OW, O), int32 or float32, by tiles of ``tile_size`` x ``tile_size``
+    outputs."""
     data, weight, bias = call.weighted
     floats = data.type.dtype == "float32"
     is_possible = (
-        can_use_winograd if not floats else can_use_float_winograd_four if outputs == 4 else can_use_float_winograd
+        can_use_integer_winograd
+        if not floats
+        else can_use_float_winograd_4x4
+        if tile_size == 4
+        else can_use_float_winograd
     )
     if not is_possible(call.attrs, [x.type for x in call.present], [x.data for x in call.present]):
-        raise InternalError("this convolution is not one for Winograd's algorithm")
+        raise InternalError("Winograd's algorithm cannot compute this convolution: check can_use_winograd first")
     assert weight.data is not None
-    rows, columns = tile_counts(g, outputs)
+    rows, columns = winograd_tile_counts(g, tile_size)
     top, left = g.padding[:2]
     # Tiles that exceed the image read beyond it: the border is enlarged to 2 inputs more than the tiles' outputs.
-    reach = (top, left, outputs * rows + 2 - g.height - top, outputs * columns + 2 - g.width - left)
+    reach = (top, left, tile_size * rows + 2 - g.height - top, tile_size * columns + 2 - g.width - left)
     padded = pad_input(replace(g, padding=reach), data, call.attrs.get("pad_value", 0))
-    u = weight.packed(transform_weights(weight.data, outputs).astype(np.float32 if floats else np.int16))
-    return _winograd_stages(g, padded, u, None if bias is None else bias.tensor((bias.type.size,)), outputs)
+    u = weight.packed(transform_winograd_weights(weight.data, tile_size).astype(np.float32 if floats else np.int16))
+    return _winograd_stages(g, padded, u, None if bias is None else bias.tensor((bias.type.size,)), tile_size)
 
 
 def _winograd_stages(
-    g: Geometry, padded: te.Tensor, weight: te.Tensor, bias: te.Tensor | None, outputs: int
+    g: Geometry, padded: te.Tensor, weight: te.Tensor, bias: te.Tensor | None, tile_size: int
 ) -> te.Tensor:
     """Build the stages of Winograd's algorithm from the padded input and the transformed weights U (P, O, C).
 
     Return the last one, ``untile`` (N, OH, OW, O). Sums are int32 and V and U int16, or all are float32."""
-    rows, columns = tile_counts(g, outputs)
-    points, image = outputs + 2, (g.batch, rows, columns)
+    rows, columns = winograd_tile_counts(g, tile_size)
+    points, image = tile_size + 2, (g.batch, rows, columns)
     narrow, wide = weight.dtype, "int32" if weight.dtype == "int16" else "float32"
     into, back = (
         (_input_transform_element, _output_transform_element)
-        if outputs == 2
+        if tile_size == 2
         else (_input_transform_element_of_four, _output_transform_element_of_four)
     )
 
     def input_tile(s: Var, n: Var, y: Var, x: Var, c: Var) -> Expr:
         def tile_column(q: int) -> Expr:
-            d = [ir.cast(wide, padded[n, y * outputs + p, x * outputs + q, c]) for p in range(points)]
+            d = [ir.cast(wide, padded[n, y * tile_size + p, x * tile_size + q, c]) for p in range(points)]
             return into(s // points, d)
 
         return ir.cast(narrow, into(s % points, [tile_column(q) for q in range(points)]))
@@ -332,10 +345,10 @@ def _winograd_stages(
     def row(j: Var, a: Var, n: Var, y: Var, x: Var, o: Var) -> Expr:
         return back(a, [m[j + i * points, n, y, x, o] for i in range(points)])
 
-    z = te.compute((points, outputs, *image, g.out_channels), row, ROWS, ("j", "a", "n", "y", "x", "o"))
+    z = te.compute((points, tile_size, *image, g.out_channels), row, ROWS, ("j", "a", "n", "y", "x", "o"))
 
     def untile(n: Var, y: Var, x: Var, o: Var) -> Expr:
-        total = back(x % outputs, [z[j, y % outputs, n, y // outputs, x // outputs, o] for j in range(points)])
+        total = back(x % tile_size, [z[j, y % tile_size, n, y // tile_size, x // tile_size, o] for j in range(points)])
         # Integer U is 4 G g G', so the sum is 4 Y, and the shift is exact.
         total = total >> 2 if wide == "int32" else total
         return total if bias is None else total + ir.cast(wide, bias[o])
@@ -371,7 +384,7 @@ def _output_transform_element_of_four(a: Expr, m: list[Expr]) -> Expr:
 
 
 def _select_element(index: Expr, elements: list[Expr]) -> Expr:
-    """Return ``elements[index]`` as a chain of selections; schedules make the index a constant."""
+    """Return ``elements[index]`` as a chain of selections; schedules unroll the loop of ``index`` to constants."""
     selected = elements[-1]
     for k in range(len(elements) - 2, -1, -1):
         selected = ir.select(index.eq(k), elements[k], selected)

@@ -26,7 +26,7 @@ from microc.base.immutable import frozen
 from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
 from microc.ops.arithmetic import Rewrite, constant_data, is_quantised, split_activation
-from microc.ops.attributes import ACTIVATED, DYNAMIC, Attributes, defaults_of, element_type
+from microc.ops.attributes import ACTIVATED, DYNAMIC, Attributes, default_attributes, element_type
 from microc.ops.convolution.geometry import DEFAULTS as CONVOLUTION
 from microc.ops.convolution.geometry import WINDOWS, input_row_conditions
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_batch_axis
@@ -40,15 +40,15 @@ ATTRS: Attributes = {
     "out_dtype": element_type("of the sums; empty: the data's", ""),
     "dynamic": DYNAMIC,
 }
-DEFAULTS = defaults_of(ATTRS)
+DEFAULTS = default_attributes(ATTRS)
 
 
 @frozen
 class _SpatialAxis:
     """Geometry of a transposed convolution along one spatial axis.
 
-    ``extent``: of the data. ``reach``: of the dilated kernel. ``before``: rows cropped in front. ``out``: extent of the
-    result."""
+    ``extent``: of the data. ``reach``: extent of the dilated kernel. ``before``: rows cropped in front of the uncropped
+    result. ``out``: extent of the result."""
 
     extent: int
     stride: int
@@ -58,20 +58,20 @@ class _SpatialAxis:
 
     @property
     def shift(self) -> int:
-        """Number of zero taps in front of the kernel that make ``before`` a multiple of the stride.
+        """Number of zero taps added in front of the kernel to make ``before`` a multiple of the stride.
 
-        It is 0 if they would cost another tap per phase."""
+        It is 0 if they would add a tap to every phase."""
         wanted = -self.before % self.stride
         return wanted if -(-(self.reach + wanted) // self.stride) == -(-self.reach // self.stride) else 0
 
     @property
     def taps(self) -> int:
-        """Number of taps of a phase."""
+        """Number of kernel taps that each phase (output position modulo stride) reads."""
         return -(-(self.reach + self.shift) // self.stride)
 
     @property
     def cut(self) -> int:
-        """Number of rows of the first block that precede the result."""
+        """Number of rows of the first block of ``stride`` rows that precede the result."""
         return (self.before + self.shift) % self.stride
 
     @property
@@ -85,31 +85,32 @@ class _SpatialAxis:
 
 
 def _spatial_axes(
-    attrs: Mapping[str, Any], data: Sequence[int], weight: Sequence[int]
+    attrs: Mapping[str, Any], data_shape: Sequence[int], weight_shape: Sequence[int]
 ) -> tuple[_SpatialAxis, _SpatialAxis]:
-    """Return the axes height and width; raise ModelError if shapes and attributes contradict each other."""
+    """Return the geometry of height and width; raise ModelError if shapes and attributes contradict each other."""
     groups = attrs["groups"]
-    if len(data) != 4 or len(weight) != 4 or 0 in (*data, *weight):
+    if len(data_shape) != 4 or len(weight_shape) != 4 or 0 in (*data_shape, *weight_shape):
         raise ModelError(
-            f"conv2d_transpose: data and weights need four axes, none of them empty; got {tuple(data)} and "
-            f"{tuple(weight)}"
+            f"conv2d_transpose: data and weights need four axes, none of them empty; got {tuple(data_shape)} and "
+            f"{tuple(weight_shape)}"
         )
-    if groups < 1 or data[3] != weight[3] * groups or weight[0] % groups:
+    if groups < 1 or data_shape[3] != weight_shape[3] * groups or weight_shape[0] % groups:
         raise ModelError(
-            f"conv2d_transpose: channels disagree; got data {tuple(data)} (NHWC), weights {tuple(weight)} (OHWI) and "
+            f"conv2d_transpose: channels contradict; got data {tuple(data_shape)} (NHWC), weights "
+            f"{tuple(weight_shape)} (OHWI) and "
             f"groups={groups}, expected C = I * groups and O a multiple of groups"
         )
     axes = []
     for k in (0, 1):
-        reach = (weight[1 + k] - 1) * attrs["dilation"][k] + 1
+        reach = (weight_shape[1 + k] - 1) * attrs["dilation"][k] + 1
         before, after = attrs["padding"][k], attrs["padding"][2 + k]
-        out = (data[1 + k] - 1) * attrs["strides"][k] + reach - before - after
+        out = (data_shape[1 + k] - 1) * attrs["strides"][k] + reach - before - after
         if before < 0 or out < 1:
             raise ModelError(
                 f"conv2d_transpose: padding={attrs['padding']} is negative or leaves no output; got data "
-                f"{tuple(data)} and weights {tuple(weight)}"
+                f"{tuple(data_shape)} and weights {tuple(weight_shape)}"
             )
-        axes.append(_SpatialAxis(data[1 + k], attrs["strides"][k], reach, before, out))
+        axes.append(_SpatialAxis(data_shape[1 + k], attrs["strides"][k], reach, before, out))
     return axes[0], axes[1]
 
 
@@ -126,7 +127,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    """Scatter every tap into the full result, in float64."""
+    """Scatter every tap into the uncropped result in float64, then crop it."""
     attrs = {**DEFAULTS, **attrs}
     data, weight = (np.asarray(x, np.float64) for x in arrays[:2])
     axes = _spatial_axes(attrs, data.shape, weight.shape)
@@ -217,7 +218,10 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
 
 
 def _emit_phases(node: Node, graph: Graph, weight: Array) -> Legalized:
-    """Emit the convolution that computes blocks, the transposition of blocks to pixels, and the slice that crops the result."""
+    """Emit the transposed convolution with constant weights as one ``conv2d`` with a channel for every phase.
+
+    A phase is an output position modulo the strides. A transposition moves the phases of a block to pixels, and a slice
+    crops the result."""
     attrs: dict[str, Any] = {**DEFAULTS, **node.attrs}
     rewrite, output = Rewrite(node, graph), node.outputs[0]
     data, tensor_type, result = (graph.types[name] for name in (*node.inputs[:2], output))
@@ -245,34 +249,35 @@ def _emit_phases(node: Node, graph: Graph, weight: Array) -> Legalized:
     return rewrite.legalized()
 
 
-def _phase_weights(weight: Array, quant: Quant | None, attrs: Mapping[str, Any], axes: Sequence[_SpatialAxis]) -> Array:
+def _phase_weights(
+    weight: Array, weight_quant: Quant | None, attrs: Mapping[str, Any], spatial_axes: Sequence[_SpatialAxis]
+) -> Array:
     """Rearrange weights (O, H, W, I) to (O * phases, taps, taps, I).
 
-    The channels are ordered by group, row and column of the block, and output; the taps are reversed.
-    """
+    The channels are ordered by group, row and column of the phase, and output channel; the taps are reversed."""
     outputs, rows, columns, depth = weight.shape
-    high, wide = (axis.taps * axis.stride for axis in axes)
-    zero = np.reshape(quant.zero_point if quant else (0,), (-1, 1, 1, 1)).astype(weight.dtype)
+    high, wide = (axis.taps * axis.stride for axis in spatial_axes)
+    zero = np.reshape(weight_quant.zero_point if weight_quant else (0,), (-1, 1, 1, 1)).astype(weight.dtype)
     # Taps that the kernel lacks hold the zero point, which stands for zero.
     spread = np.broadcast_to(zero, (outputs, high, wide, depth)).copy()
-    (down, right), (first, second) = attrs["dilation"], (axis.shift for axis in axes)
+    (down, right), (first, second) = attrs["dilation"], (axis.shift for axis in spatial_axes)
     spread[:, first : first + rows * down : down, second : second + columns * right : right] = weight
-    groups, (y, x) = attrs["groups"], axes
+    groups, (y, x) = attrs["groups"], spatial_axes
     split = spread.reshape(groups, outputs // groups, y.taps, y.stride, x.taps, x.stride, depth)
     ordered = split.transpose(0, 3, 5, 1, 2, 4, 6)[:, :, :, :, ::-1, ::-1]
     return np.ascontiguousarray(ordered).reshape(-1, y.taps, x.taps, depth)
 
 
-def _repeat_quant(quant: Quant | None, groups: int, block: int) -> Quant | None:
-    """Repeat the scales of the output channels for every phase of each group."""
+def _repeat_quant(quant: Quant | None, groups: int, phase_count: int) -> Quant | None:
+    """Repeat the scales of each group's output channels ``phase_count`` times."""
     if quant is None or quant.axis is None:
         return quant
-    order = np.arange(len(quant.scale)).reshape(groups, 1, -1).repeat(block, axis=1).reshape(-1)
+    order = np.arange(len(quant.scale)).reshape(groups, 1, -1).repeat(phase_count, axis=1).reshape(-1)
     return Quant(tuple(quant.scale[i] for i in order), tuple(quant.zero_point[i] for i in order), 0)
 
 
-def _repeat_bias(rewrite: Rewrite, node: Node, groups: int, block: int) -> str:
-    """Repeat the bias of the output channels for every phase of each group."""
+def _repeat_bias(rewrite: Rewrite, node: Node, groups: int, phase_count: int) -> str:
+    """Repeat the bias of each group's output channels ``phase_count`` times; return the new constant's name."""
     bias, tensor_type = constant_data(rewrite.graph, node.inputs[2]), rewrite.type(node.inputs[2])
     if bias is None:
         raise UnsupportedError(
@@ -280,20 +285,25 @@ def _repeat_bias(rewrite: Rewrite, node: Node, groups: int, block: int) -> str:
             where=str(node.loc),
             hint="make it a constant, or add it by a layer of its own",
         )
-    spread = bias.reshape(groups, 1, -1).repeat(block, axis=1).reshape(-1)
+    spread = bias.reshape(groups, 1, -1).repeat(phase_count, axis=1).reshape(-1)
     name = rewrite.constant("bias", spread)
-    rewrite.types[name] = replace(rewrite.types[name], quant=_repeat_quant(tensor_type.quant, groups, block))
+    rewrite.types[name] = replace(rewrite.types[name], quant=_repeat_quant(tensor_type.quant, groups, phase_count))
     return name
 
 
 def _emit_blocks_to_pixels(
-    rewrite: Rewrite, block_value: str, groups: int, axes: Sequence[_SpatialAxis], shape: Sequence[int]
+    rewrite: Rewrite,
+    block_value: str,
+    groups: int,
+    spatial_axes: Sequence[_SpatialAxis],
+    block_grid_shape: Sequence[int],
 ) -> str:
-    """Emit the transposition of channels (group, row, column, output) of blocks to pixels with channels (group, output).
+    """Emit the move of the phases of every block from channels to pixels; return the value.
 
-    ``shape``: batch, rows of blocks, columns of blocks, output channels."""
-    batch, rows, columns, outputs = shape
-    (down, right), tensor_type = (axis.stride for axis in axes), rewrite.type(block_value)
+    Channels (group, row, column, output) become pixels with channels (group, output). ``block_grid_shape``: batch, rows
+    of blocks, columns of blocks, output channels."""
+    batch, rows, columns, outputs = block_grid_shape
+    (down, right), tensor_type = (axis.stride for axis in spatial_axes), rewrite.type(block_value)
     if down * right == 1:
         return block_value
     apart = (batch, rows, columns, groups, down, right, outputs // groups)

@@ -30,25 +30,30 @@ _ATTRS: Attributes = {**SPATIAL, "groups": integer("of channels that have weight
 DTYPES = ("float32", "float64", "int32")
 
 
-def _spatial_parameters(attrs: Mapping[str, Any], extents: Sequence[int]) -> Iterator[tuple[int, int, int, int, int]]:
-    """Iterate over (extent, stride, dilation, padding before, padding after) of the spatial axes."""
-    rank = len(extents)
+def _spatial_parameters(
+    attrs: Mapping[str, Any], data_extents: Sequence[int]
+) -> Iterator[tuple[int, int, int, int, int]]:
+    """Yield (extent, stride, dilation, padding before, padding after) of every spatial axis."""
+    rank = len(data_extents)
     padding = attrs["padding"]
-    return zip(extents, attrs["strides"], attrs["dilation"], padding[:rank], padding[rank:], strict=True)
+    return zip(data_extents, attrs["strides"], attrs["dilation"], padding[:rank], padding[rank:], strict=True)
 
 
-def _check_operands(op_name: str, types: Sequence[TensorType], channels: int, outputs: int, groups: int) -> None:
+def _check_operands(
+    op_name: str, types: Sequence[TensorType], in_channels: int, out_channels: int, groups: int
+) -> None:
+    """Raise ModelError if dtypes, ranks, channels or bias contradict each other."""
     data, weight = types[0], types[1]
     fits = len(data.shape) == len(weight.shape) >= 3 and 0 not in (*data.shape, *weight.shape)
-    if not fits or data.dtype not in DTYPES or groups < 1 or data.shape[1] != channels or outputs % groups:
+    if not fits or data.dtype not in DTYPES or groups < 1 or data.shape[1] != in_channels or out_channels % groups:
         raise ModelError(
             f"{op_name}: data, weights and groups disagree; got {data.dtype} {data.shape}, {weight.dtype} "
-            f"{weight.shape} and groups={groups}, expected {channels} input channels, as many axes in both (three at "
+            f"{weight.shape} and groups={groups}, expected {in_channels} input channels, as many axes in both (three at "
             f"least, none empty) and {', '.join(DTYPES)}"
         )
-    if len({tensor_type.dtype for tensor_type in types}) > 1 or (len(types) > 2 and types[2].shape != (outputs,)):
+    if len({tensor_type.dtype for tensor_type in types}) > 1 or (len(types) > 2 and types[2].shape != (out_channels,)):
         raise ModelError(
-            f"{op_name}: operands need one dtype, and the bias one element for each of {outputs} channels; got "
+            f"{op_name}: operands need one dtype, and the bias one element for each of {out_channels} channels; got "
             f"{', '.join(f'{t.dtype} {t.shape}' for t in types)}"
         )
 
@@ -95,15 +100,15 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 
 
 def _can_share_patch(call: OpCall) -> bool:
-    """Test for a single image in one group with constant weights and several output channels, which share the patch."""
+    """Test for one image in one group, constant weights and several output channels: all of these read the same im2col
+    patch."""
     data, weight, _ = call.weighted
     several = data.type.shape[0] == call.attrs["groups"] == 1 < weight.type.shape[0]
     return several and weight.data is not None
 
 
-def _patch_product(call: OpCall, dtype: str) -> te.Tensor:
-    """Build ``acc`` (O, P): weights (O, K) times the ``patch`` (P, K) of every output position (im2col), channels
-    outermost."""
+def _patch_product(call: OpCall, sum_dtype: str) -> te.Tensor:
+    """Build ``acc`` (O, P), weights (O, K) times the im2col ``patch`` (P, K) of every output position, in ``sum_dtype``."""
     data, weight, bias = call.weighted
     outputs, *window = weight.type.shape
     assert weight.data is not None
@@ -127,8 +132,8 @@ def _patch_product(call: OpCall, dtype: str) -> te.Tensor:
     patch = te.compute((prod(spatial), prod(window)), gather_input, PATCH, ("p", "k"))
 
     def element(o: Expr, p: Expr) -> Expr:
-        product = ir.cast(dtype, patch[p, k.var]) * ir.cast(dtype, w[o, k.var])
-        return te.sum_reduce(product, k, init=initial_sum(bias, o, dtype))
+        product = ir.cast(sum_dtype, patch[p, k.var]) * ir.cast(sum_dtype, w[o, k.var])
+        return te.sum_reduce(product, k, init=initial_sum(bias, o, sum_dtype))
 
     return te.compute((outputs, prod(spatial)), element, ACC, ("o", "p"), ((CHANNELS_FIRST, 1),))
 
@@ -142,18 +147,18 @@ def _unflatten_index(index: Expr, extents: Sequence[int]) -> list[Expr]:
     return [index, *reversed(indices)]
 
 
-def _build_wrapping_sums(call: OpCall, compute: Callable[[OpCall, str], te.Tensor]) -> te.Tensor:
-    """Build the sums in the data's dtype; int32 is summed as uint32, whose overflow C defines."""
+def _build_wrapping_sums(call: OpCall, build_sums: Callable[[OpCall, str], te.Tensor]) -> te.Tensor:
+    """Build the sums by ``build_sums``, in uint32 for int32 data: C defines the overflow of unsigned numbers."""
     dtype = call.data.type.dtype
     if dtype != "int32":
-        return compute(call, dtype)
-    total = compute(call, "uint32")
+        return build_sums(call, dtype)
+    total = build_sums(call, "uint32")
     return te.compute(total.shape, lambda *index: ir.cast(dtype, total[index]), "wrapped")
 
 
-def _compute(call: OpCall, dtype: str) -> te.Tensor:
+def _compute(call: OpCall, sum_dtype: str) -> te.Tensor:
     if call.attrs.get("algorithm") == "gathered":
-        return _patch_product(call, dtype)
+        return _patch_product(call, sum_dtype)
     data, weight, bias = call.weighted
     attrs, shape = call.attrs, weight.type.shape
     group_outputs, extents = shape[0] // attrs["groups"], data.type.shape[2:]
@@ -171,11 +176,11 @@ def _compute(call: OpCall, dtype: str) -> te.Tensor:
             places.append(place)
             inside += [place >= 0] if before else []
             inside += [place < extent] if after else []
-        value = ir.cast(dtype, x[(n, o // group_outputs * shape[1] + depth.var, *places)])
+        value = ir.cast(sum_dtype, x[(n, o // group_outputs * shape[1] + depth.var, *places)])
         condition = ir.all_of(inside)
         value = value if condition is None else ir.select(condition, value, 0)
-        weight_ = ir.cast(dtype, w[(o, depth.var, *(t.var for t in taps))])
-        return te.sum_reduce(value * weight_, depth, *taps, init=initial_sum(bias, o, dtype))
+        weight_ = ir.cast(sum_dtype, w[(o, depth.var, *(t.var for t in taps))])
+        return te.sum_reduce(value * weight_, depth, *taps, init=initial_sum(bias, o, sum_dtype))
 
     return te.compute(call.out_types[0].shape, element, ACC)
 
@@ -224,8 +229,8 @@ def _reference_transpose(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tup
     return (result_sums.astype(arrays[0].dtype),)
 
 
-def _compute_transpose(call: OpCall, dtype: str) -> te.Tensor:
-    """Build the sums of the transposed convolution: every output gathers the taps that reach it."""
+def _compute_transpose(call: OpCall, sum_dtype: str) -> te.Tensor:
+    """Build the sums of the transposed convolution: every output element gathers the taps that contribute to it."""
     data, weight, bias = call.weighted
     attrs, (inputs, group_outputs, *kernel), extents = call.attrs, weight.type.shape, data.type.shape[2:]
     group = inputs // attrs["groups"]
@@ -244,20 +249,20 @@ def _compute_transpose(call: OpCall, dtype: str) -> te.Tensor:
             conditions += [(place % stride).eq(0)] if stride > 1 else []
             at_data = place // stride
             # Schedules of integers leave the taps in loops, for which the guard above does not prove the index.
-            places.append(ir.clamp(at_data, 0, extent - 1) if dtype == "uint32" else at_data)
+            places.append(ir.clamp(at_data, 0, extent - 1) if sum_dtype == "uint32" else at_data)
         channel = o // group_outputs * group + depth.var
         condition = ir.all_of(conditions)
         assert condition is not None
-        value = ir.cast(dtype, x[(n, channel, *places)])
-        weight_ = ir.cast(dtype, w[(channel, o % group_outputs, *(t.var for t in taps))])
+        value = ir.cast(sum_dtype, x[(n, channel, *places)])
+        weight_ = ir.cast(sum_dtype, w[(channel, o % group_outputs, *(t.var for t in taps))])
         # Floats: the product is selected, so that a weight of infinity or NaN that reaches nothing adds zero. Integers: the
         # factor is selected, which leaves the form of a matrix product.
         product = (
             ir.select(condition, value, 0) * weight_
-            if dtype == "uint32"
+            if sum_dtype == "uint32"
             else ir.select(condition, value * weight_, 0.0)
         )
-        return te.sum_reduce(product, depth, *taps, init=initial_sum(bias, o, dtype))
+        return te.sum_reduce(product, depth, *taps, init=initial_sum(bias, o, sum_dtype))
 
     return te.compute(call.out_types[0].shape, element, ACC)
 

@@ -17,7 +17,7 @@ from microc.ops.attributes import (
     OPTIONAL,
     Attributes,
     algorithm_choice,
-    defaults_of,
+    default_attributes,
     element_type,
     integer,
     integers,
@@ -63,16 +63,15 @@ ATTRS: Attributes = {
     "dynamic": DYNAMIC,
     "open": integers("where sizes vary: the most padding that any has", OPTIONAL, length=4, least=0),
 }
-DEFAULTS = defaults_of(ATTRS)
+DEFAULTS = default_attributes(ATTRS)
 
 
 @frozen
 class Geometry:
-    """Extents of a convolution, independent of the layout. ``padding`` is top, left, bottom, right.
+    """Extents of a 2D convolution, independent of the layout. ``padding`` is top, left, bottom, right.
 
-    If sizes vary at run time, these extents are one example, and ``open`` holds the largest padding of all: no check may be
-    omitted because this example does not need it.
-    """
+    If sizes vary at run time, the extents are those of one example, and ``open`` holds the largest padding of all
+    sizes: no bounds check may be omitted because this example does not need it."""
 
     batch: int
     height: int
@@ -88,7 +87,7 @@ class Geometry:
 
     @property
     def sides(self) -> tuple[int, ...]:
-        """Largest padding at top, left, bottom and right of all run-time sizes; 0 where none is padded."""
+        """Largest padding at top, left, bottom and right over all run-time sizes."""
         return self.open or self.padding
 
     @property
@@ -112,28 +111,31 @@ class Geometry:
 
     @property
     def direct(self) -> bool:
-        """True if the data already is the im2col matrix, pixels by inputs: the kernel is pointwise, or as large as the
-        image."""
+        """True if the data already is the im2col matrix: the kernel is pointwise, or as large as the image."""
         if any(self.sides):
             return False
         whole = self.kernel == (self.height, self.width) and self.dilation == (1, 1)
         return whole or (self.kernel == (1, 1) and self.strides == (1, 1))
 
 
-def infer_geometry(attrs: Mapping[str, Any], data: Sequence[int], weight: Sequence[int]) -> Geometry:
-    """Derive the extents from shapes and attributes; raise ModelError if they contradict each other."""
+def infer_geometry(attrs: Mapping[str, Any], data_shape: Sequence[int], weight_shape: Sequence[int]) -> Geometry:
+    """Return the extents that shapes and attributes give; raise ModelError if they contradict each other."""
     attrs = {**DEFAULTS, **attrs}
-    if len(data) != 4 or len(weight) != 4 or 0 in (*data, *weight):
+    if len(data_shape) != 4 or len(weight_shape) != 4 or 0 in (*data_shape, *weight_shape):
         raise ModelError(
-            f"conv2d: data and weights need four axes, none of them empty; got {tuple(data)} and {tuple(weight)}"
+            f"conv2d: data and weights need four axes, none of them empty; got {tuple(data_shape)} and {tuple(weight_shape)}"
         )
     channels_first = attrs["layout"] == "NCHW"
-    batch, channels, height, width = data if channels_first else (data[0], data[3], data[1], data[2])
-    out_channels, depth, *kernel = weight if channels_first else (weight[0], weight[3], weight[1], weight[2])
+    batch, channels, height, width = (
+        data_shape if channels_first else (data_shape[0], data_shape[3], data_shape[1], data_shape[2])
+    )
+    out_channels, depth, *kernel = (
+        weight_shape if channels_first else (weight_shape[0], weight_shape[3], weight_shape[1], weight_shape[2])
+    )
     groups = attrs["groups"]
     if groups < 1 or channels != depth * groups or out_channels % groups:
         raise ModelError(
-            f"conv2d: channels disagree; got {channels} of the data, {depth} of the weights, {out_channels} of the "
+            f"conv2d: channels contradict; got {channels} of the data, {depth} of the weights, {out_channels} of the "
             f"output and groups={groups}",
             hint="make input channels = weight channels * groups, and output channels a multiple of groups",
         )
@@ -161,9 +163,9 @@ def infer_geometry(attrs: Mapping[str, Any], data: Sequence[int], weight: Sequen
 def input_row_conditions(position: Expr, extent: int, stride: int, dilation: int) -> tuple[Expr, Expr]:
     """Return the conditions that ``position // stride`` is a row of the data, 0..extent - 1.
 
-    The position must be a multiple of the stride. Without dilation they bound the position. With dilation they bound
-    the quotient: the simplifier takes multiples of the tap out of it, and then no bound of the position proves that the
-    quotient is within the data."""
+    ``position`` must be a multiple of the stride. Without dilation they compare ``position``. With dilation they
+    compare the quotient: the simplifier moves multiples of the dilation out of it, so that bounds of ``position`` would
+    no longer prove that the quotient is within the data."""
     row, last = (position, (extent - 1) * stride) if dilation == 1 else (position // stride, extent - 1)
     return row >= 0, row <= last
 
@@ -172,7 +174,7 @@ def input_row_conditions(position: Expr, extent: int, stride: int, dilation: int
 
 
 def range_checks(index: Expr, extent: int, low: int, high: int) -> list[Expr]:
-    """Return the checks that ``index``, known to be within low..high, is within 0..extent - 1."""
+    """Return the conditions for 0 <= ``index`` < ``extent`` that its known range ``low``..``high`` does not imply."""
     return [*([index >= 0] if low < 0 else []), *([index < extent] if high >= extent else [])]
 
 
@@ -188,17 +190,17 @@ def _unflatten_index(index: Expr, *extents: int) -> list[Expr]:
     return indices
 
 
-def offset_to_uint8(value: Expr) -> Expr:
-    """Convert an int8 expression to uint8 by adding 128."""
-    return ir.cast("uint8", ir.cast("int32", value) + 128)
+def add_128_as_uint8(int8_value: Expr) -> Expr:
+    """Add 128 to an int8 expression and convert it to uint8."""
+    return ir.cast("uint8", ir.cast("int32", int8_value) + 128)
 
 
-def select_border(inside: Expr | None, value: Expr, pad_value: int | float, unsigned: bool) -> Expr:
+def select_border(inside: Expr | None, value: Expr, pad_value: int | float, as_uint8: bool) -> Expr:
     """Return ``value`` where the condition ``inside`` holds (None: everywhere), else ``pad_value``.
 
-    With ``unsigned`` 128 is added to both, and they are uint8."""
-    border = ir.const(pad_value + 128 if unsigned else pad_value, "uint8" if unsigned else value.dtype)
-    value = offset_to_uint8(value) if unsigned else value
+    ``as_uint8``: 128 is added to both, and the result is uint8."""
+    border = ir.const(pad_value + 128 if as_uint8 else pad_value, "uint8" if as_uint8 else value.dtype)
+    value = add_128_as_uint8(value) if as_uint8 else value
     return value if inside is None else ir.select(inside, value, border)
 
 
@@ -206,32 +208,32 @@ def gather_patches(
     g: Geometry,
     data: Operand,
     pad_value: int | float,
-    depth: int,
+    padded_terms: int,
     *,
-    even: bool = False,
-    unsigned: bool = False,
-    dtype: str = "",
+    even_pixel_count: bool = False,
+    as_uint8: bool = False,
+    stored_dtype: str = "",
 ) -> te.Tensor:
     """Gather the inputs of every output pixel (im2col) as ``patch`` (P, K), or (P, G, K) for several groups.
 
-    ``pad_value`` fills K up to ``depth``. Data is viewed as rows of W * C. ``even``: an odd number of pixels is
-    followed by the last one again. ``unsigned``: int8 data and ``pad_value`` are stored as uint8, plus 128. ``dtype``:
-    data is rounded to it.
+    K is ``padded_terms``, filled up with ``pad_value``. The data is read as rows of W * C elements.
+    ``even_pixel_count``: the last of an odd number of pixels is repeated. ``as_uint8``: int8 data and ``pad_value``
+    plus 128 are stored as uint8. ``stored_dtype``: the data is rounded to it.
 
-    A row of taps is one run of memory, in which a border may start anywhere. Taps of whole words, and taps with
-    dilation, are copied as runs of C each, which are inside or outside of the data as a whole."""
+    A row of taps is one run of memory, in which a border may start anywhere. If taps consist of whole words, or are
+    dilated, each tap is copied as a run of C elements, which is inside or outside of the data as a whole."""
     row_size = g.width * g.channels
     rows = data.tensor((g.batch, g.height, row_size))
     (stride_y, stride_x), (step_y, step_x), (top, left, _, _) = g.strides, g.dilation, g.padding
     above, before, below, behind = g.sides
     group_channels = g.channels // g.groups
     # Terms behind the window (depth padded to whole words) index taps below it, whose rows must be checked, too.
-    highest_tap = (depth - 1) // (g.kernel[1] * group_channels)
+    highest_tap = (padded_terms - 1) // (g.kernel[1] * group_channels)
     highest_row = (g.out_height - 1) * stride_y + highest_tap * step_y - top
     highest_column = (g.out_width - 1) * stride_x + (g.kernel[1] - 1) * step_x - left
     if g.open:  # for some sizes the last window reaches all of the padding
         highest_row, highest_column = g.height - 1 + below, g.width - 1 + behind
-    again = even and g.pixels % 2
+    again = even_pixel_count and g.pixels % 2
 
     by_tap = step_x > 1 or g.channels % WORD == 0 or g.groups > 1
 
@@ -253,25 +255,26 @@ def gather_patches(
             checks = range_checks(position, row_size, -before, (highest_column + 1) * g.channels - 1)
         row = y * stride_y + tap * step_y
         row = row - top if above else row
-        checks += range_checks(row, g.height, -above, highest_row) + ([k < g.depth] if depth > g.depth else [])
+        checks += range_checks(row, g.height, -above, highest_row) + ([k < g.depth] if padded_terms > g.depth else [])
         inside = ir.all_of(checks)
         value = rows[n, row, position]
-        return select_border(inside, ir.cast(dtype or value.dtype, value), pad_value, unsigned)
+        return select_border(inside, ir.cast(stored_dtype or value.dtype, value), pad_value, as_uint8)
 
     if g.groups > 1:
-        return te.compute((g.pixels, g.groups, depth), element, PATCH, ("p", "g", "k"))
-    return te.compute((g.pixels + again, depth), element, PATCH, ("p", "k"))
+        return te.compute((g.pixels, g.groups, padded_terms), element, PATCH, ("p", "g", "k"))
+    return te.compute((g.pixels + again, padded_terms), element, PATCH, ("p", "k"))
 
 
-def pad_input(g: Geometry, data: Operand, pad_value: int | float, unsigned: bool = False, dtype: str = "") -> te.Tensor:
+def pad_input(
+    g: Geometry, data: Operand, pad_value: int | float, as_uint8: bool = False, stored_dtype: str = ""
+) -> te.Tensor:
     """Return ``padded`` (N, H + padding, W + padding, C), or the data itself if nothing is padded or converted.
 
-    ``unsigned``: int8 data and its border are stored as uint8, plus 128. ``dtype``: data is rounded to it.
-    """
+    ``as_uint8``: int8 data and its border plus 128 are stored as uint8. ``stored_dtype``: the data is rounded to it."""
     source = data.tensor((g.batch, g.height, g.width, g.channels))
     top, left, bottom, right = g.padding
     above, before, below, behind = g.sides
-    if not any(g.sides) and not (unsigned or dtype):
+    if not any(g.sides) and not (as_uint8 or stored_dtype):
         return source
     height, width = g.height + top + bottom, g.width + left + right
 
@@ -281,6 +284,8 @@ def pad_input(g: Geometry, data: Operand, pad_value: int | float, unsigned: bool
         checks = range_checks(row, g.height, -above, g.height - 1 + below)
         checks += range_checks(column, g.width, -before, g.width - 1 + behind)
         inside = ir.all_of(checks)
-        return select_border(inside, ir.cast(dtype or source.dtype, source[n, row, column, c]), pad_value, unsigned)
+        return select_border(
+            inside, ir.cast(stored_dtype or source.dtype, source[n, row, column, c]), pad_value, as_uint8
+        )
 
     return te.compute((g.batch, height, width, g.channels), element, PADDED, ("n", "y", "x", "c"))

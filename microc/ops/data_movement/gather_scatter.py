@@ -12,7 +12,7 @@ from microc import te
 from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
-from microc.ops.arithmetic import compute_dtype
+from microc.ops.arithmetic import computation_dtype
 from microc.ops.attributes import REDUCTION, flag, integer, integers, one_axis
 from microc.ops.constants import BOUNDED
 from microc.ops.data_movement.rearrange import INDICES, check_index_dtype, clamp_index
@@ -26,20 +26,25 @@ from microc.tir.ir import Buffer, Expr, Stmt, Var
 
 
 def _check_slice_begin(
-    name: str, attrs: Mapping[str, Any], data: TensorType, begin: TensorType, size: Sequence[int]
+    op_name: str, attrs: Mapping[str, Any], data_type: TensorType, begin_type: TensorType, slice_extents: Sequence[int]
 ) -> None:
-    check_index_dtype(name, begin)
-    if begin.shape != (len(data.shape),) or len(size) != len(data.shape):
+    """Raise ModelError unless begin and ``slice_extents`` have one number for each axis, and the slice fits the data."""
+    check_index_dtype(op_name, begin_type)
+    if begin_type.shape != (len(data_type.shape),) or len(slice_extents) != len(data_type.shape):
         raise ModelError(
-            f"{name}: begin and size need one number for each axis of the data; got {begin.shape} and {len(size)} "
-            f"for data {data.shape}"
+            f"{op_name}: begin and size need one number for each axis of the data; got {begin_type.shape} and "
+            f"{len(slice_extents)} "
+            f"for data {data_type.shape}"
         )
-    if any(not 1 <= part <= extent for part, extent in zip(size, data.shape, strict=True)):
-        raise ModelError(f"{name}: the slice does not fit the data; got {tuple(size)} elements of {data.shape}")
+    if any(not 1 <= part <= extent for part, extent in zip(slice_extents, data_type.shape, strict=True)):
+        raise ModelError(
+            f"{op_name}: the slice does not fit the data; got {tuple(slice_extents)} elements of {data_type.shape}"
+        )
 
 
-def _clamped_starts(begins: Any, shape: Sequence[int], size: Sequence[int]) -> list[int]:
-    return [int(np.clip(b, 0, extent - part)) for b, extent, part in zip(begins, shape, size, strict=True)]
+def _clamped_starts(begins: Any, shape: Sequence[int], slice_extents: Sequence[int]) -> list[int]:
+    """Return the start of the slice along each axis, clamped so that ``slice_extents`` elements fit."""
+    return [int(np.clip(b, 0, extent - part)) for b, extent, part in zip(begins, shape, slice_extents, strict=True)]
 
 
 def _infer_dynamic_slice(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -76,7 +81,7 @@ def _infer_dynamic_update_slice(attrs: Mapping[str, Any], types: Sequence[Tensor
     _check_slice_begin("dynamic_update_slice", attrs, data, begin, update.shape)
     if update.dtype != data.dtype:
         raise ModelError(
-            f"dynamic_update_slice: the update has another dtype than the data; got {update.dtype}, expected "
+            f"dynamic_update_slice: update and data must have the same dtype; got update {update.dtype}, expected "
             f"{data.dtype}"
         )
     return (TensorType(data.shape, data.dtype),)
@@ -161,8 +166,8 @@ DYNAMIC_SLICES_OPERATORS: tuple[OpDef, ...] = (
 # Sources: ONNX GatherElements, ScatterElements.
 
 
-def _wrap_index(index: Expr, extent: int) -> Expr:
-    """Convert a negative index, which counts from the end, and clamp it to an axis of ``extent`` elements."""
+def wrap_and_clamp_index(index: Expr, extent: int) -> Expr:
+    """Add ``extent`` to a negative index, which counts from the end, and clamp the result to 0..extent - 1."""
     return clamp_index(ir.select(index < 0, index + extent, index), extent)
 
 
@@ -170,14 +175,17 @@ def _wrap_index_array(indices: Array, extent: int) -> Array:
     return np.clip(np.where(indices < 0, indices + extent, indices), 0, extent - 1)
 
 
-def _check_element_indices(name: str, attrs: Mapping[str, Any], data: TensorType, indices: TensorType) -> None:
-    axis, rank = attrs["axis"], len(data.shape)
-    fits = 0 <= axis < rank == len(indices.shape) and 0 not in data.shape
+def _check_element_indices(
+    op_name: str, attrs: Mapping[str, Any], data_type: TensorType, indices_type: TensorType
+) -> None:
+    """Raise ModelError unless the indices are integers and exceed the data's extents along the attribute ``axis`` only."""
+    axis, rank = attrs["axis"], len(data_type.shape)
+    fits = 0 <= axis < rank == len(indices_type.shape) and 0 not in data_type.shape
     others = [k for k in range(rank) if k != axis]
-    if not fits or any(indices.shape[k] > data.shape[k] for k in others) or indices.dtype not in INDICES:
+    if not fits or any(indices_type.shape[k] > data_type.shape[k] for k in others) or indices_type.dtype not in INDICES:
         raise ModelError(
-            f"{name}: data, indices and axis disagree; got data {data.shape}, indices {indices.dtype} "
-            f"{indices.shape} and axis={axis}, expected as many axes in both, and indices of {' or '.join(INDICES)} "
+            f"{op_name}: data, indices and axis disagree; got data {data_type.shape}, indices {indices_type.dtype} "
+            f"{indices_type.shape} and axis={axis}, expected as many axes in both, and indices of {' or '.join(INDICES)} "
             "that exceed the data along the axis only"
         )
 
@@ -200,7 +208,7 @@ def _compute_gather_elements(call: OpCall) -> te.Tensor:
     x, at = data.tensor(), indices.tensor()
 
     def element(*index: Expr) -> Expr:
-        place = _wrap_index(at[index], data.type.shape[axis])
+        place = wrap_and_clamp_index(at[index], data.type.shape[axis])
         return x[(*index[:axis], place, *index[axis + 1 :])]
 
     return te.compute(indices.type.shape, element, "gathered")
@@ -224,7 +232,7 @@ def _infer_scatter_elements(attrs: Mapping[str, Any], types: Sequence[TensorType
     _check_element_indices("scatter_elements", attrs, data, indices)
     if (updates.shape, updates.dtype) != (indices.shape, data.dtype):
         raise ModelError(
-            f"scatter_elements: the updates have a wrong type; got {updates.dtype} {updates.shape}, expected "
+            f"scatter_elements: the updates do not fit; got {updates.dtype} {updates.shape}, expected "
             f"{data.dtype} {indices.shape}"
         )
     return (TensorType(data.shape, data.dtype),)
@@ -250,14 +258,14 @@ def _compute_scatter_elements(call: OpCall) -> te.Tensor:
     """Build the loops that copy the data and then apply the updates."""
     data, indices, updates = call.present
     axis, reduction, tensor_type = call.attrs["axis"], call.attrs["reduction"], data.type
-    compute = compute_dtype(tensor_type.dtype)
+    compute = computation_dtype(tensor_type.dtype)
 
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, at, new), (out,) = operands, results
         copied = [Var(f"i{k}") for k in range(len(tensor_type.shape))]
         index = tuple(Var(f"j{k}") for k in range(len(tensor_type.shape)))
         copy = ir.loops(zip(copied, tensor_type.shape, strict=True), ir.Store(out, tuple(copied), x[tuple(copied)]))
-        place = (*index[:axis], _wrap_index(at[index], tensor_type.shape[axis]), *index[axis + 1 :])
+        place = (*index[:axis], wrap_and_clamp_index(at[index], tensor_type.shape[axis]), *index[axis + 1 :])
         value: Expr = new[index]
         if reduction:
             combined = SCATTERED[reduction].scalar(ir.cast(compute, out[place]), ir.cast(compute, value))
@@ -321,7 +329,7 @@ ELEMENTS_OPERATORS: tuple[OpDef, ...] = (
 
 
 def _infer_one_hot(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    """Infer the type from the indices and the values on and off, both of one element."""
+    """Infer the type from the indices and the values ``on`` and ``off``, each of one element."""
     indices, on, off = types
     rank = len(indices.shape)
     if on.dtype != off.dtype or (on.size, off.size) != (1, 1) or not -rank - 1 <= attrs["axis"] <= rank:
@@ -331,7 +339,7 @@ def _infer_one_hot(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tup
         )
     if indices.dtype not in (*INDICES, "uint8"):
         raise ModelError(
-            f"one_hot: the indices have a wrong dtype; got {indices.dtype}, expected int32, int64 or uint8"
+            f"one_hot: the indices have an unsupported dtype; got {indices.dtype}, expected int32, int64 or uint8"
         )
     axis = attrs["axis"] % (rank + 1)
     return (TensorType((*indices.shape[:axis], attrs["depth"], *indices.shape[axis:]), on.dtype),)
@@ -390,15 +398,16 @@ def _infer_gather_nd(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> t
     return (TensorType((*indices.shape[:-1], *data.shape[batch + depth :]), data.dtype),)
 
 
-def _numpy_index(data_shape: Sequence[int], indices: Array, batch: int, wrap: bool) -> tuple[Array, ...]:
+def _numpy_index(data_shape: Sequence[int], indices: Array, batch_axes: int, wraps_negative: bool) -> tuple[Array, ...]:
     """Return the index arrays with which numpy selects the elements that ``indices`` name.
 
-    Negative indices count from the end if ``wrap``; indices beyond the ends are clamped."""
+    The first ``batch_axes`` axes of data and indices correspond. Negative indices count from the end if
+    ``wraps_negative``; indices outside of the data are clamped."""
     depth = indices.shape[-1]
-    found: list[Array] = list(np.indices(indices.shape[:-1], sparse=True)[:batch]) if batch else []
+    found: list[Array] = list(np.indices(indices.shape[:-1], sparse=True)[:batch_axes]) if batch_axes else []
     for k in range(depth):
-        extent, at = data_shape[batch + k], indices[..., k].astype(np.int64)
-        found.append(np.clip(np.where(at < 0, at + extent, at) if wrap else at, 0, extent - 1))
+        extent, at = data_shape[batch_axes + k], indices[..., k].astype(np.int64)
+        found.append(np.clip(np.where(at < 0, at + extent, at) if wraps_negative else at, 0, extent - 1))
     return tuple(found)
 
 
@@ -410,7 +419,7 @@ def _reference_gather_nd(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tup
 def _flat_row_index(index_tuples: Buffer | te.Tensor, n: Expr, extents: Sequence[int]) -> Expr:
     """Build the flat index of the row that the ``n``-th tuple of indices selects along ``extents``.
 
-    Negative indices count from the end; indices beyond the ends are clamped."""
+    Negative indices count from the end; indices outside of the data are clamped."""
     flat: Expr = ir.const(0, "int32")
     for k, extent in enumerate(extents):
         index = index_tuples[n, k]
@@ -463,7 +472,7 @@ def _infer_scatter_nd(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
         )
     if updates.dtype != data.dtype:
         raise ModelError(
-            f"scatter_nd: the updates have another dtype than the data; got {updates.dtype}, expected {data.dtype}"
+            f"scatter_nd: updates and data must have the same dtype; got updates {updates.dtype}, expected {data.dtype}"
         )
     return (TensorType(data.shape, data.dtype),)
 
@@ -485,7 +494,7 @@ def _compute_scatter_nd(call: OpCall) -> te.Tensor:
     data, indices, updates = call.present
     shape, depth, dtype = data.type.shape, indices.type.shape[-1], data.type.dtype
     rows, inner = prod(indices.type.shape[:-1]), prod(shape[depth:])
-    compute = compute_dtype(dtype)
+    compute = computation_dtype(dtype)
 
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, at, new), (out,) = operands, results

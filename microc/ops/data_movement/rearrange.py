@@ -29,10 +29,11 @@ def clamp_index(index: Expr, extent: int) -> Expr:
     return ir.cast("int32", ir.clamp(index, 0, extent - 1))
 
 
-def check_index_dtype(name: str, tensor_type: TensorType) -> None:
-    if tensor_type.dtype not in INDICES:
+def check_index_dtype(op_name: str, indices_type: TensorType) -> None:
+    """Raise ModelError unless the operand of indices is int32 or int64."""
+    if indices_type.dtype not in INDICES:
         raise ModelError(
-            f"{name}: the indices have a wrong dtype; got {tensor_type.dtype}, expected {' or '.join(INDICES)}"
+            f"{op_name}: the indices have an unsupported dtype; got {indices_type.dtype}, expected {' or '.join(INDICES)}"
         )
 
 
@@ -89,6 +90,7 @@ def _compute_mirror_pad(call: OpCall) -> te.Tensor:
     x = data.tensor()
 
     def place(index: Expr, extent: int, before: int, after: int) -> Expr:
+        """Build the index of the data's element that is copied to ``index`` of the padded axis."""
         inside = index - before if before else index
         skipped = 0 if mode == "reflect" else 1
         first = {"edge": ir.const(0, "int32"), "wrap": inside + extent}.get(mode, -inside - skipped)
@@ -310,7 +312,7 @@ def _reference_cache_update(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> 
 
 
 def _compute_cache_update(call: OpCall) -> te.Tensor:
-    """Build a loop over the cache: each element comes from the update if a row of it falls there, else from the old cache."""
+    """Build a loop over the cache: an element comes from the update where this has a row for its position, else it stays."""
     cache, update, starts = call.present
     axis = call.attrs["axis"]
     x, new, first = cache.tensor(), update.tensor(), starts.tensor()

@@ -95,18 +95,22 @@ def _compute_concat(call: OpCall) -> te.Tensor:
     return te.compute((outer, prod(shape[axis:])), lambda n, i: element(n, i), "joined", ("n", "i"))
 
 
-def emit_rescale(rewrite: Rewrite, name: str, like: TensorType, rounding: str) -> str:
-    """Append the rescaling of the quantised value ``name`` to type ``like``: by a table, or (16 bits) by float operators."""
-    tensor_type = rewrite.type(name)
-    scaled = rewrite.value("scaled", tensor_type.shape, like.dtype, like.quant)
+def emit_rescale(rewrite: Rewrite, value_name: str, target_type: TensorType, rounding: str) -> str:
+    """Append the rescaling of the quantised value ``value_name`` to ``target_type``; return the result.
+
+    8-bit values are rescaled by a lookup table, 16-bit values by float operators."""
+    tensor_type = rewrite.type(value_name)
+    scaled = rewrite.value("scaled", tensor_type.shape, target_type.dtype, target_type.quant)
     if dtypes.nbytes(tensor_type.dtype) == 1:
         op, attrs = IDENTITY
-        return emit_lookup(rewrite, op, attrs, name, scaled, rounding)
-    return rewrite.emit("quantize", (emit_dequantize(rewrite, name),), scaled, quantize_attrs(like, rounding))
+        return emit_lookup(rewrite, op, attrs, value_name, scaled, rounding)
+    return rewrite.emit(
+        "quantize", (emit_dequantize(rewrite, value_name),), scaled, quantize_attrs(target_type, rounding)
+    )
 
 
 def _legalize_concat(node: Node, graph: Graph) -> Legalized | None:
-    """Requantise the operands whose scale or zero point differs from the result's; return None if there are none."""
+    """Rescale the operands whose scale or zero point differs from the result's; return None if there are none."""
     result = graph.types[node.outputs[0]]
     if result.quant is None or not dtypes.is_integer(result.dtype):
         return None
@@ -123,9 +127,9 @@ def _legalize_concat(node: Node, graph: Graph) -> Legalized | None:
 def _alias_concat(
     attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]
 ) -> Alias | None:
-    """Return where the operands are in the result, or None if they are no runs of its memory.
+    """Return at which elements of the result's memory the operands begin, or None if operands are not contiguous in it.
 
-    They are if all axes before the concatenated one have one element."""
+    They are contiguous if all axes before the concatenated one have one element."""
     shape = out_types[0].shape
     axis = attrs["axis"] % len(shape)
     if prod(shape[:axis]) != 1:
@@ -157,7 +161,7 @@ def _infer_gather(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tupl
             f"gather: the axis is outside of the data, or the data are empty; got axis={axis} for {data.shape}"
         )
     if indices.dtype not in ("int32", "int64"):
-        raise ModelError(f"gather: the indices have a wrong dtype; got {indices.dtype}, expected int32 or int64")
+        raise ModelError(f"gather: the indices have an unsupported dtype; got {indices.dtype}, expected int32 or int64")
     axis %= rank
     if not 0 <= batch <= min(axis, len(indices.shape)) or data.shape[:batch] != indices.shape[:batch]:
         raise ModelError(
@@ -168,18 +172,18 @@ def _infer_gather(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tupl
     return (TensorType((*data.shape[:axis], *found, *data.shape[axis + 1 :]), data.dtype),)
 
 
-def _expand_runs(run_indices: Array, span: int) -> Array:
-    """Return the indices of all elements of the runs that ``indices`` select; run i begins at element i * span.
+def _expand_runs(run_indices: Array, run_length: int) -> Array:
+    """Return the element indices of the runs that ``run_indices`` select; run i begins at element i * ``run_length``.
 
-    The result has one more axis, of ``span`` elements, unless ``span`` is 1."""
-    if span == 1:
+    The result has one more axis, of ``run_length`` elements, unless this is 1."""
+    if run_length == 1:
         return run_indices
     near = np.clip(run_indices.astype(np.int64), -(1 << 32), 1 << 32)
-    return near[..., None] * span + np.arange(span)
+    return near[..., None] * run_length + np.arange(run_length)
 
 
 def _axes_gather(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
-    """Map the data's axes; the axes of indices replace the gathered one."""
+    """Map the data's axes to the result's; the axes of the indices replace the gathered axis."""
     data, indices = (len(tensor_type.shape) for tensor_type in types)
     if attrs.get("batch_dims", 0) or attrs.get("span", 1) > 1:
         return ()
@@ -301,7 +305,7 @@ def _reference_reshape(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple
 
 
 def _compute_reshape(call: OpCall) -> te.Tensor:
-    """Build a copy, for a result that cannot be a view."""
+    """Build a copy of the data, for a result that cannot share the data's memory."""
     data = call.data
     x = data.tensor((data.type.size,))
     return te.compute((data.type.size,), lambda i: x[i], "copy", ("i",))
@@ -328,8 +332,8 @@ def _reference_transpose(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tup
     return (arrays[0].transpose(attrs["axes"]).copy(),)
 
 
-def merge_axes(shape: Sequence[int], axes: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the shape and the axes of a transposition with fewer axes and the same effect on memory.
+def simplify_transposition(shape: Sequence[int], axes: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return shape and axes of a transposition of fewer axes with the same effect on memory.
 
     Axes of one element are dropped, and axes that stay neighbours are merged."""
     order = [axis for axis in axes if shape[axis] != 1]
@@ -349,7 +353,7 @@ def merge_axes(shape: Sequence[int], axes: Sequence[int]) -> tuple[tuple[int, ..
 
 def _compute_transpose(call: OpCall) -> te.Tensor:
     data = call.data
-    shape, axes = merge_axes(data.type.shape, call.attrs["axes"])
+    shape, axes = simplify_transposition(data.type.shape, call.attrs["axes"])
     x: te.Tensor = data.tensor(shape)
 
     def element(*index: Expr) -> Expr:
@@ -417,10 +421,9 @@ def _compute_slice(call: OpCall) -> te.Tensor:
 def _alias_slice(
     attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]
 ) -> Alias | None:
-    """Return the alias of a slice that is one run of memory.
+    """Return the alias of a slice that is contiguous in the data's memory, else None.
 
-    That is the case if every axis after the first sliced one with more than one element is whole.
-    """
+    It is if no axis is sliced after the first sliced axis that keeps more than one element."""
     if any(s != 1 for s in attrs["strides"]):
         return None
     shape, result = types[0].shape, out_types[0].shape

@@ -11,7 +11,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Graph, Node, TensorType
-from microc.ops.arithmetic import NUMBERS, Rewrite, compute_dtype, emit_dequantize, scalar_quant
+from microc.ops.arithmetic import NUMBERS, Rewrite, computation_dtype, emit_dequantize, per_tensor_quant
 from microc.ops.attributes import SURFACE, Rounding, element_type
 from microc.ops.quantised.int16_functions import emit_shifted_scale
 from microc.ops.registry import Case, Legalized, OpDef
@@ -105,26 +105,26 @@ def _broadcast_shape(op_name: str, types: Sequence[TensorType]) -> tuple[int, ..
         raise ModelError(f"{op_name}: shapes do not broadcast; got {shapes}") from None
 
 
-def _define_comparison(name: str, tir_op: str, numpy_function: Compare) -> OpDef:
+def _define_comparison(op_name: str, tir_op: str, numpy_function: Compare) -> OpDef:
     def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
         a, b = types
         if a.dtype != b.dtype or (a.dtype == "bool" and tir_op not in ("eq", "ne")):
             raise ModelError(
-                f"{name}: operands need one dtype"
+                f"{op_name}: operands need one dtype"
                 + ("" if tir_op in ("eq", "ne") else " that is ordered")
                 + f"; got {a.dtype} and {b.dtype}"
             )
-        return (TensorType(_broadcast_shape(name, types), "bool"),)
+        return (TensorType(_broadcast_shape(op_name, types), "bool"),)
 
     def scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
-        dtype = compute_dtype(args[0].dtype)
+        dtype = computation_dtype(args[0].dtype)
         return ir.binary(tir_op, *(ir.cast(dtype, x) for x in args))
 
     def reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
         return (np.asarray(numpy_function(*arrays)),)
 
     return OpDef(
-        name,
+        op_name,
         infer=infer,
         reference=reference,
         scalar=scalar,
@@ -171,30 +171,30 @@ def _legalize_comparison(node: Node, graph: Graph) -> Legalized | None:
     return rewrite.legalized()
 
 
-def _emit_scaled_operand(rewrite: Rewrite, name: str) -> str:
-    """Append (8-bit value - zero point) * 2**8 * scale, rounded to int32."""
-    scale = scalar_quant(rewrite.node, rewrite.graph, name)[0]
-    return emit_shifted_scale(rewrite, name, _SHIFT, float(np.float32(scale)))
+def _emit_scaled_operand(rewrite: Rewrite, operand_name: str) -> str:
+    """Append (x - zero point) * 2**8 * scale of an 8-bit operand x, rounded to int32."""
+    scale = per_tensor_quant(rewrite.node, rewrite.graph, operand_name)[0]
+    return emit_shifted_scale(rewrite, operand_name, _SHIFT, float(np.float32(scale)))
 
 
 # ---------------------------------------------------------------- logic
 
 
-def _define_logical(name: str, tir_op: str, numpy_function: Compare) -> OpDef:
+def _define_logical(op_name: str, tir_op: str, numpy_function: Compare) -> OpDef:
     def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
         if any(tensor_type.dtype != "bool" for tensor_type in types):
             raise ModelError(
-                f"{name}: operands have a wrong dtype; got {', '.join(tensor_type.dtype for tensor_type in types)}, "
+                f"{op_name}: operands have a wrong dtype; got {', '.join(tensor_type.dtype for tensor_type in types)}, "
                 "expected bool"
             )
-        return (TensorType(_broadcast_shape(name, types), "bool"),)
+        return (TensorType(_broadcast_shape(op_name, types), "bool"),)
 
     def cases() -> Iterable[Case]:
         for shapes in (((2, 3), (2, 3)), ((2, 3), (3,)), ((), (2,)), ((2, 1), (1, 3))):
             yield Case({}, tuple(TensorType(shape, "bool") for shape in shapes))
 
     return OpDef(
-        name,
+        op_name,
         infer=infer,
         reference=lambda _, arrays: (np.asarray(numpy_function(*arrays)),),
         scalar=lambda _, args: ir.binary(tir_op, args[0], args[1]),
@@ -205,7 +205,7 @@ def _define_logical(name: str, tir_op: str, numpy_function: Compare) -> OpDef:
 
 def _infer_not(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if types[0].dtype != "bool":
-        raise ModelError(f"logical_not: the operand has a wrong dtype; got {types[0].dtype}, expected bool")
+        raise ModelError(f"logical_not: the operand must be bool; got {types[0].dtype}, expected bool")
     return (TensorType(types[0].shape, "bool"),)
 
 
@@ -217,7 +217,7 @@ def _infer_where(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     if condition.dtype != "bool" or a.dtype != b.dtype:
         raise ModelError(
             f"where: operands have wrong dtypes; got {condition.dtype}, {a.dtype} and {b.dtype}, expected bool and "
-            "twice the same"
+            "one dtype for both others"
         )
     return (TensorType(_broadcast_shape("where", types), a.dtype),)
 

@@ -20,16 +20,17 @@ Complex = tuple[Any, Any]
 
 
 class ComplexArithmetic(Protocol):
-    """Operations on complex numbers (real, imaginary) that the butterflies of a Fourier transform need."""
+    """Operations on complex numbers (real, imaginary) that the butterflies of an FFT need."""
 
     def multiply(self, a: Complex, b: Complex) -> Complex:
-        """Return a b."""
+        """Return the complex product of ``a`` and ``b``."""
 
-    def divide(self, a: Complex, by: int) -> Complex:
-        """Return a divided by ``by``, a stage's radix, so that the stage's sums do not overflow; floats need no division."""
+    def divide(self, a: Complex, radix: int) -> Complex:
+        """Return ``a`` divided by the stage's ``radix``, which keeps sums from overflowing; float arithmetic returns
+        ``a``."""
 
-    def rotate(self, a: Complex, by: int, twiddle: Complex) -> Complex:
-        """Return a times ``twiddle``, divided by ``by``, a stage's radix (not for floats)."""
+    def rotate(self, a: Complex, radix: int, twiddle: Complex) -> Complex:
+        """Return ``a`` times ``twiddle``, divided by the stage's ``radix``; float arithmetic does not divide."""
 
     def add(self, a: Complex, b: Complex) -> Complex:
         """Return a + b."""
@@ -38,7 +39,7 @@ class ComplexArithmetic(Protocol):
         """Return a - b."""
 
     def half(self, a: Any, b: Any) -> Any:
-        """Return half of the sum of two real numbers."""
+        """Return (a + b) / 2 of real numbers."""
 
     def negative(self, a: Any) -> Any:
         """Return -a of a real number."""
@@ -61,13 +62,13 @@ class FixedPointComplex:
         (ar, ai), (br, bi) = ((self.wide(p) for p in x) for x in (a, b))
         return self.round_shift(ar * br - ai * bi), self.round_shift(ar * bi + ai * br)
 
-    def divide(self, a: Complex, by: int) -> Complex:
-        share = ((1 << self.fraction) - 1) // by
+    def divide(self, a: Complex, radix: int) -> Complex:
+        share = ((1 << self.fraction) - 1) // radix
         real, imaginary = (self.round_shift(self.wide(part) * share) for part in a)
         return real, imaginary
 
-    def rotate(self, a: Complex, by: int, twiddle: Complex) -> Complex:
-        return self.multiply(self.divide(a, by), twiddle)
+    def rotate(self, a: Complex, radix: int, twiddle: Complex) -> Complex:
+        return self.multiply(self.divide(a, radix), twiddle)
 
     def add(self, a: Complex, b: Complex) -> Complex:
         return self.wrap(self.wide(a[0]) + self.wide(b[0])), self.wrap(self.wide(a[1]) + self.wide(b[1]))
@@ -85,24 +86,26 @@ class FixedPointComplex:
 
 @frozen
 class HighHalfComplex:
-    """Complex arithmetic of 32-bit numbers by rounded high halves of products, one instruction each on cores that have it.
+    """Complex arithmetic on int32 that keeps the rounded upper 32 bits of products, one instruction on many cores.
 
     Numbers stay below 2**31 in magnitude if the inputs are, since every stage divides by its radix. Twiddles of stages
-    have 30 fraction bits, so that a high half is a quarter of the product, as a stage of radix four needs; those of
-    :meth:`multiply` have 31 bits."""
+    have 30 fraction bits, so that the upper 32 bits are a quarter of the product, as a stage of radix four needs; those
+    of :meth:`multiply` have 31 bits."""
 
     high: Callable[[Any, Any], Any]
 
     def multiply(self, a: Complex, b: Complex) -> Complex:
-        """Return half of a b."""
+        """Return half of the complex product of ``a`` and ``b``."""
         return self.high(a[0], b[0]) - self.high(a[1], b[1]), self.high(a[0], b[1]) + self.high(a[1], b[0])
 
-    def divide(self, a: Complex, by: int) -> Complex:
-        return (a[0] + by // 2) >> by // 2, (a[1] + by // 2) >> by // 2
+    def divide(self, a: Complex, radix: int) -> Complex:
+        return (a[0] + radix // 2) >> radix // 2, (a[1] + radix // 2) >> radix // 2
 
-    def rotate(self, a: Complex, by: int, twiddle: Complex) -> Complex:
-        """Return a quarter of a times ``twiddle``; a stage of radix two is the first one, which has no twiddles."""
-        return self.multiply(a, twiddle) if by == 4 else self.divide(a, by)
+    def rotate(self, a: Complex, radix: int, twiddle: Complex) -> Complex:
+        """Return a quarter of ``a`` times ``twiddle``.
+
+        Only stages of radix four have twiddles: a stage of radix two is always the first."""
+        return self.multiply(a, twiddle) if radix == 4 else self.divide(a, radix)
 
     def add(self, a: Complex, b: Complex) -> Complex:
         return a[0] + b[0], a[1] + b[1]
@@ -111,7 +114,7 @@ class HighHalfComplex:
         return a[0] - b[0], a[1] - b[1]
 
     def half(self, a: Any, b: Any) -> Any:
-        """Return half of a plus b; b comes from :meth:`multiply`, which has halved it already."""
+        """Return half of ``a`` plus ``b``, where ``b`` comes from :meth:`multiply` and is halved already."""
         return ((a + 1) >> 1) + b
 
     def negative(self, a: Any) -> Any:
@@ -124,10 +127,10 @@ class FloatComplex:
     def multiply(self, a: Complex, b: Complex) -> Complex:
         return a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]
 
-    def divide(self, a: Complex, by: int) -> Complex:
+    def divide(self, a: Complex, radix: int) -> Complex:
         return a
 
-    def rotate(self, a: Complex, by: int, twiddle: Complex) -> Complex:
+    def rotate(self, a: Complex, radix: int, twiddle: Complex) -> Complex:
         return self.multiply(a, twiddle)
 
     def add(self, a: Complex, b: Complex) -> Complex:
@@ -143,29 +146,30 @@ class FloatComplex:
         return -a
 
 
-def complex_arithmetic(dtype: str, *, loops: bool) -> ComplexArithmetic:
+def fft_arithmetic(dtype: str, *, over_tir: bool) -> ComplexArithmetic:
+    """Return the complex arithmetic for ``dtype``, over TIR expressions (``over_tir``) or numpy arrays."""
     if dtype == "float32":
         return FloatComplex()
     fraction, width = (15, "int32") if dtype == "int16" else (31, "int64")
-    if loops:
+    if over_tir:
         return FixedPointComplex(fraction, lambda x: ir.cast(width, x), lambda x: ir.cast(dtype, x))
     return FixedPointComplex(
         fraction, lambda x: np.asarray(x, np.int64), lambda x: np.asarray(x).astype(dtype).astype(np.int64)
     )
 
 
-def high_half_arithmetic(*, loops: bool) -> ComplexArithmetic:
-    """Return the arithmetic of 32-bit numbers by high halves of products, over TIR (``loops``) or numpy."""
-    if loops:
+def high_word_fft_arithmetic(*, over_tir: bool) -> ComplexArithmetic:
+    """Return the int32 arithmetic that keeps the upper 32 bits of products, over TIR (``over_tir``) or numpy."""
+    if over_tir:
         return HighHalfComplex(lambda a, b: ir.call("high_mul_round", a, b))
     return HighHalfComplex(lambda a, b: (np.asarray(a, np.int64) * np.asarray(b, np.int64) + (1 << 31)) >> 32)
 
 
 class LetCollector:
-    """Collects ``Let`` definitions, each of which names a value that is used more than once."""
+    """Collects ``Let`` definitions: expressions that are used more than once get a name."""
 
-    def __init__(self, stem: str) -> None:
-        self.stem = stem
+    def __init__(self, let_name_prefix: str) -> None:
+        self.stem = let_name_prefix
         self.lets: list[tuple[Var, Expr]] = []
 
     def name(self, value: Expr) -> Expr:
@@ -193,11 +197,11 @@ class NamingComplex:
     def multiply(self, a: Complex, b: Complex) -> Complex:
         return self.held.pair(self.inner.multiply(a, b))
 
-    def divide(self, a: Complex, by: int) -> Complex:
-        return self.held.pair(self.inner.divide(a, by))
+    def divide(self, a: Complex, radix: int) -> Complex:
+        return self.held.pair(self.inner.divide(a, radix))
 
-    def rotate(self, a: Complex, by: int, twiddle: Complex) -> Complex:
-        return self.held.pair(self.inner.rotate(a, by, twiddle))
+    def rotate(self, a: Complex, radix: int, twiddle: Complex) -> Complex:
+        return self.held.pair(self.inner.rotate(a, radix, twiddle))
 
     def add(self, a: Complex, b: Complex) -> Complex:
         return self.held.pair(self.inner.add(a, b))

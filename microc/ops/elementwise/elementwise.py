@@ -17,13 +17,13 @@ from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Graph, Node, Quant, TensorType
 from microc.ops.arithmetic import (
     Rewrite,
-    compute_dtype,
+    computation_dtype,
     is_quantised,
     legalize_in_float,
-    scalar_quant,
+    per_tensor_quant,
     split_activation,
 )
-from microc.ops.attributes import ACTIVATION, ROUNDING, ROUNDING_LITERT, Rounding, defaults_of, element_type
+from microc.ops.attributes import ACTIVATION, ROUNDING, ROUNDING_LITERT, Rounding, default_attributes, element_type
 from microc.ops.elementwise.scalar_functions import BINARY, UNARY, BinaryFunction, UnaryFunction, apply_unary
 from microc.ops.elementwise.tables import emit_lookup, quantised_clip_bounds
 from microc.ops.quantised.computed_scales import legalize_rsqrt16
@@ -52,7 +52,7 @@ def _define_unary(function: UnaryFunction) -> OpDef:
         tensor_type = types[0]
         if tensor_type.dtype not in function.dtypes and tensor_type.quant is None:
             raise ModelError(
-                f"{function.name}: the operand has a wrong dtype; got {tensor_type.dtype}, expected "
+                f"{function.name}: the operand has an unsupported dtype; got {tensor_type.dtype}, expected "
                 f"{' or '.join(function.dtypes)}"
             )
         if function.name == "clip" and not attrs["minimum"] <= attrs["maximum"]:
@@ -64,7 +64,7 @@ def _define_unary(function: UnaryFunction) -> OpDef:
 
     def scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
         x = args[0]
-        return ir.cast(x.dtype, function.scalar(attrs, ir.cast(compute_dtype(x.dtype), x)))
+        return ir.cast(x.dtype, function.scalar(attrs, ir.cast(computation_dtype(x.dtype), x)))
 
     def reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
         return (apply_unary(function, attrs, arrays[0]),)
@@ -83,7 +83,7 @@ def _define_unary(function: UnaryFunction) -> OpDef:
 
 def _unary_cases(function: UnaryFunction) -> Iterable[Case]:
     low, high = function.domain
-    attrs = defaults_of({**function.attrs, "rounding": ROUNDING})
+    attrs = default_attributes({**function.attrs, "rounding": ROUNDING})
     for shape in ((1,), (3, 5), (1, 2, 2, 7)) if "float32" in function.dtypes else ():
         x = np.linspace(low, high, int(np.prod(shape)), dtype=np.float32).reshape(shape)
         yield Case(attrs, (TensorType(shape, "float32"),), arrays=(x,), tolerance=function.tolerance)
@@ -104,7 +104,7 @@ def _legalize_unary(node: Node, graph: Graph) -> Legalized | None:
     if not is_quantised(node, graph) or node.attr("rounding") == Rounding.NONE:
         return None
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
-    scalar_quant(node, graph, node.inputs[0]), scalar_quant(node, graph, node.outputs[0])
+    per_tensor_quant(node, graph, node.inputs[0]), per_tensor_quant(node, graph, node.outputs[0])
     assert source.quant is not None and result.quant is not None
     alike = source.quant == result.quant and source.dtype == result.dtype
     if alike and node.op in ("relu", "clip"):
@@ -158,7 +158,7 @@ def _define_binary(function: BinaryFunction) -> OpDef:
 
     def scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
         dtype = args[0].dtype
-        a, b = (ir.cast(compute_dtype(dtype), x) for x in args)
+        a, b = (ir.cast(computation_dtype(dtype), x) for x in args)
         return ir.cast(dtype, function.scalar(a, b))
 
     def reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
@@ -275,7 +275,7 @@ def _cast_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     if x.dtype in dtypes.HALF:
         x = ir.cast("float32", x)
     if dtype == "bool" and x.dtype != "bool":
-        return ir.cast(compute_dtype(x.dtype), x).ne(0)
+        return ir.cast(computation_dtype(x.dtype), x).ne(0)
     if dtypes.is_float(x.dtype) and dtypes.is_integer(dtype):
         return _truncate_to_integer(dtype, x)
     return ir.cast(dtype, x if dtype not in dtypes.HALF else ir.cast("float32", x))

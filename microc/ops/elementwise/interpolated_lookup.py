@@ -26,14 +26,15 @@ POINTS = 513
 """Points of a table: 512 segments of 128 numbers, and the end of the last one."""
 
 
-def interpolation_table(function: Callable[[Any], Any], scale: Any, zero_point: int, out_scale: Any) -> Array:
-    """Return POINTS points of ``function`` over the whole int16 range of (scale, zero_point), as int16 of ``out_scale``.
+def interpolation_table(function: Callable[[Any], Any], in_scale: Any, in_zero_point: int, out_scale: Any) -> Array:
+    """Return int16 values of ``function`` at POINTS points spaced evenly over all int16 inputs.
 
-    The type of ``scale``, float32 or float64, is that of all arithmetic; TFLite has both. Where the function is infinite, the
-    correction is NaN, whose conversion C leaves undefined: the point is the end of int16 that was passed.
-    """
-    one = type(scale)
-    low, high = (scale * one(limit - zero_point) for limit in (-32768, 32767))
+    Inputs have scale ``in_scale`` and zero point ``in_zero_point``, results the scale ``out_scale``. All arithmetic has
+    the dtype of ``in_scale``, float32 or float64, as in the two runtimes of TFLite. Where the function is infinite,
+    TFLite's correction is NaN, whose conversion to int16 C leaves undefined; the point is then the end of int16 that
+    the function exceeds."""
+    one = type(in_scale)
+    low, high = (in_scale * one(limit - in_zero_point) for limit in (-32768, 32767))
     inverse = one(65536) / (out_scale * one(32767) - out_scale * one(-32768))
     step = (high - low) / one(512)
     index = np.arange(512).astype(one)
@@ -49,8 +50,10 @@ def interpolation_table(function: Callable[[Any], Any], scale: Any, zero_point: 
     return clipped.astype(np.int16)
 
 
-def interpolate(table: Callable[[Any], Any], x: Any) -> Any:
-    """Interpolate a table of POINTS points at an int16 x: nine bits select the segment, seven the position in it."""
+def interpolate_table(table: Callable[[Any], Any], x: Any) -> Any:
+    """Interpolate a table of POINTS points linearly at an int16 ``x``.
+
+    The upper nine bits of ``x`` select the segment, the lower seven the position within it."""
     index = (x + 32768) >> 7
     base = table(index)
     return base + (((table(index + 1) - base) * (x & 0x7F) + 64) >> 7)
@@ -65,30 +68,30 @@ _ERFC = np.vectorize(math.erfc, otypes=[np.float64])
 _ROOT_OF_TWO_BY_PI = np.float32(math.sqrt(2 / math.pi))
 
 
-def _through_double(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """Return ``function`` on float64 as one on float32."""
-    return lambda x: np.asarray(function(x.astype(np.float64)).astype(np.float32))
+def evaluate_in_float64(float64_function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """Return a function of float32 arrays that computes ``float64_function`` in float64 and rounds once."""
+    return lambda x: np.asarray(float64_function(x.astype(np.float64)).astype(np.float32))
 
 
-def _exp(x: Array, least: Any) -> Array:
-    return _through_double(np.exp)(x)
+def _exp(x: Array, lowest_value: Any) -> Array:
+    return evaluate_in_float64(np.exp)(x)
 
 
-def _gelu(x: Array, least: Any) -> Array:
-    """x / 2 erfc(-x / sqrt 2), in float32: far below zero 1 + erf would cancel."""
+def _gelu(x: Array, lowest_value: Any) -> Array:
+    """Return x / 2 erfc(-x / sqrt 2) in float32; far below zero 1 + erf(...) would cancel."""
     scaled = x * np.float32(-math.sqrt(0.5))
-    return np.asarray(np.float32(0.5) * x * _through_double(_ERFC)(scaled))
+    return np.asarray(np.float32(0.5) * x * evaluate_in_float64(_ERFC)(scaled))
 
 
-def _gelu_by_tanh(x: Array, least: Any) -> Array:
-    """The approximation x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3))), in float32."""
+def _gelu_by_tanh(x: Array, lowest_value: Any) -> Array:
+    """Return the approximation x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3))), in float32."""
     inner = _ROOT_OF_TWO_BY_PI * (x + np.float32(0.044715) * x * x * x)
-    return np.asarray(np.float32(0.5) * x * (np.float32(1) + _through_double(np.tanh)(inner)))
+    return np.asarray(np.float32(0.5) * x * (np.float32(1) + evaluate_in_float64(np.tanh)(inner)))
 
 
-def _log(x: Array, least: Any) -> Array:
-    """The logarithm; ``least`` for zero and negative numbers, which have none."""
-    return np.where(x > 0, _through_double(np.log)(np.where(x > 0, x, np.float32(1))), least)
+def _log(x: Array, lowest_value: Any) -> Array:
+    """Return the logarithm of ``x``, and ``lowest_value`` for zero and negative numbers."""
+    return np.where(x > 0, evaluate_in_float64(np.log)(np.where(x > 0, x, np.float32(1))), lowest_value)
 
 
 FUNCTIONS: Mapping[str, Callable[[Array, Any], Array]] = MappingProxyType(
@@ -96,10 +99,14 @@ FUNCTIONS: Mapping[str, Callable[[Array, Any], Array]] = MappingProxyType(
 )
 
 
-def function_table(name: str, scale: float, out_scale: float) -> Array:
-    """Return TFLite's table of one of FUNCTIONS for int16 of these scales, whose zero points are zero."""
+def function_table(function_name: str, in_scale: float, out_scale: float) -> Array:
+    """Return TFLite's int16 interpolation table of the function ``function_name``, a key of FUNCTIONS.
+
+    ``in_scale`` and ``out_scale``: scales of input and output, whose zero points are 0."""
     least = np.float32(-32768) * np.float32(out_scale)
-    return interpolation_table(lambda x: FUNCTIONS[name](x, least), np.float32(scale), 0, np.float32(out_scale))
+    return interpolation_table(
+        lambda x: FUNCTIONS[function_name](x, least), np.float32(in_scale), 0, np.float32(out_scale)
+    )
 
 
 # ---- The operator.
@@ -109,20 +116,20 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     x, table = types
     if x.dtype != "int16" or table.shape != (POINTS,) or table.dtype != "int16":
         raise ModelError(
-            f"lookup16 of {x.dtype} in a table of {table.dtype} {table.shape}; it takes int16 and {POINTS} int16"
+            f"lookup16: got {x.dtype} data and a table {table.dtype} {table.shape}, expected int16 and int16 ({POINTS},)"
         )
     return (TensorType(x.shape, "int16"),)
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, table = (array.astype(np.int64) for array in arrays)
-    return (interpolate(lambda index: table[index], x).astype(np.int16),)
+    return (interpolate_table(lambda index: table[index], x).astype(np.int16),)
 
 
 def _scalar(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
     """Build the interpolation; its result is between two points, so that it fits int16."""
     table = args[1]
-    return ir.cast("int16", interpolate(lambda index: ir.cast("int32", table[index]), ir.cast("int32", args[0])))
+    return ir.cast("int16", interpolate_table(lambda index: ir.cast("int32", table[index]), ir.cast("int32", args[0])))
 
 
 def _cases() -> Iterable[Case]:

@@ -25,14 +25,12 @@ from microc.tir.ir import Expr
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     x, table, *first = types
     if x.dtype not in ("int8", "uint8"):
-        raise ModelError(f"lookup: the data have a wrong dtype; got {x.dtype}, expected int8 or uint8")
+        raise ModelError(f"lookup: the data have an unsupported dtype; got {x.dtype}, expected int8 or uint8")
     if len(table.shape) != 1 or table.size % 256 or not table.size or (table.size > 256 and not first):
-        raise ModelError(
-            f"lookup: the table has a wrong size; got {table.shape}, expected 256 entries for each function"
-        )
+        raise ModelError(f"lookup: the table needs 256 entries for each function; got shape {table.shape}")
     if any(tensor_type.dtype not in ("int16", "int32") for tensor_type in first):
         raise ModelError(
-            f"lookup: begins of functions have a wrong dtype; got {first[0].dtype}, expected int16 or int32"
+            f"lookup: functions' first indices have a bad dtype; got {first[0].dtype}, expected int16 or int32"
         )
     return (TensorType(broadcast_shape("lookup", (x, *first)), table.dtype),)
 
@@ -51,7 +49,7 @@ def _scalar(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
 
 
 def _operand_bounds(application: Application) -> Constants:
-    """Bound the operand that holds the index where each function begins, so that its 256 entries are in the table."""
+    """Bound the operand with the first table index of each function, so that the function's 256 entries are in the table."""
     return {2: OperandBounds(NumberUse.OFFSET, 0, application.types[1].size - 256)}
 
 

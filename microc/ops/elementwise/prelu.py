@@ -16,7 +16,7 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.numerics import NUMPY, quantize_multiplier
-from microc.ops.arithmetic import Rewrite, is_quantised, legalize_in_float, scalar_quant
+from microc.ops.arithmetic import Rewrite, is_quantised, legalize_in_float, per_tensor_quant
 from microc.ops.attributes import (
     MULTIPLIER_ROUNDING,
     SCALED,
@@ -28,7 +28,12 @@ from microc.ops.attributes import (
     integer,
     mantissa,
 )
-from microc.ops.constants import Application, product_overflow_message, stored_range_error_message, zero_point_check
+from microc.ops.constants import (
+    Application,
+    product_overflow_message,
+    stored_range_error_message,
+    zero_point_range_check,
+)
 from microc.ops.quantised.scaling import Scale, ScaledResult, scale_double_rounding, scale_single_rounding
 from microc.ops.registry import Case, Legalized, OpDef
 from microc.tir import ir
@@ -65,7 +70,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     if node.attr("rounding") == Rounding.EVEN:
         return legalize_in_float(node, graph)
     names = (*node.inputs, *node.outputs)
-    (x, zero_x), (slope, zero_slope), (out, zero_out) = (scalar_quant(node, graph, name) for name in names)
+    (x, zero_x), (slope, zero_slope), (out, zero_out) = (per_tensor_quant(node, graph, name) for name in names)
     positive = quantize_multiplier(float(np.float32(x)) / float(np.float32(out)))
     negative = quantize_multiplier(float(np.float32(x)) * float(np.float32(slope)) / float(np.float32(out)))
     attrs: dict[str, Attr] = {"zero_point_x": zero_x, "zero_point_slope": zero_slope, "zero_point": zero_out}
@@ -161,8 +166,8 @@ OPERATORS: tuple[OpDef, ...] = (
         cases=_qprelu_cases,
         sound=(
             stored_range_error_message,
-            zero_point_check("zero_point_x", 0),
-            zero_point_check("zero_point_slope", 1),
+            zero_point_range_check("zero_point_x", 0),
+            zero_point_range_check("zero_point_slope", 1),
             _qprelu_overflow_message,
         ),
         operand_names=("x", "slope"),

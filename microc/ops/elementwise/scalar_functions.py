@@ -55,8 +55,8 @@ def exp_of_negative(x: Expr) -> Expr:
 class UnaryFunction:
     """Elementwise function of one number: ``array`` over numpy, ``scalar`` over TIR.
 
-    ``array`` takes float64 (integers: int64), ``scalar`` a value of 32 or 64 bits. ``domain`` bounds the test data;
-    ``tolerance`` is the float error allowed between the two; ``edges`` as in OpDef."""
+    ``array`` takes float64 (integers: int64), ``scalar`` a value of 32 or 64 bits. ``domain``: range of the test data.
+    ``tolerance``: largest difference allowed between the float results of both. ``edges``: see :class:`OpDef`."""
 
     name: str
     array: Callable[[Mapping[str, Any], Array], Array]
@@ -123,10 +123,10 @@ def _sign(_: Mapping[str, Any], x: Expr) -> Expr:
     return ir.select(x > 0, one, ir.select(x < 0, -one, x + 0 if dtypes.is_float(x.dtype) else x))
 
 
-def _numpy_function(c_name: str) -> Callable[[Mapping[str, Any], Array], Array]:
-    """Return numpy's counterpart of a function of ``<math.h>``; inverse functions have longer names: ``arcsin`` for
+def _numpy_function(math_h_name: str) -> Callable[[Mapping[str, Any], Array], Array]:
+    """Return numpy's counterpart of a function of ``<math.h>``; numpy calls inverse functions ``arcsin`` where C has
     ``asin``."""
-    function = getattr(np, f"arc{c_name[1:]}" if c_name.startswith("a") else c_name)
+    function = getattr(np, f"arc{math_h_name[1:]}" if math_h_name.startswith("a") else math_h_name)
     return lambda _, x: np.asarray(function(x))
 
 
@@ -219,22 +219,22 @@ class BinaryFunction:
     edges: str = ""
 
 
-def _integer_quotient(op: str, a: Expr, b: Expr) -> Expr:
-    """Build the integer quotient by the division ``op``.
+def _integer_quotient(division_op: str, a: Expr, b: Expr) -> Expr:
+    """Build the integer quotient by ``division_op``.
 
-    Division by zero gives zero; by -1 it gives the negative, which wraps around for the lowest number."""
-    found: Expr = ir.binary(op, a, b)
+    Division by zero gives zero. Division by -1 negates, and wraps around for the lowest number."""
+    found: Expr = ir.binary(division_op, a, b)
     if dtypes.dtype_parts(a.dtype).kind == "int":
         found = ir.select(b.eq(-1), wrapping_binary("sub", ir.const(0, a.dtype), a), found)
     return ir.select(b.eq(0), ir.const(0, a.dtype), found)
 
 
-def _integer_remainder(op: str, a: Expr, b: Expr) -> Expr:
-    """Build the integer remainder by the operation ``op``; by zero and by -1 it is zero."""
+def _integer_remainder(remainder_op: str, a: Expr, b: Expr) -> Expr:
+    """Build the integer remainder by ``remainder_op``; the remainder of a division by zero or by -1 is zero."""
     none: Expr = b.eq(0)
     if dtypes.dtype_parts(a.dtype).kind == "int":
         none = ir.Bin("or", none, b.eq(-1))
-    return ir.select(none, ir.const(0, a.dtype), ir.binary(op, a, b))
+    return ir.select(none, ir.const(0, a.dtype), ir.binary(remainder_op, a, b))
 
 
 def _divide(a: Expr, b: Expr) -> Expr:
@@ -292,7 +292,7 @@ def _floor_divide(a: Expr, b: Expr) -> Expr:
 
 
 def _floor_mod(a: Expr, b: Expr) -> Expr:
-    """Build the remainder that belongs to the quotient rounded down; it has the divisor's sign, even if it is zero."""
+    """Build the remainder of the division that rounds down; it has the divisor's sign, also if it is zero."""
     if not dtypes.is_float(a.dtype):
         return _integer_remainder("floormod", a, b)
     rest = ir.call("fmod", a, b)
@@ -301,15 +301,16 @@ def _floor_mod(a: Expr, b: Expr) -> Expr:
     return ir.select(rest.eq(0.0), zero, ir.select(apart, rest + b, rest))
 
 
-def _shift_bits(a: Expr, b: Expr, op: str) -> Expr:
-    """Build the shift ``op``, ``shl`` or ``shr``; by the number of bits or more it gives zero, or the sign of a right
-    shift."""
+def _shift_bits(a: Expr, b: Expr, shift_op: str) -> Expr:
+    """Build the shift ``shift_op``, ``shl`` or ``shr``.
+
+    A shift by the number of bits or more gives zero, or -1 for the right shift of a negative number."""
     bits = dtypes.dtype_parts(a.dtype).bits
-    if op == "shr" and dtypes.dtype_parts(a.dtype).kind == "int":
+    if shift_op == "shr" and dtypes.dtype_parts(a.dtype).kind == "int":
         return a >> ir.select(ir.Bin("and", b >= 0, b < bits), b, bits - 1)
     wide = "uint64" if bits == 64 else "uint32"
     x, places = ir.cast(wide, a), ir.cast(wide, b)
-    moved = ir.select(places < bits, ir.binary(op, x, ir.minimum(places, bits - 1)), ir.const(0, wide))
+    moved = ir.select(places < bits, ir.binary(shift_op, x, ir.minimum(places, bits - 1)), ir.const(0, wide))
     return ir.cast(a.dtype, moved)
 
 

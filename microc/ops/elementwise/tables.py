@@ -29,9 +29,10 @@ from microc.ops.elementwise.scalar_functions import UNARY_BY_NAME, apply_unary
 
 @frozen
 class TableParameters:
-    """Parameters of the lookup table of a quantised function.
+    """Parameters of the lookup table of a quantised elementwise function.
 
-    They are the operator, its attributes, the quantisation of input and output, their dtypes and the rounding."""
+    They are the operator, its attributes, scale and zero point of input and output, their dtypes, and the rounding
+    mode."""
 
     op: str
     attrs: Mapping[str, Any]
@@ -58,15 +59,15 @@ class TableParameters:
         return float(self.scales[0]) / float(self.scales[1])
 
     def to_output(self, values: Array, low: float = -math.inf, high: float = math.inf) -> Array:
-        """Add the output's zero point to integers and clamp them to ``low``..``high`` within the output's dtype."""
+        """Add the output's zero point to integers and clamp the sums to ``low``..``high`` within the output's dtype."""
         least, most = dtypes.int_range(self.out_dtype)
         shifted = NUMPY.clamp(values + self.result.zero_point[0], numerics.INT32_MIN, numerics.INT32_MAX)
         clipped: Array = np.clip(shifted, max(low, least), min(high, most))
         return clipped.astype(dtypes.to_numpy(self.out_dtype))
 
-    def rescale(self, x: Array, real: float) -> Array:
-        """Multiply x by a positive real in fixed point, in the rounding mode of the table."""
-        mantissa, shift = quantize_multiplier(real)
+    def rescale(self, x: Array, multiplier: float) -> Array:
+        """Multiply integers by the positive real ``multiplier`` in fixed point, in the table's rounding mode."""
+        mantissa, shift = quantize_multiplier(multiplier)
         return np.asarray(Rounding(self.rounding).multiplier.times(NUMPY.wide(x), mantissa, shift, NUMPY))
 
 
@@ -78,153 +79,174 @@ IDENTITY: tuple[str, Mapping[str, Any]] = ("clip", MappingProxyType({"minimum": 
 
 
 def quantised_clip_bounds(
-    op: str, attrs: Mapping[str, Any], quant: Quant, dtype: str, rounding: str
+    op: str, attrs: Mapping[str, Any], out_quant: Quant, out_dtype: str, rounding: str
 ) -> tuple[int, int]:
-    """Return the bounds of ``relu`` or ``clip``, quantised to integers of the result's ``dtype``.
+    """Return the bounds of ``relu`` or ``clip`` as integers of ``out_dtype``, quantised by ``out_quant``.
 
     They are quantised in float32 as TFLite does, half to even if ``rounding`` is ``even``."""
-    low, high = dtypes.int_range(dtype)
+    low, high = dtypes.int_range(out_dtype)
     rounded = numerics.round_half_even if rounding == Rounding.EVEN else numerics.round_half_away
     bounds = (0.0, math.inf) if op == "relu" else (attrs["minimum"], attrs["maximum"])
     with np.errstate(invalid="ignore"):
-        steps = [float(rounded(np.asarray(np.float32(real) / np.float32(quant.scale[0])))) for real in bounds]
+        steps = [float(rounded(np.asarray(np.float32(real) / np.float32(out_quant.scale[0])))) for real in bounds]
         steps = [
             float(NUMPY.clamp(step, numerics.INT32_MIN, numerics.INT32_MAX)) if math.isfinite(real) else step
             for step, real in zip(steps, bounds, strict=True)
         ]
-    least, most = (step + quant.zero_point[0] for step in steps)
+    least, most = (step + out_quant.zero_point[0] for step in steps)
     return int(min(max(least, low), high)), int(min(max(most, low), high))
 
 
-def compute_lookup_table(call: TableParameters) -> Array:
-    """Compute the table's 256 results, from that of the lowest input to that of the highest."""
-    if call.rounding == Rounding.EVEN:
-        return _float_table(call, even=True)
-    return _KERNELS.get(call.op, _float_table)(call)
+def compute_lookup_table(parameters: TableParameters) -> Array:
+    """Return the 256 results of an 8-bit function, for inputs in ascending order."""
+    if parameters.rounding == Rounding.EVEN:
+        return _float_table(parameters, half_to_even=True)
+    return _KERNELS.get(parameters.op, _float_table)(parameters)
 
 
 def emit_lookup(
-    rewrite: Rewrite, op: str, attrs: Mapping[str, Any], value: str, output: str, rounding: str = Rounding.EVEN
+    rewrite: Rewrite,
+    op: str,
+    attrs: Mapping[str, Any],
+    value_name: str,
+    output_name: str,
+    rounding: str = Rounding.EVEN,
 ) -> str:
-    """Append the ``lookup`` that applies ``op`` to the quantised 8-bit ``value``; the types of both values have ``quant``."""
-    source, result = rewrite.type(value), rewrite.type(output)
+    """Append the ``lookup`` that applies the operator ``op`` to the quantised 8-bit value ``value_name``.
+
+    It writes ``output_name``. The types of both values must have scale and zero point."""
+    source, result = rewrite.type(value_name), rewrite.type(output_name)
     if source.quant is None or result.quant is None:
-        raise InternalError(f"a table from {value!r} to {output!r}, which are not quantised")
+        raise InternalError(f"no lookup table from {value_name!r} to {output_name!r}: both values must be quantised")
     call = TableParameters(op, attrs, source.quant, result.quant, source.dtype, result.dtype, rounding)
-    return rewrite.emit("lookup", (value, rewrite.constant("table", compute_lookup_table(call))), output, {})
+    return rewrite.emit("lookup", (value_name, rewrite.constant("table", compute_lookup_table(call))), output_name, {})
 
 
 def emit_quantised_function(
-    rewrite: Rewrite, op: str, attrs: Mapping[str, Any], value: str, output: str, rounding: str
+    rewrite: Rewrite, op: str, attrs: Mapping[str, Any], value_name: str, output_name: str, rounding: str
 ) -> str:
-    """Append ``op`` on a quantised value of any width: :func:`emit_lookup` for 8 bits.
+    """Append the operator ``op`` on a quantised value of any width; it writes ``output_name``.
 
-    For wider values it becomes float operators if it rounds half to even; otherwise ``op`` remains and is legalised
-    later."""
-    if dtypes.nbytes(rewrite.type(value).dtype) == 1 and dtypes.nbytes(rewrite.type(output).dtype) <= 2:
-        return emit_lookup(rewrite, op, attrs, value, output, rounding)
+    8-bit values use :func:`emit_lookup`. For wider values float operators are appended if ``rounding`` is half to even;
+    else ``op`` is appended as it is, to be legalised later."""
+    if dtypes.nbytes(rewrite.type(value_name).dtype) == 1 and dtypes.nbytes(rewrite.type(output_name).dtype) <= 2:
+        return emit_lookup(rewrite, op, attrs, value_name, output_name, rounding)
     if rounding != Rounding.EVEN:
-        return rewrite.emit(op, (value,), output, {**attrs, "rounding": rounding})
-    result = rewrite.type(output)
+        return rewrite.emit(op, (value_name,), output_name, {**attrs, "rounding": rounding})
+    result = rewrite.type(output_name)
     real = rewrite.value("float", result.shape, "float32")
-    rewrite.emit(op, (emit_dequantize(rewrite, value),), real, attrs)
-    return rewrite.emit("quantize", (real,), output, quantize_attrs(result, rounding))
+    rewrite.emit(op, (emit_dequantize(rewrite, value_name),), real, attrs)
+    return rewrite.emit("quantize", (real,), output_name, quantize_attrs(result, rounding))
 
 
-def _float_table(call: TableParameters, even: bool = False) -> Array:
-    """Compute the table by the operator's float function and quantise the results."""
-    return _apply_float(call, lambda x: apply_unary(UNARY_BY_NAME[call.op], call.attrs, x), even)
+def _float_table(parameters: TableParameters, half_to_even: bool = False) -> Array:
+    """Compute the table: apply the operator's float function to the real inputs and quantise the results."""
+    return _apply_float(
+        parameters, lambda x: apply_unary(UNARY_BY_NAME[parameters.op], parameters.attrs, x), half_to_even
+    )
 
 
-def _elu_table(call: TableParameters) -> Array:
+def _elu_table(parameters: TableParameters) -> Array:
     """Compute the table of ELU.
 
     TFLite rounds exp(x) to float32 before it subtracts one, which matters for inputs around 1e-6."""
-    alpha, exp = np.float32(call.attrs["alpha"]), UNARY_BY_NAME["exp"]
-    return _apply_float(call, lambda x: np.where(x < 0, alpha * (apply_unary(exp, {}, x) - np.float32(1)), x))
+    alpha, exp = np.float32(parameters.attrs["alpha"]), UNARY_BY_NAME["exp"]
+    return _apply_float(parameters, lambda x: np.where(x < 0, alpha * (apply_unary(exp, {}, x) - np.float32(1)), x))
 
 
-def _apply_float(call: TableParameters, function: Callable[[Array], Array], even: bool = False) -> Array:
-    """Apply a float function to all inputs and quantise the results.
+def _apply_float(parameters: TableParameters, function: Callable[[Array], Array], half_to_even: bool = False) -> Array:
+    """Apply a float function to all real inputs and quantise the results.
 
-    TFLite multiplies by the inverse output scale, ONNX (``even``) divides. NaN becomes zero."""
-    scale_in, scale_out = call.scales
+    TFLite multiplies by the inverse output scale. ONNX divides by it and rounds ``half_to_even``. NaN becomes zero."""
+    scale_in, scale_out = parameters.scales
     with np.errstate(all="ignore"):
-        real = function(scale_in * call.input.astype(np.float32))
+        real = function(scale_in * parameters.input.astype(np.float32))
         inverse = np.float32(1) / scale_out
-        rounded = numerics.round_half_even(real / scale_out) if even else numerics.round_half_away(real * inverse)
+        rounded = (
+            numerics.round_half_even(real / scale_out) if half_to_even else numerics.round_half_away(real * inverse)
+        )
     steps = NUMPY.clamp(rounded.astype(np.float64), numerics.INT32_MIN, numerics.INT32_MAX)
-    return call.to_output(np.nan_to_num(steps, nan=0.0).astype(np.int64))
+    return parameters.to_output(np.nan_to_num(steps, nan=0.0).astype(np.int64))
 
 
-def _clip_table(call: TableParameters) -> Array:
+def _clip_table(parameters: TableParameters) -> Array:
     """Compute the table of relu or clip: rescale, then clamp to the quantised bounds."""
-    low, high = quantised_clip_bounds(call.op, call.attrs, call.result, call.out_dtype, call.rounding)
-    return call.to_output(call.rescale(call.input, call.ratio), low, high)
+    low, high = quantised_clip_bounds(
+        parameters.op, parameters.attrs, parameters.result, parameters.out_dtype, parameters.rounding
+    )
+    return parameters.to_output(parameters.rescale(parameters.input, parameters.ratio), low, high)
 
 
-def _leaky_relu_table(call: TableParameters) -> Array:
+def _leaky_relu_table(parameters: TableParameters) -> Array:
     """Compute the table of leaky_relu by two rescalings; a negative alpha negates the result of its magnitude."""
-    x, alpha = call.input, call.attrs["alpha"]
-    below = call.rescale(np.minimum(x, 0), slope_ratio(float(call.scales[0]), float(call.scales[1]), alpha))
-    above = call.rescale(np.maximum(x, 0), call.ratio)
-    return call.to_output(np.where(x >= 0, above, -below if alpha < 0 else below))
+    x, alpha = parameters.input, parameters.attrs["alpha"]
+    below = parameters.rescale(
+        np.minimum(x, 0), leaky_relu_multiplier(float(parameters.scales[0]), float(parameters.scales[1]), alpha)
+    )
+    above = parameters.rescale(np.maximum(x, 0), parameters.ratio)
+    return parameters.to_output(np.where(x >= 0, above, -below if alpha < 0 else below))
 
 
-def slope_ratio(scale_in: float, scale_out: float, alpha: float) -> float:
-    """Return the magnitude of leaky_relu's factor of negative numbers, multiplied by the ratio of scales."""
+def leaky_relu_multiplier(scale_in: float, scale_out: float, alpha: float) -> float:
+    """Return abs(``alpha``) * ``scale_in`` / ``scale_out``, the multiplier of negative inputs of ``leaky_relu``."""
     return float(np.float32(scale_in)) * abs(float(np.float32(alpha))) / float(np.float32(scale_out))
 
 
-def _sigmoid_table(call: TableParameters) -> Array:
+def _sigmoid_table(parameters: TableParameters) -> Array:
     """Compute the table of sigmoid by the fixed-point logistic in Q4.27.
 
     The kernel supports only scale 1/256 with the lowest value as zero point."""
-    low, _ = dtypes.int_range(call.out_dtype)
-    if call.out_dtype != "int8" or call.result != Quant((1 / 256,), (low,)):
-        return _float_table(call)
-    return call.to_output(_apply_fixed_point(call, numerics.logistic, 0, 256, 31 - 8))
+    low, _ = dtypes.int_range(parameters.out_dtype)
+    if parameters.out_dtype != "int8" or parameters.result != Quant((1 / 256,), (low,)):
+        return _float_table(parameters)
+    return parameters.to_output(_apply_fixed_point(parameters, numerics.logistic, 0, 256, 31 - 8))
 
 
-def _tanh_table(call: TableParameters) -> Array:
+def _tanh_table(parameters: TableParameters) -> Array:
     """Compute the table of tanh by the fixed-point tanh in Q4.27.
 
     The kernel supports only scale 1/128 with zero point 0."""
-    if call.out_dtype != "int8" or call.result != Quant((1 / 128,), (0,)):
-        return _float_table(call)
-    return call.to_output(_apply_fixed_point(call, numerics.tanh, -128, 127, 31 - 7))
+    if parameters.out_dtype != "int8" or parameters.result != Quant((1 / 128,), (0,)):
+        return _float_table(parameters)
+    return parameters.to_output(_apply_fixed_point(parameters, numerics.tanh, -128, 127, 31 - 7))
 
 
 def _apply_fixed_point(
-    call: TableParameters, function: Callable[[Any, int], Any], low: int, high: int, shift: int
+    parameters: TableParameters,
+    function: Callable[[Any, int], Any],
+    lowest_result: int,
+    highest_result: int,
+    right_shift: int,
 ) -> Array:
-    """Apply a Q4.27 ``function`` and shift its results right; inputs beyond the radius of Q4.27 give ``low`` or ``high``."""
-    real = float(call.scales[0]) * (1 << 27)
+    """Apply a Q4.27 ``function`` to all inputs and shift its results right by ``right_shift``.
+
+    Inputs beyond the range of Q4.27 give ``lowest_result`` or ``highest_result``."""
+    real = float(parameters.scales[0]) * (1 << 27)
     _, left = numerics.mantissa_and_shift(real)
     if not 0 <= left <= 62:
         raise UnsupportedError(
-            f"the input's scale is out of the range of fixed point; got {call.scales[0]:.3g}, expected "
+            f"the input's scale is outside of the range of the fixed-point table; got {parameters.scales[0]:.3g}, expected "
             f"{2.0**-28:.3g} to {2.0**35:.3g}",
             hint=numerics.FAR_APART,
         )
-    x, radius = call.input, math.floor(math.ldexp(15 << 27, -left))
+    x, radius = parameters.input, math.floor(math.ldexp(15 << 27, -left))
     inner = np.clip(x, 1 - radius, radius - 1)  # if the radius is zero nothing is inside
-    raw = call.rescale(inner, real) if radius > 1 else np.zeros_like(x)
-    value = numerics.rounding_shift_right(function(raw, 4), shift, NUMPY)
-    return np.where(x <= -radius, low, np.where(x >= radius, high, value))
+    raw = parameters.rescale(inner, real) if radius > 1 else np.zeros_like(x)
+    value = numerics.rounding_shift_right(function(raw, 4), right_shift, NUMPY)
+    return np.where(x <= -radius, lowest_result, np.where(x >= radius, highest_result, value))
 
 
-def _hard_swish_table(call: TableParameters) -> Array:
+def _hard_swish_table(parameters: TableParameters) -> Array:
     """Compute the table of x * relu6(x + 3) / 6 in 16-bit fixed point.
 
     x is on the output's scale before its shift, the factor is in Q0.15."""
     with np.errstate(under="ignore"):
-        fine_scale = float(call.scales[0] / np.float32(128))  # float32 as in TFLite: denormal numbers lose bits
-    if numerics.mantissa_and_shift(fine_scale / float(call.scales[1]))[1] > 0:
-        return _float_table(call)
-    out_mantissa, out_shift = quantize_multiplier(fine_scale / float(call.scales[1]))
+        fine_scale = float(parameters.scales[0] / np.float32(128))  # float32 as in TFLite: denormal numbers lose bits
+    if numerics.mantissa_and_shift(fine_scale / float(parameters.scales[1]))[1] > 0:
+        return _float_table(parameters)
+    out_mantissa, out_shift = quantize_multiplier(fine_scale / float(parameters.scales[1]))
     factor_mantissa, factor_shift = quantize_multiplier(fine_scale / (3 / 32768), 31)
-    fine = call.input * 128
+    fine = parameters.input * 128
     scaled = _high_mul16(fine, numerics.reduce_multiplier(out_mantissa))
     factor = fine
     if factor_shift > 0:
@@ -237,32 +259,36 @@ def _hard_swish_table(call: TableParameters) -> Array:
     factor = (factor + (1 << 15)) >> 1
     product = factor * scaled
     truncated = np.where(product < 0, -(-product >> 15), product >> 15)
-    return call.to_output(_rounding_divide_by_pot16(truncated, -out_shift))
+    return parameters.to_output(_rounding_divide_by_pot16(truncated, -out_shift))
 
 
-def _abs_table(call: TableParameters) -> Array:
-    """Compute the table of the magnitude of x, scaled if the output has another scale; the ratio of scales is a float32."""
-    size = np.abs(call.input)
-    return call.to_output(size if call.scales[0] == call.scales[1] else call.rescale(size, call.ratio))
+def _abs_table(parameters: TableParameters) -> Array:
+    """Compute the table of abs(x), times the ratio of the scales as float32 if they differ."""
+    size = np.abs(parameters.input)
+    return parameters.to_output(
+        size if parameters.scales[0] == parameters.scales[1] else parameters.rescale(size, parameters.ratio)
+    )
 
 
-def _rsqrt_table(call: TableParameters) -> Array:
+def _rsqrt_table(parameters: TableParameters) -> Array:
     """Compute the table of 1 / sqrt(x).
 
     The result for zero, and for negative numbers, which TFLite rejects, is the largest number."""
-    real = inverse_root_ratio(float(call.scales[0]), float(call.scales[1]))
-    _, most = dtypes.int_range(call.out_dtype)
+    real = rsqrt_multiplier(float(parameters.scales[0]), float(parameters.scales[1]))
+    _, most = dtypes.int_range(parameters.out_dtype)
     roots = []
-    for x in call.input.tolist():
+    for x in parameters.input.tolist():
         mantissa, shift = numerics.inverse_square_root(max(x, 1))
         roots.append(int(numerics.multiply_double_rounding(np.int64(1), mantissa, shift + _ROOT_SHIFT, NUMPY)))
     mantissa, shift = quantize_multiplier(real)
     scaled = numerics.multiply_double_rounding(np.array(roots, np.int64), mantissa, shift - _ROOT_SHIFT, NUMPY)
-    return np.where(call.input > 0, call.to_output(np.asarray(scaled)), most).astype(dtypes.to_numpy(call.out_dtype))
+    return np.where(parameters.input > 0, parameters.to_output(np.asarray(scaled)), most).astype(
+        dtypes.to_numpy(parameters.out_dtype)
+    )
 
 
-def inverse_root_ratio(scale_in: float, scale_out: float) -> float:
-    """Return the factor that scales rsqrt of stored integers, with root and product in float32 as in TFLite."""
+def rsqrt_multiplier(scale_in: float, scale_out: float) -> float:
+    """Return the real multiplier of ``rsqrt`` on stored integers; root and product are float32 as in TFLite."""
     with np.errstate(all="ignore"):
         return float(np.float64(1.0) / np.float64(np.sqrt(np.float32(scale_in)) * np.float32(scale_out)))
 

@@ -79,9 +79,9 @@ def _roi_align_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tup
 
 
 def _linear_axis_taps(extent: int, coordinate: Var) -> AxisTaps:
-    """Return the taps of linear interpolation along one axis: the two elements around a coordinate.
+    """Return the taps of linear interpolation along one axis: the two elements around ``coordinate``.
 
-    Beyond the outer centres these are the outer element twice."""
+    For a coordinate outside of the first or last element's centre both taps are this element."""
     inside = (coordinate >= -1.0, coordinate <= float(extent))
     within = ir.maximum(ir.minimum(coordinate, float(extent - 1)), 0.0)
 
@@ -94,7 +94,7 @@ def _linear_axis_taps(extent: int, coordinate: Var) -> AxisTaps:
 
 
 def _roi_align_compute(call: OpCall) -> te.Tensor:
-    """Build a loop over the points of every cell: taps are computed once and read for every channel."""
+    """Build a loop over the sampling points of every cell; a point's taps are computed once and read for every channel."""
     data, boxes, images = call.present
     attrs, dtype, (batch, channels, *extents) = call.attrs, data.type.dtype, data.type.shape
     samples, size, scale, count = attrs["samples"], attrs["size"], float(attrs["scale"]), boxes.type.shape[0]
@@ -108,6 +108,7 @@ def _roi_align_compute(call: OpCall) -> te.Tensor:
         total, zero = Buffer("total", (1,), dtype, "register"), ir.const(0, "int32")
 
         def place(axis: int) -> Expr:
+            """Build the image coordinate of the current sampling point along an axis."""
             first, last = box[r, 1 - axis] * scale, box[r, 3 - axis] * scale
             span = last - first if attrs["half_pixel"] else ir.maximum(last - first, 1.0)
             step = (ir.cast(dtype, cells[axis] * samples + points[axis]) + 0.5) * (1.0 / (size[axis] * samples))
@@ -231,16 +232,23 @@ def _overlap_array(boxes: Array, box: Array) -> Array:
     return np.asarray(np.where((areas > 0) & (area > 0), common / whole, _ZERO), np.float32)
 
 
-def _build_overlap(boxes: Buffer, n: Expr, box: Sequence[Expr]) -> tuple[list[tuple[Var, Expr]], Expr]:
-    """Build the intersection over union of box ``n`` and ``box``; return ``Let`` definitions and the value."""
+def _build_overlap(boxes: Buffer, box_index: Expr, box_corners: Sequence[Expr]) -> tuple[list[tuple[Var, Expr]], Expr]:
+    """Build the intersection over union of ``boxes[box_index]`` and ``box_corners``.
+
+    Return the ``Let`` definitions that it needs, and the value."""
     own = [Var(name, "float32") for name in ("top", "leftmost", "bottom", "right")]
-    lets: list[tuple[Var, Expr]] = [(var, boxes[n, side]) for side, var in enumerate(own)]
+    lets: list[tuple[Var, Expr]] = [(var, boxes[box_index, side]) for side, var in enumerate(own)]
     area, other, common = Var("area", "float32"), Var("other", "float32"), Var("common", "float32")
     sides = [
-        ir.maximum(ir.minimum(own[k + 2], box[k + 2]) - ir.maximum(own[k], box[k]), ir.const(0.0, "float32"))
+        ir.maximum(
+            ir.minimum(own[k + 2], box_corners[k + 2]) - ir.maximum(own[k], box_corners[k]), ir.const(0.0, "float32")
+        )
         for k in (0, 1)
     ]
-    lets += [(area, (own[2] - own[0]) * (own[3] - own[1])), (other, (box[2] - box[0]) * (box[3] - box[1]))]
+    lets += [
+        (area, (own[2] - own[0]) * (own[3] - own[1])),
+        (other, (box_corners[2] - box_corners[0]) * (box_corners[3] - box_corners[1])),
+    ]
     lets.append((common, sides[0] * sides[1]))
     flat = ir.Bin("or", area <= 0.0, other <= 0.0)
     one = ir.const(1.0, "float32")
@@ -248,7 +256,7 @@ def _build_overlap(boxes: Buffer, n: Expr, box: Sequence[Expr]) -> tuple[list[tu
 
 
 def _suppress_compute(call: OpCall) -> tuple[te.Tensor, ...]:
-    """Build iterations of two passes: find the best box, then lower the scores of boxes that overlap it, in a workspace."""
+    """Build non-maximum suppression: each iteration finds the best box, then lowers the scores of boxes that overlap it."""
     boxes, scores = call.present
     attrs, size, most = call.attrs, scores.type.size, int(call.attrs["most"])
 

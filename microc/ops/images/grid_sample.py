@@ -28,8 +28,8 @@ FARTHEST = float(1 << 20)
 class AxisTaps:
     """Elements that interpolation reads along one axis.
 
-    ``extent``: of the axis. ``taps``: their number. ``tap``: returns the index, the weight and the conditions of a tap,
-    which tell whether there is an element at the index."""
+    ``extent``: of the axis. ``taps``: their number. ``tap``: function of a tap's number that returns the element's
+    index, its weight, and the conditions under which there is an element at the index."""
 
     extent: int
     taps: int
@@ -38,18 +38,21 @@ class AxisTaps:
 
 @frozen
 class TapTables:
-    """Tables of the ``count`` elements that interpolation reads: flat ``index`` into the image, and ``weight``.
+    """Tables of the ``count`` elements that interpolation reads: their flat ``index`` into the image, and their
+    ``weight``.
 
-    The index is -1 if nothing is read."""
+    The index is -1 where no element is read."""
 
     count: int
     index: Buffer
     weight: Buffer
 
     @classmethod
-    def of(cls, count: int, dtype: str) -> TapTables:
+    def of(cls, tap_count: int, dtype: str) -> TapTables:
         return cls(
-            count, Buffer("index", (count,), "int32", "workspace"), Buffer("weight", (count,), dtype, "workspace")
+            tap_count,
+            Buffer("index", (tap_count,), "int32", "workspace"),
+            Buffer("weight", (tap_count,), dtype, "workspace"),
         )
 
     def living_in(self, body: Stmt) -> Stmt:
@@ -57,7 +60,7 @@ class TapTables:
         return ir.Alloc(self.index, ir.Alloc(self.weight, body))
 
     def fill(self, sides: Sequence[AxisTaps]) -> Stmt:
-        """Build the loops that fill the tables with all combinations of the axes' taps, the last axis fastest."""
+        """Build the loops that fill the tables with all combinations of the taps of ``sides``, one entry for each axis."""
 
         def fill_axis(k: int, tap_number: Expr, flat: Expr, weight: Expr, conditions: tuple[Expr, ...]) -> Stmt:
             if k == len(sides):
@@ -80,13 +83,14 @@ class TapTables:
         return fill_axis(0, zero, zero, ir.const(1.0, self.weight.dtype), ())
 
     def product(self, t: Var, element: Callable[[Expr], Expr]) -> Expr:
-        """Build the element of tap ``t`` times its weight, or 0; ``element`` reads the image at a flat index."""
+        """Build the element of tap ``t`` times its weight, or 0 if there is none; ``element`` reads the image at a flat
+        index."""
         value = element(self.index[t]) * self.weight[t]
         return ir.select(self.index[t] >= 0, value, 0.0)
 
 
 def clamp_coordinate(coordinate: Expr) -> Expr:
-    """Clamp a coordinate, NaN too, so that it can be converted to int32."""
+    """Clamp a coordinate to a range that int32 holds, NaN included."""
     return ir.select(coordinate > -FARTHEST, ir.minimum(coordinate, FARTHEST), -FARTHEST)
 
 
@@ -157,45 +161,47 @@ def _element_coordinate_array(coordinates: str, grid: Array, axis: int, extent: 
     return np.where(place > -FARTHEST, np.minimum(place, FARTHEST), -FARTHEST)
 
 
-def _tap_weight_array(mode: str, share: Array, tap: int) -> Array:
+def _tap_weight_array(mode: str, fraction: Array, tap: int) -> Array:
     if mode == "nearest":
-        return np.ones_like(share)
+        return np.ones_like(fraction)
     if mode == "linear":
-        return share if tap else 1 - share
-    x, a = np.abs(tap - 1 - share), _SHARPNESS
+        return fraction if tap else 1 - fraction
+    x, a = np.abs(tap - 1 - fraction), _SHARPNESS
     near, far = ((a + 2) * x - (a + 3)) * x * x + 1, ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
     return np.asarray(np.where(x <= 1, near, far))
 
 
-def _map_inside_array(attrs: Mapping[str, Any], index: Array, extent: int) -> tuple[Array, Array]:
-    inside = (index >= 0) & (index < extent) | (attrs["border"] != "zeros")
-    if attrs["border"] == "reflection" and extent > 1:
+def _map_inside_array(attrs: Mapping[str, Any], index: Array, axis_extent: int) -> tuple[Array, Array]:
+    inside = (index >= 0) & (index < axis_extent) | (attrs["border"] != "zeros")
+    if attrs["border"] == "reflection" and axis_extent > 1:
         ends = int(attrs["coordinates"] == "edges")
-        period = 2 * (extent - 1 + ends)
+        period = 2 * (axis_extent - 1 + ends)
         index = np.mod(index, period)
         index = np.minimum(index, period - ends - index)
-    return np.clip(index, 0, extent - 1), inside
+    return np.clip(index, 0, axis_extent - 1), inside
 
 
-def _tap_weight(mode: str, share: Expr, tap: Expr) -> Expr:
-    """Build the weight of a tap: one (nearest), the triangle (linear), or Keys' cubic."""
+def _tap_weight(mode: str, fraction: Expr, tap: Expr) -> Expr:
+    """Build the weight of a tap: one (nearest), the triangle (linear), or Keys' cubic.
+
+    ``fraction``: the coordinate's distance from the element at or before it."""
     if mode == "nearest":
-        return ir.const(1.0, share.dtype)
+        return ir.const(1.0, fraction.dtype)
     if mode == "linear":
-        return ir.select(tap.eq(0), 1.0 - share, share)
-    x, a = ir.call("fabs", ir.cast(share.dtype, tap - 1) - share), _SHARPNESS
+        return ir.select(tap.eq(0), 1.0 - fraction, fraction)
+    x, a = ir.call("fabs", ir.cast(fraction.dtype, tap - 1) - fraction), _SHARPNESS
     near_part, far_part = (x * (a + 2) - (a + 3)) * x * x + 1.0, ((x * a - 5 * a) * x + 8 * a) * x - 4 * a
     return ir.select(x <= 1.0, near_part, far_part)
 
 
-def _map_inside(attrs: Mapping[str, Any], index: Expr, extent: int) -> Expr:
+def _map_inside(attrs: Mapping[str, Any], index: Expr, axis_extent: int) -> Expr:
     """Map an index outside of the data to one inside, by the rule of the attribute ``border``."""
-    if attrs["border"] == "reflection" and extent > 1:
+    if attrs["border"] == "reflection" and axis_extent > 1:
         ends = int(attrs["coordinates"] == "edges")
-        period = 2 * (extent - 1 + ends)
+        period = 2 * (axis_extent - 1 + ends)
         index = index % period
         index = ir.minimum(index, period - ends - index)
-    return ir.clamp(index, 0, extent - 1)
+    return ir.clamp(index, 0, axis_extent - 1)
 
 
 def _element_coordinate(coordinates: str, coordinate: Expr, extent: int) -> Expr:
@@ -208,14 +214,14 @@ def _element_coordinate(coordinates: str, coordinate: Expr, extent: int) -> Expr
     return clamp_coordinate((from_first * float(extent) - 1.0) * 0.5)
 
 
-def _axis_taps(attrs: Mapping[str, Any], extent: int, coordinate: Var, first: Var) -> AxisTaps:
-    """Return the taps along one axis of a coordinate; ``first`` is the element at or before it."""
+def _axis_taps(attrs: Mapping[str, Any], extent: int, coordinate: Var, base_index: Var) -> AxisTaps:
+    """Return the taps of a coordinate along one axis; ``base_index`` is the element at or before the coordinate."""
     mode, taps = attrs["mode"], TAPS[attrs["mode"]]
 
     def tap(t: Var) -> tuple[Expr, Expr, tuple[Expr, ...]]:
-        at = ir.cast("int32", first) + t - (taps // 2 - 1 if taps > 1 else 0)
+        at = ir.cast("int32", base_index) + t - (taps // 2 - 1 if taps > 1 else 0)
         inside = (at >= 0, at < extent) if attrs["border"] == "zeros" else ()
-        return _map_inside(attrs, at, extent), _tap_weight(mode, coordinate - first, t), inside
+        return _map_inside(attrs, at, extent), _tap_weight(mode, coordinate - base_index, t), inside
 
     return AxisTaps(extent, taps, tap)
 

@@ -24,7 +24,7 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.numerics import INT32_MAX, INT32_MIN
-from microc.ops.arithmetic import Rewrite, is_quantised, legalize_in_float, scalar_quant
+from microc.ops.arithmetic import Rewrite, is_quantised, legalize_in_float, per_tensor_quant
 from microc.ops.attributes import ROUNDING, Rounding, integer, some_axes
 from microc.ops.constants import Application, Constants, NumberUse, OperandBounds
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_along_axes
@@ -40,7 +40,8 @@ _SUM_BITS = 23
 
 
 def _index_and_weight_tables(attrs: Mapping[str, Any], operands: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Return the operands that are tables of indices and of weights, one for every axis; no weights if there is one tap."""
+    """Return the operands with tap indices and those with tap weights, one each per axis; no weights for one tap per
+    element."""
     count = len(attrs["axes"])
     return operands[1 : 1 + count], operands[1 + count :]
 
@@ -98,9 +99,9 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 
 
 def _sum_floats(axes: Sequence[int], data: Array, indices: Sequence[Array], weights: Sequence[Array]) -> Array:
-    """Sum the weighted taps of float data one by one in their dtype, in the order of the loops.
+    """Sum the weighted taps one by one in the data's dtype, in the order of the generated loops.
 
-    Ties of quantised results depend on the last bit."""
+    Whether a later quantisation meets a tie depends on the last bit."""
     total: Array | None = None
     for taps in np.ndindex(*(weight.shape[1] for weight in weights)):
         factor, part = np.ones((), data.dtype), data
@@ -156,12 +157,15 @@ def _compute(call: OpCall) -> te.Tensor:
 
 
 def _legalize(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite quantised data to integer weights if scale and zero point stay, else to float operators."""
+    """Rewrite quantised data to integer weights if scale and zero point stay the same, else to float operators."""
     axes = node.attr("axes")
     weights = [graph.consts.get(name) for name in node.inputs[1 + len(axes) :]]
     if not is_quantised(node, graph) or not weights or any(w is None or w.dtype.kind != "f" for w in weights):
         return None
-    (source, zero), result = scalar_quant(node, graph, node.inputs[0]), scalar_quant(node, graph, node.outputs[0])
+    (source, zero), result = (
+        per_tensor_quant(node, graph, node.inputs[0]),
+        per_tensor_quant(node, graph, node.outputs[0]),
+    )
     bytes_alike = (source, zero) == result and dtypes.nbytes(graph.types[node.inputs[0]].dtype) == 1
     if node.attr("rounding") == Rounding.EVEN or not bytes_alike:
         return legalize_in_float(node, graph)
@@ -175,11 +179,11 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     return rewrite.legalized()
 
 
-def round_weights(weights: Array, bits: int) -> Array:
-    """Round weights (out, taps) to int16 multiples of 2**-``bits``.
+def round_weights(weights: Array, fraction_bits: int) -> Array:
+    """Round weights (out, taps) to int16 multiples of 2**-``fraction_bits``.
 
-    The largest weight of each row is adjusted so that the row keeps its sum; if that is one, zero points cancel."""
-    scaled = weights.astype(np.float64) * (1 << bits)
+    The largest weight of each row is adjusted so that the row keeps its sum. If the sum is one, zero points cancel."""
+    scaled = weights.astype(np.float64) * (1 << fraction_bits)
     levels = np.rint(scaled)
     rows = np.arange(len(weights))
     levels[rows, np.abs(scaled).argmax(axis=1)] += np.rint(scaled.sum(axis=1)) - levels.sum(axis=1)
@@ -187,8 +191,7 @@ def round_weights(weights: Array, bits: int) -> Array:
 
 
 def _operand_bounds(application: Application) -> Constants:
-    """Bound the indices by the extents of their axes, and require that integer weights are constant, since they bound the
-    sums."""
+    """Bound the indices by the extents of their axes, and require constant integer weights, which bound the sums."""
     axes, (data, *_) = application.attrs["axes"], application.types
     found = {1 + k: OperandBounds(NumberUse.INDEX, 0, data.shape[axis] - 1) for k, axis in enumerate(axes)}
     if not dtypes.is_float(data.dtype) and not _has_quantised_float_weights(application):

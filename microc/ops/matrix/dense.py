@@ -22,27 +22,27 @@ from microc.ops.attributes import (
     ROUNDING_LITERT,
     Attributes,
     algorithm_choice,
-    defaults_of,
+    default_attributes,
     element_type,
 )
 from microc.ops.constants import product_sum_overflow_message
-from microc.ops.convolution.geometry import offset_to_uint8
+from microc.ops.convolution.geometry import add_128_as_uint8
 from microc.ops.matrix.gemm import (
     FAR,
     HALF,
     HALF_TOLERANCE,
     PACKED,
     TABLES,
-    can_store_unsigned,
+    can_store_data_as_uint8,
     dequantised_product,
-    half_product,
-    half_weights,
+    float16_product,
+    float16_weights,
     packed_depth,
     packed_notes,
     packed_weight_form,
-    padded_depth,
-    padded_terms,
-    padded_units,
+    padded_float16_term_count,
+    padded_term_count,
+    padded_unit_count,
     product_notes,
     quantised_weights_of,
     unit_product,
@@ -72,7 +72,7 @@ ATTRS: Attributes = {
     ),
     "dynamic": DYNAMIC,
 }
-DENSE = defaults_of(ATTRS)
+DENSE = default_attributes(ATTRS)
 
 
 # ---------------------------------------------------------------- dense
@@ -106,25 +106,29 @@ def _dense_compute(call: OpCall) -> te.Tensor:
     if algorithm in ("quads", "widened"):
         packing = quad_packing(call)
         if packing is None:
-            raise InternalError("this product cannot be computed by quads of channels")
-        return quad_product(data.tensor((rows, depth)), weight, bias, packing, widened=algorithm == "widened")
+            raise InternalError("no packing of this product's weights multiplies four output channels at once")
+        return quad_product(
+            data.tensor((rows, depth)), weight, bias, packing, stores_widened_inputs=algorithm == "widened"
+        )
     if algorithm == "opened":
         return dequantised_product(call, data.tensor((rows, depth)))
     if algorithm == "half":
-        return half_product(call, _padded_data_rows(data, padded_terms(depth), dtype=HALF), depth)
+        return float16_product(
+            call, _padded_data_rows(data, padded_float16_term_count(depth), stored_dtype=HALF), depth
+        )
     form = packed_weight_form(call, algorithm or "")
-    padded = padded_depth(call, depth) if form is None else packed_depth(form, depth)
-    terms = _padded_data_rows(data, padded, unsigned=algorithm == "unsigned_rows")
+    padded = padded_term_count(call, depth) if form is None else packed_depth(form, depth)
+    terms = _padded_data_rows(data, padded, as_uint8=algorithm == "unsigned_rows")
     units = weight.type.shape[0]
     if form is not None:
         return unit_product(call, terms, units, depth, packed_notes(call, form))
     # An odd unit alone would load its row of data a second time; one of zeros beside it shares the load.
-    more = 1 if algorithm == "even" else padded_units(call, units) - units
+    more = 1 if algorithm == "even" else padded_unit_count(call, units) - units
     return unit_product(call, terms, units, depth, product_notes(data, weight, bias), more)
 
 
 def _gains_from_even_units(call: OpCall) -> bool:
-    """Test whether appending a unit of zeros lets all units of a single row be computed in pairs (int8)."""
+    """Test for an int8 product of a single row that computes all units in pairs once a unit of zeros is appended."""
     data, weight, _ = call.weighted
     small = data.type.dtype in ("int8", "uint8") and weight.type.dtype == "int8"
     (rows, _), (units, _) = data.type.shape, weight.type.shape
@@ -137,26 +141,28 @@ ALGORITHMS: Algorithms = {
     "widened": lambda call: quad_packing(call) is not None,
     **PACKED,
     "even": _gains_from_even_units,
-    "unsigned_rows": can_store_unsigned,
+    "unsigned_rows": can_store_data_as_uint8,
     "opened": lambda call: quantised_weights_of(call) is not None,
-    "half": lambda call: half_weights(call) is not None,
+    "half": lambda call: float16_weights(call) is not None,
 }
 """Predicates by algorithm. ``quads`` of channels in a word, ``widened``: with inputs extended to words first; ``packed``: weights
 of few bits; ``even``: one more unit, so that units are computed in pairs; ``unsigned_rows``: data as uint8; ``opened``: float
 weights as integers times scales; ``half``: sums in float16."""
 
 
-def _padded_data_rows(data: Operand, padded_extent: int, *, unsigned: bool = False, dtype: str = "") -> te.Tensor:
-    """Return the data (P, K), or ``patch`` (P, padded_extent) with zeros behind every row.
+def _padded_data_rows(
+    data: Operand, padded_extent: int, *, as_uint8: bool = False, stored_dtype: str = ""
+) -> te.Tensor:
+    """Return the data (P, K), or ``patch`` (P, ``padded_extent``) with zeros appended to every row.
 
-    ``unsigned``: 128 is added to int8 data, which becomes uint8. ``dtype``: data is rounded to it."""
+    ``as_uint8``: int8 data plus 128 is stored as uint8. ``stored_dtype``: the data is rounded to it."""
     rows, depth = data.type.shape
     source = data.tensor((rows, depth))
-    if padded_extent == depth and not (unsigned or dtype):
+    if padded_extent == depth and not (as_uint8 or stored_dtype):
         return source
 
     def element(p: Var, k: Var) -> Expr:
-        value = offset_to_uint8(source[p, k]) if unsigned else ir.cast(dtype or source.dtype, source[p, k])
+        value = add_128_as_uint8(source[p, k]) if as_uint8 else ir.cast(stored_dtype or source.dtype, source[p, k])
         return ir.select(k < depth, value, 0) if padded_extent > depth else value
 
     return te.compute((rows, padded_extent), element, PATCH, ("p", "k"))

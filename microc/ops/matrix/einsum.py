@@ -29,7 +29,7 @@ DTYPES = ("float32", "float64", "int32", "int64")
 
 
 def _label_extents(attrs: Mapping[str, Any], shapes: Sequence[Sequence[int]]) -> dict[int, int]:
-    """Return the extent of every label; axes of one element broadcast. Raise ModelError for contradictions."""
+    """Return the extent of every axis label; axes of one element broadcast. Raise ModelError if extents contradict."""
     extents: dict[int, int] = {}
     if len(attrs["inputs"]) != len(shapes):
         raise ModelError(
@@ -44,7 +44,7 @@ def _label_extents(attrs: Mapping[str, Any], shapes: Sequence[Sequence[int]]) ->
         for label, extent in zip(labels, shape, strict=True):
             previous = extents.get(label, 1)
             if 1 not in (previous, extent) and previous != extent:
-                raise ModelError(f"einsum: one label has axes of different extents; got {previous} and {extent}")
+                raise ModelError(f"einsum: axes of one label need one extent, or 1; got {previous} and {extent}")
             extents[label] = extent if previous == 1 else previous
     if len(extents) > MAX_LABELS:
         raise ModelError(f"einsum: too many labels; got {len(extents)}, expected at most {MAX_LABELS}")

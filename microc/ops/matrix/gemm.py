@@ -28,7 +28,7 @@ from microc.tir.bit_fields import (
     NEIGHBOURS,
     VECTOR,
     BitFields,
-    bits_of,
+    smallest_bit_width,
     smallest_packing,
     smallest_table_packing,
 )
@@ -51,63 +51,80 @@ more memory than int8 weights save."""
 _BYTE = 128
 
 
-def find_weight_shift(node: Node, graph: Graph, rows: Array) -> int:
-    """Return the number c whose subtraction makes the weights ``rows`` (O, K) fit int8.
+def find_weight_shift(node: Node, graph: Graph, weight_matrix: Array) -> int:
+    """Return the number c to subtract from the weights ``weight_matrix`` (O, K) so that they fit int8.
 
-    It is 0 if they fit as they are, or cannot be shifted into int8. Every partial sum must fit in 32 bits with shifted
-    weights, too."""
-    low, high = int(rows.min(initial=0)), int(rows.max(initial=0))
+    It is 0 if they fit already, or if no c makes them fit. With shifted weights, too, every partial sum must fit 32
+    bits."""
+    low, high = int(weight_matrix.min(initial=0)), int(weight_matrix.max(initial=0))
     fits, spread = low >= -_BYTE and high < _BYTE, high - low < 2 * _BYTE
-    plain = len(rows) >= MIN_SHARING_CHANNELS.get(node.op, len(rows) + 1) and node.attrs.get("groups", 1) == 1
+    plain = (
+        len(weight_matrix) >= MIN_SHARING_CHANNELS.get(node.op, len(weight_matrix) + 1)
+        and node.attrs.get("groups", 1) == 1
+    )
     if fits or not spread or not plain or dtypes.nbytes(graph.types[node.inputs[0]].dtype) > 1:
         return 0
     shift = high - (_BYTE - 1) if high >= _BYTE else low + _BYTE
     least, most = dtypes.int_range(graph.types[node.inputs[0]].dtype)
     # A generous bound of all partial sums: the sum itself, and twice the shifted sum and the shift's own.
-    sums = np.abs(rows).sum(axis=1) + 2 * np.abs(rows - shift).sum(axis=1) + 2 * abs(shift) * rows.shape[1]
+    sums = (
+        np.abs(weight_matrix).sum(axis=1)
+        + 2 * np.abs(weight_matrix - shift).sum(axis=1)
+        + 2 * abs(shift) * weight_matrix.shape[1]
+    )
     return shift if int(sums.max(initial=0)) * max(most, -least) < INT32_MAX // 2 else 0
 
 
 def emit_shift_sum(
-    rewrite: Rewrite, operands: Sequence[str], shift: int, shape: Sequence[int], dtype: str, attrs: Mapping[str, Attr]
+    rewrite: Rewrite,
+    operands: Sequence[str],
+    weight_shift: int,
+    sum_shape: Sequence[int],
+    sum_dtype: str,
+    attrs: Mapping[str, Attr],
 ) -> str:
-    """Emit sum(x c), which is missing from sums with weights shifted by c: one number for all output channels.
+    """Emit sum(x c), which sums lack whose weights were shifted by ``weight_shift`` c: one number for all output channels.
 
-    ``shape`` and ``dtype`` are those of the sums. The operator is the product's own, with its ``attrs`` and a single
-    channel of weights c. Call this before the product is emitted, so that the product's kernel can fuse the addition."""
+    ``sum_shape`` and ``sum_dtype`` are those of the sums. The operator is that of the product, with its ``attrs`` and a
+    single channel of weights c. Call this before the product is emitted, so that the product's kernel can fuse the
+    addition."""
     data, weight = operands[:2]
     extents = rewrite.type(weight).shape
-    same = rewrite.constant("shift", np.full((1, *extents[1:]), shift, np.int8 if shift < _BYTE else np.int16))
-    axis = 1 if attrs.get("layout") == "NCHW" else len(shape) - 1
-    one = (*shape[:axis], 1, *shape[axis + 1 :])
-    return rewrite.emit(rewrite.node.op, (data, same), rewrite.value("lacking", one, dtype), attrs)
+    same = rewrite.constant(
+        "shift", np.full((1, *extents[1:]), weight_shift, np.int8 if weight_shift < _BYTE else np.int16)
+    )
+    axis = 1 if attrs.get("layout") == "NCHW" else len(sum_shape) - 1
+    one = (*sum_shape[:axis], 1, *sum_shape[axis + 1 :])
+    return rewrite.emit(rewrite.node.op, (data, same), rewrite.value("lacking", one, sum_dtype), attrs)
 
 
 # ---- The matrix product as a tensor expression; its operands: padded weights, biases, bounds of sums.
 
 
-def padded_depth(call: OpCall, depth: int, least: int = WORD) -> int:
-    """Return the number of terms K of a sum: ``depth``, padded to whole words if weights are constant and it exceeds
-    ``least``."""
+def padded_term_count(call: OpCall, depth: int, min_padded_depth: int = WORD) -> int:
+    """Return the number of terms of a sum to compute: ``depth``, or more so that they fill whole words.
+
+    It is padded if weights are constant and ``depth`` exceeds ``min_padded_depth``."""
     data, weight, _ = call.weighted
     # A plain matrix is read in place where the core multiplies partial words: padding would need a copy of it.
     in_place = call.multiples.partly and len(data.type.shape) == 2
-    if in_place or weight.data is None or call.attrs.get("out_dtype") != "int32" or depth <= least:
+    if in_place or weight.data is None or call.attrs.get("out_dtype") != "int32" or depth <= min_padded_depth:
         return depth
     return call.multiples.terms(depth, data.type.dtype, str(weight.data.dtype))
 
 
-def padded_units(call: OpCall, units: int) -> int:
-    """Return the number of columns of a product: ``units``, padded to what the core computes together if weights are
-    constant."""
+def padded_unit_count(call: OpCall, units: int) -> int:
+    """Return the number of columns of a product to compute: ``units``, or more, as many as the core computes together.
+
+    It is padded if weights are constant."""
     is_constant = call.constant and call.weighted[1].data is not None
     return call.multiples.units(units) if is_constant else units
 
 
 def constant_int8_weights(call: OpCall) -> Array | None:
-    """Return the weights (O, K) of an int8 layer; None unless they are constant int8 and a bias, if any, is constant.
+    """Return the weights (O, K) of a layer with int8 data and int32 sums if they are constant int8, else None.
 
-    The data is int8 and the sums are int32."""
+    A bias must be constant, too."""
     data, weight, _ = call.weighted
     dtypes = (data.type.dtype, weight.type.dtype, call.attrs.get("out_dtype"))
     if weight.data is None or not call.constant or dtypes != ("int8", "int8", "int32"):
@@ -115,8 +132,8 @@ def constant_int8_weights(call: OpCall) -> Array | None:
     return weight.data.reshape(weight.data.shape[0], -1)
 
 
-def can_store_unsigned(call: OpCall) -> bool:
-    """Test whether sums of int8 data times constant int8 weights fit int32 when 128 is added to the data, stored as uint8."""
+def can_store_data_as_uint8(call: OpCall) -> bool:
+    """Test whether sums of int8 data times constant int8 weights fit int32 if the data is stored as uint8, plus 128."""
     weights, (_, _, bias) = constant_int8_weights(call), call.weighted
     if weights is None:
         return False
@@ -125,8 +142,8 @@ def can_store_unsigned(call: OpCall) -> bool:
     return first + 383 * int(np.abs(weights.astype(np.int64)).sum(1).max(initial=0)) < 1 << 31
 
 
-def bias_for_unsigned_data(weight: Operand, bias: Operand | None) -> Array:
-    """Return the bias (O) minus 128 sum(w), the excess of sums over data to which 128 is added."""
+def bias_for_uint8_data(weight: Operand, bias: Operand | None) -> Array:
+    """Return the bias (O) minus 128 sum(w): it corrects sums over int8 data to which 128 was added."""
     assert weight.data is not None
     rows = weight.data.reshape(weight.data.shape[0], -1).astype(np.int64)
     bias_data = (
@@ -135,26 +152,26 @@ def bias_for_unsigned_data(weight: Operand, bias: Operand | None) -> Array:
     return np.asarray(bias_data - 128 * rows.sum(1), np.int32)
 
 
-def bias_operand(like: Operand, data: Array) -> Operand:
-    """Return the constant bias ``data`` (O) as an operand; its tensor is named after the operand ``like``."""
-    tensor = like.packed(data)
-    return Operand(TensorType(data.shape, str(data.dtype)), data, lambda shape: tensor, like.packed)
+def bias_operand(original_bias: Operand, data: Array) -> Operand:
+    """Return the constant bias ``data`` (O) as an operand; its tensor gets the name of the operand ``original_bias``."""
+    tensor = original_bias.packed(data)
+    return Operand(TensorType(data.shape, str(data.dtype)), data, lambda shape: tensor, original_bias.packed)
 
 
-def weight_rows(weight: Operand, rows: int, depth: int, padded: int, more: int = 0) -> te.Tensor:
-    """Return the weights as a matrix (rows, depth).
+def pack_weight_rows(weight: Operand, rows: int, depth: int, padded_columns: int, extra_rows: int = 0) -> te.Tensor:
+    """Return the weights as a matrix (``rows``, ``depth``).
 
-    Constant ones are padded with zeros to (rows + more, padded)."""
+    Constant weights are padded with zeros to (``rows`` + ``extra_rows``, ``padded_columns``)."""
     if weight.data is None:
         return weight.tensor((rows, depth))
-    return weight.packed(np.pad(weight.data.reshape(rows, depth), ((0, more), (0, padded - depth))))
+    return weight.packed(np.pad(weight.data.reshape(rows, depth), ((0, extra_rows), (0, padded_columns - depth))))
 
 
-def initial_sum(bias: Operand | None, channel: Expr, dtype: str) -> Expr:
+def initial_sum(bias: Operand | None, channel: Expr, acc_dtype: str) -> Expr:
     """Return the initial value of a sum: the channel's bias, or zero."""
     if bias is None:
-        return ir.const(0, dtype)
-    return ir.cast(dtype, bias.tensor((bias.type.size,))[channel])
+        return ir.const(0, acc_dtype)
+    return ir.cast(acc_dtype, bias.tensor((bias.type.size,))[channel])
 
 
 Notes = tuple[tuple[str, int | str], ...]
@@ -162,7 +179,7 @@ Notes = tuple[tuple[str, int | str], ...]
 
 
 def product_notes(data: Operand, weight: Operand, bias: Operand | None) -> Notes:
-    """Return notes on a product of integers by constants: the largest magnitude of a sum with its bias, and the smallest
+    """Return notes on a product by constant integer weights: the largest magnitude of a sum with bias, the smallest
     weight."""
     if weight.data is None or dtypes.is_float(data.type.dtype) or (bias is not None and bias.data is None):
         return ()
@@ -181,41 +198,49 @@ def product_notes(data: Operand, weight: Operand, bias: Operand | None) -> Notes
     )
 
 
-def matrix_product(a: te.Tensor, b: te.Tensor, bias: Operand | None, dtype: str, notes: Notes = ()) -> te.Tensor:
-    """Build ``acc`` (P, O): sum over k of a[p, k] b[o, k], plus the bias."""
-    k = te.reduce_axis(a.shape[1], "k")
+def matrix_product(
+    rows: te.Tensor, weights: te.Tensor, bias: Operand | None, acc_dtype: str, notes: Notes = ()
+) -> te.Tensor:
+    """Build ``acc`` (P, O): the sum over k of rows[p, k] * weights[o, k], plus the bias."""
+    k = te.reduce_axis(rows.shape[1], "k")
 
     def element(p: Var, o: Var) -> Expr:
-        product = ir.cast(dtype, a[p, k.var]) * ir.cast(dtype, b[o, k.var])
-        return te.sum_reduce(product, k, init=initial_sum(bias, o, dtype))
+        product = ir.cast(acc_dtype, rows[p, k.var]) * ir.cast(acc_dtype, weights[o, k.var])
+        return te.sum_reduce(product, k, init=initial_sum(bias, o, acc_dtype))
 
-    return te.compute((a.shape[0], b.shape[0]), element, ACC, ("p", "o"), notes)
+    return te.compute((rows.shape[0], weights.shape[0]), element, ACC, ("p", "o"), notes)
 
 
-def column_bias(call: OpCall, more: int, *, unsigned: bool) -> Operand | None:
-    """Return the bias of a product's columns and of ``more`` columns of zeros behind them.
+def column_bias(call: OpCall, extra_columns: int, *, unsigned_input: bool) -> Operand | None:
+    """Return the bias of a product's columns, and zeros for ``extra_columns`` more.
 
-    With ``unsigned`` it is corrected for data to which 128 is added."""
+    ``unsigned_input``: it is corrected for int8 data to which 128 was added."""
     _, weight, bias = call.weighted
-    if unsigned:
-        return bias_operand(bias or weight, np.pad(bias_for_unsigned_data(weight, bias), (0, more)))
-    if not more or bias is None:
+    if unsigned_input:
+        return bias_operand(bias or weight, np.pad(bias_for_uint8_data(weight, bias), (0, extra_columns)))
+    if not extra_columns or bias is None:
         return bias
     assert bias.data is not None
-    return bias_operand(bias, np.pad(bias.data.reshape(-1), (0, more)))
+    return bias_operand(bias, np.pad(bias.data.reshape(-1), (0, extra_columns)))
 
 
-def unit_product(call: OpCall, a: te.Tensor, units: int, depth: int, notes: Notes, more: int = 0) -> te.Tensor:
-    """Build the product (P, units) of rows ``a`` (P, K) and weights (units, depth), plus the bias.
+def unit_product(
+    call: OpCall, input_rows: te.Tensor, units: int, depth: int, notes: Notes, extra_units: int = 0
+) -> te.Tensor:
+    """Build the product (P, units) of ``input_rows`` (P, K) and the weights (units, depth), plus the bias.
 
-    ``more`` units of zeros are also computed and left out of the result. If ``a`` is uint8 and the data int8, ``a`` is
-    the data plus 128, which the bias corrects."""
+    ``extra_units`` more units with zero weights are computed and left out of the result. If ``input_rows`` is uint8 and
+    the data int8, 128 was added to the data, which the bias corrects."""
     data, weight, _ = call.weighted
     dtype = call.attrs.get("out_dtype") or data.type.dtype
-    rows = weight_rows(weight, units, depth, a.shape[1], more)
-    bias = column_bias(call, more, unsigned=(a.dtype, data.type.dtype) == ("uint8", "int8"))
-    total = matrix_product(a, rows, bias, dtype, notes)
-    return te.compute((a.shape[0], units), lambda p, o: total[p, o], "wanted", ("p", "o")) if more else total
+    rows = pack_weight_rows(weight, units, depth, input_rows.shape[1], extra_units)
+    bias = column_bias(call, extra_units, unsigned_input=(input_rows.dtype, data.type.dtype) == ("uint8", "int8"))
+    total = matrix_product(input_rows, rows, bias, dtype, notes)
+    return (
+        te.compute((input_rows.shape[0], units), lambda p, o: total[p, o], "wanted", ("p", "o"))
+        if extra_units
+        else total
+    )
 
 
 # ---- Products by constant weights of few bits, which a schedule stores side by side (:mod:`microc.tir.bit_fields`).
@@ -239,10 +264,9 @@ ORDERS: Mapping[str, str] = MappingProxyType(
 
 
 def packed_weight_form(call: OpCall, algorithm: str) -> BitFields | None:
-    """Return the form in which an algorithm packs constant int8 weights (O, ...); None if it cannot.
+    """Return the bit fields in which ``algorithm`` packs constant int8 weights (O, ...); None if it cannot.
 
-    The layer has one group and sums in int32.
-    """
+    The layer has one group and sums in int32."""
     if algorithm not in ORDERS:
         return None
     data, weight, _ = call.weighted
@@ -254,7 +278,7 @@ def packed_weight_form(call: OpCall, algorithm: str) -> BitFields | None:
     rows, order = weight.data.reshape(len(weight.data), -1), ORDERS[algorithm]
     if algorithm == TABLES:
         values = smallest_table_packing(rows)
-        fewer = values is not None and values[0] < bits_of(rows)
+        fewer = values is not None and values[0] < smallest_bit_width(rows)
         return BitFields(values[0], order, tables=values[1]) if values and fewer else None
     bits, block = smallest_packing(rows)
     if block and order == HALVES:
@@ -263,7 +287,7 @@ def packed_weight_form(call: OpCall, algorithm: str) -> BitFields | None:
 
 
 def packed_depth(form: BitFields, depth: int) -> int:
-    """Return ``depth``, the number of terms of a sum, padded to whole elements and blocks of the form of packed weights."""
+    """Return the number of terms ``depth``, padded to whole elements and blocks of packed weights of this form."""
     whole = max(form.group, form.block)
     return -(-depth // whole) * whole
 
@@ -327,13 +351,13 @@ class QuantisedWeights:
         return int(self.values.shape[1] // self.scales.shape[1])
 
 
-def recover_quantised_weights(rows: Array) -> QuantisedWeights | None:
-    """Return int8 values and scales whose products are the float32 weights ``rows`` (O, K); None if there are none.
+def recover_quantised_weights(float_weights: Array) -> QuantisedWeights | None:
+    """Return int8 values and scales whose products are the float32 weights ``float_weights`` (O, K); None if none exist.
 
     The number of scales is the least possible."""
-    units, depth = rows.shape
+    units, depth = float_weights.shape
     for block in (depth, *(n for n in BLOCKS if n < depth and depth % n == 0)):
-        parts = rows.reshape(-1, block).astype(np.float64)
+        parts = float_weights.reshape(-1, block).astype(np.float64)
         if not _block_scales(parts[:1])[0]:  # the first block alone rejects most weights
             continue
         scales = np.concatenate(
@@ -345,37 +369,40 @@ def recover_quantised_weights(rows: Array) -> QuantisedWeights | None:
     return None
 
 
-def _block_scales(parts: Array) -> Array:
-    """Return the largest scale of every block (N, B) whose numbers are int8 multiples of it; 0 if there is none, 1 for
-    zeros."""
-    peaks = np.abs(parts).max(axis=1)
+def _block_scales(weight_blocks: Array) -> Array:
+    """Return for each block of weights (N, B) the largest scale of which all its weights are int8 multiples.
+
+    The scale is 0 if there is none, and 1 for a block of zeros."""
+    peaks = np.abs(weight_blocks).max(axis=1)
     largest = np.where(peaks == 0, 1.0, 0.0)
     # The peak is a level of 1 to 128 times the scale: 128 candidates, tested on a sample of magnitudes first. A negative peak may
     # have level -128, so the sample admits 128; all numbers are tested with their signs.
     scales = (peaks[:, None] / np.arange(1, 1 - LOWEST)).astype(np.float32).astype(np.float64)
-    sample = np.concatenate((parts[:, :: -(-parts.shape[1] // SAMPLED)], peaks[:, None]), axis=1)
+    sample = np.concatenate((weight_blocks[:, :: -(-weight_blocks.shape[1] // SAMPLED)], peaks[:, None]), axis=1)
     likely = _are_multiples_of_scales(np.abs(sample)[:, None], scales, -LOWEST)
     for level in np.flatnonzero(likely.any(axis=0)):
         left = np.flatnonzero(likely[:, level] & (largest == 0))
-        sure = _are_multiples_of_scales(parts[left], scales[left, level], HIGHEST)
+        sure = _are_multiples_of_scales(weight_blocks[left], scales[left, level], HIGHEST)
         largest[left[sure]] = scales[left[sure], level]
     return largest
 
 
-def _are_multiples_of_scales(parts: Array, scales: Array, highest: int) -> Array:
-    """Test for every row (..., B) whether its numbers are integers times its scale (...); False for scales of 0.
+def _are_multiples_of_scales(weight_blocks: Array, scales: Array, max_integer: int) -> Array:
+    """Test for each block of weights (..., B) whether all are integer multiples of its scale (...); False for a scale of
+    0.
 
-    The integers are LOWEST..highest."""
+    The integers are LOWEST..``max_integer``."""
     apart = np.where(scales > 0, scales, np.inf)[..., None]
-    levels = np.rint(parts / apart)
-    near = np.abs(levels * scales[..., None] - parts) <= NEAR * np.abs(parts)
-    whole: Array = (near & (levels >= LOWEST) & (levels <= highest)).all(axis=-1) & (scales > 0)
+    levels = np.rint(weight_blocks / apart)
+    near = np.abs(levels * scales[..., None] - weight_blocks) <= NEAR * np.abs(weight_blocks)
+    whole: Array = (near & (levels >= LOWEST) & (levels <= max_integer)).all(axis=-1) & (scales > 0)
     return whole
 
 
 def quantised_weights_of(call: OpCall) -> QuantisedWeights | None:
-    """Return the constant weights (O, ...) of a float layer in one group as int8 values and scales; None if that saves no
-    flash."""
+    """Return a float layer's constant weights (O, ...) as int8 values and scales; None if that saves no flash.
+
+    The layer has one group."""
     data, weight, _ = call.weighted
     if weight.data is None or {data.type.dtype, weight.data.dtype.name} != {"float32"} or not weight.data.size:
         return None
@@ -387,30 +414,30 @@ def quantised_weights_of(call: OpCall) -> QuantisedWeights | None:
     return levels if smaller else None
 
 
-def dequantised_product(call: OpCall, terms: te.Tensor) -> te.Tensor:
-    """Build the product (P, O) in float32 of rows ``terms`` (P, K) and weights that are int8 times scales, plus the bias."""
+def dequantised_product(call: OpCall, input_rows: te.Tensor) -> te.Tensor:
+    """Build the float32 product (P, O) of ``input_rows`` (P, K) and weights stored as int8 and scales, plus the bias."""
     levels, (_, weight, bias) = quantised_weights_of(call), call.weighted
     if levels is None:
-        raise InternalError("these weights are no integers times scales")
-    bits = bits_of(levels.values)
+        raise InternalError("the float weights are not int8 multiples of scales")
+    bits = smallest_bit_width(levels.values)
     notes: Notes = ((OPENED, 1), *(((WEIGHT_BITS, bits),) if bits < 8 else ()))
     rows, block = weight.packed(levels.values), levels.block
     if levels.scales.shape[1] == 1:
         factors = weight.packed(levels.scales.reshape(-1))
-        total = matrix_product(terms, rows, None, "float32", notes)
+        total = matrix_product(input_rows, rows, None, "float32", notes)
 
         def scale_sum(p: Var, o: Var) -> Expr:
             real = total[p, o] * factors[o]
             return real if bias is None else real + initial_sum(bias, o, "float32")
 
         return te.compute(total.shape, scale_sum, SCALED, ("p", "o"))
-    scales, k = weight.packed(levels.scales), te.reduce_axis(terms.shape[1], "k")
+    scales, k = weight.packed(levels.scales), te.reduce_axis(input_rows.shape[1], "k")
 
     def element(p: Var, o: Var) -> Expr:
         dequantised = ir.cast("float32", rows[o, k.var]) * scales[o, k.var // block]
-        return te.sum_reduce(terms[p, k.var] * dequantised, k, init=initial_sum(bias, o, "float32"))
+        return te.sum_reduce(input_rows[p, k.var] * dequantised, k, init=initial_sum(bias, o, "float32"))
 
-    return te.compute((terms.shape[0], rows.shape[0]), element, ACC, ("p", "o"), notes)
+    return te.compute((input_rows.shape[0], rows.shape[0]), element, ACC, ("p", "o"), notes)
 
 
 # ---- Products of floats in float16 (``--math half``): each factor is rounded to float16, runs of at most :data:`RUN` terms
@@ -436,59 +463,63 @@ RUN_END_COST, ITERATION_COST, PADDING_COST = 5.0, 0.1, 4.0
 HALF = "float16"
 
 
-def half_weights(call: OpCall, groups: int = 1) -> Array | None:
-    """Return the constant weights (O, K) of a float layer with ``groups`` groups, rounded to float16.
+def float16_weights(call: OpCall, group_count: int = 1) -> Array | None:
+    """Return a float layer's constant weights (O, K), rounded to float16; ``group_count``: the layer's groups.
 
-    Return None if the layer is another, if a weight would be infinite, or if the channels do not fill vectors."""
+    Return None if the layer has another number of groups or another result dtype, if a weight would be infinite, or if
+    the channels do not fill vectors."""
     data, weight, _ = call.weighted
     if weight.data is None or {data.type.dtype, weight.type.dtype} != {"float32"} or not weight.data.size:
         return None
-    if call.attrs.get("groups", 1) != groups or call.attrs.get("out_dtype") not in (None, "", "float32"):
+    if call.attrs.get("groups", 1) != group_count or call.attrs.get("out_dtype") not in (None, "", "float32"):
         return None
     rows = weight.data.reshape(len(weight.data), -1)
-    halves = dtypes.round_to_half(rows, HALF)
+    halves = dtypes.round_to_16_bit_float(rows, HALF)
     return halves if len(rows) % LANES == 0 and np.isfinite(halves).all() else None
 
 
-def split_into_runs(depth: int) -> tuple[int, int]:
-    """Return the number of float16 runs of a sum of ``depth`` terms, and the terms of each; the last ones may be zeros.
+def split_into_float16_runs(term_count: int) -> tuple[int, int]:
+    """Return into how many float16 runs a sum of ``term_count`` terms is split, and the terms of each run.
 
-    The estimated time is least: an iteration takes four terms if they divide a run, the end of each run costs
-    RUN_END_COST, and zeros have to be appended to the data (PADDING_COST)."""
+    The last terms may be appended zeros. The split has the least estimated time: an iteration takes four terms if they
+    divide a run, the end of each run costs RUN_END_COST, and appended zeros cost PADDING_COST."""
 
     def estimated_cost(runs: int) -> float:
-        terms = -(-depth // runs)
+        terms = -(-term_count // runs)
         together = next(n for n in (4, 3, 2, 1) if terms % n == 0)
-        return runs * (terms * (1 + ITERATION_COST / together) + RUN_END_COST) + PADDING_COST * (runs * terms > depth)
+        return runs * (terms * (1 + ITERATION_COST / together) + RUN_END_COST) + PADDING_COST * (
+            runs * terms > term_count
+        )
 
-    least = -(-depth // RUN)
-    runs = min(range(least, min(2 * least, depth) + 1), key=estimated_cost)
-    return runs, -(-depth // runs)
+    least = -(-term_count // RUN)
+    runs = min(range(least, min(2 * least, term_count) + 1), key=estimated_cost)
+    return runs, -(-term_count // runs)
 
 
-def padded_terms(depth: int) -> int:
-    """Return ``depth``, the number of terms of a sum, padded to whole float16 runs."""
-    runs, terms = split_into_runs(depth)
+def padded_float16_term_count(term_count: int) -> int:
+    """Return ``term_count``, the number of terms of a sum, padded to whole float16 runs."""
+    runs, terms = split_into_float16_runs(term_count)
     return runs * terms
 
 
-def half_product(call: OpCall, rows: te.Tensor, depth: int) -> te.Tensor:
-    """Build the product (P, O) in float32 of float16 ``rows`` (P, K), zeros behind ``depth``, and the weights, plus the
-    bias."""
-    weights, (_, weight, bias) = half_weights(call), call.weighted
+def float16_product(call: OpCall, float16_rows: te.Tensor, term_count: int) -> te.Tensor:
+    """Build the float32 product (P, O) of ``float16_rows`` (P, K) and float16 weights, plus the bias.
+
+    The rows have ``term_count`` terms, then zeros."""
+    weights, (_, weight, bias) = float16_weights(call), call.weighted
     if weights is None:
-        raise InternalError("this product is not computed in float16")
-    columns = weight.packed(np.pad(weights, ((0, 0), (0, rows.shape[1] - depth))))
-    runs, terms = split_into_runs(depth)
+        raise InternalError("the weights of this product cannot be stored as float16")
+    columns = weight.packed(np.pad(weights, ((0, 0), (0, float16_rows.shape[1] - term_count))))
+    runs, terms = split_into_float16_runs(term_count)
     run, term = te.reduce_axis(runs, "r"), te.reduce_axis(terms, "k")
 
     def partial(p: Var, o: Var, r: Var) -> Expr:
         k = r * terms + term.var
-        return te.fma_reduce(rows[p, k], columns[o, k], term, init=0.0)
+        return te.fma_reduce(float16_rows[p, k], columns[o, k], term, init=0.0)
 
-    halves = te.compute((rows.shape[0], len(weights), runs), partial, BLOCK, ("p", "o", "r"))
+    halves = te.compute((float16_rows.shape[0], len(weights), runs), partial, BLOCK, ("p", "o", "r"))
 
     def element(p: Var, o: Var) -> Expr:
         return te.sum_reduce(ir.cast("float32", halves[p, o, run.var]), run, init=initial_sum(bias, o, "float32"))
 
-    return te.compute((rows.shape[0], len(weights)), element, ACC, ("p", "o"))
+    return te.compute((float16_rows.shape[0], len(weights)), element, ACC, ("p", "o"))

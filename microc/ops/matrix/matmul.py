@@ -24,7 +24,7 @@ from microc.errors import ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arithmetic import is_quantised, split_activation
 from microc.ops.attributes import ACTIVATED, Attributes, algorithm_choice, element_type, integer, integers
-from microc.ops.constants import Application, centred_range, zero_point_check
+from microc.ops.constants import Application, centred_range, zero_point_range_check
 from microc.ops.matrix.gemm import matrix_product
 from microc.ops.matrix.products import ProductForm, legalize_product
 from microc.ops.registry import AxisMap, Case, Legalized, OpCall, OpDef, map_broadcast
@@ -117,12 +117,12 @@ class _ProductOperand:
         return value - self.zero_point if self.zero_point else value
 
 
-def _product_operand(call: OpCall, position: int, *, flat: bool) -> _ProductOperand:
-    """Return operand a or b; with ``flat`` all rows of all its matrices are one matrix, unless its axes are permuted."""
+def _product_operand(call: OpCall, position: int, *, flatten_rows: bool) -> _ProductOperand:
+    """Return operand a or b; ``flatten_rows``: its matrices are joined to one matrix, unless its axes are permuted."""
     operand, name = call.present[position], "ab"[position]
     axes = call.attrs.get(f"axes_{name}", ())
     shape = _permute_shape(operand.type.shape, axes)
-    if flat and not axes:
+    if flatten_rows and not axes:
         shape = (prod(shape[:-1]), shape[-1])
     tensor = operand.tensor(operand.type.shape if axes else shape)
 
@@ -133,7 +133,7 @@ def _product_operand(call: OpCall, position: int, *, flat: bool) -> _ProductOper
 
 
 def _compute(call: OpCall) -> te.Tensor:
-    """Build the sums: one product if a single right matrix serves all rows of ``a``, else a product per batch element."""
+    """Build the sums: one product if one right matrix serves all rows of ``a``, else a product for every batch element."""
     a, b = call.present
     dtype = call.attrs.get("out_dtype") or a.type.dtype
     if dtype in WRAPPING and a.type.dtype == b.type.dtype == dtype:  # C defines overflow without signs alone
@@ -142,8 +142,8 @@ def _compute(call: OpCall) -> te.Tensor:
     return _build_product(call, dtype)
 
 
-def _build_product(call: OpCall, dtype: str) -> te.Tensor:
-    """Build the sums in ``dtype``."""
+def _build_product(call: OpCall, acc_dtype: str) -> te.Tensor:
+    """Build the sums in ``acc_dtype``."""
     a, b = call.present
     rows, plain = call.attrs.get("algorithm") == "rows", not call.attrs.get("axes_a", ())
     shared = plain and prod(b.type.shape) == prod(_permute_shape(b.type.shape, call.attrs.get("axes_b", ()))[-2:])
@@ -151,12 +151,12 @@ def _build_product(call: OpCall, dtype: str) -> te.Tensor:
     if shared and b.data is not None and not rows and not _has_zero_point_or_axes(call.attrs):
         depth, columns = b.type.shape[-2:]
         weights = b.packed(np.ascontiguousarray(b.data.reshape(depth, columns).T))
-        return matrix_product(a.tensor((prod(a.type.shape[:-1]), depth)), weights, None, dtype)
-    left, right = (_product_operand(call, position, flat=shared) for position in range(2))
+        return matrix_product(a.tensor((prod(a.type.shape[:-1]), depth)), weights, None, acc_dtype)
+    left, right = (_product_operand(call, position, flatten_rows=shared) for position in range(2))
     shape = call.out_types[0].shape
     if shared:
         shape = (prod(shape[:-1]), shape[-1])
-    return _copied_rows_product(left, right, shape, call) if rows else _direct_product(left, right, shape, dtype)
+    return _copied_rows_product(left, right, shape, call) if rows else _direct_product(left, right, shape, acc_dtype)
 
 
 def _has_zero_point_or_axes(attrs: Mapping[str, Any]) -> bool:
@@ -164,43 +164,56 @@ def _has_zero_point_or_axes(attrs: Mapping[str, Any]) -> bool:
     return any(attrs.get(f"{what}_{name}", 0) not in (0, ()) for what in ("zero_point", "axes") for name in "ab")
 
 
-def _axis_names(shape: tuple[int, ...], *last: str) -> tuple[str, ...]:
+def product_axis_names(shape: tuple[int, ...], *last: str) -> tuple[str, ...]:
+    """Return the names of a product's axes: ``b0``, ``b1`` ... of the batch, then the two in ``last``."""
     return (*(f"b{axis}" for axis in range(len(shape) - 2)), *last)
 
 
-def _direct_product(left: _ProductOperand, right: _ProductOperand, shape: tuple[int, ...], dtype: str) -> te.Tensor:
+def _direct_product(left: _ProductOperand, right: _ProductOperand, shape: tuple[int, ...], acc_dtype: str) -> te.Tensor:
+    """Build ``acc`` by reading both operands in place, minus their zero points."""
     k = te.reduce_axis(left.shape[-1], "k")
 
     def element(*index: Var) -> Expr:
         *batch, p, o = index
-        product = left.read_centred(batch, p, k.var, dtype=dtype) * right.read_centred(batch, k.var, o, dtype=dtype)
+        product = left.read_centred(batch, p, k.var, dtype=acc_dtype) * right.read_centred(
+            batch, k.var, o, dtype=acc_dtype
+        )
         return te.sum_reduce(product, k)
 
-    return te.compute(shape, element, ACC, _axis_names(shape, "p", "o"))
+    return te.compute(shape, element, ACC, product_axis_names(shape, "p", "o"))
 
 
 def _copied_rows_product(
     left: _ProductOperand, right: _ProductOperand, shape: tuple[int, ...], call: OpCall
 ) -> te.Tensor:
-    """Build ``acc`` from ``columns`` and ``patch``, copies in int16 padded along k to the words that the core multiplies."""
+    """Build ``acc`` from int16 copies ``columns`` and ``patch`` of the operands.
+
+    The copies are padded along k to the whole words that the core multiplies."""
     depth = left.shape[-1]
     padded = call.multiples.terms(depth, "int16", "int16")
     k = te.reduce_axis(padded, "k")
 
-    def copy_side(side: _ProductOperand, at: Callable[[Expr, Expr], tuple[Expr, Expr]]) -> Callable[..., Expr]:
+    def copy_operand(
+        product_operand: _ProductOperand, matrix_index: Callable[[Expr, Expr], tuple[Expr, Expr]]
+    ) -> Callable[..., Expr]:
+        """Return the function of a copied element; ``matrix_index`` converts (row, term) to (row, column) of the operand."""
+
         def element(*index: Var) -> Expr:
             *batch, row, term = index
-            value = ir.cast("int16", side.read_centred(batch, *at(row, term), dtype="int32"))
+            value = ir.cast("int16", product_operand.read_centred(batch, *matrix_index(row, term), dtype="int32"))
             return value if padded == depth else ir.select(term < depth, value, ir.const(0, "int16"))
 
         return element
 
     *batch, rows, columns = shape
     transposed = te.compute(
-        (*batch, columns, padded), copy_side(right, lambda o, t: (t, o)), COLUMNS, _axis_names(shape, "o", "k")
+        (*batch, columns, padded),
+        copy_operand(right, lambda o, t: (t, o)),
+        COLUMNS,
+        product_axis_names(shape, "o", "k"),
     )
     patch = te.compute(
-        (*batch, rows, padded), copy_side(left, lambda p, t: (p, t)), PATCH, _axis_names(shape, "p", "k")
+        (*batch, rows, padded), copy_operand(left, lambda p, t: (p, t)), PATCH, product_axis_names(shape, "p", "k")
     )
 
     def element(*index: Var) -> Expr:
@@ -209,7 +222,7 @@ def _copied_rows_product(
             ir.cast("int32", patch[(*first, p, k.var)]) * ir.cast("int32", transposed[(*first, o, k.var)]), k
         )
 
-    return te.compute(shape, element, ACC, _axis_names(shape, "p", "o"))
+    return te.compute(shape, element, ACC, product_axis_names(shape, "p", "o"))
 
 
 def _can_copy_rows(call: OpCall) -> bool:
@@ -229,7 +242,7 @@ def _matmul_overflow_message(application: Application) -> str:
         centres = attrs["zero_point_a"] or attrs["zero_point_b"]
         return "zero points of operands that are no integers" if centres and dtypes.is_float(a.dtype) else ""
     for position, name in enumerate(("zero_point_a", "zero_point_b")):
-        if fault := zero_point_check(name, position)(application):
+        if fault := zero_point_range_check(name, position)(application):
             return fault
     if a.dtype == b.dtype == out and out in WRAPPING:
         return ""

@@ -23,7 +23,7 @@ from microc.base.immutable import frozen
 from microc.errors import UnsupportedError
 from microc.graph.ir import Attr, Graph, Node
 from microc.numerics import INT32_MAX
-from microc.ops.arithmetic import Rewrite, activation_range, cast_exact, constant_data, scalar_quant
+from microc.ops.arithmetic import Rewrite, activation_range, cast_exact, constant_data, per_tensor_quant
 from microc.ops.attributes import Multiplier, Rounding
 from microc.ops.matrix.gemm import emit_shift_sum, find_weight_shift
 from microc.ops.quantised.requantize import Requantization, emit_requantize, product_multipliers
@@ -38,7 +38,7 @@ _WIDE_SUM_LIMIT = 1 << 47
 
 @frozen
 class ProductForm:
-    """Properties of an operator that sums products, for its legalisation.
+    """How an operator sums products, for its legalisation.
 
     ``depth``: products in a sum. ``trailing``: number of output axes after the channels. ``single``: the scales of data
     and weight are multiplied in float32. ``centres``: the core operator takes zero points as attributes and no bias;
@@ -66,26 +66,26 @@ class _CoreOperands:
     """Number subtracted from every weight so that it fits int8; 0 if none (see :func:`find_weight_shift`)."""
 
 
-def legalize_product(node: Node, graph: Graph, product: ProductForm) -> Legalized:
-    """Rewrite a quantised operator as the same operator on plain integers and ``requantize``.
+def legalize_product(node: Node, graph: Graph, product_form: ProductForm) -> Legalized:
+    """Rewrite a quantised operator to the same operator on plain integers and ``requantize``.
 
-    With rounding ``even`` that is ``requantize_float``. Raise UnsupportedError if the sums cannot be computed as TFLite
-    does."""
+    If the node's rounding is ``even`` the second is ``requantize_float``. Raise UnsupportedError if the sums cannot be
+    computed as TFLite does."""
     rewrite = Rewrite(node, graph)
     output = graph.types[node.outputs[0]]
     weight = graph.types[node.inputs[1]].quant
-    data_zero, out_zero = (scalar_quant(node, graph, name)[1] for name in (node.inputs[0], node.outputs[0]))
+    data_zero, out_zero = (per_tensor_quant(node, graph, name)[1] for name in (node.inputs[0], node.outputs[0]))
     assert weight is not None and output.quant is not None
     rounding = str(node.attrs.get("rounding", Rounding.DOUBLE))
     exact_scales = rounding == Rounding.LITERT
     # LiteRT rounds once, as TFLite with single rounding; it differs in the scales (double precision) and in wide sums below.
     rounding = Rounding.SINGLE if exact_scales else rounding
     weights = constant_data(graph, node.inputs[1])
-    if product.centres:
-        largest = _bound_centred_sum(rewrite, product.depth)
+    if product_form.centres:
+        largest = _bound_centred_sum(rewrite, product_form.depth)
         terms = _CoreOperands(node.inputs[:2], largest, largest, 0)
     elif weights is None:
-        terms = _subtract_zero_points(rewrite, product.depth)
+        terms = _subtract_zero_points(rewrite, product_form.depth)
     else:
         terms = _fold_zero_points(rewrite, weights, data_zero)
     fits = terms.largest <= INT32_MAX
@@ -104,10 +104,10 @@ def legalize_product(node: Node, graph: Graph, product: ProductForm) -> Legalize
     terms = _convert_bias(rewrite, terms, accumulator)
     attrs: dict[str, Attr] = {k: v for k, v in node.attrs.items() if k not in _SURFACE}
     attrs |= {"activation": "", "out_dtype": accumulator}
-    if product.centres:
-        zeros = (scalar_quant(node, graph, name)[1] for name in node.inputs[:2])
+    if product_form.centres:
+        zeros = (per_tensor_quant(node, graph, name)[1] for name in node.inputs[:2])
         attrs |= dict(zip(("zero_point_a", "zero_point_b"), zeros, strict=True))
-    if product.padded:
+    if product_form.padded:
         attrs["pad_value"] = terms.pad_value
     shift_sum = (
         emit_shift_sum(rewrite, terms.operands, terms.shift, output.shape, accumulator, attrs) if terms.shift else ""
@@ -121,21 +121,21 @@ def legalize_product(node: Node, graph: Graph, product: ProductForm) -> Legalize
     low, high = activation_range(
         str(node.attrs.get("activation", "")), output.quant, output.dtype, rounding, str(node.loc)
     )
-    multipliers = product_multipliers(data, weight, output.quant, rounding, product.single and not exact_scales)
-    result = Requantization(multipliers, out_zero, low, high, output.dtype, product.trailing)
+    multipliers = product_multipliers(data, weight, output.quant, rounding, product_form.single and not exact_scales)
+    result = Requantization(multipliers, out_zero, low, high, output.dtype, product_form.trailing)
     bound = terms.bound if terms.bound <= INT32_MAX or wide else -1  # -1: unknown
     emit_requantize(rewrite, acc, node.outputs[0], result, Multiplier.WIDE if wide else rounding, bound)
     return rewrite.legalized()
 
 
 def _accumulates_in_64_bits(node: Node, graph: Graph) -> bool:
-    """Test whether TFLite accumulates an operator's sums in 64 bits and scales them by a 16-bit multiplier."""
+    """Test whether TFLite accumulates the operator's sums in 64 bits and scales them by a 16-bit multiplier."""
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
     return graph.types[node.inputs[0]].dtype == "int16" and not (bias and graph.types[bias].dtype == "int32")
 
 
-def _fold_zero_points(rewrite: Rewrite, weights: Array, data_zero: int) -> _CoreOperands:
-    """Fold the zero points of data and constant weights (channels on axis 0) into the weights and the bias."""
+def _fold_zero_points(rewrite: Rewrite, weights: Array, data_zero_point: int) -> _CoreOperands:
+    """Fold the zero points of data and constant weights (channels on axis 0) into weights and bias."""
     node, graph = rewrite.node, rewrite.graph
     weight_type = graph.types[node.inputs[1]]
     assert weight_type.quant is not None
@@ -155,7 +155,7 @@ def _fold_zero_points(rewrite: Rewrite, weights: Array, data_zero: int) -> _Core
         shift = find_weight_shift(node, graph, rows)
         dtype = "int8" if shift or (rows.min(initial=0) >= -128 and rows.max(initial=0) <= 127) else "int16"
         weight = rewrite.constant("weight", cast_exact(dtype, rows - shift).reshape(weights.shape))
-    folded = -data_zero * rows.sum(axis=1)
+    folded = -data_zero_point * rows.sum(axis=1)
     bias_name = node.inputs[2] if len(node.inputs) > 2 else ""
     bias_data = constant_data(graph, bias_name)
     low, high = dtypes.int_range(graph.types[node.inputs[0]].dtype)
@@ -170,66 +170,70 @@ def _fold_zero_points(rewrite: Rewrite, weights: Array, data_zero: int) -> _Core
         bias = _clip_bias(
             rewrite, _add_folded_zero_point(rewrite, bias_name, folded), largest_product_sum(rows, low, high)
         )
-        return _CoreOperands((*operands, bias), _UNKNOWN, _UNKNOWN, data_zero, shift)
+        return _CoreOperands((*operands, bias), _UNKNOWN, _UNKNOWN, data_zero_point, shift)
     if total.any():
         operands = (*operands, rewrite.constant("bias", total))
-    return _CoreOperands(operands, largest, bound, data_zero, shift)
+    return _CoreOperands(operands, largest, bound, data_zero_point, shift)
 
 
-def largest_product_sum(rows: Array, low: int, high: int) -> int:
-    """Return the largest magnitude of a sum of weights (channels, depth) times data within low..high."""
-    above, below = np.maximum(rows * low, rows * high).sum(axis=1), np.minimum(rows * low, rows * high).sum(axis=1)
+def largest_product_sum(weight_matrix: Array, data_min: int, data_max: int) -> int:
+    """Return the largest magnitude of a sum of weights (channels, depth) times data within data_min..data_max."""
+    above, below = (
+        np.maximum(weight_matrix * data_min, weight_matrix * data_max).sum(axis=1),
+        np.minimum(weight_matrix * data_min, weight_matrix * data_max).sum(axis=1),
+    )
     return max(int(above.max(initial=0)), -int(below.min(initial=0)))
 
 
-def _clip_bias(rewrite: Rewrite, bias: str, products: int) -> str:
-    """Clip a computed bias so that the bias plus products up to ``products`` fits its dtype: in C, signed overflow is
-    undefined."""
-    bias_type = rewrite.type(bias)
-    room = dtypes.int_range(bias_type.dtype)[1] - products
+def _clip_bias(rewrite: Rewrite, bias_name: str, max_product_sum: int) -> str:
+    """Clip a bias computed at run time so that its sum with products up to ``max_product_sum`` fits the bias's dtype.
+
+    In C the overflow of signed numbers is undefined."""
+    bias_type = rewrite.type(bias_name)
+    room = dtypes.int_range(bias_type.dtype)[1] - max_product_sum
     if room < 0:
         raise UnsupportedError(
-            f"products need {products.bit_length()} bits, which leaves no room for the computed bias of "
+            f"products need {max_product_sum.bit_length()} bits, which leaves no room for the computed bias of "
             f"{bias_type.dtype}",
             where=str(rewrite.node.loc),
             hint="make the bias a constant, or a layer of its own",
         )
     attrs: Mapping[str, Attr] = {"minimum": -room, "maximum": room, "rounding": Rounding.NONE}
-    return rewrite.emit("clip", (bias,), rewrite.value("bias", bias_type.shape, bias_type.dtype), attrs)
+    return rewrite.emit("clip", (bias_name,), rewrite.value("bias", bias_type.shape, bias_type.dtype), attrs)
 
 
-def _add_folded_zero_point(rewrite: Rewrite, bias: str, folded: Array) -> str:
-    """Add ``folded``, the contribution of the data's zero point to the sums, to a computed bias."""
-    if not folded.any():
-        return bias
-    bias_type = rewrite.type(bias)
-    term = rewrite.constant("correction", cast_exact(bias_type.dtype, folded))
-    return rewrite.emit("add", (bias, term), rewrite.value("bias", bias_type.shape, bias_type.dtype), {})
+def _add_folded_zero_point(rewrite: Rewrite, bias_name: str, zero_point_sums: Array) -> str:
+    """Add ``zero_point_sums``, the contribution of the data's zero point to each sum, to a bias computed at run time."""
+    if not zero_point_sums.any():
+        return bias_name
+    bias_type = rewrite.type(bias_name)
+    term = rewrite.constant("correction", cast_exact(bias_type.dtype, zero_point_sums))
+    return rewrite.emit("add", (bias_name, term), rewrite.value("bias", bias_type.shape, bias_type.dtype), {})
 
 
-def _convert_bias(rewrite: Rewrite, terms: _CoreOperands, accumulator: str) -> _CoreOperands:
+def _convert_bias(rewrite: Rewrite, core_operands: _CoreOperands, acc_dtype: str) -> _CoreOperands:
     """Convert a constant bias to the accumulator's dtype."""
-    if len(terms.operands) < 3 or terms.operands[2] not in rewrite.consts:
-        return terms
-    bias = terms.operands[2]
+    if len(core_operands.operands) < 3 or core_operands.operands[2] not in rewrite.consts:
+        return core_operands
+    bias = core_operands.operands[2]
     values = rewrite.consts.pop(bias)
-    low, high = dtypes.int_range(accumulator)
+    low, high = dtypes.int_range(acc_dtype)
     if values.min() < low or values.max() > high:
         raise UnsupportedError(
-            f"the bias does not fit {accumulator}; got {values.min()}..{values.max()}",
+            f"the bias does not fit the accumulator's dtype {acc_dtype}; got values of {values.min()}..{values.max()}",
             where=str(rewrite.node.loc),
             hint="quantise the weights with a larger scale",
         )
     del rewrite.types[bias]
-    operand = rewrite.constant("bias", cast_exact(accumulator, values))
-    return replace(terms, operands=(*terms.operands[:2], operand))
+    operand = rewrite.constant("bias", cast_exact(acc_dtype, values))
+    return replace(core_operands, operands=(*core_operands.operands[:2], operand))
 
 
-def _subtract_zero_points(rewrite: Rewrite, depth: int) -> _CoreOperands:
-    """Subtract the zero points from both operands, for weights computed at run time, which leave nothing to fold into a bias."""
+def _subtract_zero_points(rewrite: Rewrite, products_per_sum: int) -> _CoreOperands:
+    """Subtract the zero points from both operands at run time, for weights that the network computes."""
     node = rewrite.node
     operands = [_subtract_zero_point(rewrite, name) for name in node.inputs[:2]]
-    bound = _bound_centred_sum(rewrite, depth)
+    bound = _bound_centred_sum(rewrite, products_per_sum)
     name = node.inputs[2] if len(node.inputs) > 2 else ""
     bias = constant_data(rewrite.graph, name)
     if bias is not None:
@@ -241,32 +245,31 @@ def _subtract_zero_points(rewrite: Rewrite, depth: int) -> _CoreOperands:
     return _CoreOperands(tuple(operands), bound, bound, 0)
 
 
-def _bound_centred_sum(rewrite: Rewrite, depth: int) -> int:
-    """Return the largest magnitude of a sum of ``depth`` products of both operands less their zero points."""
+def _bound_centred_sum(rewrite: Rewrite, products_per_sum: int) -> int:
+    """Return the largest magnitude of a sum of ``products_per_sum`` products of both operands minus their zero points."""
     ranges = (_centred_range(rewrite, name) for name in rewrite.node.inputs[:2])
-    return depth * prod(max(-low, high) for low, high in ranges)
+    return products_per_sum * prod(max(-low, high) for low, high in ranges)
 
 
-def _centred_range(rewrite: Rewrite, name: str) -> tuple[int, int]:
-    """Return the least and the largest value of ``name`` minus its zero point."""
-    low, high = dtypes.int_range(rewrite.type(name).dtype)
-    zero = scalar_quant(rewrite.node, rewrite.graph, name)[1]
+def _centred_range(rewrite: Rewrite, value_name: str) -> tuple[int, int]:
+    """Return the least and the largest number of ``value_name`` minus its zero point."""
+    low, high = dtypes.int_range(rewrite.type(value_name).dtype)
+    zero = per_tensor_quant(rewrite.node, rewrite.graph, value_name)[1]
     return low - zero, high - zero
 
 
-def _subtract_zero_point(rewrite: Rewrite, name: str) -> str:
-    """Subtract the zero point from the value ``name``; return ``name`` itself if it is zero, else the name of an int16
-    value."""
-    operand_type, zero = rewrite.type(name), scalar_quant(rewrite.node, rewrite.graph, name)[1]
+def _subtract_zero_point(rewrite: Rewrite, value_name: str) -> str:
+    """Subtract the zero point from the value ``value_name``; return an int16 value, or ``value_name`` if it is 0."""
+    operand_type, zero = rewrite.type(value_name), per_tensor_quant(rewrite.node, rewrite.graph, value_name)[1]
     if zero == 0:
-        return name
-    values = constant_data(rewrite.graph, name)
+        return value_name
+    values = constant_data(rewrite.graph, value_name)
     if values is not None:
         return rewrite.constant("centred", cast_exact("int16", values.astype(np.int64) - zero))
-    low, high = _centred_range(rewrite, name)
+    low, high = _centred_range(rewrite, value_name)
     if dtypes.nbytes(operand_type.dtype) != 1:
         raise UnsupportedError(
-            f"{name!r} is {operand_type.dtype} with zero point {zero}; expected 8 bits, or zero point 0",
+            f"{value_name!r} is {operand_type.dtype} with zero point {zero}; only 8-bit operands may have one other than 0",
             where=str(rewrite.node.loc),
             hint="quantise it symmetrically",
         )
@@ -280,4 +283,4 @@ def _subtract_zero_point(rewrite: Rewrite, name: str) -> str:
     result: Mapping[str, Attr] = {"zero_point": 0, "minimum": low, "maximum": high, "out_dtype": "int16"}
     extra: Mapping[str, Attr] = {"input_zero_point": zero, "bound": max(-low, high)}
     output = rewrite.value("centred", operand_type.shape, "int16")
-    return rewrite.emit("requantize", (name,), output, {**attrs, **result, **extra})
+    return rewrite.emit("requantize", (value_name,), output, {**attrs, **result, **extra})

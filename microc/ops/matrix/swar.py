@@ -46,10 +46,12 @@ ADDED = (FIELD << 16) + FIELD
 
 @frozen
 class PairPacking:
-    """Packing of weights for pairs of pixels: weights (O, K) as uint8 w + 128 (``unsigned``), K a multiple of ``terms``.
+    """Packing of weights that multiplies two pixels at once, held in two fields of one 32-bit word.
 
-    Parts of weights that a block cannot hold are moved to its channel's end. Each channel has the same number of moved
-    parts: their inputs (``places``, indices into ``pairs``) and weights (``moved``), 0 where a channel needs fewer."""
+    ``weights`` (O, K) are w + 128 as uint8 (``unsigned``), K a multiple of ``terms``. A block of ``terms`` products
+    must not overflow a field, so parts of some weights are moved to an additional last block of their channel. Each
+    channel has the same number of moved parts: their inputs (``places``, indices into stage ``pairs``) and weights
+    (``moved``), 0 where a channel needs fewer."""
 
     terms: int
     unsigned: Array
@@ -58,40 +60,41 @@ class PairPacking:
 
     @property
     def blocks(self) -> int:
-        """Number of blocks of a channel."""
+        """Number of blocks of ``terms`` products in a channel."""
         return int(self.unsigned.shape[1]) // self.terms + (1 if self.moved.size else 0)
 
     @property
     def cost(self) -> float:
-        """Estimated instructions for a channel and two pixels, as far as packings differ: per input, block and moved part."""
+        """Estimated instructions for a channel and two pixels that differ between packings: per input, block and moved
+        part."""
         depth, moved = int(self.unsigned.shape[1]), int(self.moved.shape[1])
         return 3.5 * depth + 5.5 * self.blocks + 6 * moved
 
 
 def pack_pairs(weights: Array) -> PairPacking | None:
-    """Return the cheapest packing of int8 weights (O, K) for pairs of pixels; None if no number of terms is possible."""
+    """Return the cheapest packing of int8 weights (O, K) for two pixels at once; None if no block size is possible."""
     packings = [p for p in (_pack_pairs_in_blocks(weights, terms) for terms in TERMS) if p is not None]
     return min(packings, key=lambda p: p.cost, default=None)
 
 
 def pair_packing(call: OpCall) -> PairPacking | None:
-    """Return the pair packing of a product of several pixels by constant weights and bias; None if there is none."""
+    """Return the packing for two pixels at once of a product by constant weights and bias; None if there is none."""
     weights = constant_int8_weights(call)
     if weights is None or call.attrs.get("groups", 1) > 1 or call.out_types[0].size < 2 * len(weights):
         return None
     return pack_pairs(weights)
 
 
-def round_up_to_multiple(depth: int, terms: int) -> int:
-    """Return the least multiple of ``terms`` that is not less than ``depth``."""
-    return -(-depth // terms) * terms
+def round_up_to_multiple(number: int, divisor: int) -> int:
+    """Return the least multiple of ``divisor`` that is not less than ``number``."""
+    return -(-number // divisor) * divisor
 
 
-def _pack_pairs_in_blocks(weights: Array, terms: int) -> PairPacking | None:
-    """Pack weights (O, K) in blocks of ``terms``; None if a channel would need more than MAX_MOVED moved parts."""
+def _pack_pairs_in_blocks(weights: Array, terms_per_block: int) -> PairPacking | None:
+    """Pack weights (O, K) in blocks of ``terms_per_block``; None if a channel needs more than MAX_MOVED moved parts."""
     channels, depth = weights.shape
-    total = round_up_to_multiple(depth, terms)
-    remaining = np.pad(weights.astype(np.int64), ((0, 0), (0, total - depth))).reshape(channels, -1, terms)
+    total = round_up_to_multiple(depth, terms_per_block)
+    remaining = np.pad(weights.astype(np.int64), ((0, 0), (0, total - depth))).reshape(channels, -1, terms_per_block)
     moves: list[list[tuple[int, int]]] = [[] for _ in range(channels)]
     for channel, block in np.argwhere(field_overflow(remaining) > 0):
         # Move as much of the largest weight as brings the block into the field; a unit of weight changes a sum by HIGH at least.
@@ -101,7 +104,7 @@ def _pack_pairs_in_blocks(weights: Array, terms: int) -> PairPacking | None:
             part = int(np.sign(row[index])) * min(-(-excess // HIGH), abs(int(row[index])))
             row[index] -= part
             # Entries of pairs are blocks of ``terms`` inputs and the shift behind them.
-            moves[channel].append((int(block) * (terms + 1) + index, part))
+            moves[channel].append((int(block) * (terms_per_block + 1) + index, part))
     max_moves = max(map(len, moves))
     places, moved = np.zeros((channels, max_moves), np.uint16), np.zeros((channels, max_moves), np.int32)
     for channel, entries in enumerate(moves):
@@ -109,11 +112,11 @@ def _pack_pairs_in_blocks(weights: Array, terms: int) -> PairPacking | None:
             places[channel, k], moved[channel, k] = index, part
     if max_moves > MAX_MOVED or (max_moves and int(field_overflow(moved.astype(np.int64)).max()) > 0):
         return None
-    return PairPacking(terms, (remaining.reshape(channels, total) + 128).astype(np.uint8), places, moved)
+    return PairPacking(terms_per_block, (remaining.reshape(channels, total) + 128).astype(np.uint8), places, moved)
 
 
 def field_overflow(weights: Array) -> Array:
-    """Return by how much sums of weights times pixels over the last axis can exceed a field; at most 0 if they cannot."""
+    """Return by how much sums of weights times pixels over the last axis can exceed a field of a word; at most 0 if never."""
     positive, negative = np.maximum(weights, 0).sum(-1), np.minimum(weights, 0).sum(-1)
     above = positive * HIGH + negative * LOW - (FIELD - 1)
     below = -(positive * LOW + negative * HIGH) - FIELD
@@ -122,16 +125,16 @@ def field_overflow(weights: Array) -> Array:
 
 
 def paired_product(
-    pixels: te.Tensor, count: int, weight: Operand, bias: Operand | None, packing: PairPacking
+    pixels: te.Tensor, pixel_count: int, weight: Operand, bias: Operand | None, packing: PairPacking
 ) -> te.Tensor:
-    """Build the product int32 (count, O) of ``count`` pixels (P, K) and weights, plus the bias, two pixels at a time.
+    """Build the int32 product (``pixel_count``, O) of pixels (P, K) and weights, plus the bias, two pixels at a time.
 
-    A last pixel without a partner is its own. Stages: ``pairs`` (pair of pixels, blocks of terms and their shift),
+    An odd last pixel is paired with itself. Stages: ``pairs`` (pair of pixels, blocks of terms and their shift),
     ``part`` (pair, block, O) the sums t of blocks, ``acc`` (pair, 2, O) the sums s and h, and ``value``."""
     rows, depth = pixels.shape
     channels, terms = packing.unsigned.shape[0], packing.terms
     taps, first = weight.packed(packing.unsigned), _initial_pair_sums(weight, bias, packing, channels)
-    half = (count + 1) // 2
+    half = (pixel_count + 1) // 2
 
     def packed_pair(p: Var, k: Expr) -> Expr:
         partner = ir.binary("min", p * 2 + 1, rows - 1) if rows % 2 else p * 2 + 1
@@ -169,11 +172,12 @@ def paired_product(
         low = acc[p // 2, 0, o] - (acc[p // 2, 1, o] << 16)
         return ir.cast("int32", ir.select(p % 2 < 1, low, acc[p // 2, 1, o]))
 
-    return te.compute((count, channels), value, VALUE, ("p", "o"))
+    return te.compute((pixel_count, channels), value, VALUE, ("p", "o"))
 
 
 def _initial_pair_sums(weight: Operand, bias: Operand | None, packing: PairPacking, channels: int) -> te.Tensor:
-    """Return the initial values of the sums (O): the bias minus FIELD for each block, which the blocks' sums contain."""
+    """Return the initial values of the sums (O): the bias minus FIELD for each block, since each block's sum contains
+    FIELD."""
     bias_data = (
         np.zeros(channels, np.int64) if bias is None or bias.data is None else bias.data.astype(np.int64).reshape(-1)
     )
@@ -181,7 +185,7 @@ def _initial_pair_sums(weight: Operand, bias: Operand | None, packing: PairPacki
 
 
 def _moved_sum(weight: Operand, packing: PairPacking, pairs: te.Tensor, p: Var, o: Var) -> Expr:
-    """Build the sum t of a channel's last block, which holds the moved parts of weights."""
+    """Build the sum t of a channel's last block, which holds the parts moved out of other blocks."""
     places, parts = weight.packed(packing.places, table=True), weight.packed(packing.moved)
     total: Expr = uint32_literal(ADDED)
     for k in range(packing.moved.shape[1]):
@@ -224,10 +228,10 @@ _MASK = 0xFF00FF
 
 @frozen
 class QuadPacking:
-    """Packing of int8 weights (O, columns) for quads of channels.
+    """Packing of int8 weights (O, columns) that multiplies four output channels at once.
 
-    O is a multiple of four, the number of columns one of ``terms``. ``repeated``: inputs that the columns from K on
-    read again."""
+    O is a multiple of four, the number of columns one of ``terms``. ``repeated``: the inputs that the additional
+    columns, behind the first K, read a second time."""
 
     terms: int
     weights: Array
@@ -248,30 +252,29 @@ class QuadPacking:
 
     @property
     def cost(self) -> float:
-        """Estimated number of instructions for four channels, as far as packings differ, and a little for the flash of a
-        column."""
+        """Estimated instructions for four channels that differ between packings, plus a small cost for a column's flash."""
         return 8.5 * int(self.weights.shape[1]) + 13.0 * self.blocks
 
 
 def pack_quads(weights: Array) -> QuadPacking | None:
-    """Return the cheapest packing of int8 weights (O, K) for quads of channels; None if no number of terms is possible."""
+    """Return the cheapest packing of int8 weights (O, K) for four channels at once; None if no block size is possible."""
     packings = [p for p in (_pack_quads_in_blocks(weights, terms) for terms in TERMS) if p is not None]
     return min(packings, key=lambda p: p.cost, default=None)
 
 
 def quad_packing(call: OpCall) -> QuadPacking | None:
-    """Return the quad packing of a product by constant int8 weights (O, ...) and bias; None if there is none."""
+    """Return the packing for four channels at once of a product by constant int8 weights (O, ...); None if there is none."""
     weights = constant_int8_weights(call)
     return None if weights is None or len(weights) % CHANNELS else pack_quads(weights)
 
 
-def _pack_quads_in_blocks(weights: Array, terms: int) -> QuadPacking | None:
-    """Pack weights (O, K) in blocks of ``terms`` columns; None if too many columns would be repeated."""
+def _pack_quads_in_blocks(weights: Array, columns_per_block: int) -> QuadPacking | None:
+    """Pack weights (O, K) in blocks of ``columns_per_block``; None if too many columns would be repeated."""
     channels, depth = weights.shape
     most = depth + int(MAX_REPEATED_SHARE * depth)
-    kept = np.zeros((channels, round_up_to_multiple(most, terms)), np.int64)
+    kept = np.zeros((channels, round_up_to_multiple(most, columns_per_block)), np.int64)
     kept[:, :depth] = weights
-    blocks, places = kept.reshape(channels, -1, terms), list(range(depth))
+    blocks, places = kept.reshape(channels, -1, columns_per_block), list(range(depth))
     over = field_overflow(blocks)
     # Repeat one column at a time: of the block that exceeds the field most, the input whose weights can give up most.
     while over.max(initial=0) > 0:
@@ -285,24 +288,24 @@ def _pack_quads_in_blocks(weights: Array, terms: int) -> QuadPacking | None:
         part = np.sign(blocks[:, block, column]) * possible[:, column]
         blocks[:, block, column] -= part
         kept[:, end] = part
-        places.append(places[block * terms + column])
-        for changed in (block, end // terms):
+        places.append(places[block * columns_per_block + column])
+        for changed in (block, end // columns_per_block):
             over[:, changed] = field_overflow(blocks[:, changed])
-    total = round_up_to_multiple(len(places), terms)
+    total = round_up_to_multiple(len(places), columns_per_block)
     repeated = np.array([*places[depth:], *(0,) * (total - len(places))], np.uint16)
-    return QuadPacking(terms, kept[:, :total].astype(np.int8), repeated)
+    return QuadPacking(columns_per_block, kept[:, :total].astype(np.int8), repeated)
 
 
 def quad_product(
-    rows: te.Tensor, weight: Operand, bias: Operand | None, packing: QuadPacking, widened: bool
+    rows: te.Tensor, weight: Operand, bias: Operand | None, packing: QuadPacking, stores_widened_inputs: bool
 ) -> te.Tensor:
-    """Build the product int32 (P, O) of rows (P, K) and weights, plus the bias, four output channels at a time.
+    """Build the int32 product (P, O) of rows (P, K) and weights, plus the bias, four output channels at a time.
 
     Stages: ``column`` (P, columns) the inputs of all columns; ``entry`` (P, blocks of their words and the word behind
-    each block; only the latter unless ``widened``); ``part`` (P, block, O / 4, 2) the sums q and p of blocks; ``acc``
-    (P, O / 4, 2, 2) the sums of their fields as in ``pairs``; and ``value``."""
+    each block; only the latter unless ``stores_widened_inputs``); ``part`` (P, block, O / 4, 2) the sums q and p of
+    blocks; ``acc`` (P, O / 4, 2, 2) the sums of their fields as in ``pairs``; and ``value``."""
     terms, blocks, quads = packing.terms, packing.blocks, packing.weights.shape[0] // CHANNELS
-    count, kept = rows.shape[0], terms if widened else 0
+    count, kept = rows.shape[0], terms if stores_widened_inputs else 0
     words, first = weight.packed(packing.words), _initial_quad_sums(weight, bias, packing)
     inputs = _column_inputs(rows, weight, packing)
 
@@ -314,7 +317,9 @@ def quad_product(
         total = total << 7
         # total is 128 sum(x): the word behind a block is c - 128 (2**16 + 1) sum(x).
         behind = uint32_literal(ADDED) - total - (total << 16)
-        return ir.select(place < terms, to_uint32(inputs[p, block + place]), behind) if widened else behind
+        return (
+            ir.select(place < terms, to_uint32(inputs[p, block + place]), behind) if stores_widened_inputs else behind
+        )
 
     entries = te.compute((count, blocks * (kept + 1)), entry, ENTRY, ("p", "e"))
     term, block = te.reduce_axis(terms, "i"), te.reduce_axis(blocks, "j")
@@ -322,7 +327,11 @@ def quad_product(
     def block_sum(p: Var, j: Var, g: Var, f: Var) -> Expr:
         taps = words[g, j * terms + term.var]
         factor = ir.select(f < 1, (taps >> 8) & uint32_literal(_MASK), taps)
-        x = entries[p, j * (terms + 1) + term.var] if widened else to_uint32(inputs[p, j * terms + term.var])
+        x = (
+            entries[p, j * (terms + 1) + term.var]
+            if stores_widened_inputs
+            else to_uint32(inputs[p, j * terms + term.var])
+        )
         return te.sum_reduce(factor * x, term)
 
     part = te.compute((count, blocks, quads, 2), block_sum, PART, ("p", "j", "g", "f"))
@@ -343,7 +352,7 @@ def quad_product(
 
 
 def _column_inputs(rows: te.Tensor, weight: Operand, packing: QuadPacking) -> te.Tensor:
-    """Return the inputs of all columns (P, columns): the data, and the repeated inputs behind it."""
+    """Return the inputs of all columns (P, columns): the data, then the inputs that are repeated."""
     count, depth = rows.shape
     if not packing.repeated.size:
         return rows

@@ -33,7 +33,7 @@ from microc.numerics import (
     saturating_double,
     shift_right_half_up,
 )
-from microc.ops.arithmetic import TIR, Rewrite, is_quantised, legalize_in_float, scalar_quant, wrap_in_lets
+from microc.ops.arithmetic import TIR, Rewrite, is_quantised, legalize_in_float, per_tensor_quant, wrap_in_lets
 from microc.ops.attributes import SCALED, SURFACE, Multiplier, Rounding, integer
 from microc.ops.constants import POSITIVE, Application, NumberUse, OperandBounds
 from microc.ops.elementwise.scalar_functions import exp_of_negative
@@ -50,31 +50,33 @@ _QUARTER, _ACCUMULATOR = 1 << 23, 25
 _RESULT = Quant((1 / 16,), (127,))
 
 
-def log_of_sum(z: Any, hold: Callable[[Any], Any], k: Arith[Any]) -> Any:
-    """Return log(z) in Q5.26 of z >= 1 in Q12.19, over the arithmetic ``k``.
+def log_q5_26(z: Any, bind_to_name: Callable[[Any], Any], arith: Arith[Any]) -> Any:
+    """Return the logarithm in Q5.26 of z >= 1 in Q12.19.
 
-    ``hold`` gives names to values that are used more than once."""
-    room = hold(int32_headroom(z, 31 - SUM_BITS, k))
-    wide = saturating_double(hold(doubling_high_mul(hold(z << room), _ROOT_HALF, k)))
-    scaled = hold(doubling_high_mul(z, _ROOT_HALF, k))
-    scaled_room = hold(int32_headroom(scaled, 30 - SUM_BITS, k))
-    most = hold((z * 0 + INT32_MAX) >> scaled_room)
-    narrow = k.select(z > most, z * 0 + INT32_MAX, k.select(z > most, z * 0, z) << scaled_room)
-    wide, narrow = hold(wide), hold(narrow)
-    r = hold(k.select(wide < narrow, wide, narrow))
+    ``arith``: the arithmetic, over numpy or TIR. ``bind_to_name`` gives a name to a value that is used more than once."""
+    room = bind_to_name(int32_headroom(z, 31 - SUM_BITS, arith))
+    wide = saturating_double(bind_to_name(doubling_high_mul(bind_to_name(z << room), _ROOT_HALF, arith)))
+    scaled = bind_to_name(doubling_high_mul(z, _ROOT_HALF, arith))
+    scaled_room = bind_to_name(int32_headroom(scaled, 30 - SUM_BITS, arith))
+    most = bind_to_name((z * 0 + INT32_MAX) >> scaled_room)
+    narrow = arith.select(z > most, z * 0 + INT32_MAX, arith.select(z > most, z * 0, z) << scaled_room)
+    wide, narrow = bind_to_name(wide), bind_to_name(narrow)
+    r = bind_to_name(arith.select(wide < narrow, wide, narrow))
     powers = [((SUM_BITS - 1 - room) << _ACCUMULATOR) + _QUARTER, ((SUM_BITS - scaled_room) << _ACCUMULATOR) - _QUARTER]
-    first, second = (hold(power) for power in powers)
-    power = hold(k.select(first > second, first, second))
-    p = hold((r >> 1) + (_FOURTH_ROOT_HALF >> 1) + ((r & 1) + (_FOURTH_ROOT_HALF & 1) + 1 >> 1))
-    q = hold((r - _FOURTH_ROOT_HALF) * 2)
-    square = hold(doubling_high_mul(q, q, k))
-    cube = hold(doubling_high_mul(q, square, k))
-    numerator = doubling_high_mul(q, r, k) + doubling_high_mul(cube, _ALPHA_N, k)
-    inner = hold(q + _ALPHA_I + doubling_high_mul(square, _ALPHA_D, k))
-    denominator = hold(doubling_high_mul(p, inner, k) + doubling_high_mul(q, _ALPHA_F, k))
-    inverse = hold(saturating_double(hold(reciprocal(hold(half_of_one_plus(denominator)), k))))
-    fine = hold(rounding_shift_right(numerator, 6, k))
-    return (doubling_high_mul(power, _LOG_2, k) + doubling_high_mul(fine, inverse, k)) * 2
+    first, second = (bind_to_name(power) for power in powers)
+    power = bind_to_name(arith.select(first > second, first, second))
+    p = bind_to_name((r >> 1) + (_FOURTH_ROOT_HALF >> 1) + ((r & 1) + (_FOURTH_ROOT_HALF & 1) + 1 >> 1))
+    q = bind_to_name((r - _FOURTH_ROOT_HALF) * 2)
+    square = bind_to_name(doubling_high_mul(q, q, arith))
+    cube = bind_to_name(doubling_high_mul(q, square, arith))
+    numerator = doubling_high_mul(q, r, arith) + doubling_high_mul(cube, _ALPHA_N, arith)
+    inner = bind_to_name(q + _ALPHA_I + doubling_high_mul(square, _ALPHA_D, arith))
+    denominator = bind_to_name(doubling_high_mul(p, inner, arith) + doubling_high_mul(q, _ALPHA_F, arith))
+    inverse = bind_to_name(
+        saturating_double(bind_to_name(reciprocal(bind_to_name(half_of_one_plus(denominator)), arith)))
+    )
+    fine = bind_to_name(rounding_shift_right(numerator, 6, arith))
+    return (doubling_high_mul(power, _LOG_2, arith) + doubling_high_mul(fine, inverse, arith)) * 2
 
 
 # ---------------------------------------------------------------- floats
@@ -88,7 +90,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
         or (tensor_type.dtype != "float32" and tensor_type.quant is None)
     ):
         raise ModelError(
-            f"log_softmax: the data have a wrong type; got {tensor_type.dtype} {tensor_type.shape}, expected float32 "
+            f"log_softmax: the data have an unsupported type; got {tensor_type.dtype} {tensor_type.shape}, expected float32 "
             "or quantised integers, one axis at least and none empty"
         )
     return (TensorType(tensor_type.shape, tensor_type.dtype),)
@@ -118,7 +120,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     exact = source.dtype == result.dtype == "int8" and result.quant == _RESULT
     if node.attr("rounding") == Rounding.EVEN or not exact or source.shape[-1] >= 1 << SUM_BITS:
         return legalize_in_float(node, graph)
-    scale = float(np.float32(scalar_quant(node, graph, node.inputs[0])[0]))
+    scale = float(np.float32(per_tensor_quant(node, graph, node.inputs[0])[0]))
     powers = exponential_table(scale, 1.0, Multiplier.DOUBLE)
     mantissa, shift = quantize_multiplier(min(scale * (1 << 26), float(INT32_MAX)), 31)
     radius = math.floor(math.ldexp(31 << 26, -shift))
@@ -146,7 +148,7 @@ def _infer_qlog_softmax(attrs: Mapping[str, Any], types: Sequence[TensorType]) -
     x, powers, reals = types
     if x.dtype != "int8" or not x.shape or powers.shape != (256,) or reals.shape != (256,):
         raise ModelError(
-            f"qlog_softmax: operands have wrong types; got {x.dtype} {x.shape}, {powers.shape} and {reals.shape}, "
+            f"qlog_softmax: unsupported data or tables; got data {x.dtype} {x.shape}, {powers.shape} and {reals.shape}, "
             "expected int8 of one axis at least, (256,) and (256,)"
         )
     return (TensorType(x.shape, "int8"),)
@@ -156,7 +158,7 @@ def _reference_qlog_softmax(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> 
     x, powers, reals = (np.asarray(array, np.int64) for array in arrays)
     distance = x.max(axis=-1, keepdims=True) - x
     total = shift_right_half_up(powers[distance], SUM_BITS).sum(axis=-1, keepdims=True)
-    logs = log_of_sum(total, lambda value: value, NUMPY)
+    logs = log_q5_26(total, lambda value: value, NUMPY)
     least = multiply_double_rounding(logs + INT32_MIN, attrs["multiplier"], attrs["shift"], NUMPY)
     value = rounding_shift_right(reals[distance] - logs, 22, NUMPY) + 127
     kept = -distance > np.maximum(least, attrs["least"])
@@ -183,7 +185,7 @@ def _compute_qlog_softmax(call: OpCall) -> te.Tensor:
             lets.append((Var(f"log{len(lets)}", value.dtype), value))
             return lets[-1][0]
 
-        logs = hold(log_of_sum(hold(total[0]), hold, TIR))
+        logs = hold(log_q5_26(hold(total[0]), hold, TIR))
         limit = multiply_double_rounding(logs + INT32_MIN, ir.const(attrs["multiplier"], "int32"), attrs["shift"], TIR)
         least, distance = hold(ir.maximum(limit, attrs["least"])), Var("distance")
         real = steps[ir.clamp(distance, 0, 255)]
@@ -204,9 +206,9 @@ def _compute_qlog_softmax(call: OpCall) -> te.Tensor:
 
 
 def _qlog_softmax_error_message(application: Application) -> str:
-    """Return a message if a table or a row's length makes the sum of a row invalid, else an empty string.
+    """Return a message if a table or the length of rows makes the sum of a row invalid, else an empty string.
 
-    The largest number of a row must have an exponential of one, and a row of ones must fit the sum."""
+    The exponential of a row's largest number must be one, and a row of ones must fit the sum."""
     powers, classes = application.data[1], application.types[0].shape[-1]
     if not 0 < classes < 1 << SUM_BITS:
         return f"rows of {classes} classes, expected up to {(1 << SUM_BITS) - 1}"
@@ -217,10 +219,10 @@ def _qlog_softmax_error_message(application: Application) -> str:
 
 
 def _reals_overflow_message(reals: Array, attrs: Mapping[str, Any]) -> str:
-    """Return a message if a real minus a logarithm can overflow int32 at a distance that counts, else an empty string.
+    """Return a message if a table entry minus a logarithm can overflow int32, else an empty string.
 
-    The limit of distances grows with the logarithm, so a distance counts up to a largest logarithm, which bisection
-    finds."""
+    Entries count for distances from the row's largest number up to a limit, which grows with the logarithm. The largest
+    logarithm for which an entry counts is found by bisection."""
     distances = np.arange(len(reals), dtype=np.int64)
     low, high = np.full_like(distances, -1), np.full_like(distances, INT32_MAX)
     while (low < high).any():

@@ -33,11 +33,17 @@ from microc.ops.arithmetic import (
     clamp_to_dtype,
     is_quantised,
     legalize_in_float,
-    scalar_quant,
+    per_tensor_quant,
     wrap_in_lets,
 )
 from microc.ops.attributes import STORED, SURFACE, Rounding, integer, real
-from microc.ops.constants import Application, NumberUse, OperandBounds, stored_range_error_message, zero_point_check
+from microc.ops.constants import (
+    Application,
+    NumberUse,
+    OperandBounds,
+    stored_range_error_message,
+    zero_point_range_check,
+)
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_along_axis
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
@@ -62,7 +68,7 @@ def _l2_normalize_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -
         or (tensor_type.dtype != "float32" and tensor_type.quant is None)
     ):
         raise ModelError(
-            f"l2_normalize: the data have a wrong type; got {tensor_type.dtype} {tensor_type.shape}, expected "
+            f"l2_normalize: the data have an unsupported type; got {tensor_type.dtype} {tensor_type.shape}, expected "
             "float32 or quantised integers, one axis at least and none empty"
         )
     return (TensorType(tensor_type.shape, tensor_type.dtype),)
@@ -101,7 +107,7 @@ def _l2_normalize_legalize(node: Node, graph: Graph) -> Legalized | None:
             hint="keep the layer in float32",
         )
     rewrite = Rewrite(node, graph)
-    zero = scalar_quant(node, graph, node.inputs[0])[1]
+    zero = per_tensor_quant(node, graph, node.inputs[0])[1]
     rewrite.emit("ql2_normalize", node.inputs, node.outputs, {"zero_point": zero})
     return rewrite.legalized()
 
@@ -119,7 +125,7 @@ def _l2_normalize_cases() -> Iterable[Case]:
 def _ql2_normalize_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if types[0].dtype != "int8" or not types[0].shape or 0 in types[0].shape:
         raise ModelError(
-            f"ql2_normalize: the data have a wrong type; got {types[0].dtype} {types[0].shape}, expected int8, one "
+            f"ql2_normalize: the data have an unsupported type; got {types[0].dtype} {types[0].shape}, expected int8, one "
             "axis at least and none empty"
         )
     return (TensorType(types[0].shape, "int8"),)
@@ -215,7 +221,7 @@ L2_NORMALIZE_OPERATORS: tuple[OpDef, ...] = (
         reference=_ql2_normalize_reference,
         compute=_ql2_normalize_compute,
         cases=_ql2_normalize_cases,
-        sound=(zero_point_check("zero_point", 0), _ql2_normalize_overflow_message),
+        sound=(zero_point_range_check("zero_point", 0), _ql2_normalize_overflow_message),
         operand_names=("data",),
     ),
 )
@@ -246,12 +252,12 @@ of N V, is at most 2 * 11.4 times as large after its left shift: 31 bits."""
 
 @frozen
 class FixedPointAffine:
-    """Factors and terms of the channels in fixed point, and numbers of fractional bits.
+    """Factors and addends of channels in fixed point, and numbers of fraction bits, for a normalisation.
 
-    Factors are Q0.29 of a power of two, terms int32 with the zero point and half a unit included; ``fraction`` and
-    ``right`` are the fractional bits of normalised numbers and of results. Factors may be negative, unlike mantissas,
-    so the rewritings of schedules for products with mantissas would be wrong: the operand is doubled twice, which these
-    do not match."""
+    Factors are Q0.29 of a power of two; addends are int32 that include the zero point and half a unit. ``fraction`` and
+    ``right``: fraction bits of the normalised numbers and of the results. Factors may be negative, unlike mantissas, so
+    the rewritings of schedules for products with mantissas would be wrong: the operand is doubled twice, a form that
+    these do not match."""
 
     factors: Array
     terms: Array
@@ -259,16 +265,19 @@ class FixedPointAffine:
     right: int
 
 
-def quantise_affine(gamma: Array, beta: Array, depth: int, result: Quant, dtype: str) -> FixedPointAffine | None:
-    """Convert ``gamma`` and ``beta`` (depth), divided by the result's scale, to fixed point; return None if it has too few
-    bits."""
-    scale, zero = float(np.float32(result.scale[0])), result.zero_point[0]
+def quantise_affine(
+    gamma: Array, beta: Array, row_length: int, out_quant: Quant, out_dtype: str
+) -> FixedPointAffine | None:
+    """Convert ``gamma`` and ``beta`` (``row_length``), divided by the scale of ``out_quant``, to fixed point.
+
+    Return None if that leaves too few bits."""
+    scale, zero = float(np.float32(out_quant.scale[0])), out_quant.zero_point[0]
     factors, terms = (np.asarray(part, np.float64) / scale for part in (gamma, beta))
     if not (np.isfinite(factors).all() and np.isfinite(terms).all() and factors.any()):
         return None
     exponent = frexp(float(np.abs(factors).max()))[1]
-    finest = 30 - dtypes.dtype_parts(dtype).bits - 2
-    fraction = min(_ROOM - ceil(log2(depth) / 2), finest + 1 + exponent)
+    finest = 30 - dtypes.dtype_parts(out_dtype).bits - 2
+    fraction = min(_ROOM - ceil(log2(row_length) / 2), finest + 1 + exponent)
     right = fraction - 1 - exponent
     if right < 4 or fraction < 4:
         return None
@@ -281,12 +290,12 @@ def _layer_norm_fixed_infer(attrs: Mapping[str, Any], types: Sequence[TensorType
     data, factors, terms = types
     if data.dtype not in DTYPES or not data.shape or not 0 < data.shape[-1] <= LAYER_NORM_FIXED_MOST_DEPTH:
         raise ModelError(
-            f"qlayer_norm: the data have a wrong type; got {data.dtype} {data.shape}, expected {', '.join(DTYPES)} "
+            f"qlayer_norm: the data have an unsupported type; got {data.dtype} {data.shape}, expected {', '.join(DTYPES)} "
             f"in rows of 1..{LAYER_NORM_FIXED_MOST_DEPTH}"
         )
     if any((tensor_type.shape, tensor_type.dtype) != (data.shape[-1:], "int32") for tensor_type in (factors, terms)):
         raise ModelError(
-            f"qlayer_norm: factors and terms have wrong types; got {factors.dtype} {factors.shape} and {terms.dtype} "
+            f"qlayer_norm: factors and addends do not fit the row; got {factors.dtype} {factors.shape} and {terms.dtype} "
             f"{terms.shape}, expected int32 {data.shape[-1:]}"
         )
     return (TensorType(data.shape, attrs["out_dtype"]),)
@@ -324,7 +333,7 @@ def _layer_norm_fixed_compute(call: OpCall) -> te.Tensor:
         added = ir.Store(square, (zero,), square[0] + ir.cast(squares, value * value))
         add = ir.Let(value, ir.cast("int32", x[n, i]), ir.seq(ir.Store(total, (zero,), total[0] + value), added))
         spread = ir.cast("int64", square[0]) * depth - ir.cast("int64", total[0]) * ir.cast("int64", total[0])
-        lets, mantissa, shift = _inverse_root_of_spread((spread << 2 * GUARD) + ir.const(attrs["epsilon"], "int64"))
+        lets, mantissa, shift = build_inverse_root_of_int64((spread << 2 * GUARD) + ir.const(attrs["epsilon"], "int64"))
         left, right, half, root = Var("left"), Var("right_shift"), Var("half_unit"), Var("inverse_root")
         lets += [
             (root, mantissa),
@@ -345,12 +354,12 @@ def _layer_norm_fixed_compute(call: OpCall) -> te.Tensor:
     return te.extern("normal", tensors, (("out", (rows, depth), attrs["out_dtype"]),), build)[0]
 
 
-def _inverse_root_of_spread(spread: Expr) -> tuple[list[tuple[Var, Expr]], Expr, Expr]:
-    """Build the inverse root of a positive int64 of 62 bits, of which the upper 31 are used.
+def build_inverse_root_of_int64(scaled_variance: Expr) -> tuple[list[tuple[Var, Expr]], Expr, Expr]:
+    """Build the inverse square root of a positive int64 of at most 62 bits, of which the upper 31 are used.
 
     Return ``Let`` definitions, mantissa and shift."""
     whole, halved = Var("spread", "int64"), Var("halved")
-    lets: list[tuple[Var, Expr]] = [(whole, spread)]
+    lets: list[tuple[Var, Expr]] = [(whole, scaled_variance)]
     high = Var("high", "uint32")
     lets.append((high, ir.cast("uint32", whole >> 30)))
     more, bits = build_bit_length(high, "spread")
@@ -360,7 +369,9 @@ def _inverse_root_of_spread(spread: Expr) -> tuple[list[tuple[Var, Expr]], Expr,
 
 
 def _layer_norm_fixed_cases() -> Iterable[Case]:
-    """Yield ends of ranges and ties; in the last row one number differs from all others, the largest possible distance."""
+    """Yield cases at the ends of ranges and at ties.
+
+    In the last row one number has the largest possible distance from all others."""
     for dtype, out_dtype in (("int8", "int8"), ("uint8", "int16"), ("int16", "int16"), ("int16", "int8")):
         low, high = dtypes.int_range(dtype)
         for shape, epsilon in (
@@ -384,17 +395,19 @@ def _layer_norm_fixed_cases() -> Iterable[Case]:
 
 
 def _normalised_overflow_message(application: Application) -> str:
-    """Return a message if a normalised number, at most the root of the row's length, can exceed 26 bits, else an empty
-    string."""
+    """Return a message if a normalised number can exceed 26 bits, else an empty string.
+
+    It is at most the square root of the row's length."""
     attrs, depth = application.attrs, application.types[0].shape[-1]
     most = _ROOM - ceil(log2(depth) / 2)
     return "" if attrs["fraction"] <= most else f"fraction={attrs['fraction']}, expected at most {most}"
 
 
-def qlayer_norm_attrs(affine: FixedPointAffine, epsilon: float, dtype: str) -> dict[str, Attr]:
-    """Return the attributes of ``qlayer_norm`` for a result of ``dtype``; ``epsilon`` is added to V."""
-    low, high = dtypes.int_range(dtype)
-    result: dict[str, Attr] = {"minimum": low, "maximum": high, "out_dtype": dtype}
+def qlayer_norm_attrs(affine: FixedPointAffine, epsilon: float, out_dtype: str) -> dict[str, Attr]:
+    """Return the attributes of ``qlayer_norm`` for a result of ``out_dtype``; ``epsilon`` is added to the scaled variance
+    V."""
+    low, high = dtypes.int_range(out_dtype)
+    result: dict[str, Attr] = {"minimum": low, "maximum": high, "out_dtype": out_dtype}
     return {**result, "epsilon": max(round(epsilon * 4**GUARD), 1), "fraction": affine.fraction, "right": affine.right}
 
 
@@ -440,7 +453,7 @@ def _layer_norm_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
     most = LAYER_NORM_FIXED_MOST_DEPTH if tensor_type.dtype == "int16" else LAYER_NORM_MOST_DEPTH
     if tensor_type.dtype not in ("float32", *DTYPES) or not tensor_type.shape or not 0 < tensor_type.shape[-1] <= most:
         raise ModelError(
-            f"layer_norm: the data have a wrong type; got {tensor_type.dtype} {tensor_type.shape}, expected "
+            f"layer_norm: the data have an unsupported type; got {tensor_type.dtype} {tensor_type.shape}, expected "
             f"{', '.join(('float32', *DTYPES))} in rows of 1..{most}"
         )
     return (TensorType(tensor_type.shape, "float32"),)

@@ -15,7 +15,7 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.numerics import INT32_MAX, NUMPY, Arith, doubling_high_mul, quantize_multiplier
-from microc.ops.arithmetic import TIR, Rewrite, clamp_to_dtype, is_quantised, legalize_in_float, scalar_quant
+from microc.ops.arithmetic import TIR, Rewrite, clamp_to_dtype, is_quantised, legalize_in_float, per_tensor_quant
 from microc.ops.attributes import (
     MULTIPLIER_ROUNDING,
     ROUNDING_LITERT,
@@ -29,7 +29,7 @@ from microc.ops.attributes import (
     one_axis,
 )
 from microc.ops.constants import BOUNDED, POSITIVE, Application, NumberUse, OperandBounds, stored_range_error_message
-from microc.ops.elementwise.interpolated_lookup import interpolate, interpolation_table
+from microc.ops.elementwise.interpolated_lookup import interpolate_table, interpolation_table
 from microc.ops.elementwise.scalar_functions import exp_of_negative
 from microc.ops.quantised.scaling import high_mul
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_along_axis
@@ -48,25 +48,25 @@ SUM_BITS = 12
 """Integer bits of the sum of exponentials in the 8-bit kernel; 2**12 classes or more can overflow it."""
 
 
-def int32_headroom(total: Any, lowest_bit: int, k: Arith[Any], most: int = INT32_MAX) -> Any:
-    """Return the largest left shift of ``total``, within 2**lowest_bit .. ``most``, that keeps it an int32."""
-    zero = total * 0
-    highest = min(most.bit_length(), 31)
+def int32_headroom(positive_number: Any, lowest_bit: int, arith: Arith[Any], max_shifted: int = INT32_MAX) -> Any:
+    """Return the largest left shift of ``positive_number`` that keeps it an int32; it is 2**lowest_bit..``max_shifted``."""
+    zero = positive_number * 0
+    highest = min(max_shifted.bit_length(), 31)
     count = zero + (31 - highest)
     for bit in range(lowest_bit + 1, highest):
-        count = count + k.select(total < (1 << bit), zero + 1, zero)
+        count = count + arith.select(positive_number < (1 << bit), zero + 1, zero)
     return count
 
 
 # ---------------------------------------------------------------- 8-bit data
 
 
-def exponential_table(scale: float, beta: float, rounding: Multiplier) -> Array:
-    """Return exp(beta * scale * d) in Q0.31 (int32) for d = 0, -1 ... -255; zero where TFLite skips the term."""
-    real = min(beta * scale * (1 << 26), float(INT32_MAX if rounding != Multiplier.SINGLE else (1 << 30) - 1))
+def exponential_table(in_scale: float, beta: float, rounding: Multiplier) -> Array:
+    """Return exp(beta * ``in_scale`` * d) in Q0.31 (int32) for d = 0, -1 ... -255; zero where TFLite skips the term."""
+    real = min(beta * in_scale * (1 << 26), float(INT32_MAX if rounding != Multiplier.SINGLE else (1 << 30) - 1))
     if real <= 1.0:
         raise UnsupportedError(
-            f"scale * beta is too small for fixed point; got {scale} * {beta}, expected more than {2.0**-26:.3g}",
+            f"scale * beta is too small for fixed point; got {in_scale} * {beta}, expected more than {2.0**-26:.3g}",
             hint="keep the layer in float32",
         )
     mantissa, shift = quantize_multiplier(real, 31)
@@ -80,36 +80,36 @@ def _qsoftmax_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tu
     x, table = types
     if x.dtype not in ("int8", "uint8") or not x.shape:
         raise ModelError(
-            f"qsoftmax: the data have a wrong type; got {x.dtype} {x.shape}, expected int8 or uint8 of one axis at "
+            f"qsoftmax: the data have an unsupported type; got {x.dtype} {x.shape}, expected int8 or uint8 of one axis at "
             "least"
         )
     if table.shape != (256,) or table.dtype != "int32":
         raise ModelError(
-            f"qsoftmax: the table has a wrong type; got {table.dtype} {table.shape}, expected int32 (256,)"
+            f"qsoftmax: the table of exponentials must be int32 of shape (256,); got {table.dtype} {table.shape}"
         )
     if not 0 < x.shape[-1] < 1 << SUM_BITS:
-        raise ModelError(f"qsoftmax: wrong number of classes; got {x.shape[-1]}, expected 1..{(1 << SUM_BITS) - 1}")
+        raise ModelError(f"qsoftmax: too few or too many classes; got {x.shape[-1]}, expected 1..{(1 << SUM_BITS) - 1}")
     return (TensorType(x.shape, attrs["out_dtype"]),)
 
 
-def row_reciprocal(total: Any, headroom: Any, k: Arith[Any]) -> Any:
-    """Return in Q0.31 the reciprocal of ``total`` (Q12.19) after it is shifted left by ``headroom``.
+def row_reciprocal(exponential_sum: Any, headroom: Any, arith: Arith[Any]) -> Any:
+    """Return the reciprocal in Q0.31 of ``exponential_sum`` (Q12.19) after its left shift by ``headroom``.
 
-    The shifted ``total`` is (1 + x) / 2 in Q0.31."""
-    return numerics.saturating_double(numerics.reciprocal(total << headroom, k))
+    The shifted sum is (1 + x) / 2 in Q0.31."""
+    return numerics.saturating_double(numerics.reciprocal(exponential_sum << headroom, arith))
 
 
-def _unclamped_probability(power: Any, scale: Any, headroom: Any, out_dtype: str, k: Arith[Any]) -> Any:
-    """Return one probability before clamping: power * scale, shifted to the output's bits, plus the output's lowest value.
+def _unclamped_probability(exponential: Any, reciprocal: Any, headroom: Any, out_dtype: str, arith: Arith[Any]) -> Any:
+    """Return exponential * reciprocal, shifted to the output's bits, plus the output's lowest value, before clamping.
 
-    Nothing is negative, so RoundingDivideByPOT is ((x >> (exponent - 1)) + 1) >> 1; if the exponent exceeds 32, the
+    Nothing is negative, so RoundingDivideByPOT is ((x >> (exponent - 1)) + 1) >> 1. If the exponent exceeds 32, the
     result is zero."""
     low, _ = dtypes.int_range(out_dtype)
     most = SUM_BITS - 2 + 31 - dtypes.dtype_parts(out_dtype).bits
     distance = most - headroom
     if most > 31:
-        distance = k.select(distance < 31, distance, distance * 0 + 31)
-    return (((numerics.doubling_high_mul(power, scale, k) >> distance) + 1) >> 1) + low
+        distance = arith.select(distance < 31, distance, distance * 0 + 31)
+    return (((numerics.doubling_high_mul(exponential, reciprocal, arith) >> distance) + 1) >> 1) + low
 
 
 def _qsoftmax_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
@@ -121,10 +121,12 @@ def _qsoftmax_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tupl
     return (np.clip(result, *dtypes.int_range(attrs["out_dtype"])).astype(attrs["out_dtype"]),)
 
 
-def largest_of_rows(x: te.Tensor, rows: int, classes: int, low: int) -> te.Tensor:
-    """Build stage ``largest``: the largest element of every row (rows, classes), at least ``low``."""
+def largest_of_rows(x: te.Tensor, rows: int, classes: int, lowest_value: int) -> te.Tensor:
+    """Build stage ``largest``: the largest element of every row (rows, classes), at least ``lowest_value``."""
     k = te.reduce_axis(classes, "k")
-    return te.compute((rows,), lambda n: te.max_reduce(ir.cast("int32", x[n, k.var]), k, init=low), "largest", ("n",))
+    return te.compute(
+        (rows,), lambda n: te.max_reduce(ir.cast("int32", x[n, k.var]), k, init=lowest_value), "largest", ("n",)
+    )
 
 
 def _qsoftmax_compute(call: OpCall) -> te.Tensor:
@@ -154,8 +156,9 @@ def _qsoftmax_compute(call: OpCall) -> te.Tensor:
 
 
 def _qsoftmax_table_error_message(application: Application) -> str:
-    """Return a message if the largest number of a row, whose exponential is the least sum, has none of one, else an empty
-    string."""
+    """Return a message if the table's exponential of a row's largest number is not one, else an empty string.
+
+    It is the least sum of a row."""
     table = application.data[1]
     return "" if table is None or table[0] == INT32_MAX else f"table[0]={table[0]}, expected {INT32_MAX}"
 
@@ -174,16 +177,17 @@ def _qsoftmax_cases() -> Iterable[Case]:
 # ---------------------------------------------------------------- 16-bit data
 
 
-def qsoftmax16_tables(scale: float, beta: float, rounding: Rounding) -> tuple[Mapping[str, Attr], tuple[Array, Array]]:
-    """Return attributes and tables of ``qsoftmax16`` for data of ``scale``.
+def qsoftmax16_tables(
+    in_scale: float, beta: float, rounding: Rounding
+) -> tuple[Mapping[str, Attr], tuple[Array, Array]]:
+    """Return attributes and tables of ``qsoftmax16`` for data of scale ``in_scale``.
 
     The tables are exp on -10 .. 0 and 1 / (1 + x) on 0 .. 1, in Q0.15. TFLite Micro computes them in float32, LiteRT in
-    float64, which changes some points by one.
-    """
-    mantissa, shift = quantize_multiplier(scale * beta / (10.0 / 65535.0))
+    float64, which changes some points by one."""
+    mantissa, shift = quantize_multiplier(in_scale * beta / (10.0 / 65535.0))
     if shift > 14:
         raise UnsupportedError(
-            f"scale * beta is too large for fixed point; got {scale} * {beta}, expected less than "
+            f"scale * beta is too large for fixed point; got {in_scale} * {beta}, expected less than "
             f"{10 / 65535 * 2**14:.3g}",
             hint="keep the layer in float32",
         )
@@ -199,42 +203,42 @@ def _qsoftmax16_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
     x, *tables = types
     if x.dtype != "int16" or not x.shape or not 0 < x.shape[-1] < 1 << 16:
         raise ModelError(
-            f"qsoftmax16: the data have a wrong type; got {x.dtype} {x.shape}, expected int16 in rows of "
+            f"qsoftmax16: the data have an unsupported type; got {x.dtype} {x.shape}, expected int16 in rows of "
             f"1..{(1 << 16) - 1}"
         )
     if any(table.shape != (513,) or table.dtype != "int16" for table in tables):
         raise ModelError(
-            f"qsoftmax16: tables have wrong types; got {', '.join(f'{t.dtype} {t.shape}' for t in tables)}, expected "
+            f"qsoftmax16: tables have unsupported types; got {', '.join(f'{t.dtype} {t.shape}' for t in tables)}, expected "
             "int16 (513,)"
         )
     return (TensorType(x.shape, "int16"),)
 
 
-def _scale_distance16(distance: Any, attrs: Mapping[str, Any], k: Arith[Any]) -> Any:
-    """Scale a distance <= 0 to the largest number so that -65535 stands for -10, and shift it to the range of int16."""
-    scaled = Multiplier(attrs["rounding"]).times(distance, attrs["multiplier"], attrs["shift"], k)
-    return k.select(scaled > -65535, scaled + 32767, scaled * 0 - 32768)
+def _scale_distance16(distance: Any, attrs: Mapping[str, Any], arith: Arith[Any]) -> Any:
+    """Scale a distance <= 0 from the row's largest number so that -65535 stands for -10, and add an offset for int16."""
+    scaled = Multiplier(attrs["rounding"]).times(distance, attrs["multiplier"], attrs["shift"], arith)
+    return arith.select(scaled > -65535, scaled + 32767, scaled * 0 - 32768)
 
 
-def _reciprocal_table_argument(total: Any, headroom: Any, k: Arith[Any]) -> Any:
-    """Shift ``total`` left by ``headroom`` to 1 + x; return x as int16, from -32768 for x = 0."""
-    x = numerics.shift_right_half_up(total << headroom, 14) - ((1 << 15) + (1 << 16))
-    return k.select(x < 32767, x, x * 0 + 32767)
+def _reciprocal_table_argument(exponential_sum: Any, headroom: Any, arith: Arith[Any]) -> Any:
+    """Return x as int16 (-32768 for x = 0), where ``exponential_sum`` shifted left by ``headroom`` is 1 + x."""
+    x = numerics.shift_right_half_up(exponential_sum << headroom, 14) - ((1 << 15) + (1 << 16))
+    return arith.select(x < 32767, x, x * 0 + 32767)
 
 
-def _unclamped_probability16(power: Any, scale: Any, headroom: Any) -> Any:
-    """Return power * scale (each Q0.15), shifted to Q0.15 with ties upwards, before clamping."""
+def _unclamped_probability16(exponential: Any, reciprocal: Any, headroom: Any) -> Any:
+    """Return exponential * reciprocal (each Q0.15), shifted to Q0.15 with ties upwards, before clamping."""
     shift = 30 - headroom
     half = (shift * 0 + 1) << (shift - 1)
-    return (power * scale + half) >> shift
+    return (exponential * reciprocal + half) >> shift
 
 
 def _qsoftmax16_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, exp, reciprocal = (array.astype(np.int64) for array in arrays)
-    powers = interpolate(lambda i: exp[i], _scale_distance16(x - x.max(axis=-1, keepdims=True), attrs, NUMPY))
+    powers = interpolate_table(lambda i: exp[i], _scale_distance16(x - x.max(axis=-1, keepdims=True), attrs, NUMPY))
     total = powers.sum(axis=-1, keepdims=True)
     headroom = int32_headroom(total, 14, NUMPY)
-    scale = interpolate(lambda i: reciprocal[i], _reciprocal_table_argument(total, headroom, NUMPY))
+    scale = interpolate_table(lambda i: reciprocal[i], _reciprocal_table_argument(total, headroom, NUMPY))
     return (np.clip(_unclamped_probability16(powers, scale, headroom), 0, 32767).astype(np.int16),)
 
 
@@ -260,13 +264,13 @@ def _qsoftmax16_compute(call: OpCall) -> te.Tensor:
         ("n", "c"),
     )
     power = te.compute(
-        (rows, classes), lambda n, c: interpolate(table_reader(exp), distance[n, c]), "power", ("n", "c")
+        (rows, classes), lambda n, c: interpolate_table(table_reader(exp), distance[n, c]), "power", ("n", "c")
     )
     j = te.reduce_axis(classes, "j")
     total = row_stage("total", lambda n: te.sum_reduce(power[n, j.var], j))
     headroom = row_stage("headroom", lambda n: int32_headroom(total[n], 14, TIR, classes << 15))
     place = row_stage("place", lambda n: _reciprocal_table_argument(total[n], headroom[n], TIR))
-    scale = row_stage("scale", lambda n: interpolate(table_reader(reciprocal), place[n]))
+    scale = row_stage("scale", lambda n: interpolate_table(table_reader(reciprocal), place[n]))
 
     def element(n: Expr, c: Expr) -> Expr:
         return clamp_to_dtype(_unclamped_probability16(power[n, c], scale[n], headroom[n]), 0, 32767, "int16")
@@ -334,15 +338,15 @@ _TOTAL_BITS = 30
 
 
 def exponential_fraction_bits(classes: int) -> int:
-    """Return F, the number of fractional bits of exponentials such that a sum of ``classes`` of them fits.
+    """Return the number of fraction bits with which a sum of ``classes`` exponentials fits an int32.
 
     Twice an exponential also fits 31 bits."""
     return _TOTAL_BITS - max((classes - 1).bit_length(), 1)
 
 
-def scaled_exponentials(scale: float, classes: int) -> Array:
-    """Return exp(-scale * d) for d = 0 ... 255 as int32 with :func:`exponential_fraction_bits` fractional bits."""
-    distance = np.arange(256) * float(np.float32(scale))
+def scaled_exponentials(in_scale: float, classes: int) -> Array:
+    """Return exp(-``in_scale`` * d) for d = 0 ... 255 as int32 with :func:`exponential_fraction_bits` fraction bits."""
+    distance = np.arange(256) * float(np.float32(in_scale))
     return np.asarray(np.rint(np.exp(-distance) * (1 << exponential_fraction_bits(classes))), np.int32)
 
 
@@ -357,20 +361,21 @@ def _softmax_scaled_infer(attrs: Mapping[str, Any], types: Sequence[TensorType])
     x, table = types
     if x.dtype not in ("int8", "uint8") or not x.shape or not 0 < x.shape[-1] <= MOST_CLASSES:
         raise ModelError(
-            f"qsoftmax_scaled: the data have a wrong type; got {x.dtype} {x.shape}, expected int8 or uint8 in rows "
+            f"qsoftmax_scaled: the data have an unsupported type; got {x.dtype} {x.shape}, expected int8 or uint8 in rows "
             f"of 1..{MOST_CLASSES}"
         )
     if table.shape != (256,) or table.dtype != "int32":
         raise ModelError(
-            f"qsoftmax_scaled: the table has a wrong type; got {table.dtype} {table.shape}, expected int32 (256,)"
+            f"qsoftmax_scaled: the table of exponentials must be int32 of shape (256,); got {table.dtype} {table.shape}"
         )
     return (TensorType(x.shape, attrs["out_dtype"]),)
 
 
-def _row_multiplier(total: Any, headroom: Any, attrs: Mapping[str, Any], k: Arith[Any]) -> Any:
-    """Return 1 / total / the output's scale as a mantissa in Q0.31; :func:`_product_right_shift` is the right shift of its
-    products."""
-    return doubling_high_mul(row_reciprocal(total, headroom, k), attrs["multiplier"], k)
+def _row_multiplier(exponential_sum: Any, headroom: Any, attrs: Mapping[str, Any], arith: Arith[Any]) -> Any:
+    """Return 1 / (``exponential_sum`` * the output's scale) as a mantissa in Q0.31.
+
+    :func:`_product_right_shift` gives the right shift of products with it."""
+    return doubling_high_mul(row_reciprocal(exponential_sum, headroom, arith), attrs["multiplier"], arith)
 
 
 def _product_right_shift(headroom: Any, attrs: Mapping[str, Any]) -> Any:
@@ -423,10 +428,10 @@ def _scaled_softmax_error_message(application: Application) -> str:
     return "" if 0 <= shift < bits else f"shift={shift}, expected 0..{bits - 1}"
 
 
-def scaled_softmax_attrs(scale: float, zero_point: int, out_dtype: str) -> dict[str, Attr]:
-    """Return the attributes of ``qsoftmax_scaled`` for an output of this quantisation."""
-    multiplier, shift = quantize_multiplier(1 / float(np.float32(scale)))
-    return {"multiplier": multiplier, "shift": shift, "zero_point": zero_point, "out_dtype": out_dtype}
+def scaled_softmax_attrs(out_scale: float, out_zero_point: int, out_dtype: str) -> dict[str, Attr]:
+    """Return the attributes of ``qsoftmax_scaled`` for an output of this scale, zero point and dtype."""
+    multiplier, shift = quantize_multiplier(1 / float(np.float32(out_scale)))
+    return {"multiplier": multiplier, "shift": shift, "zero_point": out_zero_point, "out_dtype": out_dtype}
 
 
 def _softmax_scaled_cases() -> Iterable[Case]:
@@ -482,7 +487,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     tensor_type = types[0]
     if not dtypes.is_float(tensor_type.dtype) and tensor_type.quant is None:
         raise ModelError(
-            f"softmax: the data have a wrong dtype; got {tensor_type.dtype}, expected floats or quantised integers"
+            f"softmax: the data have an unsupported dtype; got {tensor_type.dtype}, expected floats or quantised integers"
         )
     _nonnegative_axis(attrs, tensor_type.shape)
     return (TensorType(tensor_type.shape, tensor_type.dtype),)
@@ -548,8 +553,8 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     if not is_quantised(node, graph):
         return None
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
-    scale_in, zero_in = scalar_quant(node, graph, node.inputs[0])
-    scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
+    scale_in, zero_in = per_tensor_quant(node, graph, node.inputs[0])
+    scale_out, zero_out = per_tensor_quant(node, graph, node.outputs[0])
     wanted = _RESULTS.get((source.dtype, result.dtype))
     last = _nonnegative_axis(node.attrs, source.shape) == len(source.shape) - 1
     if node.attr("rounding") == Rounding.EVEN:
@@ -580,11 +585,10 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
 
 
 def _legalize_by_table(node: Node, graph: Graph) -> Legalized:
-    """Rewrite a softmax of bytes to ``qsoftmax_scaled`` with a table of exponentials; one of other dtypes to float
-    operators."""
+    """Rewrite a softmax of 8-bit data to ``qsoftmax_scaled`` with a table of exponentials, of others to float operators."""
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
-    scale, _ = scalar_quant(node, graph, node.inputs[0])
-    out_scale, zero = scalar_quant(node, graph, node.outputs[0])
+    scale, _ = per_tensor_quant(node, graph, node.inputs[0])
+    out_scale, zero = per_tensor_quant(node, graph, node.outputs[0])
     narrow = all(
         dtypes.is_integer(tensor_type.dtype) and dtypes.nbytes(tensor_type.dtype) == 1
         for tensor_type in (source, result)

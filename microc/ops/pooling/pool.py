@@ -18,11 +18,11 @@ from microc.ops.arithmetic import (
     ACTIVATIONS,
     Rewrite,
     activation_range,
-    compute_dtype,
+    computation_dtype,
     emit_activation,
     is_quantised,
+    per_tensor_quant,
     quantize_attrs,
-    scalar_quant,
     split_activation,
 )
 from microc.ops.attributes import ACTIVATED, LAYOUT, OPTIONAL, Attributes, Rounding, choice, flag, integer, integers
@@ -39,14 +39,14 @@ from microc.tir.names import ACC, PADDED
 
 
 def legalize_max(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite a quantised maximum to that of the stored integers, a change of scale and the activation if there are any."""
+    """Rewrite a quantised max pool to one on the stored integers, followed by a rescaling and the activation if needed."""
     if not is_quantised(node, graph):
         return split_activation(node, graph)
     return _emit_with_clamp(node, graph) if _has_same_quant(node, graph) else _emit_requantised_max(node, graph)
 
 
 def legalize_avg(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite a quantised average to that of the stored integers (TFLite), or to their sum, rescaled (ONNX).
+    """Rewrite a quantised average pool to an average of the stored integers (TFLite) or a rescaled sum of them (ONNX).
 
     If neither is exact, rewrite it to float operators."""
     if not is_quantised(node, graph):
@@ -60,9 +60,9 @@ def legalize_avg(node: Node, graph: Graph) -> Legalized | None:
 
 
 def _has_same_quant(node: Node, graph: Graph) -> bool:
-    """Test whether data and result have the same quantisation; as in TFLite scales within 1e-6 count as equal."""
-    scale_in, zero_in = scalar_quant(node, graph, node.inputs[0])
-    scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
+    """Test whether data and result have the same quantisation; scales within 1e-6 count as equal, as in TFLite."""
+    scale_in, zero_in = per_tensor_quant(node, graph, node.inputs[0])
+    scale_out, zero_out = per_tensor_quant(node, graph, node.outputs[0])
     close = scale_in == scale_out if node.attr("rounding") == Rounding.EVEN else abs(scale_in - scale_out) <= 1e-6
     return close and zero_in == zero_out and graph.types[node.inputs[0]].dtype == graph.types[node.outputs[0]].dtype
 
@@ -100,7 +100,7 @@ def _emit_float_average(node: Node, graph: Graph) -> Legalized:
 
     Sums of such floats are exact below 2**24, in any order, so that ties are rounded the same way on every core."""
     rewrite, result, activation = Rewrite(node, graph), graph.types[node.outputs[0]], str(node.attr("activation"))
-    scale, zero = scalar_quant(node, graph, node.inputs[0])
+    scale, zero = per_tensor_quant(node, graph, node.inputs[0])
     stored = rewrite.value("stored", graph.types[node.inputs[0]].shape, "float32")
     rewrite.emit("dequantize", node.inputs, stored, {"scale": (1.0,), "zero_point": (zero,), "axis": None})
     mean, real = (rewrite.value(name, result.shape, "float32") for name in ("mean", "real"))
@@ -116,13 +116,13 @@ def _emit_float_average(node: Node, graph: Graph) -> Legalized:
     return rewrite.legalized()
 
 
-def _emit_even_means(rewrite: Rewrite, mean: str) -> None:
-    """Append the scaling of the float value ``mean`` to the result, with ties to even.
+def _emit_even_means(rewrite: Rewrite, mean_value: str) -> None:
+    """Append the scaling of the float value ``mean_value`` to the result, with ties to even.
 
-    Multiplied by a common multiple of the windows' element counts the means are integers, but for rounding."""
+    Means times a common multiple of the windows' element counts are integers, up to rounding."""
     node, result = rewrite.node, rewrite.type(rewrite.node.outputs[0])
     (scale, zero), (scale_out, zero_out) = (
-        scalar_quant(node, rewrite.graph, name) for name in (node.inputs[0], node.outputs[0])
+        per_tensor_quant(node, rewrite.graph, name) for name in (node.inputs[0], node.outputs[0])
     )
     assert result.quant is not None
     least, most = dtypes.int_range(rewrite.type(node.inputs[0]).dtype)
@@ -132,11 +132,11 @@ def _emit_even_means(rewrite: Rewrite, mean: str) -> None:
     if 2 * bound > LARGEST_DOMAIN:
         stored = rewrite.value("rounded", result.shape, result.dtype)
         attrs = {**quantize_attrs(result, Rounding.EVEN), "scale": (float(np.float32(1 / factor)),)}
-        rewrite.emit("quantize", (mean,), stored, attrs)
+        rewrite.emit("quantize", (mean_value,), stored, attrs)
         rewrite.emit("clip", (stored,), node.outputs, {"minimum": low, "maximum": high, "rounding": Rounding.NONE})
         return
     times = rewrite.constant("multiple", np.array([multiple], np.float32))
-    large = rewrite.emit("mul", (mean, times), rewrite.value("multiple", result.shape, "float32"), {})
+    large = rewrite.emit("mul", (mean_value, times), rewrite.value("multiple", result.shape, "float32"), {})
     rounded = rewrite.emit("round", (large,), rewrite.value("rounded", result.shape, "float32"), {})
     whole = rewrite.emit("cast", (rounded,), rewrite.value("whole", result.shape, "int32"), {"dtype": "int32"})
     end: dict[str, Attr] = {"zero_point": zero_out, "minimum": low, "maximum": high, "out_dtype": result.dtype}
@@ -145,7 +145,7 @@ def _emit_even_means(rewrite: Rewrite, mean: str) -> None:
 
 
 def _window_sizes(node: Node, data_shape: tuple[int, ...], result_shape: tuple[int, ...]) -> set[int]:
-    """Return the different numbers of elements that windows average over."""
+    """Return the distinct numbers of elements that the windows average over."""
     if node.attr("count_include_pad"):
         return {prod(node.attr("kernel"))}
     first = 2 if node.attr("layout") == "NCHW" else 1
@@ -162,8 +162,8 @@ def _emit_scaled_sum(node: Node, graph: Graph) -> Legalized:
 
     Rounding is half to even, and scales are computed in float32, as in ONNX Runtime.
     """
-    scale_in, zero_in = scalar_quant(node, graph, node.inputs[0])
-    scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
+    scale_in, zero_in = per_tensor_quant(node, graph, node.inputs[0])
+    scale_out, zero_out = per_tensor_quant(node, graph, node.outputs[0])
     result, count = graph.types[node.outputs[0]], prod(node.attr("kernel"))
     assert result.quant is not None
     rewrite = Rewrite(node, graph)
@@ -191,10 +191,10 @@ def _emit_scaled_sum(node: Node, graph: Graph) -> Legalized:
 
 
 def _pool_case(
-    shape: tuple[int, ...], dtype: str, kernel: tuple[int, int], tolerance: float = 0.0, **attrs: Any
+    data_shape: tuple[int, ...], data_dtype: str, kernel_shape: tuple[int, int], tolerance: float = 0.0, **attrs: Any
 ) -> Case:
-    given = {"kernel": kernel, "strides": kernel, **attrs}
-    return Case(given, (TensorType(shape, dtype),), tolerance=tolerance)
+    given = {"kernel": kernel_shape, "strides": kernel_shape, **attrs}
+    return Case(given, (TensorType(data_shape, data_dtype),), tolerance=tolerance)
 
 
 def max_cases(**extra: Any) -> Iterable[Case]:
@@ -259,7 +259,9 @@ def _result_extents(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> tuple[i
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     tensor_type = types[0]
     if len(tensor_type.shape) != 4:
-        raise ModelError(f"pool: the data need four axes; got {tensor_type.shape}")
+        raise ModelError(
+            f"pool: the data need four axes, batch, two spatial axes and channels; got {tensor_type.shape}"
+        )
     if tensor_type.dtype == "bool":
         raise ModelError("pool: the data have a wrong dtype; got bool, expected numbers")
     extents, top_left = _result_extents(attrs, tensor_type.shape), attrs["padding"][:2]
@@ -294,9 +296,9 @@ def _sliding_windows(attrs: Mapping[str, Any], x: Array, pad_value: float) -> Ar
     return windows[:, :: attrs["strides"][0], :: attrs["strides"][1]][:, :height, :width]
 
 
-def _restore_layout(attrs: Mapping[str, Any], y: Array, dtype: Any) -> tuple[Array, ...]:
-    y = y.transpose(0, 3, 1, 2) if attrs["layout"] == "NCHW" else y
-    return (np.ascontiguousarray(y).astype(dtype),)
+def _restore_layout(attrs: Mapping[str, Any], nhwc_result: Array, result_dtype: Any) -> tuple[Array, ...]:
+    nhwc_result = nhwc_result.transpose(0, 3, 1, 2) if attrs["layout"] == "NCHW" else nhwc_result
+    return (np.ascontiguousarray(nhwc_result).astype(result_dtype),)
 
 
 def _max_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
@@ -325,37 +327,38 @@ def _sum_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Arr
 # ---------------------------------------------------------------- tensor expressions
 
 
-def _reduce_windows(call: OpCall, combine: str, pad: float, init: float) -> te.Tensor:
-    """Build stage ``acc``: every window reduced by ``combine`` in the computing dtype.
+def _reduce_windows(call: OpCall, combiner: str, pad_value: float, initial_value: float) -> te.Tensor:
+    """Build stage ``acc``: every window reduced by ``combiner`` in the computation dtype.
 
-    A window over the whole image is a plain reduction of height and width."""
+    A window over the whole image is reduced over height and width without padding."""
     data = call.data
     if call.attrs["layout"] != "NHWC":
         raise InternalError("a pool is lowered in layout NHWC only")
     batch, height, width, channels = data.type.shape
-    dtype = compute_dtype(data.type.dtype)
-    start = ir.const(init, dtype)
+    dtype = computation_dtype(data.type.dtype)
+    start = ir.const(initial_value, dtype)
     if call.attrs["kernel"] == (height, width) and not any(_max_padding(call)):
         image, k = data.tensor((batch, height * width, channels)), te.reduce_axis(height * width, "k")
 
         def whole(n: Expr, c: Expr) -> Expr:
-            return te.Reduce(combine, ir.cast(dtype, image[n, k.var, c]), (k,), start)
+            return te.Reduce(combiner, ir.cast(dtype, image[n, k.var, c]), (k,), start)
 
         return te.compute((batch, channels), whole, ACC, ("n", "c"))
-    x = _pad_data(call, data.tensor(), pad)
+    x = _pad_data(call, data.tensor(), pad_value)
     ky, kx = (te.reduce_axis(extent, name) for extent, name in zip(call.attrs["kernel"], ("ky", "kx"), strict=True))
     down, right = call.attrs["strides"]
 
     def element(n: Expr, y: Expr, column: Expr, c: Expr) -> Expr:
         value = x[n, y * down + ky.var, column * right + kx.var, c]
-        return te.Reduce(combine, ir.cast(dtype, value), (ky, kx), start)
+        return te.Reduce(combiner, ir.cast(dtype, value), (ky, kx), start)
 
     return te.compute(call.out_types[0].shape, element, ACC, ("n", "y", "x", "c"))
 
 
 def _max_padding(call: OpCall) -> tuple[int, ...]:
-    """Return the largest padding of each side over all run-time sizes; ``open`` is as in
-    :class:`microc.ops.convolution.geometry.Geometry`."""
+    """Return the largest padding of each side over all run-time sizes.
+
+    The attribute ``open`` is that of :class:`microc.ops.convolution.geometry.Geometry`."""
     return tuple(call.attrs.get("open") or call.attrs["padding"])
 
 
@@ -415,15 +418,15 @@ def _avg_compute(call: OpCall) -> te.Tensor:
     return _build_pool_stage(acc, element)
 
 
-def _build_window_size(call: OpCall, data_shape: tuple[int, ...], index: Sequence[Expr]) -> Expr:
-    """Build the number of elements that the window at ``index`` averages over, in int32."""
+def _build_window_size(call: OpCall, data_shape: tuple[int, ...], window_index: Sequence[Expr]) -> Expr:
+    """Build the number of elements (int32) that the window at ``window_index`` averages over."""
     kernel, padding, sides = call.attrs["kernel"], call.attrs["padding"], _max_padding(call)
     if call.attrs["count_include_pad"] or not any(sides):
         return ir.const(prod(kernel), "int32")
     total: Expr = ir.const(1, "int32")
     for axis in (0, 1):
         size, before, after = data_shape[1 + axis], sides[axis], sides[2 + axis]
-        first = index[1 + axis] * call.attrs["strides"][axis] - padding[axis]
+        first = window_index[1 + axis] * call.attrs["strides"][axis] - padding[axis]
         start = ir.maximum(first, 0) if before else first
         end = ir.minimum(first + kernel[axis], size) if after else first + kernel[axis]
         total = total * ((end - start) if before or after else ir.const(kernel[axis], "int32"))
@@ -458,10 +461,10 @@ def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequ
 
 
 def _pool_overflow_message(application: Application) -> str:
-    """Return a message if ``offset`` plus the sum of a window's integers can overflow int32, else an empty string."""
+    """Return a message if the sum of a window's integers plus ``offset`` can overflow int32, else an empty string."""
     attrs, count = application.attrs, prod(application.attrs["kernel"])
     if "offset" not in attrs:
-        return window_sum_overflow_message(application, count, half=count)
+        return window_sum_overflow_message(application, count, rounding_addend=count)
     if not dtypes.is_integer(application.types[0].dtype):
         return f"sums of {application.types[0].dtype}, expected integers"
     return window_sum_overflow_message(application, count, attrs["pad_value"], attrs["offset"])

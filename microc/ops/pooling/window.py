@@ -17,7 +17,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
-from microc.ops.arithmetic import NUMBERS, compute_dtype, replaces_best
+from microc.ops.arithmetic import NUMBERS, computation_dtype, replaces_best
 from microc.ops.attributes import SPATIAL, Attributes, flag, integers
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
@@ -56,32 +56,32 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     return (TensorType(_result_shape(attrs, types[0]), types[0].dtype),)
 
 
-def _neutral_element(combine: str, dtype: str) -> float:
-    if combine == "add":
+def _neutral_element(combiner: str, dtype: str) -> float:
+    if combiner == "add":
         return 0
     return float("-inf") if dtypes.is_float(dtype) else dtypes.int_range(dtype)[0]
 
 
-def _gather_taps(attrs: Mapping[str, Any], x: Array, fill: float, spatial: Sequence[int]) -> Array:
+def _gather_taps(attrs: Mapping[str, Any], x: Array, pad_value: float, result_extents: Sequence[int]) -> Array:
     """Return the elements of all windows, with the taps along a new first axis."""
     rank = x.ndim - 2
     ends = zip(attrs["padding"][:rank], attrs["padding"][rank:], strict=True)
-    padded = np.pad(x, [(0, 0), (0, 0), *ends], constant_values=fill)
+    padded = np.pad(x, [(0, 0), (0, 0), *ends], constant_values=pad_value)
     found = []
     for tap in np.ndindex(*attrs["kernel"]):
-        rows = zip(tap, attrs["dilation"], attrs["strides"], spatial, strict=True)
+        rows = zip(tap, attrs["dilation"], attrs["strides"], result_extents, strict=True)
         found.append(
             padded[(slice(None),) * 2 + tuple(slice(t * d, t * d + (e - 1) * s + 1, s) for t, d, s, e in rows)]
         )
     return np.stack(found)
 
 
-def _reference(combine: str, attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _reference(combiner: str, attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0]
     shape = _result_shape(attrs, TensorType(x.shape, x.dtype.name))
-    wide = np.float64 if x.dtype.kind == "f" else x.dtype if combine != "add" else np.int64
-    taps = _gather_taps(attrs, x.astype(wide), _neutral_element(combine, x.dtype.name), shape[2:])
-    return ((taps.sum(0) if combine == "add" else taps.max(0)).astype(x.dtype),)
+    wide = np.float64 if x.dtype.kind == "f" else x.dtype if combiner != "add" else np.int64
+    taps = _gather_taps(attrs, x.astype(wide), _neutral_element(combiner, x.dtype.name), shape[2:])
+    return ((taps.sum(0) if combiner == "add" else taps.max(0)).astype(x.dtype),)
 
 
 def _tap_index(
@@ -99,19 +99,19 @@ def _tap_index(
     return places, ir.all_of(inside)
 
 
-def _compute(combine: str, call: OpCall) -> te.Tensor:
+def _compute(combiner: str, call: OpCall) -> te.Tensor:
     data, attrs = call.data, call.attrs
     x, tensor_type = data.tensor(), data.type
-    wide = compute_dtype(tensor_type.dtype)
-    if combine == "add" and tensor_type.dtype in ("int32", "int64"):
+    wide = computation_dtype(tensor_type.dtype)
+    if combiner == "add" and tensor_type.dtype in ("int32", "int64"):
         wide = f"u{tensor_type.dtype}"  # sums wrap around, which C defines for unsigned integers only
     taps = [te.reduce_axis(extent, f"t{k}") for k, extent in enumerate(attrs["kernel"])]
-    nothing = ir.const(_neutral_element(combine, tensor_type.dtype), wide)
+    nothing = ir.const(_neutral_element(combiner, tensor_type.dtype), wide)
 
     def element(*index: Expr) -> Expr:
         places, inside = _tap_index(attrs, tensor_type.shape[2:], index[2:], [tap.var for tap in taps])
         value = ir.cast(wide, x[(*index[:2], *places)])
-        return te.Reduce(combine, value if inside is None else ir.select(inside, value, nothing), tuple(taps), nothing)
+        return te.Reduce(combiner, value if inside is None else ir.select(inside, value, nothing), tuple(taps), nothing)
 
     shape = call.out_types[0].shape
     acc = te.compute(shape, element, ACC)
@@ -220,12 +220,12 @@ def _cases_window_argmax() -> Iterable[Case]:
             yield Case(attrs, case.types, arrays=case.arrays, name=f"{case.name} {column_major}")
 
 
-def _define_window_reduction(name: str, combine: str) -> OpDef:
+def _define_window_reduction(op_name: str, combiner: str) -> OpDef:
     return OpDef(
-        name,
+        op_name,
         infer=_infer,
-        reference=lambda attrs, arrays: _reference(combine, attrs, arrays),
-        compute=lambda call: _compute(combine, call),
+        reference=lambda attrs, arrays: _reference(combiner, attrs, arrays),
+        compute=lambda call: _compute(combiner, call),
         cases=_cases,
         attrs=_WINDOW,
         operand_names=("data",),

@@ -19,9 +19,9 @@ from microc.numerics import (
     quantize_multiplier,
     round_half_away,
 )
-from microc.ops.arithmetic import TIR, Rewrite, scalar_quant, wrap_in_lets
+from microc.ops.arithmetic import TIR, Rewrite, per_tensor_quant, wrap_in_lets
 from microc.ops.attributes import REQUIRED, SCALED, Ties, exponent, flag, integer, real
-from microc.ops.elementwise.tables import inverse_root_ratio
+from microc.ops.elementwise.tables import rsqrt_multiplier
 from microc.ops.normalisation.norms import build_inverse_root
 from microc.ops.quantised.scaling import round_to_int32
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
@@ -41,7 +41,7 @@ def _dynamic_quantize_infer(attrs: Mapping[str, Any], types: Sequence[TensorType
     data_type, rows = types[0], attrs["rows"]
     if data_type.dtype != "float32" or rows < 1 or not data_type.size or data_type.size % rows:
         raise ModelError(
-            f"dynamic_quantize: the data have a wrong type; got {data_type.dtype} {data_type.shape}, expected "
+            f"dynamic_quantize: the data have an unsupported type; got {data_type.dtype} {data_type.shape}, expected "
             f"float32, not empty, of a multiple of rows={rows} elements"
         )
     return TensorType(data_type.shape, "int8" if attrs["symmetric"] else "int16"), TensorType((rows,), "float32")
@@ -58,19 +58,19 @@ def _dynamic_quantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any])
     return np.stack(rows_of_integers).reshape(arrays[0].shape).astype(dtype), np.array(scales, np.float32)
 
 
-def _quantise_symmetric(row: Array, low: np.float32, high: np.float32) -> tuple[Array, np.float32]:
-    reach = max(-low, high)
+def _quantise_symmetric(row: Array, row_min: np.float32, row_max: np.float32) -> tuple[Array, np.float32]:
+    reach = max(-row_min, row_max)
     if reach == 0:
         return np.zeros_like(row), np.float32(1)
     steps = row * (np.float32(_MAX_LEVEL) / reach)
     return clip_nan_low(round_half_away(steps), -_MAX_LEVEL, _MAX_LEVEL), reach / np.float32(_MAX_LEVEL)
 
 
-def _quantise_asymmetric(row: Array, low: np.float32, high: np.float32) -> tuple[Array, np.float32]:
-    if low == high:
+def _quantise_asymmetric(row: Array, row_min: np.float32, row_max: np.float32) -> tuple[Array, np.float32]:
+    if row_min == row_max:
         return np.zeros_like(row), np.float32(1)
-    scale = (float(high) - float(low)) / 255
-    below, above = float(low) / scale, float(high) / scale
+    scale = (float(row_max) - float(row_min)) / 255
+    below, above = float(row_min) / scale, float(row_max) / scale
     zero = -128 - below if 128 + abs(below) < _MAX_LEVEL + abs(above) else _MAX_LEVEL - above
     nudged = float(np.clip(np.floor(abs(zero) + 0.5) * np.sign(zero), -128, _MAX_LEVEL))
     steps = np.float32(nudged) + row * (np.float32(1) / np.float32(scale))
@@ -106,28 +106,28 @@ def _dynamic_quantize_compute(call: OpCall) -> tuple[te.Tensor, ...]:
     return te.extern("quantise", (data.tensor((rows, size)),), results, build)
 
 
-def _build_row_scaling(low: Var, high: Var, symmetric: bool) -> tuple[list[tuple[Var, Expr]], Expr, Any]:
+def _build_row_scaling(row_min: Var, row_max: Var, symmetric: bool) -> tuple[list[tuple[Var, Expr]], Expr, Any]:
     """Build the scale of a row from its least and its largest element.
 
-    Return ``Let`` definitions, the scale, and a function from an element to its integer."""
+    Return ``Let`` definitions, the scale, and a function that quantises an element."""
     one = ir.const(1.0, "float32")
     factor, scale = Var("factor", "float32"), Var("scale", "float32")
     if symmetric:
         reach = Var("reach", "float32")
         none = reach.eq(0.0)
-        lets: list[tuple[Var, Expr]] = [(reach, ir.maximum(-low, high))]
+        lets: list[tuple[Var, Expr]] = [(reach, ir.maximum(-row_min, row_max))]
         lets += [(scale, ir.select(none, one, reach / float(_MAX_LEVEL)))]
         lets += [(factor, ir.select(none, one, float(_MAX_LEVEL) / ir.select(none, one, reach)))]
         return lets, scale, lambda x: round_to_int32(x * factor, -_MAX_LEVEL, _MAX_LEVEL, Ties.AWAY)
     wide, below, above, zero = (Var(name, "float64") for name in ("wide", "below", "above", "zero"))
-    none, real = low.eq(high), ir.const(1.0, "float64")
+    none, real = row_min.eq(row_max), ir.const(1.0, "float64")
     near, far = -128.0 - below, float(_MAX_LEVEL) - above
     zero_point = ir.select(128.0 - below < above + float(_MAX_LEVEL), near, far)
     nudged = Var("nudged", "float32")
     lets = [
-        (wide, ir.select(none, real, (ir.cast("float64", high) - ir.cast("float64", low)) / 255.0)),
-        (below, ir.cast("float64", low) / wide),
-        (above, ir.cast("float64", high) / wide),
+        (wide, ir.select(none, real, (ir.cast("float64", row_max) - ir.cast("float64", row_min)) / 255.0)),
+        (below, ir.cast("float64", row_min) / wide),
+        (above, ir.cast("float64", row_max) / wide),
         (zero, ir.clamp(ir.call("round", zero_point), -128.0, float(_MAX_LEVEL))),
         (scale, ir.cast("float32", wide)),
         (nudged, ir.select(none, ir.const(0.0, "float32"), ir.cast("float32", zero))),
@@ -178,11 +178,11 @@ _MAX_ROOT = (1 << 15) - 1
 
 def legalize_rsqrt16(node: Node, graph: Graph) -> Legalized | None:
     """Rewrite ``rsqrt`` of int16 to ``qrsqrt`` if the zero points are zero; return None otherwise."""
-    scale, zero = scalar_quant(node, graph, node.inputs[0])
-    out, zero_out = scalar_quant(node, graph, node.outputs[0])
+    scale, zero = per_tensor_quant(node, graph, node.inputs[0])
+    out, zero_out = per_tensor_quant(node, graph, node.outputs[0])
     if zero or zero_out:
         return None
-    multiplier, shift = quantize_multiplier(inverse_root_ratio(scale, out))
+    multiplier, shift = quantize_multiplier(rsqrt_multiplier(scale, out))
     rewrite = Rewrite(node, graph)
     rewrite.emit("qrsqrt", node.inputs, node.outputs, {"multiplier": multiplier, "shift": shift - _FRACTION})
     return rewrite.legalized()
@@ -190,7 +190,7 @@ def legalize_rsqrt16(node: Node, graph: Graph) -> Legalized | None:
 
 def _inverse_root_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if types[0].dtype != "int16":
-        raise ModelError(f"qrsqrt: the data have a wrong dtype; got {types[0].dtype}, expected int16")
+        raise ModelError(f"qrsqrt: the data must be int16; got {types[0].dtype}, expected int16")
     return (TensorType(types[0].shape, "int16"),)
 
 
@@ -251,11 +251,12 @@ _MAX_LEFT_SHIFT = 30
 """Largest left shift of a mantissa: the bits of an int32 count without its first."""
 
 
-def mean_multiplier(mantissa: int, shift: int, count: int) -> tuple[int, int]:
-    """Divide a mean's multiplier by ``count`` as TFLite does: shift it left first for precision, and round the quotient
-    down."""
-    extra = min(count.bit_length() - 1, _max_left_shift(shift))
-    return (mantissa << extra) // count, shift - extra
+def mean_multiplier(mantissa: int, shift: int, element_count: int) -> tuple[int, int]:
+    """Divide the multiplier of a mean by ``element_count`` as TFLite does; return mantissa and shift.
+
+    The mantissa is shifted left first for precision, and the quotient is rounded down."""
+    extra = min(element_count.bit_length() - 1, _max_left_shift(shift))
+    return (mantissa << extra) // element_count, shift - extra
 
 
 def _max_left_shift(shift: int) -> int:
@@ -263,16 +264,16 @@ def _max_left_shift(shift: int) -> int:
     return min(_MAX_LEFT_SHIFT, 31 + shift)
 
 
-def mean_scale(scale_in: float, scale_out: float, count: int) -> float:
-    """Return scale_in / (scale_out * count), the multiplier of a mean, computed in float32 throughout."""
+def mean_scale(scale_in: float, scale_out: float, element_count: int) -> float:
+    """Return scale_in / (scale_out * ``element_count``), the multiplier of a mean, in float32 throughout."""
     with np.errstate(over="ignore"):
-        return float(np.float32(scale_in) / (np.float32(scale_out) * np.float32(count)))
+        return float(np.float32(scale_in) / (np.float32(scale_out) * np.float32(element_count)))
 
 
 def _compute_mean_multiplier(call: OpCall) -> tuple[te.Tensor, ...]:
-    """Build the division of the multiplier by the number of elements.
+    """Build the division of a mean's multiplier by the number of elements.
 
-    32 bits are divided at once, the others bit by bit, because small cores cannot divide 64 bits."""
+    The upper 32 bits are divided at once, the others bit by bit, because small cores cannot divide 64 bits."""
     mantissa, shift = int(call.attrs["multiplier"]), int(call.attrs["shift"])
     count, k, zero = ir.const(call.attrs["count"], "int32"), Var("k"), ir.const(0, "int32")
     divisor = ir.cast("uint32", count)

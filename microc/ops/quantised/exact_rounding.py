@@ -17,7 +17,7 @@ from microc.graph.ir import Attr, TensorType
 from microc.numerics import INT32_MAX, NUMPY, shift_right_even
 from microc.ops.arithmetic import TIR, Rewrite, clamp_to_dtype
 from microc.ops.attributes import STORED, Attributes, integer
-from microc.ops.constants import Application, stored_range_error_message, zero_point_check
+from microc.ops.constants import Application, stored_range_error_message, zero_point_range_check
 from microc.ops.registry import Case, OpDef
 from microc.tir import ir
 from microc.tir.expressions import Expr
@@ -45,10 +45,10 @@ def exact_scale_ratio(*scales: float) -> Fraction:
     return math.prod(factors, start=Fraction(1)) / divisor
 
 
-def exact_levels(terms: Sequence[tuple[Array, Fraction]]) -> Array:
-    """Return the exact sum of ``x * factor`` of the terms, ``x`` in int64, rounded half to even.
+def exact_rounded_sums(terms: Sequence[tuple[Array, Fraction]]) -> Array:
+    """Return the exact sums of x * factor of the terms (x, factor), rounded half to even; x is converted to int64.
 
-    Beyond 22 bits it is approximate."""
+    Beyond 22 bits the sums are approximate."""
     q = math.lcm(*(factor.denominator for _, factor in terms))
     weights = [int(factor * q) for _, factor in terms]
     most = sum(int(abs(x).max(initial=0)) * abs(weight) for (x, _), weight in zip(terms, weights, strict=True))
@@ -76,24 +76,28 @@ class FixedPointFactors:
     near: int
 
     def levels(self, operands: Sequence[Array]) -> Array:
-        """Compute the rounded sums of operands times factors as the generated code does."""
+        """Compute the rounded sums of operands times factors exactly as the generated code does."""
         total = sum(x * factor for x, factor in zip(operands, self.factors, strict=True))
         return np.asarray(shift_right_even(np.asarray(total, np.int64), self.distance, self.near, NUMPY))
 
 
-def find_exact_factors(terms: Sequence[tuple[Array, Fraction]], low: int, high: int) -> FixedPointFactors | None:
-    """Return factors that give the exact levels of all operands, clamped to low..high; None if no candidate does."""
-    operands, expected = [x for x, _ in terms], np.clip(exact_levels(terms), low, high)
+def find_exact_factors(
+    terms: Sequence[tuple[Array, Fraction]], lowest_result: int, highest_result: int
+) -> FixedPointFactors | None:
+    """Return integer factors whose rounded sums equal the exact ones for all operands; None if no candidate's do.
+
+    Sums are compared after clamping to ``lowest_result``..``highest_result``."""
+    operands, expected = [x for x, _ in terms], np.clip(exact_rounded_sums(terms), lowest_result, highest_result)
     for candidate in _candidate_factors(terms):
-        if np.array_equal(np.clip(candidate.levels(operands), low, high), expected):
+        if np.array_equal(np.clip(candidate.levels(operands), lowest_result, highest_result), expected):
             return candidate
     return None
 
 
 def _candidate_factors(terms: Sequence[tuple[Array, Fraction]]) -> Iterator[FixedPointFactors]:
-    """Iterate over candidates, those of few bits first.
+    """Yield candidate factors, those with few bits first.
 
-    Of each number of bits there is one without ties to even, one with exact ties, and one with the ties that rounded
+    For each number of bits there is one without ties to even, one with exact ties, and one with the ties that rounded
     factors move."""
     largest = max(abs(factor) for _, factor in terms)
     sizes = [int(abs(x).max(initial=0)) for x, _ in terms]
@@ -114,18 +118,20 @@ def _candidate_factors(terms: Sequence[tuple[Array, Fraction]]) -> Iterator[Fixe
             yield FixedPointFactors(tuple(factor >> shorter for factor in factors), distance - shorter, near)
 
 
-def is_exact_scale(scale: float, bound: int, factor: Fraction, low: int, high: int) -> bool:
-    """Test whether float32 products by ``scale`` round as exact products by ``factor`` do.
+def is_exact_scale(
+    scale: float, max_magnitude: int, exact_factor: Fraction, lowest_result: int, highest_result: int
+) -> bool:
+    """Test whether float32 products by ``scale`` round as exact products by ``exact_factor`` do.
 
-    All integers of a magnitude up to ``bound`` are compared, clamped to low..high.
-    """
-    if 2 * bound > LARGEST_DOMAIN:
+    All integers of a magnitude up to ``max_magnitude`` are tried; results are clamped to
+    ``lowest_result``..``highest_result``."""
+    if 2 * max_magnitude > LARGEST_DOMAIN:
         return False
-    x = np.arange(-bound, bound + 1)
+    x = np.arange(-max_magnitude, max_magnitude + 1)
     with np.errstate(over="ignore"):
         real = np.rint(np.clip(x.astype(np.float32) * np.float32(scale), -(2.0**30), 2.0**30))
-    expected = np.clip(exact_levels(((x, factor),)), low, high)
-    return bool(np.array_equal(np.clip(real.astype(np.int64), low, high), expected))
+    expected = np.clip(exact_rounded_sums(((x, exact_factor),)), lowest_result, highest_result)
+    return bool(np.array_equal(np.clip(real.astype(np.int64), lowest_result, highest_result), expected))
 
 
 # ---- Sums, products and scalings of integers with ties to even: sum_even, product_even and requantize_even.
@@ -175,7 +181,7 @@ def _operand_magnitudes(attrs: Mapping[str, Any], dtype_names: Sequence[str]) ->
 
 
 def _largest_rounded_sum(attrs: Mapping[str, Any], dtype_names: Sequence[str]) -> int:
-    """Return a bound of the sum of products plus the addend of rounding."""
+    """Return a bound of the sum of products plus the addend for rounding."""
     sums = sum(
         size * abs(factor)
         for size, factor in zip(_operand_magnitudes(attrs, dtype_names), _factors_in_attrs(attrs), strict=True)
@@ -209,7 +215,9 @@ def _scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if any(not dtypes.is_integer(tensor_type.dtype) for tensor_type in types):
-        raise ModelError(f"operands of {', '.join(tensor_type.dtype for tensor_type in types)}, expected integers")
+        raise ModelError(
+            f"operands: got dtypes {', '.join(tensor_type.dtype for tensor_type in types)}, expected integers"
+        )
     try:
         shape = np.broadcast_shapes(*(tensor_type.shape for tensor_type in types))
     except ValueError:
@@ -242,79 +250,86 @@ Terms = Callable[[Sequence[Array]], Sequence[tuple[Array, Fraction]]]
 def emit_sum_even(
     rewrite: Rewrite,
     operands: Sequence[str],
-    zeros: Sequence[int],
+    zero_points: Sequence[int],
     scales: Sequence[Fraction],
-    result: Mapping[str, Attr],
+    result_attrs: Mapping[str, Attr],
 ) -> bool:
-    """Append ``sum_even`` of two 8-bit values; return False if no factors are exact for all of them."""
-    a, b = (_all_centred_values(rewrite, name, zero) for name, zero in zip(operands, zeros, strict=True))
+    """Append ``sum_even`` of two 8-bit values; return False if no fixed-point factors are exact for all their numbers."""
+    a, b = (_all_centred_values(rewrite, name, zero) for name, zero in zip(operands, zero_points, strict=True))
     grid = [np.repeat(a, len(b)), np.tile(b, len(a))]
-    factors = _find_factors_for_result(tuple(zip(grid, scales, strict=True)), result)
+    factors = _find_factors_for_result(tuple(zip(grid, scales, strict=True)), result_attrs)
     if factors is None:
         return False
     attrs = {
-        **_zero_point_attrs(zeros),
+        **_zero_point_attrs(zero_points),
         "factor_a": factors.factors[0],
         "factor_b": factors.factors[1],
-        **_result_attrs(factors, result),
+        **_result_attrs(factors, result_attrs),
     }
     rewrite.emit("sum_even", operands, rewrite.node.outputs, attrs)
     return True
 
 
 def emit_product_even(
-    rewrite: Rewrite, operands: Sequence[str], zeros: Sequence[int], scale: Fraction, result: Mapping[str, Attr]
+    rewrite: Rewrite,
+    operands: Sequence[str],
+    zero_points: Sequence[int],
+    exact_scale: Fraction,
+    result_attrs: Mapping[str, Attr],
 ) -> bool:
-    """Append ``product_even`` of two 8-bit values; return False if no factor is exact for all of them."""
-    a, b = (_all_centred_values(rewrite, name, zero) for name, zero in zip(operands, zeros, strict=True))
-    factors = _find_factors_for_result(((np.unique(np.multiply.outer(a, b)), scale),), result)
+    """Append ``product_even`` of two 8-bit values; return False if no fixed-point factor is exact for all their numbers."""
+    a, b = (_all_centred_values(rewrite, name, zero) for name, zero in zip(operands, zero_points, strict=True))
+    factors = _find_factors_for_result(((np.unique(np.multiply.outer(a, b)), exact_scale),), result_attrs)
     if factors is None:
         return False
-    attrs = {**_zero_point_attrs(zeros), "factor": factors.factors[0], **_result_attrs(factors, result)}
+    attrs = {**_zero_point_attrs(zero_points), "factor": factors.factors[0], **_result_attrs(factors, result_attrs)}
     rewrite.emit("product_even", operands, rewrite.node.outputs, attrs)
     return True
 
 
-def emit_requantize_even(rewrite: Rewrite, x: str, bound: int, scale: Fraction, result: Mapping[str, Attr]) -> bool:
-    """Append ``requantize_even`` of integers of a magnitude up to ``bound``; return False if no factor is exact for all."""
-    if 2 * bound > LARGEST_DOMAIN:
+def emit_requantize_even(
+    rewrite: Rewrite, operand_name: str, max_magnitude: int, exact_scale: Fraction, result_attrs: Mapping[str, Attr]
+) -> bool:
+    """Append ``requantize_even`` of integers up to ``max_magnitude``; return False if no factor is exact for all."""
+    if 2 * max_magnitude > LARGEST_DOMAIN:
         return False
-    factors = _find_factors_for_result(((np.arange(-bound, bound + 1), scale),), result)
+    factors = _find_factors_for_result(((np.arange(-max_magnitude, max_magnitude + 1), exact_scale),), result_attrs)
     if factors is None:
         return False
     rewrite.emit(
         "requantize_even",
-        (x,),
+        (operand_name,),
         rewrite.node.outputs,
-        {"bound": bound, "factor": factors.factors[0], **_result_attrs(factors, result)},
+        {"bound": max_magnitude, "factor": factors.factors[0], **_result_attrs(factors, result_attrs)},
     )
     return True
 
 
 def _find_factors_for_result(
-    terms: Sequence[tuple[Array, Fraction]], result: Mapping[str, Attr]
+    terms: Sequence[tuple[Array, Fraction]], result_attrs: Mapping[str, Attr]
 ) -> FixedPointFactors | None:
-    low, high, zero = (int(str(result[name])) for name in ("minimum", "maximum", "zero_point"))
+    low, high, zero = (int(str(result_attrs[name])) for name in ("minimum", "maximum", "zero_point"))
     return find_exact_factors(terms, low - zero, high - zero)
 
 
-def _all_centred_values(rewrite: Rewrite, name: str, zero: int) -> Array:
-    low, high = dtypes.int_range(rewrite.type(name).dtype)
-    return np.arange(low - zero, high - zero + 1)
+def _all_centred_values(rewrite: Rewrite, value_name: str, zero_point: int) -> Array:
+    """Return all numbers of the dtype of ``value_name`` minus ``zero_point``."""
+    low, high = dtypes.int_range(rewrite.type(value_name).dtype)
+    return np.arange(low - zero_point, high - zero_point + 1)
 
 
-def _zero_point_attrs(zeros: Sequence[int]) -> dict[str, Attr]:
-    return {"zero_point_a": zeros[0], "zero_point_b": zeros[1]}
+def _zero_point_attrs(zero_points: Sequence[int]) -> dict[str, Attr]:
+    return {"zero_point_a": zero_points[0], "zero_point_b": zero_points[1]}
 
 
-def _result_attrs(factors: FixedPointFactors, result: Mapping[str, Attr]) -> dict[str, Attr]:
-    return {"distance": factors.distance, "near": factors.near, **result}
+def _result_attrs(factors: FixedPointFactors, result_attrs: Mapping[str, Attr]) -> dict[str, Attr]:
+    return {"distance": factors.distance, "near": factors.near, **result_attrs}
 
 
 # ---------------------------------------------------------------- cases
 
 
-def _cases(name: str) -> Iterable[Case]:
+def _cases(op_name: str) -> Iterable[Case]:
     for near in (-1, 0, 200):
         for dtype, (za, zb, zo) in (("int8", (3, -128, 7)), ("uint8", (128, 0, 255)), ("int8", (0, 0, -128))):
             low, high = dtypes.int_range(dtype)
@@ -322,7 +337,7 @@ def _cases(name: str) -> Iterable[Case]:
             for factor, distance in ((1, 1), (3, 4), (715827883, 33), (2147483647, 31), (1518500250, 45)):
                 attrs: dict[str, Any] = {**result, "distance": distance}
                 title = f"{dtype} {near} {factor} {distance}"
-                if name == "requantize_even":
+                if op_name == "requantize_even":
                     x = np.array(
                         [0, 1, -1, 2, -2, 3, 5, -5, 6, 7, 127, -128, 9999, -9999, 1 << 19, -(1 << 19)], np.int32
                     )
@@ -335,10 +350,10 @@ def _cases(name: str) -> Iterable[Case]:
                 arrays = (np.repeat(grid[:, None], 9, 1), np.broadcast_to(grid, (9, 9)).copy())
                 attrs |= _zero_point_attrs((za, zb))
                 attrs |= (
-                    {"factor_a": factor, "factor_b": -factor // 2 or 1} if name == "sum_even" else {"factor": factor}
+                    {"factor_a": factor, "factor_b": -factor // 2 or 1} if op_name == "sum_even" else {"factor": factor}
                 )
                 yield Case(attrs, (TensorType((9, 9), dtype),) * 2, arrays=arrays, name=title)
-        if name != "requantize_even":
+        if op_name != "requantize_even":
             types = (TensorType((2, 3, 4), dtype), TensorType((4,), dtype))
             yield Case(attrs, types, (1,), name=f"{dtype} {near} broadcast")
             types = (TensorType((2, 1), dtype), TensorType((3, 1, 4), dtype))
@@ -346,7 +361,7 @@ def _cases(name: str) -> Iterable[Case]:
 
 
 _ZEROS: Attributes = {"zero_point_a": integer("of a"), "zero_point_b": integer("of b")}
-_ZERO_POINTS = (zero_point_check("zero_point_a", 0), zero_point_check("zero_point_b", 1))
+_ZERO_POINTS = (zero_point_range_check("zero_point_a", 0), zero_point_range_check("zero_point_b", 1))
 
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(

@@ -12,10 +12,10 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.numerics import FAR_APART, INT32_MAX, INT32_MIN
-from microc.ops.arithmetic import Rewrite, scalar_quant
+from microc.ops.arithmetic import Rewrite, per_tensor_quant
 from microc.ops.attributes import Rounding, choice, integer, mantissa
 from microc.ops.constants import Application, NumberUse, OperandBounds
-from microc.ops.elementwise.tables import quantised_clip_bounds, slope_ratio
+from microc.ops.elementwise.tables import leaky_relu_multiplier, quantised_clip_bounds
 from microc.ops.quantised.requantize import Requantization, emit_requantize
 from microc.ops.registry import Case, Legalized, OpDef
 from microc.tir import ir
@@ -30,8 +30,8 @@ def legalize_int16_function(node: Node, graph: Graph) -> Legalized:
     """Rewrite a quantised relu, clip or leaky_relu to ``requantize`` and, for leaky_relu, integer arithmetic."""
     rewrite = Rewrite(node, graph)
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
-    scale_in, zero_in = scalar_quant(node, graph, node.inputs[0])
-    scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
+    scale_in, zero_in = per_tensor_quant(node, graph, node.inputs[0])
+    scale_out, zero_out = per_tensor_quant(node, graph, node.outputs[0])
     single = node.attr("rounding") == Rounding.LITERT  # LiteRT divides the scales in float32, TFLite Micro in double
     ratio = (
         float(np.float32(scale_in) / np.float32(scale_out)) if single else np.float64(scale_in) / np.float64(scale_out)
@@ -47,7 +47,7 @@ def legalize_int16_function(node: Node, graph: Graph) -> Legalized:
         )
         return rewrite.legalized()
     alpha = node.attr("alpha")
-    slope = slope_ratio(scale_in, scale_out, alpha)
+    slope = leaky_relu_multiplier(scale_in, scale_out, alpha)
     if single:
         slope = float(np.float32(scale_in) * abs(np.float32(alpha)) / np.float32(scale_out))
     x = rewrite.emit("cast", node.inputs[:1], rewrite.value("wide", source.shape, "int32"), {"dtype": "int32"})
@@ -72,8 +72,8 @@ def legalize_int16_abs(node: Node, graph: Graph) -> Legalized:
     """Rewrite ``abs`` of int16 to integer operators, scaled if the output has another scale."""
     rewrite = Rewrite(node, graph)
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
-    scale_in, zero_in = scalar_quant(node, graph, node.inputs[0])
-    scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
+    scale_in, zero_in = per_tensor_quant(node, graph, node.inputs[0])
+    scale_out, zero_out = per_tensor_quant(node, graph, node.outputs[0])
     x = rewrite.emit("cast", node.inputs[:1], rewrite.value("wide", source.shape, "int32"), {"dtype": "int32"})
     if zero_in:
         x = _emit_with_constant(rewrite, "sub", x, zero_in)
@@ -86,13 +86,13 @@ def legalize_int16_abs(node: Node, graph: Graph) -> Legalized:
 
 
 def legalize_squared_difference(node: Node, graph: Graph) -> Legalized:
-    """Rewrite (a - b) squared of quantised operands.
+    """Rewrite (a - b) squared of quantised operands to integer operators.
 
-    Both are brought to twice the larger scale, after a left shift by 7 bits (int16: 0)."""
+    Both operands are scaled to twice the larger scale, after a left shift by 7 bits (int16: 0)."""
     rewrite = Rewrite(node, graph)
     result = graph.types[node.outputs[0]]
-    scales = [float(np.float32(scalar_quant(node, graph, name)[0])) for name in (*node.inputs, *node.outputs)]
-    zero_out = scalar_quant(node, graph, node.outputs[0])[1]
+    scales = [float(np.float32(per_tensor_quant(node, graph, name)[0])) for name in (*node.inputs, *node.outputs)]
+    zero_out = per_tensor_quant(node, graph, node.outputs[0])[1]
     left, twice = 7 if dtypes.nbytes(graph.types[node.inputs[0]].dtype) == 1 else 0, 2.0 * max(scales[:2])
     terms = [
         emit_shifted_scale(rewrite, name, left, scale / twice) for name, scale in zip(node.inputs, scales, strict=False)
@@ -107,33 +107,35 @@ def legalize_squared_difference(node: Node, graph: Graph) -> Legalized:
     return rewrite.legalized()
 
 
-def emit_shifted_scale(rewrite: Rewrite, name: str, left: int, real: float) -> str:
-    """Append (value - zero point) << ``left``, multiplied by ``real`` (at most one) and rounded, in int32."""
-    value_type = rewrite.type(name)
-    zero = scalar_quant(rewrite.node, rewrite.graph, name)[1]
+def emit_shifted_scale(rewrite: Rewrite, operand_name: str, left_shift: int, multiplier: float) -> str:
+    """Append round(((x - zero point) << ``left_shift``) * ``multiplier``) of the operand x in int32.
+
+    ``multiplier`` is at most one."""
+    value_type = rewrite.type(operand_name)
+    zero = per_tensor_quant(rewrite.node, rewrite.graph, operand_name)[1]
     low, high = dtypes.int_range(value_type.dtype)
-    x = rewrite.emit("cast", (name,), rewrite.value("wide", value_type.shape, "int32"), {"dtype": "int32"})
+    x = rewrite.emit("cast", (operand_name,), rewrite.value("wide", value_type.shape, "int32"), {"dtype": "int32"})
     x = _emit_with_constant(rewrite, "sub", x, zero) if zero else x
-    x = _emit_with_constant(rewrite, "mul", x, 1 << left) if left else x
-    return _emit_rescale(rewrite, x, real, max(high - zero, zero - low) << left)
+    x = _emit_with_constant(rewrite, "mul", x, 1 << left_shift) if left_shift else x
+    return _emit_rescale(rewrite, x, multiplier, max(high - zero, zero - low) << left_shift)
 
 
 def _multiplier_rounding(node: Node) -> str:
     return Rounding(str(node.attr("rounding"))).multiplier
 
 
-def _emit_with_constant(rewrite: Rewrite, op: str, value: str, right_operand: int) -> str:
-    """Append an int32 operator on a value and a constant scalar."""
+def _emit_with_constant(rewrite: Rewrite, op: str, value_name: str, right_operand: int) -> str:
+    """Append the int32 operator ``op`` on a value and the constant ``right_operand``."""
     constant = rewrite.constant("number", np.array(right_operand, np.int32))
-    result = rewrite.value(op, rewrite.type(value).shape, "int32")
-    return rewrite.emit(op, (value, constant), result, {"activation": "", "rounding": Rounding.NONE})
+    result = rewrite.value(op, rewrite.type(value_name).shape, "int32")
+    return rewrite.emit(op, (value_name, constant), result, {"activation": "", "rounding": Rounding.NONE})
 
 
-def _emit_rescale(rewrite: Rewrite, value: str, real: float, bound: int) -> str:
-    """Append the product of an int32 value, of a magnitude up to ``bound``, and ``real``, rounded to int32."""
-    output = rewrite.value("scaled", rewrite.type(value).shape, "int32")
-    parameters = Requantization((real,), 0, INT32_MIN, INT32_MAX, "int32")
-    emit_requantize(rewrite, value, output, parameters, _multiplier_rounding(rewrite.node), bound)
+def _emit_rescale(rewrite: Rewrite, value_name: str, multiplier: float, max_magnitude: int) -> str:
+    """Append the product of an int32 value up to ``max_magnitude`` and ``multiplier``, rounded to int32."""
+    output = rewrite.value("scaled", rewrite.type(value_name).shape, "int32")
+    parameters = Requantization((multiplier,), 0, INT32_MIN, INT32_MAX, "int32")
+    emit_requantize(rewrite, value_name, output, parameters, _multiplier_rounding(rewrite.node), max_magnitude)
     return output
 
 
@@ -165,24 +167,23 @@ def sigmoid_table() -> Array:
 
 
 def signed_sigmoid_table() -> Array:
-    """Return points (uint16) of sigmoid for i from 0 to 256, from -255 to -1, and again 0; that of -i is one minus that of
-    i.
+    """Return the points (uint16) of sigmoid at i / 24 for i from 0 to 256, then from -255 to -1, then 0 again.
 
-    With them an interpolation does not depend on the sign."""
+    The point at -i is one minus that at i. With this table an interpolation does not depend on the sign."""
     points = np.append(sigmoid_table(), 65535).astype(np.int64)
     return np.concatenate([points, 65536 - points[-2:0:-1], points[:1]]).astype(np.uint16)
 
 
-def input_scaling(curve: str, scale: float) -> tuple[int, int] | None:
-    """Return the multiplier and the right shift that convert data of ``scale`` to the unit of the table of ``curve``.
+def input_scaling(function_name: str, in_scale: float) -> tuple[int, int] | None:
+    """Return the multiplier and right shift that convert data of ``in_scale`` to the unit of a function's table.
 
-    Return None if they exceed 15 and 31 bits. The table's unit is 1 / (3 * 4096). Scales within 0.1 % of certain powers
-    of two near it are multiplied exactly."""
-    log2 = float(np.float32(np.log(np.float32(scale))) * np.float32(1 / np.log(2.0)))
+    The unit is 1 / (3 * 4096). Return None if multiplier or shift exceed 15 and 31 bits. Scales within 0.1 % of certain
+    powers of two near the unit are multiplied exactly."""
+    log2 = float(np.float32(np.log(np.float32(in_scale))) * np.float32(1 / np.log(2.0)))
     left = 12 + round(log2)
-    if abs(log2 - round(log2)) < 1e-3 and (left == 0 or (left == 1 and curve == "tanh")):
+    if abs(log2 - round(log2)) < 1e-3 and (left == 0 or (left == 1 and function_name == "tanh")):
         return 3 << left, 0
-    multiplier, shift = scale * 4096.0 * 3.0, 0
+    multiplier, shift = in_scale * 4096.0 * 3.0, 0
     while multiplier <= 32767.0 / 2.0 and shift <= 30:
         multiplier, shift = multiplier * 2.0, shift + 1
     return (int(multiplier), shift) if 1 <= multiplier < 32768 else None
@@ -212,7 +213,7 @@ def _qsigmoid16_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
     x, table = types
     if x.dtype != "int16" or (table.dtype, table.shape) != ("uint16", (513,)):
         raise ModelError(
-            f"qsigmoid16: operands have wrong types; got {x.dtype} and a table {table.dtype} {table.shape}, "
+            f"qsigmoid16: data or table have unsupported types; got {x.dtype} data and a table {table.dtype} {table.shape}, "
             "expected int16 and uint16 (513,)"
         )
     return (TensorType(x.shape, "int16"),)
@@ -256,14 +257,14 @@ def legalize_sigmoid16(node: Node, graph: Graph) -> Legalized | None:
 
     It applies to zero points of zero and an output scale of 2**-15.
     """
-    scale_in, zero_in = scalar_quant(node, graph, node.inputs[0])
-    scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
+    scale_in, zero_in = per_tensor_quant(node, graph, node.inputs[0])
+    scale_out, zero_out = per_tensor_quant(node, graph, node.outputs[0])
     if zero_in or zero_out or abs(scale_out * 32768 - 1) > 1e-3:
         return None
     scaling = input_scaling(node.op, scale_in)
     if scaling is None:
         raise UnsupportedError(
-            f"the input's scale is out of the range of fixed point; got {scale_in:.3g}", hint=FAR_APART
+            f"the input's scale is outside of the range of the fixed-point function; got {scale_in:.3g}", hint=FAR_APART
         )
     rewrite = Rewrite(node, graph)
     operands = (node.inputs[0], rewrite.constant("table", signed_sigmoid_table()))
@@ -273,8 +274,9 @@ def legalize_sigmoid16(node: Node, graph: Graph) -> Legalized | None:
 
 
 def _table_mismatch_message(application: Application) -> str:
-    """Return a message if the table is not that of sigmoid, else an empty string: the loops rely on its symmetry and its
-    end."""
+    """Return a message if the table is not that of sigmoid, else an empty string.
+
+    The loops rely on the symmetry and the last entries of the table."""
     table, points = application.data[1], signed_sigmoid_table()
     if table is None or np.array_equal(table, points):
         return ""

@@ -29,7 +29,7 @@ from microc.ops.arithmetic import (
     activation_range,
     is_quantised,
     legalize_in_float,
-    scalar_quant,
+    per_tensor_quant,
     split_activation,
 )
 from microc.ops.attributes import (
@@ -52,7 +52,7 @@ from microc.ops.constants import (
     centred_range,
     product_overflow_message,
     stored_range_error_message,
-    zero_point_check,
+    zero_point_range_check,
 )
 from microc.ops.quantised.exact_rounding import emit_product_even, emit_sum_even, exact_scale_ratio
 from microc.ops.quantised.scaling import HALF, Scale, ScaledResult, scale_double_rounding, scale_single_rounding
@@ -78,14 +78,14 @@ def _arithmetic_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
 
 
 def _subtract_zero_point(x: Expr, zero_point: int) -> tuple[Expr, int, int]:
-    """Return x minus its zero point in int32, and the least and the largest value of that."""
+    """Return ``x`` minus its zero point in int32, and the least and largest value of the difference."""
     low, high = dtypes.int_range(x.dtype)
     wide = ir.cast("int32", x)
     return (wide - zero_point if zero_point else wide), low - zero_point, high - zero_point
 
 
 def _scaled_term(attrs: Mapping[str, Any], x: Expr, operand_name: str) -> tuple[Expr, int]:
-    """Return one operand of a sum, shifted and scaled, and a bound of its magnitude."""
+    """Return an operand of a sum, shifted and scaled to the common scale, and a bound of its magnitude."""
     value, low, high = _subtract_zero_point(x, attrs[f"zero_point_{operand_name}"])
     left, mantissa = attrs["left_shift"], attrs[f"multiplier_{operand_name}"]
     scale = Scale.of(mantissa, attrs[f"shift_{operand_name}"])
@@ -141,6 +141,7 @@ def _scale_to_output(attrs: Mapping[str, Any], x: Expr, low: int, high: int) -> 
 
 
 def _multiply_function(attrs: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return the fixed-point multiplication of the attribute ``rounding``."""
     return Multiplier(attrs.get("rounding", Multiplier.DOUBLE)).times
 
 
@@ -183,16 +184,17 @@ def _legalize_arithmetic(
         str(node.attrs.get("activation", "")), output_type.quant, output_type.dtype, where=str(node.loc)
     )
     common: dict[str, Attr] = {"minimum": low, "maximum": high, "out_dtype": output_type.dtype}
-    common["zero_point"] = scalar_quant(node, graph, node.outputs[0])[1]
+    common["zero_point"] = per_tensor_quant(node, graph, node.outputs[0])[1]
     for operand_name, name in zip("ab", node.inputs, strict=True):
-        common[f"zero_point_{operand_name}"] = scalar_quant(node, graph, name)[1]
+        common[f"zero_point_{operand_name}"] = per_tensor_quant(node, graph, name)[1]
     rewrite = Rewrite(node, graph)
     emit(rewrite, {**common, "rounding": node.attrs.get("rounding", Rounding.DOUBLE)})
     return rewrite.legalized()
 
 
 def _legalize_even(node: Node, graph: Graph) -> Legalized:
-    """Rewrite an operator on bytes to ``sum_even`` or ``product_even`` if exact factors exist, else to float operators."""
+    """Rewrite an operator on 8-bit values to ``sum_even`` or ``product_even`` if exact factors exist, else to float
+    operators."""
     operand_types = [graph.types[name] for name in (*node.inputs, *node.outputs)]
     activation = str(node.attrs.get("activation", ""))
     if any(dtypes.nbytes(tensor_type.dtype) > 1 for tensor_type in operand_types[:2]) or activation in (
@@ -202,7 +204,9 @@ def _legalize_even(node: Node, graph: Graph) -> Legalized:
         return legalize_in_float(node, graph)
     result = operand_types[-1]
     assert result.quant is not None
-    (a, zero_a), (b, zero_b), (out, zero) = (scalar_quant(node, graph, name) for name in (*node.inputs, *node.outputs))
+    (a, zero_a), (b, zero_b), (out, zero) = (
+        per_tensor_quant(node, graph, name) for name in (*node.inputs, *node.outputs)
+    )
     low, high = activation_range(activation, result.quant, result.dtype, Rounding.EVEN, str(node.loc))
     end: dict[str, Attr] = {"zero_point": zero, "minimum": low, "maximum": high, "out_dtype": result.dtype}
     rewrite, zeros = Rewrite(node, graph), (zero_a, zero_b)
@@ -214,35 +218,35 @@ def _legalize_even(node: Node, graph: Graph) -> Legalized:
     return rewrite.legalized() if is_exact else legalize_in_float(node, graph)
 
 
-def _emit_sum(rewrite: Rewrite, common: Mapping[str, Attr]) -> None:
+def _emit_sum(rewrite: Rewrite, common_attrs: Mapping[str, Attr]) -> None:
     node = rewrite.node
     a, b, out = _scales_of_node(rewrite)
     left = 15 if any(rewrite.type(name).dtype == "int16" for name in (*node.inputs, *node.outputs)) else 20
     twice = 2.0 * max(a, b)
-    attrs: dict[str, Attr] = {**common, "left_shift": left, "negate_b": node.op == "sub"}
+    attrs: dict[str, Attr] = {**common_attrs, "left_shift": left, "negate_b": node.op == "sub"}
     for name, value in (("_a", a / twice), ("_b", b / twice), ("", twice / ((1 << left) * out))):
         attrs[f"multiplier{name}"], attrs[f"shift{name}"] = quantize_multiplier(value)
     rewrite.emit("qadd", node.inputs, node.outputs, attrs)
 
 
 def _scales_of_node(rewrite: Rewrite) -> tuple[float, ...]:
-    """Return the scales of both operands and the output: float32 values in double arithmetic, as in TFLite Micro."""
+    """Return the scales of both operands and of the output, as float32 values in doubles, as in TFLite Micro."""
     node = rewrite.node
     names = (*node.inputs, *node.outputs)
-    return tuple(float(np.float32(scalar_quant(node, rewrite.graph, name)[0])) for name in names)
+    return tuple(float(np.float32(per_tensor_quant(node, rewrite.graph, name)[0])) for name in names)
 
 
-def _emit_product(rewrite: Rewrite, common: Mapping[str, Attr]) -> None:
+def _emit_product(rewrite: Rewrite, common_attrs: Mapping[str, Attr]) -> None:
     node = rewrite.node
     a, b, out = _scales_of_node(rewrite)
     multiplier, shift = quantize_multiplier(a * b / out)
-    rewrite.emit("qmul", node.inputs, node.outputs, {**common, "multiplier": multiplier, "shift": shift})
+    rewrite.emit("qmul", node.inputs, node.outputs, {**common_attrs, "multiplier": multiplier, "shift": shift})
 
 
 # ---------------------------------------------------------------- cases
 
 
-def _arithmetic_cases(sum_of: bool) -> Iterable[Case]:
+def _arithmetic_cases(for_addition: bool) -> Iterable[Case]:
     settings = (
         ("int8", (3, -128, 7), (1 << 30, 0), (1388511488, -2), (1876543210, -18)),
         ("int8", (0, 0, -128), (1799999999, -1), (1 << 30, 0), (1 << 30, -17)),
@@ -258,7 +262,7 @@ def _arithmetic_cases(sum_of: bool) -> Iterable[Case]:
         for least in (low, zo):
             for rounding in (Multiplier.DOUBLE, Multiplier.SINGLE):
                 attrs: dict[str, Any] = {**common, "minimum": least, "rounding": rounding}
-                if sum_of:
+                if for_addition:
                     attrs |= {"left_shift": 15 if dtype == "int16" else 20, "negate_b": least == low}
                     attrs |= {"multiplier_a": a[0], "shift_a": a[1], "multiplier_b": b[0], "shift_b": b[1]}
                     attrs |= {"multiplier": result[0], "shift": result[1]}
@@ -283,7 +287,7 @@ def _qadd_overflow_message(application: Application) -> str:
     return "" if bound <= INT32_MAX else f"sums of up to {bound} do not fit int32"
 
 
-_ZERO_POINTS = (zero_point_check("zero_point_a", 0), zero_point_check("zero_point_b", 1))
+_ZERO_POINTS = (zero_point_range_check("zero_point_a", 0), zero_point_range_check("zero_point_b", 1))
 
 QADD = OpDef(
     "qadd",
@@ -343,7 +347,8 @@ QMUL = OpDef(
 
 
 def reciprocal_tables() -> tuple[Array, Array]:
-    """Return tables of 1 / d for d = 0 .. 255: mantissas (int32), and the bits of d after its first (int8)."""
+    """Return tables of 1 / d for d = 0 .. 255: mantissas (int32), and how many bits d has below its highest set bit
+    (int8)."""
     bits = np.array([max(d.bit_length() - 1, 0) for d in range(256)], np.int64)
     above = (np.arange(256, dtype=np.int64) << (31 - bits)) - (1 << 31)
     mantissas = saturating_double(reciprocal(half_of_one_plus(np.maximum(above, 0)), NUMPY))
@@ -357,7 +362,7 @@ def legalize_div(node: Node, graph: Graph) -> Legalized:
     if any(graph.types[name].dtype != "int8" for name in (*node.inputs, *node.outputs)):
         return legalize_in_float(node, graph)
     names = (*node.inputs, *node.outputs)
-    (a, zero_a), (b, zero_b), (out, zero) = (scalar_quant(node, graph, name) for name in names)
+    (a, zero_a), (b, zero_b), (out, zero) = (per_tensor_quant(node, graph, name) for name in names)
     assert result.quant is not None
     low, high = activation_range(str(node.attrs.get("activation", "")), result.quant, "int8", where=str(node.loc))
     real = a / (b * out)
@@ -377,8 +382,8 @@ def _qdiv_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[
     a, b, mantissas, bits = types
     if (a.dtype, b.dtype) != ("int8", "int8") or mantissas.shape != (256,) or bits.shape != (256,):
         raise ModelError(
-            f"qdiv: operands have wrong types; got {a.dtype} and {b.dtype} with tables {mantissas.shape} and "
-            f"{bits.shape}, expected int8, int8 and twice (256,)"
+            f"qdiv: got operands {a.dtype} and {b.dtype} with tables {mantissas.shape} and "
+            f"{bits.shape}, expected int8 operands and two tables of shape (256,)"
         )
     try:
         return (TensorType(np.broadcast_shapes(a.shape, b.shape), "int8"),)
@@ -443,7 +448,11 @@ OPERATORS: tuple[OpDef, ...] = (
         scalar=_qdiv_scalar,
         cases=_qdiv_cases,
         constants={2: MANTISSA, 3: OperandBounds(NumberUse.SHIFT, 0, 31)},
-        sound=(stored_range_error_message, zero_point_check("zero_point_a", 0), zero_point_check("zero_point_b", 1)),
+        sound=(
+            stored_range_error_message,
+            zero_point_range_check("zero_point_a", 0),
+            zero_point_range_check("zero_point_b", 1),
+        ),
         operand_names=("a", "b", "reciprocals", "bits"),
         whole=(2, 3),
         repeats=True,

@@ -38,17 +38,18 @@ __all__ = ["OPERATORS", "legalize_add", "legalize_mul", "legalize_sub"]
 # ---------------------------------------------------------------- quantize, dequantize
 
 
-def _channel_parameters(attrs: Mapping[str, Any], rank: int) -> tuple[Array, Array]:
-    """Return scale (float32) and zero point (int64), shaped to broadcast along their axis."""
-    shape = [1] * rank
+def _channel_parameters(attrs: Mapping[str, Any], data_rank: int) -> tuple[Array, Array]:
+    """Return scale (float32) and zero point (int64) as arrays that broadcast along the channels' axis."""
+    shape = [1] * data_rank
     if attrs["axis"] is not None:
         shape[attrs["axis"]] = len(attrs["scale"])
     return np.array(attrs["scale"], np.float32).reshape(shape), np.array(attrs["zero_point"], np.int64).reshape(shape)
 
 
 def _tensor_parameters(attrs: Mapping[str, Any]) -> tuple[float, int]:
+    """Return scale and zero point of a tensor that is quantised per tensor."""
     if len(attrs["scale"]) != 1:
-        raise InternalError("scales per channel are legalized into operands first")
+        raise InternalError("a scale per channel has no scalar expression: legalisation must turn it into an operand")
     return attrs["scale"][0], attrs["zero_point"][0]
 
 
@@ -90,7 +91,7 @@ def _dequantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tu
 
 def _dequantize_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if not dtypes.is_integer(types[0].dtype):
-        raise ModelError(f"dequantize: the data have a wrong dtype; got {types[0].dtype}, expected integers")
+        raise ModelError(f"dequantize: the data must be integers; got {types[0].dtype}, expected integers")
     return (TensorType(types[0].shape, "float32"),)
 
 
@@ -114,7 +115,7 @@ def _scale_error_message(application: Application) -> str:
 
 
 def _legalize_dequantize(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite a ``dequantize`` with scales per channel to operators that take these as operands."""
+    """Rewrite a ``dequantize`` with one scale per channel to operators that take the scales as operands."""
     if len(node.attr("scale")) == 1:
         return None
     rewrite, tensor_type = Rewrite(node, graph), graph.types[node.inputs[0]]
@@ -128,7 +129,7 @@ def _legalize_dequantize(node: Node, graph: Graph) -> Legalized | None:
 
 
 def _legalize_quantize(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite ``quantize`` of integers to ``requantize``, and scales per channel to operands."""
+    """Rewrite ``quantize`` of integers to ``requantize``, and one with scales per channel to operators on these."""
     if dtypes.is_integer(graph.types[node.inputs[0]].dtype):
         return _legalize_integer_quantize(node, graph)
     if len(node.attr("scale")) == 1:

@@ -23,7 +23,7 @@ from microc.ops.attributes import (
     Multiplier,
     Rounding,
     Ties,
-    defaults_of,
+    default_attributes,
     enum_choice,
     exponent,
     integer,
@@ -56,9 +56,9 @@ from microc.tir.ir import Expr
 
 @frozen
 class Requantization:
-    """Parameters of a requantisation: real multipliers, and zero point, clamp and dtype of the result.
+    """Parameters of a requantisation: real multipliers, and zero point, clamp bounds and dtype of the result.
 
-    There is one multiplier, or one per channel. ``trailing`` counts the axes after the channels: 0, or 2 for NCHW."""
+    There is one multiplier, or one per channel. ``trailing``: number of axes after the channels, 0, or 2 for NCHW."""
 
     multipliers: tuple[float, ...]
     zero_point: int
@@ -78,60 +78,65 @@ class Requantization:
         }
 
 
-def product_multipliers(data: Quant, weight: Quant, output: Quant, rounding: str, single: bool) -> tuple[float, ...]:
-    """Return data scale * weight scale / output scale, one for each weight scale.
+def product_multipliers(
+    data_quant: Quant, weight_quant: Quant, out_quant: Quant, rounding: str, multiplies_in_float32: bool
+) -> tuple[float, ...]:
+    """Return data scale * weight scale / output scale for each weight scale.
 
-    Rounding ``even`` computes in float32 throughout, unless a product of scales is not a normal float32. ``single``: TFLite
-    multiplies the input scales in float32.
-    """
-    s, t = np.float32(data.scale[0]), np.float32(output.scale[0])
-    scales = np.array(weight.scale, np.float32)
+    If ``rounding`` is ``even`` all is computed in float32, unless a product of scales is not a normal float32.
+    ``multiplies_in_float32``: the two input scales are multiplied in float32, as TFLite does."""
+    s, t = np.float32(data_quant.scale[0]), np.float32(out_quant.scale[0])
+    scales = np.array(weight_quant.scale, np.float32)
     with np.errstate(over="ignore", under="ignore"):
         short, exact = s * scales, np.float64(s) * scales.astype(np.float64)
         if rounding == Rounding.EVEN:
             normal = np.isfinite(short) & (short >= np.finfo(np.float32).tiny)
             return tuple(float(x) for x in np.where(normal, short / t, (exact / t).astype(np.float32)))
-        return tuple(float(x) for x in (short.astype(np.float64) if single else exact) / np.float64(t))
+        return tuple(float(x) for x in (short.astype(np.float64) if multiplies_in_float32 else exact) / np.float64(t))
 
 
-def clip_to_float32(scale: float) -> float:
-    """Convert a multiplier to float32; infinity becomes the largest number, which maps 0 to 0 and all others to an end."""
-    return float(np.float32(min(scale, float(np.finfo(np.float32).max))))
+def clip_to_float32(multiplier: float) -> float:
+    """Convert a multiplier to float32; infinity becomes the largest float32.
+
+    Both map 0 to 0 and every other number to an end of the result's range."""
+    return float(np.float32(min(multiplier, float(np.finfo(np.float32).max))))
 
 
 def emit_requantize(
     rewrite: Rewrite,
-    x: str,
-    output: str,
+    operand_name: str,
+    output_name: str,
     parameters: Requantization,
     rounding: str,
-    bound: int = -1,
+    max_magnitude: int = -1,
     input_zero_point: int = 0,
 ) -> None:
-    """Append the node that scales the integers ``x`` to ``output``.
+    """Append the node that scales the integers ``operand_name`` and writes ``output_name``.
 
-    ``rounding``: ``double``, ``single``, ``wide`` or ``even``. ``bound``: the largest magnitude of x -
-    input_zero_point, -1 if unknown. Multipliers and shifts that are equal for all channels become attributes, others
-    constants."""
+    ``rounding``: ``double``, ``single``, ``wide`` or ``even``. ``max_magnitude``: the largest magnitude of the integers
+    minus ``input_zero_point``, -1 if unknown. Multipliers and shifts that are equal for all channels become attributes,
+    others constants."""
     count = len(parameters.multipliers)
     shape = (count,) + (1,) * parameters.trailing
     if rounding == Rounding.EVEN:
         scales = np.array([clip_to_float32(scale) for scale in parameters.multipliers], np.float32)
         if count == 1:
-            rewrite.emit("requantize_float", (x,), output, {**parameters.result, "scale": float(scales[0])})
+            rewrite.emit(
+                "requantize_float", (operand_name,), output_name, {**parameters.result, "scale": float(scales[0])}
+            )
         else:
             operand = rewrite.constant("scale", scales.reshape(shape))
-            rewrite.emit("requantize_float", (x, operand), output, {**parameters.result, "scale": None})
+            rewrite.emit("requantize_float", (operand_name, operand), output_name, {**parameters.result, "scale": None})
         return
     if rounding not in (Multiplier.DOUBLE, Multiplier.SINGLE, Multiplier.WIDE):
         raise UnsupportedError(f"unknown rounding; got {rounding!r}, expected double, single or even")
     mantissas, shifts = _quantize_multipliers(parameters.multipliers, 7 if rounding == Multiplier.WIDE else 30)
     if rounding == Multiplier.WIDE:
         mantissas = np.asarray(reduce_multiplier(mantissas))
-    attrs: dict[str, Attr] = {**parameters.result, "rounding": rounding, "bound": bound}
+    attrs: dict[str, Attr] = {**parameters.result, "rounding": rounding, "bound": max_magnitude}
     attrs |= {"input_zero_point": input_zero_point, "multiplier": None, "shift": None}
     attrs["shift_range"] = (int(shifts.min()), int(shifts.max()))
-    operands = [x]
+    operands = [operand_name]
     if count == 1 or len(set(zip(mantissas.tolist(), shifts.tolist(), strict=True))) == 1:
         attrs |= {"multiplier": int(mantissas[0]), "shift": int(shifts[0])}
     else:
@@ -141,16 +146,16 @@ def emit_requantize(
             attrs["shift"] = int(shifts[0])
         else:
             operands.append(rewrite.constant("shift", shifts.astype(np.int8).reshape(shape)))
-    rewrite.emit("requantize", operands, output, attrs)
+    rewrite.emit("requantize", operands, output_name, attrs)
 
 
 def _quantize_multipliers(
-    multipliers: tuple[float, ...], most: int
+    multipliers: tuple[float, ...], max_shift: int
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], ...]:
-    """Convert real multipliers to mantissas and shifts; ``most`` is the largest shift.
+    """Convert real multipliers to mantissas and shifts of at most ``max_shift``.
 
     A zero mantissa gets the shift of another channel: any shift gives 0."""
-    pairs = [quantize_multiplier(real, most) for real in multipliers]
+    pairs = [quantize_multiplier(real, max_shift) for real in multipliers]
     common = next((shift for mantissa, shift in pairs if mantissa), 0)
     mantissas = np.array([mantissa for mantissa, _ in pairs], np.int64)
     shifts = np.array([shift if mantissa else common for mantissa, shift in pairs], np.int64)
@@ -159,22 +164,29 @@ def _quantize_multipliers(
 
 def emit_scaled_sum(
     rewrite: Rewrite,
-    x: str,
-    bound: int,
-    factor: Fraction,
-    scale: float,
-    result: Mapping[str, Attr],
-    more: Mapping[str, Attr] = MappingProxyType({}),
+    operand_name: str,
+    max_magnitude: int,
+    exact_factor: Fraction,
+    float32_scale: float,
+    result_attrs: Mapping[str, Attr],
+    extra_attrs: Mapping[str, Attr] = MappingProxyType({}),
 ) -> None:
-    """Append the node that scales integer sums of a magnitude up to ``bound`` by ``factor``, ties to even.
+    """Append the node that scales integer sums up to ``max_magnitude`` by ``exact_factor``, with ties to even.
 
-    It is ``requantize_float`` by the float32 ``scale``, or ``requantize_even`` if only that is exact for all sums. ``more`` are
-    attributes of the former and force it: a mean whose number of elements varies at run time must be the same node for all sizes.
-    """
-    low, high, zero = (int(str(result[name])) for name in ("minimum", "maximum", "zero_point"))
-    needs_even = not more and not is_exact_scale(scale, bound, factor, low - zero, high - zero)
-    if not (needs_even and emit_requantize_even(rewrite, x, bound, factor, result)):
-        rewrite.emit("requantize_float", (x,), rewrite.node.outputs, {**result, "scale": scale, **more})
+    It is ``requantize_float`` by ``float32_scale``, or ``requantize_even`` if only that is exact for all sums.
+    ``extra_attrs`` are attributes of ``requantize_float`` and force it: a mean whose number of elements varies at run
+    time must be the same node for all sizes."""
+    low, high, zero = (int(str(result_attrs[name])) for name in ("minimum", "maximum", "zero_point"))
+    needs_even = not extra_attrs and not is_exact_scale(
+        float32_scale, max_magnitude, exact_factor, low - zero, high - zero
+    )
+    if not (needs_even and emit_requantize_even(rewrite, operand_name, max_magnitude, exact_factor, result_attrs)):
+        rewrite.emit(
+            "requantize_float",
+            (operand_name,),
+            rewrite.node.outputs,
+            {**result_attrs, "scale": float32_scale, **extra_attrs},
+        )
 
 
 # ---- Test cases: edges of rounding, clamping and range; each form of the parameters.
@@ -189,7 +201,7 @@ REQUANTIZE_ATTRS: Attributes = {
     "bound": integer("the largest distance of x from its zero point; -1: unknown", -1, least=-1),
     "average": numbers("of a mean over as many elements as a run has: what `mean_multiplier` is made from", OPTIONAL),
 }
-REQUANTIZE = defaults_of(REQUANTIZE_ATTRS)
+REQUANTIZE = default_attributes(REQUANTIZE_ATTRS)
 
 
 def requantize_cases() -> Iterable[Case]:
@@ -242,7 +254,8 @@ def requantize_cases() -> Iterable[Case]:
     yield from _special_cases()
 
 
-def _channel_cases(edges: Array) -> Iterable[Case]:
+def _channel_cases(edge_values: Array) -> Iterable[Case]:
+    """Yield cases with one multiplier and shift per channel."""
     multiplier = np.array([1 << 30, INT32_MAX, 1518500250, 1234567890], np.int32)
     types = (TensorType((4, 4), "int32"), TensorType((4,), "int32"), TensorType((4,), "int8"))
     for shifts in (
@@ -256,7 +269,7 @@ def _channel_cases(edges: Array) -> Iterable[Case]:
         for low, zero in ((-128, -7), (4, 4)):
             attrs: dict[str, Attr] = {"zero_point": zero, "minimum": low, "maximum": 127, "out_dtype": "int8"}
             bound = 1 << 20 if shifts[0] > 0 else (1 << 30) - 1
-            x = np.clip(edges, -bound, bound).reshape(4, 4)
+            x = np.clip(edge_values, -bound, bound).reshape(4, 4)
             known = {**REQUANTIZE, **attrs, "shift_range": (min(shifts), max(shifts)), "bound": bound}
             arrays = (x, multiplier, np.array(shifts, np.int8))
             for rounding in (Multiplier.DOUBLE, Multiplier.SINGLE):
@@ -265,10 +278,11 @@ def _channel_cases(edges: Array) -> Iterable[Case]:
     for rounding in (Multiplier.DOUBLE, Multiplier.SINGLE):
         shared = {**REQUANTIZE, **attrs, "shift": -6, "bound": (1 << 30) - 1, "rounding": rounding}
         name = f"{rounding} channels, one shift"
-        yield Case(shared, types[:2], (1,), (edges.reshape(4, 4), multiplier), name=name)
+        yield Case(shared, types[:2], (1,), (edge_values.reshape(4, 4), multiplier), name=name)
 
 
 def _special_cases() -> Iterable[Case]:
+    """Yield cases of 64-bit sums with rounding ``wide``, and of 8- and 16-bit data with an input zero point."""
     base = {**REQUANTIZE, "zero_point": 0, "minimum": -32768, "maximum": 32767, "out_dtype": "int16"}
     x64 = np.array([0, 1, -1, 1 << 40, -(1 << 40), (1 << 46) - 1, -(1 << 46), 12345678901], np.int64)
     wide = {**base, "rounding": Multiplier.WIDE, "multiplier": reduce_multiplier(1518500250), "bound": 1 << 46}
@@ -350,19 +364,19 @@ _MAX_WIDE_SUM = 1 << 47
 def infer_requantize(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     """Infer the type: the first operand's shape, and the attribute ``out_dtype``."""
     if not dtypes.is_integer(attrs["out_dtype"]):
-        raise ModelError(f"out_dtype is no integer; got {attrs['out_dtype']!r}")
+        raise ModelError(f"out_dtype must be an integer dtype; got {attrs['out_dtype']!r}")
     for tensor_type in types[1:]:
         pairs = zip(tensor_type.shape[::-1], types[0].shape[::-1], strict=False)
         if len(tensor_type.shape) > len(types[0].shape) or any(own not in (1, extent) for own, extent in pairs):
             raise ModelError(
-                f"parameters do not broadcast to the data; got {tensor_type.shape}, expected axes of 1 or those of "
+                f"multipliers and shifts do not broadcast to the data; got {tensor_type.shape}, expected axes of 1 or those of "
                 f"{types[0].shape}"
             )
     return (TensorType(types[0].shape, attrs["out_dtype"]),)
 
 
 def _scale_parts(attrs: Mapping[str, Any], operands: Sequence[Any]) -> tuple[Any, Any]:
-    """Return multiplier and shift of a ``requantize``, from the attributes or from the operands after x."""
+    """Return multiplier and shift of a ``requantize``, from its attributes or from the operands behind the first."""
     rest = [x for x in operands[1:] if x is not None]
     multiplier = attrs["multiplier"] if attrs["multiplier"] is not None else rest.pop(0)
     shift = attrs["shift"] if attrs["shift"] is not None else rest.pop(0)
@@ -389,7 +403,7 @@ def _requantize_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
         return scale_wide(x, bound, scale, out)
     if x.dtype == "int64":  # sums that 32 bits may not hold
         if zero:
-            raise InternalError("requantize of int64 takes no zero point off")
+            raise InternalError("requantize of int64 data supports no input zero point other than 0")
         x = ir.cast("int32", ir.clamp(x, INT32_MIN, INT32_MAX))
     low, high = (-bound, bound) if bound >= 0 else dtypes.int_range(x.dtype)
     if bound < 0:
@@ -401,13 +415,13 @@ def _requantize_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     return scale_double_rounding(x, low, high, scale, out)
 
 
-def _subtract_zero_point(x: Expr, zero: int, unknown: bool) -> Expr:
-    """Subtract the zero point from the int32 x; if the bound of x is ``unknown`` the difference saturates."""
-    if unknown and zero > 0:
-        x = ir.maximum(x, INT32_MIN + zero)
-    if unknown and zero < 0:
-        x = ir.minimum(x, INT32_MAX + zero)
-    return x - zero if zero else x
+def _subtract_zero_point(x: Expr, zero_point: int, bound_is_unknown: bool) -> Expr:
+    """Subtract the zero point from the int32 ``x``; if ``bound_is_unknown`` the difference saturates."""
+    if bound_is_unknown and zero_point > 0:
+        x = ir.maximum(x, INT32_MIN + zero_point)
+    if bound_is_unknown and zero_point < 0:
+        x = ir.minimum(x, INT32_MAX + zero_point)
+    return x - zero_point if zero_point else x
 
 
 def _requantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
@@ -433,9 +447,9 @@ def _operand_bounds(application: Application) -> Constants:
 
 
 def _requantize_error_message(application: Application) -> str:
-    """Return a message if multiplier or shift are not present once or out of range, else an empty string.
+    """Return a message if multiplier or shift is missing, present twice or out of range, else an empty string.
 
-    A wide multiplier is shifted left by 7 bits at most."""
+    A multiplier of rounding ``wide`` is shifted left by at most 7 bits."""
     attrs = application.attrs
     if len(application.types) != 1 + sum(attrs[name] is None for name in ("multiplier", "shift")):
         return f"{len(application.types)} operands with multiplier={attrs['multiplier']} and shift={attrs['shift']}"
@@ -473,7 +487,9 @@ def _requantize_float_reference(attrs: Mapping[str, Any], arrays: Sequence[Any])
 
 
 def _float_scale_error_message(application: Application) -> str:
-    """Return a message unless scales are finite float32 numbers and not negative; they may have underflowed to zero."""
+    """Return a message unless scales are finite float32 numbers of at least 0, else an empty string.
+
+    A scale is 0 if it underflowed."""
     scale = application.attrs["scale"]
     scale_values = scale if scale is not None else application.data[1] if len(application.data) > 1 else 1.0
     if scale_values is None:

@@ -48,7 +48,7 @@ class ScaledResult:
     dtype: str
 
     def store(self, x: Expr, bound: int) -> Expr:
-        """Add the zero point to the int32 ``x``, |x| <= bound, and clamp; if the sum can overflow, clamp first."""
+        """Add the zero point to the int32 ``x``, abs(x) <= ``bound``, and clamp; if the sum can overflow, clamp first."""
         if bound + abs(self.zero_point) <= INT32_MAX:
             return clamp_to_dtype(x + self.zero_point if self.zero_point else x, self.minimum, self.maximum, self.dtype)
         low = max(self.minimum - self.zero_point, INT32_MIN)
@@ -57,7 +57,7 @@ class ScaledResult:
 
     @property
     def narrow(self) -> bool:
-        """True if every number of a magnitude from 2**29 on is clamped, so that its exact value does not matter."""
+        """True if all scaled numbers of a magnitude from 2**29 on are clamped, so that their exact values do not matter."""
         return max(abs(self.minimum - self.zero_point), abs(self.maximum - self.zero_point)) < HALF >> 1
 
     @property
@@ -71,10 +71,9 @@ class ScaledResult:
 
 @frozen
 class Scale:
-    """A factor, multiplier / 2**31 / 2**right. Each part is a number, or an expression if channels differ.
+    """The factor multiplier / 2**31 / 2**right. Each part is a number, or an expression if it differs between channels.
 
-    ``right_range`` bounds ``right``; a negative ``right`` shifts to the left.
-    """
+    ``right_range``: bounds of ``right``, which shifts to the left if it is negative."""
 
     multiplier: Expr | int
     right: Expr | int
@@ -95,29 +94,30 @@ class Scale:
                 return -right if isinstance(right, int) else 0 - right
 
 
-def high_mul(x: Expr, low: int, high: int, multiplier: Expr | int) -> Expr:
+def high_mul(x: Expr, low: int, high: int, mantissa: Expr | int) -> Expr:
     """Build ``doubling_high_mul`` of an int32 within low..high and a mantissa; the result is within +-(2**31 - 2)."""
-    if multiplier == HALF and high < INT32_MAX:
+    if mantissa == HALF and high < INT32_MAX:
         return (x + 1) >> 1
-    factor = ir.as_expr(multiplier, "int32")
+    factor = ir.as_expr(mantissa, "int32")
     if low >= -HALF and high < HALF:
         return ir.call("high_mul_round", x << 1, factor)
     product: Expr = doubling_high_mul(x, factor, TIR)
     return product
 
 
-def shift_right_rounding(r: Expr, bound: int, scale: Scale, out: ScaledResult | None) -> tuple[Expr, bool] | None:
-    """Build ``rounding_shift_right`` of |r| <= bound in int32 by ``scale.right``.
+def shift_right_rounding(value: Expr, bound: int, scale: Scale, out: ScaledResult | None) -> tuple[Expr, bool] | None:
+    """Build ``rounding_shift_right`` of ``value``, abs(value) <= ``bound``, in int32 by ``scale.right``.
 
-    Also return whether ``out``'s zero point is included. bound < 2**31 - 1. Return None if no int32 sequence is exact."""
+    Also return whether the zero point of ``out`` is included. ``bound`` is less than 2**31 - 1. Return None if no int32
+    sequence is exact."""
     least, most = scale.right_range
     if least == most == 0:
-        return r, False
+        return value, False
     if least < 0 or most > 31:
         return None
     hidden = out is not None and out.hides_negative
     if isinstance(scale.right, int):
-        exact = r if hidden else r + (r >> 31)
+        exact = value if hidden else value + (value >> 31)
         half, folded = 1 << (most - 1), out.zero_point << most if out is not None else 0
         if folded and bound + 1 + abs(half + folded) <= INT32_MAX:
             return (exact + (half + folded)) >> most, True
@@ -127,21 +127,21 @@ def shift_right_rounding(r: Expr, bound: int, scale: Scale, out: ScaledResult | 
         return ((exact >> (most - 1)) + 1) >> 1, False
     one, fits = ir.const(1, "int32"), bound + (1 << (most - 1)) <= INT32_MAX
     if least >= 1:  # rounding by one bit after a shift by the others avoids computing 2**(right - 1) at run time
-        exact = r if hidden else r + (r >> 31)
+        exact = value if hidden else value + (value >> 31)
         half = 1 + (2 * out.zero_point if out is not None else 0)
         if (bound >> (least - 1)) + 1 + abs(half) <= INT32_MAX:
             return ((exact >> (scale.right - 1)) + half) >> 1, out is not None
         return ((exact >> (scale.right - 1)) + 1) >> 1, False
     if not fits or most > 30:
         return None
-    exact = r if hidden else r + ir.select(scale.right > 0, r >> 31, 0)
+    exact = value if hidden else value + ir.select(scale.right > 0, value >> 31, 0)
     return (exact + ((one << scale.right) >> 1)) >> scale.right, False
 
 
-def scale_with_mac(x: Expr, bound: int, scale: Scale, out: ScaledResult | None) -> tuple[Expr, bool] | None:
-    """Build the high product and the rounding shift of |x| <= bound as one ``high_mac_round`` and one shift.
+def scale_with_rounding_mac(x: Expr, bound: int, scale: Scale, out: ScaledResult | None) -> tuple[Expr, bool] | None:
+    """Build high product and rounding shift of ``x``, abs(x) <= ``bound``, as one ``high_mac_round`` and one shift.
 
-    Also return whether ``out``'s zero point is included. Return None if that is not exact. Multipliers are not
+    Also return whether the zero point of ``out`` is included. Return None if that is not exact. Multipliers are not
     negative."""
     least, most = scale.right_range
     if bound >= HALF or least < 1 or most > 30 or scale.multiplier == HALF:
@@ -173,7 +173,7 @@ def scale_double_rounding(x: Expr, low: int, high: int, scale: Scale, out: Scale
     is_constant = isinstance(scale.right, int) or not left
     if scale.multiplier == HALF and scale.right == -1 and (fits or (out is not None and out.narrow)):
         scaled = x, False
-    elif (sums := scale_with_mac(x, max(-low, high), scale, out)) is not None:
+    elif (sums := scale_with_rounding_mac(x, max(-low, high), scale, out)) is not None:
         scaled = sums
     elif fits and is_constant:
         product = high_mul(x << left if left else x, low << left, high << left, scale.multiplier)
@@ -283,16 +283,16 @@ def scale_wide(x: Expr, bound: int, scale: Scale, out: ScaledResult) -> Expr:
     return out.store(value, INT32_MAX)
 
 
-def round_to_int32(x: Expr, low: int, high: int, rounding: str) -> Expr:
+def round_to_int32(x: Expr, lowest_result: int, highest_result: int, rounding: str) -> Expr:
     """Clamp the float32 ``x`` to low..high and round it to int32: half to ``even``, or half ``away`` from zero.
 
     Ranges below 2**22 need no library function. Half to even: adding 1.5 * 2**23 leaves no fraction bits, and the addition itself
     rounds to even. Half away: x +- p is truncated, where p is the largest float32 below one half; with one half itself, the
     largest float32 below 0.5 would become 1.
     """
-    low, high = max(low, INT32_MIN), min(high, INT32_MAX)
-    x = ir.clamp(x, least_float32_not_below(low), largest_float32_not_above(high))
-    if max(-low, high) >= 1 << 22:
+    lowest_result, highest_result = max(lowest_result, INT32_MIN), min(highest_result, INT32_MAX)
+    x = ir.clamp(x, least_float32_not_below(lowest_result), largest_float32_not_above(highest_result))
+    if max(-lowest_result, highest_result) >= 1 << 22:
         return ir.cast("int32", ir.call("rint" if rounding == Ties.EVEN else "round", x))
     if rounding == Ties.EVEN:
         return ir.cast("int32", (x + TO_WHOLE) - TO_WHOLE)

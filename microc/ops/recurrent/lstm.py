@@ -20,9 +20,9 @@ from microc.ops.registry import Case, Legalized, OpDef
 
 
 class LoopBodyBuilder:
-    """Builds the graph of one iteration of a loop, node by node.
+    """Builder of the graph of one iteration of a loop, node by node.
 
-    ``loc``: origin of the nodes, after which their values are named."""
+    ``loc``: location of all nodes; their values are named after it."""
 
     def __init__(self, loc: Loc) -> None:
         self.loc = loc
@@ -43,7 +43,7 @@ class LoopBodyBuilder:
     def emit(self, op: str, inputs: Sequence[str], quant: Quant | None = None, stored: str = "", **attrs: Attr) -> str:
         """Append a node and return its result.
 
-        ``quant`` and ``stored`` (a dtype) are those of a quantised result."""
+        ``quant``: scale and zero point of a quantised result; ``stored``: the dtype in which that is stored."""
         whole = {**registry.get(op).defaults, **attrs}
         (tensor_type,) = registry.infer(op, whole, [self.types[name] for name in inputs])
         name = new_value(
@@ -53,7 +53,7 @@ class LoopBodyBuilder:
         return name
 
     def node(self, node: Node, operand_types: Sequence[TensorType]) -> tuple[str, ...]:
-        """Append a node with new names of its results; return these."""
+        """Append a copy of ``node`` whose results, of types ``operand_types``, have new names; return these."""
         made = tuple(
             new_value(self.types, name, tensor_type)
             for name, tensor_type in zip(node.outputs, operand_types, strict=True)
@@ -61,18 +61,20 @@ class LoopBodyBuilder:
         self._nodes.append(replace(node, outputs=made))
         return made
 
-    def ending(self, name: str, outputs: Sequence[str]) -> Graph:
-        """Build the graph; its outputs keep the names of the values ``outputs``."""
-        return Graph(name, tuple(self._inputs), tuple(outputs), (), self.types, self._consts).with_nodes(self._nodes)
+    def graph_with_value_names(self, graph_name: str, output_values: Sequence[str]) -> Graph:
+        """Build the graph; its outputs are ``output_values`` under their own names."""
+        return Graph(graph_name, tuple(self._inputs), tuple(output_values), (), self.types, self._consts).with_nodes(
+            self._nodes
+        )
 
-    def graph(self, name: str, outputs: Mapping[str, str]) -> Graph:
-        """Build the graph; ``outputs`` maps the names of its outputs to values."""
+    def graph(self, graph_name: str, outputs: Mapping[str, str]) -> Graph:
+        """Build the graph; ``outputs`` maps the name of each output to its value."""
         made = []
         for label, value in outputs.items():
             made.append(new_value(self.types, label, self.types[value]))
             shape = self.types[value].shape
             self._nodes.append(Node("reshape", (value,), (made[-1],), {"shape": shape}, Loc(self.loc.file, -1, label)))
-        return self.ending(name, made)
+        return self.graph_with_value_names(graph_name, made)
 
 
 # ---- Expansion of ``lstm`` to a loop over time, whose iterations are dense layers and elementwise operators.
@@ -86,9 +88,9 @@ _FUNCTIONS = ("sigmoid", "sigmoid", "tanh", "sigmoid")
 
 
 def expand_lstm(node: Node, graph: Graph) -> Legalized:
-    """Expand an ``lstm`` to a loop and a transposition of its rows to the order of the data.
+    """Expand an ``lstm`` to a loop, and a transposition of its stacked rows if the data is batch first.
 
-    Raise UnsupportedError if weights or a bias are computed."""
+    Raise UnsupportedError if weights or a bias are computed at run time."""
     rewrite = Rewrite(node, graph)
     data, _, _, hidden, cell, *_ = node.inputs
     if computed := [name for name in (*node.inputs[1:3], *node.inputs[5:]) if name and name not in graph.consts]:
@@ -115,8 +117,9 @@ def expand_lstm(node: Node, graph: Graph) -> Legalized:
 def _build_body(node: Node, graph: Graph) -> Graph:
     """Build the body of the loop.
 
-    It maps hidden and cell of the last step and the whole data to hidden, cell, and hidden as a row. Float data with
-    integer weights are dense layers of floats, or (``dynamic``) of rows that are quantised at run time."""
+    Its inputs are hidden state and cell of the step before and the whole data; its outputs are the new hidden state,
+    the new cell, and the hidden state again as a row to stack. Float data with integer weights are dense layers of
+    floats, or (``dynamic``) of rows that are quantised at run time."""
     operand_types = [graph.types[name] for name in node.inputs]
     body = LoopBodyBuilder(node.loc)
     iteration = body.input("turn", TensorType((), "int32"))
@@ -145,12 +148,16 @@ def _build_body(node: Node, graph: Graph) -> Graph:
 class _LstmStep:
     """Emits the arithmetic of one LSTM step, of floats or of quantised integers."""
 
-    def __init__(self, body: LoopBodyBuilder, real: bool, rounding: str, dynamic: str) -> None:
-        self.body, self.real, self.rounding, self.dynamic = body, real, Rounding.NONE if real else rounding, dynamic
+    def __init__(self, body: LoopBodyBuilder, is_float: bool, rounding: str, dynamic_mode: str) -> None:
+        self.body, self.real, self.rounding, self.dynamic = (
+            body,
+            is_float,
+            Rounding.NONE if is_float else rounding,
+            dynamic_mode,
+        )
 
     def apply(self, op: str, inputs: Sequence[str], quant: Quant, dtype: str = "int16") -> str:
-        """Append an operator of the graph before legalisation; its result is quantised unless the step is computed in
-        floats."""
+        """Append a surface operator; its result is quantised by ``quant`` unless the step is computed in floats."""
         if self.real:
             return self.body.emit(op, inputs, rounding=Rounding.NONE)
         return self.body.emit(op, inputs, quant, dtype, rounding=self.rounding)
@@ -170,7 +177,8 @@ class _LstmStep:
         return self.apply("dense", inputs, _SUMS)
 
     def add(self, a: str, b: str, quant: Quant, limit: float | None = None) -> str:
-        """Append a sum, clamped to +- ``limit``; of integers the stored numbers are added and saturated."""
+        """Append the sum of two values, clamped to +- ``limit``; quantised values are added as stored integers and
+        saturate."""
         body = self.body
         if self.real:
             total = body.emit("add", (a, b), rounding=Rounding.NONE)
@@ -181,11 +189,12 @@ class _LstmStep:
         clipped = body.emit("clip", (total,), minimum=low, maximum=high, rounding=Rounding.NONE)
         return body.emit("cast", (clipped,), quant, dtype="int16")
 
-    def limit(self, clip: float, of_cell: Quant) -> float | None:
-        """Return the limit of the cell's values, in stored integers if it has a scale; None if they are not clipped."""
+    def limit(self, clip: float, cell_quant: Quant) -> float | None:
+        """Return the limit of the cell's values, as a stored integer if the cell is quantised; None if they are not
+        clipped."""
         if not clip > 0:
             return None
-        return clip if self.real else float(int(min(clip / of_cell.scale[0], 32767.0)))
+        return clip if self.real else float(int(min(clip / cell_quant.scale[0], 32767.0)))
 
 
 # ---- Operator ``lstm``: a layer over a sequence as formats and vendors' libraries define it.
@@ -215,7 +224,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     given = ", ".join(f"{tensor_type.dtype} {tensor_type.shape}" for tensor_type in types)
     if len(data.shape) != 3 or len(hidden.shape) != 2 or data.dtype not in _DTYPES or len(bias) > 1:
         raise ModelError(
-            f"lstm: data or hidden state have wrong types; got {given}, expected data of three axes and "
+            f"lstm: data or hidden state have unsupported types; got {given}, expected data of three axes and "
             f"{', '.join(_DTYPES)}, hidden of two axes, and one bias at most"
         )
     batch, units = hidden.shape
@@ -233,7 +242,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    """Compute in floats; quantised layers are evaluated by their expansion."""
+    """Compute the LSTM in floats; a quantised one is computed by evaluating its expansion."""
     data, weights, recurrent, hidden, cell, *bias = (np.asarray(array, np.float64) for array in arrays)
     rows = []
     for x in data if attrs["time_major"] else data.swapaxes(0, 1):

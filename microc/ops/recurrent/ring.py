@@ -28,18 +28,18 @@ from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
 
-def _check_history(history: TensorType, data: TensorType, axis: int) -> None:
-    """Check that data and history differ only in their number of frames; raise ModelError if not."""
-    others = [(*tensor_type.shape[:axis], *tensor_type.shape[axis + 1 :]) for tensor_type in (history, data)]
-    if not 0 <= axis < len(history.shape) or others[0] != others[1] or history.dtype != data.dtype:
+def _check_history(history_type: TensorType, data_type: TensorType, axis: int) -> None:
+    """Raise ModelError unless data and history differ in their number of frames only."""
+    others = [(*tensor_type.shape[:axis], *tensor_type.shape[axis + 1 :]) for tensor_type in (history_type, data_type)]
+    if not 0 <= axis < len(history_type.shape) or others[0] != others[1] or history_type.dtype != data_type.dtype:
         raise ModelError(
-            f"history and data may differ along the axis only; got {history.dtype} {history.shape}, {data.dtype} "
-            f"{data.shape} and axis={axis}"
+            f"history and data may differ along the axis only; got {history_type.dtype} {history_type.shape}, {data_type.dtype} "
+            f"{data_type.shape} and axis={axis}"
         )
 
 
 def _split_frames(tensor_type: TensorType, axis: int) -> tuple[int, int, int]:
-    """Return the extents (outer, frames, elements of a frame) of a tensor type whose frames are along ``axis``."""
+    """Return the extents (outer, frames, elements of a frame) of a tensor whose frames are along ``axis``."""
     return prod(tensor_type.shape[:axis]), tensor_type.shape[axis], prod(tensor_type.shape[axis + 1 :])
 
 
@@ -91,7 +91,7 @@ def _cases_shift_in() -> Iterable[Case]:
 
 
 def _check_ring(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[int, int]:
-    """Check attributes and types of a ring operator; return the number of frames of the ring and of the data."""
+    """Check attributes and types of a ring operator; return how many frames the ring holds and how many are new."""
     ring, position, data = types
     axis = attrs["axis"]
     _check_history(ring, data, axis)
@@ -125,10 +125,12 @@ def _reference_ring_slice(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tu
     return (np.take(line, range(first, first + (count - 1) * step + 1, step), axis),)
 
 
-def _oldest_frame_index(position: Buffer, slots: int, fresh: int) -> Expr:
-    """Build the index of the oldest frame of a ring, which the data will replace."""
+def _oldest_frame_index(position: Buffer, ring_frames: int, new_frames: int) -> Expr:
+    """Build the index of the ring's oldest frame, which the new data will replace.
+
+    ``ring_frames``: how often the ring holds as many frames as the data. ``new_frames``: frames of the data."""
     zero = ir.const(0, "int32")
-    return zero if slots == 1 else position[zero] % slots * fresh
+    return zero if ring_frames == 1 else position[zero] % ring_frames * new_frames
 
 
 def _compute_ring_slice(call: OpCall) -> te.Tensor:
@@ -170,8 +172,8 @@ def _reference_ring_write(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tu
     return (result,)
 
 
-def _compute_ring_write(call: OpCall, whole: bool = True) -> te.Tensor:
-    """Build the loops that write the data into the ring; with ``whole`` they copy the ring first."""
+def _compute_ring_write(call: OpCall, copies_ring: bool = True) -> te.Tensor:
+    """Build the loops that write the data into the ring; ``copies_ring``: they copy the old ring first."""
     ring, position, data = call.present
     (outer, kept, inner), fresh = _split_frames(ring.type, call.attrs["axis"]), data.type.shape[call.attrs["axis"]]
 
@@ -183,7 +185,7 @@ def _compute_ring_write(call: OpCall, whole: bool = True) -> te.Tensor:
         return ir.seq(*copies, ir.Let(start, _oldest_frame_index(at, kept // fresh, fresh) * inner, put))
 
     operands = (position.tensor((1,)), data.tensor((outer, fresh * inner)))
-    before = (ring.tensor((outer, kept * inner)),) if whole else ()
+    before = (ring.tensor((outer, kept * inner)),) if copies_ring else ()
     return te.extern("write", (*operands, *before), (("out", (outer, kept * inner), ring.type.dtype),), build)[0]
 
 
@@ -243,7 +245,7 @@ OPERATORS: tuple[OpDef, ...] = (
         infer=_infer_ring_write,
         reference=_reference_ring_write,
         compute=_compute_ring_write,
-        update=lambda call: _compute_ring_write(call, whole=False),
+        update=lambda call: _compute_ring_write(call, copies_ring=False),
         cases=_cases_ring_write,
         constants={1: BOUNDED},
         operand_names=("ring", "position", "data"),

@@ -13,7 +13,14 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.numerics import INT32_MAX, INT32_MIN, NUMPY, quantize_multiplier
-from microc.ops.arithmetic import Rewrite, clamp_to_dtype, constant_data, emit_activation, is_quantised, scalar_quant
+from microc.ops.arithmetic import (
+    Rewrite,
+    clamp_to_dtype,
+    constant_data,
+    emit_activation,
+    is_quantised,
+    per_tensor_quant,
+)
 from microc.ops.attributes import (
     ACTIVATED,
     DYNAMIC,
@@ -33,7 +40,7 @@ from microc.ops.constants import (
     NumberUse,
     OperandBounds,
     stored_range_error_message,
-    zero_point_check,
+    zero_point_range_check,
 )
 from microc.ops.quantised.scaling import Scale, ScaledResult, scale_double_rounding, scale_single_rounding
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
@@ -72,12 +79,15 @@ def infer_svdf_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> t
     return TensorType((batch, units), dtype), TensorType(state.shape, state.dtype)
 
 
-def advance_state(state: Array, feature: Array, time: Array, bias: Array, rank: int) -> tuple[Array, Array]:
-    """Advance a state (B, F, M) by new features (B, F); return the sums by time weights and the new state.
+def advance_svdf_state(
+    state: Array, new_features: Array, time_weights: Array, bias: Array, rank: int
+) -> tuple[Array, Array]:
+    """Append the newest features (B, F) to a state (B, F, M) and drop the oldest; return the sums and the new state.
 
-    Both are computed in the arrays' dtype."""
-    following = np.concatenate((state[:, :, 1:], feature[:, :, None]), axis=2)
-    by_filter = (following * time).sum(axis=2)
+    The sums are those over time of features times ``time_weights``, plus the bias. Both are computed in the arrays'
+    dtype."""
+    following = np.concatenate((state[:, :, 1:], new_features[:, :, None]), axis=2)
+    by_filter = (following * time_weights).sum(axis=2)
     return by_filter.reshape(len(state), by_filter.shape[1] // rank, rank).sum(axis=2) + bias, following
 
 
@@ -89,46 +99,50 @@ def svdf_sizes(call: OpCall) -> tuple[int, int, int, int]:
 
 
 def operand_tensors(call: OpCall) -> list[te.Tensor]:
-    """Return the tensors of an SVDF's operands; that of the state has the shape (batch, filters, memory)."""
+    """Return the tensors of an SVDF's operands; the state is viewed as (batch, filters, memory)."""
     batch, _, filters, memory = svdf_sizes(call)
     *others, state = call.present
     return [*(operand.tensor() for operand in others), state.tensor((batch, filters, memory))]
 
 
-def build_new_state(call: OpCall, state: te.Tensor, newest: Any) -> te.Tensor:
-    """Build stage ``following``, the new state: the old one without its oldest features, and ``newest(b, f)`` at the end."""
+def build_new_state(call: OpCall, state: te.Tensor, newest_feature: Any) -> te.Tensor:
+    """Build stage ``following``, the new state: the old one without its oldest features, then ``newest_feature(b, f)``."""
     batch, _, filters, memory = svdf_sizes(call)
 
     def element(b: Expr, f: Expr, m: Expr) -> Expr:
-        return ir.select(m < memory - 1, state[b, f, m + 1], newest(b, f)) if memory > 1 else newest(b, f)
+        return (
+            ir.select(m < memory - 1, state[b, f, m + 1], newest_feature(b, f)) if memory > 1 else newest_feature(b, f)
+        )
 
     return te.compute((batch, filters, memory), element, "following", ("b", "f", "m"))
 
 
-def sum_over_time(call: OpCall, following: te.Tensor, time: te.Tensor, bias: te.Tensor, dtype: str) -> te.Tensor:
-    """Build stage ``acc``: the bias plus the sum of features times time weights."""
+def sum_over_time(
+    call: OpCall, new_state: te.Tensor, time_weights: te.Tensor, bias: te.Tensor, acc_dtype: str
+) -> te.Tensor:
+    """Build stage ``acc``: the bias plus the sum over time of the state's features times ``time_weights``."""
     batch, _, filters, memory = svdf_sizes(call)
     rank = call.attrs["rank"]
     r, m = te.reduce_axis(rank, "r"), te.reduce_axis(memory, "k")
 
     def element(b: Expr, u: Expr) -> Expr:
         f = u * rank + r.var
-        product = ir.cast(dtype, following[b, f, m.var]) * ir.cast(dtype, time[f, m.var])
-        return te.sum_reduce(product, r, m, init=ir.cast(dtype, bias[u]))
+        product = ir.cast(acc_dtype, new_state[b, f, m.var]) * ir.cast(acc_dtype, time_weights[f, m.var])
+        return te.sum_reduce(product, r, m, init=ir.cast(acc_dtype, bias[u]))
 
     return te.compute((batch, filters // rank), element, ACC, ("b", "u"))
 
 
 def build_features(
-    call: OpCall, x: te.Tensor, weights: te.Tensor, dtype: str, bias: te.Tensor | None = None
+    call: OpCall, x: te.Tensor, weights: te.Tensor, acc_dtype: str, bias: te.Tensor | None = None
 ) -> te.Tensor:
     """Build stage ``feature``: data times feature weights, plus the bias if there is one."""
     batch, depth, filters, _ = svdf_sizes(call)
     d = te.reduce_axis(depth, "d")
 
     def element(b: Expr, f: Expr) -> Expr:
-        product = ir.cast(dtype, x[b, d.var]) * ir.cast(dtype, weights[f, d.var])
-        return te.sum_reduce(product, d, init=ir.cast(dtype, bias[f]) if bias is not None else 0)
+        product = ir.cast(acc_dtype, x[b, d.var]) * ir.cast(acc_dtype, weights[f, d.var])
+        return te.sum_reduce(product, d, init=ir.cast(acc_dtype, bias[f]) if bias is not None else 0)
 
     return te.compute((batch, filters), element, "feature", ("b", "f"))
 
@@ -164,7 +178,7 @@ def _svdf_fixed_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tu
     new = np.clip(multiply(features, attrs["feature_multiplier"], attrs["feature_shift"], NUMPY), low, high)
     new = (new + attrs["state_zero_point"]).astype(arrays[5].dtype).astype(np.int64)
     old = state.reshape(len(data), *time.shape)
-    total, memory = advance_state(old, new, time, bias, attrs["rank"])
+    total, memory = advance_svdf_state(old, new, time, bias, attrs["rank"])
     scaled = multiply(NUMPY.wrap(total), attrs["multiplier"], attrs["shift"], NUMPY)
     result = np.clip(scaled + attrs["zero_point"], attrs["minimum"], attrs["maximum"]).astype(attrs["out_dtype"])
     return result, memory.reshape(state.shape).astype(arrays[5].dtype)
@@ -198,9 +212,9 @@ def _svdf_fixed_compute(call: OpCall) -> tuple[te.Tensor, ...]:
     return te.compute(acc.shape, element, "svdf", ("b", "u")), memory
 
 
-def _sum_dtype(bound: int) -> str:
-    """Return the dtype of sums up to ``bound``: uint32, whose overflow C defines, if they may exceed int32."""
-    return "int32" if bound <= INT32_MAX else "uint32"
+def _sum_dtype(max_sum: int) -> str:
+    """Return the dtype of sums up to ``max_sum``: int32, or uint32, whose overflow C defines, if they may exceed it."""
+    return "int32" if max_sum <= INT32_MAX else "uint32"
 
 
 def legalize_to_qsvdf(node: Node, graph: Graph) -> Legalized:
@@ -216,8 +230,8 @@ def legalize_to_qsvdf(node: Node, graph: Graph) -> Legalized:
             hint="make them constants, or keep the layer in float32",
         )
     w, t, b = (np.asarray(array, np.int64) for array in constants)
-    (scale_x, zero_x), (scale_state, zero_state) = (scalar_quant(node, graph, name) for name in (data, state))
-    scale_w, scale_t, scale_out = (scalar_quant(node, graph, name)[0] for name in (weights, time, node.outputs[0]))
+    (scale_x, zero_x), (scale_state, zero_state) = (per_tensor_quant(node, graph, name) for name in (data, state))
+    scale_w, scale_t, scale_out = (per_tensor_quant(node, graph, name)[0] for name in (weights, time, node.outputs[0]))
     result = graph.types[node.outputs[0]]
     low, high = dtypes.int_range(result.dtype)
     by_unit = t.reshape(-1, node.attr("rank") * t.shape[1])
@@ -230,7 +244,7 @@ def legalize_to_qsvdf(node: Node, graph: Graph) -> Legalized:
     attrs |= {"feature_multiplier": new_mantissa, "feature_shift": new_shift, "multiplier": mantissa, "shift": shift}
     attrs |= {"feature_bound": int((abs(w).sum(axis=1) * data_reach).max())}
     attrs |= {"bound": int((abs(by_unit).sum(axis=1) * state_reach + abs(folded)).max())}
-    zero_out = scalar_quant(node, graph, node.outputs[0])[1]
+    zero_out = per_tensor_quant(node, graph, node.outputs[0])[1]
     attrs |= {"zero_point": zero_out, "minimum": low, "maximum": high, "out_dtype": result.dtype}
     rewrite = Rewrite(node, graph)
     feature_bias = rewrite.constant("feature_bias", (-zero_x * w.sum(axis=1)).astype(np.int32))
@@ -317,7 +331,7 @@ QSVDF = OpDef(
     compute=_svdf_fixed_compute,
     cases=_svdf_fixed_cases,
     constants=_operand_bounds,
-    sound=(stored_range_error_message, zero_point_check("state_zero_point", 5), _qsvdf_error_message),
+    sound=(stored_range_error_message, zero_point_range_check("state_zero_point", 5), _qsvdf_error_message),
     macs=macs,
     operand_names=("data", "weights", "feature_bias", "time_weights", "bias", "state"),
 )
@@ -335,7 +349,7 @@ QSVDF = OpDef(
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if types[0].dtype != "float32" and types[0].quant is None:
         raise ModelError(
-            f"svdf: the data have a wrong dtype; got {types[0].dtype}, expected float32 or quantised integers"
+            f"svdf: the data have an unsupported dtype; got {types[0].dtype}, expected float32 or quantised integers"
         )
     return infer_svdf_types(attrs, types)
 
@@ -343,7 +357,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, weights, time, bias, state = (np.asarray(array, np.float64) for array in arrays)
     old = state.reshape(len(data), *time.shape)
-    total, memory = advance_state(old, data @ weights.T, time, bias, attrs["rank"])
+    total, memory = advance_svdf_state(old, data @ weights.T, time, bias, attrs["rank"])
     return total.astype(np.float32), memory.reshape(state.shape).astype(np.float32)
 
 

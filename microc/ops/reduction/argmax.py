@@ -19,20 +19,20 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
-from microc.ops.arithmetic import rank_nan_last, replaces_best
+from microc.ops.arithmetic import mask_nan_for_argmax, replaces_best
 from microc.ops.attributes import INDEX, flag, integer, one_axis
 from microc.ops.registry import Case, OpCall, OpDef, keep_axes, map_along_axis
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
 
-def _nonnegative_axis(op_name: str, attrs: Mapping[str, Any], tensor_type: TensorType) -> int:
-    """Return the attribute ``axis`` counted from 0; raise ModelError if there is no such axis or it has no elements."""
-    rank = len(tensor_type.shape)
-    if not -rank <= attrs["axis"] < rank or not tensor_type.shape[attrs["axis"]] or tensor_type.dtype == "bool":
+def _nonnegative_axis(op_name: str, attrs: Mapping[str, Any], data_type: TensorType) -> int:
+    """Return the attribute ``axis`` as 0..rank - 1; raise ModelError if there is no such axis or it is empty."""
+    rank = len(data_type.shape)
+    if not -rank <= attrs["axis"] < rank or not data_type.shape[attrs["axis"]] or data_type.dtype == "bool":
         raise ModelError(
             f"{op_name}: the axis is outside of the data or empty, or the data are bool; got axis={attrs['axis']} of "
-            f"{tensor_type.dtype} {tensor_type.shape}"
+            f"{data_type.dtype} {data_type.shape}"
         )
     return int(attrs["axis"] % rank)
 
@@ -45,16 +45,16 @@ def _split_shape(shape: Sequence[int], axis: int) -> tuple[int, int, int]:
 # ---------------------------------------------------------------- argmax, argmin
 
 
-def _infer_arg_extremum(name: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    axis = _nonnegative_axis(name, attrs, types[0])
+def _infer_arg_extremum(op_name: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    axis = _nonnegative_axis(op_name, attrs, types[0])
     shape = list(types[0].shape)
     shape[axis : axis + 1] = [1] if attrs["keepdims"] else []
     return (TensorType(tuple(shape), attrs["out_dtype"]),)
 
 
-def _reference_arg_extremum(largest: bool, attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    x, axis = rank_nan_last(arrays[0], largest), attrs["axis"]
-    find = np.argmax if largest else np.argmin
+def _reference_arg_extremum(is_argmax: bool, attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    x, axis = mask_nan_for_argmax(arrays[0], is_argmax), attrs["axis"]
+    find = np.argmax if is_argmax else np.argmin
     if attrs["last"]:
         found = x.shape[axis] - 1 - find(np.flip(x, axis), axis=axis, keepdims=attrs["keepdims"])
     else:
@@ -65,13 +65,13 @@ def _reference_arg_extremum(largest: bool, attrs: Mapping[str, Any], arrays: Seq
     return (np.asarray(found).astype(attrs["out_dtype"]),)
 
 
-def _compute_arg_extremum(largest: bool, call: OpCall) -> te.Tensor:
+def _compute_arg_extremum(is_argmax: bool, call: OpCall) -> te.Tensor:
     """Build one pass that keeps the best element and its index in scalars."""
     data = call.data
     axis = _nonnegative_axis("argmax", call.attrs, data.type)
     outer, extent, inner = _split_shape(data.type.shape, axis)
     dtype = call.out_types[0].dtype
-    better = "gt" if largest else "lt"
+    better = "gt" if is_argmax else "lt"
     better = better.replace("t", "e") if call.attrs["last"] else better
 
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
@@ -106,12 +106,12 @@ def _cases_arg_extremum() -> Iterable[Case]:
         yield Case(attrs, (TensorType((1, 4), "int8"),), arrays=(ties,), name="ties")
 
 
-def _define_arg_extremum(name: str, largest: bool) -> OpDef:
+def _define_arg_extremum(op_name: str, is_argmax: bool) -> OpDef:
     return OpDef(
-        name,
-        infer=lambda attrs, types: _infer_arg_extremum(name, attrs, types),
-        reference=lambda attrs, arrays: _reference_arg_extremum(largest, attrs, arrays),
-        compute=lambda call: _compute_arg_extremum(largest, call),
+        op_name,
+        infer=lambda attrs, types: _infer_arg_extremum(op_name, attrs, types),
+        reference=lambda attrs, arrays: _reference_arg_extremum(is_argmax, attrs, arrays),
+        compute=lambda call: _compute_arg_extremum(is_argmax, call),
         cases=_cases_arg_extremum,
         edges="NaN is passed over, but where it comes first nothing beats it",
         attrs={
@@ -150,7 +150,7 @@ def _reference_topk(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
 
 
 def _compute_topk(call: OpCall) -> tuple[te.Tensor, ...]:
-    """Build the insertion of every element into a sorted list of the best k so far; a displaced element moves down."""
+    """Build the insertion of every element into a sorted list of the best k so far."""
     data = call.data
     axis, count = _nonnegative_axis("topk", call.attrs, data.type), int(call.attrs["k"])
     outer, extent, inner = _split_shape(data.type.shape, axis)

@@ -23,10 +23,10 @@ from microc.numerics import INT32_MAX, INT32_MIN, NUMPY, quantize_multiplier
 from microc.ops.arithmetic import (
     NUMBERS,
     Rewrite,
-    compute_dtype,
+    computation_dtype,
     is_quantised,
     legalize_in_float,
-    scalar_quant,
+    per_tensor_quant,
     wrapping_binary,
 )
 from microc.ops.attributes import (
@@ -36,12 +36,12 @@ from microc.ops.attributes import (
     Attributes,
     Multiplier,
     Rounding,
-    defaults_of,
+    default_attributes,
     flag,
     integer,
     one_axis,
 )
-from microc.ops.constants import stored_range_error_message, zero_point_check
+from microc.ops.constants import stored_range_error_message, zero_point_range_check
 from microc.ops.quantised.scaling import Scale, ScaledResult, scale_double_rounding, scale_single_rounding
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_along_axis
 from microc.tir import ir
@@ -54,7 +54,7 @@ _ATTRS: Attributes = {
     "reverse": flag("from the end on"),
     "rounding": ROUNDING,
 }
-_DEFAULTS = defaults_of(_ATTRS)
+_DEFAULTS = default_attributes(_ATTRS)
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -68,7 +68,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 
 
 def _running_sums(attrs: Mapping[str, Any], x: Array) -> Array:
-    """Return the running sums of float64 or int64 numbers along the attribute ``axis``."""
+    """Return the running sums of float64 or int64 numbers along the attribute ``axis``, as the other attributes say."""
     axis = attrs["axis"]
     ordered = np.flip(x, axis) if attrs["reverse"] else x
     total = np.cumsum(ordered, axis=axis)
@@ -83,12 +83,16 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 
 
 def _build_scan(
-    call: OpCall, start: ir.Const, term: Callable[[Expr], Expr], result: Callable[[Expr], Expr], combine: str = "add"
+    call: OpCall,
+    initial_value: ir.Const,
+    term: Callable[[Expr], Expr],
+    result: Callable[[Expr], Expr],
+    combiner: str = "add",
 ) -> te.Tensor:
     """Build one pass along the axis.
 
-    A scalar starts from ``start`` and accumulates ``term`` of each element by ``combine``; ``result`` of the scalar is
-    stored."""
+    A scalar starts from ``initial_value`` and accumulates ``term`` of each element by ``combiner``; ``result`` of the
+    scalar is stored for each element."""
     data, attrs = call.data, call.attrs
     shape = data.type.shape
     axis = attrs["axis"] % len(shape)
@@ -99,13 +103,15 @@ def _build_scan(
         if 0 in sizes:
             return ir.seq()
         n, k, i, zero = Var("n"), Var("k"), Var("i"), ir.const(0, "int32")
-        total, value = Buffer("total", (1,), start.dtype, "register"), Var("value", start.dtype)
+        total, value = Buffer("total", (1,), initial_value.dtype, "register"), Var("value", initial_value.dtype)
         place = sizes[1] - 1 - k if attrs["reverse"] else k
-        add = ir.Store(total, (zero,), wrapping_binary(combine, total[0], value))
+        add = ir.Store(total, (zero,), wrapping_binary(combiner, total[0], value))
         store = ir.Store(out, (n, place, i), result(total[0]))
         steps = ir.seq(store, add) if attrs["exclusive"] else ir.seq(add, store)
         step = ir.Let(value, term(x[n, place, i]), steps)
-        body = ir.Alloc(total, ir.seq(ir.Store(total, (zero,), start), ir.For(k, ir.const(sizes[1], "int32"), step)))
+        body = ir.Alloc(
+            total, ir.seq(ir.Store(total, (zero,), initial_value), ir.For(k, ir.const(sizes[1], "int32"), step))
+        )
         return ir.loops([(n, sizes[0]), (i, sizes[2])], body)
 
     results = (("out", sizes, call.out_types[0].dtype),)
@@ -114,7 +120,7 @@ def _build_scan(
 
 def _compute(call: OpCall) -> te.Tensor:
     dtype = call.out_types[0].dtype
-    wide = compute_dtype(dtype)
+    wide = computation_dtype(dtype)
     return _build_scan(call, ir.const(0, wide), lambda x: ir.cast(wide, x), lambda total: ir.cast(dtype, total))
 
 
@@ -140,7 +146,7 @@ def _reference_cumprod(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple
 
 def _compute_cumprod(call: OpCall) -> te.Tensor:
     dtype = call.out_types[0].dtype
-    wide = compute_dtype(dtype)
+    wide = computation_dtype(dtype)
     return _build_scan(call, ir.const(1, wide), lambda x: ir.cast(wide, x), lambda total: ir.cast(dtype, total), "mul")
 
 
@@ -153,7 +159,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     result = graph.types[node.outputs[0]]
     if node.attr("rounding") == Rounding.EVEN or dtypes.nbytes(result.dtype) != 1:
         return legalize_in_float(node, graph)
-    (scale, zero), (scale_out, zero_out) = (scalar_quant(node, graph, n) for n in (*node.inputs, *node.outputs))
+    (scale, zero), (scale_out, zero_out) = (per_tensor_quant(node, graph, n) for n in (*node.inputs, *node.outputs))
     once = node.attr("rounding") == Rounding.SINGLE
     factor = float(np.float32(scale)) * (1.0 if once else 2.0 / (1 << _SHIFT))
     attrs: dict[str, Attr] = {name: node.attr(name) for name in ("axis", "exclusive", "reverse")}
@@ -168,7 +174,9 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
 def _infer_qcumsum(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     tensor_type = types[0]
     if dtypes.nbytes(tensor_type.dtype) != 1 or tensor_type.dtype == "bool":
-        raise ModelError(f"qcumsum: the data have a wrong dtype; got {tensor_type.dtype}, expected int8 or uint8")
+        raise ModelError(
+            f"qcumsum: the data have an unsupported dtype; got {tensor_type.dtype}, expected int8 or uint8"
+        )
     if not -len(tensor_type.shape) <= attrs["axis"] < len(tensor_type.shape):
         raise ModelError(f"qcumsum: the axis is outside of the data; got axis={attrs['axis']} of {tensor_type.shape}")
     return (TensorType(tensor_type.shape, tensor_type.dtype),)
@@ -184,7 +192,7 @@ def _reference_qcumsum(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple
 
 
 def _start_and_shift(attrs: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the initial sum and the left shift of elements, which depend on the rounding mode."""
+    """Return the initial sum and the left shift of elements that the rounding mode asks for."""
     if attrs["rounding"] == Multiplier.SINGLE:
         return 0, 0
     return -attrs["input_zero_point"] << _SHIFT - 1, _SHIFT - 1
@@ -257,7 +265,7 @@ OPERATORS: tuple[OpDef, ...] = (
         axes=map_along_axis,
         compute=_compute_qcumsum,
         cases=_cases_qcumsum,
-        sound=(stored_range_error_message, zero_point_check("input_zero_point", 0)),
+        sound=(stored_range_error_message, zero_point_range_check("input_zero_point", 0)),
         operand_names=("data",),
     ),
 )

@@ -21,7 +21,7 @@ from microc.base.immutable import frozen
 from microc.errors import ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.numerics import quantize_multiplier
-from microc.ops.arithmetic import Rewrite, compute_dtype, is_quantised, legalize_in_float, scalar_quant
+from microc.ops.arithmetic import Rewrite, computation_dtype, is_quantised, legalize_in_float, per_tensor_quant
 from microc.ops.attributes import ROUNDING, Rounding, element_type, flag, integer, some_axes
 from microc.ops.constants import Application, window_sum_overflow_message
 from microc.ops.elementwise.tables import IDENTITY, emit_quantised_function
@@ -34,22 +34,22 @@ from microc.tir.ir import Expr
 from microc.tir.names import ACC
 
 
-def _reduced_axes(attrs: Mapping[str, Any], shape: tuple[int, ...], op_name: str) -> tuple[int, ...]:
-    """Return the reduced axes, sorted and counted from the front; raise ModelError if they are not axes of ``shape``."""
-    rank = len(shape)
+def _reduced_axes(attrs: Mapping[str, Any], data_shape: tuple[int, ...], op_name: str) -> tuple[int, ...]:
+    """Return the reduced axes, sorted and counted from the front; raise ModelError if they are not axes of ``data_shape``."""
+    rank = len(data_shape)
     axes = sorted({axis % rank for axis in attrs["axes"] if -rank <= axis < rank})
-    if not axes or len(axes) != len(attrs["axes"]) or 0 in shape:
+    if not axes or len(axes) != len(attrs["axes"]) or 0 in data_shape:
         raise ModelError(
-            f"{op_name}: axes must be different axes of data that are not empty; got axes={attrs['axes']} of {shape}"
+            f"{op_name}: axes must be different axes of data that are not empty; got axes={attrs['axes']} of {data_shape}"
         )
     return tuple(axes)
 
 
-def _infer(name: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer(op_name: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     tensor_type = types[0]
-    axes = _reduced_axes(attrs, tensor_type.shape, name)
+    axes = _reduced_axes(attrs, tensor_type.shape, op_name)
     if tensor_type.dtype == "bool":
-        raise ModelError(f"{name}: the data have a wrong dtype; got bool, expected numbers")
+        raise ModelError(f"{op_name}: the data must be numbers; got bool")
     ones = [1 if axis in axes else extent for axis, extent in enumerate(tensor_type.shape)]
     kept = ones if attrs["keepdims"] else [extent for axis, extent in enumerate(ones) if axis not in axes]
     return (TensorType(tuple(kept), attrs.get("out_dtype") or tensor_type.dtype),)
@@ -59,20 +59,20 @@ def _infer(name: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
 class Reduction:
     """Kind of reduction over axes.
 
-    ``combine``: its combiner in :func:`microc.te.lower.combine_step`. ``array``: numpy's function of (array, axes,
-    keepdims)."""
+    ``combine``: name of its combiner in :func:`microc.te.lower.combine_step`. ``array``: numpy's function of (array,
+    axes, keepdims)."""
 
     name: str
     combine: str
     array: Any
 
-    def start(self, dtype: str, narrow: str) -> float:
-        """Return the neutral element; for max and min the end of the range of the data's own dtype."""
+    def start(self, acc_dtype: str, data_dtype: str) -> float:
+        """Return the combiner's neutral element; for max and min the end of the range of ``data_dtype``."""
         if self.combine in ("add", "mul"):
             return int(self.combine == "mul")
-        if dtypes.is_float(dtype):
+        if dtypes.is_float(acc_dtype):
             return float("-inf") if self.combine == "maximum" else float("inf")
-        return dtypes.int_range(narrow)[self.combine == "minimum"]
+        return dtypes.int_range(data_dtype)[self.combine == "minimum"]
 
 
 REDUCTIONS = (
@@ -101,26 +101,25 @@ def _reference(reduction: Reduction, attrs: Mapping[str, Any], arrays: Sequence[
     return (np.asarray(result).astype(attrs.get("out_dtype") or x.dtype),)
 
 
-def merge_axes(shape: tuple[int, ...], axes: tuple[int, ...]) -> list[tuple[int, bool]]:
-    """Merge neighbouring axes that are both kept or both reduced; return (extent, is reduced) of each run.
+def merge_adjacent_axes(shape: tuple[int, ...], reduced_axes: tuple[int, ...]) -> list[tuple[int, bool]]:
+    """Merge neighbouring axes that are all kept or all reduced; return (extent, is reduced) of each run of axes.
 
-    Axes of one element join either.
-    """
+    Axes of one element join the run on either side."""
     runs: list[tuple[int, bool]] = []
     for axis, extent in enumerate(shape):
         if extent == 1:
             continue
-        if runs and runs[-1][1] == (axis in axes):
+        if runs and runs[-1][1] == (axis in reduced_axes):
             runs[-1] = (runs[-1][0] * extent, runs[-1][1])
         else:
-            runs.append((extent, axis in axes))
+            runs.append((extent, axis in reduced_axes))
     return runs
 
 
 def _compute(reduction: Reduction, call: OpCall) -> te.Tensor:
     data = call.data
     tensor_type, attrs = data.type, call.attrs
-    runs = merge_axes(tensor_type.shape, _reduced_axes(attrs, tensor_type.shape, reduction.name))
+    runs = merge_adjacent_axes(tensor_type.shape, _reduced_axes(attrs, tensor_type.shape, reduction.name))
     if not any(reduced for _, reduced in runs):
         runs.append((1, True))
     x = data.tensor(tuple(extent for extent, _ in runs))
@@ -152,15 +151,17 @@ def _compute(reduction: Reduction, call: OpCall) -> te.Tensor:
     return te.compute(acc.shape, average, "average")
 
 
-def _accumulator_dtype(reduction: Reduction, dtype: str) -> str:
-    """Return the dtype of sums and products of ``dtype``: unsigned if they may overflow, so that they wrap around."""
-    if reduction.combine == "mul" and dtypes.is_integer(dtype) and dtypes.nbytes(dtype) < 4:
+def _accumulator_dtype(reduction: Reduction, data_dtype: str) -> str:
+    """Return the dtype in which sums and products of ``data_dtype`` are accumulated.
+
+    It is unsigned if they may overflow, so that they wrap around."""
+    if reduction.combine == "mul" and dtypes.is_integer(data_dtype) and dtypes.nbytes(data_dtype) < 4:
         return "uint32"
-    if (reduction.name, dtype) == ("mean", "uint32"):
+    if (reduction.name, data_dtype) == ("mean", "uint32"):
         return "uint64"
-    if dtype not in ("int32", "int64") or reduction.combine not in ("add", "mul"):
-        return compute_dtype(dtype)
-    return "int64" if (reduction.name, dtype) == ("mean", "int32") else f"u{dtype}"
+    if data_dtype not in ("int32", "int64") or reduction.combine not in ("add", "mul"):
+        return computation_dtype(data_dtype)
+    return "int64" if (reduction.name, data_dtype) == ("mean", "int32") else f"u{data_dtype}"
 
 
 # ---------------------------------------------------------------- quantised
@@ -191,10 +192,10 @@ def _legalize_extremum(node: Node, graph: Graph) -> Legalized | None:
 def _legalize_sum(node: Node, graph: Graph) -> Legalized:
     """Rewrite a quantised sum or mean to sum(x - zero point), scaled to the result.
 
-    It is computed in floats if the sum may exceed 32 bits. The multiplier of a mean includes 1 / count."""
+    The sum is computed in floats if it may exceed 32 bits. The multiplier of a mean includes 1 / element count."""
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
-    scale_in, zero_in = scalar_quant(node, graph, node.inputs[0])
-    scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
+    scale_in, zero_in = per_tensor_quant(node, graph, node.inputs[0])
+    scale_out, zero_out = per_tensor_quant(node, graph, node.outputs[0])
     count = prod(source.shape[axis] for axis in node.attr("axes"))
     least, most = dtypes.int_range(source.dtype)
     bound = count * max(most - zero_in, zero_in - least)

@@ -30,7 +30,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     starts, widths = attrs["starts"], attrs["widths"]
     if (data.dtype, weights.dtype) not in _DTYPES:
         raise ModelError(
-            f"band_sums: operands have wrong dtypes; got {data.dtype} and {weights.dtype}, expected float32 and "
+            f"band_sums: data and weights have unsupported dtypes; got {data.dtype} and {weights.dtype}, expected float32 and "
             "float32, or uint64 and uint16"
         )
     if not data.shape or len(starts) != len(widths) or not starts:

@@ -39,10 +39,10 @@ _HALF = 1 << COEFFICIENT_BITS - 1
 _ZERO = ir.const(0, "int32")
 
 
-def state_shape(data: Sequence[int], axis: int, sections: int, dtype: str) -> tuple[int, ...]:
-    """Return the shape of the state of a filter of ``sections`` sections along ``axis`` of data of shape ``data``."""
-    channels = [extent for place, extent in enumerate(data) if place != axis % len(data)]
-    return (*channels, sections, 4 if dtype == "int16" else 2)
+def biquad_state_shape(data_shape: Sequence[int], axis: int, section_count: int, dtype: str) -> tuple[int, ...]:
+    """Return the shape of the state of ``section_count`` filter sections along ``axis`` of data of shape ``data_shape``."""
+    channels = [extent for place, extent in enumerate(data_shape) if place != axis % len(data_shape)]
+    return (*channels, section_count, 4 if dtype == "int16" else 2)
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -50,7 +50,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     inner = {"float32": "float32", "int16": "int32"}.get(data.dtype)
     if inner is None or coefficients.dtype != inner or state.dtype != inner:
         raise ModelError(
-            f"biquads: operands have wrong dtypes; got data {data.dtype}, coefficients {coefficients.dtype} and "
+            f"biquads: operands have unsupported dtypes; got data {data.dtype}, coefficients {coefficients.dtype} and "
             f"state {state.dtype}, expected float32 throughout, or int16, int32 and int32"
         )
     if not -len(data.shape) <= attrs["axis"] < len(data.shape) or len(coefficients.shape) != 2:
@@ -62,7 +62,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
         raise ModelError(
             f"biquads: the coefficients have a wrong shape; got {coefficients.shape}, expected (sections, 5)"
         )
-    wanted = state_shape(data.shape, attrs["axis"], coefficients.shape[0], data.dtype)
+    wanted = biquad_state_shape(data.shape, attrs["axis"], coefficients.shape[0], data.dtype)
     if state.shape != wanted:
         raise ModelError(f"biquads: the state has a wrong shape; got {state.shape}, expected {wanted}")
     return TensorType(data.shape, data.dtype), TensorType(state.shape, inner)
@@ -86,25 +86,25 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
     return np.ascontiguousarray(np.moveaxis(x, -1, axis)).astype(data.dtype), now.astype(state.dtype)
 
 
-def _filter_float(coefficients: Array, x: Array, state: Array) -> Array:
-    """Filter one float sample of every channel by one section, and update its state in place.
+def _filter_float(coefficients: Array, samples: Array, state: Array) -> Array:
+    """Filter one float sample of every channel by one biquad section; update ``state`` in place and return the outputs.
 
     ``coefficients``: b0, b1, b2, a1, a2."""
     b0, b1, b2, a1, a2 = coefficients
-    y: Array = b0 * x + state[..., 0]
-    state[..., 0] = b1 * x - a1 * y + state[..., 1]
-    state[..., 1] = b2 * x - a2 * y
+    y: Array = b0 * samples + state[..., 0]
+    state[..., 0] = b1 * samples - a1 * y + state[..., 1]
+    state[..., 1] = b2 * samples - a2 * y
     return y
 
 
-def _filter_fixed_point(coefficients: Array, x: Array, state: Array) -> Array:
-    """Filter one integer sample of every channel by one section, and update its state in place.
+def _filter_fixed_point(coefficients: Array, samples: Array, state: Array) -> Array:
+    """Filter one integer sample of every channel by one biquad section; update ``state`` in place and return the outputs.
 
     ``coefficients``: b0, b1, b2, a1, a2."""
     b0, b1, b2, a1, a2 = coefficients
-    total = b0 * x + b1 * state[..., 0] + b2 * state[..., 1] - a1 * state[..., 2] - a2 * state[..., 3]
+    total = b0 * samples + b1 * state[..., 0] + b2 * state[..., 1] - a1 * state[..., 2] - a2 * state[..., 3]
     y: Array = np.clip((total + _HALF) >> COEFFICIENT_BITS, -LIMIT, LIMIT)
-    state[..., 1], state[..., 0] = state[..., 0].copy(), x
+    state[..., 1], state[..., 0] = state[..., 0].copy(), samples
     state[..., 3], state[..., 2] = state[..., 2].copy(), y
     return y
 
@@ -146,34 +146,40 @@ def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
 
 
 def _build_float_section(
-    coefficients: Sequence[Expr], line: Buffer, now: Buffer, state_indices: Sequence[tuple[Expr, ...]]
+    coefficients: Sequence[Expr], sample: Buffer, new_state: Buffer, state_indices: Sequence[tuple[Expr, ...]]
 ) -> Stmt:
-    """Build one section of floats; it stores its output back to ``line``, the input of the next section."""
+    """Build one biquad section of floats.
+
+    Its output replaces ``sample``, which is the input of the next section."""
     x, y = Var("x", "float32"), Var("y", "float32")
     b0, b1, b2, a1, a2 = coefficients
     stores = (
-        ir.Store(now, state_indices[0], b1 * x - a1 * y + now[state_indices[1]]),
-        ir.Store(now, state_indices[1], b2 * x - a2 * y),
-        ir.Store(line, (_ZERO,), y),
+        ir.Store(new_state, state_indices[0], b1 * x - a1 * y + new_state[state_indices[1]]),
+        ir.Store(new_state, state_indices[1], b2 * x - a2 * y),
+        ir.Store(sample, (_ZERO,), y),
     )
-    return wrap_in_lets([(x, line[0]), (y, b0 * x + now[state_indices[0]])], ir.seq(*stores))
+    return wrap_in_lets([(x, sample[0]), (y, b0 * x + new_state[state_indices[0]])], ir.seq(*stores))
 
 
 def _build_fixed_section(
-    coefficients: Sequence[Expr], line: Buffer, now: Buffer, state_indices: Sequence[tuple[Expr, ...]]
+    coefficients: Sequence[Expr], sample: Buffer, new_state: Buffer, state_indices: Sequence[tuple[Expr, ...]]
 ) -> Stmt:
-    """Build one section of integers; it stores its output back to ``line``, the input of the next section."""
+    """Build one biquad section of integers.
+
+    Its output replaces ``sample``, which is the input of the next section."""
     x, y, total = Var("x"), Var("y"), Var("total", "int64")
-    signals = (x, *(now[place] for place in state_indices))
+    signals = (x, *(new_state[place] for place in state_indices))
     products = [
         ir.cast("int64", factor) * ir.cast("int64", value) for factor, value in zip(coefficients, signals, strict=True)
     ]
     sums = products[0] + products[1] + products[2] - products[3] - products[4]
     rounded = (sums + ir.const(_HALF, "int64")) >> ir.const(COEFFICIENT_BITS, "int64")
     limited = ir.cast("int32", ir.clamp(total, -LIMIT, LIMIT))
-    moved = (now[state_indices[0]], x, now[state_indices[2]], y)
-    stores = [ir.Store(now, state_indices[k], moved[k2]) for k, k2 in ((1, 0), (0, 1), (3, 2), (2, 3))]
-    return wrap_in_lets([(x, line[0]), (total, rounded), (y, limited)], ir.seq(*stores, ir.Store(line, (_ZERO,), y)))
+    moved = (new_state[state_indices[0]], x, new_state[state_indices[2]], y)
+    stores = [ir.Store(new_state, state_indices[k], moved[k2]) for k, k2 in ((1, 0), (0, 1), (3, 2), (2, 3))]
+    return wrap_in_lets(
+        [(x, sample[0]), (total, rounded), (y, limited)], ir.seq(*stores, ir.Store(sample, (_ZERO,), y))
+    )
 
 
 def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
@@ -185,7 +191,7 @@ def _cases() -> Iterable[Case]:
     for shape, axis, sections in (((9,), 0, 1), ((1, 12), 1, 3), ((2, 7, 3), 1, 2), ((1, 5, 2), -1, 1)):
         for dtype, wide in (("float32", "float32"), ("int16", "int32")):
             factors = rows[:sections] if dtype == "float32" else np.rint(rows[:sections] * (1 << COEFFICIENT_BITS))
-            state = TensorType(state_shape(shape, axis, sections, dtype), wide)
+            state = TensorType(biquad_state_shape(shape, axis, sections, dtype), wide)
             types = (TensorType(shape, dtype), TensorType((sections, 5), wide), state)
             arrays = (None, factors.astype(wide), None)
             yield Case({"axis": axis}, types, (1,), arrays, 1e-5, f"{dtype} {shape} {sections}")

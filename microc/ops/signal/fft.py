@@ -20,7 +20,7 @@ from microc.ops.elementwise.complex_numbers import (
     ComplexArithmetic,
     LetCollector,
     NamingComplex,
-    complex_arithmetic,
+    fft_arithmetic,
 )
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
@@ -34,53 +34,63 @@ DTYPES = ("int16", "int32", "float32")
 _ZERO = ir.const(0, "int32")
 
 
-def fft_radices(size: int) -> tuple[int, ...]:
-    """Return the radices of a power of two, outermost first: fours, and a two if one remains."""
+def fft_radices(transform_size: int) -> tuple[int, ...]:
+    """Return the radices whose product is the transform size, a power of two: fours, then a two if one remains."""
     found = []
-    while size > 1:
-        found.append(4 if size % 4 == 0 else 2)
-        size //= found[-1]
+    while transform_size > 1:
+        found.append(4 if transform_size % 4 == 0 else 2)
+        transform_size //= found[-1]
     return tuple(found)
 
 
-def compute_twiddles(size: int, count: int, first: float, dtype: str) -> Array:
-    """Return the table of twiddle factors (count, 2), e to the -2 pi i (k + first) / size for k = 0 .. count - 1.
+def compute_twiddles(period: int, twiddle_count: int, first_index: float, dtype: str) -> Array:
+    """Return twiddle factors (``twiddle_count``, 2), e to the -2 pi i (k + ``first_index``) / ``period`` for k from 0 on.
 
-    Fixed point rounds halves up."""
-    angle = -2 * np.pi * (np.arange(count) + first) / size
+    Fixed-point factors are rounded half up."""
+    angle = -2 * np.pi * (np.arange(twiddle_count) + first_index) / period
     table = np.stack([np.cos(angle), np.sin(angle)], axis=1)
     if dtype.startswith("float"):
         return table.astype(dtype)
     return np.floor(0.5 + ((1 << (15 if dtype == "int16" else 31)) - 1) * table).astype(dtype)
 
 
-def super_twiddles(length: int, dtype: str) -> Array:
-    """Return KISS FFT's super twiddles of a transform of ``length`` reals, which combine their spectrum.
+def super_twiddles(sample_count: int, dtype: str) -> Array:
+    """Return KISS FFT's super twiddles, by which a transform of ``sample_count`` reals combines its spectrum.
 
-    They are twiddle factors a quarter period ahead."""
-    return compute_twiddles(length, length // 4, 1 + length / 4, dtype)
+    They are twiddle factors that are a quarter period ahead."""
+    return compute_twiddles(sample_count, sample_count // 4, 1 + sample_count / 4, dtype)
 
 
-def _butterfly(k: ComplexArithmetic, x: Sequence[Complex], twiddle_factors: Sequence[Complex]) -> list[Complex]:
-    """Return the results of a butterfly of two or four numbers over the arithmetic ``k``.
+def _butterfly(
+    arith: ComplexArithmetic, inputs: Sequence[Complex], twiddle_factors: Sequence[Complex]
+) -> list[Complex]:
+    """Return the results of a radix-2 or radix-4 butterfly over the arithmetic ``arith``.
 
-    These are sums and differences; all inputs but the first are multiplied by a twiddle factor if there are any."""
-    first, *others = x
-    first = k.divide(first, len(x))
+    They are sums and differences of the inputs; all inputs but the first are multiplied by a twiddle factor if there
+    are any."""
+    first, *others = inputs
+    first = arith.divide(first, len(inputs))
     if twiddle_factors:
-        rotated = [k.rotate(value, len(x), twiddle) for value, twiddle in zip(others, twiddle_factors, strict=True)]
+        rotated = [
+            arith.rotate(value, len(inputs), twiddle) for value, twiddle in zip(others, twiddle_factors, strict=True)
+        ]
     else:
-        rotated = [k.divide(value, len(x)) for value in others]
-    if len(x) == 2:
-        return [k.add(first, rotated[0]), k.subtract(first, rotated[0])]
-    difference, total = k.subtract(first, rotated[1]), k.add(first, rotated[1])
-    outer, cross = k.add(rotated[0], rotated[2]), k.subtract(rotated[0], rotated[2])
-    ahead, behind = (cross[1], k.negative(cross[0])), (k.negative(cross[1]), cross[0])
-    return [k.add(total, outer), k.add(difference, ahead), k.subtract(total, outer), k.add(difference, behind)]
+        rotated = [arith.divide(value, len(inputs)) for value in others]
+    if len(inputs) == 2:
+        return [arith.add(first, rotated[0]), arith.subtract(first, rotated[0])]
+    difference, total = arith.subtract(first, rotated[1]), arith.add(first, rotated[1])
+    outer, cross = arith.add(rotated[0], rotated[2]), arith.subtract(rotated[0], rotated[2])
+    ahead, behind = (cross[1], arith.negative(cross[0])), (arith.negative(cross[1]), cross[0])
+    return [
+        arith.add(total, outer),
+        arith.add(difference, ahead),
+        arith.subtract(total, outer),
+        arith.add(difference, behind),
+    ]
 
 
-def transform_array(k: ComplexArithmetic, z: Array, table: Array) -> Array:
-    """Transform complex numbers (n, 2) stage by stage, over numpy; ``table`` holds the twiddle factors."""
+def transform_array(arith: ComplexArithmetic, z: Array, twiddles_of_stages: Array) -> Array:
+    """Transform complex numbers (n, 2) stage by stage, over numpy; ``twiddles_of_stages`` is the table of twiddle factors."""
     size, radices = len(z), fft_radices(len(z))
     steps = [1, *accumulate(radices, mul)]
     parts = [size // step for step in steps[1:]]
@@ -90,17 +100,17 @@ def transform_array(k: ComplexArithmetic, z: Array, table: Array) -> Array:
     z = z[order.reshape(-1)]
     for radix, part, step in reversed(list(zip(radices, parts, steps, strict=False))):
         blocks = z.reshape(-1, radix, part, 2)
-        twiddle_table = [table[np.arange(part) * step * j] for j in range(1, radix)]
+        twiddle_table = [twiddles_of_stages[np.arange(part) * step * j] for j in range(1, radix)]
         x = [(blocks[:, j, :, 0], blocks[:, j, :, 1]) for j in range(radix)]
-        made = _butterfly(k, x, [(t[:, 0], t[:, 1]) for t in twiddle_table])
+        made = _butterfly(arith, x, [(t[:, 0], t[:, 1]) for t in twiddle_table])
         z = np.stack([np.stack(value, -1) for value in made], axis=1).reshape(-1, 2)
     return z
 
 
-def load_reversed(value: Callable[[Expr, Expr], Expr], work: Buffer) -> Stmt:
-    """Build loops that store complex numbers in digit-reversed order, as the butterflies need them, in ``work``.
+def load_reversed(read_part: Callable[[Expr, Expr], Expr], work: Buffer) -> Stmt:
+    """Build loops that store complex numbers in ``work`` in digit-reversed order, as the butterflies need them.
 
-    ``value`` returns part 0 (real) or 1 (imaginary) of the number at an index."""
+    ``read_part`` returns part 0 (real) or 1 (imaginary) of the number at an index."""
     radices = fft_radices(work.shape[0])
     digits = [Var(f"d{axis}") for axis in range(len(radices))]
     part = Var("part")
@@ -111,11 +121,11 @@ def load_reversed(value: Callable[[Expr, Expr], Expr], work: Buffer) -> Stmt:
         rest //= radix
         source, place, step = source + digit * step, place + digit * rest, step * radix
     loops = [*zip(digits, radices, strict=True), (part, 2)]
-    return ir.loops(loops, ir.Store(work, (place, part), value(source, part)))
+    return ir.loops(loops, ir.Store(work, (place, part), read_part(source, part)))
 
 
-def load_first_stage(value: Callable[[Expr, Expr], Expr], work: Buffer, k: ComplexArithmetic) -> Stmt:
-    """Build loops that store as :func:`load_reversed` does, but through the first stage, which has no twiddle factors."""
+def load_first_stage(read_part: Callable[[Expr, Expr], Expr], work: Buffer, arith: ComplexArithmetic) -> Stmt:
+    """Build loops as :func:`load_reversed` does, but with the first stage of butterflies, which has no twiddle factors."""
     *radices, last = fft_radices(work.shape[0])
     digits = [Var(f"d{axis}") for axis in range(len(radices))]
     source: Expr = _ZERO
@@ -125,22 +135,24 @@ def load_first_stage(value: Callable[[Expr, Expr], Expr], work: Buffer, k: Compl
         rest //= radix
         source, place, step = source + digit * step, place + digit * rest, step * radix
     held, parts = LetCollector("e"), [ir.const(part, "int32") for part in (0, 1)]
-    x = [held.pair((value(source + j * step, parts[0]), value(source + j * step, parts[1]))) for j in range(last)]
-    made = [held.pair(pair) for pair in _butterfly(NamingComplex(k, held), x, ())]
+    x = [
+        held.pair((read_part(source + j * step, parts[0]), read_part(source + j * step, parts[1]))) for j in range(last)
+    ]
+    made = [held.pair(pair) for pair in _butterfly(NamingComplex(arith, held), x, ())]
     stores = [ir.Store(work, (place + j, part), pair[i]) for j, pair in enumerate(made) for i, part in enumerate(parts)]
     return ir.loops(list(zip(digits, radices, strict=True)), held.around(ir.seq(*stores)))
 
 
 def build_stages(
-    work: Buffer, twiddle_table: Buffer, k: ComplexArithmetic | None = None, done: int = 0
+    work: Buffer, twiddle_table: Buffer, arith: ComplexArithmetic | None = None, skipped_stages: int = 0
 ) -> Iterable[Stmt]:
-    """Yield the loops of the stages of butterflies, the smallest first, without the first ``done``.
+    """Yield the loops of the stages of butterflies, the smallest first, without the first ``skipped_stages``.
 
-    ``k``: the arithmetic (default: that of the dtype)."""
-    k = k or complex_arithmetic(work.dtype, loops=True)
+    ``arith``: the complex arithmetic (default: that of the dtype of ``work``)."""
+    arith = arith or fft_arithmetic(work.dtype, over_tir=True)
     size, radices = work.shape[0], fft_radices(work.shape[0])
     steps = [1, *accumulate(radices, mul)]
-    for stage in reversed(range(len(radices) - done)):
+    for stage in reversed(range(len(radices) - skipped_stages)):
         radix, step, part = radices[stage], steps[stage], size // steps[stage + 1]
         b, i = Var("b"), Var("i")
         places = [b * (radix * part) + i + j * part for j in range(radix)]
@@ -148,7 +160,7 @@ def build_stages(
         stage_twiddles = [(twiddle_table[i * (step * j), 0], twiddle_table[i * (step * j), 1]) for j in range(1, radix)]
         held = LetCollector(f"s{stage}")
         inputs = [held.pair(value) for value in x]
-        made = [held.pair(value) for value in _butterfly(NamingComplex(k, held), inputs, stage_twiddles)]
+        made = [held.pair(value) for value in _butterfly(NamingComplex(arith, held), inputs, stage_twiddles)]
         stores = [
             ir.Store(work, (place, ir.const(part_, "int32")), value[part_])
             for place, value in zip(places, made, strict=True)
@@ -170,7 +182,7 @@ def _infer_rfft(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[
     tensor_type, length = types[0], attrs["fft_length"]
     if length < 4 or length & (length - 1) or tensor_type.dtype not in DTYPES:
         raise ModelError(
-            f"rfft: wrong length or dtype; got fft_length={length} and {tensor_type.dtype}, expected a power of two "
+            f"rfft: unsupported length or dtype; got fft_length={length} and {tensor_type.dtype}, expected a power of two "
             f"from 4 on and {' or '.join(DTYPES)}"
         )
     if not tensor_type.shape or not 1 <= tensor_type.shape[-1] <= length:
@@ -190,11 +202,11 @@ def _reference_rfft(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
     return (np.array(rows, np.int64).reshape(*x.shape[:-1], length + 2).astype(x.dtype),)
 
 
-def _transform_row(x: Array, length: int, dtype: str) -> Array:
+def _transform_row(samples: Array, length: int, dtype: str) -> Array:
     """Transform one row of reals in fixed point, over numpy."""
-    k, half = complex_arithmetic(dtype, loops=False), length // 2
+    k, half = fft_arithmetic(dtype, over_tir=False), length // 2
     pairs = np.zeros(length, np.int64)
-    pairs[: x.size] = x
+    pairs[: samples.size] = samples
     z = transform_array(k, pairs.reshape(half, 2), compute_twiddles(half, half, 0, dtype).astype(np.int64))
     out = np.zeros((half + 1, 2), np.int64)
     real, imaginary = k.divide((z[0, 0], z[0, 1]), 2)
@@ -205,12 +217,16 @@ def _transform_row(x: Array, length: int, dtype: str) -> Array:
     return out.reshape(-1)
 
 
-def combine_frequencies(k: ComplexArithmetic, low: Complex, high: Complex, twiddle: Complex) -> tuple[Complex, Complex]:
-    """Return frequencies k and n - k of a spectrum of reals from those of the spectrum of half as many complex numbers."""
-    low, high = k.divide(low, 2), k.divide((high[0], k.negative(high[1])), 2)
-    total, rotated = k.add(low, high), k.multiply(k.subtract(low, high), twiddle)
-    below = k.half(total[0], rotated[0]), k.half(total[1], rotated[1])
-    return below, (k.half(total[0], k.negative(rotated[0])), k.half(k.negative(total[1]), rotated[1]))
+def combine_frequencies(
+    arith: ComplexArithmetic, low: Complex, high: Complex, twiddle: Complex
+) -> tuple[Complex, Complex]:
+    """Return frequencies k and n - k of a spectrum of 2 n reals.
+
+    ``low`` and ``high`` are these frequencies of the spectrum of the same reals read as n complex numbers."""
+    low, high = arith.divide(low, 2), arith.divide((high[0], arith.negative(high[1])), 2)
+    total, rotated = arith.add(low, high), arith.multiply(arith.subtract(low, high), twiddle)
+    below = arith.half(total[0], rotated[0]), arith.half(total[1], rotated[1])
+    return below, (arith.half(total[0], arith.negative(rotated[0])), arith.half(arith.negative(total[1]), rotated[1]))
 
 
 def _compute_rfft(call: OpCall) -> te.Tensor:
@@ -241,9 +257,9 @@ def _compute_rfft(call: OpCall) -> te.Tensor:
     return te.extern("transform", (data.tensor((rows, size)), *tables), results, build)[0]
 
 
-def _build_real_spectrum(work: Buffer, last: Buffer, out: Buffer, n: Var) -> Stmt:
+def _build_real_spectrum(work: Buffer, super_twiddle_table: Buffer, out: Buffer, row_index: Var) -> Stmt:
     """Build the spectrum of a row of reals from that of half as many complex numbers."""
-    k, half, i, held = complex_arithmetic(work.dtype, loops=True), work.shape[0], Var("f"), LetCollector("r")
+    k, half, i, held = fft_arithmetic(work.dtype, over_tir=True), work.shape[0], Var("f"), LetCollector("r")
     first = held.pair(k.divide((work[0, 0], work[0, 1]), 2))
     ends = (
         k.add((first[0], first[0]), (first[1], first[1]))[0],
@@ -251,16 +267,18 @@ def _build_real_spectrum(work: Buffer, last: Buffer, out: Buffer, n: Var) -> Stm
     )
     zero = ir.const(0, work.dtype)
     stores = [
-        ir.Store(out, (n, ir.const(place, "int32"), ir.const(part, "int32")), value)
+        ir.Store(out, (row_index, ir.const(place, "int32"), ir.const(part, "int32")), value)
         for place, pair in ((0, (ends[0], zero)), (half, (ends[1], zero)))
         for part, value in enumerate(pair)
     ]
     edge = held.around(ir.seq(*stores))
     held = LetCollector("m")
     low, high = (held.pair((work[place, 0], work[place, 1])) for place in (i + 1, half - 1 - i))
-    pairs = combine_frequencies(NamingComplex(k, held), low, high, (last[i, 0], last[i, 1]))
+    pairs = combine_frequencies(
+        NamingComplex(k, held), low, high, (super_twiddle_table[i, 0], super_twiddle_table[i, 1])
+    )
     stores = [
-        ir.Store(out, (n, place, ir.const(part, "int32")), value)
+        ir.Store(out, (row_index, place, ir.const(part, "int32")), value)
         for place, pair in zip((i + 1, half - 1 - i), pairs, strict=True)
         for part, value in enumerate(pair)
     ]
@@ -298,7 +316,7 @@ def _infer_irfft(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     tensor_type, length = types[0], attrs["fft_length"]
     if length < 4 or length & (length - 1) or tensor_type.dtype not in DTYPES:
         raise ModelError(
-            f"irfft: wrong length or dtype; got fft_length={length} and {tensor_type.dtype}, expected a power of two "
+            f"irfft: unsupported length or dtype; got fft_length={length} and {tensor_type.dtype}, expected a power of two "
             f"from 4 on and {' or '.join(DTYPES)}"
         )
     if not tensor_type.shape or tensor_type.shape[-1] != length + 2:
@@ -319,30 +337,32 @@ def _reference_irfft(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[A
     return (np.array(rows, np.int64).reshape(*x.shape[:-1], length).astype(x.dtype),)
 
 
-def _inverse_row(x: Array, length: int, dtype: str) -> Array:
+def _inverse_row(spectrum: Array, length: int, dtype: str) -> Array:
     """Transform one spectrum back in fixed point, over numpy; complex numbers are stored as (imaginary, real)."""
-    k, half = complex_arithmetic(dtype, loops=False), length // 2
+    k, half = fft_arithmetic(dtype, over_tir=False), length // 2
     z, table = np.zeros((half, 2), np.int64), super_twiddles(length, dtype).astype(np.int64)
-    z[0] = _combine_ends(k, x[0, 0], x[half, 0])[::-1]
+    z[0] = _combine_ends(k, spectrum[0, 0], spectrum[half, 0])[::-1]
     for i in range(1, half // 2 + 1):
         twiddle = (table[i - 1, 0], -table[i - 1, 1])
-        low, high = _split_frequencies(k, tuple(x[i]), tuple(x[half - i]), twiddle)
+        low, high = _split_frequencies(k, tuple(spectrum[i]), tuple(spectrum[half - i]), twiddle)
         z[i], z[half - i] = low[::-1], high[::-1]
     return transform_array(k, z, compute_twiddles(half, half, 0, dtype).astype(np.int64))[:, ::-1].reshape(-1)
 
 
-def _combine_ends(k: ComplexArithmetic, first: Any, last: Any) -> Complex:
-    """Return the complex number that combines the lowest and the highest frequency."""
-    total, difference = k.add((first, first), (last, last))[0], k.subtract((first, first), (last, last))[0]
-    return k.divide((total, difference), 2)
+def _combine_ends(arith: ComplexArithmetic, first: Any, last: Any) -> Complex:
+    """Return the complex number made from the lowest and the highest frequency of a spectrum of reals."""
+    total, difference = arith.add((first, first), (last, last))[0], arith.subtract((first, first), (last, last))[0]
+    return arith.divide((total, difference), 2)
 
 
-def _split_frequencies(k: ComplexArithmetic, low: Complex, high: Complex, twiddle: Complex) -> tuple[Complex, Complex]:
+def _split_frequencies(
+    arith: ComplexArithmetic, low: Complex, high: Complex, twiddle: Complex
+) -> tuple[Complex, Complex]:
     """Return the complex numbers k and n - k from frequencies k and n - k of a spectrum of reals."""
-    low, high = k.divide(low, 2), k.divide((high[0], k.negative(high[1])), 2)
-    even, odd = k.add(low, high), k.multiply(k.subtract(low, high), twiddle)
-    above = k.subtract(even, odd)
-    return k.add(even, odd), (above[0], k.negative(above[1]))
+    low, high = arith.divide(low, 2), arith.divide((high[0], arith.negative(high[1])), 2)
+    even, odd = arith.add(low, high), arith.multiply(arith.subtract(low, high), twiddle)
+    above = arith.subtract(even, odd)
+    return arith.add(even, odd), (above[0], arith.negative(above[1]))
 
 
 def _compute_irfft(call: OpCall) -> te.Tensor:
@@ -367,14 +387,16 @@ def _compute_irfft(call: OpCall) -> te.Tensor:
     return te.extern("transform", (data.tensor((rows, half + 1, 2)), *tables), results, build)[0]
 
 
-def _load_frequencies(x: Buffer, last: Buffer, front: Buffer, n: Var) -> Iterable[Stmt]:
-    """Yield the loops that build the complex numbers (imaginary, real) whose transform is the samples."""
-    k, half, i, held = complex_arithmetic(front.dtype, loops=True), front.shape[0], Var("f"), LetCollector("a")
-    ends = enumerate(_combine_ends(k, x[n, 0, 0], x[n, half, 0]))
+def _load_frequencies(spectrum: Buffer, super_twiddle_table: Buffer, front: Buffer, row_index: Var) -> Iterable[Stmt]:
+    """Yield the loops that store the complex numbers (imaginary, real) whose transform is the samples."""
+    k, half, i, held = fft_arithmetic(front.dtype, over_tir=True), front.shape[0], Var("f"), LetCollector("a")
+    ends = enumerate(_combine_ends(k, spectrum[row_index, 0, 0], spectrum[row_index, half, 0]))
     yield ir.seq(*(ir.Store(front, (_ZERO, ir.const(1 - part, "int32")), value) for part, value in ends))
-    low, high = (held.pair((x[n, place, 0], x[n, place, 1])) for place in (i + 1, half - 1 - i))
+    low, high = (
+        held.pair((spectrum[row_index, place, 0], spectrum[row_index, place, 1])) for place in (i + 1, half - 1 - i)
+    )
     named = NamingComplex(k, held)
-    pairs = _split_frequencies(named, low, high, (last[i, 0], named.negative(last[i, 1])))
+    pairs = _split_frequencies(named, low, high, (super_twiddle_table[i, 0], named.negative(super_twiddle_table[i, 1])))
     stores = [
         ir.Store(front, (place, ir.const(1 - part, "int32")), value)
         for place, pair in zip((i + 1, half - 1 - i), pairs, strict=True)

@@ -27,10 +27,9 @@ _ZERO = ir.const(0, "int32")
 
 
 def _infer_bank(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    """Infer the type from energies, weights, their complements, and first frequency, first weight and width of each
-    channel.
+    """Infer the type from energies, weights, complements of weights, and three tables with a row for each channel.
 
-    There is one channel more, in front."""
+    The tables are first frequency, first weight and width. They have one channel more than the result, in front."""
     check_dtypes("filter_bank", types, "uint32", *("int16",) * 5)
     if any(len(tensor_type.shape) != 1 for tensor_type in types[:3]):
         raise ModelError(
@@ -96,7 +95,7 @@ _TABLES = {3: _PLACE, 4: _PLACE, 5: OperandBounds(NumberUse.COUNT, 0, (1 << 15) 
 
 
 def _bank_range_error_message(application: Application) -> str:
-    """Return a message if a channel's part exceeds the energies, the weights or their complements, else an empty string."""
+    """Return a message if a channel reads beyond the energies, the weights or their complements, else an empty string."""
     energies, weights, complements = (tensor_type.size for tensor_type in application.types[:3])
     places, firsts, widths = (np.asarray(application.data[k], np.int64).reshape(-1) for k in (3, 4, 5))
     for name, starts, size in (("frequencies", places, energies), ("firsts", firsts, min(weights, complements))):
@@ -126,7 +125,7 @@ _MOST_RIGHT = 31
 def _infer_root(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     check_dtypes("filter_bank_square_root", types, "uint64", "int32")
     if types[1].size != 1:
-        raise ModelError(f"filter_bank_square_root: the scale has a wrong size; got {types[1].size}, expected 1")
+        raise ModelError(f"filter_bank_square_root: the scale must have one element; got {types[1].size}")
     return (TensorType(types[0].shape, "uint32"),)
 
 
@@ -189,7 +188,7 @@ _LOG_SEGMENTS, _LOG_SCALE, _LN2 = 7, 16, 45426
 def log2_correction_table() -> Array:
     """Return 65536 (log2(1 + i / 128) - i / 128), rounded, for i = 0 .. 128 (uint16).
 
-    It corrects the straight line between powers of two."""
+    It corrects the linear interpolation of log2 between powers of two."""
     x = np.arange((1 << _LOG_SEGMENTS) + 1) / (1 << _LOG_SEGMENTS)
     return np.floor((1 << _LOG_SCALE) * (np.log2(1 + x) - x) + 0.5).astype(np.uint16)
 

@@ -23,9 +23,9 @@ from microc.tir.ir import Buffer, Expr, Stmt, Var
 # Source: ``tf.signal.frame``.
 
 
-def count_frames(samples: int, length: int, step: int) -> int:
-    """Return the number of complete frames in ``samples``."""
-    return max(0, (samples - length) // step + 1)
+def count_frames(sample_count: int, frame_length: int, frame_step: int) -> int:
+    """Return the number of complete frames in ``sample_count`` samples."""
+    return max(0, (sample_count - frame_length) // frame_step + 1)
 
 
 def _nonnegative_axis(attrs: Mapping[str, Any], tensor_type: TensorType) -> int:
@@ -72,7 +72,9 @@ def _frame_compute(call: OpCall) -> te.Tensor:
 def _frame_alias(
     attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]
 ) -> Alias | None:
-    """Return the alias if frames do not overlap or there is only one, so that they are the samples' memory; else None."""
+    """Return the alias of frames that share the samples' memory; None if frames overlap.
+
+    They share it if they do not overlap, or if there is only one."""
     axis = _nonnegative_axis(attrs, types[0])
     single = out_types[0].shape[axis] == 1 or attrs["step"] == attrs["length"]
     return Alias(source=0) if single and prod(types[0].shape[:axis]) == 1 else None
@@ -135,7 +137,7 @@ def _fir_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[T
     data, taps = types
     if data.dtype not in DTYPES or taps.dtype != data.dtype:
         raise ModelError(
-            f"fir: data and taps have wrong dtypes; got {data.dtype} and {taps.dtype}, expected both float32 or both "
+            f"fir: data and taps have unsupported dtypes; got {data.dtype} and {taps.dtype}, expected both float32 or both "
             "int16"
         )
     if not -len(data.shape) <= attrs["axis"] < len(data.shape) or len(taps.shape) != 2 or 0 in taps.shape:
@@ -170,9 +172,9 @@ def _fir_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Arr
     return (np.ascontiguousarray(np.moveaxis(made, -1, attrs["axis"])).astype(data.dtype),)
 
 
-def _rounding_addend(shift: int) -> int:
-    """Return the addend that rounds halves up before a right shift by ``shift``."""
-    return 1 << shift - 1 if shift else 0
+def _rounding_addend(right_shift: int) -> int:
+    """Return the addend that rounds halves up before a right shift by ``right_shift``."""
+    return 1 << right_shift - 1 if right_shift else 0
 
 
 def _fir_compute(call: OpCall) -> te.Tensor:

@@ -33,7 +33,7 @@ MOST_SUBTRACTED = 1 << 17
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if types[0].dtype != "uint64":
-        raise ModelError(f"log2_fixed: the data have a wrong dtype; got {types[0].dtype}, expected uint64")
+        raise ModelError(f"log2_fixed: the data must be uint64; got {types[0].dtype}, expected uint64")
     if attrs["offset"] > _MOST or attrs["least"] > _MOST:
         raise ModelError(
             f"log2_fixed: attributes are out of range; got offset={attrs['offset']} and least={attrs['least']}, "

@@ -109,12 +109,11 @@ _SNR_BITS, _OUTPUT_BITS = 12, 6
 def _infer_pcan(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     """Infer the type from the signal, the noise, and the table of gains.
 
-    The table has three points, then four numbers for every further bit of the noise.
-    """
+    The table has three points for noises 0 to 2, then four numbers for every further bit of the noise."""
     check_dtypes("pcan", types, "uint32", "uint32", "int16")
     if types[0].shape != types[1].shape or types[2].shape != (125,):
         raise ModelError(
-            f"pcan: operands have wrong shapes; got signal {types[0].shape}, noise {types[1].shape} and table "
+            f"pcan: shapes do not fit each other; got signal {types[0].shape}, noise {types[1].shape} and table "
             f"{types[2].shape}, expected the same for signal and noise, and (125,)"
         )
     return (TensorType(types[0].shape, "uint32"),)
@@ -132,7 +131,7 @@ def _reference_pcan(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
 
 
 def _interpolate_gain(noise: int, table: Sequence[int]) -> int:
-    """Return the gain for a noise above 2, by the parabola that the table holds for the noise's highest bit."""
+    """Return the gain for a noise above 2, by the parabola that the table holds for the number of the noise's bits."""
     bits = noise.bit_length()
     first = 4 * bits - 6
     share = (noise << 11 - bits if bits < 11 else noise >> bits - 11) & 0x3FF

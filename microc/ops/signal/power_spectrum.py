@@ -31,8 +31,8 @@ from microc.ops.elementwise.complex_numbers import (
     ComplexArithmetic,
     LetCollector,
     NamingComplex,
-    complex_arithmetic,
-    high_half_arithmetic,
+    fft_arithmetic,
+    high_word_fft_arithmetic,
 )
 from microc.ops.registry import AxisMap, Case, OpCall, OpDef, keep_axes
 from microc.ops.signal.fft import (
@@ -57,16 +57,16 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     length = attrs["fft_length"]
     if length & (length - 1) or length > LONGEST:
         raise ModelError(
-            f"power_spectrum: fft_length has a wrong value; got {length}, expected a power of two, at most {LONGEST}"
+            f"power_spectrum: fft_length is not supported; got {length}, expected a power of two, at most {LONGEST}"
         )
     if data.dtype not in RESULTS or window.dtype != data.dtype:
         raise ModelError(
-            f"power_spectrum: data and window have wrong dtypes; got {data.dtype} and {window.dtype}, expected both "
+            f"power_spectrum: data and window have unsupported dtypes; got {data.dtype} and {window.dtype}, expected both "
             "float32 or both int16"
         )
     if not data.shape or not 1 <= data.shape[-1] <= length or window.shape != data.shape[-1:]:
         raise ModelError(
-            f"power_spectrum: data and window have wrong shapes; got {data.shape} and {window.shape}, expected "
+            f"power_spectrum: shapes of data and window do not fit fft_length; got {data.shape} and {window.shape}, expected "
             f"1..{length} samples (fft_length) and {data.shape[-1:]}"
         )
     if attrs["shift"] > (MOST_SHIFT if data.dtype == "int16" else 0):
@@ -77,17 +77,19 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     return (TensorType((*data.shape[:-1], length // 2 + 1), RESULTS[data.dtype]),)
 
 
-def _spectrum_arithmetic(dtype: str, *, loops: bool) -> ComplexArithmetic:
-    return complex_arithmetic(dtype, loops=loops) if dtype == "float32" else high_half_arithmetic(loops=loops)
+def _spectrum_arithmetic(dtype: str, *, over_tir: bool) -> ComplexArithmetic:
+    return (
+        fft_arithmetic(dtype, over_tir=over_tir) if dtype == "float32" else high_word_fft_arithmetic(over_tir=over_tir)
+    )
 
 
-def _twiddle_tables(length: int, dtype: str) -> tuple[Array, Array]:
+def _twiddle_tables(sample_count: int, dtype: str) -> tuple[Array, Array]:
     """Return the twiddle factors of the butterflies, and those that combine the spectrum of reals."""
-    half = length // 2
+    half = sample_count // 2
     if dtype == "float32":
-        return compute_twiddles(half, half, 0, dtype), super_twiddles(length, dtype)
+        return compute_twiddles(half, half, 0, dtype), super_twiddles(sample_count, dtype)
     exact = compute_twiddles(half, half, 0, "float64") * (1 << _TWIDDLE_BITS)
-    return np.rint(exact).astype(np.int32), super_twiddles(length, "int32")
+    return np.rint(exact).astype(np.int32), super_twiddles(sample_count, "int32")
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
@@ -101,11 +103,11 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
     return (np.array(made, np.uint64).reshape(shape),)
 
 
-def _row_power_spectrum(products: Array, length: int, shift: int) -> Array:
+def _row_power_spectrum(products: Array, length: int, right_shift: int) -> Array:
     """Compute the power spectrum of a row of integers, over numpy.
 
     ``products``: the samples times the window."""
-    k, half = _spectrum_arithmetic("int16", loops=False), length // 2
+    k, half = _spectrum_arithmetic("int16", over_tir=False), length // 2
     twiddle_table, last = (table.astype(np.int64) for table in _twiddle_tables(length, "int16"))
     pairs = np.zeros(length, np.int64)
     pairs[: products.size] = products
@@ -115,7 +117,7 @@ def _row_power_spectrum(products: Array, length: int, shift: int) -> Array:
     spectrum[0, 0], spectrum[half, 0] = real + imaginary, real - imaginary
     for i in range(1, half // 2 + 1):
         spectrum[i], spectrum[half - i] = combine_frequencies(k, tuple(z[i]), tuple(z[half - i]), tuple(last[i - 1]))
-    power: Array = (spectrum * spectrum).sum(axis=1) >> shift
+    power: Array = (spectrum * spectrum).sum(axis=1) >> right_shift
     return power
 
 
@@ -125,7 +127,7 @@ def _compute(call: OpCall) -> te.Tensor:
     length, size = int(call.attrs["fft_length"]), data.type.shape[-1]
     rows, half, out_dtype = prod(data.type.shape[:-1]), length // 2, call.out_types[0].dtype
     floats = data.type.dtype == "float32"
-    k = _spectrum_arithmetic(data.type.dtype, loops=True)
+    k = _spectrum_arithmetic(data.type.dtype, over_tir=True)
     twiddle_table, last = _twiddle_tables(length, data.type.dtype)
     tables = (data.packed(twiddle_table[: max(3 * half // 4, 1)]), data.packed(last))
 
@@ -149,8 +151,10 @@ def _compute(call: OpCall) -> te.Tensor:
     return te.extern("spectrum", (data.tensor((rows, size)), window.tensor(), *tables), results, build)[0]
 
 
-def _square_spectrum(work: Buffer, last: Buffer, out: Buffer, n: Var, k: ComplexArithmetic, call: OpCall) -> Stmt:
-    """Build the squared magnitudes of the spectrum of a row of reals, two frequencies at a time."""
+def _square_spectrum(
+    work: Buffer, super_twiddle_table: Buffer, out: Buffer, row_index: Var, arith: ComplexArithmetic, call: OpCall
+) -> Stmt:
+    """Build the squared magnitudes of the spectrum of one row of reals, two frequencies at a time."""
     half, f, held = work.shape[0], Var("f"), LetCollector("r")
 
     def squared_magnitude(x: Complex) -> Expr:
@@ -159,19 +163,23 @@ def _square_spectrum(work: Buffer, last: Buffer, out: Buffer, n: Var, k: Complex
         real, imaginary = (ir.cast("int64", part) for part in x)
         return ir.cast("uint64", (real * real + imaginary * imaginary) >> call.attrs["shift"])
 
-    first = held.pair(k.divide((work[0, 0], work[0, 1]), 2))
+    first = held.pair(arith.divide((work[0, 0], work[0, 1]), 2))
     none = ir.const(0, work.dtype)
     ends = (first[0] + first[1], first[0] - first[1])
     stores = [
-        ir.Store(out, (n, ir.const(place, "int32")), squared_magnitude((held.name(end), none)))
+        ir.Store(out, (row_index, ir.const(place, "int32")), squared_magnitude((held.name(end), none)))
         for place, end in zip((0, half), ends, strict=True)
     ]
     edge = held.around(ir.seq(*stores))
     held = LetCollector("m")
     low, high = (held.pair((work[place, 0], work[place, 1])) for place in (f + 1, half - 1 - f))
-    pairs = combine_frequencies(NamingComplex(k, held), low, high, (last[f, 0], last[f, 1]))
+    pairs = combine_frequencies(
+        NamingComplex(arith, held), low, high, (super_twiddle_table[f, 0], super_twiddle_table[f, 1])
+    )
     places = (f + 1, half - 1 - f)
-    stores = [ir.Store(out, (n, place), squared_magnitude(pair)) for place, pair in zip(places, pairs, strict=True)]
+    stores = [
+        ir.Store(out, (row_index, place), squared_magnitude(pair)) for place, pair in zip(places, pairs, strict=True)
+    ]
     return ir.seq(edge, ir.loops([(f, half // 2)], held.around(ir.seq(*stores))))
 
 

@@ -25,10 +25,11 @@ from microc.tir.ir import Buffer, Expr, Stmt, Var
 _ZERO = ir.const(0, "int32")
 
 
-def check_dtypes(name: str, types: Sequence[TensorType], *wanted: str) -> None:
+def check_dtypes(op_name: str, types: Sequence[TensorType], *wanted: str) -> None:
+    """Raise ModelError unless the operands have the dtypes ``wanted``, in order."""
     if tuple(tensor_type.dtype for tensor_type in types) != wanted:
         raise ModelError(
-            f"{name}: operands have wrong dtypes; got {', '.join(tensor_type.dtype for tensor_type in types)}, "
+            f"{op_name}: operands have unsupported dtypes; got {', '.join(tensor_type.dtype for tensor_type in types)}, "
             f"expected {', '.join(wanted)}"
         )
 

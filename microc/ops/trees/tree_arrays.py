@@ -34,11 +34,11 @@ _LARGEST = {"uint8": 255, "uint16": 65535, "int32": (1 << 31) - 1}
 
 @frozen
 class Tree:
-    """A binary tree by arrays over its nodes, the root first.
+    """A binary tree as arrays over its nodes, the root first.
 
-    ``left``, ``right``: indices of the children, -1 in a leaf. ``feature``, ``threshold`` (float64) and ``mode``: the decision of
-    an inner node. ``values`` (nodes, width): the numbers that a leaf adds to the results from ``target`` on.
-    """
+    ``left``, ``right``: indices of the children, -1 in a leaf. ``feature``, ``threshold`` (float64) and ``mode``: the
+    comparison of an inner node. ``values`` (nodes, width): the numbers that a leaf adds to the results ``target``,
+    ``target`` + 1 ..."""
 
     left: Array
     right: Array
@@ -96,8 +96,8 @@ class TreeArrays:
 class _SimplifiedNode:
     """Node of a simplified tree.
 
-    ``place``: its index in the :class:`Tree`. ``leaves`` and ``depth``: numbers of leaves and of levels below.
-    ``first``: number of these leaves on the left."""
+    ``place``: its index in the :class:`Tree`. ``leaves`` and ``depth``: number of leaves and of levels below it.
+    ``first``: number of leaves below its left child."""
 
     place: int
     leaves: int = 1
@@ -110,18 +110,20 @@ class _SimplifiedNode:
     right: _SimplifiedNode | None = None
 
 
-def flatten_trees(trees: Sequence[Tree], dtype: str, where: str = "", features: int | None = None) -> TreeArrays:
-    """Convert an ensemble to flat arrays, for rows of ``features`` numbers of ``dtype`` (floats or integers).
+def flatten_trees(
+    trees: Sequence[Tree], data_dtype: str, where: str = "", feature_count: int | None = None
+) -> TreeArrays:
+    """Convert trees to flat arrays, for rows of ``feature_count`` numbers of ``data_dtype`` (floats or integers).
 
-    Thresholds become numbers of ``dtype`` that separate its numbers as the float64 thresholds do, so decisions stay
-    exact. Splits that are constant for ``dtype``, and splits between equal leaves, are removed. Raise ModelError for
-    arrays that are no tree."""
+    Thresholds are rounded to ``data_dtype`` such that every decision on its numbers stays the same. Splits that all
+    numbers of ``data_dtype`` decide alike, and splits between equal leaves, are removed. Raise ModelError for arrays
+    that are no tree."""
     inner: list[_SimplifiedNode] = []
     rows: list[Array] = []
     roots = []
     for tree in trees:
-        _check_tree(tree, where, features)
-        root = _simplify_tree(tree, dtype, where)
+        _check_tree(tree, where, feature_count)
+        root = _simplify_tree(tree, data_dtype, where)
         roots.append(root)
         for node in _preorder_nodes(root):
             if node.left is None:
@@ -133,7 +135,7 @@ def flatten_trees(trees: Sequence[Tree], dtype: str, where: str = "", features: 
     targets = [tree.target for tree in trees]
     return TreeArrays(
         feature=to_smallest_dtype([node.feature for node in inner]),
-        threshold=np.array([node.threshold for node in inner] or [0], dtypes.to_numpy(dtype)),
+        threshold=np.array([node.threshold for node in inner] or [0], dtypes.to_numpy(data_dtype)),
         left_leaves=to_smallest_dtype([node.first for node in inner]),
         leaves=to_smallest_dtype([root.leaves for root in roots]),
         values=values,
@@ -144,25 +146,27 @@ def flatten_trees(trees: Sequence[Tree], dtype: str, where: str = "", features: 
     )
 
 
-def to_smallest_dtype(numbers: Sequence[int]) -> Array:
+def to_smallest_dtype(nonnegative_integers: Sequence[int]) -> Array:
     """Convert non-negative numbers to the smallest dtype that holds them; an empty sequence becomes one zero."""
-    found = np.array(numbers or [0], np.int64)
+    found = np.array(nonnegative_integers or [0], np.int64)
     dtype = next((name for name, most in _LARGEST.items() if found.max() <= most), None)
     if dtype is None or found.min() < 0:
-        raise InternalError(f"trees with {found.min()}..{found.max()} in their tables")
+        raise InternalError(f"tables of trees must hold numbers from 0 to 2**32 - 1; got {found.min()}..{found.max()}")
     return found.astype(dtype)
 
 
-def _check_tree(tree: Tree, where: str, features: int | None) -> None:
-    """Raise ModelError if a tree's nodes read features that do not exist, or if its leaves hold no numbers.
+def _check_tree(tree: Tree, where: str, feature_count: int | None) -> None:
+    """Raise ModelError if nodes read features that do not exist, or if leaves hold no numbers.
 
     Frontends of all formats call this: a feature that they let pass would become an index in the C code."""
     inner = np.asarray(tree.left) >= 0
     asked = np.asarray(tree.feature)[inner]
-    most = _LARGEST["int32"] if features is None else features - 1
+    most = _LARGEST["int32"] if feature_count is None else feature_count - 1
     if asked.size and not (asked.min() >= 0 and asked.max() <= most):
         outside = asked[(asked < 0) | (asked > most)][0]
-        raise ModelError(f"a tree compares a feature that is none; got {outside}, expected 0..{most}", where=where)
+        raise ModelError(
+            f"a tree compares a feature that does not exist; got {outside}, expected 0..{most}", where=where
+        )
     ways = np.asarray(tree.mode)[inner]
     if ways.size and not (ways.min() >= 0 and ways.max() <= ALWAYS):
         raise ModelError(
@@ -187,12 +191,12 @@ def _preorder_nodes(root: _SimplifiedNode) -> Iterator[_SimplifiedNode]:
         stack += [child for child in (node.right, node.left) if child is not None]
 
 
-def _simplify_tree(tree: Tree, dtype: str, where: str) -> _SimplifiedNode:
+def _simplify_tree(tree: Tree, data_dtype: str, where: str) -> _SimplifiedNode:
     """Simplify a tree from the leaves up; return its root."""
     known: dict[int, _SimplifiedNode] = {}
     for place in reversed(_top_down_order(tree, where)):
         known[place] = (
-            _SimplifiedNode(place) if tree.left[place] < 0 else _simplify_split(tree, place, known, dtype, where)
+            _SimplifiedNode(place) if tree.left[place] < 0 else _simplify_split(tree, place, known, data_dtype, where)
         )
     return known[0]
 
@@ -214,7 +218,7 @@ def _top_down_order(tree: Tree, where: str) -> list[int]:
             children = (int(tree.right[place]), int(tree.left[place]))
             if any(not 0 < child < count for child in children):
                 raise ModelError(
-                    f"node {place} of a tree has children that are no nodes; got {children[::-1]}, expected "
+                    f"node {place} of a tree has children that do not exist; got {children[::-1]}, expected "
                     f"1..{count - 1}",
                     where=where,
                 )
@@ -223,16 +227,16 @@ def _top_down_order(tree: Tree, where: str) -> list[int]:
 
 
 def _simplify_split(
-    tree: Tree, index: int, simplified: Mapping[int, _SimplifiedNode], dtype: str, where: str
+    tree: Tree, node_index: int, simplified_nodes: Mapping[int, _SimplifiedNode], data_dtype: str, where: str
 ) -> _SimplifiedNode:
-    """Return the simplified inner node ``index``, or the child to which it always leads."""
-    left, right = simplified[int(tree.left[index])], simplified[int(tree.right[index])]
-    threshold, mode = float(tree.threshold[index]), int(tree.mode[index])
+    """Return the simplified inner node ``node_index``, or its child if the split always leads there."""
+    left, right = simplified_nodes[int(tree.left[node_index])], simplified_nodes[int(tree.right[node_index])]
+    threshold, mode = float(tree.threshold[node_index]), int(tree.mode[node_index])
     if isnan(threshold):
-        raise ModelError(f"node {index} of a tree compares with NaN; expected a number", where=where)
+        raise ModelError(f"node {node_index} of a tree compares with NaN; expected a number", where=where)
     if mode & GREATER:  # the same with exchanged children
         left, right, mode = right, left, mode ^ ALWAYS
-    bound, mode = _round_threshold(threshold, mode, dtype)
+    bound, mode = _round_threshold(threshold, mode, data_dtype)
     if mode in (0, ALWAYS):
         return left if mode else right
     if left.left is None and right.left is None:
@@ -240,17 +244,18 @@ def _simplify_split(
         if values[left.place].tobytes() == values[right.place].tobytes():
             return left
     leaves, depth = left.leaves + right.leaves, 1 + max(left.depth, right.depth)
-    return _SimplifiedNode(index, leaves, depth, left.leaves, int(tree.feature[index]), bound, mode, left, right)
+    return _SimplifiedNode(
+        node_index, leaves, depth, left.leaves, int(tree.feature[node_index]), bound, mode, left, right
+    )
 
 
-def _round_threshold(threshold: float, mode: int, dtype: str) -> tuple[float | int, int]:
-    """Return a threshold of ``dtype`` and a mode that separate the numbers of ``dtype`` as ``threshold`` and ``mode`` do.
+def _round_threshold(threshold: float, mode: int, data_dtype: str) -> tuple[float | int, int]:
+    """Return a threshold of ``data_dtype`` and a mode that decide as ``threshold`` and ``mode`` for all its numbers.
 
-    ``mode`` does not contain GREATER, nor does the returned mode, except :data:`ALWAYS`; 0 and ALWAYS separate nothing.
-    """
-    if dtypes.is_float(dtype):
+    Neither mode contains GREATER, except :data:`ALWAYS`. With modes 0 and ALWAYS all numbers are decided alike."""
+    if dtypes.is_float(data_dtype):
         with np.errstate(over="ignore"):  # beyond the largest number lies infinity
-            nearest = dtypes.to_numpy(dtype).type(threshold)
+            nearest = dtypes.to_numpy(data_dtype).type(threshold)
             before = np.nextafter(nearest, nearest.dtype.type(-inf))
         real = float(
             nearest
@@ -260,7 +265,7 @@ def _round_threshold(threshold: float, mode: int, dtype: str) -> tuple[float | i
             return float(before) if beyond else real, mode | EQUAL
         exact = mode & EQUAL and real == threshold
         return real, mode if exact else mode & UNORDERED
-    low, high = dtypes.int_range(dtype)
+    low, high = dtypes.int_range(data_dtype)
     near = min(max(threshold, low - 1), high + 1)
     if mode & LESS:
         bound = floor(near) if mode & EQUAL else ceil(near) - 1
@@ -269,51 +274,60 @@ def _round_threshold(threshold: float, mode: int, dtype: str) -> tuple[float | i
     return floor(near), EQUAL if found else 0
 
 
-def _deduplicate_leaves(rows: Array) -> tuple[Array, Array | None]:
-    """Return the distinct values of leaves, and each leaf's row of these.
+def _deduplicate_leaves(leaf_values: Array) -> tuple[Array, Array | None]:
+    """Return the distinct rows of ``leaf_values``, and for each leaf the index of its row.
 
-    The latter is None if one row per leaf takes no more bytes."""
+    The indices are None, and all rows are kept, if one row per leaf takes no more bytes."""
     seen: dict[bytes, int] = {}
-    places = [seen.setdefault(row.tobytes(), len(seen)) for row in rows]
+    places = [seen.setdefault(row.tobytes(), len(seen)) for row in leaf_values]
     kept = np.unique(places, return_index=True)[1]
     leaf = to_smallest_dtype(places)
-    if rows[kept].nbytes + leaf.nbytes >= rows.nbytes:
-        return rows, None
-    return rows[kept], leaf
+    if leaf_values[kept].nbytes + leaf.nbytes >= leaf_values.nbytes:
+        return leaf_values, None
+    return leaf_values[kept], leaf
 
 
 # ---- Test cases of ``tree_ensemble``: random forests and rare forms.
 
 
-def random_tree(rng: np.random.Generator, splits: int, features: int, dtype: str, width: int, target: int = 0) -> Tree:
-    """Build a tree that grows at random leaves, with thresholds in the range of random data of ``dtype``."""
+def random_tree(
+    rng: np.random.Generator,
+    split_count: int,
+    feature_count: int,
+    data_dtype: str,
+    value_width: int,
+    first_target: int = 0,
+) -> Tree:
+    """Build a tree that grows at random leaves, with thresholds in the range of random data of ``data_dtype``."""
     left, right = [-1], [-1]
-    for _ in range(splits):
+    for _ in range(split_count):
         place = int(rng.choice([k for k, child in enumerate(left) if child < 0]))
         left[place], right[place] = len(left), len(left) + 1
         left, right = [*left, -1, -1], [*right, -1, -1]
-    low, high = (-2.0, 2.0) if dtypes.is_float(dtype) else dtypes.int_range(dtype)
+    low, high = (-2.0, 2.0) if dtypes.is_float(data_dtype) else dtypes.int_range(data_dtype)
     count = len(left)
-    values = rng.uniform(-1, 1, (count, width)).astype(np.float32)
-    feature, threshold = rng.integers(0, features, count), rng.uniform(low, high, count)
-    return Tree(np.array(left), np.array(right), feature, threshold, np.full(count, AT_MOST), values, target)
+    values = rng.uniform(-1, 1, (count, value_width)).astype(np.float32)
+    feature, threshold = rng.integers(0, feature_count, count), rng.uniform(low, high, count)
+    return Tree(np.array(left), np.array(right), feature, threshold, np.full(count, AT_MOST), values, first_target)
 
 
 def ensemble_case(
     trees: Iterable[Tree],
     data: Array | TensorType,
-    targets: int,
+    target_count: int,
     name: str,
     combine: str = "sum",
-    values: str = "float32",
+    leaf_dtype: str = "float32",
 ) -> Case:
-    """Return a test case of trees on given or random data; integer ``values`` are those of the trees times 100."""
+    """Return a test case of trees on the data, or on random data of a type.
+
+    If ``leaf_dtype`` is an integer dtype the leaves' values are multiplied by 100."""
     tensor_type = data if isinstance(data, TensorType) else TensorType(data.shape, data.dtype.name)
-    if values != "float32":
-        trees = [tree.with_values((tree.values * 100).astype(dtypes.to_numpy(values))) for tree in trees]
+    if leaf_dtype != "float32":
+        trees = [tree.with_values((tree.values * 100).astype(dtypes.to_numpy(leaf_dtype))) for tree in trees]
     arrays = flatten_trees(tuple(trees), tensor_type.dtype)
     operands = arrays.operands()
-    attrs: dict[str, Attr] = {"combine": combine, "targets": targets, **arrays.attrs()}
+    attrs: dict[str, Attr] = {"combine": combine, "targets": target_count, **arrays.attrs()}
     types = (tensor_type, *(TensorType(array.shape, array.dtype.name) for array in operands))
     given = None if isinstance(data, TensorType) else data
     return Case(attrs, types, tuple(range(1, len(types))), (given, *operands), tolerance=2e-6, name=name)
@@ -329,7 +343,7 @@ def cases() -> Iterable[Case]:
     for combine in ("min", "max"):
         yield ensemble_case(boosted[::3], TensorType((3, 4), "float32"), 1, combine, combine)
     whole = [random_tree(rng, 30, 4, "int16", 2) for _ in range(3)]
-    yield ensemble_case(whole, TensorType((5, 4), "int16"), 2, "integers only", values="int8")
+    yield ensemble_case(whole, TensorType((5, 4), "int16"), 2, "integers only", leaf_dtype="int8")
     yield ensemble_case(whole, TensorType((5, 4), "int16"), 2, "largest of integers", "max", "int16")
     yield ensemble_case([random_tree(rng, 0, 1, "float32", 2)], TensorType((1, 1), "float32"), 2, "a leaf alone")
     yield ensemble_case([random_tree(rng, 400, 300, "float32", 1)], TensorType((2, 300), "float32"), 1, "wide tables")

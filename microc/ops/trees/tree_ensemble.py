@@ -73,22 +73,23 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     return (TensorType((data.shape[0], attrs["targets"]), _result_dtype(values.dtype)),)
 
 
-def _result_dtype(values: str) -> str:
-    return values if dtypes.is_float(values) else "int32"
+def _result_dtype(leaf_dtype: str) -> str:
+    return leaf_dtype if dtypes.is_float(leaf_dtype) else "int32"
 
 
-def _initial_result(combine: str, dtype: str) -> int | float:
-    """Return the result of an ensemble without any tree."""
-    if combine == "sum":
+def _initial_result(combiner: str, dtype: str) -> int | float:
+    """Return the result of an ensemble that has no trees."""
+    if combiner == "sum":
         return 0
     low, high = (float("-inf"), float("inf")) if dtypes.is_float(dtype) else dtypes.int_range(dtype)
-    return low if combine == "max" else high
+    return low if combiner == "max" else high
 
 
 # ---------------------------------------------------------------- reference
 
 
 def _comparison_outcome(x: Any, threshold: Any) -> int:
+    """Return the bit of a comparison mode that the outcome of comparing ``x`` with ``threshold`` has."""
     return LESS if x < threshold else EQUAL if x == threshold else GREATER if x > threshold else UNORDERED
 
 
@@ -139,7 +140,7 @@ def _operand_bounds(application: Application) -> Constants:
 
 
 def _tree_error_message(application: Application) -> str:
-    """Return a message if a tree's walk can leave the tables or its depth exceeds the attribute, else an empty string."""
+    """Return a message if a walk can leave the tables, or is longer than the attribute ``depth``, else an empty string."""
     attrs, (data, feature, *_, values) = application.attrs, application.types[:_FIXED]
     tables = _optional_tables(attrs, application.types)
     size, rows = feature.size, tables["leaf"].size if "leaf" in tables else values.shape[0]
@@ -180,13 +181,13 @@ def _leaf_sum_overflow_message(application: Application, counts: Array) -> str:
 # ---------------------------------------------------------------- loops
 
 
-def _goes_left(x: Expr, threshold: Expr, mode: Expr | int, known: frozenset[int]) -> Expr:
-    """Build the test whether the outcome of comparing x with the threshold is in ``mode``, which is one of ``known``."""
-    if known == {AT_MOST}:
+def _goes_left(x: Expr, threshold: Expr, mode: Expr | int, possible_modes: frozenset[int]) -> Expr:
+    """Build the test whether the comparison of ``x`` with the threshold goes left in ``mode``, one of ``possible_modes``."""
+    if possible_modes == {AT_MOST}:
         return x <= threshold
-    if known == {EQUAL}:
+    if possible_modes == {EQUAL}:
         return x.eq(threshold)
-    if known <= {AT_MOST, AT_MOST | UNORDERED}:  # modes that differ only for NaN
+    if possible_modes <= {AT_MOST, AT_MOST | UNORDERED}:  # modes that differ only for NaN
         missing = x.ne(x) if isinstance(mode, int) else ir.Bin("and", x.ne(x), mode.ne(AT_MOST))
         return ir.Bin("or", x <= threshold, missing)
     least = UNORDERED if dtypes.is_float(x.dtype) else GREATER

@@ -60,16 +60,19 @@ def load_numpy_file(file: BinaryIO) -> Array | dict[str, Array]:
     return _load_npz(file, size)
 
 
-def _load_npz(file: BinaryIO, size: int) -> dict[str, Array]:
+def _load_npz(file: BinaryIO, archive_bytes: int) -> dict[str, Array]:
     """Load the arrays of a .npz archive by name, after checking their number and total size."""
-    _check_archive_directory(file, size)
+    _check_archive_directory(file, archive_bytes)
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
         if len(members) > _MAX_MEMBERS:
             raise ValueError(f"it has {len(members):,} arrays; the most are {_MAX_MEMBERS:,}")
-        unpacked_size, max_size = sum(member.file_size for member in members), _UNPACKED_BASE + _MAX_RATIO * size
+        unpacked_size, max_size = (
+            sum(member.file_size for member in members),
+            _UNPACKED_BASE + _MAX_RATIO * archive_bytes,
+        )
         if unpacked_size > max_size:
-            raise ValueError(f"its {size:,} bytes unpack to {unpacked_size:,}; the most are {max_size:,}")
+            raise ValueError(f"its {archive_bytes:,} bytes unpack to {unpacked_size:,}; the most are {max_size:,}")
         arrays = {}
         for member in members:
             name = member.filename.removesuffix(".npy")
@@ -80,10 +83,10 @@ def _load_npz(file: BinaryIO, size: int) -> dict[str, Array]:
         return arrays
 
 
-def _check_archive_directory(file: BinaryIO, size: int) -> None:
+def _check_archive_directory(file: BinaryIO, archive_bytes: int) -> None:
     """Raise ValueError if the central directory of an archive is too large to read."""
     longest = 22 + (1 << 16) + _ZIP64_LOCATOR
-    file.seek(max(0, size - longest))
+    file.seek(max(0, archive_bytes - longest))
     tail = file.read(longest)
     file.seek(0)
     position = tail.rfind(b"PK\x05\x06")
@@ -91,7 +94,7 @@ def _check_archive_directory(file: BinaryIO, size: int) -> None:
         return  # not an archive: zipfile will report that
     sizes = [struct.unpack_from("<I", tail, position + 12)[0]]
     if position >= _ZIP64_LOCATOR and tail[position - _ZIP64_LOCATOR :].startswith(b"PK\x06\x07"):
-        file.seek(min(struct.unpack_from("<Q", tail, position - _ZIP64_LOCATOR + 8)[0], size))
+        file.seek(min(struct.unpack_from("<Q", tail, position - _ZIP64_LOCATOR + 8)[0], archive_bytes))
         record = file.read(56)
         file.seek(0)
         sizes = [struct.unpack_from("<Q", record, 40)[0]] if len(record) == 56 else sizes
@@ -99,9 +102,11 @@ def _check_archive_directory(file: BinaryIO, size: int) -> None:
         raise ValueError(f"its list of arrays has {max(sizes):,} bytes; the most are {_MAX_DIRECTORY:,}")
 
 
-def _load_npy(file: BinaryIO, size: int, array_name: str) -> Array:
-    """Load a .npy array from ``size`` bytes, header included. ValueError if it does not hold numbers or text, or if the
-    header promises more than these bytes. ``what``: its name in errors."""
+def _load_npy(file: BinaryIO, available_bytes: int, array_name: str) -> Array:
+    """Load a .npy array of which ``available_bytes`` are there, header included.
+
+    ``array_name``: its name in errors. ValueError if it does not hold numbers or text, or if its header promises more
+    than these bytes."""
     version = npy.read_magic(file)
     if version not in _HEADERS:  # version 3.0 is for records only
         raise ValueError(f"{array_name} is of version {version}, expected 1.0 or 2.0")
@@ -111,21 +116,23 @@ def _load_npy(file: BinaryIO, size: int, array_name: str) -> Array:
     if dtype.kind not in _KINDS or dtype.subdtype is not None:
         raise ValueError(f"{array_name} is of dtype {dtype}, expected numbers")
     if len(shape) > _MAX_AXES or any(type(extent) is not int or extent < 0 for extent in shape):
-        raise ValueError(f"{array_name} has the shape {str(shape)[:80]}")
-    count, header_size = prod(shape), file.tell()
-    if count * dtype.itemsize > size - header_size or max(shape, default=0) > 1 << 62:
         raise ValueError(
-            f"{array_name} promises {count:,} numbers of {dtype}; there are {max(size - header_size, 0):,} bytes"
+            f"{array_name} has shape {str(shape)[:80]}, expected at most {_MAX_AXES} extents, none negative"
+        )
+    count, header_size = prod(shape), file.tell()
+    if count * dtype.itemsize > available_bytes - header_size or max(shape, default=0) > 1 << 62:
+        raise ValueError(
+            f"{array_name} promises {count:,} numbers of {dtype}; there are {max(available_bytes - header_size, 0):,} bytes"
         )
     data = _read_exactly(file, count * dtype.itemsize)
     array = np.frombuffer(data, dtype) if dtype.itemsize else np.zeros(0 if not count else 1, dtype)
     if array.size != count:
-        raise ValueError(f"{array_name} holds empty texts")
+        raise ValueError(f"{array_name} holds texts of no characters, expected numbers or texts")
     return array.reshape(shape[::-1]).T if by_columns else array.reshape(shape)
 
 
 def _read_exactly(file: BinaryIO, nbytes: int) -> bytearray:
-    """Read ``count`` bytes of a file; EOFError if there are fewer."""
+    """Read ``nbytes`` bytes of a file; EOFError if there are fewer."""
     data, step = bytearray(), 1 << 20
     while len(data) < nbytes:
         block = file.read(min(step, nbytes - len(data)))
@@ -193,14 +200,15 @@ def holds_pictures(path: Path) -> bool:
     return (path.is_dir() and any(map(pictures.is_picture, path.rglob("*")))) or pictures.is_picture(path)
 
 
-def read_arrays(path: Path, picture: pictures.PictureReader | None = None) -> dict[str, Array]:
-    """Read arrays by name from a file or folder; :data:`ROWS` is the name of one without a name. ``picture``: reader of
-    pictures, if the input can take them. UsageError for what cannot be read."""
+def read_arrays(path: Path, picture_reader: pictures.PictureReader | None = None) -> dict[str, Array]:
+    """Read arrays by name from a file or folder; :data:`ROWS` is the name of one without a name.
+
+    ``picture_reader``: reader of pictures, if the input can take them. UsageError for what cannot be read."""
     try:
         if path.is_dir():
-            return _read_sample_folder(path, picture)
-        if picture and pictures.is_picture(path):
-            return {ROWS: picture.read(path)[np.newaxis]}
+            return _read_sample_folder(path, picture_reader)
+        if picture_reader and pictures.is_picture(path):
+            return {ROWS: picture_reader.read(path)[np.newaxis]}
         if is_sound_file(path):
             return {ROWS: read_sound_file(path)[np.newaxis]}
         if is_table_file(path):
@@ -229,7 +237,7 @@ def _table_suffix_hint(path: Path) -> str:
     return f"it holds a table: mv {shlex.quote(str(path))} {shlex.quote(str(path.with_suffix('.csv')))}"
 
 
-def _read_sample_folder(folder: Path, picture: pictures.PictureReader | None) -> dict[str, Array]:
+def _read_sample_folder(folder: Path, picture_reader: pictures.PictureReader | None) -> dict[str, Array]:
     """Read a folder with one file per sample. Its subfolders are classes: numbered by their names if all are numbers, else
     in alphabetical order."""
     class_folders = sorted(path for path in folder.iterdir() if path.is_dir() and _sample_files(path))
@@ -249,9 +257,9 @@ def _read_sample_folder(folder: Path, picture: pictures.PictureReader | None) ->
             where=str(folder),
             hint="put the files of all samples into the folder, or all into folders of classes",
         )
-    if picture is None and any(map(pictures.is_picture, files)):
+    if picture_reader is None and any(map(pictures.is_picture, files)):
         raise UsageError(f"{folder} holds pictures, but the network has several inputs", where=str(folder), hint=_HINT)
-    arrays = [_read_sample_file(path, picture) for path in files]
+    arrays = [_read_sample_file(path, picture_reader) for path in files]
     for path, array in zip(files, arrays, strict=True):
         if (array.shape, array.dtype) != (arrays[0].shape, arrays[0].dtype):
             raise UsageError(
@@ -272,10 +280,10 @@ def _sample_files(folder: Path) -> list[Path]:
     )
 
 
-def _read_sample_file(path: Path, picture: pictures.PictureReader | None) -> Array:
+def _read_sample_file(path: Path, picture_reader: pictures.PictureReader | None) -> Array:
     """Read the array of one sample from a picture, sound or .npy file."""
-    if picture and pictures.is_picture(path):
-        return picture.read(path)
+    if picture_reader and pictures.is_picture(path):
+        return picture_reader.read(path)
     if is_sound_file(path):
         return read_sound_file(path)
     with open_regular(path) as file:
@@ -304,7 +312,7 @@ def _read_number_table(path: Path) -> dict[str, Array]:
     for number, row in enumerate(body, 2 if header else 1):
         if len(row) != len(rows[0]) or not all(map(_is_number, row)):
             raise UsageError(
-                f"row {number} of {path.name} is not {len(rows[0])} numbers",
+                f"row {number} of {path.name} does not hold {len(rows[0])} numbers, as the first one does",
                 where=str(path),
                 hint="write one sample a row",
             )

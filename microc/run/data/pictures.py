@@ -39,31 +39,35 @@ def reshape_samples(array: Array, tensor: Mapping[str, Any], path: Path) -> Arra
     )  # fmt: skip
 
 
-def _is_batch_of(array: Array, shape: tuple[int, ...]) -> bool:
-    """Test whether an array consists of samples of a shape along its first axis; they may be flat, or lack the axis of a
-    batch of one."""
-    is_flat = array.ndim == 2 and array.shape[1] == prod(shape)
-    lacks_batch = shape[:1] == (1,) and array.shape[1:] == shape[1:]
-    return array.ndim > 0 and (array.shape[1:] == shape or lacks_batch or is_flat)
+def _is_batch_of(array: Array, sample_shape: tuple[int, ...]) -> bool:
+    """Test whether an array consists of samples of ``sample_shape`` along its first axis.
+
+    Samples may also be flat rows; if the sample's first axis has extent 1 (a batch of one), they may lack that axis."""
+    is_flat = array.ndim == 2 and array.shape[1] == prod(sample_shape)
+    lacks_batch = sample_shape[:1] == (1,) and array.shape[1:] == sample_shape[1:]
+    return array.ndim > 0 and (array.shape[1:] == sample_shape or lacks_batch or is_flat)
 
 
-def reshape_expression(given: tuple[int, ...], wanted: tuple[int, ...]) -> str:
-    """Return the numpy expression that converts an array of shape ``given`` to the shape ``wanted`` of an input, as far as
-    the shapes tell."""
-    if prod(given) != prod(wanted):
-        return f"give {prod(wanted)} elements of shape {wanted}; there are {prod(given)}"
-    is_permutation = len(given) == len(wanted) and sorted(given) == sorted(wanted)
-    needs_transpose = is_permutation and [e for e in given if e > 1] != [e for e in wanted if e > 1]
+def reshape_expression(array_shape: tuple[int, ...], input_shape: tuple[int, ...]) -> str:
+    """Return numpy code that reshapes ``array`` from ``array_shape`` to ``input_shape``, as far as the shapes tell how.
+
+    If the numbers of elements differ, it is a hint in words."""
+    if prod(array_shape) != prod(input_shape):
+        return f"give {prod(input_shape)} elements of shape {input_shape}; there are {prod(array_shape)}"
+    is_permutation = len(array_shape) == len(input_shape) and sorted(array_shape) == sorted(input_shape)
+    needs_transpose = is_permutation and [e for e in array_shape if e > 1] != [e for e in input_shape if e > 1]
     return (
-        f"numpy.transpose(array, {_axis_permutation(given, wanted)})" if needs_transpose else f"array.reshape({wanted})"
+        f"numpy.transpose(array, {_axis_permutation(array_shape, input_shape)})"
+        if needs_transpose
+        else f"array.reshape({input_shape})"
     )
 
 
-def _axis_permutation(given: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
+def _axis_permutation(array_shape: tuple[int, ...], input_shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the permutation of axes from one shape to another; axes of equal extent keep their order."""
-    remaining = list(enumerate(given))
+    remaining = list(enumerate(array_shape))
     return tuple(
-        remaining.pop(next(k for k, (_, extent) in enumerate(remaining) if extent == size))[0] for size in wanted
+        remaining.pop(next(k for k, (_, extent) in enumerate(remaining) if extent == size))[0] for size in input_shape
     )
 
 
@@ -121,11 +125,11 @@ def convert_samples(array: Array, tensor: Mapping[str, Any], path: Path) -> tupl
     raise UsageError(f"{name} holds {dtype}, {given} was given", where=str(path), hint=hint)
 
 
-def quantise_to_tensor(real: Array, tensor: Mapping[str, Any]) -> Array:
+def quantise_to_tensor(reals: Array, tensor: Mapping[str, Any]) -> Array:
     """Quantise reals to a tensor's integers: round(x / scale) + zero point in single precision, as TFLite does,
     saturated."""
     low, high = dtypes.int_range(tensor["dtype"])
-    steps = round_half_away(real.astype(np.float32) / np.float32(tensor["scale"])).astype(np.float64)
+    steps = round_half_away(reals.astype(np.float32) / np.float32(tensor["scale"])).astype(np.float64)
     stored: Array = np.clip(steps + tensor["zero_point"], low, high).astype(dtypes.to_numpy(tensor["dtype"]))
     return stored
 

@@ -130,8 +130,9 @@ def _name_of_tensor_array(arrays: Mapping[str, Array], tensor: Mapping[str, Any]
 
 
 def _array_for_tensor(arrays: Mapping[str, Array], tensor: Mapping[str, Any], tensor_count: int, path: Path) -> Array:
-    """Return the array for a tensor: by name, or the only array if the network has ``count`` = 1 such tensor. UsageError
-    if there is none."""
+    """Return the array for a tensor: by the tensor's name, or the only array if there is only one such tensor.
+
+    ``tensor_count``: number of inputs (or outputs) of the network. UsageError if there is no such array."""
     name = _name_of_tensor_array(arrays, tensor)
     if name:
         return arrays[name]
@@ -245,7 +246,7 @@ def _run_samples_on_host(module: Module, samples: Samples) -> dict[str, Array]:
 
 
 def _check_expected_output(name: str, expected: Array, computed: Array, data: Path) -> None:
-    """Raise VerificationError if the computed output ``found`` is not the expected one."""
+    """Raise VerificationError if the ``computed`` output is not the ``expected`` one from the file ``data``."""
     if computed.dtype.kind == "f":
         near = np.abs(expected.astype(np.float64) - computed) <= SELF_TEST_TOLERANCE * np.abs(computed).max(initial=0)
     else:

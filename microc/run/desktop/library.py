@@ -153,9 +153,10 @@ Tensors = Sequence[Mapping[str, Any]]
 """Tensors as a manifest has them: ``name`` in C, ``label`` in the model."""
 
 
-def find_tensor_position(key: int | str, tensors: Tensors, what: str) -> int:
-    """Return the position of the tensor that ``key`` names by position, C name or label; ``what``: ``input`` or
-    ``output``, for the error. UsageError if there is no such tensor."""
+def find_tensor_position(key: int | str, tensors: Tensors, tensor_kind: str) -> int:
+    """Return the position of the tensor that ``key`` names by position, C name or label.
+
+    ``tensor_kind``: ``input`` or ``output``, for the error. UsageError if there is no such tensor."""
     names = [t["name"] for t in tensors]
     labels = [t["label"] for t in tensors]
     if isinstance(key, str) and (key in names or key in labels):
@@ -163,15 +164,19 @@ def find_tensor_position(key: int | str, tensors: Tensors, what: str) -> int:
     if isinstance(key, (int, np.integer)) and not isinstance(key, bool) and 0 <= key < len(tensors):
         return int(key)
     raise UsageError(
-        f"there is no {what} {validation.short_repr(key)}",
-        hint=known_names_hint(key if isinstance(key, str) else "", names, f"{what}s"),
+        f"there is no {tensor_kind} {validation.short_repr(key)}",
+        hint=known_names_hint(key if isinstance(key, str) else "", names, f"{tensor_kind}s"),
     )
 
 
-def order_inputs(inputs: Tensors, arrays: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Order the arrays of a call that are given by position and by name. UsageError if one is missing or given twice."""
-    by_position: dict[int, Any] = dict(enumerate(arrays))
-    for name, array in named.items():
+def order_inputs(
+    inputs: Tensors, positional_arrays: Sequence[Any], arrays_by_name: Mapping[str, Any]
+) -> tuple[Any, ...]:
+    """Order the arrays of a call, some given by position and some by name, by the network's inputs.
+
+    UsageError if an input is missing or given twice."""
+    by_position: dict[int, Any] = dict(enumerate(positional_arrays))
+    for name, array in arrays_by_name.items():
         position = find_tensor_position(name, inputs, "input")
         if position in by_position:
             raise UsageError(f"input {name!r} is given twice, expected once", hint="give it by position or by name")
@@ -281,7 +286,7 @@ class Library:
 
     @property
     def _sizes(self) -> tuple[Any, ...]:
-        """Additional arguments of the entry points: the sizes of the run, if they vary."""
+        """Sizes of the run as an additional argument of the C entry points; empty if no sizes vary."""
         return (self._shapes.vector.ctypes,) if self._shapes.sizes else ()
 
     def set_input(self, key: int | str, value: Any) -> None:
@@ -507,10 +512,11 @@ def _array_address(array: Any) -> int:
         return int(array.ctypes.data)
 
 
-def _is_readable_in_place(array: Any, wanted: tuple[tuple[int, ...], Any]) -> bool:
-    """Test whether C can read an array in place: it has the ``wanted`` shape and dtype, and is contiguous and aligned.
+def _is_readable_in_place(array: Any, expected_shape_and_dtype: tuple[tuple[int, ...], Any]) -> bool:
+    """Test whether C can read an array in place: it has the expected shape and dtype, is contiguous and aligned.
+
     Other arrays need checks or a copy."""
-    if type(array) is not np.ndarray or (array.shape, array.dtype) != wanted:
+    if type(array) is not np.ndarray or (array.shape, array.dtype) != expected_shape_and_dtype:
         return False
     flags = array.flags
     return bool(flags.c_contiguous and flags.aligned)

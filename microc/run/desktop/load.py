@@ -45,11 +45,13 @@ def load_library(path: str | Path, core: str = "") -> Library:
     return build_library(sources, *_compiler_flags_of_core(sources["manifest.json"], source), core=core_name)
 
 
-def _compiler_flags_of_core(manifest: str, path: Path) -> tuple[str, ...]:
-    """Return the compiler flags for the core that C sources were generated for; empty if this computer cannot run it or it
-    needs none. ``manifest``: its text; ``path``: of the archive, for errors."""
+def _compiler_flags_of_core(manifest_text: str, path: Path) -> tuple[str, ...]:
+    """Return the compiler flags for the core that C sources were generated for.
+
+    Empty if this computer cannot run the core or it needs none. ``manifest_text``: the text of the sources' manifest;
+    ``path``: of the archive, for errors."""
     try:
-        core = CORES.get(json.loads(manifest)["options"]["cpu"])
+        core = CORES.get(json.loads(manifest_text)["options"]["cpu"])
     except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{path.name} is no source archive made by microc", where=str(path)) from error
     return flags_if_machine_available(core.machine) if core is not None and core.probe is not None else ()
@@ -98,18 +100,18 @@ def build_library(
     return Library(library, sources, folder, elsewhere, core)
 
 
-def merge_levels(cores: Sequence[Mapping[str, str]], model: str) -> dict[str, str]:
-    """Merge the sources for each core into those of a library for several cores.
+def merge_levels(sources_by_core: Sequence[Mapping[str, str]], network_name: str) -> dict[str, str]:
+    """Merge the sources for several cores into those of one library, which selects the kernels of a core when it is
+    loaded.
 
-    ``cores``: the sources for each, with distinct C names; ``model``: the network's name. The first core's files are named
-    as in a library for one core; the others get a folder each.
-    """
+    ``sources_by_core``: the sources for each core by file name, with distinct C names. ``network_name``: of the
+    network. The first core's files are named as in a library for one core; the others get a folder each."""
     merged: dict[str, str] = {}
-    for level, sources in enumerate(cores):
+    for level, sources in enumerate(sources_by_core):
         prefix = f"{level}/" if level else ""
         manifest = json.loads(sources["manifest.json"])
         merged |= {f"{prefix}{name}": text for name, text in sources.items()}
-        merged[f"{prefix}shared.c"] = shared_source(manifest, level, model)
+        merged[f"{prefix}shared.c"] = shared_source(manifest, level, network_name)
     return merged
 
 

@@ -63,7 +63,7 @@ class BatchNetwork:
         getattr(self.library, f"{module.name}_reset")(arena)
         status = getattr(self.library, f"{module.name}_run")(arena, _pointer_struct(inputs), _pointer_struct(outputs))
         if status != 0:
-            raise InternalError(f"{module.name} returned {status}")
+            raise InternalError(f"the run of network {module.name} returned error {status}, expected 0")
         return tuple(outputs)
 
 
@@ -73,7 +73,7 @@ def _pointer_struct(arrays: Sequence[Array]) -> Any:
     return (ctypes.c_void_p * max(1, len(arrays)))(*(array.ctypes.data for array in arrays))
 
 
-def build_batch(modules: Sequence[Module], optimize: str = "-O1") -> Mapping[str, BatchNetwork]:
+def build_batch(modules: Sequence[Module], optimisation_flag: str = "-O1") -> Mapping[str, BatchNetwork]:
     """Compile modules into one library; return the networks by name. Names must differ. Inputs and outputs may be inside or
     outside of the arena."""
     names = [module.name for module in modules]
@@ -85,7 +85,7 @@ def build_batch(modules: Sequence[Module], optimize: str = "-O1") -> Mapping[str
         root = Path(folder.name) / module.name
         root.mkdir()
         sources += _write_network_sources(module, root)
-    path = compile_shared_library(Path(folder.name), sources, Path(folder.name) / "batch.so", optimize)
+    path = compile_shared_library(Path(folder.name), sources, Path(folder.name) / "batch.so", optimisation_flag)
     library = ctypes.CDLL(str(path))
     return {module.name: BatchNetwork(module, library, folder) for module in modules}
 

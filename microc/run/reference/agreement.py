@@ -142,15 +142,15 @@ def _largest_finite_magnitude(array: Array) -> float:
     return float(wide[np.isfinite(wide)].max(initial=0.0))
 
 
-def _differences_and_mismatches(a: Array, b: Array) -> tuple[Array, Array]:
+def _differences_and_mismatches(ours: Array, theirs: Array) -> tuple[Array, Array]:
     """Return the absolute differences of two arrays (0 where an element is not finite), and a mask of the elements where
     NaN or an infinity meets something else."""
-    if a.dtype.kind != "f":
-        return np.abs((a - b).astype(np.float64)), np.zeros(a.shape, bool)
-    finite = np.isfinite(a) & np.isfinite(b)
+    if ours.dtype.kind != "f":
+        return np.abs((ours - theirs).astype(np.float64)), np.zeros(ours.shape, bool)
+    finite = np.isfinite(ours) & np.isfinite(theirs)
     with np.errstate(invalid="ignore"):
-        distance = np.where(finite, np.abs(a - b), 0.0)
-    is_same = (a == b) | (np.isnan(a) & np.isnan(b))
+        distance = np.where(finite, np.abs(ours - theirs), 0.0)
+    is_same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
     return distance, ~finite & ~is_same
 
 
@@ -225,20 +225,20 @@ def compare_with_reference(
     tolerance: float | None = None,
     quanta: int = 0,
     word_quanta: int = 0,
-    names: Sequence[str] = (),
+    output_names: Sequence[str] = (),
     layers: bool = True,
-    called: Mapping[str, str] | None = None,
+    network_names: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Run network and framework on sets of inputs and compare them. State is reset once and continues from set to set.
+    """Run network and framework on sets of inputs and compare them.
 
-    ``tolerance``: for floats, relative to the largest magnitude of a tensor; None: :data:`TOLERANCES`. ``quanta``:
-    tolerance of integers; ``word_quanta``: the least one of 16-bit integers. ``names``: values of the model that are the
-    network's outputs, if the network was cut out of the model. ``called``: maps the framework's names of values to the
-    network's; None: they are the same.
+    State is reset once and continues from set to set. ``tolerance``: for floats, relative to the largest magnitude of a
+    tensor; None: :data:`TOLERANCES`. ``quanta``: tolerance of integers in quantisation steps; ``word_quanta``: the
+    least tolerance of 16-bit integers. ``output_names``: names, in the model, of the network's outputs, if the network
+    was cut out of the model. ``network_names``: maps the framework's names of values to the network's; None: they are
+    the same.
 
-    UsageError if the framework does not accept the inputs, or has no such values.
-    """
+    UsageError if the framework does not accept the inputs, or has no such values."""
     library.reset()
     reference.reset()
     kernels = library.manifest["kernels"] if layers else []
@@ -258,7 +258,11 @@ def compare_with_reference(
         if progress is not None:
             progress(f"sample {number + 1}: {reference.name}", number, len(inputs))
         answer = _run_reference(reference, arrays)
-        tensors = answer.tensors if called is None else {called[n]: t for n, t in answer.tensors.items() if n in called}
+        tensors = (
+            answer.tensors
+            if network_names is None
+            else {network_names[n]: t for n, t in answer.tensors.items() if n in network_names}
+        )
         for position, array in enumerate(arrays):
             library.set_input(position, array)
         if layers:
@@ -267,14 +271,14 @@ def compare_with_reference(
                 _tally_kernel_outputs(library, kernel, tensors, tallies, tally_of)
         else:
             library.run()
-        theirs = _framework_outputs(answer, names, len(outputs))
+        theirs = _framework_outputs(answer, output_names, len(outputs))
         output_count = len(theirs)
         for k, (tally, array) in enumerate(zip(outputs, theirs, strict=False)):
             ours = library.get_output(k)
             tally.add(
                 ours,
                 _reshape_framework_output(array, ours, tally.tensor, reference),
-                answer.undecided.get(k) if not names else None,
+                answer.undecided.get(k) if not output_names else None,
             )
     return Comparison(
         reference.name,
@@ -297,18 +301,20 @@ def _run_reference(reference: Reference, arrays: Sequence[Array]) -> FrameworkAn
         ) from error
 
 
-def _framework_outputs(answer: FrameworkAnswer, names: Sequence[str], output_count: int) -> Sequence[Array]:
-    """Return the framework's values for the network's outputs; fewer if it returns fewer. ``names``: values of the model
-    that are the network's outputs, if it was cut out of the model. UsageError if the framework does not show one."""
-    if not names:
+def _framework_outputs(answer: FrameworkAnswer, output_names: Sequence[str], output_count: int) -> Sequence[Array]:
+    """Return the framework's values for the network's outputs; fewer if it returns fewer.
+
+    ``output_names``: values of the model that are the network's outputs, if it was cut out of the model. UsageError if
+    the framework does not show one."""
+    if not output_names:
         return answer.outputs[:output_count]
-    missing = [name for name in names if name not in answer.tensors]
+    missing = [name for name in output_names if name not in answer.tensors]
     if missing:
         raise UsageError(
             f"outputs: the framework gives no tensor {missing[0]!r}",
             hint="leave out outputs: compare the whole network",
         )
-    return [answer.tensors[name] for name in names]
+    return [answer.tensors[name] for name in output_names]
 
 
 def _reshape_framework_output(theirs: Array, ours: Array, name: str, reference: Reference) -> Array:

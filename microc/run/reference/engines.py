@@ -183,11 +183,11 @@ class KerasModel:
 
     name = "keras"
 
-    def __init__(self, model: Any, inside: bool = True) -> None:
+    def __init__(self, model: Any, show_layers: bool = True) -> None:
         keras = import_framework("keras", "Keras", KERAS_MODEL_EXTRA)
         self.version = str(keras.__version__)
         self._model, self._inside = model, None
-        if inside:
+        if show_layers:
             self._build_layer_outputs_model(keras)
 
     def _build_layer_outputs_model(self, keras: Any) -> None:
@@ -243,7 +243,8 @@ def load_keras_model(data: bytes, file: str) -> KerasModel:
 
 
 def _foreign(config: Any) -> list[str]:
-    """List the modules and registered classes outside of Keras that a configuration names; loading would import them."""
+    """List the modules and registered classes outside of Keras that a model's configuration names; loading would import
+    them."""
     if isinstance(config, list):
         return [name for item in config for name in _foreign(item)]
     if not isinstance(config, dict):
@@ -272,12 +273,12 @@ class TorchProgram:
 
     name = "torch"
 
-    def __init__(self, program: Any, file: str, inside: bool = True) -> None:
+    def __init__(self, program: Any, file: str, show_layers: bool = True) -> None:
         self._torch = import_framework("torch", "PyTorch", "pip install microc[torch]")
         self.version = str(self._torch.__version__)
         try:
             self._module = program.module()
-            self._inside = torch_export.decompose_program(program, file).module() if inside else None
+            self._inside = torch_export.decompose_program(program, file).module() if show_layers else None
         except Exception as error:
             raise ToolError(f"PyTorch does not run the program: {error}", where=file) from error
 
@@ -316,14 +317,14 @@ def load_torch_program(data: bytes, file: str) -> TorchProgram:
     return TorchProgram(program, file)
 
 
-def _recording_interpreter(torch: Any, module: Any, seen: dict[str, Any]) -> Any:
-    """Create an interpreter of a PyTorch graph that records the tensor of every node in ``seen``."""
+def _recording_interpreter(torch: Any, module: Any, recorded_tensors: dict[str, Any]) -> Any:
+    """Create an interpreter of a PyTorch graph that records the tensor of every node in ``recorded_tensors``."""
 
     class Recorder(torch.fx.Interpreter):  # type: ignore[misc]
         def run_node(self, node: Any) -> Any:
             value = super().run_node(node)
             if isinstance(value, torch.Tensor):
-                seen[node.name] = value
+                recorded_tensors[node.name] = value
             return value
 
     return Recorder(module)

@@ -32,13 +32,13 @@ RUNTIMES: Mapping[str, tuple[str, ...]] = {
 AGAINST = (NATURAL, *(name for names in RUNTIMES.values() for name in names))
 
 
-def load_in_framework(model: Any, against: str, options: Options, *, inside: bool = True) -> Reference:
+def load_in_framework(model: Any, against: str, options: Options, *, show_layers: bool = True) -> Reference:
     """Load a model in a framework.
 
-    ``model``: a path, or an object that a reader accepts. ``inside``: show the layers of objects, too. For TFLite the
-    natural choice is the runtime whose rounding the options select; if that does not run the model, the other. UsageError
-    if the framework cannot run this format, or none can; ToolError if it is not installed or does not run this model.
-    """
+    ``model``: a path, or an object that a reader accepts. ``show_layers``: show the layers of objects, too. For TFLite
+    the natural choice is the runtime whose rounding the options select; if that does not run the model, the other.
+    UsageError if the framework cannot run this format, or none can; ToolError if it is not installed or does not run
+    this model."""
     if isinstance(model, Graph):
         raise UsageError("a graph has no framework that runs it", hint="give the model that it was read from")
     data = read_model_bytes(Path(model)) if isinstance(model, (str, Path)) else b""
@@ -49,7 +49,7 @@ def load_in_framework(model: Any, against: str, options: Options, *, inside: boo
         return (
             _load_file_in_runtime(first, data, file, options)
             if data
-            else _wrap_object_in_framework(first, model, file, inside, options)
+            else _wrap_object_in_framework(first, model, file, show_layers, options)
         )
     except ToolError:
         for name in others:
@@ -135,18 +135,18 @@ def _load_file_in_runtime(runtime: str, data: bytes, file: str, options: Options
     return engines.load_lightgbm_booster(data, file)
 
 
-def _wrap_object_in_framework(runtime: str, model: Any, file: str, inside: bool, options: Options) -> Reference:
-    """Wrap a model object as a reference in its framework. ``inside``: show its layers, too."""
+def _wrap_object_in_framework(runtime: str, model: Any, file: str, show_layers: bool, options: Options) -> Reference:
+    """Wrap a model object as a reference in its framework. ``show_layers``: show its layers, too."""
     if runtime == "keras":
         from microc.run.reference.engines import KerasModel
 
-        return KerasModel(model, inside)
+        return KerasModel(model, show_layers)
     if runtime == "torch":
         from microc.frontend.torch import reader
         from microc.run.reference.engines import TorchProgram
 
         program = reader.export_module(model, options.example_inputs) if reader.is_module(model) else model
-        return TorchProgram(program, file, inside)
+        return TorchProgram(program, file, show_layers)
     if runtime == "xgboost":
         from microc.run.reference.engines import XgboostBooster
 

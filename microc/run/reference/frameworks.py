@@ -54,13 +54,14 @@ class RuntimeRefusal(Exception):
     """The error that a framework rejects its inputs; the message is the framework's."""
 
 
-def import_framework(module: str, what: str, extra: str = EXTRA) -> Any:
-    """Import a module of a framework. ToolError, with the command ``extra`` that installs it, if it is missing. ``what``:
-    its name for people."""
+def import_framework(module: str, display_name: str, install_command: str = EXTRA) -> Any:
+    """Import a module of a framework. ToolError if it is missing.
+
+    ``display_name``: the framework's name in the message; ``install_command``: the hint."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ToolError(f"{what} is not installed, which the comparison runs", hint=extra) from error
+        raise ToolError(f"{display_name} is not installed, which the comparison runs", hint=install_command) from error
 
 
 def package_version(distribution: str) -> str:
@@ -92,21 +93,21 @@ Draw = Callable[[tuple[int, ...], np.random.Generator], Array]
 
 
 def draw_input_arrays(
-    manifest: Mapping[str, Any], inputs: Sequence[Mapping[str, Any]], graph: Graph | None, count: int, seed: int
+    manifest: Mapping[str, Any], inputs: Sequence[Mapping[str, Any]], graph: Graph | None, set_count: int, seed: int
 ) -> list[list[Array]]:
-    """Generate ``count`` sets of inputs from a seed. If sizes vary, the first set has the largest, the others random ones.
+    """Generate ``set_count`` sets of inputs from a seed. If sizes vary, the first set has the largest, the others random
+    ones.
 
     The sets cycle through random values (floats: standard normal), extremes of the dtype (floats: wide), and zeros.
-    ``graph``: the model as it was read, with the inputs of the manifest in order. An input's ``range`` replaces that of its
-    dtype.
-    """
+    ``graph``: the model as it was read, with the inputs of the manifest in order. An input's ``range`` replaces that of
+    its dtype."""
     generator = np.random.default_rng(seed)
     shapes, sets = RunShapes(manifest), []
     rules = [
         _generator_for_indices_or_trees(graph, position) if graph is not None else None
         for position in range(len(inputs))
     ]
-    for number in range(count):
+    for number in range(set_count):
         pairs = zip(inputs, rules, strict=True)
         sets.append(
             [
@@ -123,7 +124,7 @@ def draw_input_arrays(
 def _random_tensor(
     tensor: Mapping[str, Any], shape: tuple[int, ...], set_number: int, generator: np.random.Generator
 ) -> Array:
-    """Generate values of a tensor's dtype: random if ``number`` modulo 3 is 0, extremes if 1, zeros if 2."""
+    """Generate values of a tensor's dtype: random if ``set_number`` modulo 3 is 0, extremes if 1, zeros if 2."""
     dtype, kind = tensor["dtype"], set_number % 3
     if dtype == "bool":
         return generator.integers(0, 2, shape).astype(bool)
@@ -151,19 +152,19 @@ def _generator_for_indices_or_trees(graph: Graph, position: int) -> Draw | None:
     return None if least_extent is None else lambda shape, generator: generator.integers(0, max(least_extent, 1), shape)
 
 
-def _indexed_table_sizes(graph: Graph, name: str, seen: set[str]) -> list[int]:
+def _indexed_table_sizes(graph: Graph, value_name: str, visited_values: set[str]) -> list[int]:
     """Find the sizes of the tables that a value indexes, following it through operators that only move data."""
     extents = []
-    seen.add(name)
+    visited_values.add(value_name)
     for node in graph.nodes:
-        if name not in node.inputs:
+        if value_name not in node.inputs:
             continue
-        if node.op == "gather" and node.inputs[1] == name:
+        if node.op == "gather" and node.inputs[1] == value_name:
             extents.append(graph.types[node.inputs[0]].shape[node.attr("axis")])
-        elif node.op == "one_hot" and node.inputs[0] == name:
+        elif node.op == "one_hot" and node.inputs[0] == value_name:
             extents.append(int(node.attr("depth")))
-        elif (registry.get(node.op).moves or node.op in ("cast", "concat")) and node.outputs[0] not in seen:
-            extents += _indexed_table_sizes(graph, node.outputs[0], seen)
+        elif (registry.get(node.op).moves or node.op in ("cast", "concat")) and node.outputs[0] not in visited_values:
+            extents += _indexed_table_sizes(graph, node.outputs[0], visited_values)
     return extents
 
 
@@ -186,11 +187,12 @@ def _generator_near_thresholds(trees: Sequence[tuple[Array, Array]], dtype: str)
     return draw
 
 
-def _adjacent_representable(numbers: Array, steps: Array) -> Array:
-    """Return the representable number before each number (-1), the number itself (0) or the one after it (1), as ``steps``
-    says."""
+def _adjacent_representable(numbers: Array, directions: Array) -> Array:
+    """Return for each number itself, or the representable number next to it.
+
+    ``directions``: for each number -1 (the number before), 0 (itself) or 1 (the number after)."""
     if numbers.dtype.kind in "iu":
         info = np.iinfo(numbers.dtype)
-        return np.clip(numbers.astype(np.int64) + steps, info.min, info.max)
-    ends = np.where(steps < 0, -np.inf, np.inf).astype(numbers.dtype)
-    return np.where(steps == 0, numbers, np.nextafter(numbers, ends))
+        return np.clip(numbers.astype(np.int64) + directions, info.min, info.max)
+    ends = np.where(directions < 0, -np.inf, np.inf).astype(numbers.dtype)
+    return np.where(directions == 0, numbers, np.nextafter(numbers, ends))

@@ -36,13 +36,15 @@ _UNKNOWN = 0.5
 """Fraction assumed for a condition that depends on data."""
 
 
-def condition_probability(condition: ir.Expr, given: Sequence[ir.Expr], extents: Mapping[ir.Var, int]) -> float:
-    """Return the fraction of iterations in which ``condition`` holds, among those in which all ``given`` conditions hold.
+def condition_probability(
+    condition: ir.Expr, known_conditions: Sequence[ir.Expr], extents: Mapping[ir.Var, int]
+) -> float:
+    """Return the fraction of iterations in which a condition holds, among those in which all ``known_conditions`` hold.
 
     ``extents``: trip counts of the loop variables. A condition that depends on data counts as one half."""
     if not _is_static(condition, extents):
         return _UNKNOWN
-    assumptions = [g for g in given if _is_static(g, extents) and free_vars(g) & free_vars(condition)]
+    assumptions = [g for g in known_conditions if _is_static(g, extents) and free_vars(g) & free_vars(condition)]
     names = sorted(set().union(*(free_vars(e) for e in (condition, *assumptions))), key=lambda v: v.name)
     axes = _sampled_loop_values([extents[v] for v in names])
     values = dict(zip(names, np.meshgrid(*axes, indexing="ij", sparse=True), strict=True))
@@ -122,35 +124,37 @@ class _UnitClock:
     tokens: dict[tuple[int, ...], deque[int]] = field(default_factory=dict)
     macs: int = 0
 
-    def call(self, name: str, numbers: list[int]) -> None:
-        """Simulate one instruction of the tensor unit.
+    def call(self, instruction_name: str, operands: list[int]) -> None:
+        """Simulate one instruction of the tensor unit, with its operands behind the addresses.
 
         A wait delays its queue until another queue has sent the token; the instructions of a queue run one after the
         other."""
-        match name:
+        match instruction_name:
             case "unit_signal":
-                waiting = self.tokens.setdefault(tuple(numbers[:3]), deque())
-                waiting.extend([self.now[numbers[0]]] * numbers[3])
+                waiting = self.tokens.setdefault(tuple(operands[:3]), deque())
+                waiting.extend([self.now[operands[0]]] * operands[3])
             case "unit_wait":
-                for _ in range(numbers[3]):
-                    waiting = self.tokens.get(tuple(numbers[:3]), deque())
+                for _ in range(operands[3]):
+                    waiting = self.tokens.get(tuple(operands[:3]), deque())
                     if not waiting:
                         raise InternalError(
-                            f"queue {numbers[1]} of the tensor unit waits for event {numbers[2]} for ever"
+                            f"queue {operands[1]} of the tensor unit waits for event {operands[2]} for ever"
                         )
-                    self.now[numbers[1]] = max(self.now[numbers[1]], waiting.popleft())
+                    self.now[operands[1]] = max(self.now[operands[1]], waiting.popleft())
             case "unit_barrier":
                 self.now = [max(self.now)] * 3
             case _:
-                cycles, queue = self.unit.cycles(name, numbers), QUEUES[name]
+                cycles, queue = self.unit.cycles(instruction_name, operands), QUEUES[instruction_name]
                 self.now[queue] += cycles
                 self.busy[queue] += cycles
-                if name == "unit_matmul":
-                    self.macs += numbers[0] * numbers[1] * numbers[2]
+                if instruction_name == "unit_matmul":
+                    self.macs += operands[0] * operands[1] * operands[2]
 
 
 def tensor_unit_use(func: ir.PrimFunc, unit: TensorUnit | None, macs: int) -> UnitUse | None:
-    """Return how a lowered function uses the unit, for ``macs`` of the network; None if it does not."""
+    """Return how a lowered function uses a tensor unit; None if it does not.
+
+    ``macs``: multiply-accumulates of the network that the function computes."""
     calls = _keep_unit_calls(func.body)
     if unit is None or calls is None:
         return None
@@ -172,7 +176,9 @@ def _keep_unit_calls(stmt: ir.Stmt) -> ir.Stmt | None:
             inner = _keep_unit_calls(body)
             return ir.For(var, extent, inner) if inner is not None else None
         case ir.If() if any(_keep_unit_calls(child) is not None for child in stmt_children(stmt)):
-            raise InternalError("instructions of the tensor unit stand under a condition: their cycles are not known")
+            raise InternalError(
+                "instructions of the tensor unit are under a condition; the simulation of cycles expects them in loops alone"
+            )
         case _:
             parts = [part for child in stmt_children(stmt) if (part := _keep_unit_calls(child)) is not None]
             return ir.seq(*parts) if parts else None
@@ -195,7 +201,7 @@ def _constant_operand(expr: ir.Expr) -> int:
     """Return the value of a constant operand of a tensor unit's instruction; InternalError if it is not constant."""
     value = ir.int_value(expr)
     if value is None:
-        raise InternalError("an operand of the tensor unit is not known when the network is compiled")
+        raise InternalError("an operand of a tensor unit's instruction is not constant")
     return value
 
 
@@ -240,8 +246,10 @@ def estimate(func: ir.PrimFunc, target: Target) -> Cost:
 
 
 @lru_cache(maxsize=MEMO_SIZE)
-def _estimate_memoised(body: ir.Stmt, target: Target, _known: tuple[object, ...]) -> Cost:
-    """Estimate a body; ``_known`` (cores and intrinsics, which plugins extend) is only a part of the memo's key."""
+def _estimate_memoised(body: ir.Stmt, target: Target, _cache_key: tuple[object, ...]) -> Cost:
+    """Estimate the cost of a body, memoised.
+
+    ``_cache_key`` (cores and intrinsics, which plugins extend) is not used, but a part of the memo's key."""
     core = target.core.costs
     walker = _CostWalker(Selector(target), core)
     walker.enter(body)

@@ -60,15 +60,16 @@ def expand_memory_calls(func: ir.PrimFunc) -> ir.PrimFunc:
 
 
 def _element_store(store: ir.Store, arguments: dict[str, ir.Expr], element: ir.Var) -> ir.Store:
-    """Return the store that one iteration of a copy or fill performs, with the call's arguments for the intrinsic's
-    parameters."""
+    """Return the store of one element that one iteration of a copy or fill intrinsic performs.
+
+    ``arguments``: the call's arguments by the names of the intrinsic's parameters."""
 
     def on_expr(expr: ir.Expr) -> ir.Expr:
         match expr:
             case ir.Load(buffer):
                 source = arguments[buffer.name]
                 assert isinstance(source, ir.AddressOf)
-                return ir.Load(source.buffer, _indices_behind(source, element))
+                return ir.Load(source.buffer, _indices_after_address(source, element))
             case ir.Var(name):
                 return arguments.get(name, expr)
             case _:
@@ -76,12 +77,13 @@ def _element_store(store: ir.Store, arguments: dict[str, ir.Expr], element: ir.V
 
     into = arguments[store.buffer.name]
     assert isinstance(into, ir.AddressOf)
-    return ir.Store(into.buffer, _indices_behind(into, element), map_expr(store.value, on_expr))
+    return ir.Store(into.buffer, _indices_after_address(into, element), map_expr(store.value, on_expr))
 
 
-def _indices_behind(address: ir.AddressOf, element: ir.Var) -> tuple[ir.Expr, ...]:
-    """Return the buffer indices of an element that lies ``element`` steps behind an address; a run that exceeds the last
-    axis continues in the axes before it."""
+def _indices_after_address(address: ir.AddressOf, element: ir.Var) -> tuple[ir.Expr, ...]:
+    """Return the buffer indices of the element that is ``element`` steps after an address.
+
+    Elements beyond the end of the last axis continue along the axes before it, in row-major order."""
     *outer, last = address.indices
     shape = address.buffer.shape
     start = ir.int_value(last)
@@ -117,28 +119,32 @@ class CodeSizeTree:
         if not kind.startswith(_LIBRARY):
             self.executed += count * self.core.length(kind)
 
-    def enter(self, printed: float) -> None:
-        """Begin a loop; ``printed``: instructions that were printed before it."""
-        self.starts.append((printed, self.executed))
+    def enter(self, printed_instructions: float) -> None:
+        """Begin a loop; ``printed_instructions``: instructions of the function that were printed before it."""
+        self.starts.append((printed_instructions, self.executed))
         self.loops.append([])
 
-    def leave(self, printed: float, entries: float, *, peeled: bool) -> None:
-        """End a loop that started ``entries`` times; ``printed``: instructions up to its end. If it is ``peeled``, its
+    def leave(self, printed_instructions: float, entries: float, *, peeled: bool) -> None:
+        """End a loop that a call of the function starts ``entries`` times.
+
+        ``printed_instructions``: instructions of the function up to the loop's end. If the loop is ``peeled``, its
         iterations are straight-line code of the loop around it."""
         before, executed = self.starts.pop()
         inside = self.loops.pop()
-        loop = self._loop_in_bytes(printed - before, self.executed - executed, entries, inside)
+        loop = self._loop_in_bytes(printed_instructions - before, self.executed - executed, entries, inside)
         self.loops[-1] += inside if peeled else [loop]
 
-    def function(self, printed: float) -> Fetches:
-        """Return the tree of the whole function, which has ``printed`` instructions."""
-        return self._loop_in_bytes(printed, self.executed, 1.0, self.loops[0])
+    def function(self, printed_instructions: float) -> Fetches:
+        """Return the tree of the whole function, which has ``printed_instructions`` instructions."""
+        return self._loop_in_bytes(printed_instructions, self.executed, 1.0, self.loops[0])
 
-    def _loop_in_bytes(self, printed: float, executed: float, entries: float, inside: list[Fetches]) -> Fetches:
+    def _loop_in_bytes(
+        self, printed_instructions: float, executed_instructions: float, entries: float, inner_loops: list[Fetches]
+    ) -> Fetches:
         """Build the node of a loop from its printed and executed instructions, converted to bytes, and from the loops
         inside it."""
         width = self.core.instruction_bytes
-        return Fetches(printed * width, executed * width, entries, tuple(inside))
+        return Fetches(printed_instructions * width, executed_instructions * width, entries, tuple(inner_loops))
 
 
 # ---- The body of one loop: its pointers, its values, the loops inside
@@ -279,22 +285,22 @@ class LoopBody:
         is_pair = dtypes.nbytes(operand.dtype) > 4 and self._register_kind(operand) != "vector"
         return (operand.name, (*operand.name, "high")) if is_pair else (operand.name,)
 
-    def access(self, place: Address, reach: int) -> tuple[PointerUse, int]:
-        """Record an access to memory; return the pointer that it uses and the distance from that pointer in bytes.
+    def access(self, address: Address, max_distance: int) -> tuple[PointerUse, int]:
+        """Record an access to memory; return its pointer, and its distance from that pointer in bytes.
 
-        An access further than ``reach`` bytes from all pointers gets a pointer of its own."""
-        uses = self.pointers.setdefault(place.pointer, [])
-        if place.buffer.scope == "const":
-            self.constants.add(place.pointer)
-        use = next((use for use in uses if abs(place.offset - use.offset) <= reach), None)
+        An access further than ``max_distance`` bytes from all pointers gets a pointer of its own."""
+        uses = self.pointers.setdefault(address.pointer, [])
+        if address.buffer.scope == "const":
+            self.constants.add(address.pointer)
+        use = next((use for use in uses if abs(address.offset - use.offset) <= max_distance), None)
         if use is None:
-            dtype = place.buffer.dtype
+            dtype = address.buffer.dtype
             name = (ADDRESS, len(self.pointers), len(uses))
-            use = PointerUse(name, place.offset, dtype == "float32", dtypes.nbytes(dtype))
+            use = PointerUse(name, address.offset, dtype == "float32", dtypes.nbytes(dtype))
             uses.append(use)
         use.count += 1
         self.events.append(RegisterEvent((use.name,), share=self.share))
-        return use, abs(place.offset - use.offset)
+        return use, abs(address.offset - use.offset)
 
     def compute(self, term: ir.Expr) -> bool:
         """Record index arithmetic; return True if this body has not computed ``term`` before."""
@@ -303,7 +309,9 @@ class LoopBody:
         return new
 
     def hold(self, loop: LoopBody) -> None:
-        """Record a loop in this body: outer values that it uses are live here, its pointers start from pointers of this body."""
+        """Record an inner loop of this body.
+
+        Outer values that the loop uses are live here, and its pointers start from pointers of this body."""
         assert loop.var is not None
         for kind in KINDS:
             inner_events = [e for e in loop.events if e.kind == kind]
@@ -435,14 +443,15 @@ class LoopBody:
         return events
 
     def _allocate_iteration(self, events: list[RegisterEvent], registers: int) -> SpillCounts:
-        """Allocate registers for the events of one iteration; names that are defined outside the loop are live in all of
-        it."""
+        """Allocate registers for the events of one iteration.
+
+        Values that are defined outside of the loop are live in all of it."""
         lasting = {n for e in events for n in e.names if n not in self.own_names} if self.var is not None else set()
         return allocate_registers(events, lasting, registers)
 
 
 def _remove_value(events: list[RegisterEvent], name: Name | None) -> list[RegisterEvent]:
-    """Remove a value from all events."""
+    """Remove a value, given by its name, from all register events; None removes nothing."""
     if name is None:
         return events
     return [replace(e, names=tuple(n for n in e.names if n != name)) if name in e.names else e for e in events]
@@ -525,8 +534,9 @@ class ValueCosts:
         return region.make(value.dtype)
 
     def _instruction_operands(self, whole: ir.Expr, parts: Sequence[ir.Expr]) -> list[Operand]:
-        """Return the operands of the instruction that computes ``whole``, with those constants that it cannot take as
-        immediates."""
+        """Return the operands in registers of the instruction that computes ``whole`` from ``parts``.
+
+        Constants that the instruction takes as immediates are not among them."""
         operands = []
         for part in parts:
             if isinstance(part, ir.Const) and self.selector.keeps(whole, part):
@@ -562,28 +572,28 @@ class ValueCosts:
         self.pair(address if near and (word or buffer.dtype in ("int32", "uint32")) and not writes else None)
         return distance
 
-    def pair(self, word: Address | None) -> None:
-        """Merge two loads of neighbouring words to one if each is a value by itself, one right after the other.
+    def pair(self, word_address: Address | None) -> None:
+        """Count the load of a word, and the one just before it, as one paired load if both words are neighbours.
 
-        Words in one expression are not merged: each is loaded where it is used, after the instruction that used the previous one.
-        """
-        word = word if self.single else None
-        before, self.previous = self.previous, word
-        if self.core.pair and word is not None and before is not None and word.follows(before):
+        ``word_address``: address of the loaded word; None for any other access. Words in one expression are not paired:
+        each is loaded where it is used, after the instruction that used the previous one."""
+        word_address = word_address if self.single else None
+        before, self.previous = self.previous, word_address
+        if self.core.pair and word_address is not None and before is not None and word_address.follows(before):
             self.previous = None
             self.add({"load": -1, "paired": 1}, self.regions[-1].weight)
 
-    def reach(self, place: Address, *, writes: bool) -> int:
+    def reach(self, address: Address, *, writes: bool) -> int:
         """Record the pointer of an access; return the distance of the access from it in bytes.
 
         If offsets count elements (Armv6-M), loads of signed numbers below 32 bits have no offset: each takes an instruction more,
         for the offset or the sign, unless it is the pointer's only access.
         """
-        region, width = self.regions[-1], dtypes.nbytes(place.buffer.dtype)
+        region, width = self.regions[-1], dtypes.nbytes(address.buffer.dtype)
         if not self.core.has("elements"):
-            return region.access(place, self.core.offset)[1]
-        use, distance = region.access(place, self.core.offset * width)
-        if not writes and width < 4 and place.buffer.dtype.startswith("int"):
+            return region.access(address, self.core.offset)[1]
+        use, distance = region.access(address, self.core.offset * width)
+        if not writes and width < 4 and address.buffer.dtype.startswith("int"):
             # The second access pays for the first one, too, which was free as long as it was the only one.
             self.add({"alu": {1: 0, 2: 2}.get(use.count, 1)}, region.weight)
         return distance

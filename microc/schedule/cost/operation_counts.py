@@ -223,7 +223,7 @@ class Selector:
                 {"float" if self.target.has("fpu") else "call_float_convert": 2 - (not self.target.has("fpu"))}
             )
         if a.dtype in dtypes.HALF:
-            return counts + self._count_half_to_float(a.dtype)
+            return counts + self._count_16_bit_float_to_float32(a.dtype)
         if dtypes.is_float(dtype):
             return counts + Counter({"call_double" if dtype == "float64" or a.dtype == "float64" else "float": 1})
         grows = dtypes.nbytes(dtype) - dtypes.nbytes(a.dtype)
@@ -233,12 +233,13 @@ class Selector:
             return counts
         return counts + Counter({"alu": 1})
 
-    def _count_half_to_float(self, half: str) -> Operations:
-        """Count the conversion of a 16-bit float in an integer register to float32: by the core's intrinsic, else by the C
-        of ``codegen/c/libm.py``."""
-        body = next((body for _, body in bodies_of(f"{half}_to_float", self.target.cpu)), None)
+    def _count_16_bit_float_to_float32(self, source_dtype: str) -> Operations:
+        """Count the conversion of a 16-bit float in an integer register to float32.
+
+        ``source_dtype``: ``float16`` or ``bfloat16``. The core's intrinsic counts, else the C of ``codegen/c/libm.py``."""
+        body = next((body for _, body in bodies_of(f"{source_dtype}_to_float", self.target.cpu)), None)
         moved = Counter({"float": int(self.target.has("fpu"))})
-        return +Counter(body.counts()) if body else moved + Counter({"alu": 1 if half == "bfloat16" else 10})
+        return +Counter(body.counts()) if body else moved + Counter({"alu": 1 if source_dtype == "bfloat16" else 10})
 
     def _count_select(self, condition: ir.Expr, a: ir.Expr, b: ir.Expr) -> Operations:
         """Count a select and its operands.
@@ -290,7 +291,7 @@ class Selector:
         if op == "mul":
             counts = self.count(a) + self.count(b) + Counter({"alu" if _is_power_of_two(b) else "multiply": 1})
             # Armv6-M multiplies in place: a copy keeps an operand that has other uses.
-            needs_copy = not self.target.has("mul64") and _is_named(a) and _is_named(b)
+            needs_copy = not self.target.has("mul64") and _is_variable(a) and _is_variable(b)
             return counts + Counter({"alu": int(needs_copy)})
         if op in _SHIFTABLE:
             return self._count_fusable_operation(op, a, b)
@@ -370,8 +371,9 @@ class Selector:
         return self.count(a) + self.count(b) + Counter({"alu": 5 if op in ("min", "max") else 2})
 
     def widened_word(self, name: ir.Var, value: ir.Expr) -> ir.Expr:
-        """Return the expression that the value of a name is computed from; for a 64-bit name that was widened from a word,
-        that word."""
+        """Return the word that a 64-bit value was widened from if the core has a widening product, else the value.
+
+        ``name``: the variable that holds the value; it is remembered as widened."""
         if not (isinstance(value, ir.Cast) and dtypes.nbytes(name.dtype) == 8 and self.target.has("mul64")):
             return value
         word = self._word_before_widening(value)
@@ -380,12 +382,13 @@ class Selector:
         self.widened.add(name)
         return word
 
-    def _word_before_widening(self, wide: ir.Expr) -> ir.Expr | None:
-        """Return the word that a 64-bit value was widened from; None if there is none. A product of two such is one
-        instruction."""
-        if isinstance(wide, ir.Cast):
-            return wide.a if dtypes.nbytes(wide.a.dtype) <= 4 else None
-        return wide if wide in self.widened else None
+    def _word_before_widening(self, wide_value: ir.Expr) -> ir.Expr | None:
+        """Return the word that a 64-bit value was widened from; None if there is none.
+
+        The product of two widened words is one instruction."""
+        if isinstance(wide_value, ir.Cast):
+            return wide_value.a if dtypes.nbytes(wide_value.a.dtype) <= 4 else None
+        return wide_value if wide_value in self.widened else None
 
     def _count_add_or_compare(self, dtype: str, operation: str) -> Operations:
         """Count one addition (``operation`` is "add") or comparison ("compare") of two values of a dtype."""
@@ -397,7 +400,7 @@ class Selector:
 
 
 def _skip_reinterpretations(expr: ir.Expr) -> ir.Expr:
-    """Remove casts between integers of equal size."""
+    """Return an expression without its outermost casts between integers of equal size."""
     while isinstance(expr, ir.Cast) and all(map(dtypes.is_integer, (expr.dtype, expr.a.dtype))):
         if dtypes.nbytes(expr.dtype) != dtypes.nbytes(expr.a.dtype):
             break
@@ -405,9 +408,11 @@ def _skip_reinterpretations(expr: ir.Expr) -> ir.Expr:
     return expr
 
 
-def _is_named(expr: ir.Expr) -> bool:
-    """Test for a value with a name, which an instruction of two operands must not overwrite."""
-    return isinstance(expr, ir.Var) or (isinstance(expr, ir.Cast) and _is_named(expr.a))
+def _is_variable(expr: ir.Expr) -> bool:
+    """Test whether a value is a variable, perhaps under casts.
+
+    An instruction that overwrites its first operand must not overwrite a variable."""
+    return isinstance(expr, ir.Var) or (isinstance(expr, ir.Cast) and _is_variable(expr.a))
 
 
 def _is_power_of_two(expr: ir.Expr) -> bool:

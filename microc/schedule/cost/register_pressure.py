@@ -37,7 +37,7 @@ class Address:
         return self.buffer.name, self.terms
 
     def follows(self, other: Address) -> bool:
-        """Test whether two addresses are of neighbouring words, which one instruction can load."""
+        """Test whether the words at this address and at another one are neighbours, which one instruction can load."""
         return self.pointer == other.pointer and abs(self.offset - other.offset) == 4
 
 
@@ -54,7 +54,7 @@ def address_of(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> Address:
 
 
 def _add_linear_terms(expr: ir.Expr, factor: int, terms: Terms) -> int:
-    """Add ``factor * expr`` to linear terms; returns its constant part."""
+    """Add the terms of ``factor * expr`` to ``terms``, and return its constant."""
     match expr:
         case ir.Const(int() as value):
             return factor * value
@@ -69,20 +69,20 @@ def _add_linear_terms(expr: ir.Expr, factor: int, terms: Terms) -> int:
             return 0
 
 
-def depends_on_loop(pointer: Pointer, var: ir.Var) -> bool:
+def depends_on_loop(pointer: Pointer, loop_var: ir.Var) -> bool:
     """Test whether a pointer changes with the variable of a loop."""
-    return any(_contains_variable(e, var) for e, _ in pointer[1])
+    return any(_contains_variable(e, loop_var) for e, _ in pointer[1])
 
 
-def pointer_step(pointer: Pointer, var: ir.Var) -> int:
+def pointer_step(pointer: Pointer, loop_var: ir.Var) -> int:
     """Return the number of elements by which each iteration of a loop advances a pointer."""
-    return sum(k for e, k in pointer[1] if e == var)
+    return sum(k for e, k in pointer[1] if e == loop_var)
 
 
-def pointer_before_loop(pointer: Pointer, var: ir.Var) -> Pointer:
-    """Return where a pointer starts before the loop of a variable: the pointer without the terms that depend on it."""
+def pointer_before_loop(pointer: Pointer, loop_var: ir.Var) -> Pointer:
+    """Return the pointer before a loop: without the terms that depend on the loop's variable."""
     name, terms = pointer
-    return name, frozenset((e, k) for e, k in terms if not _contains_variable(e, var))
+    return name, frozenset((e, k) for e, k in terms if not _contains_variable(e, loop_var))
 
 
 def _contains_variable(expr: ir.Expr, var: ir.Var) -> bool:
@@ -166,7 +166,7 @@ class LoopInvariants:
                 name = self.known.get(expr, expr)
                 return name, max(self.homes.get(name, 0), self.guarded)
             case ir.Load() | ir.AddressOf():
-                return expr, self._home_of_access(expr)
+                return expr, self._level_that_changes_access(expr)
         homes: list[int] = []
 
         def visit(child: ir.Expr) -> ir.Expr:
@@ -181,31 +181,34 @@ class LoopInvariants:
         parts = iter(homes)
         return map_children(settled, lambda part: self._hoist_part(settled, part, next(parts), level)), level
 
-    def _hoist_part(self, whole: ir.Expr, part: ir.Expr, home: int, level: int) -> ir.Expr:
-        """Rewrite a part, computed at level ``home``, of an expression that stays at ``level``; loads in a side of a
-        select stay behind its condition."""
-        behind = isinstance(whole, ir.Select) and part is not whole.condition and accesses_of(part)
-        if home == level or behind or isinstance(part, ir.AddressOf):
-            return part
-        return self._hoisted_name(part, home)
+    def _hoist_part(self, whole: ir.Expr, part: ir.Expr, home_level: int, level: int) -> ir.Expr:
+        """Replace a part of an expression by a name if an outer level computes it; else return the part.
 
-    def _hoisted_name(self, expr: ir.Expr, home: int) -> ir.Expr:
-        """Return the name of an expression that level ``home`` computes; an expression without operations is returned
-        itself."""
+        The part is computed at ``home_level``, the expression at ``level``. Loads in a side of a select stay behind its
+        condition."""
+        behind = isinstance(whole, ir.Select) and part is not whole.condition and accesses_of(part)
+        if home_level == level or behind or isinstance(part, ir.AddressOf):
+            return part
+        return self._hoisted_name(part, home_level)
+
+    def _hoisted_name(self, expr: ir.Expr, home_level: int) -> ir.Expr:
+        """Return the variable for an expression that loop level ``home_level`` computes.
+
+        An expression without operations is returned itself."""
         if not self.selector.count(expr):
             return expr
-        names = self.levels[home].names
+        names = self.levels[home_level].names
         if expr not in names:
             names[expr] = name = ir.Var(f"&{len(self.homes)}", expr.dtype)
-            self.homes[name] = home
-            self.charge(name, expr, home)
+            self.homes[name] = home_level
+            self.charge(name, expr, home_level)
         return names[expr]
 
-    def _home_of_access(self, access: ir.Load | ir.AddressOf) -> int:
+    def _level_that_changes_access(self, access: ir.Load | ir.AddressOf) -> int:
         """Return the innermost level at which an element or address may change."""
         home = max((self.homes.get(self.known.get(var, var), 0) for var in free_vars(access)), default=0)
         looked_up = (inner for index in access.indices for inner in accesses_of(index))
-        home = max(home, *map(self._home_of_access, looked_up), 0)
+        home = max(home, *map(self._level_that_changes_access, looked_up), 0)
         for level in range(self.here, max(home, self.guarded), -1):
             at = self.levels[level]
             if access.buffer in at.written or (at.memory and access.buffer.scope not in ("const", "register")):
@@ -274,37 +277,39 @@ class _LiveRange:
         return (len(self.uses) + len(self.defined)) * (1 + (self.name[0] == ADDRESS))
 
 
-def allocate_registers(events: Sequence[RegisterEvent], lasting: Iterable[Name], registers: int) -> SpillCounts:
-    """Allocate ``registers`` registers for the events of one loop iteration in the steady state; return what is spilled.
+def allocate_registers(
+    events: Sequence[RegisterEvent], loop_carried: Iterable[Name], register_count: int
+) -> SpillCounts:
+    """Allocate registers for the events of one loop iteration in the steady state; return what is spilled.
 
-    ``lasting`` values are live from one iteration to the next."""
-    registers = max(registers, 1)
-    lives = _live_ranges(events, frozenset(lasting))
+    ``loop_carried``: values that are live from one iteration to the next."""
+    register_count = max(register_count, 1)
+    lives = _live_ranges(events, frozenset(loop_carried))
     demand = _live_registers(events, lives)
     peak = max(demand, default=0)
-    if peak <= registers:
+    if peak <= register_count:
         return SpillCounts(0, 0, peak)
     loads = stores = constants = 0.0
-    for life in reversed(_choose_spills(lives, demand, registers)):
+    for life in reversed(_choose_spills(lives, demand, register_count)):
         if life.name[0] == CONSTANT:
             constants += _executions_per_iteration(life.uses, events)
         else:
-            in_register = _uses_in_register(life, demand, registers)
+            in_register = _uses_in_register(life, demand, register_count)
             reloads = [time for time in life.uses if time not in in_register]
             loads += _executions_per_iteration(reloads, events)
             stores += _executions_per_iteration(life.defined, events) if reloads else 0
-    return SpillCounts(loads, stores, registers, constants)
+    return SpillCounts(loads, stores, register_count, constants)
 
 
 def _executions_per_iteration(program_points: Iterable[int], events: Sequence[RegisterEvent]) -> float:
-    """Return how often one iteration executes the events at these program points."""
+    """Return how often one iteration executes the events at some program points, in total."""
     return sum(events[time].share for time in program_points)
 
 
-def _live_ranges(events: Sequence[RegisterEvent], lasting: frozenset[Name]) -> list[_LiveRange]:
-    """Build the live ranges of all values.
+def _live_ranges(events: Sequence[RegisterEvent], loop_carried: frozenset[Name]) -> list[_LiveRange]:
+    """Build the live ranges of all values in one iteration.
 
-    Every definition begins a range. The last range of a lasting value continues as its first range of the next
+    Every definition begins a range. The last range of a loop-carried value continues as its first range of the next
     iteration."""
     first: dict[Name, _LiveRange] = {}
     latest: dict[Name, _LiveRange] = {}
@@ -321,7 +326,7 @@ def _live_ranges(events: Sequence[RegisterEvent], lasting: frozenset[Name]) -> l
     for life in lives:
         access_times = life.access_times
         life.times = [(access_times[0], access_times[-1] + 1)]
-    for name in lasting.intersection(first):
+    for name in loop_carried.intersection(first):
         begin, last = first[name], latest[name]
         start = last.times[0][0]
         if begin.defined:
@@ -345,10 +350,13 @@ def _live_registers(events: Sequence[RegisterEvent], lives: Iterable[_LiveRange]
     return [n + event.inner for n, event in zip(accumulate(change), events, strict=False)]
 
 
-def _choose_spills(lives: Iterable[_LiveRange], demand: list[int], registers: int) -> list[_LiveRange]:
-    """Choose the live ranges to spill, until the others fit in the registers; subtract the spilled ones from ``demand``."""
+def _choose_spills(lives: Iterable[_LiveRange], register_demand: list[int], register_count: int) -> list[_LiveRange]:
+    """Choose the live ranges to spill, until the others fit in the registers.
+
+    ``register_demand``: live registers at every program point; each spilled range is subtracted from it where it is
+    idle."""
     # Priority: estimated accesses per time in which registers do not suffice. Ties go to the earlier range.
-    overfull = [0, *accumulate(int(n > registers) for n in demand)]
+    overfull = [0, *accumulate(int(n > register_count) for n in register_demand)]
     order = []
     for k, life in enumerate(lives):
         full = sum(overfull[end] - overfull[begin] for begin, end in life.times)
@@ -358,20 +366,22 @@ def _choose_spills(lives: Iterable[_LiveRange], demand: list[int], registers: in
     for _, _, life in sorted(order, key=lambda entry: entry[:2]):
         busy = frozenset(life.access_times)
         idle = [t for begin, end in life.times for t in range(begin, end) if t not in busy]
-        if any(demand[t] > registers for t in idle):
+        if any(register_demand[t] > register_count for t in idle):
             for t in idle:
-                demand[t] -= 1
+                register_demand[t] -= 1
             spilled.append(life)
     return spilled
 
 
-def _uses_in_register(life: _LiveRange, demand: list[int], registers: int) -> set[int]:
-    """Return the uses that find a spilled value still in a register, and add that register to ``demand``."""
+def _uses_in_register(live_range: _LiveRange, register_demand: list[int], register_count: int) -> set[int]:
+    """Return the uses of a spilled value that still find it in a register.
+
+    A use does if a register has been free since the previous access; it is then added to ``register_demand``."""
     in_register = set()
-    for begin, end in pairwise(life.access_times):
+    for begin, end in pairwise(live_range.access_times):
         between = range(begin + 1, end)
-        if end not in life.defined and all(demand[t] < registers for t in between):
+        if end not in live_range.defined and all(register_demand[t] < register_count for t in between):
             in_register.add(end)
             for t in between:
-                demand[t] += 1
+                register_demand[t] += 1
     return in_register

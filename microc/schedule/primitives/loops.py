@@ -101,29 +101,29 @@ def _perfect_nest(func: ir.PrimFunc, names: tuple[str, ...]) -> list[ir.For]:
     return chain
 
 
-def check_fuse(chain: list[ir.For], names: tuple[str, ...]) -> None:
-    """Raise ScheduleError unless the loops of ``chain`` are exactly ``names``, nested in this order."""
-    if [loop.var.name for loop in chain] != list(names):
+def check_fuse(nested_loops: list[ir.For], names: tuple[str, ...]) -> None:
+    """Raise ScheduleError unless ``nested_loops`` have exactly these names, nested in this order."""
+    if [loop.var.name for loop in nested_loops] != list(names):
         raise ScheduleError(
             f"fuse: the loops are in another order; got {', '.join(names)}, expected "
-            f"{', '.join(loop.var.name for loop in chain)}",
+            f"{', '.join(loop.var.name for loop in nested_loops)}",
             hint="reorder them next to each other, outermost first",
         )
 
 
-def check_not_mixed_with_reduction(chain: list[ir.For]) -> None:
+def check_not_mixed_with_reduction(nested_loops: list[ir.For]) -> None:
     """Raise ScheduleError if the loops mix space and reduction loops of a block that is not decomposed.
 
     A later reorder of the fused loop could then accumulate before the initialisation.
     """
-    fused = {loop.var for loop in chain}
-    for s in walk_stmt(chain[-1].body):
+    fused = {loop.var for loop in nested_loops}
+    for s in walk_stmt(nested_loops[-1].body):
         if isinstance(s, ir.Block) and s.init is not None:
             kinds = {i.kind for i in s.iters if free_vars(i.binding) & fused}
             if len(kinds) > 1:
-                names = ", ".join(loop.var.name for loop in chain)
+                names = ", ".join(loop.var.name for loop in nested_loops)
                 raise ScheduleError(
-                    f"fuse({names}): block {s.name!r} reduces along some of them",
+                    f"fuse: block {s.name!r} reduces along some of the loops {names}, but not along all",
                     hint="fuse spatial loops with spatial ones, or decompose_reduction first",
                 )
 
@@ -175,7 +175,7 @@ def set_kind(func: ir.PrimFunc, loop: str, kind: str) -> ir.PrimFunc:
     loops may reduce."""
     old = find_loop(func.body, loop)
     if kind not in ir.FOR_KINDS:
-        raise ScheduleError(f"a loop cannot be {kind!r}", hint="choose one of " + ", ".join(ir.FOR_KINDS))
+        raise ScheduleError(f"unknown kind: a loop cannot be {kind!r}", hint="choose one of " + ", ".join(ir.FOR_KINDS))
     if kind not in ("serial", "unrolled") and _reduces_along(func, old):
         raise ScheduleError(
             f"loop {loop!r} reduces and cannot be {f'bound to {kind}' if '.' in kind else kind}",
@@ -186,19 +186,19 @@ def set_kind(func: ir.PrimFunc, loop: str, kind: str) -> ir.PrimFunc:
     return replace(func, body=replace_stmt(func.body, old, replace(old, kind=kind)))
 
 
-def check_parallel(func: ir.PrimFunc, step: str) -> None:
-    """Raise ScheduleError if iterations of a parallel loop would share a workspace or a tensor unit after ``step``.
+def check_parallel(func: ir.PrimFunc, primitive_name: str) -> None:
+    """Raise ScheduleError if iterations of a parallel loop would share a workspace or a tensor unit.
 
-    All threads have the same workspace. It is safe if each iteration writes a part of its own of a buffer that is read behind the
-    loop, or if the loop gives each thread workspaces of its own (:data:`~microc.tir.names.PRIVATE`).
-    """
+    All threads have the same workspace. It is safe if each iteration writes a part of its own of a buffer that is read
+    behind the loop, or if the loop gives each thread workspaces of its own (:data:`~microc.tir.names.PRIVATE`).
+    ``primitive_name``: the primitive that made ``func``, for errors."""
     for loop in walk_stmt(func.body):
         if isinstance(loop, ir.For) and loop.kind == "parallel":
             accessed = buffers_written(loop.body) | buffers_read(loop.body)
             in_unit = sorted(b.name for b in accessed if b.scope in ir.UNIT_SCOPES)
             if in_unit:
                 raise ScheduleError(
-                    f"{step}: the iterations of parallel loop {loop.var.name!r} would share {in_unit[0]!r} in a "
+                    f"{primitive_name}: the iterations of parallel loop {loop.var.name!r} would share {in_unit[0]!r} in a "
                     "tensor unit's memory",
                     hint="a unit takes instructions from one thread: leave loops around them serial",
                 )
@@ -206,7 +206,7 @@ def check_parallel(func: ir.PrimFunc, step: str) -> None:
             shared = sorted(b.name for b in written if not _is_private_to_iteration(func, loop, b))
             if shared:
                 raise ScheduleError(
-                    f"{step}: the iterations of parallel loop {loop.var.name!r} would share the workspace "
+                    f"{primitive_name}: the iterations of parallel loop {loop.var.name!r} would share the workspace "
                     f"{shared[0]!r}",
                     hint=f"set_scope({shared[0]!r}, 'local') or 'register' before, once its readers are in the loop as well",
                 )
@@ -234,10 +234,12 @@ def annotate_loop(func: ir.PrimFunc, loop: str, key: str, value: int | str) -> i
     _check_annotation_key(key, LOOP_NOTES)
     if key == LANES and value not in VECTORS:
         raise ScheduleError(
-            f"annotate: lanes of {loop!r}; got {value!r}, expected one of {', '.join(map(str, VECTORS))}"
+            f"annotate: wrong number of lanes for loop {loop!r}; got {value!r}, expected one of {', '.join(map(str, VECTORS))}"
         )
     if key == FLOATS and not isinstance(value, int):
-        raise ScheduleError(f"annotate: floats of {loop!r}; got {value!r}, expected a number")
+        raise ScheduleError(
+            f"annotate: wrong value of {FLOATS!r} for loop {loop!r}; got {value!r}, expected an integer"
+        )
     old = find_loop(func.body, loop)
     notes = tuple(sorted({**dict(old.annotations), key: value}.items()))
     return replace(func, body=replace_stmt(func.body, old, replace(old, annotations=notes)))
@@ -257,16 +259,16 @@ def rename_block(func: ir.PrimFunc, block: str, name: str) -> ir.PrimFunc:
 def annotate_block(func: ir.PrimFunc, block: str, key: str, value: int | str) -> ir.PrimFunc:
     """Attach an annotation to a block."""
     _check_annotation_key(key, BLOCK_NOTES)
-    old = find_block(func.body, block, inside=True)
+    old = find_block(func.body, block, nested=True)
     notes = tuple(sorted({**dict(old.annotations), key: value}.items()))
     return replace(func, body=replace_stmt(func.body, old, replace(old, annotations=notes)))
 
 
-def _check_annotation_key(key: str, known: frozenset[str]) -> None:
-    """Raise ScheduleError for an annotation key that is not in ``known``: nothing reads it."""
-    if key not in known:
+def _check_annotation_key(key: str, known_keys: frozenset[str]) -> None:
+    """Raise ScheduleError for an annotation key that is not in ``known_keys``: nothing reads it."""
+    if key not in known_keys:
         raise ScheduleError(
-            f"annotate: unknown annotation; got {key!r}", hint="choose one of " + ", ".join(sorted(known))
+            f"annotate: unknown annotation; got {key!r}", hint="choose one of " + ", ".join(sorted(known_keys))
         )
 
 
@@ -308,11 +310,12 @@ def double_reduction(func: ir.PrimFunc, block: str, weight: str) -> ir.PrimFunc:
     return replace(func, body=body)
 
 
-def _replace_by_id(shifted: Mapping[int, ir.Expr]) -> Callable[[ir.Expr], ir.Expr]:
-    """Build a rewrite that replaces expressions by identity; ``shifted``: the replacements by the id of the expression.
+def _replace_by_id(replacements: Mapping[int, ir.Expr]) -> Callable[[ir.Expr], ir.Expr]:
+    """Build a rewrite that replaces expressions by identity.
 
-    In ``(x << 1) << 1`` only the inner shift is replaced; the result of that looks like the outer one."""
-    return lambda x: map_expr(x, lambda e: shifted.get(id(e), e))
+    ``replacements``: the new expressions by the ``id`` of the old ones. In ``(x << 1) << 1`` only the inner shift is
+    replaced; the result of that looks like the outer one."""
+    return lambda x: map_expr(x, lambda e: replacements.get(id(e), e))
 
 
 def _is_shifted_sum(e: ir.Expr, op: str, distance: int, total: ir.Buffer) -> TypeGuard[ir.Bin]:

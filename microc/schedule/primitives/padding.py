@@ -130,7 +130,7 @@ def decompose_padding(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
     ranges = _ranges_in_border(what, condition)
     shorter = dict(inner)
     starts: dict[ir.Var, ir.Expr] = {}
-    own = {i.var: _loop_counting(i, inner) for i in what.iters if i.var in ranges}
+    own = {i.var: _loop_of_iterator(i, inner) for i in what.iters if i.var in ranges}
     if ranges and not any(own.values()):
         names = ", ".join(var.name for var in own)
         raise ScheduleError(
@@ -200,14 +200,15 @@ def _is_comparison(term: ir.Expr) -> TypeGuard[ir.Bin]:
     return isinstance(term, ir.Bin) and term.op in ("lt", "ge") and term.a.dtype == "int32"
 
 
-def _range_tests(var: ir.Var, reach: tuple[int, int]) -> list[ir.Expr]:
-    """Build the two tests that a variable is in an inclusive range (lowest and highest value)."""
-    return [var >= reach[0], var < reach[1] + 1]
+def _range_tests(var: ir.Var, limits: tuple[int, int]) -> list[ir.Expr]:
+    """Build the two tests that a variable is within inclusive limits (lowest, highest)."""
+    return [var >= limits[0], var < limits[1] + 1]
 
 
-def _loop_counting(iterator: ir.IterVar, loops: dict[ir.Var, ir.For]) -> tuple[ir.For, int] | None:
-    """Return the only loop (of ``loops``) that counts an iterator, and the iterator's first value; None if several loops
-    or a multiple count it."""
+def _loop_of_iterator(iterator: ir.IterVar, loops: dict[ir.Var, ir.For]) -> tuple[ir.For, int] | None:
+    """Return the only loop whose variable a block iterator is bound to, plus the iterator's first value.
+
+    None if the binding has several loops, or a multiple of a loop variable."""
     terms, offset = linear(simplify(iterator.binding))
     names = [var for var in terms if isinstance(var, ir.Var) and var in loops]
     if len(terms) != 1 or len(names) != 1 or terms[names[0]] != 1:
@@ -216,7 +217,7 @@ def _loop_counting(iterator: ir.IterVar, loops: dict[ir.Var, ir.For]) -> tuple[i
 
 
 def _renamed_copy(block: ir.Block, loops: dict[ir.Var, ir.For], func: ir.PrimFunc) -> ir.Stmt:
-    """Put a copy of the block in copies of its loops, all with variables of new names."""
+    """Return a copy of a block in copies of its loops, with new names for all loop variables and iterators."""
     taken = names_in(func.body)
     names = {var: ir.Var(fresh_name(taken, f"{var.name}_fill")) for var in (*loops, *(i.var for i in block.iters))}
     values: dict[ir.Var, ir.Expr] = dict(names)
@@ -241,38 +242,40 @@ FORMS = (*dtypes.HALF, WORDS)
 """Formats of float32 constants in 16 bits, as set_dtype names them."""
 
 
-def dtype_of_half_format(buffer: ir.Buffer, form: str) -> str:
-    """Return the dtype in which a constant of float32 is stored in a 16-bit format (of :data:`FORMS`); ScheduleError if
-    the buffer cannot have that format."""
+def dtype_of_16_bit_format(buffer: ir.Buffer, format_name: str) -> str:
+    """Return the dtype in which a float32 constant is stored in a 16-bit format (of :data:`FORMS`).
+
+    ScheduleError if the buffer cannot have that format."""
     if buffer.scope != "const" or buffer.dtype != "float32":
         raise ScheduleError(
-            f"set_dtype: {buffer.name!r} cannot be stored as {form}; got {buffer.dtype} in {buffer.scope}, expected "
+            f"set_dtype: {buffer.name!r} cannot be stored as {format_name}; got {buffer.dtype} in {buffer.scope}, expected "
             "a constant of float32"
         )
-    if form == WORDS and (not buffer.shape or buffer.shape[-1] % 2):
+    if format_name == WORDS and (not buffer.shape or buffer.shape[-1] % 2):
         raise ScheduleError(
-            f"set_dtype: the last axis of {buffer.name!r} is odd; got shape {buffer.shape}, expected pairs for {form}",
+            f"set_dtype: the last axis of {buffer.name!r} is odd; got shape {buffer.shape}, expected pairs for {format_name}",
             hint="store it as float16",
         )
-    return "int32" if form == WORDS else form
+    return "int32" if format_name == WORDS else format_name
 
 
-def load_half_of_word(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> ir.Expr:
-    """Build the float32 at ``indices`` of a buffer that stores two float16 in each word."""
+def load_float16_of_pair(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> ir.Expr:
+    """Build the load, as float32, of an element of a buffer that stores pairs of float16 in words."""
     *rows, last = indices
     word = ir.reinterpret("float32", ir.Load(buffer, (*rows, simplify(last // 2))))
     first, second = (ir.Call(f"float16_{half}", (word,), "float32") for half in ("low", "high"))
     return ir.select(ir.binary("eq", simplify(last % 2), 0), first, second)
 
 
-def convert_to_halves(array: Array, form: str) -> Array:
-    """Convert the elements of a constant to a 16-bit format (of :data:`FORMS`); ScheduleError if some number is not exact
-    in that format."""
-    dtype = "float16" if form == WORDS else form
+def convert_to_16_bit_format(array: Array, format_name: str) -> Array:
+    """Convert a float32 constant to a 16-bit format (of :data:`FORMS`).
+
+    ScheduleError if some number is not exact in that format."""
+    dtype = "float16" if format_name == WORDS else format_name
     if not dtypes.is_exact_in(array, dtype):
         raise ScheduleError(f"set_dtype: {dtype} does not hold every number of the constant", hint="round them first")
-    halves = dtypes.round_to_half(array, dtype)
-    if form != WORDS:
+    halves = dtypes.round_to_16_bit_float(array, dtype)
+    if format_name != WORDS:
         return halves
     bits = halves.view(np.uint16).astype(np.uint32)
     words: Array = (bits[..., ::2] | bits[..., 1::2] << 16).view(np.int32)

@@ -31,20 +31,21 @@ from microc.tir.text.print import expr_text
 # defer_init: a sum starts from zero, and its readers add its initial value.
 
 
-def check_decompose(func: ir.PrimFunc, block: ir.Block, loop: ir.For, around: tuple[ir.For, ...]) -> None:
-    """Raise ScheduleError unless ``loop`` contains the block's whole reduction and the block has an initialisation.
-    ``around``: the loops around the block."""
+def check_decompose(func: ir.PrimFunc, block: ir.Block, loop: ir.For, outer_loops: tuple[ir.For, ...]) -> None:
+    """Raise ScheduleError unless a block has an initialisation and ``loop`` contains its whole reduction.
+
+    ``outer_loops``: the loops around the block."""
     if block.init is None:
         raise ScheduleError(
             f"decompose_reduction: block {block.name!r} has no initialisation left",
             hint="decompose a block that reduces, once",
         )
-    if all(x is not loop for x in around):
+    if all(x is not loop for x in outer_loops):
         raise ScheduleError(
             f"decompose_reduction: loop {loop.var.name!r} is not around block {block.name!r}; expected one of "
-            f"{', '.join(x.var.name for x in around)}"
+            f"{', '.join(x.var.name for x in outer_loops)}"
         )
-    outer = around[: next(k for k, x in enumerate(around) if x is loop)]
+    outer = outer_loops[: next(k for k, x in enumerate(outer_loops) if x is loop)]
     for it in block.iters:
         carried = free_vars(it.binding) & {x.var for x in outer}
         if it.kind == "reduce" and carried:
@@ -103,24 +104,25 @@ def defer_init(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
     return replace(func, body=body)
 
 
-def initialisation_nest(reducing: ir.Block, around: tuple[ir.For, ...], taken: set[str]) -> ir.Stmt:
-    """Build the block ``<block>_init`` in copies of those loops of ``around`` that count space iterators; new names differ
-    from all ``taken``."""
-    assert reducing.init is not None
-    spatial = {v for i in reducing.iters if i.kind == "space" for v in free_vars(i.binding)}
-    inner = [x for x in around if x.var in spatial]
+def initialisation_nest(reduction_block: ir.Block, outer_loops: tuple[ir.For, ...], used_names: set[str]) -> ir.Stmt:
+    """Build the block ``<block>_init`` in copies of its space loops.
+
+    The loops are those of ``outer_loops`` that count space iterators; new names differ from all ``used_names``."""
+    assert reduction_block.init is not None
+    spatial = {v for i in reduction_block.iters if i.kind == "space" for v in free_vars(i.binding)}
+    inner = [x for x in outer_loops if x.var in spatial]
     renamed: dict[ir.Var, ir.Expr] = {
-        x.var: ir.Var(fresh_name(taken, f"{x.var.name}_init"), x.var.dtype) for x in inner
+        x.var: ir.Var(fresh_name(used_names, f"{x.var.name}_init"), x.var.dtype) for x in inner
     }
     iters, values = [], {}
-    for it in reducing.iters:
+    for it in reduction_block.iters:
         if it.kind == "space":
-            var = ir.Var(fresh_name(taken, f"{it.var.name}_init"))
+            var = ir.Var(fresh_name(used_names, f"{it.var.name}_init"))
             values[it.var] = var
             iters.append(replace(it, var=var, binding=substitute(it.binding, renamed)))
-    predicate = _space_guard(reducing, spatial, renamed)
-    body = substitute_stmt(reducing.init, dict(values))
-    init: ir.Stmt = ir.Block(f"{reducing.name}_init", tuple(iters), body, None, predicate)
+    predicate = _space_guard(reduction_block, spatial, renamed)
+    body = substitute_stmt(reduction_block.init, dict(values))
+    init: ir.Stmt = ir.Block(f"{reduction_block.name}_init", tuple(iters), body, None, predicate)
     for x in reversed(inner):
         copy = renamed[x.var]
         assert isinstance(copy, ir.Var)
@@ -220,72 +222,79 @@ def _blockize_error(block: ir.Block, why: str) -> ScheduleError:
     )
 
 
-def _tile_iterator(block: ir.Block, it: ir.IterVar, loops: tuple[ir.For, ...], taken: set[str]) -> _TiledIterator:
+def _tile_iterator(
+    block: ir.Block, iterator: ir.IterVar, tile_loops: tuple[ir.For, ...], used_names: set[str]
+) -> _TiledIterator:
     """Split an iterator into the part that loops outside a tile count, and the part that the loops of the tile count.
 
     ScheduleError unless the loops of the tile count distinct values below ``step``."""
-    inside = {x.var for x in loops}
-    terms, offset = linear(simplify(it.binding, loop_bounds(loops)))
+    inside = {x.var for x in tile_loops}
+    terms, offset = linear(simplify(iterator.binding, loop_bounds(tile_loops)))
     outer = {term: k for term, k in terms.items() if not free_vars(term) & inside}
     own = {term: k for term, k in terms.items() if term not in outer}
-    extents = {x.var: extent_of(x) for x in loops}
+    extents = {x.var: extent_of(x) for x in tile_loops}
     # Inner terms are digits of a mixed radix number: in ascending order each factor is at least the range of the lower ones.
     length = 1
     for term, k in sorted(own.items(), key=lambda item: item[1]):
         if not isinstance(term, ir.Var) or k < length:
             raise _blockize_error(
                 block,
-                f"iterator {it.var.name} is not a mixed-radix number of the inner loops, which must count distinct "
-                f"values; got {expr_text(it.binding)}",
+                f"iterator {iterator.var.name} is not a mixed-radix number of the inner loops, which must count distinct "
+                f"values; got {expr_text(iterator.binding)}",
             )
         length += k * (extents[term] - 1)
     if offset or any(k < 0 for k in outer.values()):
-        raise _blockize_error(block, f"iterator {it.var.name} does not count from 0; got {expr_text(it.binding)}")
+        raise _blockize_error(
+            block, f"iterator {iterator.var.name} does not count from 0; got {expr_text(iterator.binding)}"
+        )
     rest = _expression_of_terms(own)
     if not outer:
-        return _TiledIterator(it, None, 1, 1, ir.const(0, "int32"), outer, rest)
+        return _TiledIterator(iterator, None, 1, 1, ir.const(0, "int32"), outer, rest)
     step = gcd(*outer.values()) if own else 1
     if length > step:
         raise _blockize_error(
-            block, f"tiles along {it.var.name} overlap, or are interleaved; got {length} values every {step}"
+            block, f"tiles along {iterator.var.name} overlap, or are interleaved; got {length} values every {step}"
         )
-    var = ir.Var(fresh_name(taken, f"{it.var.name}_o"))
+    var = ir.Var(fresh_name(used_names, f"{iterator.var.name}_o"))
     counted = _expression_of_terms({term: k // step for term, k in outer.items()})
-    return _TiledIterator(it, var, step, -(-it.extent // step), counted, outer, rest)
+    return _TiledIterator(iterator, var, step, -(-iterator.extent // step), counted, outer, rest)
 
 
 def _expression_of_terms(terms: Mapping[ir.Expr, int]) -> ir.Expr:
-    """Build the expression of linear terms: expressions and their factors."""
+    """Build the sum of linear terms, given as expressions with their factors."""
     total: ir.Expr = ir.const(0, "int32")
     for term, k in terms.items():
         total = total + term * k
     return simplify(total)
 
 
-def _check_inner_loops(block: ir.Block, loops: tuple[ir.For, ...], parts: list[_TiledIterator]) -> None:
-    """Raise ScheduleError if a loop of the tile counts no iterator or several ones: the tile is initialised once, for all
-    of its loops."""
+def _check_inner_loops(block: ir.Block, tile_loops: tuple[ir.For, ...], parts: list[_TiledIterator]) -> None:
+    """Raise ScheduleError unless every loop of a tile counts exactly one iterator.
+
+    Otherwise the tile could not be initialised once, for all of its loops."""
     counted = [v for part in parts for v in free_vars(part.rest)]
-    for x in loops:
+    for x in tile_loops:
         if extent_of(x) > 1 and counted.count(x.var) != 1:
             raise _blockize_error(
                 block, f"loop {x.var.name!r} must count along one iterator; got {counted.count(x.var)}"
             )
 
 
-def _guard_in_tiles(block: ir.Block, test: ir.Expr, parts: list[_TiledIterator], loops: tuple[ir.For, ...]) -> ir.Expr:
+def _guard_in_tiles(
+    block: ir.Block, guard: ir.Expr, parts: list[_TiledIterator], tile_loops: tuple[ir.For, ...]
+) -> ir.Expr:
     """Express a guard ``index < extent`` in the iterators of the tiled block; ScheduleError if outer loops do not count
     its index in whole tiles."""
-    if isinstance(test, ir.Bin) and test.op == "lt" and ir.int_value(test.b) is not None:
-        inside = {x.var for x in loops}
-        terms, offset = linear(simplify(test.a, loop_bounds(loops)))
+    if isinstance(guard, ir.Bin) and guard.op == "lt" and ir.int_value(guard.b) is not None:
+        inside = {x.var for x in tile_loops}
+        terms, offset = linear(simplify(guard.a, loop_bounds(tile_loops)))
         outer = {term: k for term, k in terms.items() if not free_vars(term) & inside}
         own = {term: k for term, k in terms.items() if term not in outer}
         for part in parts:
             if outer == part.terms or not outer:
                 start = part.start() if outer else ir.const(0, "int32")
-                return simplify(start + _expression_of_terms(own) + offset) < test.b
-    raise _blockize_error(block, f"its guard {expr_text(test)} is counted otherwise than by tiles")
+                return simplify(start + _expression_of_terms(own) + offset) < guard.b
+    raise _blockize_error(block, f"its guard {expr_text(guard)} is counted otherwise than by tiles")
 
 
 # ---- rfactor: a reduction becomes independent partial reductions along one of its loops, and one reduction over these
@@ -374,14 +383,14 @@ def _reduction_operator_and_term(block: ir.Block) -> tuple[str, ir.Expr]:
     )
 
 
-def _check_factored_loop(block: ir.Block, loop: ir.For, around: tuple[ir.For, ...]) -> None:
+def _check_factored_loop(block: ir.Block, loop: ir.For, outer_loops: tuple[ir.For, ...]) -> None:
     """Raise ScheduleError unless the block reduces along ``loop``, without a tail, and no space iterator depends on a
     reduction loop."""
     name = loop.var.name
-    if all(x is not loop for x in around):
+    if all(x is not loop for x in outer_loops):
         raise ScheduleError(
             f"rfactor: loop {name!r} is not around block {block.name!r}; expected one of "
-            f"{', '.join(x.var.name for x in around)}"
+            f"{', '.join(x.var.name for x in outer_loops)}"
         )
     if {it.kind for it in block.iters if loop.var in free_vars(it.binding)} != {"reduce"}:
         raise ScheduleError(
@@ -404,11 +413,11 @@ def _reduction_vars(block: ir.Block) -> set[ir.Var]:
     return {v for it in block.iters if it.kind == "reduce" for v in free_vars(it.binding)}
 
 
-def _identity_element(combine: str, dtype: str) -> ir.Expr:
+def _identity_element(reduction_operator: str, dtype: str) -> ir.Expr:
     """Return the identity element of a reduction operator: 0, 1, or the least or largest number of the dtype."""
-    if combine in ("add", "mul"):
-        return ir.const(int(combine == "mul"), dtype)
+    if reduction_operator in ("add", "mul"):
+        return ir.const(int(reduction_operator == "mul"), dtype)
     if dtypes.is_float(dtype):
-        return ir.const(float("-inf") if combine == "max" else float("inf"), dtype)
+        return ir.const(float("-inf") if reduction_operator == "max" else float("inf"), dtype)
     low, high = dtypes.int_range(dtype)
-    return ir.const(low if combine == "max" else high, dtype)
+    return ir.const(low if reduction_operator == "max" else high, dtype)

@@ -131,22 +131,24 @@ def select_high_mul(func: ir.PrimFunc) -> ir.PrimFunc:
     return replace(func, body=within(map_stmt(func.body, on_stmt), short=False))
 
 
-def _split_high_product(e: ir.Expr, short: bool) -> ir.Expr:
-    """Rewrite a high product as products of parts; ``short``: sums of the block are within :data:`THIRDS`."""
+def _split_high_product(e: ir.Expr, small_sums: bool) -> ir.Expr:
+    """Rewrite a high product as products of parts; ``small_sums``: the block's sums are within :data:`THIRDS`."""
     match e:
         case ir.Call("high_mul_round", (ir.Bin("shl", x, ir.Const(1)), m)):
-            if short and _is_unscaled_sum(x):
+            if small_sums and _is_unscaled_sum(x):
                 return (ir.call("product_2_30", x, m) + 1) >> 1
             return ir.call("high_mul", x, m)
         case ir.Call("high_mac_round", (ir.Bin("shl", x, ir.Const(1)) as doubled, m, added)):
-            return _split_high_product(ir.call("high_mul_round", doubled, m), short) + added
+            return _split_high_product(ir.call("high_mul_round", doubled, m), small_sums) + added
         case ir.Call("high_product", (ir.Bin("shl", x, ir.Const(int() as left)), m)):
             x = x << (left - 1) if left > 1 else x
             return (
-                ir.call("product_2_30", x, m) >> 1 if short and _is_unscaled_sum(x) else ir.call("product_2_31", x, m)
+                ir.call("product_2_30", x, m) >> 1
+                if small_sums and _is_unscaled_sum(x)
+                else ir.call("product_2_31", x, m)
             )
         case ir.Call("high_mac", (ir.Bin("shl") as doubled, m, added)):
-            return _split_high_product(ir.call("high_product", doubled, m), short) + added
+            return _split_high_product(ir.call("high_product", doubled, m), small_sums) + added
         # Merge the last shift with the next one: ((p >> 1) + k) >> s = (p + 2 k) >> (s + 1), exactly, since both round down.
         case ir.Bin("shr", ir.Bin("shr", ir.Call("product_2_30") as product, ir.Const(1)), shift):
             return ir.Bin("shr", product, _shift_plus_one(shift))
@@ -168,10 +170,11 @@ def _split_high_product(e: ir.Expr, short: bool) -> ir.Expr:
             return e
 
 
-def _shift_plus_one(shift: ir.Expr) -> ir.Expr:
-    """Return the right shift by one bit more, at most by 31 bits: that leaves the sign. Data shifts are s - 1, for s up to
-    31."""
-    joined = simplify(shift + 1)
+def _shift_plus_one(distance: ir.Expr) -> ir.Expr:
+    """Return the distance of a right shift by one bit more, at most 31, which leaves the sign alone.
+
+    Distances that depend on data are s - 1 for s up to 31."""
+    joined = simplify(distance + 1)
     return ir.const(min(int(joined.value), 31), "int32") if isinstance(joined, ir.Const) else joined
 
 
@@ -205,24 +208,24 @@ def select_high_mac(func: ir.PrimFunc) -> ir.PrimFunc:
     return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, on_expr)))
 
 
-def _half_of_addend(added: ir.Expr, shift: ir.Expr) -> ir.Expr | None:
-    """Return half of a constant, or of a multiple of ``1 << (shift - 1)``; None if it is odd or something else."""
-    match added:
+def _half_of_addend(addend: ir.Expr, distance: ir.Expr) -> ir.Expr | None:
+    """Return half of an addend: an even constant, or a multiple of ``1 << (distance - 1)``; None for any other."""
+    match addend:
         case ir.Const(int() as value) if value % 2 == 0:
             return ir.const(value // 2, "int32")
-        case ir.Bin("mul", ir.Bin("shl", ir.Const(1) as one, less), ir.Const() as steps) if less == shift - 1:
+        case ir.Bin("mul", ir.Bin("shl", ir.Const(1) as one, less), ir.Const() as steps) if less == distance - 1:
             return (one << _shift_minus_one(less)) * int(steps.value)
         case _:
             return None
 
 
-def _shift_minus_one(shift: ir.Expr) -> ir.Expr:
-    """Return the shift by one bit less; in ``x - constant`` the constant becomes one larger."""
-    match shift:
+def _shift_minus_one(distance: ir.Expr) -> ir.Expr:
+    """Return the distance of a shift by one bit less; in ``x - constant`` the constant becomes one larger."""
+    match distance:
         case ir.Bin("sub", x, ir.Const(int() as value)):
             return x - (value + 1)
         case _:
-            return simplify(shift - 1)
+            return simplify(distance - 1)
 
 
 def select_rounding(func: ir.PrimFunc) -> ir.PrimFunc:
@@ -245,13 +248,13 @@ def _innermost_rolled_loop(func: ir.PrimFunc, block: ir.Block) -> ir.Var | None:
     return next((x.var for x in reversed(loops_around(func.body, block)) if x.kind != "unrolled"), None)
 
 
-def _split_rounding(block: ir.Block, inner: ir.Var | None) -> ir.Block:
-    """Split the roundings of a block whose shift depends on the loop variable ``inner`` in two shifts."""
+def _split_rounding(block: ir.Block, loop_var: ir.Var | None) -> ir.Block:
+    """Split the roundings of a block whose shift depends on ``loop_var`` in two shifts."""
     bindings = {i.var: i.binding for i in block.iters}
 
     def on_expr(e: ir.Expr) -> ir.Expr:
         parts = _match_high_mac_rounding(e)
-        if parts is None or inner not in free_vars(substitute(parts[1], bindings)):
+        if parts is None or loop_var not in free_vars(substitute(parts[1], bindings)):
             return e
         total, shift, steps = parts
         return ((total >> _shift_minus_one(shift)) + steps) >> 1
@@ -260,9 +263,9 @@ def _split_rounding(block: ir.Block, inner: ir.Var | None) -> ir.Block:
 
 
 def _match_high_mac_rounding(e: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Const] | None:
-    """Match a rounding shift of a high multiply-accumulate.
+    """Match a high multiply-accumulate whose addend rounds the right shift by s around it.
 
-    Return the sum before the rounding, the shift, and the number of half divisors that the rounding adds; None if it is
+    Return the high product before the rounding, the shift s, and k of the addend ``k * (1 << (s - 1))``; None if it is
     something else."""
     match e:
         case ir.Bin("shr", ir.Call("high_mac_round" | "high_mac" as name, (x, m, added)), shift):
@@ -310,15 +313,15 @@ def select_conversion(func: ir.PrimFunc) -> ir.PrimFunc:
     return replace(func, body=map_stmt(func.body, on_stmt))
 
 
-def _select_nearest_i32(e: ir.Expr, constants: float | None) -> ir.Expr:
-    """Rewrite a rounding, the addition of a zero point to a rounding, or a clamp that has no effect after one.
+def _select_nearest_i32(e: ir.Expr, constant_bound: float | None) -> ir.Expr:
+    """Rewrite a rounding, its sum with a zero point, or a clamp that has no effect after one.
 
-    ``constants``: bound of the magnitude of constants; None if unknown."""
+    ``constant_bound``: bound of the magnitude of constants; None if unknown."""
     match e:
         case ir.Cast("int32", ir.Bin("sub", ir.Bin("add", x, ir.Const(added)), ir.Const(less))) if (
             added == less == TO_WHOLE
         ):
-            return _round_then_clamp(x, constants) or e
+            return _round_then_clamp(x, constant_bound) or e
         case ir.Bin("add", a, ir.Const(int() as zero)) if (found := _match_clamped_rounding(a)) is not None:
             return _add_zero_point(found[0], zero, found[1][0] + zero, found[1][1] + zero) or e
         case ir.Cast("int32", ir.Cast(narrow, a)) if a.dtype == "int32" and _match_clamped_rounding(a, narrow):
@@ -330,25 +333,27 @@ def _select_nearest_i32(e: ir.Expr, constants: float | None) -> ir.Expr:
             return outer[0] if outer is not None and idle else e
 
 
-def _round_then_clamp(x: ir.Expr, constants: float | None) -> ir.Expr | None:
-    """Build the rounding of a float that is clamped to integer limits: round first, then clamp the integer; None if the
-    float is something else."""
+def _round_then_clamp(x: ir.Expr, constant_bound: float | None) -> ir.Expr | None:
+    """Build the rounding of a clamped float: round the float first, then clamp the integer.
+
+    None unless the float is clamped to integer limits. ``constant_bound``: bound of the magnitude of constants; None if
+    unknown."""
     match x:
         case ir.Bin("min", ir.Bin("max", value, ir.Const(low)) as raised, ir.Const(high)):
             if not (float(low).is_integer() and float(high).is_integer()):
                 return None
-            source = raised if bound_magnitude(value, constants) is None else value
+            source = raised if bound_magnitude(value, constant_bound) is None else value
             return ir.clamp(ir.call("nearest_i32", source, dtype="int32"), int(low), int(high))
         case _:
             return None
 
 
-def _match_clamped_rounding(e: ir.Expr, narrow: str = "") -> tuple[ir.Expr, tuple[int, int]] | None:
-    """Match ``nearest_i32`` of a float that is clamped, perhaps with a zero point; return its operand and limits, or None.
+def _match_clamped_rounding(e: ir.Expr, limit_dtype: str = "") -> tuple[ir.Expr, tuple[int, int]] | None:
+    """Match a clamp of ``nearest_i32``, perhaps with a zero point; return its operand and limits, or None.
 
-    The limits must be within the range of the dtype ``narrow``, if given."""
+    The limits must be within the range of ``limit_dtype``, if given."""
     parts = match_int_clamp(e)
-    if parts is None or (narrow and not within(parts[1], dtypes.int_range(narrow))):
+    if parts is None or (limit_dtype and not within(parts[1], dtypes.int_range(limit_dtype))):
         return None
     x = parts[0]
     if isinstance(x, ir.Bin) and x.op == "add" and (short := match_int_clamp(x.a)) is not None:
@@ -356,17 +361,19 @@ def _match_clamped_rounding(e: ir.Expr, narrow: str = "") -> tuple[ir.Expr, tupl
     return parts if isinstance(x, ir.Call) and x.name == "nearest_i32" else None
 
 
-def _add_zero_point(rounded: ir.Expr, zero: int, low: int, high: int) -> ir.Expr | None:
-    """Add a zero point and clamp to low..high, by saturation to a dtype that shares one limit; None if there is no such dtype."""
+def _add_zero_point(rounded: ir.Expr, zero_point: int, low: int, high: int) -> ir.Expr | None:
+    """Add a zero point to a rounded number, and clamp the sum to low..high.
+
+    The clamp saturates to a dtype that shares one limit; None if there is no such dtype."""
     whole = next((r for r in RANGES if r[0] <= low and high <= r[1] and (r[0] == low or r[1] == high)), None)
-    if whole is None or low < _SHORT[0] + zero or high > _SHORT[1] + zero:
+    if whole is None or low < _SHORT[0] + zero_point or high > _SHORT[1] + zero_point:
         return None
-    result = ir.clamp(ir.clamp(rounded, *_SHORT) + zero, *whole)
+    result = ir.clamp(ir.clamp(rounded, *_SHORT) + zero_point, *whole)
     result = ir.maximum(result, low) if low > whole[0] else result
     return ir.minimum(result, high) if high < whole[1] else result
 
 
-def bound_magnitude(x: ir.Expr, constants: float | None) -> float | None:
+def bound_magnitude(x: ir.Expr, constant_bound: float | None) -> float | None:
     """Return a bound of \\|x\\|; None if there is none, or if x may be NaN. ``constants``: bound of the magnitude of
     constants, None if unknown."""
     match x:
@@ -375,18 +382,20 @@ def bound_magnitude(x: ir.Expr, constants: float | None) -> float | None:
         case ir.Cast("float32", a) if not dtypes.is_float(a.dtype):
             ends = bounds_of(a) or dtypes.int_range(a.dtype)
             bound = float(max(-ends[0], ends[1]))
-        case ir.Load(buffer) if buffer.scope == "const" and constants is not None:
-            bound = constants
+        case ir.Load(buffer) if buffer.scope == "const" and constant_bound is not None:
+            bound = constant_bound
         case ir.Bin("min", ir.Bin("max", _, ir.Const(low)), ir.Const(high)):
             bound = max(abs(float(low)), abs(float(high)))
         case ir.Un("neg", a):
-            return bound_magnitude(a, constants)
+            return bound_magnitude(a, constant_bound)
         case ir.Bin("add" | "sub" | "mul", a, b) | ir.Select(_, a, b):
-            left, right = bound_magnitude(a, constants), bound_magnitude(b, constants)
+            left, right = bound_magnitude(a, constant_bound), bound_magnitude(b, constant_bound)
             if left is None or right is None:
                 return None
             bound = left * right if isinstance(x, ir.Bin) and x.op == "mul" else left + right
-        case ir.Bin("div", a, ir.Const(divisor)) if divisor and (left := bound_magnitude(a, constants)) is not None:
+        case ir.Bin("div", a, ir.Const(divisor)) if (
+            divisor and (left := bound_magnitude(a, constant_bound)) is not None
+        ):
             bound = left / abs(float(divisor))
         case _:
             return None

@@ -43,16 +43,16 @@ def _check_scope(scope: str) -> None:
         raise ScheduleError(f"unknown scope {scope!r}", hint="choose one of " + ", ".join(CACHE_SCOPES))
 
 
-def _copy_buffer(func: ir.PrimFunc, name: str, source: ir.Buffer, target: ir.Buffer) -> ir.Stmt:
-    """Build the loops and the block ``name`` that copy ``source`` to ``target``."""
+def _copy_buffer(func: ir.PrimFunc, block_name: str, source: ir.Buffer, target: ir.Buffer) -> ir.Stmt:
+    """Build the loops and the block ``block_name`` that copy ``source`` to ``target``."""
     taken = names_in(func.body)
     loops, iters = [], []
     for axis, extent in enumerate(source.shape):
-        loop = ir.Var(fresh_name(taken, f"{name}_i{axis}"))
-        iters.append(ir.IterVar(ir.Var(fresh_name(taken, f"v_{name}_i{axis}")), extent, "space", loop))
+        loop = ir.Var(fresh_name(taken, f"{block_name}_i{axis}"))
+        iters.append(ir.IterVar(ir.Var(fresh_name(taken, f"v_{block_name}_i{axis}")), extent, "space", loop))
         loops.append((loop, extent))
     where = tuple(i.var for i in iters)
-    return ir.loops(loops, ir.Block(name, tuple(iters), ir.Store(target, where, ir.Load(source, where))))
+    return ir.loops(loops, ir.Block(block_name, tuple(iters), ir.Store(target, where, ir.Load(source, where))))
 
 
 def cache_read(func: ir.PrimFunc, block: str, buffer: str, scope: str) -> ir.PrimFunc:
@@ -154,13 +154,13 @@ def packs_constants(step: Step) -> bool:
     return step.primitive in _FEW_BITS or (step.primitive == "set_dtype" and step.args[1] in padding.FORMS)
 
 
-def _repackable_buffer(func: ir.PrimFunc, primitive: str, name: str) -> ir.Buffer:
+def _repackable_buffer(func: ir.PrimFunc, primitive: str, buffer_name: str) -> ir.Buffer:
     """Find a buffer whose storage format a primitive may change: an intermediate buffer or a constant parameter;
     ScheduleError for an input or output."""
-    buffer = find_buffer(func, name)
+    buffer = find_buffer(func, buffer_name)
     if buffer in func.params and buffer.scope != "const":
         raise ScheduleError(
-            f"{primitive}: {name!r} is an input or output, whose format belongs to the network",
+            f"{primitive}: {buffer_name!r} is an input or output, whose format belongs to the network",
             hint="cache_read or cache_write first: they make a buffer of its own",
         )
     return buffer
@@ -197,10 +197,10 @@ def _exchange_buffer(
     return replace(func, params=params, body=map_stmt(func.body, on_stmt, lambda x: map_expr(x, on_expr)))
 
 
-def _holds_every_number(dtype: str, held: str) -> bool:
-    """Test whether ``dtype`` holds every number of the dtype ``held``; ScheduleError for an unknown dtype."""
+def _holds_every_number(dtype: str, held_dtype: str) -> bool:
+    """Test whether ``dtype`` holds every number of ``held_dtype``; ScheduleError for an unknown dtype."""
     try:
-        return dtypes.contains_range_of(dtype, held)
+        return dtypes.contains_range_of(dtype, held_dtype)
     except InternalError as error:
         raise ScheduleError(
             f"set_dtype: {error.what}", hint="name a dtype as in int8, int16, int32 or uint8"
@@ -216,7 +216,7 @@ def set_dtype(func: ir.PrimFunc, buffer: str, dtype: str) -> ir.PrimFunc:
     old = _repackable_buffer(func, "set_dtype", buffer)
     if dtype in padding.FORMS:
         shape = (*old.shape[:-1], old.shape[-1] // 2) if dtype == padding.WORDS else old.shape
-        new = replace(old, dtype=padding.dtype_of_half_format(old, dtype), shape=shape)
+        new = replace(old, dtype=padding.dtype_of_16_bit_format(old, dtype), shape=shape)
     elif _holds_every_number(dtype, old.dtype):
         new = replace(old, dtype=dtype)
     else:
@@ -227,7 +227,7 @@ def set_dtype(func: ir.PrimFunc, buffer: str, dtype: str) -> ir.PrimFunc:
 
     def load(e: ir.Load) -> ir.Expr:
         if dtype == padding.WORDS:
-            return padding.load_half_of_word(new, e.indices)
+            return padding.load_float16_of_pair(new, e.indices)
         return ir.Cast(old.dtype, ir.Load(new, e.indices))
 
     def store(s: ir.Store) -> ir.Stmt:
@@ -239,13 +239,14 @@ def set_dtype(func: ir.PrimFunc, buffer: str, dtype: str) -> ir.PrimFunc:
     )
 
 
-def _drop_narrow_casts(buffer: ir.Buffer, narrow: str) -> Callable[[ir.Expr], ir.Expr]:
-    """Build a rewrite of loads of ``buffer`` that drops the cast to the old dtype ``narrow`` below a cast that widens: the
-    values fit both."""
+def _drop_narrow_casts(buffer: ir.Buffer, old_dtype: str) -> Callable[[ir.Expr], ir.Expr]:
+    """Build a rewrite that drops casts of loads of ``buffer`` to ``old_dtype`` below a cast that widens.
+
+    The values fit both dtypes."""
 
     def on_expr(e: ir.Expr) -> ir.Expr:
         match e:
-            case ir.Cast(wide, ir.Cast(kind, ir.Load(b) as inner)) if b == buffer and kind == narrow:
+            case ir.Cast(wide, ir.Cast(kind, ir.Load(b) as inner)) if b == buffer and kind == old_dtype:
                 return inner if wide == b.dtype else ir.Cast(wide, inner)
             case _:
                 return e
@@ -253,20 +254,21 @@ def _drop_narrow_casts(buffer: ir.Buffer, narrow: str) -> Callable[[ir.Expr], ir
     return on_expr
 
 
-def _widen_value(value: ir.Expr, dtype: str) -> ir.Expr:
+def _widen_value(value: ir.Expr, wide_dtype: str) -> ir.Expr:
     """Convert a value to a wider dtype; both sides of a select are converted, so that copies stay recognisable."""
     if isinstance(value, ir.Select):
-        return ir.Select(value.condition, _widen_value(value.a, dtype), _widen_value(value.b, dtype))
-    return ir.const(value.value, dtype) if isinstance(value, ir.Const) else ir.Cast(dtype, value)
+        return ir.Select(value.condition, _widen_value(value.a, wide_dtype), _widen_value(value.b, wide_dtype))
+    return ir.const(value.value, wide_dtype) if isinstance(value, ir.Const) else ir.Cast(wide_dtype, value)
 
 
-def _complete_factors(extent: int, factors: tuple[int | None, ...], name: str) -> tuple[int, ...]:
-    """Return the factors by which an axis of ``extent`` is split, with None replaced by the quotient; ScheduleError if
-    they do not divide the extent. ``name``: the buffer, for errors."""
+def _complete_factors(extent: int, factors: tuple[int | None, ...], buffer_name: str) -> tuple[int, ...]:
+    """Return the factors by which an axis is split, with None replaced by the quotient.
+
+    ScheduleError if they do not divide the ``extent``. ``buffer_name``: for errors."""
     product = prod(f for f in factors if f is not None)
     if factors.count(None) > 1 or product < 1 or extent % product or (None not in factors and product != extent):
         raise ScheduleError(
-            f"transform_layout: the factors of an axis of {name!r} do not divide it; got {factors}, expected a "
+            f"transform_layout: the factors of an axis of {buffer_name!r} do not divide it; got {factors}, expected a "
             f"product of {extent}, at most one None"
         )
     return tuple(extent // product if f is None else f for f in factors)
@@ -302,17 +304,18 @@ def transform_layout(
 
 
 def _layout_parts(
-    shape: tuple[int, ...], factors: tuple[tuple[int | None, ...], ...], order: tuple[int, ...], name: str
+    shape: tuple[int, ...], factors: tuple[tuple[int | None, ...], ...], order: tuple[int, ...], buffer_name: str
 ) -> list[tuple[int, int, int]]:
-    """Return (axis, extent, stride along the axis) of every part into which ``factors`` split the axes of the buffer
-    ``name``; ScheduleError if ``order`` is no order of the parts."""
+    """Return (axis, extent, stride along the axis) of every part into which ``factors`` split a buffer's axes.
+
+    ScheduleError if ``order`` does not name each part once. ``buffer_name``: for errors."""
     if len(factors) != len(shape):
         raise ScheduleError(
-            f"transform_layout: {name!r} needs factors for each axis; got {len(factors)}, expected {len(shape)}"
+            f"transform_layout: {buffer_name!r} needs factors for each axis; got {len(factors)}, expected {len(shape)}"
         )
     parts = []
     for axis, (extent, axis_factors) in enumerate(zip(shape, factors, strict=True)):
-        digits = _complete_factors(extent, axis_factors, name)
+        digits = _complete_factors(extent, axis_factors, buffer_name)
         parts += [(axis, digit, prod(digits[k + 1 :])) for k, digit in enumerate(digits)]
     if sorted(order) != list(range(len(parts))):
         raise ScheduleError(
@@ -322,7 +325,9 @@ def _layout_parts(
 
 
 def pack_bits(func: ir.PrimFunc, buffer: str, bits: int, order: str, block: int = 0, tables: int = 0) -> ir.PrimFunc:
-    """Store the rows of a constant matrix of int8 in the bits of a :class:`BitFields` format, which its numbers must fit."""
+    """Store the rows of a constant int8 matrix as bit fields of ``bits`` bits, which its numbers must fit.
+
+    ``order``, ``block`` and ``tables`` as in :class:`BitFields`."""
     old, form = _repackable_buffer(func, "pack_bits", buffer), BitFields(bits, order, block, tables)
     if old.scope != "const" or old.dtype != "int8" or len(old.shape) != 2:
         raise ScheduleError(
@@ -363,7 +368,9 @@ def repack_constant(array: Array, buffer: ir.Buffer, steps: Iterable[tuple[str, 
         if primitive == "set_dtype" and args[0] == buffer.name:
             form = args[1]
             array = (
-                padding.convert_to_halves(array, form) if form in padding.FORMS else array.astype(dtypes.to_numpy(form))
+                padding.convert_to_16_bit_format(array, form)
+                if form in padding.FORMS
+                else array.astype(dtypes.to_numpy(form))
             )
         elif primitive == "double_reduction" and args[1] == buffer.name:
             # int8 weights double in place only if all are in -64..63; rules set int16 first.

@@ -103,12 +103,12 @@ def _primitive_signature(primitive: str) -> tuple[int, tuple[tuple[str, Any], ..
     return required, tuple((parameter.name, types[parameter.name]) for parameter in parameters)
 
 
-def _is_of_type(value: Any, type_: Any) -> bool:
+def _is_of_type(argument: Any, annotation: Any) -> bool:
     """Test whether a value is of an annotated type: names, numbers, None, unions and tuples of any length of these."""
-    if isinstance(type_, UnionType):
-        return any(_is_of_type(value, each) for each in get_args(type_))
-    if get_origin(type_) is tuple:
-        return isinstance(value, tuple) and all(_is_of_type(each, get_args(type_)[0]) for each in value)
-    if type_ is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, type_)
+    if isinstance(annotation, UnionType):
+        return any(_is_of_type(argument, each) for each in get_args(annotation))
+    if get_origin(annotation) is tuple:
+        return isinstance(argument, tuple) and all(_is_of_type(each, get_args(annotation)[0]) for each in argument)
+    if annotation is int:
+        return isinstance(argument, int) and not isinstance(argument, bool)
+    return isinstance(argument, annotation)

@@ -33,48 +33,50 @@ LOOPS = {
 _INPUT, _WEIGHT, _SUMS = ir.UNIT_SCOPES
 
 
-def tensorize_unit(func: ir.PrimFunc, loop: str, word: str) -> ir.PrimFunc:
-    """Mark ``loop`` and the loops in it, around one block, as the tensor unit's instruction ``word``, whose effect the
-    block has.
+def tensorize_unit(func: ir.PrimFunc, loop: str, instruction_name: str) -> ir.PrimFunc:
+    """Mark a loop, with the loops in it and their one block, as an instruction of the tensor unit.
 
-    ``loop`` may be the name of a blockized block. Lowering emits the calls after it has separated tails from whole
-    tiles, since instructions take any extents."""
+    The block must have the instruction's effect. ``loop`` may be the name of a blockized block. Lowering emits the
+    calls after it has separated tails from whole tiles, since instructions take any extents."""
     old = find_block(func.body, loop).body if has_block(func.body, loop) else find_loop(func.body, loop)
     loops: list[ir.For] = []
     inner = old
     while isinstance(inner, ir.For):
         loops.append(inner)
         inner = inner.body
-    if not isinstance(inner, ir.Block) or len(loops) != LOOPS[word]:
+    if not isinstance(inner, ir.Block) or len(loops) != LOOPS[instruction_name]:
         raise _unit_instruction_error(
             loop,
-            word,
-            f"it has {LOOPS[word]} loops around one block; got {len(loops)}"
+            instruction_name,
+            f"it has {LOOPS[instruction_name]} loops around one block; got {len(loops)}"
             + ("" if isinstance(inner, ir.Block) else " around several statements"),
         )
     if inner.init is not None:
-        raise _unit_instruction_error(loop, word, "the reduction is not decomposed: decompose_reduction first")
-    if not _does_unit_instruction(drop_blocks(inner.body), word):
-        raise _unit_instruction_error(loop, word, f"block {inner.name!r} does something else")
+        raise _unit_instruction_error(
+            loop, instruction_name, "the reduction is not decomposed: decompose_reduction first"
+        )
+    if not _does_unit_instruction(drop_blocks(inner.body), instruction_name):
+        raise _unit_instruction_error(loop, instruction_name, f"block {inner.name!r} does something else")
     marked: ir.Stmt = inner
     for x in reversed(loops):
-        notes = (*(note for note in x.annotations if note[0] != UNIT), (UNIT, word))
+        notes = (*(note for note in x.annotations if note[0] != UNIT), (UNIT, instruction_name))
         marked = ir.For(x.var, x.extent, marked, x.kind, notes)
     return replace(func, body=replace_stmt(func.body, old, marked))
 
 
-def _unit_instruction_error(loop: str, word: str, why: str) -> ScheduleError:
-    """Build the ScheduleError that tells why a loop is not the tensor unit's instruction ``word``."""
+def _unit_instruction_error(loop: str, instruction_name: str, why: str) -> ScheduleError:
+    """Build the ScheduleError that tells why a loop is not the tensor unit's instruction ``instruction_name``."""
     return ScheduleError(
-        f"tensorize {loop!r} with {word}: {why}",
+        f"tensorize {loop!r} with {instruction_name}: {why}",
         hint="cache_read and set_scope move operands to the unit's memories: " + ", ".join(ir.UNIT_SCOPES),
     )
 
 
-def _does_unit_instruction(body: ir.Stmt, word: str) -> bool:
-    """Test whether the statement of a block does what the tensor unit's instruction ``word`` does to one element, or to
-    one term of a sum."""
-    match word, body:
+def _does_unit_instruction(body: ir.Stmt, instruction_name: str) -> bool:
+    """Test whether a block's statement does what an instruction of the tensor unit does to one element.
+
+    Of a matrix product, that is one term of a sum."""
+    match instruction_name, body:
         case "unit_matmul", ir.Store(
             sums, indices, ir.Bin("add", old, ir.Bin("mul", ir.Cast("int32", a), ir.Cast("int32", b)))
         ):
@@ -85,7 +87,7 @@ def _does_unit_instruction(body: ir.Stmt, word: str) -> bool:
         case "unit_store_sums", ir.Store(to, _, ir.Load(source)):
             return source.scope == _SUMS and to.scope not in ir.UNIT_SCOPES
         case "unit_load_input" | "unit_load_weight" | "unit_load_sums", ir.Store(to, _, ir.Load(source)):
-            scope = {"unit_load_input": _INPUT, "unit_load_weight": _WEIGHT, "unit_load_sums": _SUMS}[word]
+            scope = {"unit_load_input": _INPUT, "unit_load_weight": _WEIGHT, "unit_load_sums": _SUMS}[instruction_name]
             dtype = "int32" if scope == _SUMS else "int8"
             return to.scope == scope and to.dtype == dtype and source.scope not in (*ir.UNIT_SCOPES, "register")
         case _:
@@ -128,21 +130,22 @@ def _accesses_buffer(block: ir.Block, buffer: ir.Buffer) -> bool:
     return buffer in buffers_read(block) or buffer in buffers_written(block)
 
 
-def _buffer_in_unit(func: ir.PrimFunc, step: str, name: str) -> ir.Buffer:
-    """Find a buffer in a tensor unit's memory; ScheduleError, of the primitive ``step``, if it is elsewhere."""
-    buffer = find_buffer(func, name)
+def _buffer_in_unit(func: ir.PrimFunc, primitive_name: str, buffer_name: str) -> ir.Buffer:
+    """Find a buffer in a tensor unit's memory; ScheduleError, which names the primitive, if it is elsewhere."""
+    buffer = find_buffer(func, buffer_name)
     if buffer.scope not in ir.UNIT_SCOPES:
         raise ScheduleError(
-            f"{step}: {name!r} is in no memory of a tensor unit; got {buffer.scope}",
+            f"{primitive_name}: {buffer_name!r} is in no memory of a tensor unit; got {buffer.scope}",
             hint="cache_read or set_scope to one of " + ", ".join(ir.UNIT_SCOPES),
         )
     return buffer
 
 
-def _exchange_for_slot(func: ir.PrimFunc, old: ir.Buffer, new: ir.Buffer, slot: ir.Expr | None) -> ir.PrimFunc:
-    """Replace the buffer ``old`` in a function by ``new``; if ``slot`` is given, it becomes the first index of every
-    access."""
-    front = () if slot is None else (slot,)
+def _exchange_for_slot(func: ir.PrimFunc, old: ir.Buffer, new: ir.Buffer, slot_index: ir.Expr | None) -> ir.PrimFunc:
+    """Replace the buffer ``old`` in a function by ``new``.
+
+    ``slot_index``: becomes the first index of every access; None: indices are unchanged."""
+    front = () if slot_index is None else (slot_index,)
 
     def on_expr(e: ir.Expr) -> ir.Expr:
         return ir.Load(new, (*front, *e.indices)) if isinstance(e, ir.Load) and e.buffer == old else e

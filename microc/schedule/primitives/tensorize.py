@@ -60,8 +60,8 @@ class ByteProduct:
         return any(i.kind == "space" and loop.var in free_vars(i.binding) for i in self.block.iters)
 
 
-def match_byte_product(block: ir.Block, refuse: Callable[[str], ScheduleError]) -> ByteProduct:
-    """Match a block that adds products by constant int8; raise ``refuse(why)`` if it is something else."""
+def match_byte_product(block: ir.Block, make_error: Callable[[str], ScheduleError]) -> ByteProduct:
+    """Match a block that adds products by constant int8; raise ``make_error(reason)`` if it is something else."""
     match block.body:
         case ir.Store(total, where, ir.Bin("add", ir.Load(b, i), ir.Bin("mul", ir.Cast(_, x), ir.Cast(_, w)))) if (
             b == total and i == where and isinstance(x, ir.Load) and isinstance(w, ir.Load)
@@ -70,38 +70,38 @@ def match_byte_product(block: ir.Block, refuse: Callable[[str], ScheduleError]) 
                 return ByteProduct(block, block.body, x, w)
         case _:
             pass
-    raise refuse("the body is no product by a constant int8 matrix")
+    raise make_error("the body is no product by a constant int8 matrix")
 
 
 def loops_over_tile(
     product: ByteProduct,
-    tile: list[ir.For],
-    first: Point,
-    taken: set[str],
-    what: str,
-    change: Callable[[ir.Load], ir.Stmt],
-    more: tuple[ir.IterVar, ...] = (),
+    tile_loops: list[ir.For],
+    outer_values: Point,
+    used_names: set[str],
+    name_suffix: str,
+    build_statement: Callable[[ir.Load], ir.Stmt],
+    extra_iterators: tuple[ir.IterVar, ...] = (),
 ) -> ir.Stmt:
-    """Build loops over the sums of a tile that apply ``change`` to each.
+    """Build loops over the sums of a tile, with a statement for each.
 
-    ``tile``: the loops that count the sums, which are copied. ``first``: the values of other loops. ``more``: further iterators,
-    which ``change`` may use. ``what``: suffix of the new names.
-    """
+    ``tile_loops``: the loops that count the sums, which are copied. ``outer_values``: the values of other loops.
+    ``build_statement``: returns the statement for the load of a sum; it may use ``extra_iterators``. ``name_suffix``:
+    suffix of the new names."""
     block = product.block
-    copies = {x.var: ir.Var(fresh_name(taken, f"{x.var.name}_{what}")) for x in tile}
+    copies = {x.var: ir.Var(fresh_name(used_names, f"{x.var.name}_{name_suffix}")) for x in tile_loops}
     values: dict[ir.Var, ir.Expr] = {}
-    iters = list(more)
+    iters = list(extra_iterators)
     for it in block.iters:
         if it.kind == "space":
-            var = ir.Var(fresh_name(taken, f"{it.var.name}_{what}"))
+            var = ir.Var(fresh_name(used_names, f"{it.var.name}_{name_suffix}"))
             values[it.var] = var
-            binding = simplify(substitute(substitute(it.binding, first), dict(copies)))
+            binding = simplify(substitute(substitute(it.binding, outer_values), dict(copies)))
             iters.append(replace(it, var=var, binding=binding))
     indices = tuple(substitute(i, values) for i in product.store.indices)
     guard = None if block.predicate is None else substitute(block.predicate, dict(copies))
-    body = change(ir.Load(product.store.buffer, indices))
-    nest: ir.Stmt = ir.Block(f"{block.name}_{what}", tuple(iters), body, None, guard)
-    for x in reversed(tile):
+    body = build_statement(ir.Load(product.store.buffer, indices))
+    nest: ir.Stmt = ir.Block(f"{block.name}_{name_suffix}", tuple(iters), body, None, guard)
+    for x in reversed(tile_loops):
         nest = ir.For(copies[x.var], x.extent, nest, "unrolled")
     return nest
 
@@ -153,10 +153,10 @@ def tensorize(func: ir.PrimFunc, loop: str, intrin: str) -> ir.PrimFunc:
         raise _tensorize_error(loop, what, "the loop has a guarded tail: split by a divisor, or pad_reduction")
     store = block.body
     if not (isinstance(store, ir.Store) and isinstance(store.value, ir.Bin) and store.value.op == "add"):
-        raise _tensorize_error(loop, what, f"block {block.name!r} is no sum")
+        raise _tensorize_error(loop, what, f"block {block.name!r} adds nothing to the buffer that it stores to")
     product = store.value.b
     if store.value.a != ir.Load(store.buffer, store.indices) or not isinstance(product, ir.Bin) or product.op != "mul":
-        raise _tensorize_error(loop, what, f"block {block.name!r} is no sum of products")
+        raise _tensorize_error(loop, what, f"block {block.name!r} adds no products to the element that it stores")
     a, b = _load_under_cast(product.a), _load_under_cast(product.b)
     if a is None or b is None or (a.dtype, b.dtype) != (what.a, what.b):
         raise _tensorize_error(
@@ -297,8 +297,8 @@ def tensorize_pairs(func: ir.PrimFunc, weight: str, columns: str, reduction: str
     product = _paired_product(loop)
     if product.weight.buffer.name != weight or product.data.dtype != dtype:
         raise ScheduleError(
-            f"tensorize_pairs {columns!r}: wrong factors; got {product.weight.buffer.name!r} and "
-            f"{product.data.dtype} activations, expected {weight!r} and {dtype}"
+            f"tensorize_pairs {columns!r}: wrong factors; got weights {product.weight.buffer.name!r} and "
+            f"{product.data.dtype} activations, expected weights {weight!r} and {dtype} activations"
         )
     if not can_pair_columns(product.block, COLUMNS):
         raise ScheduleError(
@@ -342,9 +342,9 @@ def _paired_product(loop: ir.For) -> ByteProduct:
     return match_byte_product(block, refuse)
 
 
-def _odd_sum(even: ir.Load | ir.Store) -> ir.Load:
-    """Return the load of the odd column's sum, the neighbour of the even column's."""
-    return ir.Load(even.buffer, (*even.indices[:-1], even.indices[-1] + 1))
+def _odd_sum(even_sum: ir.Load | ir.Store) -> ir.Load:
+    """Return the load of the odd column's sum, which follows that of the even column."""
+    return ir.Load(even_sum.buffer, (*even_sum.indices[:-1], even_sum.indices[-1] + 1))
 
 
 def _pair_updates(product: ByteProduct, pairs: ir.Buffer) -> ir.Stmt:
@@ -362,34 +362,35 @@ def _pair_updates(product: ByteProduct, pairs: ir.Buffer) -> ir.Stmt:
     return ir.seq(ir.Store(store.buffer, even.indices, sums[0]), ir.Store(store.buffer, both.indices, sums[1]))
 
 
-def _load_activations(dtype: str, half: int) -> StepOperand:
-    """Describe the load of two activations: bytes 0 and 2 (``half`` 0), or 1 and 3 (``half`` 1), of a word, widened; or
-    two neighbours that are int16 already."""
-    if dtype == "int16":
-        return StepOperand(2 * half, ("load_i16x2_aligned",), 2)
-    return StepOperand(0, WIDENED[dtype][half], TERMS)
+def _load_activations(activation_dtype: str, pair_index: int) -> StepOperand:
+    """Describe the load of pair ``pair_index`` (0 or 1) of four activations.
+
+    Bytes are widened in the order 0, 2 and 1, 3; activations of int16 are loaded as two neighbours."""
+    if activation_dtype == "int16":
+        return StepOperand(2 * pair_index, ("load_i16x2_aligned",), 2)
+    return StepOperand(0, WIDENED[activation_dtype][pair_index], TERMS)
 
 
-def _combine_sums(even: ir.Load) -> ir.Stmt:
+def _combine_sums(even_sum: ir.Load) -> ir.Stmt:
     """Combine the sums before the loop: t = c0 + 256 c1."""
-    odd = _odd_sum(even)
-    value = (even.astype("int64") + odd.astype("int64") * 256).astype("int32")
+    odd = _odd_sum(even_sum)
+    value = (even_sum.astype("int64") + odd.astype("int64") * 256).astype("int32")
     return ir.Store(odd.buffer, odd.indices, value)
 
 
-def _separate_sums(even: ir.Load) -> ir.Stmt:
+def _separate_sums(even_sum: ir.Load) -> ir.Stmt:
     """Separate the sums behind the loop: c1 = (t - c0) >> 8."""
-    odd = _odd_sum(even)
-    value = (odd.astype("int64") - even.astype("int64")).astype("int32") >> 8
+    odd = _odd_sum(even_sum)
+    value = (odd.astype("int64") - even_sum.astype("int64")).astype("int32") >> 8
     return ir.Store(odd.buffer, odd.indices, value)
 
 
-def pack_column_pairs(array: Array, dtype: str) -> Array:
+def pack_column_pairs(array: Array, activation_dtype: str) -> Array:
     """Pack two rows of weights each into one of int16, (N, K) int8 -> (N / 2, K) int16, in the order that activations of
-    ``dtype`` need."""
+    ``activation_dtype`` need."""
     wide = array.astype(np.int32)
     pairs = wide[0::2] + 256 * wide[1::2]
-    if dtype != "int16":
+    if activation_dtype != "int16":
         pairs = pairs.reshape(len(pairs), -1, TERMS)[:, :, (0, 2, 1, 3)].reshape(len(pairs), -1)
     return pairs.astype(np.int16)
 
@@ -462,7 +463,7 @@ def _match_tap_sum(block: ir.Block, weight: str, axis: int) -> _TapSum | None:
 
 
 def _tap_load(load: ir.Load, tap: ir.Var, tap_index: int) -> ir.Load:
-    """Return the load with the tap iterator ``tap`` replaced by the constant ``tap_index``."""
+    """Return the load with the iterator ``tap`` replaced by the constant ``tap_index``."""
     value: dict[ir.Var, ir.Expr] = {tap: ir.const(tap_index, "int32")}
     return ir.Load(load.buffer, tuple(simplify(substitute(i, value)) for i in load.indices))
 

@@ -50,17 +50,17 @@ def tensorize_bits(func: ir.PrimFunc, weight: str, loop: str, reduction: str, bi
     old = product.weight.buffer
     if old.name != weight or product.data.dtype != "int16":
         raise ScheduleError(
-            f"tensorize_bits {loop!r}: wrong factors; got {old.name!r} and {product.data.dtype} activations, "
-            f"expected {weight!r} and int16"
+            f"tensorize_bits {loop!r}: wrong factors; got weights {old.name!r} and {product.data.dtype} activations, "
+            f"expected weights {weight!r} and int16 activations"
         )
     if old.shape[1] % form.group:
         raise ScheduleError(
-            f"tensorize_bits {loop!r}: rows of {weight!r} are no whole words; got {old.shape[1]} weights, expected a "
+            f"tensorize_bits {loop!r}: rows of {weight!r} do not fill whole words; got {old.shape[1]} weights, expected a "
             f"multiple of {form.group}"
         )
     if block and extent_of(whole) * block != old.shape[1]:
         raise ScheduleError(
-            f"tensorize_bits: iterations of {reduction!r} are no blocks of weights; got {extent_of(whole)} of "
+            f"tensorize_bits: iterations of {reduction!r} do not cover blocks of weights; got {extent_of(whole)} of "
             f"{block}, expected {old.shape[1]} weights in all"
         )
     words = replace(old, shape=(old.shape[0], form.size(old.shape[1])), dtype=form.dtype)
@@ -72,12 +72,12 @@ def tensorize_bits(func: ir.PrimFunc, weight: str, loop: str, reduction: str, bi
     around = loops_around(func.body, product.block)
     tile = [x for x in around[around.index(whole) :] if x is not inner and product.counts_space(x)]
 
-    def shift_sums(up: bool) -> ir.Stmt:
+    def shift_sums(left: bool) -> ir.Stmt:
         def store_shifted(total: ir.Load) -> ir.Stmt:
-            value = (total.astype("uint32") << form.shift).astype("int32") if up else total >> form.shift
+            value = (total.astype("uint32") << form.shift).astype("int32") if left else total >> form.shift
             return ir.Store(total.buffer, total.indices, value)
 
-        return loops_over_tile(product, tile, first, taken, "up" if up else "down", store_shifted)
+        return loops_over_tile(product, tile, first, taken, "up" if left else "down", store_shifted)
 
     def clear_block_sum(total: ir.Load) -> ir.Stmt:
         return ir.Store(part, total.indices, ir.const(0, "int32"))
@@ -121,7 +121,8 @@ def _match_bit_pairs(loop: ir.For, bits: int, block_weights: int) -> ByteProduct
     notes = dict(block.annotations)
     if (notes.get(WEIGHT_BITS), notes.get(WEIGHT_BLOCK, 0)) != (bits, block_weights) or not can_scale_sums(block, bits):
         raise refuse(
-            f"weights of {bits} bits in blocks of {block_weights} and small sums are not known of block {block.name!r}"
+            f"block {block.name!r} lacks annotations that promise weights of {bits} bits, blocks of "
+            f"{block_weights} and small sums"
         )
     return match_byte_product(block, refuse)
 
@@ -172,8 +173,8 @@ def tensorize_bit_columns(func: ir.PrimFunc, weight: str, columns: str, reductio
     old = product.weight.buffer
     if old.name != weight or product.data.dtype != "int16" or old.shape[1] % BIT_COLUMNS_TERMS:
         raise ScheduleError(
-            f"tensorize_bit_columns {columns!r}: wrong factors; got {old.name!r} in rows of {old.shape[1]} and "
-            f"{product.data.dtype} activations, expected {weight!r} in rows of a multiple of {BIT_COLUMNS_TERMS} and "
+            f"tensorize_bit_columns {columns!r}: wrong factors; got weights {old.name!r} in rows of {old.shape[1]} and "
+            f"{product.data.dtype} activations, expected weights {weight!r} in rows of a multiple of {BIT_COLUMNS_TERMS} and "
             "int16"
         )
     words = replace(old, shape=(old.shape[0] // COLUMNS, old.shape[1] // BIT_COLUMNS_TERMS), dtype="int32")
@@ -236,14 +237,16 @@ def _column_updates(product: ByteProduct, words: ir.Buffer) -> ir.Stmt:
     return ir.seq(*stores)
 
 
-def _shift_and_mask(word: ir.Expr, up: int, mask: int) -> ir.Expr:
-    """Shift a word up and mask both of its halves; ``hold`` keeps the mask in a register."""
+def _shift_and_mask(word: ir.Expr, left_shift: int, mask: int) -> ir.Expr:
+    """Shift a word left and mask both of its 16-bit halves; ``hold`` keeps the mask in a register."""
     held = ir.call("hold", ir.const(mask * 0x10001 - (1 << 32), "int32"))
-    return ir.cast("int32", ir.cast("uint32", word) << up) & held
+    return ir.cast("int32", ir.cast("uint32", word) << left_shift) & held
 
 
 def _combine_sums(first_sum: ir.Load) -> ir.Stmt:
-    """Combine the sums of four columns before the loop: t0 .. t3 as the section's comment defines them."""
+    """Combine the sums c0 .. c3 of four columns before the loop.
+
+    t0 = 2**12 c0, t1 = c0 + 2**4 c1, t2 = 2**4 (t1 + 2**8 c2), t3 = t1 + 2**8 c2 + 2**12 c3, modulo 2**32."""
     sums = _column_sums(first_sum)
     c0, c1, c2, c3 = (x.astype("uint32") for x in sums)
     two = c0 + (c1 << 4)
@@ -252,7 +255,7 @@ def _combine_sums(first_sum: ir.Load) -> ir.Stmt:
 
 
 def _separate_sums(first_sum: ir.Load) -> ir.Stmt:
-    """Solve the combined t0 .. t3 for the sums of four columns behind the loop."""
+    """Compute the sums of four columns from the combined t0 .. t3 of :func:`_combine_sums`, behind the loop."""
     sums = _column_sums(first_sum)
     t0, t1, t2, t3 = (x.astype("uint32") for x in sums)
     c0, c2 = t0.astype("int32") >> 12, (t2 - (t1 << 4)).astype("int32") >> 12

@@ -27,14 +27,14 @@ class Step:
         return f"{self.primitive}({', '.join(map(_format_argument, self.args))})"
 
 
-def _format_argument(value: object) -> str:
+def _format_argument(argument: object) -> str:
     """Print an argument of a step; tuples in parentheses."""
-    return f"({', '.join(map(_format_argument, value))})" if isinstance(value, tuple) else str(value)
+    return f"({', '.join(map(_format_argument, argument))})" if isinstance(argument, tuple) else str(argument)
 
 
-def freeze_argument(value: Any) -> Any:
+def freeze_argument(argument: Any) -> Any:
     """Convert the lists in an argument of a step to tuples."""
-    return tuple(freeze_argument(v) for v in value) if isinstance(value, (list, tuple)) else value
+    return tuple(freeze_argument(v) for v in argument) if isinstance(argument, (list, tuple)) else argument
 
 
 # ---- Finding and replacing parts of a scheduled function by loop and block names
@@ -79,13 +79,12 @@ def find_outer_loop(body: ir.Stmt, name: str) -> ir.For:
     return loop
 
 
-def find_block(body: ir.Stmt, name: str, *, inside: bool = False) -> ir.Block:
+def find_block(body: ir.Stmt, name: str, *, nested: bool = False) -> ir.Block:
     """Return the block called ``name``; ScheduleError if there is none.
 
-    ``inside``: also a block within another one (:func:`microc.schedule.primitives.reductions.blockize`).
-    """
+    ``nested``: also find a block within another one (:func:`microc.schedule.primitives.reductions.blockize`)."""
     outermost = outermost_blocks(body)
-    blocks = [s for s in walk_stmt(body) if isinstance(s, ir.Block)] if inside else outermost
+    blocks = [s for s in walk_stmt(body) if isinstance(s, ir.Block)] if nested else outermost
     for block in blocks:
         if block.name == name:
             return block
@@ -98,7 +97,7 @@ def find_block(body: ir.Stmt, name: str, *, inside: bool = False) -> ir.Block:
 
 
 def has_block(body: ir.Stmt, name: str) -> bool:
-    """Test whether there is a block called ``name``, also within another one."""
+    """Test whether a statement contains a block of this name, also within another block."""
     return name in blocks_in(body)
 
 
@@ -186,12 +185,12 @@ def names_in(body: ir.Stmt) -> set[str]:
     return names
 
 
-def fresh_name(taken: set[str], stem: str) -> str:
-    """Return ``stem``, or ``stem_1`` ..., as a name that is not in ``taken``, and add it there."""
+def fresh_name(used_names: set[str], stem: str) -> str:
+    """Return ``stem``, or ``stem_1`` ..., as a name that is not in ``used_names``, and add it there."""
     name, number = stem, 1
-    while name in taken:
+    while name in used_names:
         name, number = f"{stem}_{number}", number + 1
-    taken.add(name)
+    used_names.add(name)
     return name
 
 

@@ -82,10 +82,11 @@ def canonicalise_for_target(func: ir.PrimFunc, target: Target) -> Schedule:
     return _drop_idle_step(schedule, schedule.select_high_mac())
 
 
-def _drop_idle_step(schedule: Schedule, selected: Schedule) -> Schedule:
-    """Return ``selected``, the schedule after one more step; or ``schedule``, if the step has changed nothing and would
-    only lengthen the trace."""
-    return schedule if selected.func == schedule.func else selected
+def _drop_idle_step(before: Schedule, after: Schedule) -> Schedule:
+    """Return the schedule ``after`` one more step, or the one ``before`` it if the step has changed nothing.
+
+    A step without effect would only lengthen the trace."""
+    return before if after.func == before.func else after
 
 
 def select_instructions(schedule: Schedule, target: Target) -> Schedule:

@@ -13,7 +13,7 @@ from microc.isa import TENSOR
 from microc.isa.vocabulary.matrix_products import correlation_name
 from microc.schedule.primitives.compute_at import loop_extent, stored_buffer
 from microc.schedule.primitives.tree import find_block
-from microc.schedule.rules.generic import inline_elementwise, pad_by_row, reduce_loops, unroll_small
+from microc.schedule.rules.generic import inline_elementwise, pad_by_row, reduce_loops, unroll_small_loops
 from microc.schedule.rules.rule import Decisions, vectorize_lanes
 from microc.schedule.rules.templates import Depthwise, Walk, is_product_of_loads, match_depthwise, walk_planes
 from microc.schedule.schedule import Schedule
@@ -76,7 +76,7 @@ def matches_plane_pairs(start: Schedule, target: Target) -> bool:
         return False
     bytewise = form.data.dtype in ("int8", "uint8") and form.weight.dtype in ("int8", "int16")
     narrow = bytewise or (form.data.dtype, form.weight.dtype) == ("int16", "int8")
-    return narrow and _plane_pays(form) and bool(correlation_walks(form))
+    return narrow and _is_plane_worthwhile(form) and bool(correlation_walks(form))
 
 
 def pair_walks(start: Schedule, target: Target, goal: Goal) -> tuple[Walk, ...]:
@@ -109,11 +109,11 @@ def correlation_walks(form: Depthwise) -> list[tuple[int, Walk]]:
     return walks
 
 
-def _plane_pays(form: Depthwise) -> bool:
-    """Test whether a plane's elements are used often enough, and the plane is no larger than the input.
+def _is_plane_worthwhile(form: Depthwise) -> bool:
+    """Test whether it pays to copy the padded image of a channel (its plane), from which taps are then read.
 
-    A layer that works in place needs a plane instead of its output, so that even then no more memory is used.
-    """
+    It does if the plane's elements are used often enough, and the plane is no larger than the input. A layer that works
+    in place needs a plane instead of its output, so that even then no more memory is used."""
     height, width = (
         (n - 1) * stride + (taps - 1) * dilation + 1
         for n, stride, taps, dilation in zip(form.outputs, form.strides, form.taps, form.dilation, strict=True)
@@ -239,7 +239,7 @@ def schedule_channels_in_lanes(start: Schedule, pixels: int) -> Schedule:
         schedule = schedule.reorder(f"{x}_0", channel, *taps, *inner, lanes)
     schedule = schedule.decompose_reduction(ACC, taps[0])
     schedule = schedule.reverse_compute_at(OUT, channel).set_scope(require_depthwise(start).total.name, "register")
-    schedule = unroll_small(schedule, ACC, taps, CHANNEL_TAPS)
+    schedule = unroll_small_loops(schedule, ACC, taps, CHANNEL_TAPS)
     if not inner:
         return vectorize_lanes(schedule, channel)
     for block in (f"{ACC}_init", ACC, OUT):
@@ -283,7 +283,7 @@ def schedule_by_rows(start: Schedule, target: Target, _: Decisions) -> Schedule:
     schedule = schedule.decompose_reduction(ACC, first)
     buffer = stored_buffer(find_block(schedule.func.body, ACC)).name
     schedule = schedule.reverse_compute_at(OUT, channel).set_scope(buffer, "register")
-    schedule = unroll_small(schedule, ACC, reducing)
+    schedule = unroll_small_loops(schedule, ACC, reducing)
     if tiled:
         out = schedule.loops_of(OUT)
         for loop in (f"{x}_1", f"{x}_1_init", next(n for n in out[-4:] if loop_extent(schedule.func, n) == PIXELS)):

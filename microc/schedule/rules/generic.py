@@ -92,7 +92,7 @@ def finish_reduction(schedule: Schedule, block: str, unrolled: bool = False) -> 
             return schedule.without(f"reorder({', '.join((*spatial, *reducing))})", refusal)
     schedule = schedule.decompose_reduction(block, reducing[0])
     if unrolled:
-        schedule = unroll_steps(schedule, reducing[-1])
+        schedule = unroll_iterations(schedule, reducing[-1])
     buffer = stored_buffer(find_block(schedule.func.body, block))
     readers = [
         b for b in blocks_of(schedule) if buffer in buffers_read(b.body) and b.name not in (block, f"{block}_init")
@@ -138,12 +138,14 @@ def pad_by_row(schedule: Schedule, target: Target) -> Schedule:
         rows = schedule.loops_of(ACC)
         if len(rows) > 2:
             schedule = schedule.compute_at(PADDED, rows[1])
-            return vectorize_copy(fill_border_apart(schedule) if target.has("vectors") else schedule, PADDED, target)
+            return vectorize_copy(
+                decompose_border_fill(schedule) if target.has("vectors") else schedule, PADDED, target
+            )
     return schedule
 
 
-def fill_border_apart(schedule: Schedule) -> Schedule:
-    """Fill the border beside the rows of ``padded`` apart, so that their copy needs no test."""
+def decompose_border_fill(schedule: Schedule) -> Schedule:
+    """Split the fill of the border from the copy of the rows of ``padded``, so that the copy needs no test."""
     try:
         return schedule.decompose_padding(PADDED)
     except ScheduleError as refusal:  # there is none beside the rows
@@ -198,9 +200,10 @@ RUNS = (8, 7, 6, 5, 4, 3)
 """Unrolled steps of a long reduction, best first; the first that divides its length is taken, so that there is no tail."""
 
 
-def unroll_steps(schedule: Schedule, loop: str) -> Schedule:
-    """Unroll a short loop completely, some steps of a long one: a counter and a branch for every step would cost as much as
-    the step."""
+def unroll_iterations(schedule: Schedule, loop: str) -> Schedule:
+    """Unroll a short loop completely, and some iterations of a long one.
+
+    A counter and a branch for every iteration would cost as much as its work."""
     extent = loop_extent(schedule.func, loop)
     if extent <= RUNS[0]:
         return schedule.unroll(loop)
@@ -208,7 +211,7 @@ def unroll_steps(schedule: Schedule, loop: str) -> Schedule:
     return schedule.split(loop, (None, run)).unroll(f"{loop}_1") if run > 1 else schedule
 
 
-def unroll_small(schedule: Schedule, block: str, loops: list[str], limit: int = UNROLL_LIMIT) -> Schedule:
+def unroll_small_loops(schedule: Schedule, block: str, loops: list[str], limit: int = UNROLL_LIMIT) -> Schedule:
     """Unroll the innermost of ``loops`` (around ``block``) while the product of their extents stays within the limit."""
     total = 1
     for name in reversed(loops):
@@ -264,8 +267,8 @@ def schedule_rows(start: Schedule, target: Target, decisions: Decisions) -> Sche
         reducing = reduce_loops(schedule, block.name)
         if reducing:
             schedule = schedule.decompose_reduction(block.name, reducing[0])
-            schedule = unroll_steps(schedule, reducing[-1]) if unrolled else schedule
+            schedule = unroll_iterations(schedule, reducing[-1]) if unrolled else schedule
     inner = schedule.loops_of(last.name)[-1]
     if target.has("lanes") or target.has("vectors"):
         return vectorize_in_lanes(schedule, inner, target)
-    return unroll_steps(schedule, inner) if unrolled else schedule
+    return unroll_iterations(schedule, inner) if unrolled else schedule

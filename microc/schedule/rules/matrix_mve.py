@@ -136,17 +136,17 @@ def schedule_matrix_mve(start: Schedule, target: Target, decisions: Decisions) -
     return vectorize_lanes(schedule.reorder(column, row).unroll(row), column)
 
 
-def _stretch_and_width(columns: int, wide: int, most: int) -> tuple[int, int]:
-    """Return the channels of a stretch, and those of a product: preferably a divisor of all channels that is a multiple of
-    ``wide``. ``most``: channels of a stretch at most.
+def _stretch_and_width(columns: int, wide: int, max_stretch: int) -> tuple[int, int]:
+    """Return the channels of a stretch, at most ``max_stretch``, and those of a product.
 
-    If only a small number divides them, the last stretch is shorter, and products have one channel: a product of
-    several would be cut off in the middle of the stretch."""
-    if columns <= most:
+    The stretch is preferably a divisor of all channels (``columns``) that is a multiple of ``wide``, the channels of a
+    product. If only a small number divides them, the last stretch is shorter, and products have one channel: a product
+    of several would be cut off in the middle of the stretch."""
+    if columns <= max_stretch:
         return columns, wide
-    divisors = [n for n in range(most, most // 4, -1) if columns % n == 0]
+    divisors = [n for n in range(max_stretch, max_stretch // 4, -1) if columns % n == 0]
     if not divisors:
-        return most, 1
+        return max_stretch, 1
     return next((n for n in divisors if n % wide == 0), divisors[0]), wide
 
 

@@ -17,7 +17,7 @@ from microc.schedule.rules.generic import (
     reduce_loops,
     schedule_generic,
     split_contiguous_runs,
-    unroll_small,
+    unroll_small_loops,
 )
 from microc.schedule.rules.rule import Decisions, vectorize_in_lanes, vectorize_in_strips, vectorize_lanes
 from microc.schedule.schedule import Schedule
@@ -119,7 +119,7 @@ def schedule_integer_moves(start: Schedule, target: Target, _: Decisions) -> Sch
         reducing = reduce_loops(schedule, block.name)
         if prod(loop_extent(schedule.func, name) for name in reducing) > TAPS:
             return None
-        schedule = unroll_small(finish_reduction(schedule, block.name), block.name, reducing, TAPS)
+        schedule = unroll_small_loops(finish_reduction(schedule, block.name), block.name, reducing, TAPS)
     schedule = pad_by_row(schedule, target)
     return _vectorize_innermost(schedule, blocks_of(schedule)[-1].name)
 

@@ -132,10 +132,9 @@ def float_vector_level(target: Target) -> int:
 
 
 def vectorize_unassigned_loops(schedule: Schedule, target: Target) -> Schedule:
-    """Vectorise the innermost loops of kind "vectorized" that have no lanes yet in those of the target.
+    """Vectorise the innermost loops of kind "vectorized" without lanes, in lanes of the core's vectors.
 
-    Copies keep moving words. On cores without vectors nothing changes.
-    """
+    Copies keep moving words. On cores without vectors nothing changes."""
     if not (target.core.lanes or target.has("lanes")):
         return schedule
     for loop in [s for s in walk_stmt(schedule.func.body) if isinstance(s, ir.For) and s.kind == "vectorized"]:

@@ -45,9 +45,9 @@ OUTPUTS = 8
 """Outputs of a depthwise tile at most."""
 
 
-def perfect_tiles(extent: int, most: int) -> tuple[int, ...]:
-    """List the divisors of ``extent`` up to ``most``: TVM's ``sample_perfect_tile`` of two levels."""
-    return tuple(n for n in range(1, min(extent, most) + 1) if extent % n == 0)
+def perfect_tiles(extent: int, max_divisor: int) -> tuple[int, ...]:
+    """List the divisors of an extent up to ``max_divisor``: TVM's ``sample_perfect_tile`` of two levels."""
+    return tuple(n for n in range(1, min(extent, max_divisor) + 1) if extent % n == 0)
 
 
 def _limit_products(tiles: Iterable[Tile]) -> Sequence[Tile]:
@@ -55,10 +55,10 @@ def _limit_products(tiles: Iterable[Tile]) -> Sequence[Tile]:
     return [tile for tile in tiles if tile.rows * tile.columns * tile.unroll * tile.step <= MAX_PRODUCTS]
 
 
-def _tile_shapes(product: Product, rows: int = ROWS, columns: int = COLUMNS) -> Iterator[tuple[int, int]]:
+def _tile_shapes(product: Product, max_rows: int = ROWS, max_columns: int = COLUMNS) -> Iterator[tuple[int, int]]:
     """Iterate over (rows, columns) of tiles, up to these limits and the product's own; a single row may have more columns."""
-    most = SINGLE_ROW_COLUMNS if product.rows == 1 else columns
-    return itertools.product(range(1, min(rows, product.rows) + 1), range(1, min(most, product.columns) + 1))
+    most = SINGLE_ROW_COLUMNS if product.rows == 1 else max_columns
+    return itertools.product(range(1, min(max_rows, product.rows) + 1), range(1, min(most, product.columns) + 1))
 
 
 def plain_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:

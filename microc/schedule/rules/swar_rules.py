@@ -111,7 +111,7 @@ def schedule_channel_quads(start: Schedule, target: Target, decisions: Decisions
     *_, quad, field, high, block = schedule.loops_of(ACC)
     blocks = loop_extent(schedule.func, block)
     sums = (quad, field, high) if decisions["quads"] > 1 else (field, high)
-    schedule, parts, term = _schedule_blocks(schedule, sums, block, most=1)
+    schedule, parts, term = _schedule_blocks(schedule, sums, block, max_unrolled_blocks=1)
     schedule = schedule.compute_at(ENTRY, p)
     entries = schedule.loops_of(ENTRY)[-1]
     if loop_extent(schedule.func, entries) > blocks:
@@ -129,16 +129,17 @@ def _inline_and_find_output(start: Schedule) -> tuple[Schedule, str]:
 
 
 def _schedule_blocks(
-    schedule: Schedule, sums: tuple[str, ...], block: str, most: int = 2
+    schedule: Schedule, sums: tuple[str, ...], block: str, max_unrolled_blocks: int = 2
 ) -> tuple[Schedule, tuple[str, ...], str]:
-    """Make the loop over blocks of terms outermost, and unroll ``most`` of many blocks to save counters and pointers.
+    """Make the loop over blocks of terms outermost, and unroll ``max_unrolled_blocks`` of many blocks to save counters and
+    pointers.
 
     Return the schedule, the loops of ``part`` over what a term serves, and its loop over terms.
     """
     schedule = schedule.reorder(block, *sums).decompose_reduction(ACC, block)
     blocks = loop_extent(schedule.func, block)
-    if blocks >= MANY and blocks % most == 0 and most > 1:
-        schedule, block = schedule.split(block, (None, most)).unroll(f"{block}_1"), f"{block}_1"
+    if blocks >= MANY and blocks % max_unrolled_blocks == 0 and max_unrolled_blocks > 1:
+        schedule, block = schedule.split(block, (None, max_unrolled_blocks)).unroll(f"{block}_1"), f"{block}_1"
     schedule = schedule.compute_at(PART, block)
     loops = schedule.loops_of(PART)
     *inside, term = loops[loops.index(block) + 1 :]
@@ -149,10 +150,12 @@ def _schedule_blocks(
     return schedule, parts, term
 
 
-def _unroll_loops(schedule: Schedule, loops: tuple[str, ...], parts: int, sums: int) -> Schedule:
-    """Unroll ``loops`` and the innermost loops of the initialisations: ``sums`` of ``acc``, ``parts`` of ``part``."""
+def _unroll_loops(schedule: Schedule, loops: tuple[str, ...], part_loop_count: int, sum_loop_count: int) -> Schedule:
+    """Unroll ``loops`` and the innermost loops of the initialisations of two blocks.
+
+    ``sum_loop_count`` loops of ``acc_init``, ``part_loop_count`` loops of ``part_init``."""
     acc_init, part_init = schedule.loops_of(f"{ACC}_init"), schedule.loops_of(f"{PART}_init")
-    for loop in (*acc_init[len(acc_init) - sums :], *part_init[len(part_init) - parts :], *loops):
+    for loop in (*acc_init[len(acc_init) - sum_loop_count :], *part_init[len(part_init) - part_loop_count :], *loops):
         schedule = schedule.unroll(loop)
     return schedule
 

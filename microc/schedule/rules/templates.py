@@ -12,7 +12,7 @@ from microc.base.immutable import frozen
 from microc.isa.vocabulary.scalar_words import FARTHEST
 from microc.schedule.primitives.compute_at import loop_extent, stored_buffer
 from microc.schedule.primitives.tree import find_block
-from microc.schedule.rules.generic import double_sums, inline_elementwise, unroll_small, vectorize_copy
+from microc.schedule.rules.generic import double_sums, inline_elementwise, unroll_small_loops, vectorize_copy
 from microc.schedule.rules.rule import MOSTLY, float_vector_level, vectorize_lanes
 from microc.schedule.schedule import Schedule
 from microc.target import Target
@@ -501,8 +501,8 @@ def walk_planes(start: Schedule, walk: Walk) -> Schedule:
         if beside:
             for loop in (schedule.loops_of(f"{ACC}_init")[-1], schedule.loops_of(OUT)[-1 - walk.run], *beside):
                 schedule = schedule.unroll(loop)
-        return vectorize_lanes(unroll_small(schedule, ACC, taps, walk.unroll), run)
-    schedule = unroll_small(schedule, ACC, taps, walk.unroll)
+        return vectorize_lanes(unroll_small_loops(schedule, ACC, taps, walk.unroll), run)
+    schedule = unroll_small_loops(schedule, ACC, taps, walk.unroll)
     if not walk.intrin:
         schedule = schedule.unroll(f"{run}_1")
     outputs = schedule.loops_of(OUT)[walk.run - 4] if walk.intrin else _innermost_epilogue_loop(schedule, walk.tile)

@@ -105,29 +105,37 @@ def _tile_sizes(extent: int, tile: int) -> list[int]:
     return sorted({*whole, *even, extent})
 
 
-def _align_up(nbytes: int, align: int) -> int:
-    """Round ``nbytes`` up to a multiple of ``align``."""
-    return -(-nbytes // align) * align
+def _align_up(nbytes: int, alignment: int) -> int:
+    """Round ``nbytes`` up to a multiple of ``alignment``."""
+    return -(-nbytes // alignment) * alignment
 
 
-def _estimate_cycles(unit: TensorUnit, product: Product, b: Blocking) -> tuple[float, int, int]:
+def _estimate_cycles(unit: TensorUnit, product: Product, blocking: Blocking) -> tuple[float, int, int]:
     """Estimate the cycles of a layer, with a penalty for partial tiles; ties go to the fewest tiles, then the smallest strips."""
     # Strips, tiles of columns, and tiles of K.
-    p, o, k = -(-product.rows // b.rows), -(-product.columns // b.columns), -(-product.depth // b.depth)
-    data = unit.cycles("unit_load_input", (b.rows, product.depth if b.held else b.depth))
-    weights = unit.cycles("unit_load_weight", (b.columns, b.depth))
-    begin, end = (unit.cycles(word, (b.rows, b.columns, 0, 0)) for word in ("unit_load_sums", "unit_store_sums"))
-    load = (0 if b.held else data) + (0 if b.resident else weights)
-    multiply = unit.cycles("unit_matmul", (b.rows, b.columns, b.depth))
+    p, o, k = (
+        -(-product.rows // blocking.rows),
+        -(-product.columns // blocking.columns),
+        -(-product.depth // blocking.depth),
+    )
+    data = unit.cycles("unit_load_input", (blocking.rows, product.depth if blocking.held else blocking.depth))
+    weights = unit.cycles("unit_load_weight", (blocking.columns, blocking.depth))
+    begin, end = (
+        unit.cycles(word, (blocking.rows, blocking.columns, 0, 0)) for word in ("unit_load_sums", "unit_store_sums")
+    )
+    load = (0 if blocking.held else data) + (0 if blocking.resident else weights)
+    multiply = unit.cycles("unit_matmul", (blocking.rows, blocking.columns, blocking.depth))
     # Loads overlap products. The first load, or the last product, of a tile has nothing to overlap with.
     overlapped = max(k * load, begin + k * multiply)
     tile = overlapped + min(load, multiply)
     # `late` overlaps storing the sums of a tile with the next tile; else the processor waits for every tile.
-    tiles = tile + (o - 1) * max(overlapped, end) + end if b.late else o * (tile + end)
-    once = unit.cycles("unit_load_weight", (product.columns, product.depth)) if b.resident else 0
-    extents = zip((product.rows, product.columns, product.depth), (b.rows, b.columns, b.depth), strict=True)
+    tiles = tile + (o - 1) * max(overlapped, end) + end if blocking.late else o * (tile + end)
+    once = unit.cycles("unit_load_weight", (product.columns, product.depth)) if blocking.resident else 0
+    extents = zip(
+        (product.rows, product.columns, product.depth), (blocking.rows, blocking.columns, blocking.depth), strict=True
+    )
     tails = sum(extent % size > 0 for extent, size in extents)
-    return (once + p * ((data if b.held else 0) + tiles)) * (1 + TAIL * tails), p * o * k, b.rows
+    return (once + p * ((data if blocking.held else 0) + tiles)) * (1 + TAIL * tails), p * o * k, blocking.rows
 
 
 def schedule_on_unit(start: Schedule, target: Target, decisions: Decisions) -> Schedule:

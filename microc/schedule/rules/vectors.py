@@ -14,7 +14,7 @@ from microc.isa.vocabulary.vector_lanes import LEAST
 from microc.schedule.primitives.compute_at import loop_extent, stored_buffer
 from microc.schedule.primitives.tree import find_block
 from microc.schedule.rules.generic import (
-    fill_border_apart,
+    decompose_border_fill,
     inline_elementwise,
     pad_by_row,
     reduce_loops,
@@ -175,29 +175,36 @@ def _step_time(product: Product, shape: tuple[int, int], target: Target) -> floa
     return issue_slots / abreast + LOAD_COST * (len(tiles) + count / abreast)
 
 
-def _preferred_rows(product: Product, abreast: int, target: Target) -> int:
-    """Return rows of a tile: as many as registers hold, preferably a divisor of all rows."""
-    most = _max_rows_in_registers(product, abreast, target)
+def _preferred_rows(product: Product, column_vectors: int, target: Target) -> int:
+    """Return the rows of a tile: as many as registers hold, preferably a divisor of all rows.
+
+    ``column_vectors``: vectors of columns in the tile."""
+    most = _max_rows_in_registers(product, column_vectors, target)
     return next((n for n in range(most, most // 2, -1) if product.rows % n == 0), most)
 
 
-def _row_candidates(start: Schedule, product: Product, abreast: int, target: Target) -> tuple[int, ...]:
+def _row_candidates(start: Schedule, product: Product, column_vectors: int, target: Target) -> tuple[int, ...]:
     """List rows of a tile that are worth comparing: a divisor of all rows, and the most that registers hold."""
-    even, most = _preferred_rows(product, abreast, target), _max_rows_in_registers(product, abreast, target)
+    even, most = (
+        _preferred_rows(product, column_vectors, target),
+        _max_rows_in_registers(product, column_vectors, target),
+    )
     # A partial last tile cannot be split among threads, and they have no columns of their own to split instead.
     is_shared = target.has(THREADS) and (start.has(PATCH) or not _exceeds_cache(product, target))
     # If all columns are one tile, copying the patch dominates, and that is fastest in whole parts of an image row.
-    is_narrow = start.has(PATCH) and product.columns <= abreast * dividing_lanes(product.columns, target)
+    is_narrow = start.has(PATCH) and product.columns <= column_vectors * dividing_lanes(product.columns, target)
     return (even,) if is_shared or is_narrow or not target.core.pipelined else (even, most)
 
 
-def _max_rows_in_registers(product: Product, abreast: int, target: Target) -> int:
-    """Return the largest number of rows of a tile whose sums the vector registers hold."""
+def _max_rows_in_registers(product: Product, column_vectors: int, target: Target) -> int:
+    """Return the most rows of a tile whose sums the vector registers hold.
+
+    ``column_vectors``: vectors of columns in the tile."""
     floats = product.total.dtype == "float32"
     # A unit that multiplies vectors by scalars needs no register for a broadcast activation.
     scratch = 0 if floats and float_vector_level(target) == NUMBERS else SCRATCH_REGISTERS
     # rows * abreast sums + abreast weights + scratch <= registers
-    most = (target.core.vectors - abreast - scratch) // abreast
+    most = (target.core.vectors - column_vectors - scratch) // column_vectors
     return max(1, min(most, product.rows, MAX_TILE_ROWS if floats else INT32_ROWS))
 
 
@@ -369,7 +376,7 @@ def schedule_windows(start: Schedule, target: Target, decisions: Decisions) -> S
 
 def copy_padded_rows(schedule: Schedule, dtype: str, target: Target) -> Schedule:
     """Copy the padded rows that a row of windows reads: fill the border apart, then copy in vectors, as ``dtype``."""
-    schedule = fill_border_apart(schedule)
+    schedule = decompose_border_fill(schedule)
     padded = stored_buffer(find_block(schedule.func.body, PADDED))
     schedule = schedule if padded.dtype == dtype else schedule.set_dtype(PADDED, dtype)
     return vectorize_in_lanes(schedule, schedule.loops_of(PADDED)[-1], target)

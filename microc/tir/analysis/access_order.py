@@ -101,7 +101,7 @@ def own_touches(stmt: ir.Stmt, scope: LetScope) -> list[Touch]:
         case ir.For(_, extent):
             return _expression_touches((extent,), scope)
         case _:
-            raise InternalError(f"{type(stmt).__name__} was not lowered")
+            raise InternalError(f"access order: unexpected {type(stmt).__name__}; expected a lowered function")
 
 
 def _expression_touches(exprs: tuple[ir.Expr, ...], scope: LetScope) -> list[Touch]:
@@ -115,7 +115,7 @@ def _expression_touches(exprs: tuple[ir.Expr, ...], scope: LetScope) -> list[Tou
                 found.append(Touch(buffer, scope.indices(indices), write, 1 if write else 0, extent, step))
                 writes = writes or write
             case x if not isinstance(x, _EXPRESSIONS):
-                raise InternalError(f"unknown expression {type(x).__name__}")
+                raise InternalError(f"access order: unknown type of expression; got {type(x).__name__}")
     if not writes:
         return found
     # A call may read through a pointer until it ends, since nothing is known about the order inside it. Its value
@@ -198,9 +198,9 @@ def access_times(func: ir.PrimFunc) -> dict[ir.Buffer, AccessTimes]:
 Timed = tuple[int, list[_TimedAccess]]
 
 
-def _timed_accesses(stmt: ir.Stmt, around: LetScope) -> Timed:
+def _timed_accesses(stmt: ir.Stmt, outer_scope: LetScope) -> Timed:
     """Return the duration of a statement in ticks, and its accesses with ticks from its start."""
-    scope = LetScope(dict(around.names))
+    scope = LetScope(dict(outer_scope.names))
     parts: list[Timed] = []
     for item in statements_in_order(stmt):
         own: Timed = TICKS, [_TimedAccess(touch, touch.tick) for touch in own_touches(item, scope)]
@@ -291,10 +291,11 @@ def _index_grids(access: _TimedAccess) -> Iterator[tuple[Grid | None, int]]:
         yield {**fixed, **piece}, rank
 
 
-def _unknown_element_count(touch: Touch, used: Iterable[_TimedLoop]) -> int:
-    """Return the number of elements along the axes whose index depends on data; any of them may be accessed in every
-    iteration."""
-    start = {loop.var: np.zeros((), np.int64) for loop in used}
+def _unknown_element_count(touch: Touch, address_loops: Iterable[_TimedLoop]) -> int:
+    """Return the number of elements along the axes whose index depends on data.
+
+    Any of them may be accessed in every iteration of ``address_loops``."""
+    start = {loop.var: np.zeros((), np.int64) for loop in address_loops}
     axes = zip(touch.indices, touch.buffer.shape, strict=True)
     return prod(size for index, size in axes if _evaluate_index(index, start) is None)
 
@@ -311,12 +312,14 @@ def _access_ticks(access: _TimedAccess, grid: Grid, *, last: bool) -> Array:
     return when
 
 
-def _update_times(times: Array, better: np.ufunc, flat: Array, inside: Array, when: Array) -> None:
-    """Update the times of those accessed elements that are inside the buffer: the earlier or the later tick remains."""
-    flat, inside, when = (part.reshape(-1) for part in np.broadcast_arrays(flat, inside, when))
-    if not inside.all():
-        flat, when = flat[inside], when[inside]
-    better.at(times, flat, when)
+def _update_times(times: Array, better: np.ufunc, flat_indices: Array, in_bounds: Array, ticks: Array) -> None:
+    """Update the times of the accessed elements that are inside of the buffer: the ``better`` tick remains.
+
+    ``better``: ``np.minimum`` or ``np.maximum``."""
+    flat_indices, in_bounds, ticks = (part.reshape(-1) for part in np.broadcast_arrays(flat_indices, in_bounds, ticks))
+    if not in_bounds.all():
+        flat_indices, ticks = flat_indices[in_bounds], ticks[in_bounds]
+    better.at(times, flat_indices, ticks)
 
 
 def _reshape_to_axis(values: Array, axis: int, rank: int) -> Array:
@@ -397,7 +400,7 @@ class Precedence:
 
     def __init__(self, func: ir.PrimFunc, sizes: Mapping[str, Array]) -> None:
         self.forms = FormConverter(sizes)
-        self._number = 0
+        self._form_of_variable = 0
         loops = (s for s in walk_stmt(func.body) if isinstance(s, ir.For))
         self._ordered = all(loop.kind != "parallel" for loop in loops)
         followed = {b for b in func.params if b.scope in FOLLOWED}
@@ -438,8 +441,8 @@ class Precedence:
         """Yield all accesses under a statement. Loop variables get unique names."""
         scope = LetScope(dict(around.names))
         for item in statements_in_order(stmt):
-            self._number += 1
-            own, number = own_touches(item, scope), self._number
+            self._form_of_variable += 1
+            own, number = own_touches(item, scope), self._form_of_variable
             match item:
                 case ir.If(condition, then, otherwise):
                     decided = scope.expr(condition)
@@ -451,7 +454,9 @@ class Precedence:
                     self.forms.loop(unique, count)
                     inner = LetScope({**scope.names, var: unique})
                     yield from self._located_touches(body, inner, (*loops, unique), (*guards, (unique < count, True)))
-                    self._number = number = self._number + 1  # C evaluates the extent for the last time at the end
+                    self._form_of_variable = number = (
+                        self._form_of_variable + 1
+                    )  # C evaluates the extent for the last time at the end
             for touch in own:
                 yield _LocatedTouch(touch, loops, number, guards)
 
@@ -475,40 +480,44 @@ class Precedence:
 
     # ------------------------------------------------------------ distances
 
-    def _merge_unrolled(self, places: Sequence[_AccessForms], name: str) -> Iterator[_AccessForms]:
-        """Merge accesses in the same loops that differ by a constant into one access in an additional loop, as
-        before unrolling."""
+    def _merge_unrolled(self, accesses: Sequence[_AccessForms], loop_name: str) -> Iterator[_AccessForms]:
+        """Merge accesses in the same loops that differ by a constant into one access in an additional loop.
+
+        That loop, called after ``loop_name``, restores what unrolling has removed."""
         found: dict[object, list[_AccessForms]] = {}
-        for place in places:
+        for place in accesses:
             found.setdefault((place.loops, place.bytes.slopes, frozenset(f.key for f in place.facts)), []).append(place)
         for k, group in enumerate(found.values()):
-            unrolled = ir.Var(f"{k} of {name}")
+            unrolled = ir.Var(f"{k} of {loop_name}")
             bytes_, self.forms.extents[unrolled] = Form.around([place.bytes for place in group], unrolled)
             yield replace(group[0], bytes=bytes_, loops=(*group[0].loops, unrolled))
 
     def _access_conflict(
-        self, a: _AccessForms, b: _AccessForms, same: tuple[ir.Var, ...], later: ir.Var | None
+        self, a: _AccessForms, b: _AccessForms, shared_loops: tuple[ir.Var, ...], later_loop: ir.Var | None
     ) -> Conflict | None:
-        """Return the unsafe distances that follow from two accesses in the same iterations of the loops ``same``.
+        """Return the unsafe distances that follow from two accesses; None if there are none.
 
-        If ``later`` is given, its iteration at ``a`` is later than the one at ``b``. All other loops are independent of
-        each other."""
+        Both are in the same iterations of ``shared_loops``, except of ``later_loop`` if given: its iteration at ``a``
+        is later than the one at ``b``. All other loops are independent of each other."""
         extents = self.forms.extents
-        mine, other = {var: _number(var) for var in same}, {var: _number(var) for var in same}
-        reach = {var: self.forms.reach(var) for var in same if extents[var] is not None}
+        mine, other = (
+            {var: _form_of_variable(var) for var in shared_loops},
+            {var: _form_of_variable(var) for var in shared_loops},
+        )
+        reach = {var: self.forms.reach(var) for var in shared_loops if extents[var] is not None}
         for names, place, mark in ((mine, a, "'"), (other, b, '"')):
-            for var in place.loops[len(same) :]:
+            for var in place.loops[len(shared_loops) :]:
                 if extents[var] is not None:
-                    names[var] = _number(ir.Var(var.name + mark))
+                    names[var] = _form_of_variable(ir.Var(var.name + mark))
                     reach[ir.Var(var.name + mark)] = self.forms.reach(var)
         ranges = FormRanges(reach)
-        if later is not None and (extent := extents[later]) is not None:
-            mine[later], other[later] = ranges.later_and_earlier(later, extent)
+        if later_loop is not None and (extent := extents[later_loop]) is not None:
+            mine[later_loop], other[later_loop] = ranges.later_and_earlier(later_loop, extent)
         facts = [*(f.substitute(mine) for f in a.facts), *(f.substitute(other) for f in b.facts)]
         return ranges.conflict(a.bytes.substitute(mine).plus(b.bytes.substitute(other).times(_ZERO - 1)), facts)
 
 
-def _number(var: ir.Var) -> Form:
+def _form_of_variable(var: ir.Var) -> Form:
     """Return the linear form that consists of a variable alone."""
     return Form({var: _ZERO + 1}, _ZERO, _ZERO)
 

@@ -33,16 +33,15 @@ class _Digit(NamedTuple):
     upper: int | None
 
 
-def domain_coverage_failure(block: ir.Block, around: Sequence[ir.For | ir.Expr]) -> str:
-    """Return the reason why the loops around a block may not run through the whole domain of its iterators; empty if they
-    do.
+def domain_coverage_failure(block: ir.Block, outer_loops_and_conditions: Sequence[ir.For | ir.Expr]) -> str:
+    """Return why the loops around a block may not cover the whole domain of its iterators; empty if they do.
 
-    ``around`` contains the enclosing loops and the conditions that hold, outermost first."""
+    ``outer_loops_and_conditions``: the enclosing loops and the conditions that hold, outermost first."""
     bounds: dict[ir.Var, tuple[int, int]] = {}
-    conditions = [x for x in around if isinstance(x, ir.Expr)]
+    conditions = [x for x in outer_loops_and_conditions if isinstance(x, ir.Expr)]
     if block.predicate is not None:
         conditions.append(block.predicate)
-    for loop in (x for x in around if isinstance(x, ir.For)):
+    for loop in (x for x in outer_loops_and_conditions if isinstance(x, ir.For)):
         high = Simplifier(bounds).reach(loop.extent)[1]
         if not isinstance(high, int):
             return f"loop {loop.var.name} has no known extent"
@@ -142,10 +141,10 @@ class _CoverageProof:
 
 
 def _covered_interval(form: Linear, sizes: dict[Atom, int], step: int = 1) -> tuple[int, int]:
-    """Return (start, length) of the interval that a sum of independent mixed-radix digits covers without a gap, from its
-    lowest value.
+    """Return (start, length) of the interval that a sum of independent mixed-radix digits covers without a gap.
 
-    ``step`` values count from each one on, since a tensorized block handles several at once."""
+    The interval starts at the lowest value. Each value stands for ``step`` consecutive ones, since an instance of a
+    tensorized block handles several."""
     start, length = form.const, step
     for atom, k in sorted(form.terms.items(), key=lambda item: abs(item[1])):
         if k < 0:
@@ -175,7 +174,7 @@ def has_disjoint_iterations(loop: ir.For, buffer: ir.Buffer) -> bool:
 
     Along one axis, or in memory, all that an iteration accesses must be before what the next one does."""
     found = [a for a in accesses(simplify_stmt(drop_blocks(loop))) if a.buffer == buffer]
-    if all(_within_row(access) for access in found):
+    if all(_stays_within_row(access) for access in found):
         axes = ([(a, a.indices[axis], 1) for a in found] for axis in range(len(buffer.shape) - 1))
         if any(_are_disjoint(loop, touches) for touches in axes) or _are_disjoint(
             loop, [(a, a.indices[-1], a.extent) for a in found]
@@ -192,7 +191,7 @@ def _element_offset(buffer: ir.Buffer, indices: Sequence[ir.Expr]) -> ir.Expr:
     return total
 
 
-def _within_row(access: Access) -> bool:
+def _stays_within_row(access: Access) -> bool:
     """Test whether an access of several elements stays within the last axis."""
     if access.extent == 1:
         return True
@@ -224,15 +223,15 @@ def _loops_inside(access: Access, loop: ir.For) -> tuple[ir.For, ...]:
 
 
 def _split_parallel_index(
-    index: ir.Expr, access: Access, parallel_var: ir.Var, inside: tuple[ir.For, ...]
+    index: ir.Expr, access: Access, parallel_var: ir.Var, inner_loops: tuple[ir.For, ...]
 ) -> Part | None:
     """Decompose an index into a part common to all iterations, the range of the rest, and its stride along the parallel
     loop; None if that stride is not constant, or the range unknown."""
     bounds = loop_bounds(access.loops)
     terms, _ = linear(simplify(index, bounds))
     step = terms.get(parallel_var, 0)
-    inner = {each.var: bounds.get(each.var, (0, 0)) for each in inside}
-    if any(each.var not in bounds for each in inside):
+    inner = {each.var: bounds.get(each.var, (0, 0)) for each in inner_loops}
+    if any(each.var not in bounds for each in inner_loops):
         return None
     parts = split_index(simplify(index - parallel_var * step, bounds), inner, bounds)
     if parts is None or parallel_var in free_vars(parts[0]):

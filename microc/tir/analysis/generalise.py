@@ -10,7 +10,7 @@ from microc.base.immutable import frozen
 from microc.errors import InternalError
 from microc.tir import ir
 from microc.tir.analysis.simplification import linear, simplify_stmt
-from microc.tir.analysis.size_forms import Fitter, value_at
+from microc.tir.analysis.size_forms import Fitter, evaluate_at_sizes
 from microc.tir.rewrite import (
     children,
     free_vars,
@@ -47,21 +47,21 @@ def operator_key(expr: ir.Expr) -> tuple[object, ...]:
             return (expr.dtype,)
 
 
-def with_operands(expr: ir.Expr, parts: Sequence[ir.Expr]) -> ir.Expr:
-    """Return an expression of the same operator with other operands."""
+def with_operands(expr: ir.Expr, operands: Sequence[ir.Expr]) -> ir.Expr:
+    """Return an expression with the operator of ``expr`` and other operands."""
     match expr:
         case ir.Bin(op):
-            return ir.Bin(op, parts[0], parts[1])
+            return ir.Bin(op, operands[0], operands[1])
         case ir.Un(op):
-            return ir.Un(op, parts[0])
+            return ir.Un(op, operands[0])
         case ir.Cast(dtype):
-            return ir.cast(dtype, parts[0])
+            return ir.cast(dtype, operands[0])
         case ir.Select():
-            return ir.Select(parts[0], parts[1], parts[2])
+            return ir.Select(operands[0], operands[1], operands[2])
         case ir.Call(name, _, dtype):
-            return ir.Call(name, tuple(parts), dtype)
+            return ir.Call(name, tuple(operands), dtype)
         case _:
-            raise InternalError(f"unknown expression {type(expr).__name__}")
+            raise InternalError(f"generalise: unknown type of expression; got {type(expr).__name__}")
 
 
 def text_without_numbers(expr: ir.Expr) -> str:
@@ -227,7 +227,7 @@ class SizeGenericFunction:
     def at(self, sizes: Mapping[str, int]) -> ir.PrimFunc:
         """Return the function specialised to some sizes, on tensors with axes."""
         made = instantiate(self.shaped, sizes)
-        shapes = {name: tuple(value_at(e, sizes) for e in extents) for name, extents in self.shapes.items()}
+        shapes = {name: tuple(evaluate_at_sizes(e, sizes) for e in extents) for name, extents in self.shapes.items()}
         buffers = {p: replace(p, shape=shapes.get(p.name, p.shape)) for p in made.params}
         return replace(made, params=tuple(buffers[p] for p in made.params), body=replace_buffers(made.body, buffers))
 
@@ -308,25 +308,27 @@ class _Generaliser:
 
     # ------------------------------------------------------------ numbers
 
-    def number(self, values: Sequence[int | float], dtype: str, what: str) -> ir.Expr:
-        """Return an expression over the sizes (a rule) that has these values, one for each function. Raises
-        :class:`StructureMismatch` if there is none."""
+    def number(self, values: Sequence[int | float], dtype: str, description: str) -> ir.Expr:
+        """Return an expression over the sizes that has these values, one for each function.
+
+        Raises :class:`StructureMismatch`, with the ``description`` of the number, if there is none."""
         if dtypes.is_float(dtype):
             real = self.fitter.real([float(v) for v in values], dtype)
             if real is None:
-                raise StructureMismatch(f"{what} follows no rule: {_format_numbers(values)}")
+                raise StructureMismatch(f"{description} follows no rule: {_format_numbers(values)}")
             return real
         found = self.fitter.integer([int(v) for v in values]) if dtype != "bool" else None
         if found is None:
-            raise StructureMismatch(f"{what} follows no rule: {_format_numbers(values)}")
+            raise StructureMismatch(f"{description} follows no rule: {_format_numbers(values)}")
         return ir.cast(dtype, found)
 
-    def register_parameter(self, counterparts: Sequence[ir.Buffer], bound: tuple[int, ...] | None) -> None:
-        """Register a parameter: its flat form, its strides, its shape over sizes. ``bound``: the shape of a constant at
-        the bounds."""
+    def register_parameter(self, counterparts: Sequence[ir.Buffer], constant_shape: tuple[int, ...] | None) -> None:
+        """Register a parameter: its flat form, its strides, and its shape over the sizes.
+
+        ``constant_shape``: the shape of a constant at the largest sizes; None for other parameters."""
         first = counterparts[0]
-        if bound is not None:
-            whole = replace(first, shape=bound)
+        if constant_shape is not None:
+            whole = replace(first, shape=constant_shape)
             self.strides[first.name] = tuple(ir.const(s, "int32") for s in whole.strides)
             self.shaped[first.name], self.flat[first.name] = whole, replace(first, shape=(whole.size,))
             return
@@ -335,21 +337,23 @@ class _Generaliser:
         strides = [self.extent([b.strides[k] for b in counterparts], axes[k + 1 :], what) for k in range(len(axes))]
         size = self.extent([b.size for b in counterparts], axes, f"the size of {first.name}")
         self.strides[first.name] = tuple(strides)
-        self.flat[first.name] = replace(first, shape=(value_at(size, self.bounds),))
+        self.flat[first.name] = replace(first, shape=(evaluate_at_sizes(size, self.bounds),))
         known = tuple(axis for axis in axes if axis is not None)
         if len(known) < len(axes):
             raise StructureMismatch(f"an axis of {first.name} follows no rule")
         self.shapes[first.name] = known
-        self.shaped[first.name] = replace(first, shape=tuple(value_at(axis, self.bounds) for axis in known))
+        self.shaped[first.name] = replace(first, shape=tuple(evaluate_at_sizes(axis, self.bounds) for axis in known))
 
-    def extent(self, values: Sequence[int], axes: Sequence[ir.Expr | None], what: str) -> ir.Expr:
-        """Return an expression over the sizes for a product of axes: one fitted to the values, else the product of the
-        axes' expressions. Raises :class:`StructureMismatch` if there is neither."""
+    def extent(self, values: Sequence[int], axes: Sequence[ir.Expr | None], description: str) -> ir.Expr:
+        """Return an expression over the sizes for an extent, which is a product of axes.
+
+        It is fitted to the values, one for each function, or else the product of the axes' expressions. Raises
+        :class:`StructureMismatch`, with the ``description`` of the extent, if there is neither."""
         found = self.fitter.integer(values)
         if found is None and all(axis is not None for axis in axes):
             for axis in axes:
                 found = axis if found is None else found * axis  # type: ignore[operator]
-        return self.number(values, "int32", what) if found is None else found
+        return self.number(values, "int32", description) if found is None else found
 
     # ------------------------------------------------------------ statements
 
@@ -387,12 +391,12 @@ class _Generaliser:
             case ir.Evaluate():
                 return ir.Evaluate(self.expr([s.value for s in counterparts]))  # type: ignore[attr-defined]
             case _:
-                raise InternalError(f"{type(first).__name__} was not lowered")
+                raise InternalError(f"generalise: unexpected {type(first).__name__}; expected a lowered function")
 
-    def require_equal(self, values: Sequence[object], what: str) -> None:
+    def require_equal(self, values: Sequence[object], description: str) -> None:
         """Check that values are equal in all functions. Raises :class:`StructureMismatch`."""
         if any(value != values[0] for value in values):
-            raise StructureMismatch(f"its {what} differ from size to size")
+            raise StructureMismatch(f"its {description} differ from size to size")
 
     def access(
         self, counterparts: Sequence[ir.Store | ir.Load | ir.AddressOf]

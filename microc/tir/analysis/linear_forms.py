@@ -26,8 +26,10 @@ class Int32Overflow(Exception):
 
 
 class Atom:
-    """A term of linear forms. Equal expressions share one atom (of an :class:`AtomTable`), so that atoms are
-    compared and hashed by identity; hashing an expression costs as much as walking it."""
+    """A term of linear forms.
+
+    Equal expressions share one atom (of an :class:`AtomTable`), so that atoms are compared and hashed by identity;
+    hashing an expression costs as much as walking it."""
 
     __slots__ = ("expr", "order")
 
@@ -103,18 +105,19 @@ def index_literal(value: int) -> Const:
     return Const(value, "int32")
 
 
-def split_by_divisor(form: Linear, c: int) -> tuple[Linear, Linear]:
-    """Return ``quotient`` and ``rest`` with ``form = c * quotient + rest``. Coefficients of ``rest`` are below c in
-    magnitude, its constant is in 0..c-1."""
+def split_by_divisor(form: Linear, divisor: int) -> tuple[Linear, Linear]:
+    """Return ``quotient`` and ``rest`` with ``form = divisor * quotient + rest``.
+
+    Coefficients of ``rest`` are below the divisor in magnitude, its constant is in 0..divisor-1."""
     quotient: dict[Atom, int] = {}
     rest: dict[Atom, int] = {}
     for atom, k in form.terms.items():
-        q = k // c if k > 0 else -(-k // c)
+        q = k // divisor if k > 0 else -(-k // divisor)
         if q:
             quotient[atom] = q
-        if k - q * c:
-            rest[atom] = k - q * c
-    return Linear(quotient, form.const // c), Linear(rest, form.const % c)
+        if k - q * divisor:
+            rest[atom] = k - q * divisor
+    return Linear(quotient, form.const // divisor), Linear(rest, form.const % divisor)
 
 
 def cancelling_factors(form: Linear, fact: Fact) -> set[int]:

@@ -319,33 +319,33 @@ class IllFormedError(InternalError):
     """A function violates a rule of TIR."""
 
 
-def fail(where: str, what: str) -> NoReturn:
-    """Raise :class:`IllFormedError`: what is wrong, and where."""
-    raise IllFormedError(what, where=where)
+def raise_ill_formed(where: str, problem: str) -> NoReturn:
+    """Raise :class:`IllFormedError`: the ``problem``, and where it is."""
+    raise IllFormedError(problem, where=where)
 
 
 def check_name(name: str, where: str) -> None:
     """Check that a name is an ASCII identifier."""
     if not (name.isascii() and name.isidentifier()):
-        fail(where, f"{name!r} is no identifier")
+        raise_ill_formed(where, f"{name!r} is no identifier")
 
 
-def declare(names: Names, x: ir.Var | ir.Buffer, where: str) -> Names:
+def declare(names: Names, declared: ir.Var | ir.Buffer, where: str) -> Names:
     """Add a variable or buffer to the declared names. IllFormedError if it exists already or has an unknown dtype."""
-    check_name(x.name, where)
-    if x.name in names:
-        fail(where, f"{x.name} is declared twice")
-    if not dtypes.is_valid(x.dtype):
-        fail(where, f"{x.name} has the unknown dtype {x.dtype!r}")
-    return {**names, x.name: x}
+    check_name(declared.name, where)
+    if declared.name in names:
+        raise_ill_formed(where, f"{declared.name} is declared twice")
+    if not dtypes.is_valid(declared.dtype):
+        raise_ill_formed(where, f"{declared.name} has the unknown dtype {declared.dtype!r}")
+    return {**names, declared.name: declared}
 
 
 def declare_buffer(names: Names, buffer: ir.Buffer, where: str) -> Names:
     """Add a buffer to the declared names; check its scope and shape."""
     if buffer.scope not in ir.SCOPES:
-        fail(where, f"buffer {buffer.name} has the unknown scope {buffer.scope!r}")
+        raise_ill_formed(where, f"buffer {buffer.name} has the unknown scope {buffer.scope!r}")
     if any(n < 0 for n in buffer.shape):
-        fail(where, f"buffer {buffer.name} has shape {list(buffer.shape)}")
+        raise_ill_formed(where, f"buffer {buffer.name} has shape {list(buffer.shape)}, expected positive extents")
     return declare(names, buffer, where)
 
 
@@ -408,12 +408,12 @@ def bounds_of(expr: Expr, bounds: Bounds = _NONE) -> tuple[int, int] | None:
     Loads of integers below 32 bits have the range of their dtype. Signed results are mathematical: they may exceed the
     dtype, which tells a caller that an overflow cannot be excluded.
     """
-    low, high = _reach_cached(expr, _relevant_bounds(expr, bounds))
+    low, high = _range_cached(expr, _relevant_bounds(expr, bounds))
     return (low, high) if isinstance(low, int) and isinstance(high, int) else None
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _reach_cached(expr: Expr, bounds: tuple[tuple[Var, tuple[int, int]], ...]) -> intervals.Interval:
+def _range_cached(expr: Expr, bounds: tuple[tuple[Var, tuple[int, int]], ...]) -> intervals.Interval:
     return Simplifier(dict(bounds)).reach(expr)
 
 
@@ -426,7 +426,7 @@ def prove(condition: Expr, bounds: Bounds = _NONE) -> bool:
 def linear(expr: Expr) -> tuple[Mapping[Expr, int], int]:
     """Return ``(coefficients, constant)`` of an int32 expression; each non-linear part is a key of its own."""
     if expr.dtype != "int32":
-        raise InternalError(f"a linear form of {expr.dtype}")
+        raise InternalError(f"linear: wrong dtype of the expression; got {expr.dtype}, expected int32")
     form = Simplifier().difference(expr, ir.const(0, "int32"))
     if form is None:
         return MappingProxyType({expr: 1}), 0
@@ -464,12 +464,13 @@ def _simplify_statement(stmt: Stmt, context: Simplifier) -> Stmt:
         case ir.Block():
             return _simplify_block(stmt, context)
         case _:
-            raise InternalError(f"unknown statement {type(stmt).__name__}")
+            raise InternalError(f"simplify: unknown type of statement; got {type(stmt).__name__}")
 
 
 def loop_context(loop: ir.For, context: Simplifier) -> Simplifier:
-    """Return what is known inside a loop: its variable is in 0..extent-1, and below each operand of a ``min``
-    extent."""
+    """Return what is known in the body of a loop, given what is known around it.
+
+    The loop variable is in 0..extent-1, and below each operand of an extent that is a ``min``."""
     _, high = context.reach(loop.extent)
     inner = context.with_var(loop.var, (0, max(high - 1, 0)))
     for condition in tail_conditions(loop.var, loop.extent):

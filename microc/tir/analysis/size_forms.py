@@ -30,7 +30,9 @@ _LARGER = MappingProxyType({"gt": (1, 1), "ge": (1, 0), "lt": (-1, 1), "le": (-1
 
 @frozen
 class Form:
-    """A sum ``sum(terms[v] * v)`` plus something from ``low`` to ``high``; arrays of int64."""
+    """A linear form: ``sum(terms[v] * v)`` of loop variables, plus an unknown number from ``low`` to ``high``.
+
+    Factors and limits are arrays of int64, with one element for each size."""
 
     terms: Mapping[ir.Var, Array]
     low: Array
@@ -82,7 +84,7 @@ class Form:
 
 
 def _constant_form(value: Array) -> Form:
-    """Return the form without loop variables that has this value at each size."""
+    """Return the linear form without loop variables that has this value at each size."""
     return Form({}, value, value)
 
 
@@ -381,7 +383,7 @@ class Fitter:
     def divides(self, values: Sequence[int], factor: int) -> bool:
         """Test whether a rule for these values is a multiple of ``factor`` at all sizes."""
         rule = self.integer(values)
-        return rule is not None and all(value_at(rule, sizes) % factor == 0 for sizes in self.domain)
+        return rule is not None and all(evaluate_at_sizes(rule, sizes) % factor == 0 for sizes in self.domain)
 
     def real(self, values: Sequence[float], dtype: str) -> ir.Expr | None:
         """Return a float expression with these values, equal in every bit: an integer rule as a float, or a constant
@@ -424,7 +426,7 @@ class Fitter:
             ):
                 continue
             scaled = product.expr if part.numerator == 1 else product.expr * part.numerator
-            if all(value_at(scaled, sizes) % part.denominator == 0 for sizes in self.domain):
+            if all(evaluate_at_sizes(scaled, sizes) % part.denominator == 0 for sizes in self.domain):
                 return scaled // part.denominator
         return None
 
@@ -478,27 +480,25 @@ def _weighted_sum(products: Sequence[ir.Expr], factors: Sequence[int]) -> ir.Exp
 
 
 def strided_rules(
-    symbol: ir.Var, pairs: Mapping[int, int], most: int = 64
+    symbol: ir.Var, pairs: Mapping[int, int], limit: int = 64
 ) -> list[tuple[ir.Expr, tuple[int, int, int]]]:
-    """Return rules ``(a * symbol + b) // c`` that hold for all pairs of (size, value), smallest divisors first; second
-    item (a, b, c).
+    """Return rules ``(a * symbol + b) // c`` that hold for all pairs of (size, value), smallest divisors first.
 
-    For every divisor all rules that differ in b are returned, as long as they are few; the caller distinguishes them by
-    more pairs.
-    """
+    Each comes with (a, b, c). ``limit``: the largest c, and for each c and a the largest distance of b from its
+    smallest value; the caller distinguishes the rules by more pairs."""
     found: list[tuple[ir.Expr, tuple[int, int, int]]] = []
-    for c in range(2, most + 1):
+    for c in range(2, limit + 1):
         for a in range(1, 9):
             low = max(value * c - a * size for size, value in pairs.items())
             high = min(value * c - a * size + c - 1 for size, value in pairs.items())
-            for b in range(low, min(high, low + most) + 1):
+            for b in range(low, min(high, low + limit) + 1):
                 scaled = symbol if a == 1 else symbol * a
                 moved = scaled if b == 0 else scaled + b if b > 0 else scaled - (-b)
                 found.append((moved // c, (a, b, c)))
     return found
 
 
-def value_at(expr: ir.Expr, sizes: Mapping[str, int]) -> int:
+def evaluate_at_sizes(expr: ir.Expr, sizes: Mapping[str, int]) -> int:
     """Evaluate an integer expression over symbols at some sizes."""
     match expr:
         case ir.Const(int() as value):
@@ -506,12 +506,12 @@ def value_at(expr: ir.Expr, sizes: Mapping[str, int]) -> int:
         case ir.Var(name):
             return sizes[name]
         case ir.Bin("add", a, b):
-            return value_at(a, sizes) + value_at(b, sizes)
+            return evaluate_at_sizes(a, sizes) + evaluate_at_sizes(b, sizes)
         case ir.Bin("sub", a, b):
-            return value_at(a, sizes) - value_at(b, sizes)
+            return evaluate_at_sizes(a, sizes) - evaluate_at_sizes(b, sizes)
         case ir.Bin("mul", a, b):
-            return value_at(a, sizes) * value_at(b, sizes)
+            return evaluate_at_sizes(a, sizes) * evaluate_at_sizes(b, sizes)
         case ir.Bin("floordiv", a, b):
-            return value_at(a, sizes) // value_at(b, sizes)
+            return evaluate_at_sizes(a, sizes) // evaluate_at_sizes(b, sizes)
         case _:
-            raise InternalError(f"{expr} is no expression over sizes")
+            raise InternalError(f"not an integer expression over sizes; got {expr}")

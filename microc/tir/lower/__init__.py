@@ -17,7 +17,7 @@ from microc.tir.lower.cleanup import (
 )
 from microc.tir.lower.lanes import lower_lanes
 from microc.tir.lower.loop_splitting import partition_loops, unswitch_loops
-from microc.tir.lower.matrix_intrinsics import lower_half_products, lower_half_windows, lower_products
+from microc.tir.lower.matrix_intrinsics import lower_float16_products, lower_float16_windows, lower_products
 from microc.tir.lower.shared_values import share_values
 from microc.tir.lower.unit_lowering import lower_unit
 from microc.tir.lower.vectorize import lower_vectorized
@@ -63,7 +63,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("partition", _body_pass(partition_loops)),
     ("unswitch", _body_pass(unswitch_loops)),
     ("invariant", _body_pass(hoist_index_lookups)),
-    ("halves", _body_pass(lambda body: lower_half_windows(lower_half_products(body)))),
+    ("halves", _body_pass(lambda body: lower_float16_windows(lower_float16_products(body)))),
     ("products", _body_pass(lower_products)),
     ("unit", _body_pass(lower_unit)),
     *((name, _body_pass(change)) for name, change in _KINDS),

@@ -61,7 +61,7 @@ def unroll_loops(stmt: ir.Stmt) -> ir.Stmt:
         if s.kind != "unrolled" and extent != 1:
             return s
         if extent is None:
-            raise InternalError(f"loop {s.var.name} has no constant extent and cannot be unrolled")
+            raise InternalError(f"unroll: loop {s.var.name} has no constant extent")
         body, own = s.body, []
         while isinstance(body, ir.Alloc):
             own.append(body.buffer)

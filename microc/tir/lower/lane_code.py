@@ -67,11 +67,13 @@ class LaneOperations(LaneScope):
         """Convert a multiplication or right shift that rounds to vector intrinsics; None for other expressions."""
         product = match_doubling_multiply(expr)
         if product is not None:
-            return self.operation("doubling_high_mul", *product, numbers=True)
+            return self.operation("doubling_high_mul", *product, has_scalar_form=True)
         once = match_rounded_product(expr)
         if once is not None:
             x, m, distance, addend = once
-            rounded = self.shift_right(self.operation("doubling_high_floor", x, m, numbers=True), distance, rounds=True)
+            rounded = self.shift_right(
+                self.operation("doubling_high_floor", x, m, has_scalar_form=True), distance, rounds=True
+            )
         else:
             found = match_rounding_shift(expr)
             if found is None:
@@ -113,22 +115,26 @@ class LaneOperations(LaneScope):
             case _:
                 return None
 
-    def operation(self, name: str, a: ir.Expr, b: ir.Expr, *, numbers: bool = False) -> ir.Expr:
-        """Return an operation of two operands on vectors; in its ``_n`` form, which takes a scalar, where one is uniform
-        and such a form exists."""
-        numbers = numbers or name in _NUMBERS or (self.active is not None and name in SCALABLE_SCALAR_OPS)
-        if numbers and not self.varies(b):
+    def operation(self, name: str, a: ir.Expr, b: ir.Expr, *, has_scalar_form: bool = False) -> ir.Expr:
+        """Return an operation of two operands on vectors.
+
+        Its ``_n`` form, which takes a scalar, is used if one operand is uniform and there is such a form
+        (``has_scalar_form``, or known by ``name``)."""
+        has_scalar_form = (
+            has_scalar_form or name in _NUMBERS or (self.active is not None and name in SCALABLE_SCALAR_OPS)
+        )
+        if has_scalar_form and not self.varies(b):
             return self.call(f"{name}_n", self.vector(a), self.uniform(b))
         if name in ("add", "mul") and not self.varies(a):
             return self.call(f"{name}_n", self.vector(b), self.uniform(a))
         return self.call(name, self.vector(a), self.vector(b))
 
-    def shift_left(self, vector: ir.Expr, left: ir.Expr, *, rounds: bool) -> ir.Expr:
-        """Shift a vector by ``left`` bits; to the right where ``left`` is negative."""
+    def shift_left(self, vector: ir.Expr, distance: ir.Expr, *, rounds: bool) -> ir.Expr:
+        """Shift a vector left by a distance, per lane or for all; a negative one shifts to the right."""
         name = "shift_round" if rounds else "shl"
-        if self.varies(left):
-            return self.call(name, vector, self.vector(left))
-        return self.call(f"{name}_n", vector, self.uniform(left))
+        if self.varies(distance):
+            return self.call(name, vector, self.vector(distance))
+        return self.call(f"{name}_n", vector, self.uniform(distance))
 
     def shift_right(self, vector: ir.Expr, distance: ir.Expr, *, rounds: bool) -> ir.Expr:
         """Shift a vector right by ``distance``, 0 to 31."""
@@ -143,18 +149,17 @@ class LaneOperations(LaneScope):
         places = self.call("neg", self.vector(negate_sum(distance))) if left else self.vector(distance)
         return self.call(name, vector, places)
 
-    def wrap_to(self, narrow: str, a: ir.Expr) -> ir.Expr:
-        """Convert a value that is narrowed to dtype ``narrow`` and widened again.
+    def wrap_to(self, narrow_dtype: str, a: ir.Expr) -> ir.Expr:
+        """Convert a value that is cast to ``narrow_dtype`` and back to int32.
 
         It is unchanged if its bounds fit; else it is reduced modulo 2**bits: by a mask if unsigned, by a pair of shifts
-        if signed.
-        """
-        reach, room = bounds_of(simplify(_expand_saturation(a))), dtypes.int_range(narrow)
+        if signed."""
+        reach, room = bounds_of(simplify(_expand_saturation(a))), dtypes.int_range(narrow_dtype)
         if reach is not None and room[0] <= reach[0] and reach[1] <= room[1]:
             return self.vector(a)
         if not room[0]:
             return self.vector(a & room[1])
-        up = ir.const(32 - dtypes.dtype_parts(narrow).bits, "int32")
+        up = ir.const(32 - dtypes.dtype_parts(narrow_dtype).bits, "int32")
         return self.shift_right(self.shift_left(self.vector(a), up, rounds=False), up, rounds=False)
 
 

@@ -216,8 +216,9 @@ class LaneScope:
         return f"{ELEMENTS.get(element, 'i16')}x{self._lane_count_text()}"
 
     def call(self, name: str, *args: ir.Expr, element: str = "int32", ahead: bool = False) -> ir.Expr:
-        """Return a call of a vector intrinsic. ``ahead``: in front of the loop, with the active lanes of its first
-        iteration, which are the most."""
+        """Return a call of a vector intrinsic on the active lanes.
+
+        ``ahead``: the call is in front of the loop, with the active lanes of its first iteration, which are the most."""
         lanes = self.max_active if ahead else self.active
         given = args if lanes is None else (*args, lanes)
         return ir.Call(f"{name}_{self.suffix(element)}", given, self.type(element))

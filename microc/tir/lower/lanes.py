@@ -65,8 +65,8 @@ class _SharedError(Exception):
         self.loop = loop
 
 
-def _lower_loops(stmt: ir.Stmt, tiles: Mapping[ir.Buffer, ir.Buffer], plain: Set[ir.Stmt]) -> ir.Stmt:
-    """Lower the annotated loops of ``stmt``, those in ``plain`` to scalar loops."""
+def _lower_loops(stmt: ir.Stmt, tiles: Mapping[ir.Buffer, ir.Buffer], scalar_loops: Set[ir.Stmt]) -> ir.Stmt:
+    """Lower the annotated loops of a statement to vectors or words, those in ``scalar_loops`` to scalars."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         if isinstance(s, ir.Alloc) and s.buffer in tiles:
@@ -89,7 +89,7 @@ def _lower_loops(stmt: ir.Stmt, tiles: Mapping[ir.Buffer, ir.Buffer], plain: Set
             return _join_runs(s) or _hoist_constant_lets(s)
         if _indexes_registers(s):
             serial = replace(serial, kind="unrolled")
-        if extent is None or s in plain:
+        if extent is None or s in scalar_loops:
             return serial
         try:
             # Register arrays in the body are indexed by constants.
@@ -124,12 +124,12 @@ def _accessed_register_arrays(loop: ir.For) -> set[ir.Buffer]:
     return {a.buffer for a in accesses(loop) if a.buffer.scope == "register"}
 
 
-def _vector_tiles(stmt: ir.Stmt, plain: Set[ir.Stmt]) -> dict[ir.Buffer, ir.Buffer]:
+def _vector_tiles(stmt: ir.Stmt, scalar_loops: Set[ir.Stmt]) -> dict[ir.Buffer, ir.Buffer]:
     """Return the register arrays that only whole vectors access, each with the array of vectors that replaces it."""
     widths: dict[ir.Buffer, set[int]] = {}
     for access in accesses(stmt):
         if access.buffer.scope == "register" and access.buffer.dtype in ELEMENTS:
-            widths.setdefault(access.buffer, set()).add(_whole_vector_lanes(access, plain))
+            widths.setdefault(access.buffer, set()).add(_whole_vector_lanes(access, scalar_loops))
     return {
         buffer: replace(buffer, shape=(*buffer.shape[:-1], buffer.shape[-1] // n), dtype=f"{buffer.dtype}x{n}")
         for buffer, found in widths.items()
@@ -137,11 +137,11 @@ def _vector_tiles(stmt: ir.Stmt, plain: Set[ir.Stmt]) -> dict[ir.Buffer, ir.Buff
     }
 
 
-def _whole_vector_lanes(access: Access, plain: Set[ir.Stmt]) -> int:
+def _whole_vector_lanes(access: Access, scalar_loops: Set[ir.Stmt]) -> int:
     """Return the number of lanes of the annotated loop around an access of consecutive elements that starts at a multiple
     of its vector's length; 0 if there is no such loop."""
     loop = next((f for f in reversed(access.loops) if names.LANES in dict(f.annotations)), None)
-    if loop is None or loop in plain:
+    if loop is None or loop in scalar_loops:
         return 0
     lanes = int(dict(loop.annotations)[names.LANES])
     terms, offset = linear(simplify(access.indices[-1]))
@@ -169,8 +169,8 @@ def _to_word_copy(loop: ir.For, extent: int) -> ir.Stmt | None:
     return _to_copy_call(loop, extent, "move") if short else None
 
 
-def _to_copy_call(loop: ir.For, extent: int, name: str) -> ir.Stmt | None:
-    """Convert the loop to a call of the copying intrinsic ``name``; None if it does anything else."""
+def _to_copy_call(loop: ir.For, extent: int, intrinsic_name: str) -> ir.Stmt | None:
+    """Convert the loop to a call of the copying intrinsic ``intrinsic_name``; None if it does anything else."""
     match loop.body:
         case ir.Store(into, places, ir.Load(buffer, indices)) if (
             buffer.dtype == into.dtype in COPY_SUFFIXES
@@ -182,7 +182,11 @@ def _to_copy_call(loop: ir.For, extent: int, name: str) -> ir.Stmt | None:
             target = address(into, places, first, extent, writes=True)
             source = address(buffer, indices, first, extent, writes=False)
             return ir.Evaluate(
-                ir.Call(f"{name}_{COPY_SUFFIXES[into.dtype]}", (target, source, ir.const(extent, "int32")), "int32")
+                ir.Call(
+                    f"{intrinsic_name}_{COPY_SUFFIXES[into.dtype]}",
+                    (target, source, ir.const(extent, "int32")),
+                    "int32",
+                )
             )
         case _:
             return None
@@ -208,9 +212,10 @@ def _to_float16_store(loop: ir.For, extent: int) -> ir.Stmt | None:
             return None
 
 
-def _to_strided_copy(loop: ir.For, extent: int, lanes: int, farthest: int) -> ir.Stmt | None:
-    """Convert the loop to a call that copies elements up to ``farthest`` apart, at least two vectors of them; else
-    None."""
+def _to_strided_copy(loop: ir.For, extent: int, lanes: int, max_step: int) -> ir.Stmt | None:
+    """Convert the loop to a call that copies elements up to ``max_step`` apart; None if it does anything else.
+
+    Also None for less than two vectors of elements."""
     match loop.body:
         case ir.Store(into, places, ir.Load(buffer, indices)) if (
             buffer.dtype == into.dtype in SHORT
@@ -219,7 +224,7 @@ def _to_strided_copy(loop: ir.For, extent: int, lanes: int, farthest: int) -> ir
             and _stores_consecutively(loop.body, loop.var)
         ):
             step = memory_stride(buffer, indices, loop.var)
-            if step is None or not 1 < step <= farthest:
+            if step is None or not 1 < step <= max_step:
                 return None
             first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32")}
             target = address(into, places, first, extent, writes=True)

@@ -166,10 +166,10 @@ def _is_affine_comparison(condition: ir.Expr, var: ir.Var) -> bool:
     return all(term == var or var not in free_vars(term) for term in terms)
 
 
-def _with_condition(old: ir.Stmt, condition: ir.Expr, copy: ir.Stmt, fill: ir.Stmt) -> ir.Stmt:
-    """Return the guarded copy ``old`` with a weaker condition."""
-    if isinstance(old, ir.Store) and isinstance(copy, ir.Store) and isinstance(fill, ir.Store):
-        return ir.Store(old.buffer, old.indices, ir.Select(condition, copy.value, fill.value))
+def _with_condition(guarded_copy: ir.Stmt, condition: ir.Expr, copy: ir.Stmt, fill: ir.Stmt) -> ir.Stmt:
+    """Return a guarded copy with a weaker condition."""
+    if isinstance(guarded_copy, ir.Store) and isinstance(copy, ir.Store) and isinstance(fill, ir.Store):
+        return ir.Store(guarded_copy.buffer, guarded_copy.indices, ir.Select(condition, copy.value, fill.value))
     return ir.If(condition, copy, fill)
 
 
@@ -248,9 +248,9 @@ def _shorten(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
         """Move guards outwards over loops that they do not depend on, up to the loop that they bound."""
         if isinstance(s, ir.For) and isinstance(s.body, ir.If) and s.body.otherwise is None:
             terms = ir.conjuncts(s.body.condition)
-            free = [t for t in terms if not _mentions(t, s.var)]
+            free = [t for t in terms if not _contains_var(t, s.var)]
             if free:
-                kept = ir.all_of(t for t in terms if _mentions(t, s.var))
+                kept = ir.all_of(t for t in terms if _contains_var(t, s.var))
                 body = ir.If(kept, s.body.then) if kept is not None else s.body.then
                 guard = ir.all_of(free)
                 assert guard is not None
@@ -261,8 +261,8 @@ def _shorten(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
     return simplify_stmt(_partition(shortened, bounds), bounds)
 
 
-def _mentions(expr: ir.Expr, var: ir.Var) -> bool:
-    """Test whether ``expr`` depends on ``var``."""
+def _contains_var(expr: ir.Expr, var: ir.Var) -> bool:
+    """Test whether an expression contains a variable."""
     return var in free_vars(expr)
 
 
@@ -420,17 +420,17 @@ def _rename_loops(stmt: ir.Stmt) -> ir.Stmt:
     return map_stmt(stmt, on_stmt)
 
 
-def _redirect_to_half(stmt: ir.Stmt, halves: Halves, half: ir.Expr) -> ir.Stmt:
-    """Redirect accesses to half ``half`` of each doubled buffer."""
+def _redirect_to_half(stmt: ir.Stmt, halves: Halves, half_index: ir.Expr) -> ir.Stmt:
+    """Redirect accesses to one half (``half_index``) of each double-buffered buffer."""
 
     def on_expr(e: ir.Expr) -> ir.Expr:
         if isinstance(e, (ir.Load, ir.AddressOf)) and e.buffer in halves:
-            return replace(e, buffer=halves[e.buffer], indices=(half, *e.indices))
+            return replace(e, buffer=halves[e.buffer], indices=(half_index, *e.indices))
         return e
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         if isinstance(s, ir.Store) and s.buffer in halves:
-            return ir.Store(halves[s.buffer], (half, *s.indices), s.value)
+            return ir.Store(halves[s.buffer], (half_index, *s.indices), s.value)
         return s
 
     return map_stmt(stmt, on_stmt, lambda x: map_expr(x, on_expr))

@@ -109,13 +109,13 @@ def _is_product(nest: ir.For) -> bool:
     return bool(loops) and isinstance(inner, ir.Store) and isinstance(inner.value, ir.Bin)
 
 
-def _products_fail(loop: ir.For, why: str) -> NoReturn:
-    raise InternalError(f"the loops from {loop.var.name} inwards are no product of matrices: {why}")
+def _raise_no_product(loop: ir.For, reason: str) -> NoReturn:
+    raise InternalError(f"the loops from {loop.var.name} inwards are no product of matrices: {reason}")
 
 
-def _product_call(nest: ir.For, before: list[ir.Stmt]) -> list[ir.Stmt]:
-    """Convert a product to a call. Return it after ``before``, the statement that precedes the product, unless that is
-    part of it.
+def _product_call(nest: ir.For, previous_statement: list[ir.Stmt]) -> list[ir.Stmt]:
+    """Convert a product to a call. Return it after ``previous_statement``, the statement that precedes the product, unless that
+    is part of it.
 
     Each loop's role follows from the operands that move with it: a and sums for a row, b and sums for a column, a and b
     for the depth.
@@ -127,7 +127,7 @@ def _product_call(nest: ir.For, before: list[ir.Stmt]) -> list[ir.Stmt]:
         ):
             b, form = _match_weight_load(nest, weight)
         case _:
-            _products_fail(nest, "the innermost statement adds no product")
+            _raise_no_product(nest, "the innermost statement adds no product")
     sums_stay = _element_stride(nest, sums, place, loops[-1].var) == 0
     # A depth of 1 leaves no loop: a loop of one iteration stands for it, so that the checks below need no special case.
     depth = loops.pop() if sums_stay else ir.For(ir.Var("depth"), ir.const(1, "int32"), inner)
@@ -150,10 +150,10 @@ def _product_call(nest: ir.For, before: list[ir.Stmt]) -> list[ir.Stmt]:
         elif steps[0] == 0 and columns == 1 and moved == 1:
             columns, strides["b"] = extent, steps[1]
         else:
-            _products_fail(nest, f"{loop.var.name} counts neither rows nor columns")
+            _raise_no_product(nest, f"{loop.var.name} counts neither rows nor columns")
     for buffer, where, expected in ((a.buffer, a.indices, 1), (b.buffer, b.indices, 1), (sums, place, 0)):
         if sums_stay and _element_stride(nest, buffer, where, depth.var) != expected:
-            _products_fail(nest, f"{buffer.name} moves by other steps along {depth.var.name}")
+            _raise_no_product(nest, f"{buffer.name} moves by other steps along {depth.var.name}")
     first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32") for loop in (*loops, *groups, depth)}
     # length: terms of a sum, so elements of a. width: elements of b, several numbers of few bits in each.
     length = width = prod(ir.int_value(loop.extent) or 0 for loop in (depth, *groups))
@@ -167,13 +167,13 @@ def _product_call(nest: ir.For, before: list[ir.Stmt]) -> list[ir.Stmt]:
     starts: tuple[ir.AddressOf, ...] = ()
     # A statement before that initialises these very sums becomes part of the call.
     if rows == 1:
-        found = _initial_sums_address(before, sums, target.indices, columns)
-        before = before if found is None else []
+        found = _initial_sums_address(previous_statement, sums, target.indices, columns)
+        previous_statement = previous_statement if found is None else []
         starts = (found or replace(target, writes=False),)
-    elif _zeroed_sum_count(before, sums, target.indices) == rows * columns:
-        before = []
+    elif _zeroed_sum_count(previous_statement, sums, target.indices) == rows * columns:
+        previous_statement = []
     else:
-        _products_fail(nest, "sums of several rows do not start from zero")
+        _raise_no_product(nest, "sums of several rows do not start from zero")
     args = (
         address(a.buffer, a.indices, first, (rows - 1) * strides["a"] + length, writes=False),
         address(b.buffer, b.indices, first, (columns - 1) * strides["b"] + width, writes=False),
@@ -185,9 +185,9 @@ def _product_call(nest: ir.For, before: list[ir.Stmt]) -> list[ir.Stmt]:
     if columns > MOST:
         if rows > 1 or strides["b"] != length or form is not None:
             # The intrinsic takes no strides, so the weights of the next column must follow directly.
-            _products_fail(nest, f"{columns} columns are none that lie one after the other")
+            _raise_no_product(nest, f"{columns} columns are none that lie one after the other")
         name, args = f"row_{_TYPES[a.dtype]}_{_TYPES[b.dtype]}_{length}", (*args[:4], ir.const(columns, "int32"))
-    return [*before, ir.Evaluate(ir.Call(name, args, "int32"))]
+    return [*previous_statement, ir.Evaluate(ir.Call(name, args, "int32"))]
 
 
 def _match_weight_load(nest: ir.For, weight: ir.Expr) -> tuple[ir.Load, BitFields | None]:
@@ -199,7 +199,7 @@ def _match_weight_load(nest: ir.For, weight: ir.Expr) -> tuple[ir.Load, BitField
         case ir.Bin("shr", ir.Cast(_, ir.Bin("shl", ir.Cast(_, ir.Cast(_, ir.Load() as b)))), ir.Const(int() as by)):
             return b, _FORMS[by]
         case _:
-            _products_fail(nest, "the right factor is no load")
+            _raise_no_product(nest, "the right factor is no load")
 
 
 def _check_sub_byte_loops(nest: ir.For, form: BitFields, loops: list[ir.For], a: ir.Load, b: ir.Load) -> None:
@@ -215,15 +215,15 @@ def _check_sub_byte_loops(nest: ir.For, form: BitFields, loops: list[ir.For], a:
             _element_stride(nest, b.buffer, b.indices, loop.var),
         )
         if steps != (step_a, step_b) or (extent and ir.int_value(loop.extent) != extent):
-            _products_fail(nest, f"{loop.var.name} is no loop over numbers of {form.bits} bits")
+            _raise_no_product(nest, f"{loop.var.name} is no loop over numbers of {form.bits} bits")
     if len(loops) < 2:
-        _products_fail(nest, f"too few loops over numbers of {form.bits} bits")
+        _raise_no_product(nest, f"too few loops over numbers of {form.bits} bits")
 
 
 def _initial_sums_address(
-    preceding: list[ir.Stmt], sums: ir.Buffer, place: tuple[ir.Expr, ...], columns: int
+    preceding: list[ir.Stmt], sums: ir.Buffer, place: tuple[ir.Expr, ...], column_count: int
 ) -> ir.AddressOf | None:
-    """Return the address from which a statement initialises a row of ``columns`` sums; None if it does something
+    """Return the address from which a statement initialises a row of ``column_count`` sums; None if it does something
     else."""
     loops, store = _annotated_nest(preceding[0]) if preceding else ([], None)
     match store:
@@ -236,9 +236,9 @@ def _initial_sums_address(
     counts = [ir.int_value(loop.extent) for loop in wide]
     steps = [(memory_stride(sums, indices, x.var), memory_stride(source, where, x.var)) for x in wide]
     same = tuple(simplify(substitute(i, first)) for i in indices) == place
-    if not same or (counts, steps) != (([columns], [(1, 1)]) if columns > 1 else ([], [])):
+    if not same or (counts, steps) != (([column_count], [(1, 1)]) if column_count > 1 else ([], [])):
         return None
-    return address(source, where, first, columns, writes=False)
+    return address(source, where, first, column_count, writes=False)
 
 
 def _zeroed_sum_count(preceding: list[ir.Stmt], sums: ir.Buffer, place: tuple[ir.Expr, ...]) -> int:
@@ -255,7 +255,7 @@ def _element_stride(nest: ir.For, buffer: ir.Buffer, indices: tuple[ir.Expr, ...
     """Return the distance in elements between iterations of ``var``; InternalError if it is not constant."""
     step = memory_stride(buffer, indices, var)
     if step is None:
-        _products_fail(nest, f"{buffer.name} is not read along a line")
+        _raise_no_product(nest, f"{buffer.name} is not read along a line")
     return step
 
 
@@ -275,29 +275,29 @@ HALF_PRODUCT_LANES = 8
 """Columns in a vector of float16."""
 
 
-def lower_half_products(stmt: ir.Stmt) -> ir.Stmt:
+def lower_float16_products(stmt: ir.Stmt) -> ir.Stmt:
     """Replace every nest of float16 products in ``stmt`` by a call."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         return (
-            _half_products_call(s)
-            if isinstance(s, ir.For) and PRODUCT in dict(s.annotations) and _multiplies_half(s)
+            _float16_product_call(s)
+            if isinstance(s, ir.For) and PRODUCT in dict(s.annotations) and _multiplies_float16(s)
             else s
         )
 
     return map_stmt(stmt, on_stmt)
 
 
-def _multiplies_half(nest: ir.For) -> bool:
-    """Test whether a nest multiplies float16."""
+def _multiplies_float16(nest: ir.For) -> bool:
+    """Test whether a loop nest multiplies float16."""
     return any(isinstance(x, ir.Call) and (x.name, x.dtype) == ("fma", "float16") for x in walk_all_exprs(nest))
 
 
-def _half_products_fail(nest: ir.For, why: str) -> NoReturn:
-    raise InternalError(f"the loops from {nest.var.name} inwards are no product of halves: {why}")
+def _raise_no_float16_product(nest: ir.For, reason: str) -> NoReturn:
+    raise InternalError(f"the loops from {nest.var.name} inwards are no product of halves: {reason}")
 
 
-def _half_products_call(nest: ir.For) -> ir.Stmt:
+def _float16_product_call(nest: ir.For) -> ir.Stmt:
     """Convert a nest of float16 products to a call.
 
     Loops may come in any order, so each is identified by its strides in ``a``, ``b`` and ``sums`` (:func:`_loop_role`) and
@@ -310,10 +310,10 @@ def _half_products_call(nest: ir.For) -> ir.Stmt:
         case [(ir.Load() as a, ir.Load() as b)], [sums]:
             places = ((a.buffer, a.indices), (b.buffer, b.indices), (sums.buffer, sums.indices))
         case _:
-            _half_products_fail(nest, "there is not one product and one sum")
+            _raise_no_float16_product(nest, "there is not one product and one sum")
     loops = iteration_counts(nest)
     if loops is None:
-        _half_products_fail(nest, "it has conditions")
+        _raise_no_float16_product(nest, "it has conditions")
     steps = {var: tuple(memory_stride(*place, var) for place in places) for var in loops}
     roles = {_loop_role(steps[var]): var for var, extent in loops.items() if extent != 1}
     counts = {role: loops[roles[role]] if role in roles else 1 for role in ("row", "vector", "run", "term")}
@@ -326,7 +326,7 @@ def _half_products_call(nest: ir.For) -> ir.Stmt:
         "run": (counts["term"], counts["term"] * width, 0), "term": (1, width, 0),
     }  # fmt: skip
     if any(steps[var] != expected[role] for role, var in roles.items()) or stride is None:
-        _half_products_fail(nest, f"{', '.join(var.name for var in roles.values())} move by other steps")
+        _raise_no_float16_product(nest, f"{', '.join(var.name for var in roles.values())} move by other steps")
     first: dict[ir.Var, ir.Expr] = {var: ir.const(0, "int32") for var in loops}
     extents = ((rows - 1) * stride + depth, depth * width, rows * width)
     args = [address(*place, first, n, writes=place is places[2]) for place, n in zip(places, extents, strict=True)]
@@ -373,18 +373,18 @@ HALF_WINDOW_LANES, TAPS = 8, 3
 """Channels in a vector of float16, and taps of a window's row."""
 
 
-def lower_half_windows(stmt: ir.Stmt) -> ir.Stmt:
+def lower_float16_windows(stmt: ir.Stmt) -> ir.Stmt:
     """Replace every annotated window in ``stmt`` by a call."""
     return map_stmt(
-        stmt, lambda s: _half_window_call(s) if isinstance(s, ir.For) and WINDOW in dict(s.annotations) else s
+        stmt, lambda s: _float16_window_call(s) if isinstance(s, ir.For) and WINDOW in dict(s.annotations) else s
     )
 
 
-def _windows_fail(nest: ir.For, why: str) -> NoReturn:
-    raise InternalError(f"the loops from {nest.var.name} inwards are no window: {why}")
+def _raise_no_window(nest: ir.For, reason: str) -> NoReturn:
+    raise InternalError(f"the loops from {nest.var.name} inwards are no window: {reason}")
 
 
-def _half_window_call(nest: ir.For) -> ir.Stmt:
+def _float16_window_call(nest: ir.For) -> ir.Stmt:
     """Convert a nest annotated ``window`` to a call.
 
     Loops are identified by the operands that move: a loop that leaves ``sums`` in place counts taps or rows of the
@@ -394,15 +394,15 @@ def _half_window_call(nest: ir.For) -> ir.Stmt:
         case [ir.Store(sums, indices, ir.Call("fma", (ir.Load() as a, ir.Load() as b, _)))]:
             places = ((a.buffer, a.indices), (b.buffer, b.indices), (sums, indices))
         case _:
-            _windows_fail(nest, "there is not one sum of products")
+            _raise_no_window(nest, "there is not one sum of products")
     loops = iteration_counts(nest)
     if loops is None:
-        _windows_fail(nest, "it has conditions")
+        _raise_no_window(nest, "it has conditions")
     steps = {var: tuple(memory_stride(*place, var) for place in places) for var in loops}
     summed = sorted((var for var in loops if steps[var][2] == 0), key=lambda var: steps[var][1] or 0)
     moved = [var for var in loops if steps[var][2] != 0 and var != nest.var]
     if not summed or len(summed) > 2 or len(moved) > 1:
-        _windows_fail(nest, "its loops are others")
+        _raise_no_window(nest, "its loops are others")
     tap, rows, pixels = summed[0], loops[summed[1]] if summed[1:] else 1, loops[moved[0]] if moved else 1
     step, row_step = steps[tap][0] or 0, (steps[summed[1]][0] or 0) if summed[1:] else 0
     # step: elements of a pixel. The stride of the window in pixels is that of ``a`` between output pixels, in elements,
@@ -413,7 +413,7 @@ def _half_window_call(nest: ir.For) -> ir.Stmt:
         moved, (stride * step, 0, HALF_WINDOW_LANES)
     )
     if steps != expected or (loops[nest.var], loops[tap]) != (HALF_WINDOW_LANES, TAPS):
-        _windows_fail(nest, f"{', '.join(var.name for var in loops)} move by other steps")
+        _raise_no_window(nest, f"{', '.join(var.name for var in loops)} move by other steps")
     first: dict[ir.Var, ir.Expr] = {var: ir.const(0, "int32") for var in loops}
     # Elements from the first to the last that is read: rows, then the last window's start and taps, then its lanes.
     reach = (rows - 1) * row_step + ((pixels - 1) * stride + TAPS - 1) * step + HALF_WINDOW_LANES

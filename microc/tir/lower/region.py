@@ -118,10 +118,15 @@ def _split_index_cached(
 
 
 def address(
-    buffer: ir.Buffer, indices: tuple[ir.Expr, ...], at: Mapping[ir.Var, ir.Expr], extent: int, *, writes: bool
+    buffer: ir.Buffer,
+    indices: tuple[ir.Expr, ...],
+    variable_values: Mapping[ir.Var, ir.Expr],
+    extent: int,
+    *,
+    writes: bool,
 ) -> ir.AddressOf:
-    """Return the address of ``extent`` elements from ``indices`` on, with the variables of ``at`` replaced."""
-    return ir.AddressOf(buffer, tuple(simplify(substitute(i, at)) for i in indices), extent, writes)
+    """Return the address of ``extent`` elements from ``indices`` on, with variables replaced by their values."""
+    return ir.AddressOf(buffer, tuple(simplify(substitute(i, variable_values)) for i in indices), extent, writes)
 
 
 def is_consecutive(indices: tuple[ir.Expr, ...], var: ir.Var) -> bool:

@@ -40,20 +40,31 @@ class _BufferEvent:
         queues = {QUEUES[call.name] for call in unit_instructions(stmt) if self.buffer in _accessed_buffers(call)}
         return self.fills in queues, self.empties in queues
 
-    def from_filler(self, word: str, count: int = 1) -> ir.Stmt:
-        """Return a call that signals, or waits for (``word``), tokens from the filling queue to the emptying one."""
-        return _token_call(word, self.fills, self.empties, self.number, count)
+    def from_filler(self, instruction_name: str, token_count: int = 1) -> ir.Stmt:
+        """Return a call that signals or waits for tokens from the filling queue to the emptying one.
 
-    def from_reader(self, word: str, count: int = 1) -> ir.Stmt:
-        """Return a call that signals, or waits for (``word``), tokens from the emptying queue to the filling one."""
-        return _token_call(word, self.empties, self.fills, self.number, count)
+        ``instruction_name``: the instruction that signals, or the one that waits."""
+        return _token_call(instruction_name, self.fills, self.empties, self.number, token_count)
+
+    def from_reader(self, instruction_name: str, token_count: int = 1) -> ir.Stmt:
+        """Return a call that signals or waits for tokens from the emptying queue to the filling one.
+
+        ``instruction_name``: the instruction that signals, or the one that waits."""
+        return _token_call(instruction_name, self.empties, self.fills, self.number, token_count)
 
 
-def _token_call(word: str, before: int, after: int, event_number: int, count: int) -> ir.Stmt:
-    """Return a call that signals, or waits for (``word``), ``count`` tokens of an event from queue ``before`` to queue
-    ``after``."""
+def _token_call(
+    instruction_name: str, source_queue: int, target_queue: int, event_number: int, token_count: int
+) -> ir.Stmt:
+    """Return a call that signals or waits for tokens of an event, from one queue to another.
+
+    ``instruction_name``: the instruction that signals, or the one that waits."""
     return ir.Evaluate(
-        ir.Call(word, tuple(ir.const(n, "int32") for n in (before, after, event_number, count)), "int32")
+        ir.Call(
+            instruction_name,
+            tuple(ir.const(n, "int32") for n in (source_queue, target_queue, event_number, token_count)),
+            "int32",
+        )
     )
 
 
@@ -118,9 +129,9 @@ def _with_tokens(stmt: ir.Stmt, events: Sequence[_BufferEvent]) -> ir.Stmt:
 
 def _exchange_tokens(
     event: _BufferEvent,
-    body: Sequence[ir.Stmt],
-    before: dict[int, list[ir.Stmt]],
-    after: dict[int, list[ir.Stmt]],
+    statements: Sequence[ir.Stmt],
+    tokens_before: dict[int, list[ir.Stmt]],
+    tokens_after: dict[int, list[ir.Stmt]],
 ) -> None:
     """Add the tokens that one buffer needs among the statements of a sequence.
 
@@ -128,7 +139,7 @@ def _exchange_tokens(
     tokens inside; a sequence that only fills, or only empties, gets them in an enclosing one. Consecutive fills, like
     consecutive reads, exchange tokens once: before the first and after the last of them.
     """
-    roles = [event.roles(child) for child in body]
+    roles = [event.roles(child) for child in statements]
     fills = [k for k, t in enumerate(roles) if t == (True, False)]
     empties = [k for k, t in enumerate(roles) if t == (False, True)]
     if not fills or not empties:
@@ -140,13 +151,13 @@ def _exchange_tokens(
         left = single[position - 1] if position else None
         right = single[position + 1] if position + 1 < len(single) else None
         if k in fills and (left is None or left in empties):
-            before[k].append(event.from_reader(WAIT))
+            tokens_before[k].append(event.from_reader(WAIT))
         if k in fills and right in empties:
-            after[k].append(event.from_filler(SIGNAL))
+            tokens_after[k].append(event.from_filler(SIGNAL))
         if k in empties and left in fills:
-            before[k].append(event.from_filler(WAIT))
+            tokens_before[k].append(event.from_filler(WAIT))
         if k in empties and (right is None or right in fills):
-            after[k].append(event.from_reader(SIGNAL))
+            tokens_after[k].append(event.from_reader(SIGNAL))
 
 
 def _with_barriers(stmt: ir.Stmt, pending: list[bool]) -> ir.Stmt:
@@ -251,7 +262,7 @@ def _instruction_call(nest: ir.For) -> ir.Stmt:
     while isinstance(inner, ir.For) and _instruction_name(inner) == word:
         extent = ir.int_value(inner.extent)
         if extent is None:
-            _fail(nest, "a loop has no fixed length")
+            _raise_no_instruction(nest, "a loop has no fixed length")
         loops.append((inner.var, extent))
         inner = inner.body
     first: dict[ir.Var, ir.Expr] = {var: ir.const(0, "int32") for var, _ in loops}
@@ -273,12 +284,12 @@ def _instruction_call(nest: ir.For) -> ir.Stmt:
             )
             args += _int32_literals(rows, columns, *strides)
         case _:
-            _fail(nest, "they do something else")
+            _raise_no_instruction(nest, "they do something else")
     return ir.Evaluate(ir.Call(word, args, "int32"))
 
 
-def _fail(nest: ir.For, why: str) -> NoReturn:
-    raise InternalError(f"the loops from {nest.var.name} inwards are no {_instruction_name(nest)}: {why}")
+def _raise_no_instruction(nest: ir.For, reason: str) -> NoReturn:
+    raise InternalError(f"the loops from {nest.var.name} inwards are no {_instruction_name(nest)}: {reason}")
 
 
 def _input_and_weight(a: ir.Load, b: ir.Load) -> tuple[ir.Load, ir.Load]:
@@ -290,28 +301,28 @@ def _element_stride(nest: ir.For, load: ir.Load, var: ir.Var) -> int:
     """Return the distance in elements between iterations of ``var``; InternalError if it is not constant."""
     step = memory_stride(load.buffer, load.indices, var)
     if step is None:
-        _fail(nest, f"{load.buffer.name} is not passed along a line")
+        _raise_no_instruction(nest, f"{load.buffer.name} is not passed along a line")
     return step
 
 
-def _row_geometry(nest: ir.For, loops: Loops, places: tuple[ir.Load, ...]) -> tuple[int, int, tuple[int, ...]]:
+def _row_geometry(nest: ir.For, loops: Loops, operands: tuple[ir.Load, ...]) -> tuple[int, int, tuple[int, ...]]:
     """Return the number of rows, the number of columns, and for every access the distance in elements between rows.
 
     Without a loop over rows there is no distance to read off: buffers of the unit then have adjacent rows, others any,
     written as 0."""
-    steps = [tuple(_element_stride(nest, place, var) for place in places) for var, _ in loops]
+    steps = [tuple(_element_stride(nest, place, var) for place in operands) for var, _ in loops]
     extents = [extent for _, extent in loops]
-    near = (1,) * len(places)
+    near = (1,) * len(operands)
     columns = extents.pop() if steps and steps[-1] == near else 1
     strides = steps[: len(extents)]
     if len(extents) > 1:
-        _fail(nest, "there are more loops than rows and columns")
-    alone = tuple(columns if place.buffer.scope in ir.UNIT_SCOPES else 0 for place in places)
+        _raise_no_instruction(nest, "there are more loops than rows and columns")
+    alone = tuple(columns if place.buffer.scope in ir.UNIT_SCOPES else 0 for place in operands)
     return (extents[0] if extents else 1), columns, (strides[0] if strides else alone)
 
 
 def _matmul_arguments(
-    nest: ir.For, loops: Loops, first: dict[ir.Var, ir.Expr], sums: ir.Load, data: ir.Load, weight: ir.Load
+    nest: ir.For, loops: Loops, start_values: dict[ir.Var, ir.Expr], sums: ir.Load, data: ir.Load, weight: ir.Load
 ) -> tuple[ir.Expr, ...]:
     """Return the arguments of the instruction that computes a matrix product. Each loop's role follows from the accesses
     that move with it."""
@@ -326,21 +337,23 @@ def _matmul_arguments(
         elif (of_sums, of_data) == (1, 0) and columns == 1:
             columns, column = extent, (1, of_weight)
         else:
-            _fail(nest, f"{var.name} counts neither rows nor columns nor terms")
+            _raise_no_instruction(nest, f"{var.name} counts neither rows nor columns nor terms")
     return (
-        _rows_address(sums.buffer, sums.indices, first, rows, columns, row[0], writes=True),
-        _rows_address(data.buffer, data.indices, first, rows, depth, row[1]),
-        _rows_address(weight.buffer, weight.indices, first, columns, depth, column[1]),
+        _rows_address(sums.buffer, sums.indices, start_values, rows, columns, row[0], writes=True),
+        _rows_address(data.buffer, data.indices, start_values, rows, depth, row[1]),
+        _rows_address(weight.buffer, weight.indices, start_values, columns, depth, column[1]),
         *_int32_literals(rows, columns, depth, row[0], row[1], column[1]),
     )
 
 
 def _rows_address(
-    buffer: ir.Buffer, indices: tuple[ir.Expr, ...], first: dict[ir.Var, ir.Expr], rows: int, length: int, stride: int,
+    buffer: ir.Buffer, indices: tuple[ir.Expr, ...], start_values: dict[ir.Var, ir.Expr], rows: int, row_length: int, stride: int,
     *, writes: bool = False,
 ) -> ir.AddressOf:  # fmt: skip
-    """Return the address of ``rows`` rows of ``length`` elements, ``stride`` apart."""
-    return address(buffer, indices, first, (rows - 1) * stride + length, writes=writes)
+    """Return the address of ``rows`` rows of ``row_length`` elements, ``stride`` elements apart.
+
+    ``start_values``: values that replace the loop variables in ``indices``."""
+    return address(buffer, indices, start_values, (rows - 1) * stride + row_length, writes=writes)
 
 
 def _int32_literals(*values: int) -> tuple[ir.Expr, ...]:

@@ -104,10 +104,10 @@ def convert_to_word_stores(body: ir.Stmt, var: ir.Var, word: ir.Var) -> tuple[in
     return lanes, ir.seq(*word_body[:-1], stored)
 
 
-def repeat_in_word(number: int, dtype: str) -> ir.Expr:
-    """Return a 32-bit word whose elements of ``dtype`` all are ``number``, as an int32 literal."""
+def repeat_in_word(element: int, dtype: str) -> ir.Expr:
+    """Return a 32-bit word in which every element of ``dtype`` has the value ``element``, as an int32 literal."""
     # Both words are patterns of bits; the constant is int32, so patterns from 2**31 on become negative.
-    packed = (number & 0xFF) * 0x01010101 if dtypes.nbytes(dtype) == 1 else (number & 0xFFFF) * 0x10001
+    packed = (element & 0xFF) * 0x01010101 if dtypes.nbytes(dtype) == 1 else (element & 0xFFFF) * 0x10001
     return ir.const(packed - (1 << 32) if packed >= 1 << 31 else packed, "int32")
 
 
@@ -137,15 +137,16 @@ def convert_to_pair_stores(loop: ir.For) -> ir.Stmt | None:
     return ir.seq(*halves) if None not in halves else None
 
 
-def _pair_store(stmt: ir.Stmt, var: ir.Var, half: int) -> ir.Stmt | None:
-    """Convert a statement to the store of the elements ``half`` and ``half + 2``, which are adjacent in the destination;
-    None if it has another form."""
+def _pair_store(stmt: ir.Stmt, var: ir.Var, first_element: int) -> ir.Stmt | None:
+    """Convert a statement to the store of the elements ``first_element`` and ``first_element + 2`` as a pair.
+
+    They are adjacent in the destination. None if the statement has another form."""
     match stmt:
         case ir.For(inner, extent, body, "unrolled", annotations):
-            part = _pair_store(body, var, half)
+            part = _pair_store(body, var, first_element)
             return None if part is None else ir.For(inner, extent, part, "unrolled", annotations)
         case ir.Store(buffer, indices, ir.Cast("int16", value)) if buffer.dtype == "int16":
-            pair = _pair_value(value, var, half)
+            pair = _pair_value(value, var, first_element)
             places = [
                 simplify(_element_offset(buffer, indices, var, k) - _element_offset(buffer, indices, var, 0))
                 for k in range(LANES)
@@ -156,21 +157,23 @@ def _pair_store(stmt: ir.Stmt, var: ir.Var, half: int) -> ir.Stmt | None:
                 or not _is_at_word(buffer, indices, var)
             ):
                 return None
-            at = {var: ir.const(half, "int32")}
+            at = {var: ir.const(first_element, "int32")}
             target = ir.AddressOf(buffer, tuple(simplify(substitute(i, at)) for i in indices), 2, writes=True)
             return ir.Evaluate(ir.Call("store_i16x2_aligned", (target, pair), "int32"))
         case _:
             return None
 
 
-def _pair_value(value: ir.Expr, var: ir.Var, half: int) -> ir.Expr | None:
-    """Return the int16 pair of the values of elements ``half`` and ``half + 2``; None if there is no way to compute it."""
+def _pair_value(value: ir.Expr, var: ir.Var, first_element: int) -> ir.Expr | None:
+    """Return the values of elements ``first_element`` and ``first_element + 2`` as a pair of int16.
+
+    None if there is no way to compute it."""
     match value:
         case ir.Bin(("add" | "sub") as op, a, b):
-            first, second = _pair_value(a, var, half), _pair_value(b, var, half)
+            first, second = _pair_value(a, var, first_element), _pair_value(b, var, first_element)
             return None if first is None or second is None else ir.Call(_LANEWISE[op], (first, second), "int32")
         case ir.Select(condition, a, b) if var not in free_vars(condition):
-            first, second = _pair_value(a, var, half), _pair_value(b, var, half)
+            first, second = _pair_value(a, var, first_element), _pair_value(b, var, first_element)
             return None if first is None or second is None else ir.Select(condition, first, second)
         case ir.Cast("int32", ir.Load(buffer, indices)) if buffer.dtype in _WIDENED:
             if memory_stride(buffer, indices, var) != 1:
@@ -178,7 +181,7 @@ def _pair_value(value: ir.Expr, var: ir.Var, half: int) -> ir.Expr | None:
             kind = _WIDENED[buffer.dtype]
             start = tuple(simplify(substitute(i, {var: ir.const(0, "int32")})) for i in indices)
             word = ir.Call(f"load_{kind}x4", (ir.AddressOf(buffer, start, LANES),), "int32")
-            return ir.Call(f"{'odds' if half else 'evens'}_{kind}", (word,), "int32")
+            return ir.Call(f"{'odds' if first_element else 'evens'}_{kind}", (word,), "int32")
         case _:
             return None
 
@@ -366,6 +369,10 @@ def _unroll_iterations(loop: ir.For, start: int, stop: int) -> ir.Stmt:
     return unroll_loops(replace(rest, kind="unrolled"))
 
 
-def _substitute_in_store(store: ir.Store, at: dict[ir.Var, ir.Expr]) -> ir.Stmt:
+def _substitute_in_store(store: ir.Store, variable_values: dict[ir.Var, ir.Expr]) -> ir.Stmt:
     """Return the store with variables replaced."""
-    return ir.Store(store.buffer, tuple(substitute(i, at) for i in store.indices), substitute(store.value, at))
+    return ir.Store(
+        store.buffer,
+        tuple(substitute(i, variable_values) for i in store.indices),
+        substitute(store.value, variable_values),
+    )

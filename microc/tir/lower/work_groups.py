@@ -54,38 +54,41 @@ def with_barriers(stmt: ir.Stmt, params: Collection[ir.Buffer]) -> ir.Stmt:
     return result
 
 
-def _insert_barriers(stmt: ir.Stmt, before: Uses, conflicting: set[ir.Buffer]) -> tuple[ir.Stmt, Uses]:
-    """Insert barriers; return the statement and the buffer uses since the last barrier in it. ``before``: uses since the
-    last barrier before it."""
+def _insert_barriers(stmt: ir.Stmt, earlier_uses: Uses, conflicting: set[ir.Buffer]) -> tuple[ir.Stmt, Uses]:
+    """Insert barriers in a statement; return it and the buffer uses since the last barrier in it.
+
+    ``earlier_uses``: the uses before the statement, since the last barrier."""
     match stmt:
         case ir.Seq(body):
             parts = []
             for child in body:
-                part, before = _insert_barriers(child, before, conflicting)
+                part, earlier_uses = _insert_barriers(child, earlier_uses, conflicting)
                 parts.append(part)
-            return ir.seq(*parts), before
+            return ir.seq(*parts), earlier_uses
         case ir.Alloc(_, inside) | ir.Let(_, _, inside):
-            part, after = _insert_barriers(inside, before, conflicting)
+            part, after = _insert_barriers(inside, earlier_uses, conflicting)
             return replace(stmt, body=part), after
         case ir.For(var) if _contains_item_loops(stmt):
             # The body follows itself: its uses of the previous iteration are uses before it, too. They are those at var - 1, so
             # that alternating halves of a double buffer do not conflict.
-            _, once = _insert_barriers(stmt.body, before, conflicting)
+            _, once = _insert_barriers(stmt.body, earlier_uses, conflicting)
             earlier = frozenset(replace(u, first=u.first and substitute(u.first, {var: var - 1})) for u in once)
-            part, after = _insert_barriers(stmt.body, before | earlier, conflicting)
-            return replace(stmt, body=part), before | after
+            part, after = _insert_barriers(stmt.body, earlier_uses | earlier, conflicting)
+            return replace(stmt, body=part), earlier_uses | after
         case ir.If(_, then, otherwise) if _contains_item_loops(stmt):
-            if _any_clash(_buffer_uses(stmt, conflicting), before):
+            if _any_clash(_buffer_uses(stmt, conflicting), earlier_uses):
                 # The barrier is in front of the test, since all items must reach it.
                 part, after = _insert_barriers(stmt, frozenset(), conflicting)
-                return ir.seq(_barrier_call(_buffer_uses(stmt, conflicting), before), part), after
-            first, after = _insert_barriers(then, before, conflicting)
+                return ir.seq(_barrier_call(_buffer_uses(stmt, conflicting), earlier_uses), part), after
+            first, after = _insert_barriers(then, earlier_uses, conflicting)
             second, other = (
-                _insert_barriers(otherwise, before, conflicting) if otherwise is not None else (None, before)
+                _insert_barriers(otherwise, earlier_uses, conflicting)
+                if otherwise is not None
+                else (None, earlier_uses)
             )
             return replace(stmt, then=first, otherwise=second), after | other
         case _:
-            return _guard_item_nest(stmt, before, conflicting)
+            return _guard_item_nest(stmt, earlier_uses, conflicting)
 
 
 def _contains_item_loops(stmt: ir.Stmt) -> bool:
@@ -95,7 +98,7 @@ def _contains_item_loops(stmt: ir.Stmt) -> bool:
     return any(isinstance(s, ir.For) and s.kind in ir.ITEMS for s in walk_stmt(stmt))
 
 
-def _guard_item_nest(stmt: ir.Stmt, before: Uses, conflicting: set[ir.Buffer]) -> tuple[ir.Stmt, Uses]:
+def _guard_item_nest(stmt: ir.Stmt, earlier_uses: Uses, conflicting: set[ir.Buffer]) -> tuple[ir.Stmt, Uses]:
     """Insert a barrier before one nest of loops over items if it conflicts with earlier uses; return it and the uses since
     the last barrier. ScheduleError if it conflicts with itself."""
     uses = _buffer_uses(stmt, conflicting)
@@ -106,19 +109,19 @@ def _guard_item_nest(stmt: ir.Stmt, before: Uses, conflicting: set[ir.Buffer]) -
                 f"one nest of items both writes {buffer.name!r} in shared memory and reads it",
                 hint="compute_at a loop outside of the items: items wait for each other between nests",
             )
-    if not _any_clash(uses, before):
-        return stmt, before | uses
-    return ir.seq(_barrier_call(uses, before), stmt), uses
+    if not _any_clash(uses, earlier_uses):
+        return stmt, earlier_uses | uses
+    return ir.seq(_barrier_call(uses, earlier_uses), stmt), uses
 
 
-def _any_clash(uses: Uses, before: Uses) -> bool:
-    """Test whether any use in ``uses`` conflicts with one in ``before``."""
-    return any(u.clashes(v) for u in uses for v in before)
+def _any_clash(uses: Uses, earlier_uses: Uses) -> bool:
+    """Test whether any use in ``uses`` conflicts with one in ``earlier_uses``."""
+    return any(u.clashes(v) for u in uses for v in earlier_uses)
 
 
-def _barrier_call(uses: Uses, before: Uses) -> ir.Stmt:
+def _barrier_call(uses: Uses, earlier_uses: Uses) -> ir.Stmt:
     """Return a call of the barrier for the memory in which uses conflict: shared memory of the group, or global memory."""
-    scope = GLOBAL if any(u.clashes(v) and u.buffer.scope != "shared" for u in uses for v in before) else LOCAL
+    scope = GLOBAL if any(u.clashes(v) and u.buffer.scope != "shared" for u in uses for v in earlier_uses) else LOCAL
     return ir.Evaluate(ir.Call(f"{BARRIER}_{scope}", (), "int32"))
 
 
@@ -137,15 +140,20 @@ def _buffer_uses(stmt: ir.Stmt, conflicting: set[ir.Buffer]) -> Uses:
 
 
 def _certainly_differ(a: ir.Expr, b: ir.Expr) -> bool:
-    """Test whether two indices of halves certainly differ: they, or x and y in ``x % 2`` and ``y % 2``, differ by an
-    odd number."""
+    """Test whether two indices of double-buffer halves certainly differ.
+
+    They do if they, or x and y of ``x % 2`` and ``y % 2``, differ by an odd number."""
     difference = ir.int_value(simplify(_unwrap_modulo(a) - _unwrap_modulo(b)))
     return difference is not None and difference % 2 == 1
 
 
-def _unwrap_modulo(half: ir.Expr) -> ir.Expr:
+def _unwrap_modulo(half_index: ir.Expr) -> ir.Expr:
     """Return x of ``x % 2``; any other index unchanged."""
-    return half.a if isinstance(half, ir.Bin) and half.op == "floormod" and ir.int_value(half.b) == 2 else half
+    return (
+        half_index.a
+        if isinstance(half_index, ir.Bin) and half_index.op == "floormod" and ir.int_value(half_index.b) == 2
+        else half_index
+    )
 
 
 # ---- Private registers: each item has its own part of what lives from one nest of items to the next.

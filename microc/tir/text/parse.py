@@ -20,9 +20,9 @@ from microc.tir.text.print import AXES, INFIX, LOOPS, NAMED_BINARY, THREAD_BINDI
 Names = Mapping[str, ir.Var | ir.Buffer]
 
 
-def fail(node: ast.AST, what: str, hint: str = "") -> NoReturn:
+def fail(node: ast.AST, problem: str, hint: str = "") -> NoReturn:
     """Raise ModelError with the line of a node of Python's syntax tree."""
-    raise ModelError(what, where=f"line {getattr(node, 'lineno', 1)}", hint=hint)
+    raise ModelError(problem, where=f"line {getattr(node, 'lineno', 1)}", hint=hint)
 
 
 def _excerpt(node: ast.AST) -> str:
@@ -44,10 +44,12 @@ class CallParts:
         if len(self.options) != len(node.keywords) or any(isinstance(a, ast.Starred) for a in node.args):
             fail(node, f"T.{self.name}: unpacking is not possible here")
 
-    def take(self, least: int, most: int, *options: str) -> None:
-        """Check that a call has ``least`` to ``most`` arguments, and no other options than these. ModelError if not."""
-        if not least <= len(self.args) <= most:
-            wanted = str(least) if least == most else f"{least} to {most}"
+    def take(self, min_arguments: int, max_arguments: int, *options: str) -> None:
+        """Check the number of arguments of a call, and that it has no other options than ``options``.
+
+        ModelError if not."""
+        if not min_arguments <= len(self.args) <= max_arguments:
+            wanted = str(min_arguments) if min_arguments == max_arguments else f"{min_arguments} to {max_arguments}"
             fail(self.node, f"T.{self.name} takes {wanted} arguments, {len(self.args)} given")
         for name in self.options:
             if name not in options:
@@ -174,7 +176,11 @@ class ExprReader:
         left, right = self.expr(a), self.expr(b)
         if left.dtype != right.dtype:
             sign = INFIX[op][0] if op in INFIX else op
-            fail(node, f"{sign} of {left.dtype} and {right.dtype}", "cast one of them with T.Cast")
+            fail(
+                node,
+                f"{sign}: operands have different dtypes; got {left.dtype} and {right.dtype}",
+                "cast one of them with T.Cast",
+            )
         return ir.Bin(op, left, right)
 
     def element(self, node: ast.expr) -> tuple[ir.Buffer, tuple[ir.Expr, ...]]:
@@ -263,7 +269,11 @@ def _thread_axis(parts: CallParts) -> str:
     """Return the thread axis to which a ``T.thread_binding`` binds its loop, as a type of loop."""
     kind = string_literal(parts.options["thread"]) if "thread" in parts.options else ""
     if kind not in (*ir.GROUPS, *ir.ITEMS):
-        fail(parts.node, f"a loop is bound to thread={kind!r}", "known: " + ", ".join((*ir.GROUPS, *ir.ITEMS)))
+        fail(
+            parts.node,
+            f"unknown thread axis of a loop; got thread={kind!r}",
+            "known: " + ", ".join((*ir.GROUPS, *ir.ITEMS)),
+        )
     return kind
 
 
@@ -329,7 +339,7 @@ class NameScope(ExprReader):
             fail(shape, f"a tuple of extents is expected, got {_excerpt(shape)}")
         found = string_literal(parts.options["scope"]) if "scope" in parts.options else scope
         if found not in ir.SCOPES:
-            fail(parts.node, f"buffer {name}: scope {found!r}", "known: " + ", ".join(ir.SCOPES))
+            fail(parts.node, f"buffer {name}: unknown scope; got {found!r}", "known: " + ", ".join(ir.SCOPES))
         align = integer_literal(parts.options["align"]) if "align" in parts.options else 0
         slots = integer_literal(parts.options["slots"]) if "slots" in parts.options else 0
         return ir.Buffer(name, tuple(map(self.extent, shape.elts)), dtype_name(parts.args[1]), found, align, slots)

@@ -46,7 +46,7 @@ def escape_keyword(name: str) -> str:
 
 
 def unescape_keyword(name: str) -> str:
-    """Return the name that is written so in TIR text, the inverse of :func:`escape_keyword`."""
+    """Return the name that TIR text contains in this form: the inverse of :func:`escape_keyword`."""
     match = _KEYWORD.fullmatch(name)
     return name[:-1] if match and match[2] else name
 
@@ -81,7 +81,7 @@ def expr_text(expr: ir.Expr) -> str:
 def _identifier(name: str) -> str:
     """Return a name as TIR text contains it; InternalError if it is no identifier."""
     if not name.isidentifier():
-        raise InternalError(f"{name!r} is no identifier and cannot be written")
+        raise InternalError(f"TIR text cannot contain the name {name!r}: it is no identifier")
     return escape_keyword(name)
 
 
@@ -176,7 +176,7 @@ class _StatementPrinter:
             case ir.Block():
                 self._block(stmt)
             case _:
-                raise InternalError(f"unknown statement {type(stmt).__name__}")
+                raise InternalError(f"TIR text: unknown type of statement; got {type(stmt).__name__}")
 
     def _loop(self, loop: ir.For) -> None:
         chain, body = [loop], loop.body
@@ -260,7 +260,7 @@ def _text_and_precedence(expr: ir.Expr) -> tuple[str, int]:
         case ir.Call():
             return _call_text(expr), ATOM
         case _:
-            raise InternalError(f"{type(expr).__name__} cannot be written as text")
+            raise InternalError(f"TIR text: unknown type of expression; got {type(expr).__name__}")
 
 
 def _bracketed_text(expr: ir.Expr, level: int) -> str:

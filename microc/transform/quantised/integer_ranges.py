@@ -88,20 +88,24 @@ def _set_range(ranges: Ranges, name: str, kind: TensorType, range_: Range | None
 # ---------------------------------------------------------------- sums of products
 
 
-def tap_spans(g: Geometry) -> tuple[Array, Array]:
+def tap_spans(geometry: Geometry) -> tuple[Array, Array]:
     """Return the distinct spans of taps inside of the data, (first, last + 1): (R, 2) for rows and (S, 2) for columns."""
     axes = []
-    for axis, (size, count) in enumerate(((g.height, g.out_height), (g.width, g.out_width))):
-        first = np.arange(count) * g.strides[axis] - g.padding[axis]
-        ends = (-(first // g.dilation[axis]), -((first - size) // g.dilation[axis]))
-        spans = np.clip(np.stack(ends, axis=1), 0, g.kernel[axis])
+    for axis, (size, count) in enumerate(
+        ((geometry.height, geometry.out_height), (geometry.width, geometry.out_width))
+    ):
+        first = np.arange(count) * geometry.strides[axis] - geometry.padding[axis]
+        ends = (-(first // geometry.dilation[axis]), -((first - size) // geometry.dilation[axis]))
+        spans = np.clip(np.stack(ends, axis=1), 0, geometry.kernel[axis])
         axes.append(np.unique(spans, axis=0, return_index=True)[0])  # without return_index numpy.ma is imported
     return axes[0], axes[1]
 
 
-def every_tap_inside(g: Geometry) -> bool:
+def every_tap_inside(geometry: Geometry) -> bool:
     """Test whether no window of the convolution reads padding."""
-    return all(bool((spans == (0, count)).all()) for spans, count in zip(tap_spans(g), g.kernel, strict=True))
+    return all(
+        bool((spans == (0, count)).all()) for spans, count in zip(tap_spans(geometry), geometry.kernel, strict=True)
+    )
 
 
 def _interval_sums(weights: Array, low: Array, high: Array) -> tuple[Array, Array]:

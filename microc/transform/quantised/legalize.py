@@ -166,9 +166,9 @@ class _SvdfStep:
         """Return the shape of an image of the last ``rows`` features of all filters: (batch, rows, 1, filters)."""
         return (self.batch, rows, 1, self.filters)
 
-    def initial_image(self, old: Array) -> Array:
+    def initial_image(self, initial_state: Array) -> Array:
         """Return the initial state in the new layout."""
-        frames = old.reshape(self.batch, self.filters, self.memory).transpose(0, 2, 1)
+        frames = initial_state.reshape(self.batch, self.filters, self.memory).transpose(0, 2, 1)
         return np.ascontiguousarray(frames).reshape(self.image_shape(self.memory))
 
     def write(self) -> None:
@@ -224,7 +224,7 @@ def legalize(graph: Graph, context: PassContext) -> Graph:
         if rewritten is graph:
             return graph
         graph = rewritten
-    raise InternalError(f"legalizing graph {graph.name} comes to no end")
+    raise InternalError(f"legalizing graph {graph.name} did not end in {ROUNDS} rounds of rewriting")
 
 
 def _legalize_once(graph: Graph) -> Graph:

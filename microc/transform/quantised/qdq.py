@@ -60,19 +60,19 @@ def accumulator_quant(data: Quant, weight: Quant) -> Quant:
 
 
 def integer_bias(
-    terms: Sequence[tuple[Array, Quant | None]], accumulator: Quant, units: int, data_dtype: str
+    terms: Sequence[tuple[Array, Quant | None]], accumulator: Quant, output_channels: int, data_dtype: str
 ) -> Array | None:
-    """Return the sum of constant ``terms`` (data, quantisation or None for floats) as integers of ``units`` elements.
+    """Return the sum of constant ``terms`` (data, quantisation or None for floats) as integer biases of
+    ``output_channels``.
 
-    A single term that is an int32 bias at the accumulator's scale is returned unchanged, the same array. None if a term is an
-    integer without fitting scales, or if the sum leaves int32 (for 16-bit data 2**46 of int64).
-    """
-    if len(terms) == 1 and _is_accumulator_bias(*terms[0], accumulator, units):
+    A single term that is an int32 bias at the accumulator's scale is returned unchanged, the same array. None if a term
+    is an integer without fitting scales, or if the sum leaves int32 (for 16-bit data 2**46 of int64)."""
+    if len(terms) == 1 and _is_accumulator_bias(*terms[0], accumulator, output_channels):
         return terms[0][0]
-    total = np.zeros(units, np.float64)
+    total = np.zeros(output_channels, np.float64)
     for data, quant in terms:
         real = _to_real(data, quant)
-        if real is None or real.size not in (1, units):
+        if real is None or real.size not in (1, output_channels):
             return None
         total += real
     levels = np.rint(total / np.array(accumulator.scale))
@@ -83,14 +83,14 @@ def integer_bias(
 
 
 def find_sum_behind(
-    node: Node, units: int, types: Mapping[str, TensorType], only_user: Callable[[str], Node | None]
+    node: Node, output_channels: int, types: Mapping[str, TensorType], only_user: Callable[[str], Node | None]
 ) -> ConstantSum | None:
     """Return the addition of a constant per output channel that is the only reader of a layer, or of its reshaped result."""
     value, axis = node.outputs[0], -1
     user = only_user(value)
     if node.op == "conv2d":
         axis = {"NCHW": -3}.get(node.attr("layout"), -1)
-    elif user is not None and user.op == "reshape" and types[user.outputs[0]].shape[-1:] == (units,):
+    elif user is not None and user.op == "reshape" and types[user.outputs[0]].shape[-1:] == (output_channels,):
         value = user.outputs[0]
         user = only_user(value)
     if user is None or user.op != "add" or user.attrs.get("activation", "") or user.inputs.count(value) != 1:
@@ -103,12 +103,12 @@ def find_sum_behind(
     return ConstantSum(user.outputs[0], value, term)
 
 
-def _is_accumulator_bias(data: Array, quant: Quant | None, accumulator: Quant, units: int) -> bool:
+def _is_accumulator_bias(data: Array, quant: Quant | None, accumulator: Quant, output_channels: int) -> bool:
     """Test whether a bias is int32 with the accumulator's scale (up to float32 rounding) and zero point 0."""
-    if quant is None or data.dtype != np.int32 or data.shape != (units,) or any(quant.zero_point):
+    if quant is None or data.dtype != np.int32 or data.shape != (output_channels,) or any(quant.zero_point):
         return False
     ratio = np.array(quant.scale) / np.array(accumulator.scale)
-    return len(quant.scale) in (1, units) and bool((np.abs(ratio - 1) <= _TOLERANCE).all())
+    return len(quant.scale) in (1, output_channels) and bool((np.abs(ratio - 1) <= _TOLERANCE).all())
 
 
 def _to_real(data: Array, quant: Quant | None) -> Array | None:

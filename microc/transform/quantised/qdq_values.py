@@ -263,14 +263,14 @@ class IntegerLoop:
 
 
 def convert_loop(
-    body: Graph, carried: int, loop_operands: Sequence[LoopOperand], recognise: Callable[[Graph], Graph]
+    body: Graph, carried_count: int, loop_operands: Sequence[LoopOperand], recognise: Callable[[Graph], Graph]
 ) -> IntegerLoop:
     """Let a loop's body take and return integers where that is equivalent; ``recognise`` converts the body's operators."""
-    operands = [None if k < carried else operand.integers for k, operand in enumerate(loop_operands)]
+    operands = [None if k < carried_count else operand.integers for k, operand in enumerate(loop_operands)]
     body = recognise(_with_integer_inputs(body, operands))
     results = [_type_before_dequantize(body, name) for name in body.outputs]
     states: list[TensorType | None] = [None] * len(loop_operands)
-    for k, kind in enumerate(results[:carried]):
+    for k, kind in enumerate(results[:carried_count]):
         name = body.inputs[1 + k]
         can_carry = kind is not None and (_starts_as(loop_operands[k], kind) or _is_only_read_as(body, name, kind))
         operands[k] = states[k] = results[k] = kind if can_carry else None

@@ -119,22 +119,22 @@ class _UnaryFunctions:
         real = table.dtype.kind == "f" or any(f.real for f in functions)
         return UnaryFunction(functions[0].root, table, depth, tabulated, real)
 
-    def operand_table(self, node: Node, position: int, whole: bool) -> UnaryFunction | Array | None:
+    def operand_table(self, node: Node, position: int, is_read_whole: bool) -> UnaryFunction | Array | None:
         """Return an operand as a function of a root or as a constant; None if it is neither.
 
-        The constant must be one number or one per channel, unless the operator reads it ``whole``.
-        """
+        The constant must be one number or one per channel, unless the operator reads the operand as a whole
+        (``is_read_whole``)."""
         name = node.inputs[position]
         array, kind, shape = (
             self.graph.consts.get(name),
             self.graph.types[name],
             self.graph.types[node.outputs[0]].shape,
         )
-        if array is not None and not whole:
+        if array is not None and not is_read_whole:
             return _numbers_by_channel(array, shape)
         if array is not None:
             return array
-        if whole or kind.shape != shape:
+        if is_read_whole or kind.shape != shape:
             return None
         # An 8-bit value that several nodes read is computed anyway, so it is a root itself.
         shared = name in self.kept or len(self.readers[name]) > 1

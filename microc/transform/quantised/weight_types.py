@@ -202,15 +202,17 @@ def find_overflowing_weights(graph: Graph, dtype: str) -> tuple[str, ...]:
     )
 
 
-def count_half_weights(graph: Graph) -> int:
-    """Count the weights' elements that a 16-bit float holds exactly, subgraphs included."""
+def count_16_bit_weights(graph: Graph) -> int:
+    """Count the weights' elements in arrays that float16 or bfloat16 represents exactly, subgraphs included."""
     arrays = (subgraph.consts[name] for subgraph in (graph, *nested_graphs(graph)) for name in find_weights(subgraph))
     return sum(array.size for array in arrays if any(dtypes.is_exact_in(array, half) for half in dtypes.HALF))
 
 
 def _overflows(array: Array, dtype: str) -> bool:
     """Test whether a finite number of an array becomes infinite in the 16-bit float ``dtype``."""
-    return bool((np.isfinite(array) & ~np.isfinite(dtypes.round_to_half(array, dtype).astype(np.float32))).any())
+    return bool(
+        (np.isfinite(array) & ~np.isfinite(dtypes.round_to_16_bit_float(array, dtype).astype(np.float32))).any()
+    )
 
 
 def round_weights(graph: Graph, context: PassContext) -> Graph:
@@ -224,7 +226,7 @@ def round_weights(graph: Graph, context: PassContext) -> Graph:
         is_exact = any(dtypes.is_exact_in(array, half) for half in dtypes.HALF)
         has_levels = np.isfinite(array).all() and recover_quantised_weights(array.reshape(len(array), -1)) is not None
         if not (is_exact or has_levels or np.isnan(array).any() or _overflows(array, dtype)):
-            consts[name] = dtypes.round_to_half(array, dtype).astype(np.float32)
+            consts[name] = dtypes.round_to_16_bit_float(array, dtype).astype(np.float32)
     return replace(graph, consts=consts)
 
 

@@ -23,7 +23,7 @@ from microc.errors import FitError, MicrocError, ModelError, UnsupportedError, U
 from microc.run import board_project
 from microc.run.verification import compare_board_with_host, random_input_sets
 from microc.target import target_for
-from microc.tir.analysis.size_forms import value_at
+from microc.tir.analysis.size_forms import evaluate_at_sizes
 from tests.device.smoke import needs
 from tests.frontend import tflite_model as tfl
 from tests.frontend.onnx_model import node, proto
@@ -417,7 +417,7 @@ def test_rules_of_shapes(tmp_path: Path) -> None:
     for height, width in ((40, 36), (7, 10), (12, 5)):
         graph = optimise_graph(read({"height": height, "width": width}), options)
         at = {"size_height": height, "size_width": width}
-        told = tuple(value_at(e, at) for e in family.extents["y"])
+        told = tuple(evaluate_at_sizes(e, at) for e in family.extents["y"])
         assert told == graph.types["y"].shape
 
 

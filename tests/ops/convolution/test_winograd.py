@@ -17,9 +17,9 @@ from microc.ops.convolution.conv2d import infer, reference
 from microc.ops.convolution.conv2d_algorithms import (
     POINTS,
     can_use_float_winograd,
-    can_use_float_winograd_four,
-    can_use_winograd,
-    transform_weights,
+    can_use_float_winograd_4x4,
+    can_use_integer_winograd,
+    transform_winograd_weights,
 )
 from microc.ops.convolution.geometry import DEFAULTS
 from microc.ops.registry import Case
@@ -46,7 +46,9 @@ OUTPUT_STEP_OF_FOUR = np.array([[1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1,
 def by_tiles(data: Array, weight: Array) -> Array:
     """Sums of a 4 x 4 x C tile by the published formula, in integers, before the division by four."""
     tile = np.einsum("ip,jq,pqc->ijc", INPUT_STEP, INPUT_STEP, data.astype(np.int64))
-    products = np.einsum("ijoc,ijc->ijo", transform_weights(weight).reshape(POINTS, POINTS, *weight.shape[::3]), tile)
+    products = np.einsum(
+        "ijoc,ijc->ijo", transform_winograd_weights(weight).reshape(POINTS, POINTS, *weight.shape[::3]), tile
+    )
     result: Array = np.einsum("ai,bj,ijo->abo", OUTPUT_STEP, OUTPUT_STEP, products)
     return result
 
@@ -67,7 +69,7 @@ def test_four_times_the_direct_sums(seed: int, channels: int, extreme: bool) -> 
 def _suits(weight: Array, bias: Array | None = None, **attrs: Any) -> bool:
     operands = [weight] if bias is None else [weight, bias]
     types = [TensorType((1, 8, 8, weight.shape[3]), "int8"), *(TensorType(a.shape, str(a.dtype)) for a in operands)]
-    return can_use_winograd({**ATTRS, **attrs}, types, [None, *operands])
+    return can_use_integer_winograd({**ATTRS, **attrs}, types, [None, *operands])
 
 
 ORDINARY = np.full((2, 3, 3, 8), 100, np.int8)
@@ -107,7 +109,11 @@ def test_floats_err_as_little_as_is_stated(algorithm: str, outputs: int, channel
 def stated_bound(sizes: Array, weight: Array, outputs: int) -> Array:
     """Of every output (1, H, W, O), from the sizes (H, W, C) of what it is computed from."""
     points = outputs + 2
-    u = np.abs(transform_weights(weight, outputs)).reshape(points, points, *weight.shape[::3]).astype(np.float64)
+    u = (
+        np.abs(transform_winograd_weights(weight, outputs))
+        .reshape(points, points, *weight.shape[::3])
+        .astype(np.float64)
+    )
     steps = (INPUT_STEP, OUTPUT_STEP) if outputs == 2 else (INPUT_STEP_OF_FOUR, OUTPUT_STEP_OF_FOUR)
     into, out = map(np.abs, steps)
     height, width, channels = sizes.shape
@@ -138,7 +144,7 @@ def test_which_floats_suit(attrs: dict[str, Any]) -> None:
 def test_tiles_of_four_fill_the_image(size: int, suits: bool) -> None:
     weight = np.ones((8, 3, 3, 8), np.float32)
     types = [TensorType((1, size, 6, 8), "float32"), TensorType(weight.shape, "float32")]
-    assert can_use_float_winograd_four(DEFAULTS, types, [None, weight]) is suits
+    assert can_use_float_winograd_4x4(DEFAULTS, types, [None, weight]) is suits
 
 
 def rule(cpu: str, size: bool, shape: tuple[int, ...], outputs: int, dtype: str = "int8", math: bool = True) -> str:

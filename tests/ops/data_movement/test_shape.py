@@ -11,7 +11,7 @@ import pytest
 from microc.errors import ModelError
 from microc.graph.ir import Quant, TensorType
 from microc.ops import registry
-from microc.ops.data_movement.reshape import merge_axes
+from microc.ops.data_movement.reshape import simplify_transposition
 from tests.ops.harness import legalized, run_legalized
 from tests.ops.oracle import every, quantised_graph
 
@@ -20,13 +20,13 @@ from tests.ops.oracle import every, quantised_graph
 def test_merged_axes_move_memory_alike(shape: tuple[int, ...]) -> None:
     x = np.arange(int(np.prod(shape))).reshape(shape)
     for axes in itertools.permutations(range(len(shape))):
-        fewer, order = merge_axes(shape, axes)
+        fewer, order = simplify_transposition(shape, axes)
         np.testing.assert_array_equal(x.reshape(fewer).transpose(order).reshape(-1), x.transpose(axes).reshape(-1))
 
 
 def test_merged_axes_are_few() -> None:
-    assert merge_axes((1, 8, 9, 3), (0, 3, 1, 2)) == ((72, 3), (1, 0))
-    assert merge_axes((2, 3, 4), (0, 1, 2)) == ((24,), (0,))
+    assert simplify_transposition((1, 8, 9, 3), (0, 3, 1, 2)) == ((72, 3), (1, 0))
+    assert simplify_transposition((2, 3, 4), (0, 1, 2)) == ((24,), (0,))
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])

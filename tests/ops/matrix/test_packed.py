@@ -34,8 +34,8 @@ from microc.tir.bit_fields import (
     NEIGHBOURS,
     VECTOR,
     BitFields,
-    bits_of,
     multipliers,
+    smallest_bit_width,
     smallest_packing,
     smallest_table_packing,
 )
@@ -123,7 +123,13 @@ def test_weights_that_are_no_multiples_stay() -> None:
 
 
 def test_bits_of_numbers() -> None:
-    assert [bits_of(np.array(ends, np.int8)) for ends in ([-2, 1], [-1, 2], [-8, 7], [0, 8], [])] == [2, 4, 4, 8, 2]
+    assert [smallest_bit_width(np.array(ends, np.int8)) for ends in ([-2, 1], [-1, 2], [-8, 7], [0, 8], [])] == [
+        2,
+        4,
+        4,
+        8,
+        2,
+    ]
 
 
 @pytest.mark.parametrize("operator", ["dense", "conv2d"])

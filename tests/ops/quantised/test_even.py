@@ -16,7 +16,7 @@ from microc.compiler.options import Options
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.meaning import evaluate
-from microc.ops.quantised.exact_rounding import exact_levels, find_exact_factors, is_exact_scale
+from microc.ops.quantised.exact_rounding import exact_rounded_sums, find_exact_factors, is_exact_scale
 from microc.transform import PASSES
 from microc.transform.pass_context import PassContext, run_passes
 
@@ -145,7 +145,7 @@ def test_levels_are_exact_by_any_path() -> None:
     x = np.arange(-4096, 4097)
     for factor in (Fraction(1, 6), Fraction(1, 2), exact(0.1) / exact(0.3), exact(0.0123) * exact(0.7) / exact(0.04)):
         wanted = [round(factor * int(each)) for each in x]
-        np.testing.assert_array_equal(exact_levels(((x, factor),)), wanted)
+        np.testing.assert_array_equal(exact_rounded_sums(((x, factor),)), wanted)
 
 
 def test_factors_are_proved() -> None:
@@ -154,7 +154,7 @@ def test_factors_are_proved() -> None:
         found = find_exact_factors(((x, Fraction(1, count)),), -128, 127)
         assert found is not None
         np.testing.assert_array_equal(
-            np.clip(found.levels([x]), -128, 127), np.clip(exact_levels(((x, Fraction(1, count)),)), -128, 127)
+            np.clip(found.levels([x]), -128, 127), np.clip(exact_rounded_sums(((x, Fraction(1, count)),)), -128, 127)
         )
     assert find_exact_factors(((x, Fraction(1, 1 << 70)),), -128, 127) is None
     assert is_exact_scale(0.5, 2000, Fraction(1, 2), -128, 127)

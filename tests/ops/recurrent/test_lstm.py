@@ -11,7 +11,7 @@ from microc.errors import ModelError, UnsupportedError
 from microc.graph import interp
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
-from microc.ops.meaning import reference_apply
+from microc.ops.meaning import reference_node_function
 from microc.ops.recurrent.lstm import OPERATORS, expand_lstm
 from microc.ops.registry import Case
 from tests.ops.edges import case_arrays
@@ -30,7 +30,7 @@ def test_the_loop_is_the_reference(case: Case) -> None:
     inputs = tuple(name for name in names if name not in consts)
     graph = Graph("g", inputs, outputs, (Node("lstm", names, outputs, attrs),), kinds, consts)
     values = interp.run(
-        graph, {n: a for n, a in zip(names, arrays, strict=True) if n not in consts}, reference_apply(graph)
+        graph, {n: a for n, a in zip(names, arrays, strict=True) if n not in consts}, reference_node_function(graph)
     )
     for name, wanted in zip(outputs, definition.reference(attrs, arrays), strict=True):
         assert_same(values[name], wanted, case.tolerance)

@@ -9,7 +9,7 @@ from microc.errors import ModelError
 from microc.graph.ir import Quant, TensorType
 from microc.ops import registry
 from microc.ops.quantised.computed_scales import mean_multiplier
-from microc.ops.reduction.reduce import merge_axes
+from microc.ops.reduction.reduce import merge_adjacent_axes
 from tests.frontend.tflite_model import Op, constant, quantised
 from tests.ops.harness import legalized, run_legalized
 from tests.ops.oracle import check, every, quantised_graph, scale, single
@@ -65,9 +65,9 @@ def test_mean_multiplier_keeps_the_bits_that_division_would_drop() -> None:
 
 
 def test_merged_extents() -> None:
-    assert merge_axes((1, 4, 5, 3), (1, 2)) == [(20, True), (3, False)]
-    assert merge_axes((2, 1, 3, 4), (0, 3)) == [(2, True), (3, False), (4, True)]
-    assert merge_axes((1, 1), (0,)) == []
+    assert merge_adjacent_axes((1, 4, 5, 3), (1, 2)) == [(20, True), (3, False)]
+    assert merge_adjacent_axes((2, 1, 3, 4), (0, 3)) == [(2, True), (3, False), (4, True)]
+    assert merge_adjacent_axes((1, 1), (0,)) == []
 
 
 def test_refusals() -> None:

@@ -12,7 +12,7 @@ from microc.compiler.pipeline import optimise_graph
 from microc.graph.interp import run
 from microc.graph.ir import Graph
 from microc.graph.verify import verify
-from microc.ops.meaning import reference_apply
+from microc.ops.meaning import reference_node_function
 from microc.ops.registry import infer
 from microc.transform.attention import block_attention, find_attention
 from tests.frontend.onnx_model import read
@@ -88,7 +88,7 @@ def test_blocks_compute_the_same(name: str, rows: int) -> None:
     assert scores not in blocked.types or not loops
     for seed in range(2):
         inputs = random_inputs(graph, seed)
-        before, after = (run(each, inputs, reference_apply(each)) for each in (graph, blocked))
+        before, after = (run(each, inputs, reference_node_function(each)) for each in (graph, blocked))
         for output in graph.outputs:
             np.testing.assert_allclose(after[output], before[output], rtol=1e-6, atol=1e-7)
 

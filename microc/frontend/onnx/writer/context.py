@@ -31,10 +31,10 @@ FIRST_OPSET = 13
 
 
 class OnnxGraphWriter:
-    """Writer of one ONNX graph: that of the model, or a subgraph of an operator in ``outer``.
+    """Writer of one ONNX graph: that of the model, or that of an operator's subgraph in the writer ``outer``.
 
-    ``names`` are used anywhere in the model. ``min_opset`` (of the outermost graph) is the first version of the operator set
-    that knows all attribute values written so far."""
+    ``names``: all names used in the model. ``min_opset`` (of the outermost graph): the first version of the operator
+    set that knows all attribute values written so far."""
 
     def __init__(self, graph: Graph, outer: OnnxGraphWriter | None = None) -> None:
         self.graph, self.outer, self.min_opset = graph, outer, FIRST_OPSET
@@ -57,11 +57,11 @@ class OnnxGraphWriter:
         self.nodes.append(helper.make_node(code, inputs, outputs, name=outputs[0], **attributes))
         return outputs[0]
 
-    def require(self, opset: int) -> None:
-        """Require a version of the operator set, for a value of an attribute that came with it."""
+    def require(self, min_version: int) -> None:
+        """Require at least version ``min_version`` of the operator set, which introduced a value of an attribute."""
         if self.outer is not None:
-            self.outer.require(opset)
-        self.min_opset = max(self.min_opset, opset)
+            self.outer.require(min_version)
+        self.min_opset = max(self.min_opset, min_version)
 
     def emit_first(self, code: str, values: Sequence[str], output: str, **attributes: Any) -> None:
         """Insert an ONNX operator before all others of the graph."""
@@ -94,54 +94,67 @@ class OnnxGraphWriter:
     # ------------------------------------------------------------ forms of a value
 
     def bind(self, value: str, name: str, real: bool = False, first: bool = False) -> None:
-        """Record that ``name`` is a form of a value: reals if ``real``, else integers; channels first if ``first``, else
-        last."""
+        """Record that ``name`` is the ONNX name of a form of a value.
+
+        ``real``: dequantised, else stored integers. ``first``: channels first, else last."""
         self.forms[value, real, first] = name
 
     def own_name(self, value: str, first: bool = False) -> str:
         """Return the name under which a value is written: its own with channels last, a new one with channels first."""
         return self.names.fresh(f"{value}_first") if first else self.own[value]
 
-    def is_first(self, value: str) -> bool:
+    def is_first(self, value_name: str) -> bool:
         """Test whether a value exists only with channels first.
 
         For a value that is dequantised at its uses: whether its integers exist only so."""
-        if value in self.dequantised and (value, False, False) not in self.forms:
-            return self.is_first(self.dequantised[value][0])
-        return (value, False, True) in self.forms and (value, False, False) not in self.forms
+        if value_name in self.dequantised and (value_name, False, False) not in self.forms:
+            return self.is_first(self.dequantised[value_name][0])
+        return (value_name, False, True) in self.forms and (value_name, False, False) not in self.forms
 
     def name(self, value: str, real: bool = False, first: bool = False) -> str:
-        """Return the ONNX name of a form of a value, which is made at its first use.
+        """Return the ONNX name of a form of a value (see :meth:`bind`), which is written at its first use.
 
-        A constant of lower rank gets extents of one in front to have channels first."""
+        A constant of lower rank gets leading axes of extent 1 to have channels first."""
         key = (value, real, first)
         if key not in self.forms:
             self.forms[key] = self._make_form(value, real, first)
         return self.forms[key]
 
-    def _make_form(self, value: str, real: bool, first: bool) -> str:
-        """Write the nodes or the initialiser of a form of a value; return its name."""
-        type_, constant = self.graph.types[value], self.graph.consts.get(value)
-        if real:
-            assert type_.quant is not None
-            return self._dequantize_form(value, type_.quant, self.names.fresh(f"{value}_real"), first)
-        if value in self.dequantised:
-            return self._dequantize_form(*self.dequantised[value], self.own_name(value, first), first)
-        if constant is not None:
-            in_rank_4 = constant.reshape((1,) * (4 - constant.ndim) + constant.shape) if first else constant
-            return self.constant(value, in_rank_4.transpose(TO_FIRST) if first else in_rank_4)
-        if first:
-            return self.emit("Transpose", [self.name(value)], [self.own_name(value, first)], perm=TO_FIRST)
-        if (value, False, True) in self.forms:
-            return self.emit("Transpose", [self.name(value, first=True)], [self.own_name(value)], perm=TO_LAST)
-        raise InternalError(f"{value!r} is read before it is written")
+    def _make_form(self, value_name: str, as_reals: bool, channels_first: bool) -> str:
+        """Write the nodes or the initialiser of a form of the value ``value_name``; return its ONNX name.
 
-    def _dequantize_form(self, value: str, quant: Quant, output: str, first: bool) -> str:
-        """Write ``output``, the reals of a value of the graph with channels last or first."""
+        ``as_reals``: dequantised. ``channels_first``: in that layout."""
+        type_, constant = self.graph.types[value_name], self.graph.consts.get(value_name)
+        if as_reals:
+            assert type_.quant is not None
+            return self._dequantize_form(
+                value_name, type_.quant, self.names.fresh(f"{value_name}_real"), channels_first
+            )
+        if value_name in self.dequantised:
+            return self._dequantize_form(
+                *self.dequantised[value_name], self.own_name(value_name, channels_first), channels_first
+            )
+        if constant is not None:
+            in_rank_4 = constant.reshape((1,) * (4 - constant.ndim) + constant.shape) if channels_first else constant
+            return self.constant(value_name, in_rank_4.transpose(TO_FIRST) if channels_first else in_rank_4)
+        if channels_first:
+            return self.emit(
+                "Transpose", [self.name(value_name)], [self.own_name(value_name, channels_first)], perm=TO_FIRST
+            )
+        if (value_name, False, True) in self.forms:
+            return self.emit(
+                "Transpose", [self.name(value_name, first=True)], [self.own_name(value_name)], perm=TO_LAST
+            )
+        raise InternalError(f"{value_name!r} is read before it is written")
+
+    def _dequantize_form(self, value_name: str, quant: Quant, output: str, channels_first: bool) -> str:
+        """Write ``output``, the dequantised value ``value_name``, with channels first or last."""
         axis = quant.axis
-        if axis is not None and first:
-            axis = TO_FIRST.index(axis + 4 - len(self.graph.types[value].shape))
-        return self.dequantize(self.name(value, first=first), self.graph.types[value].dtype, quant, axis, output)
+        if axis is not None and channels_first:
+            axis = TO_FIRST.index(axis + 4 - len(self.graph.types[value_name].shape))
+        return self.dequantize(
+            self.name(value_name, first=channels_first), self.graph.types[value_name].dtype, quant, axis, output
+        )
 
     # ------------------------------------------------------------ quantisation
 
@@ -159,11 +172,11 @@ class OnnxGraphWriter:
         return scale, self.shared(f"{stem}_zero_point", zeros)
 
 
-def value_info(name: str, kind: TensorType) -> Any:
+def value_info(name: str, value_type: TensorType) -> Any:
     """Return ONNX's declaration of an input or output."""
     from onnx import helper
 
-    return helper.make_tensor_value_info(name, CODES[kind.dtype], kind.shape)
+    return helper.make_tensor_value_info(name, CODES[value_type.dtype], value_type.shape)
 
 
 # ---- One operator of ours, as the row that writes it sees it: operands in the form that it needs, and methods that write
@@ -190,9 +203,10 @@ ONNX_DTYPE_NAMES = {"float32": "float", "float64": "double"}
 
 @frozen
 class Application:
-    """One operator of ours as the row that writes it to ONNX sees it.
+    """One operator of the graph as the function that writes it to ONNX sees it.
 
-    ``quantised``: operands are read as reals, the result is quantised. ``first``: all have channels first."""
+    ``quantised``: operands are read as reals, and the result is quantised. ``first``: operands and results have
+    channels first."""
 
     node: Node
     builder: OnnxGraphWriter
@@ -248,13 +262,15 @@ class Application:
         if unsupported:
             self.refuse(f"{self.node.op} of quantised {' and '.join(unsupported)}", "ONNX quantises to 8 and 16 bits")
 
-    def check_dtype(self, code: str) -> None:
+    def check_dtype(self, onnx_operator: str) -> None:
         """Refuse a dtype of the first operand that the ONNX operator does not support."""
         from onnx import defs
 
-        supported = defs.get_schema(code).inputs[0].types
+        supported = defs.get_schema(onnx_operator).inputs[0].types
         if f"tensor({ONNX_DTYPE_NAMES.get(self.dtype(), self.dtype())})" not in supported:
-            self.refuse(f"{self.node.op} of {self.dtype()}", f"ONNX has {code} of {', '.join(sorted(supported))}")
+            self.refuse(
+                f"{self.node.op} of {self.dtype()}", f"ONNX has {onnx_operator} of {', '.join(sorted(supported))}"
+            )
 
     def only_floats(self) -> None:
         """Refuse plain integers, which are not quantised reals."""
@@ -365,6 +381,6 @@ Row = Callable[[Application], None]
 """Writes an operator of ours."""
 
 
-def quantised_type(kind: TensorType) -> bool:
-    """Test whether integers of this type represent reals."""
-    return kind.quant is not None and dtypes.is_integer(kind.dtype)
+def quantised_type(tensor_type: TensorType) -> bool:
+    """Test whether a value of this type holds integers that represent reals."""
+    return tensor_type.quant is not None and dtypes.is_integer(tensor_type.dtype)

@@ -91,11 +91,11 @@ def _write_operator(builder: OnnxGraphWriter, node: Node) -> None:
 
 
 def write_body(
-    graph: Graph, outer: OnnxGraphWriter, bound: Mapping[str, str]
+    graph: Graph, outer: OnnxGraphWriter, input_names: Mapping[str, str]
 ) -> tuple[OnnxGraphWriter, tuple[str, ...]]:
-    """Write a subgraph, whose inputs have the names ``bound``; return its builder and the names of its outputs."""
+    """Write a subgraph, whose inputs get the names ``input_names``; return its writer and the names of its outputs."""
     builder = OnnxGraphWriter(graph, outer)
-    for value, name in bound.items():
+    for value, name in input_names.items():
         builder.bind(value, name)
     write_nodes(builder)
     return builder, write_outputs(builder, graph.outputs)
@@ -150,33 +150,33 @@ def _combine_errors(graph: Graph, refusals: list[UnsupportedError]) -> Unsupport
 
 
 def _build_model_proto(
-    builder: OnnxGraphWriter, ends: tuple[str, ...], updates: Mapping[str, str], version: str
+    builder: OnnxGraphWriter, output_names: tuple[str, ...], state_outputs: Mapping[str, str], version: str
 ) -> Any:
     """Build the ModelProto of a written graph.
 
-    ``ends``: names of the graph's outputs; ``updates``: by state the name of the output with its next contents;
-    ``version``: the producer's."""
+    ``output_names``: names of the graph's outputs. ``state_outputs``: for each state the name of the output with its
+    next contents. ``version``: the producer's."""
     from onnx import helper
 
     graph = builder.graph
     inputs = [value_info(builder.own[name], graph.types[name]) for name in (*graph.inputs, *graph.state)]
-    outputs = [value_info(name, graph.types[value]) for name, value in zip(ends, graph.outputs, strict=True)]
-    outputs += [value_info(name, graph.types[state]) for state, name in updates.items()]
+    outputs = [value_info(name, graph.types[value]) for name, value in zip(output_names, graph.outputs, strict=True)]
+    outputs += [value_info(name, graph.types[state]) for state, name in state_outputs.items()]
     onnx_graph = helper.make_graph(builder.nodes, graph.name, inputs, outputs, builder.initializers)
     model = helper.make_model(onnx_graph, producer_name=PRODUCER, producer_version=version)
-    if updates:
+    if state_outputs:
         description = {
             builder.own[state]: {"output": name, "initial": _initial_contents(graph.state[state])}
-            for state, name in updates.items()
+            for state, name in state_outputs.items()
         }
         helper.set_model_props(model, {STATE_KEY: json.dumps(description)})
     return model
 
 
-def _initial_contents(contents: Array) -> Any:
+def _initial_contents(state_contents: Array) -> Any:
     """Return a state's contents for JSON: a number if all elements are equal, else nested lists."""
-    same = contents.size > 0 and (contents == contents.flat[0]).all()
-    return contents.flat[0].item() if same else contents.tolist()
+    same = state_contents.size > 0 and (state_contents == state_contents.flat[0]).all()
+    return state_contents.flat[0].item() if same else state_contents.tolist()
 
 
 def _serialize_valid_model(model: Any, min_opset: int) -> bytes:

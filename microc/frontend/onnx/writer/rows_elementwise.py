@@ -13,7 +13,7 @@ from microc.frontend.onnx.operators_elementwise import COMPARISONS, FUNCTIONS, P
 from microc.frontend.onnx.writer.context import CODES, Application, OnnxGraphWriter, Row, value_info
 from microc.frontend.onnx.writer.rows_layers import quantize
 from microc.graph.ir import Graph, TensorType
-from microc.ops.control import UNBOUNDED, count_scanned
+from microc.ops.control import UNBOUNDED, scanned_operand_count
 
 # ---- Functions of one and two numbers, comparisons, selection, conversions.
 
@@ -36,16 +36,16 @@ def clip(application: Application) -> None:
     application.result("Clip", application.operand(), *bounds)
 
 
-def _clip_bound(application: Application, limit: float) -> str:
+def _clip_bound(application: Application, bound: float) -> str:
     """Return a bound of Clip as an operand, limited to the range of the data's dtype."""
     if not dtypes.is_float(application.dtype()):
         low, high = dtypes.int_range(application.dtype())
-        limit = min(max(int(limit), low), high)
-    return application.number(limit)
+        bound = min(max(int(bound), low), high)
+    return application.number(bound)
 
 
 def dequantised_number(application: Application, value: float) -> float:
-    """Return the real, in float32, that a stored number represents; the number itself if operands are not quantised."""
+    """Return the float32 that the stored number ``value`` represents; ``value`` itself if operands are not quantised."""
     quant = application.type().quant
     if not application.quantised or quant is None:
         return value
@@ -57,13 +57,15 @@ def quotient(application: Application) -> None:
     application.result("Div", application.operand(0), application.operand(1))
 
 
-def remainder(fmod: int) -> Row:
-    """Make a row for Mod with the sign of the divisor (in ONNX for integers only) or, by ``fmod``, of the dividend."""
+def remainder(has_dividend_sign: int) -> Row:
+    """Make a row for Mod; the result has the dividend's sign if ``has_dividend_sign``, else the divisor's.
+
+    ONNX has the latter for integers only."""
 
     def write(application: Application) -> None:
         a, b = application.operand(0), application.operand(1)
-        if fmod or not dtypes.is_float(application.dtype()):
-            application.result("Mod", a, b, fmod=fmod)
+        if has_dividend_sign or not dtypes.is_float(application.dtype()):
+            application.result("Mod", a, b, fmod=has_dividend_sign)
             return
         down = application.emit("Floor", application.emit("Div", a, b))
         application.result("Sub", a, application.emit("Mul", down, b))
@@ -107,11 +109,11 @@ def shift(direction: str) -> Row:
     return write
 
 
-def logical_not_of(code: str) -> Row:
-    """Make a row for the negation of a comparison ``code``."""
+def logical_not_of(comparison_operator: str) -> Row:
+    """Make a row for the negation of the ONNX operator ``comparison_operator``."""
 
     def write(application: Application) -> None:
-        application.result("Not", application.emit(code, application.operand(0), application.operand(1)))
+        application.result("Not", application.emit(comparison_operator, application.operand(0), application.operand(1)))
 
     return write
 
@@ -287,7 +289,7 @@ def loop(application: Application, write_body: WriteBody) -> None:
         names.fresh(f"{application.node.outputs[0]}_{stem}") for stem in ("turn", "flag", "count")
     )
     inside = [names.fresh(name) for name in body.inputs[1 : 1 + carried]]
-    rows = [names.fresh(name) for name in body.inputs[len(body.inputs) - count_scanned(application.node) :]]
+    rows = [names.fresh(name) for name in body.inputs[len(body.inputs) - scanned_operand_count(application.node) :]]
     fixed = operands[carried : len(operands) - len(rows)]
     bound = dict(zip(body.inputs, (count_int32, *inside, *fixed, *rows), strict=True))
     inner, ends = write_body(body, outer, bound)

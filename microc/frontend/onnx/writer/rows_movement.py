@@ -247,33 +247,39 @@ def resample(application: Application) -> None:
     application.result("Identity", value)
 
 
-def _resize_mode(axes: list[ResizedAxis], indices: list[Array], weights: list[Array]) -> Mapping[str, Any] | None:
+def _resize_mode(
+    axes: list[ResizedAxis], index_tables: list[Array], weight_tables: list[Array]
+) -> Mapping[str, Any] | None:
     """Return the attributes of a Resize along ``axes`` whose source positions are those of the tables, or None."""
-    wanted_positions = [_table_positions(index, weight) for index, weight in zip_longest(indices, weights)]
+    wanted_positions = [_table_positions(index, weight) for index, weight in zip_longest(index_tables, weight_tables)]
     if any(positions is None for positions in wanted_positions) or any(axis.size == 0 for axis in axes):
         return None
-    for rule in _resize_rules("linear" if weights else "nearest"):
+    for rule in _resize_rules("linear" if weight_tables else "nearest"):
         tables = [resize_table(rule, axis, source_positions(rule, axis)) for axis in axes]
-        positions = [_table_positions(index, weight if weights else None) for index, weight in tables]
+        positions = [_table_positions(index, weight if weight_tables else None) for index, weight in tables]
         if all(_is_close(a, b, axis.extent) for a, b, axis in zip(positions, wanted_positions, axes, strict=True)):
             nearest = rule.rounding if rule.mode == "nearest" else None
             return {"mode": rule.mode, "coordinate_transformation_mode": rule.coordinates, "nearest_mode": nearest}
     return None
 
 
-def _table_positions(index: Array, weight: Array | None) -> Array | None:
-    """Return the source positions of a table with two adjacent taps or one; None if a result is made of other elements."""
-    if weight is None:
-        return index[:, 0].astype(np.float64)
-    used, real = weight != 0, index.astype(np.float64)
+def _table_positions(index_table: Array, weight_table: Array | None) -> Array | None:
+    """Return the source positions of a table with one tap or two adjacent ones; None if other elements are combined."""
+    if weight_table is None:
+        return index_table[:, 0].astype(np.float64)
+    used, real = weight_table != 0, index_table.astype(np.float64)
     first, last = (pick(np.where(used, real, other), axis=1) for pick, other in ((np.min, np.inf), (np.max, -np.inf)))
-    whole = np.abs(weight.astype(np.float64).sum(1) - 1) <= _PRECISION
-    return (real * weight).sum(1) if (whole & (last - first <= 1)).all() else None
+    whole = np.abs(weight_table.astype(np.float64).sum(1) - 1) <= _PRECISION
+    return (real * weight_table).sum(1) if (whole & (last - first <= 1)).all() else None
 
 
-def _is_close(a: Array | None, b: Array | None, extent: int) -> bool:
-    """Test whether positions are equal up to the rounding of coordinates in float32."""
-    return a is not None and b is not None and bool((np.abs(a - b) <= _PRECISION * extent).all())
+def _is_close(positions: Array | None, other_positions: Array | None, extent: int) -> bool:
+    """Test whether source positions are equal up to the rounding of coordinates in float32."""
+    return (
+        positions is not None
+        and other_positions is not None
+        and bool((np.abs(positions - other_positions) <= _PRECISION * extent).all())
+    )
 
 
 def _resize_rules(mode: str) -> Iterator[ResizeRule]:
@@ -282,15 +288,17 @@ def _resize_rules(mode: str) -> Iterator[ResizeRule]:
         yield ResizeRule(mode, mode_of_coordinates, rounding, -0.75, antialias=False, exclude_outside=False)
 
 
-def _weight_along(application: Application, value: str, axis: int, index: Array, weight: Array | None) -> str:
-    """Resample one axis: sum the elements of each tap times their weights."""
+def _weight_along(
+    application: Application, value: str, axis: int, index_table: Array, weight_table: Array | None
+) -> str:
+    """Resample one axis: gather the elements of each tap, multiply them by the tap's weights, and sum them."""
     axes_after = len(application.type().shape) - axis - 1
     total = ""
-    for tap in range(index.shape[1]):
-        tap_indices = application.constant(index[:, tap].astype(np.int64), "places")
+    for tap in range(index_table.shape[1]):
+        tap_indices = application.constant(index_table[:, tap].astype(np.int64), "places")
         part = application.emit("Gather", value, tap_indices, axis=axis)
-        if weight is not None:
-            factors = weight[:, tap].reshape(-1, *(1,) * axes_after).astype(dtypes.to_numpy(application.dtype()))
+        if weight_table is not None:
+            factors = weight_table[:, tap].reshape(-1, *(1,) * axes_after).astype(dtypes.to_numpy(application.dtype()))
             part = application.emit("Mul", part, application.constant(factors, "weights"))
         total = application.emit("Add", total, part) if total else part
     return total
