@@ -45,7 +45,8 @@ def is_external_code(candidate: Candidate) -> bool:
 
 
 def float_tolerance_of(candidate: Candidate) -> float:
-    """Return the tolerance of a candidate's floats, ``bound`` of its :class:`~microc.tuning.search_space.RegionData`; 0 for microc's code."""
+    """Return the tolerance of a candidate's floats, ``bound`` of its
+    :class:`~microc.tuning.search_space.RegionData`; 0 for microc's code."""
     return candidate.whole.bound if candidate.whole is not None else 0.0
 
 

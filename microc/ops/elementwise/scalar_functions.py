@@ -56,7 +56,8 @@ class UnaryFunction:
     """Elementwise function of one number: ``array`` over numpy, ``scalar`` over TIR.
 
     ``array`` takes float64 (integers: int64), ``scalar`` a value of 32 or 64 bits. ``domain``: range of the test data.
-    ``tolerance``: largest difference allowed between the float results of both. ``edges``: see :class:`microc.ops.registry.OpDef`."""
+    ``tolerance``: largest difference allowed between the float results of both. ``edges``: see
+    :class:`microc.ops.registry.OpDef`."""
 
     name: str
     array: Callable[[Mapping[str, Any], Array], Array]
