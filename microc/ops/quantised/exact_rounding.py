@@ -24,10 +24,10 @@ from microc.tir.expressions import Expr
 
 # ---- Integer scaling that equals exact arithmetic with ties to even, proved at compile time for every operand.
 #
-# Scales are float32 numbers, so a scaled sum is a ratio of integers, ``(p1 x1 + p2 x2) / q``, which
-# :func:`exact_rounded_sums` rounds exactly. A factor in fixed point is wrong by at most half a unit, which may move a product over a tie, or off one. So each
-# candidate (:class:`FixedPointFactors`) is compared with the exact levels of all operands, and the cheapest that equals all of
-# them is used.
+# Scales are float32 numbers, so a scaled sum is a ratio of integers, ``(p1 x1 + p2 x2) / q``, which :func:`exact_rounded_sums`
+# rounds exactly. A factor in fixed point is wrong by at most half a unit, which may move a product over a tie, or off one. So
+# each candidate (:class:`FixedPointFactors`) is compared with the exact levels of all operands, and the cheapest that equals
+# all of them is used.
 
 LARGEST_DOMAIN = 1 << 20
 """Largest number of operands that are compared; that takes 20 ms of numpy."""
