@@ -187,7 +187,7 @@ def reduce_multiplier(multiplier: Any) -> Any:
     return int(reduced) if reduced.ndim == 0 else reduced
 
 
-def multiply_by_reduced(x: Any, reduced: Any, shift: Any, arith: Arith[Any]) -> Any:
+def multiply_by_reduced_factor(x: Any, reduced: Any, shift: Any, arith: Arith[Any]) -> Any:
     """Return ``round(x * reduced * 2**shift / 2**15)``, ties to plus infinity.
 
     x: int64 of 47 bits and a sign. reduced: from :func:`reduce_multiplier`. shift <= 7. A result that does not fit int32 loses

@@ -63,7 +63,7 @@ def pareto_front(
         candidates = [point.append(option) for point in points for option in options]
         candidates = [p for p in candidates if p.flash <= flash_left and p.cycles <= cycles_left]
         timed = max_cycles is not None and bool(rest)
-        points = _thin_out_selections(_drop_dominated(candidates, timed), timed)
+        points = _thin_out_selections(_drop_dominated_items(candidates, timed), timed)
     return tuple(points)
 
 
@@ -85,7 +85,7 @@ def _limit_minus_rest(limit: int | None, least_needed: int) -> float:
     return float("inf") if limit is None else limit - least_needed
 
 
-def _drop_dominated(points: Sequence[Selection], compare_time: bool) -> list[Selection]:
+def _drop_dominated_items(points: Sequence[Selection], compare_time: bool) -> list[Selection]:
     """Return the selections that no other selection beats, sorted by flash.
 
     Flash, time and loss are compared if ``compare_time``, else flash and loss alone."""

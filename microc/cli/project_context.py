@@ -177,7 +177,7 @@ def fill_from_config(arguments: Arguments) -> None:
         return
     arguments.config = config = read_config(path)
     check_config_owner(config)
-    _check_config_trusted(arguments, config)
+    _require_trusted_config(arguments, config)
     if not arguments.quiet and not arguments.json:
         show.print_note(f"as {path} says")
     fill = {"models": _fill_models, "model": _fill_model, "folder": _fill_project_folder, "source": _fill_source}[first]
@@ -286,7 +286,7 @@ def _is_project_stale(config: Config) -> bool:
         return True
 
 
-def _check_config_trusted(arguments: Arguments, config: Config) -> None:
+def _require_trusted_config(arguments: Arguments, config: Config) -> None:
     """Raise UsageError if ``microc.toml`` names a plugin or an external C library and its folder is not trusted. Such code
     would run although nobody named it on the command line."""
     from microc.base.file_access import TRUST, is_trusted

@@ -51,7 +51,7 @@ def command_line_options(arguments: argparse.Namespace) -> dict[str, Any]:
         value = getattr(arguments, _PREFIX + name, None)
         if value is not None:
             value = option.words[value] if option.words else value
-            options[name] = combine_words(getattr(_DEFAULT, name), value) if _may_be_repeated(name) else value
+            options[name] = combine_words(getattr(_DEFAULT, name), value) if _is_repeatable(name) else value
     return options
 
 
@@ -98,7 +98,7 @@ def _add_compilation_option(command: argparse._ActionsContainer, name: str, opti
     else:
         settings.update(type=_argparse_converter(option.word), metavar=option.metavar)
     metavars = option.metavar.split()
-    if _may_be_repeated(name):
+    if _is_repeatable(name):
         settings["action"], help = "append", f"{help}; repeatable"
     if len(metavars) > 1:
         settings |= {
@@ -123,7 +123,7 @@ class _JoinValues(argparse.Action):
         setattr(namespace, self.dest, [*(getattr(namespace, self.dest) or ()), meant])
 
 
-def _may_be_repeated(name: str) -> bool:
+def _is_repeatable(name: str) -> bool:
     """Test whether a compilation option may be given several times."""
     return isinstance(getattr(_DEFAULT, name), (Mapping, tuple, frozenset))
 

@@ -146,7 +146,7 @@ def compile_network(
     if options.bounds:
         network = _compile_dynamic(source, target, options, progress, room)
     else:
-        network = _compile_static_checked(
+        network = _compile_and_check_static_sizes(
             read_model(source, options), source_name(source), target, options, progress, room
         )
     refuse_large_arrays(network.module, target)
@@ -182,10 +182,12 @@ def compile_graph(
 ) -> Module:
     """Compile a graph as it is, without the options for reading, to a planned module. ``source``: the origin that the
     generated files name."""
-    return _compile_static_checked(read, source, with_math_features(target, options), options, progress, room).module
+    return _compile_and_check_static_sizes(
+        read, source, with_math_features(target, options), options, progress, room
+    ).module
 
 
-def _compile_static_checked(
+def _compile_and_check_static_sizes(
     read: Graph, source: str, target: Target, options: Options, progress: Progress | None, room: BoardCapacity | None
 ) -> CompiledNetwork:
     """Check the options that depend on the target, name the network, and compile the graph, which has static sizes."""

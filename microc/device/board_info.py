@@ -246,9 +246,9 @@ def unpack_blob(data: bytes, path: Path) -> Blob:
         for entry in _ENTRY.iter_unpack(data[table : table + count * _ENTRY.size])
     )
     return Blob(
-        name=make_printable(_unpack_zero_terminated(name)),
+        name=make_printable(_unpack_zero_terminated_strings(name)),
         fingerprint=fingerprint.hex(),
-        core=make_printable(_unpack_zero_terminated(core)),
+        core=make_printable(_unpack_zero_terminated_strings(core)),
         abi=abi,
         memory=memory,
         stack=stack,
@@ -271,7 +271,7 @@ def _unpack_blob_tensor(path: Path, memory_bytes: int, tensor_fields: Sequence[i
     return BlobTensor(offset, nbytes, DTYPES[dtype], KINDS[kind], None if kernel == _NO_KERNEL else kernel)
 
 
-def _unpack_zero_terminated(field: bytes) -> str:
+def _unpack_zero_terminated_strings(field: bytes) -> str:
     """Decode a text that ends at the first zero byte."""
     return field.partition(b"\0")[0].decode(errors="replace")
 

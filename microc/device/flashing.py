@@ -40,14 +40,14 @@ def flash_image(
         return _runner_commands(selected, _placeholder_values(selected, board, elf, port), extra)
     if not elf.is_file():
         raise UsageError("there is no such image", where=str(elf), hint="build the project first")
-    _check_runner_installed(board, selected, only_selected=bool(runner))
+    _require_runner_program(board, selected, only_selected=bool(runner))
     if not selected.emulated:
         return _flash_hardware(board, selected, elf, port, extra)
     with Emulator(board, None, debug=True) as emulator:
         return (load_image_into_emulator(emulator, elf),)
 
 
-def _check_runner_installed(board: Board, selected: Runner, *, only_selected: bool) -> None:
+def _require_runner_program(board: Board, selected: Runner, *, only_selected: bool) -> None:
     """Raise ToolError, with the ways to install it, if the selected runner cannot work here.
 
     Unless ``only_selected``, the error lists all runners of the board."""

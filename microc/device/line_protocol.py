@@ -242,7 +242,7 @@ class ProtocolSession:
         """Send HELLO with a new random session number; return the reply."""
         choices = 0xFFFF - (self.session != 0)
         self.session = (self.session + secrets.randbelow(choices)) % 0xFFFF + 1  # neither the previous one nor 0
-        return self._send_numbered(Operation.HELLO, b"", 0, 0.0)
+        return self._send_with_number(Operation.HELLO, b"", 0, 0.0)
 
     def request(
         self,
@@ -257,7 +257,7 @@ class ProtocolSession:
 
         DeviceError after ``retries`` unanswered repetitions and at least ``patience`` seconds, and if the board refuses.
         """
-        return self._payload_of_reply(operation, self._send_numbered(operation, payload, model, patience), size)
+        return self._payload_of_reply(operation, self._send_with_number(operation, payload, model, patience), size)
 
     def invalid_answer(self, operation: Operation) -> DeviceError:
         """Return the error for an answer that violates the protocol."""
@@ -280,7 +280,7 @@ class ProtocolSession:
             raise self.invalid_answer(operation)
         return reply.payload
 
-    def _send_numbered(self, operation: Operation, payload: bytes, model: int, min_wait_seconds: float) -> Frame:
+    def _send_with_number(self, operation: Operation, payload: bytes, model: int, min_wait_seconds: float) -> Frame:
         """Send a request under the next sequence number; return the reply."""
         self.sequence = (self.sequence + 1) & 0xFF
         return self._repeat_until_reply(Frame(operation, self.session, self.sequence, model, payload), min_wait_seconds)

@@ -15,7 +15,7 @@ from microc.graph.ir import Graph, Node, TensorType
 from microc.graph.match import Match, Op, Scope, find_matches
 from microc.module import ExternalBody
 from microc.ops.external_region import EXTERNAL
-from microc.ops.meaning import expand_composed
+from microc.ops.meaning import expand_composed_operator
 from microc.target import Target
 from microc.tir import ir
 
@@ -186,7 +186,9 @@ def partition(
             refused.append((str(region.root.loc), f"{backend.name} {entry.name}: {why}"))
             return
         taken.append(ClaimedRegion(backend, entry, region, entry.code(region)))
-        graph = contract_region(graph, nodes, expand_composed(region.graph), (backend.name, str(len(taken) - 1)))
+        graph = contract_region(
+            graph, nodes, expand_composed_operator(region.graph), (backend.name, str(len(taken) - 1))
+        )
 
     for backend, entry, span in _span_entries(backends):
         regions, left = find_span_regions(graph, span, target)
@@ -205,7 +207,7 @@ def partition(
             match = candidate.match
             region = Region(extract_subgraph(graph, candidate.nodes), match.root, match.nodes, match.values, target)
             claim_region(candidate.backend, candidate.entry, region, candidate.nodes)
-    return Partition(expand_composed(graph), tuple(taken), tuple(refused))
+    return Partition(expand_composed_operator(graph), tuple(taken), tuple(refused))
 
 
 @frozen

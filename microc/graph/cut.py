@@ -39,7 +39,7 @@ def cut_graph(graph: Graph, inputs: Sequence[str] = (), outputs: Sequence[str] =
             hint="name another tensor behind or before it",
         )
     ends = tuple(outputs) or graph.outputs
-    needed = _find_needed(graph, ends, frozenset(inputs))
+    needed = _find_needed_nodes(graph, ends, frozenset(inputs))
     reached = tuple(name for name in graph.inputs if name in needed)
     if inputs:
         _check_inputs(graph, ends, inputs, reached, needed)
@@ -74,7 +74,7 @@ def _check_value_name(graph: Graph, role: str, name: str) -> None:
         )
 
 
-def _find_needed(graph: Graph, outputs: Iterable[str], inputs: frozenset[str]) -> set[str]:
+def _find_needed_nodes(graph: Graph, outputs: Iterable[str], inputs: frozenset[str]) -> set[str]:
     """Return the values on which ``outputs`` depend, these included; the search stops at ``inputs``."""
     producer = graph.producer()
     found: set[str] = set()

@@ -47,7 +47,7 @@ class Multiplier(DocumentedEnum):
     def times(self) -> Callable[..., Any]:
         """The function ``f(x, mantissa, shift, arith)`` that multiplies ``x`` by mantissa and shift in this rounding mode."""
         if self is Multiplier.WIDE:
-            return numerics.multiply_by_reduced
+            return numerics.multiply_by_reduced_factor
         return numerics.multiply_single_rounding if self is Multiplier.SINGLE else numerics.multiply_double_rounding
 
 

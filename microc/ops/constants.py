@@ -25,7 +25,7 @@ _LARGEST = {"int32": float(INT32_MAX), "int64": float(1 << 62)}
 
 
 class NumberUse(StrEnum):
-    """How generated code uses the numbers of a constant operand."""
+    """Use of a constant operand's numbers by generated code."""
 
     INDEX = "an index"
     OFFSET = "an offset"

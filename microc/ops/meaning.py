@@ -17,7 +17,7 @@ from microc.ops.attributes import Ties
 # ---- Expansion of composed operators, which only name others (``OpDef.expand``).
 
 
-def expand_composed(graph: Graph) -> Graph:
+def expand_composed_operator(graph: Graph) -> Graph:
     """Replace all composed operators by the operators that define them; return ``graph`` itself if there are none.
 
     Raise UnsupportedError for one that cannot be expanded."""

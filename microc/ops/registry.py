@@ -359,7 +359,6 @@ FAMILIES = (
     "convolution.conv_nd",
     "elementwise.compare",
     "elementwise.elementwise",
-    "elementwise.interpolated_lookup",
     "elementwise.lookup",
     "elementwise.prelu",
     "external_region",

@@ -26,7 +26,7 @@ from microc.quantization.decisions import BITS, FLOAT_BITS, WIDE_BITS, Calibrate
 from microc.quantization.integer_scheme import WIDE
 from microc.quantization.network_noise import layer_changes, noise_by_change
 from microc.quantization.repairs import Repaired
-from microc.quantization.write import Recipe, write_quantised
+from microc.quantization.write import Recipe, write_quantised_graph
 from microc.target import Board
 from microc.transform.quantised.qdq import LAYERS
 
@@ -212,7 +212,7 @@ class BitSearch:
             graph = (
                 self.build(bits)[0].written.graph
                 if is_repaired
-                else write_quantised(self.network.graph, self.network.recipe(self.widths(bits))).graph
+                else write_quantised_graph(self.network.graph, self.network.recipe(self.widths(bits))).graph
             )
             self.costs[key] = network_cost(graph, self.limits.board)
         return self.costs[key]
@@ -336,7 +336,7 @@ def _measure_prices(
     prices: dict[int, dict[str, LayerPrice]] = {}
     base: dict[str, Any] = {}
     for bits in task.with_progress("prices", bit_choices):
-        total, parts = price_layers(write_quantised(graph, task.everywhere(bits)).graph, task.limits.board, sizes)
+        total, parts = price_layers(write_quantised_graph(graph, task.everywhere(bits)).graph, task.limits.board, sizes)
         prices[bits] = {name: parts[str(place)] for name, place in places.items()}
         if bits == BITS[0]:
             base = {**total}

@@ -28,7 +28,7 @@ from microc.quantization.quantised_page import (
     weights_report,
 )
 from microc.quantization.repairs import Trial
-from microc.quantization.write import Recipe, write_quantised
+from microc.quantization.write import Recipe, write_quantised_graph
 from microc.target import Board
 from microc.transform.quantised.qdq import LAYERS, has_integer_form
 from microc.transform.quantised.qdq_values import CLAMPS
@@ -552,7 +552,7 @@ def build_report(
     report["layers"] = layers_report(layer_rows, recipe, comparison, noise_alone, network.seen)
     if board:
         located = label_locations(graph, layer_rows)
-        integer = write_quantised(best.attempt.graph(located), recipe).graph
+        integer = write_quantised_graph(best.attempt.graph(located), recipe).graph
         report |= costs_report(layer_rows, located, integer, load_board_of(board), report["layers"], progress)
     for value in report["values"]:
         value["sensitivity"] = noise_alone.get(value["value"])

@@ -26,7 +26,7 @@ from microc.quantization.integer_scheme import (
 from microc.quantization.network_noise import Fit, Moments, NetworkPair, Reals, fit_layers_in_order
 from microc.quantization.network_structure import ChannelUnits, Layer, find_matrix_layers, quantisable_body_of
 from microc.quantization.quantised_page import Noise
-from microc.quantization.write import Recipe, write_quantised, write_simulated
+from microc.quantization.write import Recipe, write_quantised_graph, write_simulated_graph
 
 # ---- Cross-layer equalisation: bring the channels of a tensor to similar ranges, so that one scale suits all. The network's
 # function stays the same.
@@ -197,7 +197,7 @@ class Trial:
 
     def __init__(self, graph: Graph, attempt: Attempt, reals: Reals | None = None) -> None:
         self.attempt = attempt
-        self.written = write_quantised(attempt.graph(graph), attempt.recipe)
+        self.written = write_quantised_graph(attempt.graph(graph), attempt.recipe)
         self.pair = NetworkPair(graph, self.written, {} if reals is None else reals)
 
     def decibels(self, held_back_samples: Sequence[Row]) -> float:
@@ -268,7 +268,12 @@ def _fit_layers(
     stored = {*recipe.activations, *(layer.data for layer in find_matrix_layers(graph, recipe.opened))}
     fitted_layers = [layer for layer in find_matrix_layers(graph, frozenset(weights)) if layer.data in stored]
     fit_layers_in_order(
-        graph, fitted_layers, samples, lambda: write_simulated(attempt().graph(graph), attempt().recipe), fit, seed
+        graph,
+        fitted_layers,
+        samples,
+        lambda: write_simulated_graph(attempt().graph(graph), attempt().recipe),
+        fit,
+        seed,
     )
     return attempt()
 

@@ -24,7 +24,7 @@ from microc.quantization.decisions import BITS
 from microc.quantization.integer_scheme import SMALLEST, Activation, Weight, least_scales, quantise_array, weight_levels
 from microc.quantization.quantization_steps import Quantized
 from microc.quantization.repairs import Attempt
-from microc.quantization.write import QuantisedGraph, Recipe, write_quantised
+from microc.quantization.write import QuantisedGraph, Recipe, write_quantised_graph
 from microc.transform.quantised.qdq import LAYERS
 from microc.transform.quantised.qdq_values import moves_elements
 
@@ -351,7 +351,7 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
         rows = [self._check_samples(*each) for each in zip(self._graph.inputs, inputs, strict=True)]
         recipe = self._present_recipe()
         graph = self._present_graph()
-        written = write_quantised(graph, recipe)
+        written = write_quantised_graph(graph, recipe)
         exact = self._run_integers(written, rows)
         if torch.is_grad_enabled():
             constants = self._fake_constants(recipe)
@@ -366,7 +366,7 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
     def quantized(self) -> Quantized:
         """Return the integer network of the present weights, whose outputs equal the module's. Its report is empty."""
         graph, recipe = self._present_graph(), self._present_recipe()
-        written = write_quantised(graph, recipe)
+        written = write_quantised_graph(graph, recipe)
         return Quantized(written.graph, written.exact, graph, recipe)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FakeQuantized:

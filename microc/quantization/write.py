@@ -72,14 +72,14 @@ class SimulatedGraph:
     data: Mapping[str, str]
 
 
-def write_simulated(graph: Graph, recipe: Recipe) -> SimulatedGraph:
+def write_simulated_graph(graph: Graph, recipe: Recipe) -> SimulatedGraph:
     """Build the quantised network in floats, with every stored value rounded. It differs from the integer one only in the
     rounding inside of operators other than layers."""
     writer = _Writer(graph, recipe, NameSet(flatten_graph(graph).types), {}, {})
     return SimulatedGraph(writer.run(), writer.data)
 
 
-def write_quantised(graph: Graph, recipe: Recipe) -> QuantisedGraph:
+def write_quantised_graph(graph: Graph, recipe: Recipe) -> QuantisedGraph:
     """Build the graph on integers, scaled by fixed-point multipliers that round once."""
     writer = _Writer(graph, recipe, NameSet(flatten_graph(graph).types), {}, {})
     exact = _dequantise_weights(run_passes(writer.run(), (qdq.PASS,), PassContext()), recipe, writer.names)

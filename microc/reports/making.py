@@ -66,7 +66,7 @@ def report(
     try:
         program = api.compile(model, board=board_or_host, progress=progress, **options)
     except FitError:
-        program = _compile_unlimited(model, board_or_host, make_options(**options), as_callback(progress))
+        program = _compile_without_limits(model, board_or_host, make_options(**options), as_callback(progress))
     return report_program(program, accuracy)
 
 
@@ -76,7 +76,7 @@ def report_library(library: Library, accuracy: Mapping[str, Any] | None = None) 
     return make_report(library.manifest, load_board("host"), model_c=library.model_c, accuracy=accuracy)
 
 
-def _compile_unlimited(
+def _compile_without_limits(
     model: Any, board: str | Path | Board, options: Options, progress: Progress | None
 ) -> api.Program:
     """Compile a network for a board without its memory limits, to report how much it exceeds them."""

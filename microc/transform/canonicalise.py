@@ -17,7 +17,7 @@ from microc.graph.ir import Attr, Graph, Node, Quant
 from microc.graph.match import Match, P, Replacement, Rule, rewrite, without_dead_nodes
 from microc.ops import registry
 from microc.ops.attributes import Rounding, Ties
-from microc.ops.meaning import expand_composed
+from microc.ops.meaning import expand_composed_operator
 from microc.ops.normalisation.norms import (
     DTYPES,
     LAYER_NORM_MOST_DEPTH,
@@ -51,7 +51,7 @@ DEAD_CODE_PASS = Pass("dead_code", eliminate_dead_code)
 
 def expand_composites(graph: Graph, context: PassContext) -> Graph:
     """Expand composite operators, unless option ``whole`` keeps them."""
-    return graph if context.options.get("whole") else expand_composed(graph)
+    return graph if context.options.get("whole") else expand_composed_operator(graph)
 
 
 EXPAND_PASS = Pass("expand", expand_composites, 0, around=True)

@@ -92,7 +92,7 @@ class NetworkSearch:
                     return
                 tried_combinations.add(parts)
                 combination = self._compile_combination(chosen, folder / f"{left}.jsonl")
-                rounds = _time_interleaved(untuned_folder, self._build(combination, folder / f"{left}"))
+                rounds = _time_alternately(untuned_folder, self._build(combination, folder / f"{left}"))
                 self._record_combination(combination, parts, rounds)
                 losing = [each for each in chosen if self._is_no_faster(combination, each.task, rounds)]
                 begin, seconds = monotonic(), monotonic() - begin
@@ -181,7 +181,7 @@ def _call_numbers_of(task: Task, compiled: CompiledNetwork) -> list[int]:
     return [number for number, call in enumerate(compiled.module.calls) if call.layer in layers]
 
 
-def _time_interleaved(*folders: Path) -> Rounds:
+def _time_alternately(*folders: Path) -> Rounds:
     """Time the networks in some folders interleaved, in rounds of several processes."""
     begin, rounds = monotonic(), list[list[Taken]]()
     for _ in range(PROCESSES):

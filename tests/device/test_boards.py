@@ -128,8 +128,8 @@ def test_an_accelerator_is_told_as_users_do(tmp_path: Path) -> None:
         ('"ethos-u55-128"', '"ethos-u85-128"', "npu.accelerator", "accelerator"),
         ("irq = 56", "irq = 480", "npu.irq", "irq = 480"),
         ("privileged = true\n", "", "'privileged' is a required property", "[npu]"),
-        ('constants = "ddr"', 'constants = "itcm"', "cannot lie in 'itcm'", "constants"),
-        ('constants = "ddr"', 'constants = "isram"', "cannot lie in 'isram'", "constants"),
+        ('constants = "ddr"', 'constants = "itcm"', "got region 'itcm', expected a flash region", "constants"),
+        ('constants = "ddr"', 'constants = "isram"', "got region 'isram', expected a flash region", "constants"),
         ('cpu = "cortex-m55"', 'cpu = "rv32imac"', "[npu] requires a Cortex-M board", "[npu]"),
     ],
 )

@@ -21,7 +21,7 @@ from microc.base.dtypes import Array, int_range
 from microc.graph.ir import Graph, Node
 from microc.numerics import INT32_MAX, Arith, NumpyArith
 from microc.ops import registry
-from microc.ops.meaning import expand_composed
+from microc.ops.meaning import expand_composed_operator
 from microc.transform.pass_context import Pass, PassContext, run_passes
 
 _FITS = float((1 << 31) - (1 << 17))
@@ -60,7 +60,7 @@ def saturations() -> Iterator[list[Array]]:
 def expected(graph: Graph, runs: Sequence[tuple[Array, ...]], passes: Sequence[Pass]) -> list[Expected]:
     """Every run of what ``passes`` make of a graph, in order, with its state."""
     with saturations() as made, np.errstate(all="ignore"):
-        whole = run_passes(expand_composed(graph), passes, PassContext())
+        whole = run_passes(expand_composed_operator(graph), passes, PassContext())
     tables = [mask for mask in made if mask.shape == (256,)]
     state: dict[str, Array] = dict(whole.state)
     results, lost = [], any(mask.shape == () and mask.any() for mask in made)  # a bound of everything

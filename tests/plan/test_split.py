@@ -145,7 +145,7 @@ def damaged(module: Module, what: str) -> Module:
     [
         ("over the next", "over another"),
         ("too large", "takes"),
-        ("across", "in no arena"),
+        ("across", "within a single arena"),
         ("overwritten", "overlaps|overwritten"),
     ],
 )

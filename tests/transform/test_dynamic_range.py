@@ -12,7 +12,7 @@ from microc.compiler.options import Options
 from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph
 from microc.ops.control import evaluate_graph
-from microc.ops.meaning import expand_composed
+from microc.ops.meaning import expand_composed_operator
 from microc.transform.pass_context import PassContext, run_passes
 from microc.transform.quantised import legalize
 from microc.transform.quantised.weight_types import DYNAMIC_RANGE_PASS as dynamic_range_pass
@@ -117,7 +117,7 @@ def hybrid_models(asymmetric: bool) -> dict[str, tuple[Op, list[Tensor]]]:
 def test_layers_keep_their_bytes(name: str, asymmetric: bool) -> None:
     """Near to floats, not equal, over two calls; rows of data are integers, and weights are bytes where rows meet them."""
     op, tensors = hybrid_models(asymmetric)[name]
-    graph = expand_composed(tflite.read_tflite(single(op, tensors), "hybrid.tflite"))
+    graph = expand_composed_operator(tflite.read_tflite(single(op, tensors), "hybrid.tflite"))
     passes, option = (dynamic_range_pass, legalize.LEGALIZE_PASS), {"hybrid": "dynamic"}
     dynamic = run_passes(graph, passes, PassContext(options=option))
     found = list[list[Array]]()

@@ -138,7 +138,7 @@ def search(monkeypatch: pytest.MonkeyPatch, measured: list[Record]) -> Callable[
             return [[(1000.0, [10.0] * len(calls)), (whole(parts[-1]), [10 * by_layer.get(c.layer, 1) for c in calls])]]
 
         tasks = {task.key: task for task in found.tasks}
-        monkeypatch.setattr(whole_network, "_time_interleaved", turns)
+        monkeypatch.setattr(whole_network, "_time_alternately", turns)
         monkeypatch.setattr(found, "_build", lambda made, folder: folder)
         monkeypatch.setattr(found, "_compile_combination", remembered)
         return found

@@ -172,7 +172,9 @@ def _derive_part(
     rivals = [rival for _, rival in weighed_groups]
     best = best_candidate(rivals, goal) if taken_index is None else rivals[taken_index]
     candidates = tuple(
-        _as_derived(group, rival, "chosen" if rival is best else _why_not_chosen(rival, rivals, best, goal, workspace))
+        _as_derived(
+            group, rival, "chosen" if rival is best else _reason_against_choice(rival, rivals, best, goal, workspace)
+        )
         for group, rival in weighed_groups
     )
     start = next(group for group, rival in weighed_groups if rival is best)
@@ -200,7 +202,7 @@ def _insert_used_schedule(
     return [*others[:index], (number, schedule), *others[index:]], index
 
 
-def _why_not_chosen(
+def _reason_against_choice(
     rival: CostedCandidate, rivals: Sequence[CostedCandidate], best: CostedCandidate, goal: Goal, workspace: float
 ) -> str:
     """Explain why another schedule than ``rival`` was taken."""

@@ -138,7 +138,7 @@ def build_own_code(
         found = tuned.get(tuning_key(lowered, target)) if tuned and own else None
         if found is not None:
             with suppress(MicrocError):
-                return _replay_measured(lowered, found)
+                return _replay_measured_records(lowered, found)
         return select_group_schedule(lowered, target, inside)
 
     return _build_region_function(graph, node, target, goal, pick)
@@ -151,7 +151,7 @@ def replay_own_code(task: RegionTask, trace: Sequence[Step]) -> OwnCode:
     def pick(lowered: Sequence[LoweredGroup], inside: Goal, own: bool) -> tuple[int, Choice]:
         if not kernels:
             raise ScheduleError("record: its trace schedules fewer kernels than the region has")
-        return _replay_measured(lowered, kernels.pop(0))
+        return _replay_measured_records(lowered, kernels.pop(0))
 
     found = _build_region_function(task.graph, task.graph.nodes[0], task.target, task.ours[0].goal, pick)
     if kernels:
@@ -209,7 +209,7 @@ def _build_region_function(graph: Graph, node: Node, target: Target, goal: Goal,
     return OwnCode(goal, control, tuple(steps), " | ".join(rules), constants, kernels)
 
 
-def _replay_measured(lowered: Sequence[LoweredGroup], tuned_schedule: TunedSchedule) -> tuple[int, Choice]:
+def _replay_measured_records(lowered: Sequence[LoweredGroup], tuned_schedule: TunedSchedule) -> tuple[int, Choice]:
     """Replay a measured schedule on a kernel; return the number of its algorithm and the choice. MicrocError if that is
     not possible any more."""
     number = next((k for k, group in enumerate(lowered) if group.algorithm == tuned_schedule.algorithm), None)
@@ -239,7 +239,7 @@ def _schedules_in_trace(trace: Sequence[Step]) -> Iterator[TunedSchedule]:
 
 @frozen
 class RegionVerdict:
-    """What measurements on ``board`` say about a region: ticks of ``ours``, our fastest known code, and of ``theirs``, the
+    """Result of measurements of a region on ``board``: ticks of ``ours``, our fastest known code, and of ``theirs``, the
     backend's.
 
     Both are None if theirs failed, for the reason ``why``. Without a board there is no valid measurement; ``why`` may

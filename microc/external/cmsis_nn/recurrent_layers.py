@@ -24,7 +24,7 @@ from microc.external.cmsis_nn.cmsis_library import (
 )
 from microc.external.cmsis_nn.weighted_layers import CALL, RESULT, ROW
 from microc.graph.ir import Graph, Node
-from microc.ops.meaning import expand_composed
+from microc.ops.meaning import expand_composed_operator
 from microc.transform.pass_context import PassContext
 from microc.transform.quantised.legalize import legalize
 
@@ -60,7 +60,7 @@ class _LoopBody:
 
 def _legalised_loop_body(region: Region) -> _LoopBody:
     """Return the legalised body of the loop that a region's LSTM expands to."""
-    (loop,) = (node for node in expand_composed(region.graph).nodes if node.op == "loop")
+    (loop,) = (node for node in expand_composed_operator(region.graph).nodes if node.op == "loop")
     return _LoopBody(legalize(loop.attr("body"), PassContext()))
 
 

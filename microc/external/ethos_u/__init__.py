@@ -7,12 +7,12 @@ generates the C around a region and the setup of Arm's driver.
 
 from microc.external.backend import Backend
 from microc.external.ethos_u.accelerator import NAME, add_board_facts, driver_folder_of
-from microc.external.ethos_u.driver import configured_backend, refuse_unconfigured
+from microc.external.ethos_u.driver import configured_backend, require_configuration
 
 BACKEND = Backend(
     NAME,
     (),
-    open=refuse_unconfigured,
+    open=require_configuration,
     given=configured_backend,
     folder=driver_folder_of,
     on=lambda place, target: add_board_facts(place, target.npu),

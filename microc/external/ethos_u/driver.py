@@ -267,7 +267,7 @@ def configured_backend(configuration_text: str) -> Backend:
     return Backend(NAME, (entry,), open=open_sources, headers=(HEADER,))
 
 
-def refuse_unconfigured(place: str, target: Target, functions: Iterable[str]) -> Sources:
+def require_configuration(place: str, target: Target, functions: Iterable[str]) -> Sources:
     """Raise UsageError: neither user nor board names an accelerator."""
     return open_driver(parse_configuration(place), target)
 

@@ -175,7 +175,7 @@ class Attributes:
     def names(self) -> tuple[str, ...]:
         return tuple(self._protos)
 
-    def _get_typed(self, attribute_name: str, attribute_type: int) -> Any:
+    def _get_of_type(self, attribute_name: str, attribute_type: int) -> Any:
         """Return the AttributeProto ``attribute_name``, which must be present.
 
         Raise ModelError if it has another type, or refers to an attribute of a function."""
@@ -191,7 +191,7 @@ class Attributes:
     def integer(self, name: str, default: int | None = None) -> int:
         """Return an integer attribute."""
         if name in self._protos:
-            return int(self._get_typed(name, _INT).i)
+            return int(self._get_of_type(name, _INT).i)
         return self._raise_missing(name) if default is None else default
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -200,13 +200,13 @@ class Attributes:
 
     def raw_real(self, name: str, default: float) -> float:
         """Return a float32 attribute, which may be NaN or infinite."""
-        return float(self._get_typed(name, _FLOAT).f) if name in self._protos else default
+        return float(self._get_of_type(name, _FLOAT).f) if name in self._protos else default
 
     def real(self, name: str, default: float | None = None) -> float:
         """Return a finite float32."""
         if name not in self._protos:
             return self._raise_missing(name) if default is None else default
-        number = float(self._get_typed(name, _FLOAT).f)
+        number = float(self._get_of_type(name, _FLOAT).f)
         if not math.isfinite(number):
             raise ModelError(f"attribute {name!r} is {number}, expected a finite number", where=self._where)
         return number
@@ -215,35 +215,35 @@ class Attributes:
         """Return a list of float32 numbers."""
         if name not in self._protos:
             return self._raise_missing(name) if default is None else default
-        return tuple(float(number) for number in self._get_typed(name, _FLOATS).floats)
+        return tuple(float(number) for number in self._get_of_type(name, _FLOATS).floats)
 
     def text(self, name: str, default: str) -> str:
         """Return a string attribute."""
         if name not in self._protos:
             return default
-        return str(self._get_typed(name, _STRING).s.decode("utf-8", "replace"))
+        return str(self._get_of_type(name, _STRING).s.decode("utf-8", "replace"))
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Return a list of strings, empty if the attribute is absent."""
         if name not in self._protos:
             return ()
-        return tuple(word.decode("utf-8", "replace") for word in self._get_typed(name, _STRINGS).strings)
+        return tuple(word.decode("utf-8", "replace") for word in self._get_of_type(name, _STRINGS).strings)
 
     def integers(self, name: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
         """Return a list of integers."""
         if name in self._protos:
-            return tuple(int(number) for number in self._get_typed(name, _INTS).ints)
+            return tuple(int(number) for number in self._get_of_type(name, _INTS).ints)
         return self._raise_missing(name) if default is None else default
 
     def tensor(self, name: str) -> Array:
         """Return a tensor."""
         if name not in self._protos:
             self._raise_missing(name)
-        return array_from_proto(self._get_typed(name, _TENSOR).t, f"{self._where} attribute {name!r}")
+        return array_from_proto(self._get_of_type(name, _TENSOR).t, f"{self._where} attribute {name!r}")
 
     def graph(self, name: str) -> Any:
         """Return the protobuf of a subgraph; :func:`decode_body` decodes it."""
-        return self._get_typed(name, _GRAPH).g if name in self._protos else self._raise_missing(name)
+        return self._get_of_type(name, _GRAPH).g if name in self._protos else self._raise_missing(name)
 
     def read_inside(self) -> set[str]:
         """Return the names of all values that the operator's subgraphs read, nested subgraphs included."""

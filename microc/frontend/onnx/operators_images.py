@@ -48,7 +48,7 @@ class ResizedAxis:
 
 @frozen
 class ResizeRule:
-    """How a Resize computes source positions and weights; fields are the operator's attributes."""
+    """Rule by which a Resize computes source positions and weights; fields are the operator's attributes."""
 
     mode: str
     coordinates: str
@@ -63,7 +63,7 @@ class ResizeRule:
         return self.mode == "linear" and not self.antialias and not self.exclude_outside
 
 
-def write_resized(application: OpContext, axes: Sequence[ResizedAxis]) -> None:
+def write_resize(application: OpContext, axes: Sequence[ResizedAxis]) -> None:
     """Write the operator's output: input 0 resized along ``axes``."""
     attributes, data = application.operator.attributes, application.value(0)
     old = application.opset < 11
@@ -448,7 +448,7 @@ def _transposed_convolution_attributes(application: OpContext) -> Mapping[str, A
 
 def resize(application: OpContext) -> None:
     """Resize and Upsample: every result is one of the data's elements, or a weighted sum of a few."""
-    write_resized(application, resize_axes(application))
+    write_resize(application, resize_axes(application))
 
 
 UPSAMPLE_CONVERTERS: Mapping[str, Converter] = {

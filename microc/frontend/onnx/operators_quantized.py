@@ -147,7 +147,7 @@ def write_dequantize_arithmetic(application: OpContext) -> None:
     application.result_alias(_cast_to(application, product, kind))
 
 
-def _write_requantised(
+def _write_requantisation(
     application: OpContext, int32_sums: str, operand_scales: Sequence[str], scale_position: int
 ) -> None:
     """Write the output: int32 sums times the operands' scales, divided by the result's scale.
@@ -169,7 +169,7 @@ def qlinear_matmul_of_values(application: OpContext) -> None:
     a, b = subtract_zero_point(application, 0, 2, -2), subtract_zero_point(application, 3, 5, -1)
     total = application.emit("matmul", (a, b), {"out_dtype": "int32"})
     shape = application.type(total).shape
-    _write_requantised(
+    _write_requantisation(
         application, total, [broadcast_scale(application, 1, shape, -2), broadcast_scale(application, 4, shape, -1)], 6
     )
 
@@ -180,7 +180,7 @@ def qlinear_conv_of_values(application: OpContext) -> None:
     operands = (data, weight, application.value(8)) if application.has(8) else (data, weight)
     total = application.emit("convolution", operands, _integer_convolution_attributes(application, weight))
     shape = application.type(total).shape
-    _write_requantised(
+    _write_requantisation(
         application, total, [broadcast_scale(application, 1, shape, 1), broadcast_scale(application, 4, shape, 1)], 6
     )
 

@@ -344,10 +344,10 @@ class OpContext(Operands):
                 f"cast or quantise it to {expected}",
             )
         for tensor in (source, target):
-            self._check_quantised(tensor, symmetric)
+            self._require_quantisation(tensor, symmetric)
         return self.value(position)
 
-    def _check_quantised(self, tensor: Tensor, symmetric: bool) -> None:
+    def _require_quantisation(self, tensor: Tensor, symmetric: bool) -> None:
         """Check that an integer tensor of 8 or 16 bits has one scale."""
         type_ = tensor.type
         if type_.dtype not in ("int8", "uint8", "int16"):

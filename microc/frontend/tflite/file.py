@@ -113,7 +113,7 @@ class Operator:
 
 @dataclass(slots=True)
 class Budget:
-    """How many tables of tensors and operators, bytes, and elements of sparse tensors may still be read from a file."""
+    """Remaining budget of a file: tables of tensors and operators, bytes, and elements of sparse tensors that may be read."""
 
     tables: int
     bytes: int

@@ -262,9 +262,9 @@ def loop(application: OpContext) -> None:
     }
     iterations = _evaluate_iterations(condition, body, starts)
     if iterations is None:
-        _emit_guarded(application, condition, body, carried_values, targets)
+        _emit_guarded_loop(application, condition, body, carried_values, targets)
     else:
-        _emit_counted(
+        _emit_counted_loop(
             application, _WhileLoop(body, len(iterations), _carried_roles(body, iterations)), carried_values, targets
         )
     ends = zip(variables, (target.name for target in targets[len(targets) - len(variables) :]), strict=True)
@@ -284,18 +284,18 @@ def _evaluate_iterations(condition: Graph, body: Graph, start_values: Mapping[in
     known = {k: array for k, array in start_values.items() if array.size <= _MAX_EVALUATED}
     iterations: list[Known] = []
     while True:
-        condition_values = _evaluate_known(condition, {condition.inputs[k]: array for k, array in known.items()})
+        condition_values = _evaluate_known_values(condition, {condition.inputs[k]: array for k, array in known.items()})
         continues = condition_values.get(condition.outputs[0])
         if continues is None or len(iterations) > _MAX_ITERATIONS:
             return None
         if not continues.reshape(-1)[:1].any():
             return iterations
-        body_values = _evaluate_known(body, {body.inputs[k]: array for k, array in known.items()})
+        body_values = _evaluate_known_values(body, {body.inputs[k]: array for k, array in known.items()})
         iterations.append(body_values)
         known = {k: body_values[name] for k, name in enumerate(body.outputs) if name in body_values}
 
 
-def _evaluate_known(graph: Graph, known_inputs: Known) -> Known:
+def _evaluate_known_values(graph: Graph, known_inputs: Known) -> Known:
     """Return the values of a graph that follow from known inputs; only small and unquantised values are computed."""
     known: dict[str, Array] = {**{n: a for n, a in graph.consts.items() if a.size <= _MAX_EVALUATED}, **known_inputs}
     for node in graph.nodes:
@@ -376,7 +376,7 @@ def _is_stacked(body: Graph, node: Node, list_input: str, iterations: Sequence[K
 # ---------------------------------------------------------------- the node
 
 
-def _emit_counted(
+def _emit_counted_loop(
     application: OpContext, while_loop: _WhileLoop, carried_values: Sequence[str], targets: Sequence[SubgraphResult]
 ) -> None:
     """Append the ``loop`` node and define the operator's outputs."""
@@ -390,14 +390,14 @@ def _emit_counted(
         likes = [targets[k].type for k in (*carried, *stacked)]
         application.append("loop", inputs, attrs, names, likes)
     for k, name in rows.items():
-        _emit_renamed(application, name, while_loop.body.types[while_loop.body.inputs[k]].shape, targets[k])
+        _emit_with_renames(application, name, while_loop.body.types[while_loop.body.inputs[k]].shape, targets[k])
     for k in fixed:
-        _emit_renamed(application, carried_values[k], application.type(carried_values[k]).shape, targets[k])
+        _emit_with_renames(application, carried_values[k], application.type(carried_values[k]).shape, targets[k])
     for k in while_loop.positions_of("counter"):
         builder.constant(targets[k].name, np.array(while_loop.count, np.int32))
 
 
-def _emit_renamed(application: OpContext, value: str, shape: tuple[int, ...], target: SubgraphResult) -> None:
+def _emit_with_renames(application: OpContext, value: str, shape: tuple[int, ...], target: SubgraphResult) -> None:
     """Define a result that is a value under another shape or name."""
     if target.position >= 0:
         application.result_reshape(value, shape, target.position)
@@ -405,7 +405,7 @@ def _emit_renamed(application: OpContext, value: str, shape: tuple[int, ...], ta
         application.append("reshape", (value,), {"shape": shape}, (target.name,), (target.type,))
 
 
-def _emit_guarded(
+def _emit_guarded_loop(
     application: OpContext,
     condition: Graph,
     body: Graph,
@@ -434,7 +434,7 @@ def _emit_guarded(
         [TensorType((), "bool"), *(targets[k].type for k in carried)],
     )
     for k in fixed:
-        _emit_renamed(application, carried_values[k], application.type(carried_values[k]).shape, targets[k])
+        _emit_with_renames(application, carried_values[k], application.type(carried_values[k]).shape, targets[k])
 
 
 def _guarded_body(

@@ -28,7 +28,7 @@ from microc.frontend.tflite.context import (
 from microc.graph.ir import Attr
 from microc.numerics import quantize_multiplier
 from microc.ops.attributes import Multiplier, Rounding, Ties
-from microc.ops.elementwise.interpolated_lookup import function_table
+from microc.ops.elementwise.lookup import function_table
 
 # ---- Converters of elementwise operators: arithmetic, functions, bits.
 

@@ -396,21 +396,23 @@ def _decode_table(compressed: _CompressedConstant) -> Array:
         -1, width
     )
     indices = compressed.channels() * stride + bits.astype(np.int64) @ (1 << np.arange(width)[::-1])
-    return _take_checked(compressed, compressed.numbers(compressed.type_.dtype), indices)
+    return _take_after_checks(compressed, compressed.numbers(compressed.type_.dtype), indices)
 
 
-def _decode_pruned(compressed: _CompressedConstant) -> Array:
+def _decode_pruned_codes(compressed: _CompressedConstant) -> Array:
     """Decode a bit mask: 1 takes the next stored element, 0 the zero point of the channel."""
     compressed.check_bits(1)
     mask = np.unpackbits(np.frombuffer(compressed.bits, np.uint8), count=compressed.type_.size).astype(bool)
     quant = compressed.type_.quant
     zero = np.array(quant.zero_point if quant else (0,), dtypes.to_numpy(compressed.type_.dtype))
     elements = zero[compressed.channels()] if len(zero) > 1 else np.full(compressed.type_.size, zero[0])
-    elements[mask] = _take_checked(compressed, compressed.numbers(compressed.type_.dtype), np.arange(int(mask.sum())))
+    elements[mask] = _take_after_checks(
+        compressed, compressed.numbers(compressed.type_.dtype), np.arange(int(mask.sum()))
+    )
     return elements
 
 
-def _take_checked(compressed: _CompressedConstant, table: Array, indices: Array) -> Array:
+def _take_after_checks(compressed: _CompressedConstant, table: Array, indices: Array) -> Array:
     """Return ``table[indices]``; raise ModelError if an index is out of range."""
     if indices.size and int(indices.max()) >= len(table):
         compressed.application.broken(f"got index {indices.max()} of the value table, expected 0..{len(table) - 1}")
@@ -456,7 +458,7 @@ def _decode_huffman(compressed: _CompressedConstant) -> Array:
 _DECODERS: Mapping[int, Callable[[_CompressedConstant], Array]] = {
     0: _decode_table,
     1: _decode_huffman,
-    2: _decode_pruned,
+    2: _decode_pruned_codes,
 }
 """Decoders by the header's compression type."""
 

@@ -112,7 +112,7 @@ def reshape(application: OpContext) -> None:
         shape = application.operator.options.fields("ReshapeOptions").integers("NewShape")
     else:
         shape = tuple(-1 if axis in target.unknown else extent for axis, extent in enumerate(target.type.shape))
-    _emit_reshaped(application, data, _resolve_shape(application, shape, _logical_shape(application, data)))
+    _emit_with_shape(application, data, _resolve_shape(application, shape, _logical_shape(application, data)))
 
 
 def _data_operand(application: OpContext) -> str:
@@ -131,7 +131,7 @@ def _logical_shape(application: OpContext, data: str) -> tuple[int, ...]:
     return shape[:-1] if application.source(0).name in application.builder.complexes else shape
 
 
-def _emit_reshaped(application: OpContext, data: str, shape: tuple[int, ...]) -> None:
+def _emit_with_shape(application: OpContext, data: str, shape: tuple[int, ...]) -> None:
     """Define the operand in a new shape as the output; of a complex tensor its float parts."""
     complexes = application.builder.complexes
     if application.source(0).name in complexes:
@@ -149,12 +149,12 @@ def same_elements(application: OpContext) -> None:
         if len(new_axes) != 1:
             application.broken(f"got {len(new_axes)} axes, expected one")
         axis = application.axis(new_axes[0], len(shape) + 1)
-        _emit_reshaped(application, data, (*shape[:axis], 1, *shape[axis:]))
+        _emit_with_shape(application, data, (*shape[:axis], 1, *shape[axis:]))
         return
     dims = application.operator.options.fields("SqueezeOptions").integers("SqueezeDims")
     axes = {application.axis(axis, len(shape)) for axis in dims}
     axes = axes or {axis for axis, extent in enumerate(shape) if extent == 1}
-    _emit_reshaped(application, data, tuple(extent for axis, extent in enumerate(shape) if axis not in axes))
+    _emit_with_shape(application, data, tuple(extent for axis, extent in enumerate(shape) if axis not in axes))
 
 
 def concatenation(application: OpContext) -> None:

@@ -231,7 +231,7 @@ def _conv2d_transpose(a: _NodeWriter) -> None:
     a.emit("TRANSPOSE_CONV", operands, "TransposeConvOptions", fields, 3)
 
 
-def _fully_connected(a: _NodeWriter) -> None:
+def _write_fully_connected(a: _NodeWriter) -> None:
     """Write FULLY_CONNECTED."""
     a.require_defaults(out_dtype="")
     fields: dict[str, Field] = {"FusedActivationFunction": a.activation()}
@@ -321,7 +321,7 @@ WRITERS: Mapping[str, Callable[[_NodeWriter], None]] = {
     "concat": _concat,
     "conv2d": _conv2d,
     "conv2d_transpose": _conv2d_transpose,
-    "dense": _fully_connected,
+    "dense": _write_fully_connected,
     "hard_swish": _unary_writer("HARD_SWISH", "HardSwishOptions"),
     "leaky_relu": _leaky_relu,
     "max_pool2d": _pool_writer("MAX_POOL_2D"),

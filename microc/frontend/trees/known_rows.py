@@ -42,11 +42,11 @@ def estimator_outputs(estimator: Any, feature_rows: Array) -> tuple[tuple[Array,
     if predicted.ndim > 1:  # labels that do not exclude each other
         return (predicted, probabilities_array), {0: np.abs(probabilities_array - 0.5) <= _TIE}
     return (_class_indices(estimator, predicted), probabilities_array), {
-        0: _find_undecided(estimator, feature_rows, probabilities_array)
+        0: _find_undecided_rows(estimator, feature_rows, probabilities_array)
     }
 
 
-def _find_undecided(estimator: Any, feature_rows: Array, probabilities: Array) -> Array:
+def _find_undecided_rows(estimator: Any, feature_rows: Array, probabilities: Array) -> Array:
     """Find the rows whose label depends on rounding.
 
     They are found by scores if the estimator derives its label from these, else by ``probabilities``. Probabilities

@@ -1,16 +1,18 @@
-"""``lookup``: a function of one 8-bit number as a table of 256 results.
+"""``lookup``: a function of one 8-bit number as a table of 256 results; ``lookup16``: one of int16, interpolated.
 
 The table may hold several functions one after the other; then an operand gives for each element the index where its own begins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from microc import te
+from microc import numerics, te
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import ModelError
@@ -76,6 +78,133 @@ def _cases() -> Iterable[Case]:
     )
 
 
+# ---- ``lookup16``: a function of one int16 number, interpolated in a table of 513 points.
+#
+# The points are 128 numbers apart. Each is corrected by half of the interpolation error in the middle of the segment behind it.
+# Source: TFLite ``common.h`` (LUTPopulateInt16, LUTLookup).
+
+POINTS = 513
+"""Points of a table: 512 segments of 128 numbers, and the end of the last one."""
+
+
+def interpolation_table(function: Callable[[Any], Any], in_scale: Any, in_zero_point: int, out_scale: Any) -> Array:
+    """Return int16 values of ``function`` at POINTS points spaced evenly over all int16 inputs.
+
+    Inputs have scale ``in_scale`` and zero point ``in_zero_point``, results the scale ``out_scale``. All arithmetic has
+    the dtype of ``in_scale``, float32 or float64, as in the two runtimes of TFLite. Where the function is infinite,
+    TFLite's correction is NaN, whose conversion to int16 C leaves undefined; the point is then the end of int16 that
+    the function exceeds."""
+    one = type(in_scale)
+    low, high = (in_scale * one(limit - in_zero_point) for limit in (-32768, 32767))
+    inverse = one(65536) / (out_scale * one(32767) - out_scale * one(-32768))
+    step = (high - low) / one(512)
+    index = np.arange(512).astype(one)
+    with np.errstate(over="ignore", invalid="ignore"):
+        value = numerics.round_half_away(function(low + index * step) * inverse)
+        following = function(low + (index + one(1)) * step) * inverse
+        middle = numerics.round_half_away(function(low + index * step + step / one(2)) * inverse)
+        error = numerics.round_half_away((following + value) / one(2)) - middle
+        points = value - numerics.round_half_away(error / one(2))
+        last = numerics.round_half_away(function(np.asarray(high)) * inverse)
+    points = np.append(np.where(np.isnan(points), value, points), last)
+    clipped: Array = np.clip(points, -32768, 32767)
+    return clipped.astype(np.int16)
+
+
+def interpolate_table(table: Callable[[Any], Any], x: Any) -> Any:
+    """Interpolate a table of POINTS points linearly at an int16 ``x``.
+
+    The upper nine bits of ``x`` select the segment, the lower seven the position within it."""
+    index = (x + 32768) >> 7
+    base = table(index)
+    return base + (((table(index + 1) - base) * (x & 0x7F) + 64) >> 7)
+
+
+# ---- Functions of which TFLite's kernels interpolate int16. They take and give float32; ``least`` is the least real number of
+# the output. Functions of the C library are rounded from float64; the rounding to int16 hides the difference.
+#
+# Sources: TFLite ``exp.cc``, ``elementwise.cc`` (LOG), ``reference/gelu.h``.
+
+_ERFC = np.vectorize(math.erfc, otypes=[np.float64])
+_ROOT_OF_TWO_BY_PI = np.float32(math.sqrt(2 / math.pi))
+
+
+def evaluate_in_float64(float64_function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """Return a function of float32 arrays that computes ``float64_function`` in float64 and rounds once."""
+    return lambda x: np.asarray(float64_function(x.astype(np.float64)).astype(np.float32))
+
+
+def _exp(x: Array, lowest_value: Any) -> Array:
+    return evaluate_in_float64(np.exp)(x)
+
+
+def _gelu(x: Array, lowest_value: Any) -> Array:
+    """Return x / 2 erfc(-x / sqrt 2) in float32; far below zero 1 + erf(...) would cancel."""
+    scaled = x * np.float32(-math.sqrt(0.5))
+    return np.asarray(np.float32(0.5) * x * evaluate_in_float64(_ERFC)(scaled))
+
+
+def _gelu_by_tanh(x: Array, lowest_value: Any) -> Array:
+    """Return the approximation x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3))), in float32."""
+    inner = _ROOT_OF_TWO_BY_PI * (x + np.float32(0.044715) * x * x * x)
+    return np.asarray(np.float32(0.5) * x * (np.float32(1) + evaluate_in_float64(np.tanh)(inner)))
+
+
+def _log(x: Array, lowest_value: Any) -> Array:
+    """Return the logarithm of ``x``, and ``lowest_value`` for zero and negative numbers."""
+    return np.where(x > 0, evaluate_in_float64(np.log)(np.where(x > 0, x, np.float32(1))), lowest_value)
+
+
+FUNCTIONS: Mapping[str, Callable[[Array, Any], Array]] = MappingProxyType(
+    {"exp": _exp, "log": _log, "gelu": _gelu, "gelu_by_tanh": _gelu_by_tanh}
+)
+
+
+def function_table(function_name: str, in_scale: float, out_scale: float) -> Array:
+    """Return TFLite's int16 interpolation table of the function ``function_name``, a key of FUNCTIONS.
+
+    ``in_scale`` and ``out_scale``: scales of input and output, whose zero points are 0."""
+    least = np.float32(-32768) * np.float32(out_scale)
+    return interpolation_table(
+        lambda x: FUNCTIONS[function_name](x, least), np.float32(in_scale), 0, np.float32(out_scale)
+    )
+
+
+# ---- The operator.
+
+
+def _infer16(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    x, table = types
+    if x.dtype != "int16" or table.shape != (POINTS,) or table.dtype != "int16":
+        raise ModelError(
+            f"lookup16: got {x.dtype} data and a table {table.dtype} {table.shape}, expected int16 and int16 ({POINTS},)"
+        )
+    return (TensorType(x.shape, "int16"),)
+
+
+def _reference16(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    x, table = (array.astype(np.int64) for array in arrays)
+    return (interpolate_table(lambda index: table[index], x).astype(np.int16),)
+
+
+def _scalar16(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
+    """Build the interpolation; its result is between two points, so that it fits int16."""
+    table = args[1]
+    return ir.cast("int16", interpolate_table(lambda index: ir.cast("int32", table[index]), ir.cast("int32", args[0])))
+
+
+def _cases16() -> Iterable[Case]:
+    x = np.append(np.linspace(-32768, 32767, 98), [0, 1, -1]).round().astype(np.int16)
+    for name, scale, out_scale in (
+        ("exp", 1 / 4096, 1 / 8),
+        ("log", 1e-3, 3e-4),
+        ("gelu", 1 / 4096, 1 / 4096),
+        ("gelu_by_tanh", 1e-4, 1e-4),
+    ):
+        types = (TensorType(x.shape, "int16"), TensorType((POINTS,), "int16"))
+        yield Case({}, types, consts=(1,), arrays=(x, function_table(name, scale, out_scale)), name=name)
+
+
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "lookup",
@@ -86,5 +215,16 @@ OPERATORS: tuple[OpDef, ...] = (
         constants=_operand_bounds,
         operand_names=("x", "table"),
         whole=(1,),
+    ),
+    OpDef(
+        "lookup16",
+        infer=_infer16,
+        reference=_reference16,
+        scalar=_scalar16,
+        cases=_cases16,
+        constants={1: OperandBounds(NumberUse.POINT, -32768, 32767)},
+        operand_names=("x", "table"),
+        whole=(1,),
+        repeats=True,
     ),
 )

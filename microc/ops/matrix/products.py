@@ -38,7 +38,7 @@ _WIDE_SUM_LIMIT = 1 << 47
 
 @frozen
 class ProductForm:
-    """How an operator sums products, for its legalisation.
+    """Sums of products of an operator, as its legalisation needs them.
 
     ``depth``: products in a sum. ``trailing``: number of output axes after the channels. ``single``: the scales of data
     and weight are multiplied in float32. ``centres``: the core operator takes zero points as attributes and no bias;

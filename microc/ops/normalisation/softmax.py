@@ -29,7 +29,7 @@ from microc.ops.attributes import (
     one_axis,
 )
 from microc.ops.constants import BOUNDED, POSITIVE, Application, NumberUse, OperandBounds, stored_range_error_message
-from microc.ops.elementwise.interpolated_lookup import interpolate_table, interpolation_table
+from microc.ops.elementwise.lookup import interpolate_table, interpolation_table
 from microc.ops.elementwise.scalar_functions import exp_of_negative
 from microc.ops.quantised.scaling import high_mul
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_along_axis

@@ -21,7 +21,7 @@ from microc.numerics import (
     INT32_MIN,
     TO_WHOLE,
     doubling_high_mul,
-    multiply_by_reduced,
+    multiply_by_reduced_factor,
     multiply_double_rounding,
     multiply_single_rounding,
 )
@@ -183,7 +183,7 @@ def scale_double_rounding(x: Expr, low: int, high: int, scale: Scale, out: Scale
         scaled = high_mul(x << scale.shift, low << left, high << left, scale.multiplier), False
     if scaled is None:
         scaled = multiply_double_rounding(x, ir.as_expr(scale.multiplier, "int32"), scale.shift, TIR, fits), False
-    return _store_scaled(scaled, min(max(-low, high) << left, INT32_MAX), out)
+    return _store_scaled_value(scaled, min(max(-low, high) << left, INT32_MAX), out)
 
 
 def scale_with_high_mac(x: Expr, bound: int, scale: Scale, out: ScaledResult | None) -> tuple[Expr, bool] | None:
@@ -250,10 +250,10 @@ def scale_single_rounding(x: Expr, bound: int, scale: Scale, out: ScaledResult |
         scaled = ir.call("high_mul_round", x, ir.as_expr(scale.multiplier, "int32")), False
     if scaled is None:
         scaled = multiply_single_rounding(x, ir.as_expr(scale.multiplier, "int32"), scale.shift, TIR), False
-    return _store_scaled(scaled, min(bound << left, INT32_MAX), out)
+    return _store_scaled_value(scaled, min(bound << left, INT32_MAX), out)
 
 
-def _store_scaled(scaled: tuple[Expr, bool], bound: int, out: ScaledResult | None) -> Expr:
+def _store_scaled_value(scaled: tuple[Expr, bool], bound: int, out: ScaledResult | None) -> Expr:
     """Build the stored form of a scaled value: ``out``'s zero point is added, unless it is included, and the sum is
     clamped.
 
@@ -278,8 +278,8 @@ def scale_wide(x: Expr, bound: int, scale: Scale, out: ScaledResult) -> Expr:
         x, bound if bound >= 0 else INT32_MAX, Scale(mantissa, scale.right, scale.right_range), out
     )
     if once is not None:
-        return _store_scaled(once, INT32_MAX, out)
-    value = multiply_by_reduced(x, multiplier, scale.shift, TIR)
+        return _store_scaled_value(once, INT32_MAX, out)
+    value = multiply_by_reduced_factor(x, multiplier, scale.shift, TIR)
     return out.store(value, INT32_MAX)
 
 

@@ -107,7 +107,7 @@ def transform_array(arith: ComplexArithmetic, z: Array, twiddles_of_stages: Arra
     return z
 
 
-def load_reversed(read_part: Callable[[Expr, Expr], Expr], work: Buffer) -> Stmt:
+def load_in_reversed_order(read_part: Callable[[Expr, Expr], Expr], work: Buffer) -> Stmt:
     """Build loops that store complex numbers in ``work`` in digit-reversed order, as the butterflies need them.
 
     ``read_part`` returns part 0 (real) or 1 (imaginary) of the number at an index."""
@@ -247,7 +247,7 @@ def _compute_rfft(call: OpCall) -> te.Tensor:
         return ir.loops(
             [(n, rows)],
             ir.seq(
-                load_reversed(sample, work),
+                load_in_reversed_order(sample, work),
                 *build_stages(work, twiddle_table),
                 _build_real_spectrum(work, last, out, n),
             ),
@@ -378,7 +378,7 @@ def _compute_irfft(call: OpCall) -> te.Tensor:
         value = work[i, 1 - part]
         sample = value / float(length) if dtype == "float32" else value
         leave = ir.loops([(i, half), (part, 2)], ir.Store(out, (n, i * 2 + part), sample))
-        moved = load_reversed(lambda index, which: front[index, which], work)
+        moved = load_in_reversed_order(lambda index, which: front[index, which], work)
         return ir.loops(
             [(n, rows)], ir.seq(*_load_frequencies(x, last, front, n), moved, *build_stages(work, twiddle_table), leave)
         )

@@ -43,7 +43,7 @@ def load_in_framework(model: Any, against: str, options: Options, *, show_layers
         raise UsageError("a graph has no framework that runs it", hint="give the model that it was read from")
     data = read_model_bytes(Path(model)) if isinstance(model, (str, Path)) else b""
     file = Path(model).name if data else type(model).__name__
-    format_name = _format_if_supported(against, _format_of_file(data, file) if data else _format_of_object(model), file)
+    format_name = _supported_format(against, _format_of_file(data, file) if data else _format_of_object(model), file)
     first, *others = _natural_runtimes(format_name, options) if against == NATURAL else (against,)
     try:
         return (
@@ -59,10 +59,10 @@ def load_in_framework(model: Any, against: str, options: Options, *, show_layers
 
 def check_framework_for_file(model: Path, against: str) -> None:
     """Raise UsageError, before the work begins, if the framework ``against`` cannot run the model of a file."""
-    _format_if_supported(against, _format_of_file(read_model_bytes(model), model.name), model.name)
+    _supported_format(against, _format_of_file(read_model_bytes(model), model.name), model.name)
 
 
-def _format_if_supported(against: str, format_name: str, file: str) -> str:
+def _supported_format(against: str, format_name: str, file: str) -> str:
     """Return a model's format, after checking that the framework ``against`` can run it; UsageError if not."""
     if against not in (NATURAL, *RUNTIMES[format_name]):
         hint = "choose one of " + ", ".join((NATURAL, *RUNTIMES[format_name]))

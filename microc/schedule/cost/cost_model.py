@@ -242,11 +242,11 @@ class Cost:
 
 def estimate(func: ir.PrimFunc, target: Target) -> Cost:
     """Estimate the cost of a lowered function (as codegen prints it) on a core."""
-    return _estimate_memoised(func.body, target, (CORES.entries, SCALAR.entries))
+    return _estimate_with_memo(func.body, target, (CORES.entries, SCALAR.entries))
 
 
 @lru_cache(maxsize=MEMO_SIZE)
-def _estimate_memoised(body: ir.Stmt, target: Target, _cache_key: tuple[object, ...]) -> Cost:
+def _estimate_with_memo(body: ir.Stmt, target: Target, _cache_key: tuple[object, ...]) -> Cost:
     """Estimate the cost of a body, memoised.
 
     ``_cache_key`` (cores and intrinsics, which plugins extend) is not used, but a part of the memo's key."""

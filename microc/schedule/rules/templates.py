@@ -152,11 +152,11 @@ def match_product(schedule: Schedule) -> Product | None:
 
     None if it is something else, or a loop has no iterations.
     """
-    return _match_product_memoised(schedule.func)
+    return _match_product_with_memo(schedule.func)
 
 
 @lru_cache(maxsize=MEMO_SIZE)
-def _match_product_memoised(func: ir.PrimFunc) -> Product | None:
+def _match_product_with_memo(func: ir.PrimFunc) -> Product | None:
     """Match the matrix product of a function, as :func:`match_product`; memoised by the function."""
     schedule = Schedule(func)
     if not schedule.has(ACC) or not schedule.has(OUT) or schedule.has(UNTILE) or schedule.has(PART):

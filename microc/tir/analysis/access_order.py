@@ -215,10 +215,10 @@ def _timed_accesses(stmt: ir.Stmt, outer_scope: LetScope) -> Timed:
                 ]  # C evaluates the extent before every iteration, for the last time at the end
             case _:
                 parts.append(own)
-    return _concatenate_timed(parts)
+    return _concatenate_with_times(parts)
 
 
-def _concatenate_timed(parts: Iterable[Timed]) -> Timed:
+def _concatenate_with_times(parts: Iterable[Timed]) -> Timed:
     """Concatenate statements with their accesses: the accesses of each are moved behind the statements before it."""
     total, found = 0, []
     for duration, accesses in parts:
@@ -427,8 +427,8 @@ class Precedence:
             for b in written
             if a.order >= b.order
         ]
-        for a in self._merge_unrolled(touched, old.name):
-            for b in self._merge_unrolled(written, new.name):
+        for a in self._merge_unrolled_copies(touched, old.name):
+            for b in self._merge_unrolled_copies(written, new.name):
                 common = _common_loops(a, b)
                 found += [self._access_conflict(a, b, common[:k], var) for k, var in enumerate(common)]
         return list(dict.fromkeys(conflict for conflict in found if conflict is not None))
@@ -480,7 +480,7 @@ class Precedence:
 
     # ------------------------------------------------------------ distances
 
-    def _merge_unrolled(self, accesses: Sequence[_AccessForms], loop_name: str) -> Iterator[_AccessForms]:
+    def _merge_unrolled_copies(self, accesses: Sequence[_AccessForms], loop_name: str) -> Iterator[_AccessForms]:
         """Merge accesses in the same loops that differ by a constant into one access in an additional loop.
 
         That loop, called after ``loop_name``, restores what unrolling has removed."""

@@ -121,7 +121,7 @@ _FACTS_COMBINED = 2
 
 
 class Context(Division):
-    """What is known about values at a point of a function (bounds of variables, and facts), and the linear forms and
+    """Knowledge about values at a point of a function (bounds of variables, and facts), and the linear forms and
     ranges of expressions that follow.
 
     ``kept`` variables are never replaced by their only value. ``plain`` is the same context without facts; a context
@@ -149,7 +149,7 @@ class Context(Division):
 
     @property
     def plain(self) -> Self:
-        """The same context without facts."""
+        """Return the context without facts."""
         return self._plain or self
 
     @abstractmethod

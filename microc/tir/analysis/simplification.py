@@ -386,7 +386,7 @@ times."""  # measured: unknown
 def simplify(expr: Expr, bounds: Bounds = _NONE) -> Expr:
     """Return an expression of equal value for all variables within ``bounds``; a variable with a single possible
     value becomes a literal."""
-    return expr if isinstance(expr, ir.Const) else _simplify_cached(expr, _relevant_bounds(expr, bounds))
+    return expr if isinstance(expr, ir.Const) else _simplify_with_cache(expr, _relevant_bounds(expr, bounds))
 
 
 def _relevant_bounds(expr: Expr, bounds: Bounds) -> tuple[tuple[Var, tuple[int, int]], ...]:
@@ -397,7 +397,7 @@ def _relevant_bounds(expr: Expr, bounds: Bounds) -> tuple[tuple[Var, tuple[int, 
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _simplify_cached(expr: Expr, bounds: tuple[tuple[Var, tuple[int, int]], ...]) -> Expr:
+def _simplify_with_cache(expr: Expr, bounds: tuple[tuple[Var, tuple[int, int]], ...]) -> Expr:
     return Simplifier(dict(bounds)).simplify(expr)
 
 
@@ -408,12 +408,12 @@ def bounds_of(expr: Expr, bounds: Bounds = _NONE) -> tuple[int, int] | None:
     Loads of integers below 32 bits have the range of their dtype. Signed results are mathematical: they may exceed the
     dtype, which tells a caller that an overflow cannot be excluded.
     """
-    low, high = _range_cached(expr, _relevant_bounds(expr, bounds))
+    low, high = _range_with_cache(expr, _relevant_bounds(expr, bounds))
     return (low, high) if isinstance(low, int) and isinstance(high, int) else None
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _range_cached(expr: Expr, bounds: tuple[tuple[Var, tuple[int, int]], ...]) -> intervals.Interval:
+def _range_with_cache(expr: Expr, bounds: tuple[tuple[Var, tuple[int, int]], ...]) -> intervals.Interval:
     return Simplifier(dict(bounds)).reach(expr)
 
 

@@ -335,7 +335,7 @@ class LaneCode(LaneOperations):
                 # ``or`` has no vector form; each test becomes a select of its own.
                 return self.vector(ir.Select(one, a, ir.Select(other, a, b)))
             case ir.Call(ir.REINTERPRET, (a,)) if a.dtype in ("int32", "uint32"):
-                return self.call("of_bits", self.vector(_reinterpret_signed(a)), element="float32")
+                return self.call("of_bits", self.vector(_reinterpret_as_signed(a)), element="float32")
             case ir.Cast("float32", a) if a.dtype in ("int32", *TYPES):
                 return self.call("from_i32", self.vector(ir.cast("int32", a)), element="float32")
             case _:
@@ -364,7 +364,7 @@ class LaneCode(LaneOperations):
                 return self.vector(ir.Select(condition, ir.cast("int32", a), ir.cast("int32", b)))
             # uint32 arithmetic modulo 2**32 has the same bits in int32 lanes, which wrap around, too.
             case ir.Cast("int32", ir.Bin() as wrapping) if wrapping.dtype == "uint32":
-                return self.vector(_reinterpret_signed(wrapping))
+                return self.vector(_reinterpret_as_signed(wrapping))
             case ir.Bin("add", a, ir.Bin("mul", x, y)) if self.active is not None and (
                 addend := self.try_multiply_add(a, x, y)
             ):
@@ -449,7 +449,7 @@ class LaneCode(LaneOperations):
         return map_expr(expr, on_expr)
 
 
-def _reinterpret_signed(expr: ir.Expr) -> ir.Expr:
+def _reinterpret_as_signed(expr: ir.Expr) -> ir.Expr:
     """Convert a uint32 expression to the int32 expression with the same bits; its lanes wrap around."""
     match expr:
         case ir.Const(int() as value, "uint32"):
@@ -461,6 +461,6 @@ def _reinterpret_signed(expr: ir.Expr) -> ir.Expr:
         case ir.Bin("add" | "sub" | "mul" | "bitand" | "bitor" | "bitxor" | "shl" as op, a, b) if (
             expr.dtype == "uint32"
         ):
-            return ir.Bin(op, _reinterpret_signed(a), _reinterpret_signed(b))
+            return ir.Bin(op, _reinterpret_as_signed(a), _reinterpret_as_signed(b))
         case _:
             return expr

@@ -20,7 +20,7 @@ def match_doubling_multiply(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr] | None:
     """Match ``(x m + 2**30) >> 31``, written as ``high_mul_round(2 x, m)`` or in int64; return (x, m) or None."""
     match expr:
         case ir.Call("high_mul_round", (a, b)):
-            half = _match_doubled(a)
+            half = _match_doubled_value(a)
             return None if half is None else (half, b)
         case ir.Cast(
             "int32",
@@ -63,7 +63,7 @@ def _match_widened_int32(factor: ir.Expr) -> ir.Expr | None:
             return None
 
 
-def _match_doubled(expr: ir.Expr) -> ir.Expr | None:
+def _match_doubled_value(expr: ir.Expr) -> ir.Expr | None:
     """Return x of ``2 x``; None for other expressions. Overflow of ``2 x`` is excluded by the caller's arithmetic."""
     match expr:
         case ir.Bin("shl", a, ir.Const(int() as n)) if n >= 1:
@@ -113,7 +113,7 @@ def match_rounded_product(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr, int
     """
     match expr:
         case ir.Bin("shr", ir.Call("high_mac", (a, m, addend)), distance):
-            parts, half = _split_rounding(a, addend, simplify(distance)), _match_doubled(a)
+            parts, half = _split_rounding(a, addend, simplify(distance)), _match_doubled_value(a)
         case _:
             return None
     if parts is None or parts[0] != a:

@@ -198,7 +198,7 @@ def _partition(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
             count = ir.int_value(extent)
             if count is None:
                 return stmt
-            shorter = _shorten_guarded(stmt)
+            shorter = _shorten_guarded_loop(stmt)
             if shorter is not stmt:
                 return _partition(shorter, bounds)
             here: Bounds = {**bounds, var: (0, count - 1)}
@@ -231,7 +231,7 @@ def _partition(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
             return stmt
 
 
-def _shorten_guarded(stmt: ir.Stmt) -> ir.Stmt:
+def _shorten_guarded_loop(stmt: ir.Stmt) -> ir.Stmt:
     """Convert ``for i: if i < n`` to a shorter loop; return other statements unchanged."""
     if not isinstance(stmt, ir.For) or not isinstance(stmt.body, ir.If) or stmt.body.otherwise is not None:
         return stmt
@@ -254,8 +254,8 @@ def _shorten(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
                 body = ir.If(kept, s.body.then) if kept is not None else s.body.then
                 guard = ir.all_of(free)
                 assert guard is not None
-                return ir.If(guard, _shorten_guarded(ir.For(s.var, s.extent, body, s.kind, s.annotations)))
-        return _shorten_guarded(s)
+                return ir.If(guard, _shorten_guarded_loop(ir.For(s.var, s.extent, body, s.kind, s.annotations)))
+        return _shorten_guarded_loop(s)
 
     shortened = map_stmt(simplify_stmt(stmt, bounds), hoist_guard)
     return simplify_stmt(_partition(shortened, bounds), bounds)

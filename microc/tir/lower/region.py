@@ -92,13 +92,13 @@ def split_index(
     None if the range of the rest is unknown.
     """
     names = free_vars(index)
-    return _split_index_cached(
+    return _split_index_with_cache(
         index, tuple([v for v in names if v in inner]), tuple([(v, bounds[v]) for v in names if v in bounds])
     )
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _split_index_cached(
+def _split_index_with_cache(
     index: ir.Expr, inner: tuple[ir.Var, ...], known: tuple[tuple[ir.Var, tuple[int, int]], ...]
 ) -> tuple[ir.Expr, int, int] | None:
     bounds = dict(known)

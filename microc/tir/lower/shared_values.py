@@ -19,7 +19,7 @@ from microc.tir.rewrite import ExprMap, accesses_of, children, free_vars, map_ch
 
 
 class ValueFacts(NamedTuple):
-    """What is known about an expression: its value number, the buffers that it accesses, and whether it loads or calls
+    """Knowledge about an expression: its value number, the buffers that it accesses, and whether it loads or calls
     (``computed``)."""
 
     number: int

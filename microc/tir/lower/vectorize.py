@@ -230,7 +230,7 @@ def lower_vectorized(stmt: ir.Stmt) -> ir.Stmt:
         return (
             _to_word_loop(s)
             or convert_to_pair_stores(s)
-            or _unroll_guarded(s)
+            or _unroll_guarded_loop(s)
             or ir.For(s.var, s.extent, s.body, "serial", s.annotations)
         )
 
@@ -262,7 +262,7 @@ def _to_word_loop(loop: ir.For) -> ir.Stmt | None:
     return _copy_in_runs(loop, store, word, extent) if isinstance(store, ir.Store) and widens else None
 
 
-def _unroll_guarded(loop: ir.For) -> ir.Stmt | None:
+def _unroll_guarded_loop(loop: ir.For) -> ir.Stmt | None:
     """Unroll a guarded copy or fill of a few elements at a border; a loop would take half as long again."""
     extent, store = ir.int_value(loop.extent), loop.body
     if extent is None or extent > GUARDED or not isinstance(store, ir.Store) or not isinstance(store.value, ir.Select):

@@ -213,14 +213,14 @@ _UNARY = frozenset(("avg_pool2d", "cumsum", "l2_normalize", "log_softmax", "mean
 _SEARCHES = frozenset(("argmax", "argmin"))
 
 
-def recognise_quantised(graph: Graph, context: PassContext) -> Graph:
+def recognise_quantised_layers(graph: Graph, context: PassContext) -> Graph:
     """Replace ``dequantize -> operator -> quantize`` by quantised operators."""
     if all(node.op not in ("dequantize", "loop") for node in graph.nodes):
         return graph
     return _recognise_graph(graph)
 
 
-PASS = Pass("qdq", recognise_quantised, 0, around=True)
+PASS = Pass("qdq", recognise_quantised_layers, 0, around=True)
 
 
 def _recognise_graph(graph: Graph) -> Graph:

@@ -10,7 +10,7 @@ import pytest
 from microc.base.dtypes import Array
 from microc.errors import UnsupportedError
 from microc.transform.pass_context import PassContext
-from microc.transform.quantised.qdq import recognise_quantised
+from microc.transform.quantised.qdq import recognise_quantised_layers
 from tests.frontend.onnx_model import Shape, evaluate, expected, node, proto, read
 
 RNG = np.random.default_rng(5)
@@ -299,7 +299,7 @@ def test_a_quantised_transposed_convolution_works_on_integers(groups: int) -> No
         node("DequantizeLinear", ["d", "t", "z"], ["y"]),
     ]
     model = proto(nodes, {"x": (1, 8, 5, 6)}, constants)
-    graph = recognise_quantised(read(model), PassContext())
+    graph = recognise_quantised_layers(read(model), PassContext())
     (layer,) = [each for each in graph.nodes if each.op == "conv2d_transpose"]
     assert [graph.types[name].dtype for name in (*layer.inputs, *layer.outputs)] == ["int8"] * 3
     inputs = [f(1, 8, 5, 6)]

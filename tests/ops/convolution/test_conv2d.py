@@ -12,7 +12,13 @@ from microc import te
 from microc.base.dtypes import Array, int_range
 from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
-from microc.numerics import NUMPY, multiply_by_reduced, multiply_double_rounding, quantize_multiplier, reduce_multiplier
+from microc.numerics import (
+    NUMPY,
+    multiply_by_reduced_factor,
+    multiply_double_rounding,
+    quantize_multiplier,
+    reduce_multiplier,
+)
 from microc.ops.arithmetic import activation_range
 from microc.ops.convolution.conv2d import OPERATORS, macs, reference
 from microc.ops.convolution.geometry import DEFAULTS
@@ -161,7 +167,7 @@ class Quantised:
         for channel, scale in zip(np.moveaxis(total, axis, 0), scales, strict=True):
             product = float(np.float32(x.scale[0]) * np.float32(scale)) if single else x.scale[0] * float(scale)
             mantissa, shift = quantize_multiplier(product / y.scale[0])
-            multiply = multiply_by_reduced if wide else multiply_double_rounding
+            multiply = multiply_by_reduced_factor if wide else multiply_double_rounding
             mantissa = reduce_multiplier(mantissa) if wide else mantissa
             made.append(multiply(channel, mantissa, shift, NUMPY) + y.zero_point[0])
         dtype = self.graph.types["y"].dtype

@@ -8,7 +8,13 @@ import pytest
 from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Graph, Node, Quant, TensorType
-from microc.numerics import NUMPY, multiply_by_reduced, multiply_double_rounding, quantize_multiplier, reduce_multiplier
+from microc.numerics import (
+    NUMPY,
+    multiply_by_reduced_factor,
+    multiply_double_rounding,
+    quantize_multiplier,
+    reduce_multiplier,
+)
 from microc.ops.matrix.dense import DENSE
 from microc.ops.registry import get
 from tests.ops.edges import random_array
@@ -21,7 +27,7 @@ def scaled(total: Array, real: float, wide: bool = False) -> Array:
     """An accumulator times ``real`` in TFLite's fixed point."""
     mantissa, shift = quantize_multiplier(real)
     mantissa = reduce_multiplier(mantissa) if wide else mantissa
-    return np.asarray((multiply_by_reduced if wide else multiply_double_rounding)(total, mantissa, shift, NUMPY))
+    return np.asarray((multiply_by_reduced_factor if wide else multiply_double_rounding)(total, mantissa, shift, NUMPY))
 
 
 def quant(scale: float, zero_point: int = 0) -> Quant:

@@ -14,7 +14,7 @@ from microc.numerics import (
     INT32_MAX,
     INT32_MIN,
     NUMPY,
-    multiply_by_reduced,
+    multiply_by_reduced_factor,
     multiply_double_rounding,
     multiply_single_rounding,
     quantize_multiplier,
@@ -52,7 +52,7 @@ def test_scaling_never_falls_and_stays_within_32_bits(multiply: object, shift: i
 def test_scaling_of_64_bits_loses_upper_bits() -> None:
     x = np.array([(1 << 47) - 1, -(1 << 47), 12345], np.int64)
     wanted = ((x * 20000 + (1 << 7)) >> 8).astype(np.int32)
-    np.testing.assert_array_equal(multiply_by_reduced(x, 20000, 7, NUMPY), wanted)
+    np.testing.assert_array_equal(multiply_by_reduced_factor(x, 20000, 7, NUMPY), wanted)
 
 
 @pytest.mark.parametrize("real", [float("nan"), float("inf"), -1.0, 2.0**30, 1e300])

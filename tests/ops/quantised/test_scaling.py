@@ -13,7 +13,7 @@ from microc.base.dtypes import Array
 from microc.numerics import (
     NUMPY,
     doubling_high_mul,
-    multiply_by_reduced,
+    multiply_by_reduced_factor,
     multiply_double_rounding,
     multiply_single_rounding,
     reduce_multiplier,
@@ -111,7 +111,7 @@ def test_one_rounding_is_exact(form: str, shift: int, bound: int) -> None:
         else:
             reduced = reduce_multiplier(mantissa)
             func = kernel(scale_wide(tensor[i], bound, Scale.of(reduced, shift), out), tensor, i)
-            scaled = multiply_by_reduced(x, reduced, shift, NUMPY)
+            scaled = multiply_by_reduced_factor(x, reduced, shift, NUMPY)
         wanted = np.clip(scaled + out.zero_point, out.minimum, out.maximum)
         np.testing.assert_array_equal(run(func, x), wanted, err_msg=f"{mantissa} {out}")
         terse.append(all(e.dtype != "int64" for e in walk_all_exprs(func.body)))

@@ -19,7 +19,7 @@ from microc.frontend.onnx.writer.context import COMPARED, Application, OnnxGraph
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
 from microc.ops.arithmetic import quantisation_operands
-from microc.ops.meaning import expand_composed
+from microc.ops.meaning import expand_composed_operator
 
 ROWS: Mapping[str, Row] = {
     **rows_layers.CONVOLUTION_ROWS,
@@ -50,7 +50,7 @@ def to_onnx(graph: Graph, version: str) -> bytes:
 
     Raises UnsupportedError, which lists every operator that has no row.
     """
-    graph = expand_composed(graph)
+    graph = expand_composed_operator(graph)
     builder = OnnxGraphWriter(graph)
     for name in (*graph.inputs, *graph.state):
         builder.bind(name, builder.own[name])

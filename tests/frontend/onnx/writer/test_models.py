@@ -187,7 +187,7 @@ def test_layers_with_equal_biases_are_read_back_in_integers() -> None:
     requantised = node("quantize", ("b",), "y", scale=(0.1,), zero_point=(-3,), out_dtype="int8", rounding="even")
     model = agree(network([*steps, requantised], types, ("y",), consts=consts))
     assert codes(model)["Transpose"] == 2
-    back = qdq.recognise_quantised(reader.read_onnx(model.SerializeToString(), "net.onnx", {}), PassContext())
+    back = qdq.recognise_quantised_layers(reader.read_onnx(model.SerializeToString(), "net.onnx", {}), PassContext())
     assert [each.op for each in back.nodes if each.op != "transpose"] == ["conv2d", "conv2d", "quantize"]
 
 

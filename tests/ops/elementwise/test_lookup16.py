@@ -10,7 +10,7 @@ import pytest
 
 from microc.base.dtypes import Array
 from microc.frontend.tflite import reader as tflite
-from microc.ops.elementwise.interpolated_lookup import function_table
+from microc.ops.elementwise.lookup import function_table
 from microc.transform.pass_context import PassContext
 from microc.transform.quantised.legalize import set_rounding_attributes
 from tests.frontend.tflite_model import Op, quantised
