@@ -125,7 +125,7 @@ def load_in_reversed_order(read_part: Callable[[Expr, Expr], Expr], work: Buffer
 
 
 def load_first_stage(read_part: Callable[[Expr, Expr], Expr], work: Buffer, arith: ComplexArithmetic) -> Stmt:
-    """Build loops as :func:`load_in_reversed_order` does, but with the first stage of butterflies, which has no twiddle factors."""
+    """Build loops as :func:`load_in_reversed_order` does, but with the first butterflies, which have no twiddle factors."""
     *radices, last = fft_radices(work.shape[0])
     digits = [Var(f"d{axis}") for axis in range(len(radices))]
     source: Expr = _ZERO
