@@ -279,7 +279,7 @@ def test_a_core_of_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ('family="acme"', "of no family"),
+        ('family="acme"', "unknown family"),
         ('sets=(InstructionSet("acme", "1", {"dot5": Body("return 0;")}),)', "unknown intrinsics: dot5"),
     ],
 )

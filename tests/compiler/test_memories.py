@@ -292,7 +292,7 @@ def damaged(module: Module, what: str) -> Module:
 
 @pytest.mark.parametrize("what", ["not copied", "copied too early", "copied too late", "under a result"])
 def test_the_checker_follows_copies(what: str, tmp_path: Path) -> None:
-    with pytest.raises(InternalError, match=r"overwritten|in no arena"):
+    with pytest.raises(InternalError, match=r"overwritten|within a single arena"):
         check_plan(damaged(weighty(tmp_path, 9000).module, what))
 
 

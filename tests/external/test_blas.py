@@ -104,7 +104,7 @@ def test_a_project_links_it_where_it_is(blas: Path, tmp_path: Path, capsys: pyte
         (lambda: one("dense", (2, 64), (48, 64)), "6,144 products are fewer"),
         (lambda: one("dense", (16, 5000), (48, 5000)), "sums of 5,000 products have no bound"),
         (lambda: one("dense", (16, 64), (48, 64), activation="tanh"), "its activation is tanh"),
-        (lambda: one("conv2d", (1, 9, 8, 24), (32, 3, 3, 24)), "more than a pixel"),
+        (lambda: one("conv2d", (1, 9, 8, 24), (32, 3, 3, 24)), "larger than one pixel"),
         (lambda: one("matmul", (4, 20, 64), (4, 64, 30)), "several matrices, or transposed"),
     ],
 )
@@ -120,7 +120,7 @@ def test_where_there_is_none_the_cure_is_said(tmp_path: Path, monkeypatch: pytes
     assert "apt-get install libopenblas-dev" in caught.value.hint
     with pytest.raises(ToolError, match=f"no BLAS in {tmp_path}"):
         find_blas(str(tmp_path), target_for("host"), ())
-    with pytest.raises(UsageError, match="got cortex-m4"):
+    with pytest.raises(UsageError, match="got target cortex-m4"):
         find_blas("", target_for("cortex-m4"), ())
     monkeypatch.setattr(ctypes.util, "find_library", lambda name: "libblas.so.3" if name == "blas" else None)
     assert find_blas("", target_for("host"), ()).libraries == (":libblas.so.3",)

@@ -108,8 +108,8 @@ def test_regions_never_make_a_circle() -> None:
         (Code(("x;",), {"In": floats(1)}), "got 'In'"),
         (Code(("x;",), {"scratch": floats(1)}), "got 'scratch'"),
         (Code(("x;",), {"in_0": floats(1)}), "got 'in_0'"),
-        (Code(()), "statements of C"),
-        (Code(("x;",), workspace=-4), "statements of C"),
+        (Code(()), "needs lines of C"),
+        (Code(("x;",), workspace=-4), "needs lines of C"),
     ],
 )
 def test_code_that_is_not_whole_is_refused(made: Code, said: str) -> None:

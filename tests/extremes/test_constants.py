@@ -113,7 +113,7 @@ def test_constants_of_files_are_judged(name: str, operand: int, value: int, said
         ("loop", {"count": -1}, "count=-1 is less than 0"),
         ("loop", {"count": 1 << 31}, "count=2147483648 is more than"),
         ("loop", {"carried": -1}, "carried=-1 is less than 0"),
-        ("loop", {"carried": 3}, "carried=3 with 2 operands"),
+        ("loop", {"carried": 3}, "carried=3, 2 operands"),
     ],
 )
 def test_attributes_of_files_are_judged(name: str, attrs: dict[str, Any], said: str) -> None:
@@ -183,9 +183,9 @@ def test_constants_of_a_users_operator_are_not_trusted(around: bool) -> None:
     ("name", "shapes", "said"),
     [
         ("filter_bank", ((6, 2), (6,), (6,), (3,), (3,), (3,)), "need one axis"),
-        ("requantize_float", ((4, 4), (4, 2)), "parameters do not broadcast to the data"),
-        ("requantize_float", ((), (4,)), "parameters do not broadcast to the data"),
-        ("requantize_float", ((4, 4), (3,)), "parameters do not broadcast to the data"),
+        ("requantize_float", ((4, 4), (4, 2)), "multipliers and shifts do not broadcast"),
+        ("requantize_float", ((), (4,)), "multipliers and shifts do not broadcast"),
+        ("requantize_float", ((4, 4), (3,)), "multipliers and shifts do not broadcast"),
         ("tree_ensemble", ((4, 5), (1, 28), (28,), (28,), (4,), (32, 3)), "tables need one axis"),
         ("scatter_nd", ((0, 3), (3, 1), (3, 3)), "the data are empty"),
     ],

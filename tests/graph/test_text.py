@@ -184,5 +184,5 @@ def test_graphs_that_unfold_without_end_are_refused() -> None:
         text += f"region {number}\ngraph g\n{kinds}" + (
             f"a=${number + 1}, b=${number + 1}}}\n" if number < 39 else "}\n"
         )
-    with pytest.raises(ModelError, match="too many graphs"):
+    with pytest.raises(ModelError, match="graphs are nested too deeply"):
         from_text(text, {}, {})

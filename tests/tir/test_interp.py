@@ -237,7 +237,7 @@ def test_poisoned_workspace() -> None:
         (Bin("div", IN[0], IN[1]), "floordiv or truncdiv"),
         (IN[I], "i is not defined"),
         (ir.Load(OUT, (ZERO,)), "neither a parameter nor allocated"),
-        (ir.AddressOf(IN, (ZERO,)), "no value of its own"),
+        (ir.AddressOf(IN, (ZERO,)), "has no value"),
     ],
 )
 def test_faults(value: Expr, message: str) -> None:

@@ -72,7 +72,7 @@ BROKEN = {
     "padding is 9": conv(Padding=9),
     "its rank must be 4": conv(x=replace(X, shape=(4, 4, 3))),
     "int32 weights": conv(w=replace(W, dtype="INT32", data=np.ones((2, 1, 1, 3), np.int32))),
-    "activation number 5": conv(FusedActivationFunction=5),
+    "of TFLite's number 5": conv(FusedActivationFunction=5),
     "no options, expected Conv2DOptions": one("CONV_2D", ("x", "w", "b"), X, W, B, Y),
     "the operator has no options, expected Conv2D": one(
         "CONV_2D", ("x", "w", "b"), X, W, B, Y, options="Pool2DOptions"

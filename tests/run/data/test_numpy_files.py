@@ -94,7 +94,7 @@ DAMAGED: dict[str, tuple[str, bytes | Callable[[Path], None], str]] = {
     "40 axes": (".npy", header((1,) * 40) + bytes(64), "shape"),
     "objects": (".npy", header((1,), "|O") + pickle.dumps([{}]), "objects"),
     "a record": (".npy", header((1,), "|V8") + bytes(64), "dtype"),
-    "empty texts": (".npy", header((1 << 40,), "<U0") + bytes(64), "empty texts"),
+    "texts of no characters": (".npy", header((1 << 40,), "<U0") + bytes(64), "texts of no characters"),
     "half a file": (".npy", header((16,)) + bytes(63), "promises"),
     "a header of 1 GB": (
         ".npy",

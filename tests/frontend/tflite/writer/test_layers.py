@@ -92,7 +92,7 @@ REFUSED: dict[str, tuple[Callable[[], Graph], str]] = {
     "groups": (lambda: layer("conv2d", (1, 4, 4, 4), (4, 1, 1, 2), groups=2), "2 groups"),
     "scales": (lambda: layer("max_pool2d", (1, 7, 5, 3), kernel=(2, 2), strides=(1, 1), result=OUT), "other scales"),
     "padding": (lambda: layer("max_pool2d", (1, 7, 5, 3), padding=(1, 1, 1, 1), **WINDOW), "its padding"),
-    "axis": (lambda: layer("softmax", (2, 10), result=SHARE, axis=0, beta=1.0), "last axis"),
+    "axis": (lambda: layer("softmax", (2, 10), result=SHARE, axis=0, beta=1.0), "axis is not the last"),
     "steps": (lambda: layer("slice", (1, 6), result=DATA, begin=(0, 0), end=(1, 6), strides=(1, 2)), "takes steps"),
     "transposed": (
         lambda: layer("conv2d_transpose", (1, 4, 4, 3), (5, 3, 3, 3), strides=(2, 2), padding=(2, 2, 2, 2)),
