@@ -90,7 +90,7 @@ def changed(trace: tuple[Step, ...], variant: str) -> tuple[Step, ...]:
 @contextmanager
 def varied(variant: str) -> Iterator[None]:
     """Schedules that replay what the rules choose, changed; the rules' own where that cannot be."""
-    original = driver_kernel.candidates
+    original = driver_kernel.candidate_schedules
 
     def candidates(func: ir.PrimFunc, op: str, target: Target, goal: Goal, *, lean: bool) -> tuple[Schedule, ...]:
         chosen = choose_schedule(original(func, op, target, goal, lean=lean), target, goal).schedule
@@ -101,12 +101,12 @@ def varied(variant: str) -> Iterator[None]:
             return (chosen,)
         return (schedule,)
 
-    driver_kernel.candidates = candidates
+    driver_kernel.candidate_schedules = candidates
     driver_kernel.clear_schedule_memo()
     try:
         yield
     finally:
-        driver_kernel.candidates = original
+        driver_kernel.candidate_schedules = original
         driver_kernel.clear_schedule_memo()
 
 

@@ -434,7 +434,7 @@ CLOSED: Mapping[str, str] = MappingProxyType(
         "cli/__init__.py": "the null device",
         "device/emulators.py": "QEMU's monitor, a tool",
         "device/runners.py": "files that come with microc",
-        "device/toolchain.py:compile_module": "what clang has linked, a tool",
+        "device/toolchain.py:compile_webassembly_module": "what clang has linked, a tool",
         "project/new_project.py": "files that come with microc",
         "run/desktop/library.py": "an archive that is written; libraries, machine code and trusted; memory of microc's own",
         "run/board_project.py:build_network_file": "what was linked just now",

@@ -61,7 +61,7 @@ def _to_integer(value: Any) -> int:
         return int(value)
     number = int(value)
     if number != value:
-        raise ValueError(f"got {value!r}, expected a whole number")
+        raise ValueError(f"got {value!r}")
     return number
 
 
