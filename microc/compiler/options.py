@@ -176,7 +176,7 @@ class Options:
     inputs: tuple[str, ...] = option_field(
         (),
         validation.as_names,
-        "tensors that become the inputs; what computes them is cut off",
+        "tensors that become the inputs (what computes them is cut off)",
         details="`microc check --tensors` lists all tensors.",
         group=READING,
         flag="--inputs",
@@ -186,7 +186,7 @@ class Options:
     outputs: tuple[str, ...] = option_field(
         (),
         validation.as_names,
-        "tensors that become the outputs; what only follows them is cut off",
+        "tensors that become the outputs (what follows them is cut off)",
         group=READING,
         flag="--outputs",
         word=option_values.parse_names,
@@ -211,7 +211,7 @@ class Options:
     input_layout: Mapping[str, str] = _input_or_output_field(
         "--input-layout",
         "[NAME=]NCHW|NHWC",
-        "axis order of the input; without a name, of all inputs with four axes",
+        "axis order of the input (without a name: of all with four axes)",
         details="Channels first (NCHW) or last (NHWC).",
     )
     input_normalize: Mapping[str, option_values.Normalization] = option_field(
@@ -282,7 +282,7 @@ class Options:
     output_layout: Mapping[str, str] = _input_or_output_field(
         "--output-layout",
         "[NAME=]NCHW|NHWC",
-        "axis order of the output; without a name, of all outputs with four axes",
+        "axis order of the output (without a name: of all with four axes)",
         details="Channels first (NCHW) or last (NHWC).",
     )
     rename: Mapping[str, str] = option_field(
@@ -553,7 +553,7 @@ class Options:
     stream: Mapping[str, int] = option_field(
         dict,
         option_values.by_name_check(option_values.validated_axis),
-        "time axis of the input; makes a network that runs on the next frames alone",
+        "time axis of the input, for a network that runs on the next frames alone",
         details="Each run takes the next frames and gives the results of the whole sequence for them.",
         group=STREAMING,
         flag="--stream",

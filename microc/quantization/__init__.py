@@ -12,6 +12,7 @@ integer operators (:mod:`.write`).
 ``microc.fake_quantize`` makes a trainable PyTorch module of the result (:mod:`.training`).
 """
 
-from microc.quantization.quantization_steps import Quantized, fake_quantize, quantize
+from microc.quantization.fake_quantization import fake_quantize
+from microc.quantization.quantization_steps import Quantized, quantize
 
 __all__ = ("Quantized", "fake_quantize", "quantize")

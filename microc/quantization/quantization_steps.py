@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack
 
 from microc.base.dtypes import Array
@@ -15,7 +14,7 @@ from microc.compiler.interaction import Progress, as_callback, with_python_error
 from microc.compiler.model import ONNX, model_source, read_model, registers_plugins, save
 from microc.compiler.options import make_options
 from microc.compiler.representation import format_signature, html_table
-from microc.errors import ToolError, UsageError
+from microc.errors import UsageError
 from microc.graph.ir import Graph
 from microc.quantization import decisions, integer_scheme
 from microc.quantization.calibration_data import (
@@ -41,7 +40,6 @@ from microc.transform.boundary import Boundary, adapt_ends
 
 if TYPE_CHECKING:
     from microc.compiler.option_values import ReadingOptions
-    from microc.quantization.training import FakeQuantized
 
 
 # ---- Result of ``quantize``: the integer graph, its recipe, and a report of its quality.
@@ -218,48 +216,3 @@ def quantize(
         report["float_score"], report["score"] = score(network.graph), score(written.graph)
     integer_graph, exact = adapt_ends(written.graph, boundary), adapt_ends(written.exact, boundary)
     return Quantized(integer_graph, exact, network.graph, best.attempt.recipe, report, best.attempt.biases)
-
-
-# ---- Training in PyTorch that knows the integers.
-
-_NOT_TRAINED = MappingProxyType({"block": integer_scheme.NONE, "weight_only": (), "dynamic_range": (), "scales": ANY})
-"""Options whose integers have no gradient here, with their defaults."""
-
-
-@registers_plugins
-def fake_quantize(model: Any, data: Any, **options: Any) -> FakeQuantized:
-    """Return a ``torch.nn.Module`` that trains with the rounding of the integer network that it becomes.
-
-    ``model``: a ``torch.nn.Module``, which is exported in eval mode; or anything else that :func:`microc.quantize` takes, such
-    as an ONNX file: it is trained in PyTorch as well. ``data``: typical inputs for calibration, a tensor or an array with the
-    samples along the first axis (for several inputs a tuple of them). ``options``: those of :func:`microc.quantize` except
-    block, weight_only, dynamic_range and scales.
-
-    The module starts as the result of ``microc.quantize``. In training and in evaluation it computes the outputs of the integer
-    network of its present weights; ``quantized()`` returns that network. Raises ToolError without PyTorch; UnsupportedError for
-    loops, state, and operators without a known gradient; otherwise the errors of :func:`microc.quantize`.
-    """
-    try:
-        import torch
-    except ImportError as error:
-        raise ToolError(
-            "training needs PyTorch, which is not installed", hint="install it: pip install microc[torch]"
-        ) from error
-    from microc.quantization.training import FakeQuantized
-
-    for name, default in _NOT_TRAINED.items():
-        if options.get(name, default) != default:
-            raise UsageError(
-                f"{name}: training cannot simulate {options[name]!r}, expected {default!r}", hint=f"leave out {name}"
-            )
-    inputs = data if isinstance(data, tuple) else (data,)
-    if isinstance(model, torch.nn.Module):
-        if not all(hasattr(array, "shape") and len(array) for array in inputs):
-            raise UsageError(
-                "data: expected arrays with one sample at least, since a module is exported with the first one; "
-                f"got {', '.join(type(array).__name__ for array in inputs)}",
-                hint="give a tensor with the samples along the first axis, for several inputs a tuple of tensors",
-            )
-        model = torch.export.export(model.eval(), tuple(torch.as_tensor(array[:1]) for array in inputs))
-    arrays = tuple(array.detach().cpu().numpy() if isinstance(array, torch.Tensor) else array for array in inputs)
-    return FakeQuantized(quantize(model, arrays if isinstance(data, tuple) else arrays[0], **options))
