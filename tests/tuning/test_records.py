@@ -68,7 +68,7 @@ def test_what_was_added_survives_a_kill(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     text = (
         "import sys, pathlib; from microc.compiler.tuned.records import *; d = Database(sys.argv[1]);"
-        "r = from_json(sys.argv[2]);\nwhile True:\n    d.add([r]); print(len(d), flush=True)"
+        "r = record_from_json(sys.argv[2]);\nwhile True:\n    d.add([r]); print(len(d), flush=True)"
     )
     with subprocess.Popen([sys.executable, "-c", text, path, RECORD.to_json()], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

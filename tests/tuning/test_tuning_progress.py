@@ -86,7 +86,7 @@ def test_ctrl_c_keeps_what_was_measured(
 def test_a_stopped_runner_measures_nothing_more() -> None:
     runner = Estimating()
     runner.stop()
-    with pytest.raises(DeviceError, match="was ended"):
+    with pytest.raises(DeviceError, match="was stopped"):
         runner.measure(None, [None])  # type: ignore[arg-type, list-item]
 
 
