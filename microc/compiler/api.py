@@ -169,7 +169,7 @@ class Program:
         if lengths == {0} or len(lengths) > 1:
             counts = ", ".join(str(len(array)) for array in arrays)
             raise UsageError(
-                f"example: the inputs differ in their number of frames; got {counts}, expected one number, at least 1",
+                f"example: the inputs need one number of frames; got {counts}, expected one number, at least 1",
                 hint="give as many frames for each input",
             )
         return [tuple(RunShapes({}).fitting(tensors, frame)) for frame in zip(*arrays, strict=True)]

@@ -127,7 +127,7 @@ def test_frames_of_the_users_own(tmp_path: Path) -> None:
     assert "#define DOUBLE_SAMPLE_FRAMES 1\n" in (tmp_path / "net" / "double_model_sample.h").read_text()
     for wrong, told in (
         ([rows, flags[:4]], "got 5, 4"),
-        ([rows[:0], flags[:0]], "0, 0 frames"),
+        ([rows[:0], flags[:0]], "got 0, 0"),
         ([rows], "takes 2 inputs, 1"),
         ([rows, flags[0]], "has shape"),
         ([rows.astype(np.int8), flags], "astype"),
