@@ -56,10 +56,10 @@ def _literal_term(index: ir.Expr) -> int:
 
 
 def _split_by_rows(index: ir.Expr, rows: list[tuple[int, int]], strides: set[int], largest_literal: int) -> ir.Expr:
-    # A literal is split into rows only if the sum of the indices' own offsets accounts for all of it.
     """Return a flat index whose literals are products of a number of rows and the row's length.
 
     ``rows``: the indices' own literals, as counts and strides; ``largest_literal``: the largest literal that is split."""
+    # A literal is split into rows only if the sum of the indices' own offsets accounts for all of it.
     match index:
         case ir.Bin("add" | "sub" as op, a, ir.Const(int(value)) as offset) if abs(value) <= largest_literal:
             rest, sign = _split_by_rows(a, [], strides, largest_literal), 1 if (op == "add") == (value > 0) else -1

@@ -79,8 +79,8 @@ def thread_count_of(module: Module) -> int:
 
 
 def kernel_function(module: Module, printer: StmtPrinter, position: int) -> Code:
-    # A kernel's comment lists the layers that it computes, the schedule's remarks, shapes, and parameters that overlap.
     """Print a kernel as a C function with its comment. ``position``: the kernel's index in the module."""
+    # A kernel's comment lists the layers that it computes, the schedule's remarks, shapes, and parameters that overlap.
     kernel = module.kernels[position]
     uses = [(k, call) for k, call in enumerate(module.calls) if call.kernel == kernel.name]
     layers = [f"{short_layer(module, call)} (step {k}, {call.macs} MACs)" for k, call in uses]

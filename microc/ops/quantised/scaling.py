@@ -266,7 +266,7 @@ def _store_scaled_value(scaled: tuple[Expr, bool], bound: int, out: ScaledResult
 
 
 def scale_wide(x: Expr, bound: int, scale: Scale, out: ScaledResult) -> Expr:
-    """Build ``multiply_by_reduced`` of an int32 or int64 with |x| <= bound (-1: unknown); the multiplier has 15 bits."""
+    """Build ``multiply_by_reduced_factor`` of an int32 or int64 with |x| <= bound (-1: unknown); the multiplier has 15 bits."""
     multiplier = ir.cast("int32", ir.as_expr(scale.multiplier, "int32"))
     if isinstance(scale.right, int) and isinstance(scale.multiplier, int) and x.dtype == "int32" and bound >= 0:
         total = 15 + scale.right
