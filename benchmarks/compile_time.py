@@ -35,7 +35,9 @@ from microc.cli import COLLECT_AFTER
 from microc.codegen.output_files import write_tree
 from microc.codegen.project.firmware import project_files
 from microc.codegen.render import template_environment
-from microc.compiler.fit.search import build_within_flash
+from microc.compiler.fit.budget import goal_ladder
+from microc.compiler.fit.search import build_network
+from microc.compiler.lowering.kernel_maker import Configuration
 from microc.compiler.model import read_model
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import optimise_graph
@@ -168,7 +170,8 @@ def stages(model: Path, board: str) -> dict[str, float]:
     with timed("passes"):
         graph = optimise_graph(read, options)
     with timed("kernels"):
-        module = build_within_flash(graph, on.target, model.name, options, None, 0).module
+        requested = Configuration(graph, goal_ladder(graph, options, on.target)[0])
+        module = build_network(requested, on.target, model.name, options).module
     with timed("plan"):
         module = plan_module(replace(module, options={**module.options, "protocol": options.protocol}))
     with timed("print"):

@@ -199,6 +199,21 @@ class UnlimitedArenaCost:
 
 
 @frozen
+class Trial:
+    """A configuration of the network that the compiler tried, to fit limits or to trade memory for time.
+
+    ``move``: the kind of change; ``change``: what was changed; ``arena``, ``flash``: bytes, and estimated
+    ``instructions``; ``kept``: it was better than the best before."""
+
+    move: str
+    change: str
+    arena: int
+    flash: int
+    instructions: int
+    kept: bool
+
+
+@frozen
 class Arithmetic:
     """Float arithmetic of a network: ``float_macs`` of its ``macs``, and the reasons.
 
@@ -403,7 +418,8 @@ class Module:
     """A compiled network before printing. ``plan`` is None until planning.
 
     ``nominal_macs``: multiply-accumulates of the model as read; ``macs``: those that remain. ``arithmetic``: what is
-    computed in floats. ``plain``: cost without streamed layers; None if there are none. ``streaming``: how it takes a
+    computed in floats. ``plain``: cost without streamed layers; None if there are none. ``trials``: the configurations that
+    were tried, the requested one first. ``streaming``: how it takes a
     sequence a few frames at a time; None if a run takes all. ``starts``: constants with the initial contents of state
     that is not uniform. ``sizes``: sizes that the caller of a run passes. ``hashes``: SHA-256 of the model (``model``)
     and of plugins, by name. ``ties``: rounding of ties at the network's inputs and outputs, ``away`` from zero or to
@@ -427,6 +443,7 @@ class Module:
     nominal_macs: int = 0
     arithmetic: Arithmetic = Arithmetic()
     plain: UnlimitedArenaCost | None = None
+    trials: tuple[Trial, ...] = ()
     sizes: tuple[Size, ...] = ()
     streaming: Streaming | None = None
     starts: Mapping[str, str] = field(default_factory=dict)

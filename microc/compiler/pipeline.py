@@ -10,39 +10,23 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 
 from microc.codegen.c.identifiers import network_name
 from microc.compiler.fit.budget import (
     BoardCapacity,
-    arena_memories,
-    count_macs,
+    arena_bytes,
     refuse_float64,
     refuse_impossible,
     refuse_large_arrays,
-    summarise_arithmetic,
     with_math_features,
 )
-from microc.compiler.fit.search import (
-    arena_limit,
-    build_network,
-    build_within_flash,
-    choose_within_ram,
-    kernel_builder,
-    shrink_workspaces,
-    try_blocked_attention,
-    try_loop_blocking,
-    try_prewidened_weights,
-)
-from microc.compiler.fit.striping import Chain, ChainLowering, StripeSearch, arena_bytes, ram_error, stream_within
+from microc.compiler.fit.moves import MOVES, OPEN_SIZE_MOVES
+from microc.compiler.fit.search import NetworkBuilder, Search
+from microc.compiler.fit.striping import ram_error
 from microc.compiler.interaction import Progress
-from microc.compiler.lowering.external_layers import divide_network, list_region_tasks
-from microc.compiler.lowering.kernel_maker import CompiledNetwork, KernelBuilder, Tuned, Workspaces
-from microc.compiler.lowering.kernel_selection import groups_of
+from microc.compiler.lowering.external_layers import NetworkDivision, divide_network, list_region_tasks
+from microc.compiler.lowering.kernel_maker import CompiledNetwork
 from microc.compiler.lowering.module_builder import (
-    firmware_fingerprint,
-    io_fields,
-    place_hot_code,
     refuse_without_code_memory,
 )
 from microc.compiler.model import read_model, source_name
@@ -57,7 +41,6 @@ from microc.graph.verify import verify
 from microc.isa import CORES, FAMILIES
 from microc.module import Module, Streaming, UnlimitedArenaCost
 from microc.ops import registry
-from microc.plan.plan import plan_module
 from microc.target import Target
 from microc.transform import LOWERING, PASSES
 from microc.transform.pass_context import DumpInstrument, PassContext, insert_user_passes, run_passes
@@ -204,118 +187,32 @@ def _compile_and_check_static_sizes(
 def _compile_static(
     read: Graph, source: str, target: Target, options: Options, progress: Progress | None, room: BoardCapacity | None
 ) -> CompiledNetwork:
-    """Compile a graph of static sizes: passes, kernels, plan, then the search for a network that fits its limits."""
+    """Compile a graph of static sizes: passes, then the search for a network that fits its limits."""
     if options.tuned is not None or options.plan is not None:
         from microc.compiler.tuned.optimisation_plan import refuse_unreadable_tuning_files
 
         refuse_unreadable_tuning_files(options)
     board = room.board if room else ""
-    parts = divide_network(lambda between: optimise_and_stream(read, options, between), target, options, board)
-    graph, streaming = parts.graph, parts.streaming
-    refuse_float64(graph, target)
-    refuse_impossible(graph, source, options, room)
-    board_flash = room.flash if room else 0
-    network = build_within_flash(graph, target, source, options, progress, board_flash, external=parts.external)
-    goal, goals = network.make.goal, network.make.goals
-
-    def plan_memory(module: Module, like: Module | None = None) -> Module:
-        if progress is not None:
-            progress("memory plan", 0, 2)
-        memories = arena_memories(module, options, room)
-        module = plan_module(
-            parts.built_from(module),
-            io_in_arena=options.io_in_arena,
-            memories=memories,
-            flash_wait=target.flash_wait,
-            order_like=like,
-        )
-        module = place_hot_code(module, options, room)
-        if progress is not None:
-            progress("fingerprint", 1, 2)
-        digest = firmware_fingerprint(module, target)
-        module_options = {**options.changed_texts(), **module.options, "protocol": options.protocol}
-        return replace(
-            module,
-            fingerprint=digest,
-            nominal_macs=count_macs(read),
-            arithmetic=summarise_arithmetic(graph, options.weight_dtype),
-            streaming=_streaming_in_c_names(module, streaming),
-            options=module_options,
-            **io_fields(module, read, options),
-        )
-
-    def builder_for(graph: Graph, workspaces: Workspaces, tuned: Tuned = MappingProxyType({})) -> KernelBuilder:
-        return kernel_builder(graph, target, goal, options, tuned, parts.external, workspaces=workspaces, goals=goals)
-
-    def build_graph(changed: Graph, workspaces: Workspaces = MappingProxyType({})) -> CompiledNetwork:
-        built_network = build_network(changed, target, source, None, builder_for(changed, workspaces))
-        return replace(built_network, module=plan_memory(built_network.module))
-
-    network = replace(network, module=plan_memory(network.module))
-    limits = [limit for limit in (options.ram, arena_limit(network.module, room.ram) if room else 0) if limit]
-    flash = [limit for limit in (options.flash, board_flash) if limit]
-    # Graph variants come first: records and stripes belong to the kernels of the final graph.
-    network = try_loop_blocking(
-        network, lambda other: optimise_and_stream(read, other)[0], build_graph, options, limits, flash
-    )
-    network = try_blocked_attention(network, build_graph, options, limits, flash)
-    network = try_prewidened_weights(network, build_graph, options, limits, flash)
-    graph = network.make.graph
-
-    def with_measured_schedules(untuned: CompiledNetwork) -> CompiledNetwork:
-        """Build again with the measured schedules that the options name."""
-        if options.tuned is None and options.plan is None:
-            return untuned
-        from microc.compiler.tuned.optimisation_plan import schedules_from_options
-
-        tuned = schedules_from_options(untuned, options, board, min(limits, default=0))
-        built_network = build_network(
-            graph, target, source, progress, builder_for(graph, untuned.make.workspaces, tuned)
-        )
-        return replace(built_network, module=plan_memory(built_network.module))
-
-    plain = with_measured_schedules(network)
-    groups = {nodes[0].group: nodes for nodes in groups_of(graph) if nodes[0].group}
-    streams = ChainLowering(graph, groups, target, goal)
-    searches: list[StripeSearch] = []
-
-    def with_stripes(base: CompiledNetwork) -> CompiledNetwork:
-        """Compute chains of layers row by row, so that the arena fits the lowest RAM limit."""
-        searches.append(StripeSearch(streams, base.module, io_in_arena=options.io_in_arena))
-        candidates = [base]
-
-        def build_chains(chains: tuple[Chain, ...]) -> Module:
-            builder = builder_for(graph, base.make.workspaces, base.make.tuned)
-            built_network = build_network(
-                graph, target, source, None, builder, [streams.lower(chain) for chain in chains]
-            )
-            candidates.append(replace(built_network, module=plan_memory(built_network.module)))
-            return candidates[-1].module
-
-        smallest = stream_within(min(limits), base.module, searches[-1], build_chains)
-        return next(candidate for candidate in candidates if candidate.module is smallest)
-
-    def build_without_external(chosen: CompiledNetwork) -> Module:
-        chains = [streams.lower(origin) for origin in chosen.make.origins.values() if isinstance(origin, Chain)]
-        workspaces = chosen.make.workspaces
-        builder = kernel_builder(graph, target, goal, options, chosen.make.tuned, workspaces=workspaces, goals=goals)
-        return plan_memory(build_network(graph, target, source, None, builder, chains).module, like=chosen.module)
-
-    def with_small_workspaces() -> CompiledNetwork:
-        return with_measured_schedules(shrink_workspaces(min(limits), network, lambda rooms: build_graph(graph, rooms)))
-
-    chosen = choose_within_ram(plain, with_small_workspaces, with_stripes, limits, flash)
-    if options.ram and arena_bytes(chosen.module) > options.ram:
-        raise ram_error(options.ram, chosen.module, searches[-1])
-    if chosen is not plain:
-        # Reports compare with the network before it had to fit.
-        before = UnlimitedArenaCost(arena_bytes(plain.module), plain.module.instructions)
-        chosen = replace(chosen, module=replace(chosen.module, plain=before))
+    division = divide_network(lambda between: optimise_and_stream(read, options, between), target, options, board)
+    refuse_float64(division.graph, target)
+    refuse_impossible(division.graph, source, options, room)
+    builder = NetworkBuilder(read, division, source, target, options, progress, room)
+    search = Search(builder, lambda other: optimise_and_stream(read, other)[0])
+    search.run(MOVES)
+    network = search.best
+    if options.ram and arena_bytes(network.module) > options.ram:
+        whole = builder.build(replace(network.configuration, chains=()))
+        raise ram_error(options.ram, network.module, builder.stripe_search(whole))
     if options.plan is not None:
-        from microc.compiler.tuned.optimisation_plan import require_plan_is_used
+        from microc.compiler.tuned.optimisation_plan import refuse_unused_choices
 
-        chosen = require_plan_is_used(network, chosen, options)
-    return replace(chosen, module=parts.beside(chosen.module, lambda: build_without_external(chosen)))
+        refuse_unused_choices(search.untuned, network, options.plan)
+    module = replace(network.module, trials=tuple(search.trials))
+    if network is not search.unlimited:
+        # Reports compare with the network before it had to fit.
+        unlimited = search.unlimited.module
+        module = replace(module, plain=UnlimitedArenaCost(arena_bytes(unlimited), unlimited.instructions))
+    return replace(network, module=division.beside(module, lambda: builder.own_module(network)))
 
 
 def _compile_dynamic(
@@ -350,35 +247,16 @@ def _compile_dynamic(
     family = read_family(sizes, lambda at: optimise_graph(read(at), _without_size_dependent_passes(options)))
     refuse_float64(family.largest, target)
     refuse_impossible(family.largest, source_name(source), options, room)
-    board_flash = room.flash if room else 0
-    network = build_within_flash(family.largest, target, source_name(source), options, progress, board_flash, family)
-    memories = arena_memories(network.module, options, room)
-    module = plan_module(
-        network.module, io_in_arena=options.io_in_arena, memories=memories, flash_wait=target.flash_wait
-    )
-    module = place_hot_code(module, options, room)
     largest = read({size.label: size.maximum for size in sizes})
-    module_options = {**module.options, "protocol": options.protocol}
-    module = replace(
-        module,
-        arithmetic=summarise_arithmetic(family.largest, options.weight_dtype),
-        nominal_macs=count_macs(largest),
-        options=module_options,
-        **io_fields(module, largest, options),
-    )
-    module = replace(module, fingerprint=firmware_fingerprint(module, target))
+    division = NetworkDivision(family.largest, None)
+    builder = NetworkBuilder(largest, division, source_name(source), target, options, progress, room, family)
+    search = Search(builder, lambda other: family.largest)
+    search.run(OPEN_SIZE_MOVES)
+    module = replace(search.best.module, trials=tuple(search.trials))
     if options.ram and arena_bytes(module) > options.ram:
         raise FitError(
             f"ram: the arena takes {arena_bytes(module):,} bytes, {options.ram:,} are allowed",
             where=module.source,
             hint="take smaller bounds, or fix the sizes: only networks of fixed sizes are computed row by row",
         )
-    return replace(network, module=module)
-
-
-def _streaming_in_c_names(module: Module, streaming: Streaming | None) -> Streaming | None:
-    """Rename the tensors of ``streaming`` to their names in the C code."""
-    if streaming is None:
-        return None
-    inputs = {n: streaming.inputs[v.label] for n in module.inputs if (v := module.values[n]).label in streaming.inputs}
-    return Streaming(streaming.hop, inputs, dict(zip(module.outputs, streaming.outputs.values(), strict=True)))
+    return replace(search.best, module=module)

@@ -9,7 +9,7 @@ from typing import Any
 from microc.base.dtypes import Array
 from microc.codegen.c.identifiers import network_name
 from microc.compiler.lowering.graph_to_module import describe_loop_steps
-from microc.compiler.lowering.kernel_maker import KernelBuilder
+from microc.compiler.lowering.kernel_maker import Configuration, KernelBuilder
 from microc.compiler.lowering.kernel_selection import add_estimates
 from microc.compiler.lowering.module_builder import (
     ModuleBuilder,
@@ -52,7 +52,7 @@ def compile_function(schedule: Schedule, target: Target, constants: Mapping[str,
     schedule = vectorize_unassigned_loops(schedule, target)
     schedule = replace(schedule, func=unbind_loops(schedule.func))
     choice = split_across_threads(Choice(schedule, lower(schedule.func)), target, threads)
-    return plan_function(choice.schedule, choice.func, KernelBuilder(ends, target, SPEED, threads))
+    return plan_function(choice.schedule, choice.func, KernelBuilder(Configuration(ends, SPEED), target, threads))
 
 
 def plan_function(schedule: Schedule, lowered_func: ir.PrimFunc, kernel_builder: KernelBuilder) -> Module:

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, prod
 from types import MappingProxyType
@@ -504,3 +504,12 @@ def least_bytes_by_call(wanted: Demand, call_count: int) -> list[int]:
     before = alive((u.first + 1, u.last, u.size) for u in units if u.first < u.last)
     after = alive((u.first, u.last - 1, u.size) for u in units if u.first < u.last)
     return [int(need) for need in np.maximum(together, np.maximum(before, after))]
+
+
+def count_covered_addresses(ranges: Sequence[tuple[int, int]]) -> int:
+    """Count the addresses in the union of half-open ranges."""
+    total = end = 0
+    for start, stop in sorted(ranges):
+        total += max(0, stop - max(start, end))
+        end = max(end, stop)
+    return total

@@ -29,7 +29,7 @@ from microc.compiler.pipeline import compile_network
 from microc.device.boards import load_board
 from microc.errors import UsageError, similar_names_hint
 from microc.graph.ir import shorten_text
-from microc.module import Call, Module
+from microc.module import Call, Module, Trial
 from microc.reports.layers import memories_data, tensor_unit_table, tensor_unit_text
 from microc.reports.text_tables import facts, memory_usage_rows, table
 from microc.reports.text_tables import format_integer as format_integer
@@ -82,7 +82,7 @@ class Explanation:
         if self.kernel is None:
             rows = memory_usage_rows(memories_data(self.module))
             memories = f"\n\nmemories\n{facts(rows, width)}" if rows else ""
-            return _network_steps_table(self.module, width) + memories
+            return _network_steps_table(self.module, width) + memories + _trials_text(self.module.trials, width)
         return "\n\n".join(_kernel_paragraphs(self.kernel, self.target, full=full, line_width=width))
 
     @registers_own_plugins
@@ -95,6 +95,7 @@ class Explanation:
             return {
                 **data,
                 "memories": memories,
+                "trials": [asdict(trial) for trial in self.module.trials],
                 "layers": [_step_data(k, call) for k, call in enumerate(self.module.calls)],
             }
         return {**data, "kernel": _kernel_data(self.kernel, full=full)}
@@ -195,6 +196,18 @@ def _network_steps_table(module: Module, line_width: int) -> str:
     text = _add_text_column(numbers, ("layer", *(row[-1] for row in rows)), line_width)
     unit = tensor_unit_table({k: call.unit for k, call in enumerate(module.calls)}, line_width)
     return f"{text}\n\n{unit}" if unit else text
+
+
+def _trials_text(trials: Sequence[Trial], line_width: int) -> str:
+    """Format what the compiler tried to fit limits, or to trade memory for time, and what each change costs; empty if nothing
+    was tried beside the requested network."""
+    if len(trials) < 2:
+        return ""
+    rows = [
+        (each.change, *map(format_integer, (each.arena, each.flash, each.instructions)), "yes" if each.kept else "no")
+        for each in trials
+    ]
+    return f"\n\ntried\n{table(('change', 'arena', 'flash', 'instructions', 'kept'), rows, 1, line_width)}"
 
 
 def _add_text_column(table_text: str, last_column: Sequence[str], line_width: int) -> str:

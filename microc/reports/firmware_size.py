@@ -12,6 +12,7 @@ from microc.base.immutable import frozen
 from microc.device.images import KINDS, Piece, cut_pieces
 from microc.device.toolchain import STACK
 from microc.errors import GrowthError, UsageError
+from microc.plan.liveness import count_covered_addresses
 
 if TYPE_CHECKING:
     from microc.run.board_project import Project
@@ -303,15 +304,6 @@ def live_arena_bytes(manifest: Mapping[str, Any]) -> list[int]:
         )
         for k in range(len(manifest["kernels"]))
     ]
-
-
-def count_covered_addresses(ranges: Sequence[tuple[int, int]]) -> int:
-    """Count the addresses in the union of half-open ranges."""
-    total = end = 0
-    for start, stop in sorted(ranges):
-        total += max(0, stop - max(start, end))
-        end = max(end, stop)
-    return total
 
 
 # ---- Changes between two size reports.

@@ -156,7 +156,7 @@ def _guard_body(body: Graph) -> Graph:
 
 
 LOOP_BLOCKING_PASS = Pass("blocked_turns", block_loops, WHERE_REQUIRED, around=True)
-"""Trades memory for time, by an amount that depends on core and network: the compiler compares (``compiler/fit/search.py``)."""
+"""Trades memory for time, by an amount that depends on core and network: the compiler compares (``compiler/fit/moves.py``)."""
 
 
 # ---- Scanned inputs: a value that iterations gather by their number becomes an input that the loop reads row by row, in place.
@@ -289,4 +289,4 @@ def widen_weights(graph: Graph, levels_by_name: Mapping[str, QuantisedWeights], 
 
 
 PREWIDENED_WEIGHTS_PASS = Pass("opened_weights", prewiden_weights, WHERE_REQUIRED, before="fuse")
-"""Trades RAM for time: the compiler compares both (``compiler/fit/search.py``)."""
+"""Trades RAM for time: the compiler compares both (``compiler/fit/moves.py``)."""

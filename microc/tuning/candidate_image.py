@@ -16,7 +16,7 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.compiler.lowering.graph_to_module import argument_name, describe_loop_steps
-from microc.compiler.lowering.kernel_maker import KernelBuilder
+from microc.compiler.lowering.kernel_maker import Configuration, KernelBuilder
 from microc.compiler.lowering.kernel_selection import add_estimates
 from microc.compiler.lowering.module_builder import (
     ModuleBuilder,
@@ -267,7 +267,7 @@ def make_candidates_module(
     :data:`DIGESTS` holds the digests, in order. ``input_data``: contents of the inputs, which then are state of the
     image; empty: inputs are sent."""
     graph, target = task.graph, task.target
-    builder = ModuleBuilder(graph, KernelBuilder(graph, target, SPEED))
+    builder = ModuleBuilder(graph, KernelBuilder(Configuration(graph, SPEED), target))
     arrays: Sequence[Array | None] = input_data or [None] * len(graph.inputs)
     storage = "state" if input_data else "input"
     inputs = tuple(builder.declare(name, storage, array) for name, array in zip(graph.inputs, arrays, strict=True))

@@ -8,6 +8,7 @@ import pytest
 from microc.codegen.c.source import shared_files
 from microc.compiler.fit.budget import goal_ladder
 from microc.compiler.lowering.graph_to_module import build_module
+from microc.compiler.lowering.kernel_maker import Configuration, KernelBuilder
 from microc.compiler.options import Options
 from microc.compiler.pipeline import optimise_graph
 from microc.plan.plan import plan_module
@@ -22,7 +23,12 @@ def test_random_networks_compile_to_what_they_compute(seed: int) -> None:
     graph = random_network(seed).graph()
     fused = optimise_graph(graph, Options())
     cpu = ("host", "cortex-m4", "cortex-m55")[seed % 3]
-    module = plan_module(build_module(fused, target_for(cpu), "net", goal_ladder(fused, Options(), target_for(cpu))[0]))
+    module = plan_module(
+        build_module(
+            KernelBuilder(Configuration(fused, goal_ladder(fused, Options(), target_for(cpu))[0]), target_for(cpu)),
+            "net",
+        )
+    )
     library = build_library(shared_files(module, "test"))
     for k in range(3):
         inputs = random_inputs(graph, k)

@@ -11,9 +11,9 @@ import pytest
 
 import microc
 from microc.compiler.fit.budget import flash_bytes, goal_ladder
-from microc.compiler.fit.search import build_network, kernel_builder
+from microc.compiler.fit.search import build_network
 from microc.compiler.lowering.graph_to_module import describe_loop_steps
-from microc.compiler.lowering.kernel_maker import CompiledNetwork
+from microc.compiler.lowering.kernel_maker import CompiledNetwork, Configuration
 from microc.compiler.model import read_model
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_network
@@ -33,8 +33,8 @@ def made(cpu: str = "rv32imc", source: Path = digits.INT8, **options: Any) -> Co
 def ladder(cpu: str) -> list[CompiledNetwork]:
     """The network at every price of flash, all of it at one."""
     graph, target, options = made(cpu).make.graph, target_for(cpu), make_options()
-    makers = (kernel_builder(graph, target, goal, options) for goal in goal_ladder(graph, options, target))
-    return [build_network(graph, target, "", None, make) for make in makers]
+    goals = goal_ladder(graph, options, target)
+    return [build_network(Configuration(graph, goal), target, "", options) for goal in goals]
 
 
 @pytest.mark.parametrize("cpu", CORES)
@@ -48,7 +48,7 @@ def test_no_price_for_all_takes_fewer_instructions(cpu: str) -> None:
         assert flash_bytes(found.module) <= limit
         fitting = [each.module.instructions for each in steps if flash_bytes(each.module) <= limit]
         assert found.module.instructions <= min(fitting)
-        mixed += bool(found.make.goals)
+        mixed += bool(found.configuration.goals)
     assert mixed
 
 
@@ -75,7 +75,7 @@ def test_everything_that_asks_for_a_kernel_gets_that(tmp_path: Path) -> None:
     """Explanations derive it again, and a search begins with it."""
     limit = (flash_bytes(made().module) + flash_bytes(made(optimize="size").module)) // 2
     found = made(flash=limit)
-    assert found.make.goals and found.module.options["optimize"] == "balanced"
+    assert found.configuration.goals and found.module.options["optimize"] == "balanced"
     prices = set()
     for number in range(len(found.module.calls)):
         explained = microc.explain(digits.INT8, number, target="rv32imc", flash=limit)

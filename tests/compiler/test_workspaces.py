@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,17 @@ import pytest
 
 import microc
 from microc.cli import main
-from microc.compiler.fit.search import choose_within_ram, shrink_workspaces, workspace_limits
-from microc.compiler.lowering.kernel_maker import CompiledNetwork, KernelGroup
+from microc.compiler.fit.budget import workspace_limits
+from microc.compiler.fit.moves import MOVES, shrink_workspaces
+from microc.compiler.fit.search import Move, NetworkBuilder, Search
+from microc.compiler.lowering.external_layers import NetworkDivision
+from microc.compiler.lowering.kernel_maker import CompiledNetwork, Configuration, KernelGroup
 from microc.compiler.lowering.kernel_selection import group_algorithms, select_group_schedule
-from microc.compiler.options import make_options
+from microc.compiler.options import Options, make_options
 from microc.compiler.pipeline import compile_network
-from microc.compiler.tuned.records import list_tuning_tasks
+from microc.compiler.tuned.records import kernel_keys, list_tuning_tasks
 from microc.schedule.choose import workspace_bytes
-from microc.target import target_for
+from microc.target import Goal, target_for
 from tests.support import digits
 from tests.support.corpus import models
 
@@ -85,21 +89,41 @@ def test_what_is_measured_is_compared_with_them(tmp_path: Path) -> None:
 def test_rooms_of_layers_alike_are_the_least_of_theirs() -> None:
     network = made()
     tasks = list_tuning_tasks(network)
-    rooms = workspace_limits(1000, network.module, tasks)
+    rooms = workspace_limits(1000, network.module, kernel_keys(tasks))
     assert rooms.keys() == {task.key for task in tasks} and max(rooms.values()) < 1000
     together = [replace(tasks[0], layers=tuple(layer for task in tasks for layer in task.layers))]
-    assert workspace_limits(1000, network.module, together) == {tasks[0].key: min(rooms.values())}
+    assert workspace_limits(1000, network.module, kernel_keys(together)) == {tasks[0].key: min(rooms.values())}
+
+
+class Offers(NetworkBuilder):
+    """A builder whose networks are given, the requested one first."""
+
+    def __init__(self, networks: Sequence[CompiledNetwork], options: Options) -> None:
+        graph, target = networks[0].make.graph, networks[0].make.target
+        super().__init__(graph, NetworkDivision(graph, None), "", target, options)
+        self.networks = dict(zip(map(float, range(len(networks))), networks, strict=True))
+
+    def requested(self) -> Configuration:
+        return self.offer(0)
+
+    def offer(self, number: int) -> Configuration:
+        return Configuration(self.division.graph, Goal("balanced", float(number)))
+
+    def build(self, configuration: Configuration) -> CompiledNetwork:
+        return self.networks.get(configuration.goal.price, self.networks[0.0])
 
 
 def test_nothing_is_tried_where_no_step_has_a_workspace() -> None:
     network = made()
     bare = replace(network.module, calls=tuple(replace(call, workspace=()) for call in network.module.calls))
-    network = replace(network, module=bare)
-    assert shrink_workspaces(100, network, lambda _: pytest.fail("built")) is network
+    search = Search(
+        Offers([replace(network, module=bare)], make_options(ram=100)), optimise=lambda _: pytest.fail("optimised")
+    )
+    search.run([Move("workspaces", shrink_workspaces, lambda *_: True)])
+    assert len(search.trials) == 1
 
 
 def test_the_least_work_that_fits_is_taken() -> None:
-    """Beside rows, if smaller workspaces cost more than a little."""
     network = made()
 
     def like(size: int, instructions: int) -> CompiledNetwork:
@@ -112,19 +136,23 @@ def test_the_least_work_that_fits_is_taken() -> None:
     plain, little, slow = like(100, 1000), like(50, 1040), like(50, 1500)
     rows, large = like(40, 1200), like(80, 1100)
 
-    def found(
-        lean: CompiledNetwork, streams: dict[int, CompiledNetwork], limit: int, flash: tuple[int, ...] = ()
-    ) -> CompiledNetwork:
-        return choose_within_ram(plain, lambda: lean, lambda base: streams[id(base)], (limit,), flash)
+    def found(limit: int, *offers: CompiledNetwork, flash: int = 0) -> CompiledNetwork:
+        builder = Offers([plain, *offers], make_options(ram=limit, flash=flash))
+        search = Search(builder, optimise=lambda _: pytest.fail("optimised"))
+        numbers = range(1, len(offers) + 1)
+        (move,) = (move for move in MOVES if move.name == "workspaces")
+        search.run([replace(move, propose=lambda _: ((str(k), builder.offer(k)) for k in numbers))])
+        assert [trial.instructions for trial in search.trials[1:]] == [each.module.instructions for each in offers]
+        return search.best
 
-    assert found(slow, {}, 100) is plain
-    assert found(little, {}, 50) is little
-    assert found(slow, {id(plain): rows}, 50) is rows
-    assert found(slow, {id(plain): large}, 50) is slow
-    assert found(large, {id(plain): large, id(large): rows}, 50) is rows
-    assert found(large, {id(plain): large, id(large): slow}, 30) is slow
-    assert found(plain, {id(plain): large}, 30) is large
-    assert found(little, {id(plain): rows}, 50, (100,)) is little  # more flash than there is, whatever is taken
+    assert found(100, slow) is plain
+    assert found(50, little, slow) is little
+    assert found(50, slow, rows) is rows
+    assert found(50, slow, large) is slow
+    assert found(50, large, rows) is rows
+    assert found(30, large, slow) is slow
+    assert found(30, slow, rows, large) is rows
+    assert found(50, little, rows, flash=100) is little  # more flash than there is, whatever is taken
 
 
 def test_what_was_traded_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from microc.base.dtypes import Array
 from microc.compiler.fit.striping import Chain, ChainLowering, Group, find_runs
 from microc.compiler.lowering.graph_to_module import build_module
+from microc.compiler.lowering.kernel_maker import Configuration, KernelBuilder
 from microc.compiler.lowering.kernel_selection import groups_of
 from microc.graph.ir import Graph, TensorType
 from microc.module import Module
@@ -121,8 +122,10 @@ def longest_chains(graph: Graph, height: int = 1) -> list[Chain]:
 
 def module(graph: Graph, chains: Sequence[Chain] = (), cpu: str = "cortex-m4") -> Module:
     target = target_for(cpu)
-    lowered = ChainLowering(graph, groups(graph), target, SPEED)
-    return build_module(graph, target, "net", SPEED, streams=[lowered.lower(chain) for chain in chains])
+    lowered = ChainLowering(graph, target, SPEED)
+    return build_module(
+        KernelBuilder(Configuration(graph, SPEED), target), "net", streams=[lowered.lower(chain) for chain in chains]
+    )
 
 
 def run(made: Module, inputs: Mapping[str, Array]) -> list[Array]:

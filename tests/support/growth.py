@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from microc.codegen.c.c_statements import StmtPrinter
 from microc.compiler.lowering.graph_to_module import build_module
+from microc.compiler.lowering.kernel_maker import Configuration, KernelBuilder
 from microc.compiler.options import Options
 from microc.compiler.pipeline import optimise_graph
 from microc.graph.ir import Graph
@@ -33,7 +34,9 @@ def c_size(text: str) -> int:
 
 def network_size(graph: Graph, cpu: str = "host") -> tuple[int, int]:
     """Characters of all kernels of a network, and how many calls of them there are."""
-    module = build_module(optimise_graph(graph, Options()), target_for(cpu), "test", SPEED)
+    module = build_module(
+        KernelBuilder(Configuration(optimise_graph(graph, Options()), SPEED), target_for(cpu)), "test"
+    )
     return c_size(c_text(kernel.func for kernel in module.kernels)), len(module.calls)
 
 

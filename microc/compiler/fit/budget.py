@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +24,7 @@ from microc.module import Arithmetic, Module
 from microc.ops import registry
 from microc.ops.lowering import node_macs, row_window
 from microc.ops.matrix.gemm import recover_quantised_weights
+from microc.plan.liveness import count_covered_addresses, lifetimes
 from microc.schedule.rules.rule import FAST_MATH, HALF_FLOATS, HALF_MATH, HALF_WEIGHTS, THREADS
 from microc.target import SIZE, SPEED, Board, CodeMemory, Goal, Memory, Target
 from microc.transform.attention import block_attention, find_attention
@@ -214,7 +214,7 @@ def _float_reason(graph: Graph, producer: Node | None) -> str:
 # A choice of schedules weighs instructions against bytes at a price. ``balanced`` values 1 % of the network's time at
 # FLASH_PER_TIME % of its flash. The price then needs no unit and no parameter: a byte is worth
 # MACs / (bytes of weights + CODE_OVERHEAD) / FLASH_PER_TIME instructions. A network over its budget is compiled again at ever
-# higher prices, last for size alone; :mod:`microc.compiler.fit.search` then chooses a price for each kernel.
+# higher prices, last for size alone; :mod:`microc.compiler.fit.moves` then chooses a price for each kernel.
 
 FLASH_PER_TIME = 4
 """Percent of flash that 1 % of time is worth: boards have more flash than networks take, and time is energy too."""
@@ -310,6 +310,18 @@ def code_bytes(module: Module) -> int:
     return sum(kernel.code_bytes for kernel in module.kernels)
 
 
+def arena_bytes(module: Module) -> int:
+    """Return the bytes of a planned module's arena; of several, the one in the memory of the stack."""
+    assert module.plan is not None
+    return module.plan.main
+
+
+def outside_arena_bytes(module: Module) -> int:
+    """Return the bytes of the inputs and outputs of a planned module that are outside of its arena."""
+    assert module.plan is not None
+    return sum(module.values[n].nbytes for n in (*module.inputs, *module.outputs) if n not in module.plan.offsets)
+
+
 def flash_bytes(module: Module) -> int:
     """Return the bytes of a module's constants and estimated code."""
     return module.const_bytes + code_bytes(module)
@@ -330,10 +342,28 @@ def relative_cost(candidate: Module, baseline: Module, time_exponent: float) -> 
     return float(ram * flash * time**time_exponent)
 
 
-def fits_limits(module: Module, ram: Sequence[int], flash: Sequence[int] = ()) -> bool:
-    """Test whether a module keeps within the limits of the arena (``ram``, if planned) and of constants plus code."""
-    arena = module.plan.main if module.plan is not None else inf
-    return all(arena <= limit for limit in ram) and all(flash_bytes(module) <= limit for limit in flash)
+def workspace_limits(limit: int, module: Module, keys: Mapping[str, str]) -> dict[str, int]:
+    """Return for each kernel, by key, the workspace for which an arena of ``limit`` bytes has room in all of its layers.
+    ``keys``: the key of each layer's kernel."""
+    workspaces: dict[str, int] = {}
+    for call, (tensors, _) in zip(module.calls, tensor_and_workspace_bytes(module), strict=True):
+        key = keys.get(call.layer)
+        if key is not None:
+            workspaces[key] = min(workspaces.get(key, limit), limit - tensors)
+    return workspaces
+
+
+def tensor_and_workspace_bytes(module: Module) -> list[tuple[int, int]]:
+    """Return for each call of a planned module the bytes of the arena that hold tensors while it runs, and the bytes of
+    its workspaces."""
+    assert module.plan is not None
+    live: list[list[tuple[int, int]]] = [[] for _ in module.calls]
+    for name, (first, last) in lifetimes(module, io_in_arena=module.plan.io_in_arena).items():
+        offset = module.plan.offsets[name]
+        for step in range(max(first, 0), min(last, len(live) - 1) + 1):
+            live[step].append((offset, offset + module.values[name].nbytes))
+    scratch = [sum(module.values[name].nbytes for name in call.workspace) for call in module.calls]
+    return [(count_covered_addresses(live) - own, own) for live, own in zip(live, scratch, strict=True)]
 
 
 def min_flash_bytes(module: Module) -> int:

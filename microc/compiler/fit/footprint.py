@@ -23,6 +23,7 @@ from microc.compiler.fit.budget import (
     code_bytes,
     fit_hint,
     larger_boards,
+    outside_arena_bytes,
     region_bytes,
 )
 from microc.errors import FitError, ToolError
@@ -100,7 +101,7 @@ def firmware_footprint(modules: Sequence[Module], board: Board) -> Footprint:
         code=code,
         least_code=least + int(CERTAIN_CODE_SHARE * kernels),
         arena=shared_arena(modules) + sum(m.plan.main for m in own if m.plan is not None),
-        buffers=sum(map(_io_outside_bytes, modules)),
+        buffers=sum(map(outside_arena_bytes, modules)),
         stack=max(map(stack_bound, modules)),
         reserved_stack=board.raw.get("link", {}).get("stack_bytes", 0),
         runtime=_runtime_bytes(board, protocol),
@@ -118,12 +119,6 @@ def _accelerator_bytes(module: Module, board: Board) -> int:
     if not board.npu_constants:
         return 0
     return sum(v.nbytes for v in module.values.values() if v.storage == "const" and v.align > DEFAULT_ALIGNMENT)
-
-
-def _io_outside_bytes(module: Module) -> int:
-    """Return the bytes of the inputs and outputs that are outside of the arena."""
-    assert module.plan is not None
-    return sum(module.values[n].nbytes for n in (*module.inputs, *module.outputs) if n not in module.plan.offsets)
 
 
 def _runtime_bytes(board: Board, protocol: str) -> int:

@@ -7,14 +7,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from microc.base import dtypes
 from microc.base.immutable import frozen
-from microc.compiler.lowering.kernel_selection import schedule_group
+from microc.compiler.lowering.kernel_selection import groups_of, schedule_group
 from microc.errors import FitError, InternalError
 from microc.graph.ir import Graph, Node
 from microc.module import Module, Streamed
@@ -82,11 +82,11 @@ def group_result(group: Group) -> str:
 
 
 class ChainLowering:
-    """Lowers chains of a graph for a target to kernels that work row by row, and remembers the results. ``groups``: all
-    groups of nodes by name."""
+    """Lowers chains of a graph for a target to kernels that work row by row, and remembers the results."""
 
-    def __init__(self, graph: Graph, groups: Mapping[str, Group], target: Target, goal: Goal) -> None:
-        self.graph, self.groups, self.target, self.goal = graph, groups, target, goal
+    def __init__(self, graph: Graph, target: Target, goal: Goal) -> None:
+        self.graph, self.target, self.goal = graph, target, goal
+        self.groups = {nodes[0].group: nodes for nodes in groups_of(graph) if nodes[0].group}
         self._streams: dict[Chain, LoweredStream] = {}
         self._rows: dict[tuple[str, LayerGeometry], _LayerRows] = {}
 
@@ -353,14 +353,10 @@ def _round_up_to_words(nbytes: int) -> int:
 MAX_CHAIN_LAYERS = 8
 """Most layers of a chain. Each one more takes a window, and usually one or two tensors are too large."""
 HEIGHTS = (1, 2, 4, 8)  # rows at a time: with more, windows copy fewer rows and hold more
-PLAN_ROUNDS = 4
-"""Plans that are tried: a plan may take a little more than the need of its largest call."""
 UNAFFORDABLE = sys.maxsize
 """Need of a chain that is not lowered, since the effort for this is spent."""
 PEAK_STEP_DIVISOR = 64
 """The search for the smallest arena stops at steps of this fraction of it."""
-
-Build = Callable[[tuple[Chain, ...]], Module]
 
 
 class StripeSearch:
@@ -462,42 +458,15 @@ class StripeSearch:
         ]
 
 
-def stream_within(arena_limit: int, base_module: Module, search: StripeSearch, build: Build) -> Module:
-    """Build chains until the arena takes at most ``arena_limit`` bytes; else return the smallest module found.
-
-    ``base_module``: the planned module without chains."""
-    best, goal = base_module, arena_limit
-    for _ in range(PLAN_ROUNDS):
-        chains = search.cover(goal)
-        if chains is None:
-            break
-        best = _of_smaller_arena(best, build(tuple(c.chain for c in chains)))
-        if arena_bytes(best) <= arena_limit:
-            return best
-        goal = min(goal, search.peak(chains)) - 4
-    return _of_smaller_arena(best, build(tuple(c.chain for c in search.smallest())))
-
-
-def arena_bytes(module: Module) -> int:
-    """Return the bytes of a planned module's arena; of several, the one in the memory of the stack."""
-    assert module.plan is not None
-    return module.plan.main
-
-
-def _of_smaller_arena(first: Module, second: Module) -> Module:
-    """Return the module with the smaller arena; ``first`` if they are equal."""
-    return second if arena_bytes(second) < arena_bytes(first) else first
-
-
 def ram_error(arena_limit: int, smallest_module: Module, search: StripeSearch) -> FitError:
     """Build the FitError for an arena limit (bytes) that no plan fits. ``smallest_module``: the smallest module found."""
     closest = search.smallest()
     assert smallest_module.plan is not None
     ends = max(smallest_module.values[name].nbytes for name in (*smallest_module.inputs, *smallest_module.outputs))
-    more = f"raise it to --ram {arena_bytes(smallest_module)}"
+    more = f"raise it to --ram {smallest_module.plan.main}"
     apart = f"keep inputs and outputs (one has {ends} bytes) outside with --io caller, "
     return FitError(
-        f"an arena of {arena_limit} bytes cannot hold the network; the smallest found takes {arena_bytes(smallest_module)}",
+        f"an arena of {arena_limit} bytes cannot hold the network; the smallest found takes {smallest_module.plan.main}",
         where=smallest_module.source or smallest_module.name,
         hint=f"{more}, {apart if smallest_module.plan.io_in_arena and 2 * ends > arena_limit else ''}or shrink what needs "
         f"{search.peak(closest)} of it: {search.neediest(closest)}",

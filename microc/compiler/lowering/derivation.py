@@ -17,7 +17,6 @@ from microc.compiler.lowering.control_flow import goal_inside, groups_inside
 from microc.compiler.lowering.kernel_maker import TABLE, CompiledNetwork, KernelBuilder, ValueCopy, lower_copy
 from microc.compiler.lowering.kernel_selection import (
     group_algorithms,
-    groups_of,
     list_candidates,
     with_16_bit_constants,
 )
@@ -125,8 +124,7 @@ def _derive_parts(make: KernelBuilder, call: Call) -> Iterator[DerivedPart]:
         case ValueCopy():
             yield _derive_part(make, graph, (), (lower_copy(graph, origin),), make.goal, threads=make.threads)
         case Chain():
-            groups = {nodes[0].group: nodes for nodes in groups_of(graph) if nodes[0].group}
-            for alone, nodes, goal in ChainLowering(graph, groups, make.target, make.goal).blocks(origin):
+            for alone, nodes, goal in ChainLowering(graph, make.target, make.goal).blocks(origin):
                 yield _derive_part(make, alone, nodes, group_algorithms(alone, nodes, make.target, "rows"), goal)
         case _ if isinstance(make, GeneralKernelBuilder):
             inside = registry.get(origin.nodes[0].op).regions

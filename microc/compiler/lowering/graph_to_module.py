@@ -33,7 +33,6 @@ from microc.ops.external_region import EXTERNAL
 from microc.ops.lowering import LoweredGroup, node_macs
 from microc.schedule.primitives.tree import Step
 from microc.schedule.schedule import Schedule
-from microc.target import Goal, Target
 from microc.tir.ir import Var
 from microc.tir.verify import constant_names
 
@@ -240,7 +239,7 @@ def add_control_flow(builder: ModuleBuilder, node: Node) -> None:
 def add_external_region(builder: ModuleBuilder, node: Node) -> None:
     """Add to the module a region that external code computes."""
     graph = builder.graph
-    taken = builder.make.external[node.attr("code")]
+    taken = builder.make.configuration.external[node.attr("code")]
     func, external = region_function(taken)
     layers = "+".join(inner.op for inner in taken.region.graph.nodes)
     stem = c_identifier_of(node.loc.name or node.outputs[0])
@@ -327,20 +326,15 @@ def argument_name(builder: ModuleBuilder, group: LoweredGroup, schedule: Schedul
 
 
 def build_module(
-    graph: Graph,
-    target: Target,
-    source: str,
-    goal: Goal,
-    progress: Progress | None = None,
-    streams: Sequence[LoweredStream] = (),
-    make: KernelBuilder | None = None,
+    make: KernelBuilder, source: str, progress: Progress | None = None, streams: Sequence[LoweredStream] = ()
 ) -> Module:
-    """Lower a fused graph. ``progress(text, done, total)`` is called for every kernel.
+    """Lower the fused graph of ``make``. ``source``: the origin that generated files name.
 
-    Each of ``streams`` is one kernel for several groups, called at the place of the last of them. ``make``: the builder
-    of functions.
+    ``progress(text, done, total)`` is called for every kernel. Each of ``streams`` is one kernel for several groups,
+    called at the place of the last of them.
     """
-    builder = ModuleBuilder(graph, make or KernelBuilder(graph, target, goal))
+    graph = make.graph
+    builder = ModuleBuilder(graph, make)
     # Inputs, state and outputs come first: ``declare`` keeps the first storage of a value, and kernels declare all that they
     # compute as intermediate. Inner values get the names that are left.
     for name in graph.inputs:
@@ -365,7 +359,9 @@ def build_module(
         if stream is not None:  # at its last group, when the operands of all its groups have been computed
             if stream.chain.groups[-1] == nodes[0].group:
                 add_row_by_row_kernel(builder, stream, [named[name] for name in stream.chain.groups])
-        elif nodes[0].op == EXTERNAL and builder.make.external:  # tested first: this operator has a region, too
+        elif (
+            nodes[0].op == EXTERNAL and builder.make.configuration.external
+        ):  # tested first: this operator has a region, too
             add_external_region(builder, nodes[0])
         elif registry.get(nodes[0].op).regions:
             add_control_flow(builder, nodes[0])
@@ -387,7 +383,7 @@ def build_module(
         views=tuple(builder.views),
         source=source,
         sizes=builder.make.sizes,
-        options={"optimize": goal.name, "cpu": target.cpu},
+        options={"optimize": make.goal.name, "cpu": make.target.cpu},
     )
     _update_state(builder, module, {s: value for s, value in graph.updates.items() if value not in partly})
     # A uniform state is filled at the start, all others are copied from a constant.

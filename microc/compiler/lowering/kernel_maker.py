@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import field, replace
 from math import inf
-from types import MappingProxyType
 
 import numpy as np
 
@@ -79,6 +78,35 @@ Origin = KernelGroup | ValueCopy | Chain
 """The nodes or value that a call was made from."""
 
 
+@frozen
+class Configuration:
+    """Everything that a network's kernels are built from, apart from the target.
+
+    ``graph``: after all passes; ``goal``: of the network, ``goals``: of kernels that differ from it; ``workspaces``: limits;
+    ``tuned``: measured schedules; ``chains``: layers that are computed row by row, as one kernel each; ``external``:
+    regions in external code. Compared by :attr:`key`."""
+
+    graph: Graph
+    goal: Goal
+    goals: Goals = field(default_factory=dict)
+    workspaces: Workspaces = field(default_factory=dict)
+    tuned: Tuned = field(default_factory=dict)
+    chains: tuple[Chain, ...] = ()
+    external: External = field(default_factory=dict)
+
+    @property
+    def key(self) -> Hashable:
+        """Key of equal configurations, while their graphs exist: graphs are compared by identity."""
+        changes = (self.goals, self.workspaces, self.tuned)
+        return (
+            id(self.graph),
+            self.goal,
+            *(frozenset(each.items()) for each in changes),
+            self.chains,
+            bool(self.external),
+        )
+
+
 def lower_copy(graph: Graph, copy: ValueCopy) -> LoweredGroup:
     """Lower the copy of a whole value to a function that copies element by element."""
     value, constant = copy.value, copy.constant
@@ -91,32 +119,20 @@ def lower_copy(graph: Graph, copy: ValueCopy) -> LoweredGroup:
 
 
 class KernelBuilder:
-    """Builds the functions of a graph's kernels.
+    """Builds the functions of the kernels of a configuration.
 
-    ``threads`` share its large loops. ``tuned``: measured schedules; ``taken``: the keys of those that were used;
-    ``shipped``: use bundled schedules; ``workspaces``: limits of workspaces; ``goals``: goals that differ from the
-    network's. ``external``: regions in external code; without, they are lowered like control flow. ``origins``: the
-    origin of every call, by the values that it writes."""
+    ``threads`` share its large loops; ``shipped``: use bundled schedules. External regions that the configuration does not
+    name are lowered like control flow. ``origins``: the origin of every call, by the values that it writes; ``taken``: the
+    keys of the measured schedules that were used."""
 
     sizes: tuple[Size, ...] = ()
     """Dynamic sizes."""
 
     def __init__(
-        self,
-        graph: Graph,
-        target: Target,
-        goal: Goal,
-        threads: int = 1,
-        tuned: Tuned = MappingProxyType({}),
-        external: External = MappingProxyType({}),
-        *,
-        shipped: bool = False,
-        workspaces: Workspaces = MappingProxyType({}),
-        goals: Goals = MappingProxyType({}),
+        self, configuration: Configuration, target: Target, threads: int = 1, *, shipped: bool = False
     ) -> None:
-        self.graph, self.target, self.goal, self.threads = graph, target, goal, threads
-        self.tuned, self.shipped, self.external, self.workspaces = tuned, shipped, external, workspaces
-        self.goals = goals
+        self.configuration, self.target, self.threads, self.shipped = configuration, target, threads, shipped
+        self.graph, self.goal = configuration.graph, configuration.goal
         self.origins: dict[tuple[str, ...], Origin] = {}
         self.taken: set[str] = set()
 
@@ -138,7 +154,7 @@ class KernelBuilder:
 
     def goal_of(self, nodes: Sequence[Node]) -> Goal:
         """Return the goal of a group, or of a node of control flow."""
-        return self.goals.get(nodes[-1].outputs[0], self.goal)
+        return self.configuration.goals.get(nodes[-1].outputs[0], self.goal)
 
     def room(self, lowered: Sequence[LoweredGroup], goal: Goal, uses: int) -> float:
         """Return the workspace limit of a group's kernel in bytes; infinite if the unlimited choice keeps within it."""
@@ -150,7 +166,8 @@ class KernelBuilder:
 
     def _workspace_limit(self, lowered: Sequence[LoweredGroup]) -> float:
         """Return the workspace limit of a group's kernel in bytes."""
-        return self.workspaces.get(tuning_key(lowered, self.target), inf) if self.workspaces else inf
+        limits = self.configuration.workspaces
+        return limits.get(tuning_key(lowered, self.target), inf) if limits else inf
 
     def inside(self, lowered: Sequence[LoweredGroup], goal: Goal) -> tuple[int, Choice]:
         """Choose algorithm and schedule for a group inside of control flow; ``goal`` as in :func:`goal_inside`."""
@@ -158,7 +175,8 @@ class KernelBuilder:
 
     def _tuned_choice(self, lowered: Sequence[LoweredGroup]) -> tuple[int, Choice] | None:
         """Return the measured schedule of a group; None if there is none, or if it does not fit this layer."""
-        if not self.tuned or (tuned := self.tuned.get(key := tuning_key(lowered, self.target))) is None:
+        measured = self.configuration.tuned
+        if not measured or (tuned := measured.get(key := tuning_key(lowered, self.target))) is None:
             return None
         try:
             number = next(k for k, group in enumerate(lowered) if group.algorithm == tuned.algorithm)
@@ -202,6 +220,10 @@ class CompiledNetwork:
 
     module: Module
     make: KernelBuilder
+
+    @property
+    def configuration(self) -> Configuration:
+        return self.make.configuration
 
 
 # ---- Merging: kernels that differ in a few literals become one C function that reads these from a table.

@@ -11,7 +11,7 @@ import numpy as np
 from microc.base.dtypes import Array, to_numpy
 from microc.base.immutable import frozen
 from microc.compiler.lowering.control_flow import LoweredControl, groups_inside, lower_control_flow
-from microc.compiler.lowering.kernel_maker import KernelBuilder, ValueCopy, lower_copy
+from microc.compiler.lowering.kernel_maker import Configuration, KernelBuilder, ValueCopy, lower_copy
 from microc.compiler.lowering.kernel_selection import (
     group_algorithms,
     groups_of,
@@ -54,18 +54,12 @@ def computes_same(
 
     Their tensors may have different shapes of equal size. ``general_constants``: those of the largest sizes."""
     generator = np.random.default_rng(0)
-    whole, own = iter(general_constants), iter(direct_constants)
-    general_params, direct_params = (
-        [p for p in f.params if p.scope != "workspace"] for f in (general_func, direct_func)
+    data = [_random_data(p, generator) for p in direct_func.params if p.scope == "global"]
+    actual, expected = (
+        _interpret(general_func, general_constants, data),
+        _interpret(direct_func, direct_constants, data),
     )
-    first, second = list[Array](), list[Array]()
-    for a, b in zip(general_params, direct_params, strict=True):
-        data = next(own) if b.scope == "const" else _random_data(b, generator)
-        second.append(np.ascontiguousarray(data).reshape(b.shape))
-        first.append(np.ascontiguousarray(next(whole) if b.scope == "const" else second[-1]).reshape(a.shape))
-    actual, expected = _interpret(general_func, first), _interpret(direct_func, second)
-    outside = [k for k, buffer in enumerate(direct_params) if buffer.scope == "global"]
-    return all(actual[k].tobytes() == expected[k].tobytes() for k in outside)
+    return all(a.tobytes() == b.tobytes() for a, b in zip(actual, expected, strict=True))
 
 
 def count_executed_stores(stmt: ir.Stmt) -> int:
@@ -79,10 +73,20 @@ def count_executed_stores(stmt: ir.Stmt) -> int:
             return sum(map(count_executed_stores, stmt_children(stmt)))
 
 
-def _interpret(func: ir.PrimFunc, arrays: Sequence[Array]) -> list[Array]:
-    """Run a function in the interpreter; return the contents of its parameters."""
-    scratch = [np.zeros(b.shape, to_numpy(b.dtype)) for b in func.params[len(arrays) :]]
-    return execute(func, [*arrays, *scratch], intrinsic_functions())
+def _interpret(func: ir.PrimFunc, constants: Sequence[Array], data: Sequence[Array]) -> list[Array]:
+    """Run a function in the interpreter; return the contents of its tensors.
+
+    ``constants``, ``data``: contents of the constants and of the tensors before the run, each in the order of the
+    parameters. A schedule may store weights as several constants, so that two functions have not as many."""
+    contents = {"const": iter(constants), "global": iter(data)}
+    arrays = [
+        np.array(next(contents[p.scope])).reshape(p.shape)
+        if p.scope in contents
+        else np.zeros(p.shape, to_numpy(p.dtype))
+        for p in func.params
+    ]
+    results = execute(func, arrays, intrinsic_functions())
+    return [result for p, result in zip(func.params, results, strict=False) if p.scope == "global"]
 
 
 def _random_data(buffer: ir.Buffer, generator: np.random.Generator) -> Array:
@@ -133,7 +137,7 @@ class GeneralKernelBuilder(KernelBuilder):
     """Builds the functions of a network with dynamic sizes; groups and constants are those of the family's largest graph."""
 
     def __init__(self, family: NetworkFamily, target: Target, goal: Goal) -> None:
-        super().__init__(family.largest, target, goal)
+        super().__init__(Configuration(family.largest, goal), target)
         self.family, self.sizes = family, family.sizes
         every = (*family.graphs, family.largest, *(graph for _, graph in family.small))
         self.every = every

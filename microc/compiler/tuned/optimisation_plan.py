@@ -10,7 +10,7 @@ from typing import Any
 
 from microc.base.file_access import read_bytes
 from microc.codegen.output_files import replace_atomically
-from microc.compiler.fit.search import workspace_limits
+from microc.compiler.fit.budget import workspace_limits
 from microc.compiler.lowering.kernel_maker import TUNED_SUFFIX, CompiledNetwork, TunedSchedule
 from microc.compiler.lowering.kernel_selection import replay_on_group
 from microc.compiler.options import Options
@@ -28,6 +28,7 @@ from microc.compiler.tuned.records import (
     Database,
     Record,
     Task,
+    kernel_keys,
     list_tuning_tasks,
     open_records,
     require_records_file,
@@ -115,7 +116,7 @@ def _taken_record(task: Task, compiled: CompiledNetwork, default: Record, databa
 
     Only records of the default's board, unit and toolchain count.
     """
-    taken = compiled.make.tuned.get(task.key)
+    taken = compiled.make.configuration.tuned.get(task.key)
     if taken is None:
         return None
     origin = default.board, default.unit, default.toolchain
@@ -310,7 +311,7 @@ def refuse_unused_choices(untuned: CompiledNetwork, compiled: CompiledNetwork, p
     rules = {call.layer: call.rule for call in compiled.module.calls}
     outer = {call.layer for call in untuned.module.calls}
     for task in list_tuning_tasks(untuned):
-        for layer in task.layers if task.key in compiled.make.tuned else ():
+        for layer in task.layers if task.key in compiled.make.configuration.tuned else ():
             took = TUNED_SUFFIX in rules.get(layer, "") if layer in outer else task.key in compiled.make.taken
             if not took:
                 by_rows = layer in outer and layer not in rules
@@ -427,7 +428,7 @@ def workspace_room(module: Module, tasks: Sequence[Task], arena_limit: int) -> M
     assert module.plan is not None
     grown = int((1 + ARENA_GROWTH) * module.plan.size)
     most = max(module.plan.size, min(grown, arena_limit) if arena_limit else grown)
-    return workspace_limits(most, module, tasks)
+    return workspace_limits(most, module, kernel_keys(tasks))
 
 
 # ---- Entry points of the pipeline.
@@ -456,10 +457,3 @@ def schedules_from_options(
         assert options.tuned is not None
         return tuned_schedules(untuned, options.tuned, board, ram)
     return planned_schedules(untuned, options.plan)
-
-
-def require_plan_is_used(untuned: CompiledNetwork, compiled: CompiledNetwork, options: Options) -> CompiledNetwork:
-    """Return ``compiled`` if it is what the plan chooses; else raise UsageError."""
-    assert options.plan is not None
-    refuse_unused_choices(untuned, compiled, options.plan)
-    return compiled

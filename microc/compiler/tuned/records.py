@@ -123,7 +123,7 @@ def list_tuning_tasks(compiled: CompiledNetwork, other_goals: Sequence[Goal] = (
             tasks[key] = task.with_layers((site.layer,), site.iterations, inside=site.inside)
             continue
         goals = [goal_inside(goal, site.iterations) for goal in (site.goal, *other_goals)]
-        workspace = inf if site.inside else compiled.make.workspaces.get(key, inf)
+        workspace = inf if site.inside else compiled.make.configuration.workspaces.get(key, inf)
         untuned = [
             DefaultSchedule(goal.name, *select_group_schedule(lowered, target, goal, site.uses, workspace=workspace))
             for goal in goals
@@ -147,6 +147,11 @@ def list_tuning_tasks(compiled: CompiledNetwork, other_goals: Sequence[Goal] = (
             inside=site.inside,
         )
     return tuple(tasks.values())
+
+
+def kernel_keys(tasks: Iterable[Task]) -> dict[str, str]:
+    """Return the key of each layer's kernel, by the layer's name."""
+    return {layer: task.key for task in tasks for layer in task.layers}
 
 
 class _KernelOccurrence(NamedTuple):

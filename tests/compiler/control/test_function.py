@@ -13,6 +13,7 @@ from microc.codegen.c.source import shared_files
 from microc.compiler.lowering import control_flow
 from microc.compiler.lowering.control_flow import WorkspaceReuseCheck
 from microc.compiler.lowering.graph_to_module import build_module
+from microc.compiler.lowering.kernel_maker import Configuration, KernelBuilder
 from microc.compiler.options import Options
 from microc.compiler.pipeline import optimise_graph
 from microc.errors import InternalError
@@ -30,7 +31,9 @@ from tests.ops.edges import case_arrays
 
 
 def compiled(graph: Graph) -> Library:
-    module = plan_module(build_module(optimise_graph(graph, Options()), target_for("host"), "test", SPEED))
+    module = plan_module(
+        build_module(KernelBuilder(Configuration(optimise_graph(graph, Options()), SPEED), target_for("host")), "test")
+    )
     return build_library(shared_files(replace(module, fingerprint="0" * 32), "test"))
 
 
@@ -122,7 +125,9 @@ def test_layers_inside_a_loop_are_scheduled() -> None:
     arrays = [rng.normal(size=(1, 8)).astype(np.float32)]
     for got, want in zip(results(graph, arrays), evaluate_graph(graph, arrays), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
-    module = build_module(optimise_graph(graph, Options()), target_for("cortex-m4"), "test", SPEED)
+    module = build_module(
+        KernelBuilder(Configuration(optimise_graph(graph, Options()), SPEED), target_for("cortex-m4")), "test"
+    )
     assert len(module.calls) == 1 and module.const_bytes == 8 * 8 * 4
     assert module.macs == 50 * 64
 
@@ -158,7 +163,11 @@ def test_values_inside_share_memory() -> None:
         arrays = [np.full(64, 1 / 64, np.float32) * np.linspace(0.9, 1.1, 64, dtype=np.float32)]
         for got, want in zip(results(graph, arrays), evaluate_graph(graph, arrays), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-4)
-        module = plan_module(build_module(optimise_graph(graph, Options()), target_for("cortex-m4"), "test", SPEED))
+        module = plan_module(
+            build_module(
+                KernelBuilder(Configuration(optimise_graph(graph, Options()), SPEED), target_for("cortex-m4")), "test"
+            )
+        )
         assert module.plan is not None
         sizes.append(module.plan.size)
     assert sizes[1] <= sizes[0] + 64

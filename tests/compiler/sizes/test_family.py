@@ -286,7 +286,7 @@ def test_values_overlap_as_in_the_network_of_fixed_sizes(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the same kernels: attention in blocks, which takes less, is for fixed sizes alone."""
-    monkeypatch.setattr("microc.compiler.fit.search.find_attention", lambda graph: [])
+    monkeypatch.setattr("microc.compiler.fit.moves.find_attention", lambda graph: [])
     make, bounds, _ = CASES[name]
     path, options = saved(make(), tmp_path), make_options(bounds=bounds)
     open_ = compile_model(path, target_for("cortex-m4"), options)
@@ -294,6 +294,16 @@ def test_values_overlap_as_in_the_network_of_fixed_sizes(
     fixed = compile_model(path, target_for("cortex-m4"), make_options(input_shapes=shapes))
     assert open_.plan is not None and fixed.plan is not None
     assert open_.plan.size <= 1.1 * fixed.plan.size
+
+
+def test_weights_stored_as_several_constants(tmp_path: Path) -> None:
+    """For size, weights of few values are stored as integers and scales, at the smallest sizes as they are."""
+    ones = {"w": np.ones((24, 4, 3), np.float32), "b": np.ones(24, np.float32)}
+    path = saved(proto([node("Conv", ["x", "w", "b"])], {"x": [1, 4, "n"]}, ones), tmp_path)
+    library = microc.compile(path, "cortex-m4", optimize="size", bounds={"n": 32})
+    x = GENERATOR.standard_normal((1, 4, 20)).astype(np.float32)
+    wanted = 1 + sum(x[0, :, k : k + 18].sum(axis=0) for k in range(3))
+    np.testing.assert_allclose(np.asarray(library(x))[0], np.tile(wanted, (24, 1)), rtol=1e-5, atol=1e-5)
 
 
 def test_sizes_are_checked(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from microc.errors import FitError
 from microc.plan.plan import plan_module
 from microc.target import SPEED, target_for
 from tests.support import digits
-from tests.support.chains import Step, groups, module, network
+from tests.support.chains import Step, module, network
 from tests.support.corpus import models
 
 CORE = target_for("cortex-m4")
@@ -38,7 +38,7 @@ WIDE = (
 def search() -> StripeSearch:
     graph = network(WIDE, (1, 32, 32, 3))
     plain = plan_module(module(graph))
-    return StripeSearch(ChainLowering(graph, groups(graph), CORE, SPEED), plain, io_in_arena=True)
+    return StripeSearch(ChainLowering(graph, CORE, SPEED), plain, io_in_arena=True)
 
 
 def test_the_call_that_needs_too_much_is_covered() -> None:

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from microc.base.dtypes import Array
-from microc.compiler.fit.search import build_within_flash
+from microc.compiler.fit.budget import goal_ladder
+from microc.compiler.fit.search import build_network
+from microc.compiler.lowering.kernel_maker import Configuration
 from microc.compiler.options import Options
 from microc.compiler.pipeline import optimise_graph
 from microc.frontend.tflite import reader as tflite
@@ -54,9 +56,8 @@ def network(channels: bool) -> bytes:
 def constants(data: bytes, optimize: str, cpu: str) -> int:
     """Bytes of constants that the kernels read."""
     options, target = Options(optimize=optimize), target_for(cpu)
-    made = build_within_flash(
-        optimise_graph(tflite.read_tflite(data, "int4.tflite"), options), target, "test", options, None, 0
-    )
+    graph = optimise_graph(tflite.read_tflite(data, "int4.tflite"), options)
+    made = build_network(Configuration(graph, goal_ladder(graph, options, target)[0]), target, "test", options)
     return sum(value.data.nbytes for value in made.module.values.values() if value.data is not None)
 
 
