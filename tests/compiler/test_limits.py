@@ -38,7 +38,7 @@ NETWORKS: Mapping[str, Callable[[], Graph]] = {
     "dense": lambda: layers(2),
 }
 CORES = ("cortex-m0plus", "cortex-m4", "rv32imc")
-DRAWS = 300 if everything() else 10
+DRAWS = 300 if everything() else 16
 
 
 def drawn(seed: int) -> tuple[str, str, dict[str, Any], dict[str, float]]:

@@ -119,7 +119,7 @@ def test_nothing_is_tried_where_no_step_has_a_workspace() -> None:
     search = Search(
         Offers([replace(network, module=bare)], make_options(ram=100)), optimise=lambda _: pytest.fail("optimised")
     )
-    search.run([Move("workspaces", shrink_workspaces, lambda *_: True)])
+    search.run([Move("workspaces", shrink_workspaces)])
     assert len(search.trials) == 1
 
 

@@ -17,9 +17,7 @@ from microc.compiler.fit.budget import (
     arena_bytes,
     flash_bytes,
     flash_error,
-    memory_per_time,
     min_flash_bytes,
-    relative_cost,
     tensor_and_workspace_bytes,
     workspace_limits,
 )
@@ -185,9 +183,6 @@ def _count_loops(graph: Graph) -> int:
 
 
 # ---- Attention in blocks of queries, if the smaller arena is worth the instructions.
-#
-# 1 % of the network's time is worth as many percent of the arena as of flash (:mod:`microc.compiler.fit.budget`). For speed alone
-# no time is given up, for size alone as much as memory is saved, and any time if the arena without blocks exceeds its limit.
 
 ATTENTION_ROWS = (64, 32, 16, 8)
 """Queries of a block, below all of a head. With fewer, preparing the operands of a block costs more than its products."""
@@ -345,6 +340,8 @@ def compute_row_by_row(search: Search) -> Proposals:
     Smaller workspaces that cost at most :data:`SMALL_WORKSPACE_MAX_SLOWDOWN` are enough; rows with smaller workspaces are
     tried last."""
     plain, lean = search.unlimited, search.best
+    if search.limits.fits_arena(plain):
+        return
     slowdown = lean.module.instructions / max(plain.module.instructions, 1)
     if search.limits.fits(lean) and slowdown <= SMALL_WORKSPACE_MAX_SLOWDOWN:
         return
@@ -377,59 +374,14 @@ def _chains_text(chains: Sequence[ChainCandidate]) -> str:
     return f"{len(chains)} chain{'s' if len(chains) != 1 else ''} of layers row by row"
 
 
-# ---- What is better.
-
-
-def _takes_less_flash(search: Search, network: CompiledNetwork) -> bool:
-    """Test whether a network fits the flash limit in fewer instructions than the best, or comes nearer to it."""
-    fits, best = search.limits.fits_flash, search.best.module
-    if fits(network):
-        return not fits(search.best) or network.module.instructions < best.instructions
-    return not fits(search.best) and flash_bytes(network.module) <= flash_bytes(best)
-
-
-def _costs_less(search: Search, network: CompiledNetwork) -> bool:
-    """Test whether a network fits, and its memory and time cost less than the best's."""
-    worth = memory_per_time(search.options, search.builder.target)
-    return search.limits.fits(network) and relative_cost(network.module, search.best.module, worth) < 1
-
-
-def _arena_costs_less(search: Search, network: CompiledNetwork) -> bool:
-    """Test whether a network fits the flash, and its arena and time cost less than the best's."""
-    fits_before = search.limits.fits_arena(search.base)
-    worth = memory_per_time(search.options, search.builder.target) if fits_before else 0.0
-    costs = [_arena_cost(each.module, search.base.module, worth) for each in (network, search.best)]
-    return search.limits.fits_flash(network) and costs[0] < costs[1]
-
-
-def _arena_cost(module: Module, base: Module, time_exponent: float) -> float:
-    """Return arena * instructions ** ``time_exponent``, both relative to ``base``."""
-    arena = _all_arena_bytes(module) / max(_all_arena_bytes(base), 1)
-    time = module.instructions / max(base.instructions, 1)
-    if time_exponent == inf:
-        return arena if time <= 1 else 1 + time
-    return float(arena * time**time_exponent)
-
-
-def _arena_fits_better(search: Search, network: CompiledNetwork) -> bool:
-    """Test whether a network fits the arena in fewer instructions than the best, preferably within flash; or comes nearer."""
-
-    def rank(each: CompiledNetwork) -> tuple[bool, int, int]:
-        if search.limits.fits_arena(each):
-            return False, not search.limits.fits_flash(each), each.module.instructions
-        return True, arena_bytes(each.module), 0
-
-    return rank(network) < rank(search.best)
-
-
 MOVES = (
-    Move("flash", price_flash, _takes_less_flash),
-    Move(LOOP_BLOCKING_PASS.name, block_loops, _costs_less),
-    Move("attention", block_attention_layers, _arena_costs_less),
-    Move(PREWIDENED_WEIGHTS_PASS.name, prewiden_packed_weights, _costs_less),
-    Move("records", use_measured_schedules, lambda *_: True),
-    Move("workspaces", shrink_workspaces, _arena_fits_better),
-    Move("rows", compute_row_by_row, _arena_fits_better),
+    Move("flash", price_flash),
+    Move(LOOP_BLOCKING_PASS.name, block_loops),
+    Move("attention", block_attention_layers),
+    Move(PREWIDENED_WEIGHTS_PASS.name, prewiden_packed_weights),
+    Move("records", use_measured_schedules, measured=True),
+    Move("workspaces", shrink_workspaces),
+    Move("rows", compute_row_by_row),
 )
 OPEN_SIZE_MOVES = MOVES[:1]
 """Moves for a network with dynamic sizes; all others need the shapes of the tensors."""

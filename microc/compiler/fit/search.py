@@ -19,7 +19,9 @@ from microc.compiler.fit.budget import (
     count_macs,
     flash_bytes,
     goal_ladder,
+    memory_per_time,
     outside_arena_bytes,
+    relative_cost,
     summarise_arithmetic,
 )
 from microc.compiler.fit.striping import ChainLowering, LoweredStream, StripeSearch
@@ -179,6 +181,12 @@ class Limits:
     arena: float = inf
     flash: float = inf
 
+    def excess(self, network: CompiledNetwork) -> tuple[int, float]:
+        """Return how many limits a planned network exceeds, and the sum of the shares by which it does."""
+        pairs = (arena_bytes(network.module), self.arena), (flash_bytes(network.module), self.flash)
+        shares = [taken / limit - 1 for taken, limit in pairs if taken > limit]
+        return len(shares), sum(shares)
+
     def fits_arena(self, network: CompiledNetwork) -> bool:
         """Test whether the arena of a planned network keeps within its limit."""
         return arena_bytes(network.module) <= self.arena
@@ -197,24 +205,24 @@ class Move:
     """A kind of change that the search tries.
 
     ``propose`` yields changed configurations, each with the change in words. Before it is asked for the next one, the
-    search has built the last (:attr:`Search.last`) and kept it (:attr:`Search.best`) if it is ``better`` than the best
-    before."""
+    search has built the last (:attr:`Search.last`) and kept it (:attr:`Search.best`) if it costs less than the best
+    before. ``measured``: it was measured to be better, so that it is kept whatever its estimated cost."""
 
     name: str
     propose: Callable[[Search], Iterator[tuple[str, Configuration]]]
-    better: Callable[[Search, CompiledNetwork], bool]
+    measured: bool = False
 
 
 class Search:
     """The state of a search.
 
-    ``best``: the best network so far; ``last``: the network built last; ``base``: the best when the current move began;
-    ``unlimited``: the best before the arena had to become smaller. ``optimise``: runs the graph passes on the model with
-    other options."""
+    ``requested``: the network that the options ask for; ``best``: the best so far; ``last``: the network built last;
+    ``base``: the best when the current move began; ``unlimited``: the best before the arena had to become smaller.
+    ``optimise``: runs the graph passes on the model with other options."""
 
     def __init__(self, builder: NetworkBuilder, optimise: Callable[[Options], Graph]) -> None:
         self.builder, self.options, self.optimise = builder, builder.options, optimise
-        self.best = self.last = self.base = self.unlimited = builder.build(builder.requested())
+        self.requested = self.best = self.last = self.base = self.unlimited = builder.build(builder.requested())
         room = builder.room or BoardCapacity()
         outside = outside_arena_bytes(self.best.module)
         # A board that inputs and outputs fill leaves a limit that no arena keeps.
@@ -227,13 +235,23 @@ class Search:
         """The network before its arena had to become smaller, without measured schedules."""
         return self.builder.build(replace(self.unlimited.configuration, tuned={}))
 
+    def cost(self, network: CompiledNetwork) -> tuple[float, ...]:
+        """Return the cost by which networks are compared: first the limits that are exceeded, then memory and time.
+
+        Relative to the requested network (:func:`.budget.relative_cost`); if time alone counts, memory decides ties."""
+        worth = memory_per_time(self.options, self.builder.target)
+        costs = [relative_cost(network.module, self.requested.module, exponent) for exponent in (worth, 0.0)]
+        # Over the flash limit the higher price wins a tie: for size alone the C compiler has other options.
+        price = 0.0 if self.limits.fits_flash(network) else network.configuration.goal.price
+        return *self.limits.excess(network), -price, *costs
+
     def run(self, moves: Sequence[Move]) -> None:
         """Try the moves one after another."""
         for move in moves:
             self.base = self.best
             for change, configuration in move.propose(self):
                 self.last = self.builder.build(configuration)
-                kept = move.better(self, self.last)
+                kept = move.measured or self.cost(self.last) < self.cost(self.best)
                 self.best = self.last if kept else self.best
                 self.trials.append(_trial(move.name, change, self.last.module, kept=kept))
             graph = self.best.configuration.graph
