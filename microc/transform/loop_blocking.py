@@ -1,7 +1,7 @@
 """Transformations of loops over time, and weights widened before a layer runs.
 
-``blocked_turns`` multiplies the data of several iterations at once, ``scanned_rows`` reads what iterations gather in place,
-``opened_weights`` widens quantised weights of float layers in RAM first.
+``blocked_loops`` multiplies the data of several iterations at once, ``scanned_rows`` reads what iterations gather in place,
+``prewidened_weights`` widens quantised weights of float layers in RAM first.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _guard_body(body: Graph) -> Graph:
     )
 
 
-LOOP_BLOCKING_PASS = Pass("blocked_turns", block_loops, WHERE_REQUIRED, around=True)
+LOOP_BLOCKING_PASS = Pass("blocked_loops", block_loops, WHERE_REQUIRED, around=True)
 """Trades memory for time, by an amount that depends on core and network: the compiler compares (``compiler/fit/moves.py``)."""
 
 
@@ -288,5 +288,5 @@ def widen_weights(graph: Graph, levels_by_name: Mapping[str, QuantisedWeights], 
     return replace(graph, types=types, consts=consts).with_nodes(nodes)
 
 
-PREWIDENED_WEIGHTS_PASS = Pass("opened_weights", prewiden_weights, WHERE_REQUIRED, before="fuse")
+PREWIDENED_WEIGHTS_PASS = Pass("prewidened_weights", prewiden_weights, WHERE_REQUIRED, before="fuse")
 """Trades RAM for time: the compiler compares both (``compiler/fit/moves.py``)."""

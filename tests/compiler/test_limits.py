@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import microc
+from microc.codegen.c.source import shared_files
 from microc.compiler.fit.budget import BoardCapacity, arena_bytes, flash_bytes
 from microc.compiler.fit.footprint import board_capacity
 from microc.compiler.model import read_model
@@ -19,7 +20,7 @@ from microc.compiler.pipeline import compile_model
 from microc.errors import FitError
 from microc.graph.ir import Graph
 from microc.module import Module
-from microc.run.against import build_kernels_for_host
+from microc.run.desktop.load import build_library
 from microc.target import target_for
 from tests.compiler.sizes.test_family import mlp
 from tests.compiler.test_attention import network as attention
@@ -27,8 +28,8 @@ from tests.support import digits
 from tests.support.campaign import everything
 from tests.support.memories import layers, two_memories
 from tests.transform.network import random_inputs
-from tests.transform.test_blocked_turns import recurrent
-from tests.transform.test_opened_weights import layers as packed_layers
+from tests.transform.test_blocked_loops import recurrent
+from tests.transform.test_prewidened_weights import layers as packed_layers
 
 NETWORKS: Mapping[str, Callable[[], Graph]] = {
     "digits": lambda: read_model(digits.INT8, make_options()),
@@ -76,7 +77,7 @@ def test_limits_hold_together(seed: int, tmp_path: Path) -> None:
     _, *tried = within.trials
     assert bool(tried) or within.fingerprint == free.fingerprint or "memories" in shares
     inputs = random_inputs(graph)
-    plain, small = (build_kernels_for_host(graph, make_options(**options, **each), target) for each in ({}, limits))
+    plain, small = (build_library(shared_files(module, microc.__version__)) for module in (free, within))
     results = (library(*inputs.values()) for library in (small, plain))
     pairs = zip(*(each if isinstance(each, tuple) else (each,) for each in results), strict=True)
     for found, wanted in pairs:

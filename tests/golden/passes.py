@@ -315,7 +315,7 @@ def long_sequence(steps: int) -> Graph:
 
 CASES: Mapping[str, tuple[Pass, Callable[[], Graph], Mapping[str, str | bool]]] = {
     "expand_lstm": (expand.EXPAND_PASS, sequence, {}),
-    "blocked_turns": (loop_blocking.LOOP_BLOCKING_PASS, partial(long_sequence, 12), {}),
+    "blocked_loops": (loop_blocking.LOOP_BLOCKING_PASS, partial(long_sequence, 12), {}),
     "scanned_rows": (loop_blocking.SCAN_IN_PLACE_PASS, partial(long_sequence, 3), {}),
     "rounding_once": (rounding.ROUNDING_PASS, quantised_dense, {"rounding": "single"}),
     "dynamic_range_dense": (weight_types.DYNAMIC_RANGE_PASS, hybrid_dense, {"hybrid": "dynamic"}),
@@ -323,7 +323,7 @@ CASES: Mapping[str, tuple[Pass, Callable[[], Graph], Mapping[str, str | bool]]] 
     "qdq_clamp": (qdq.PASS, partial(qdq_dense, True), {}),
     "qdq_sum": (qdq.PASS, qdq_sum, {}),
     "qdq_wide": (qdq.PASS, qdq_wide, {}),
-    "opened_weights": (loop_blocking.PREWIDENED_WEIGHTS_PASS, levels, {}),
+    "prewidened_weights": (loop_blocking.PREWIDENED_WEIGHTS_PASS, levels, {}),
     "fold_constants": (fold_constants.FOLD_CONSTANTS_PASS, constants, {}),
     "canonicalise_batch_normalisation": (canonicalise.CANONICALISE_PASS, batch_normalised, {}),
     "canonicalise_padding": (canonicalise.CANONICALISE_PASS, padded, {}),

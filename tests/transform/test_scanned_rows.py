@@ -9,7 +9,7 @@ from microc.graph.interp import run
 from microc.ops import registry
 from microc.ops.control import scanned_operand_count
 from microc.transform.loop_blocking import block_loops, scan_rows_in_place
-from tests.transform.test_blocked_turns import CONTEXT, DICE, recurrent
+from tests.transform.test_blocked_loops import CONTEXT, DICE, recurrent
 
 
 @pytest.mark.parametrize(("batch", "rows"), [(1, 1), (2, 0)])

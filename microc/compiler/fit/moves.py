@@ -147,7 +147,7 @@ def _knapsack_option(candidate_index: int, module: Module, call_indices: Sequenc
 
 
 def _goal_keys(network: CompiledNetwork, call_indices: Sequence[int]) -> Iterator[str]:
-    """Yield the keys in :data:`Goals` of the calls ``call_indices``: the last result of each call's group of nodes."""
+    """Yield the keys in :data:`.kernel_maker.Goals` of the calls ``call_indices``: the last result of each group of nodes."""
     for index in call_indices:
         origin = network.make.origins[network.module.calls[index].writes]
         assert isinstance(origin, KernelGroup)

@@ -123,7 +123,7 @@ def gather(application: Application) -> None:
     """Gather; with shared leading axes, GatherND of indices with one more axis."""
     axis, batch, position = application.attr("axis") % len(application.type().shape), application.attr("batch_dims"), 1
     if application.attr("span") > 1:
-        application.refuse("gather with span > 1", "leave out the pass blocked_turns, which makes it")
+        application.refuse("gather with span > 1", "leave out the pass blocked_loops, which makes it")
     if not batch:
         operand = index_operand(application, position, "int32", "int64")
         application.result("Gather", application.operand(), operand, axis=axis)

@@ -18,7 +18,7 @@ from microc.target import target_for
 from microc.transform.loop_blocking import PREWIDENED_WEIGHTS_PASS
 from tests.compiler.test_attention import arena
 from tests.transform.network import random_inputs
-from tests.transform.test_opened_weights import layers
+from tests.transform.test_prewidened_weights import layers
 
 M4 = target_for("cortex-m4")
 PLAIN = frozenset({PREWIDENED_WEIGHTS_PASS.name})
@@ -32,7 +32,7 @@ def compiled(graph: Graph = GRAPH, core: str = "cortex-m4", **options: Any) -> M
 def test_balanced_takes_what_is_faster_and_says_so(tmp_path: Path) -> None:
     plain, fast = compiled(disabled=PLAIN), compiled(dump=tmp_path)
     assert fast.instructions < plain.instructions and arena(fast) > arena(plain)
-    assert "cast" in (tmp_path / "opened_weights.txt").read_text()
+    assert "cast" in (tmp_path / "prewidened_weights.txt").read_text()
 
 
 def test_numbers_are_those_of_the_operators() -> None:

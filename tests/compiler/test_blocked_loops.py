@@ -18,7 +18,7 @@ from microc.target import target_for
 from microc.transform.loop_blocking import LOOP_BLOCKING_PASS
 from tests.compiler.test_attention import arena
 from tests.transform.network import random_inputs
-from tests.transform.test_blocked_turns import recurrent
+from tests.transform.test_blocked_loops import recurrent
 
 M4 = target_for("cortex-m4")
 PLAIN = frozenset({LOOP_BLOCKING_PASS.name})
@@ -32,7 +32,7 @@ def compiled(graph: Graph = GRAPH, **options: Any) -> Module:
 def test_speed_takes_what_is_faster_and_says_so(tmp_path: Path) -> None:
     plain, fast = compiled(optimize="speed", disabled=PLAIN), compiled(optimize="speed", dump=tmp_path)
     assert fast.instructions < plain.instructions and arena(fast) > arena(plain)
-    assert (tmp_path / "blocked_turns.txt").read_text().count("loop(") == 2
+    assert (tmp_path / "blocked_loops.txt").read_text().count("loop(") == 2
 
 
 def test_numbers_are_those_of_the_operators() -> None:
