@@ -125,6 +125,8 @@ def test_results_that_differ_are_seen() -> None:
     halves = np.array([np.nan, 1.5], to_numpy("bfloat16"))
     assert trial.difference(((halves,),), ((halves.copy(),),)) == ""
     assert trial.difference(((halves,),), ((halves * 2,),))
+    one, two = ((np.array([1, 3], np.int16),),), ((np.array([1, 2], np.int16),),)
+    assert trial.difference(one, two) and not trial.difference(one, two, frozenset({0}))
     assert "int8(4,) for int16(4,)" in trial.difference(((np.arange(4, dtype=np.int16),),), right)
     nan, inf = np.float32("nan"), np.float32("inf")
     a = np.array([nan, inf, 1e6, 0], np.float32)

@@ -163,7 +163,7 @@ def _run(compiled: list[tuple[int, trial.Outcome]], folder: Path, tell: Callable
             tell(status="finding", signature=f"sanitizer {_kind_of(ran.fault)}", text=ran.fault, number=number)
         elif outcome.expected is not None:
             compared += 1
-            found = trial.difference(outcome.expected, ran.outputs)
+            found = trial.difference(outcome.expected, ran.outputs, outcome.rounded)
             if found:
                 signature = f"differs from the reference: {_operators(outcome)}"
                 tell(status="finding", signature=signature, text=found, number=number)
