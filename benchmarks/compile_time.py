@@ -3,10 +3,11 @@
     python benchmarks/compile_time.py [--models kws,transformer,FILE | all] [--board BOARD] [--json FILE]
 
 The command runs in processes of its own, with an empty cache and then with the one that the first left behind; their CPU time
-(user and system, imports included, of files and templates whose bytecode is there as an installation has it) does not depend on
-what else the computer does as much as a clock's. Stages are those of one more compilation, without any cache. ``mobilenet``
-(MobileNetV2 1.0 at 224 x 224, QDQ) and ``transformer`` (12 layers, floats) are made here, with random weights; the others come
-from the corpus (MICROC_CORPUS or ../shared/corpus). The bars of ``bars.py`` are for two quiet cores of a computer of 2024.
+(user and system, imports included, of files and templates whose bytecode is there as an installation has it) does not depend
+on what else the computer does as much as a clock's. No board's compiler is on their PATH, so that nothing is linked. Stages
+are those of one more compilation, without any cache. ``mobilenet`` (MobileNetV2 1.0 at 224 x 224, QDQ) and ``transformer`` (12
+layers, floats) are made here, with random weights; the others come from the corpus (MICROC_CORPUS or ../shared/corpus). The
+bars of ``bars.py`` are for two quiet cores of a computer of 2024.
 """
 
 from __future__ import annotations
@@ -145,7 +146,8 @@ MADE: Mapping[str, Callable[[], Graph]] = {"mobilenet": mobilenet, "transformer"
 def command(model: Path, board: str, folder: Path, cache: Path) -> tuple[float, float]:
     """CPU seconds of `microc compile`, and the most memory it had, in MiB."""
     words = [sys.executable, "-m", "microc", "compile", str(model), "--board", board, "-o", str(folder), "--quiet"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MICROC_CACHE": str(cache)}
+    # Without a compiler on the PATH nothing is linked: the time of gcc is not the compiler's.
+    environment = {**os.environ, "PATH": "", "PYTHONPATH": str(ROOT), "MICROC_CACHE": str(cache)}
     with subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL) as process:
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)

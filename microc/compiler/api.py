@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -79,7 +80,6 @@ class Program:
         report = self.report()
         return format_signature(report["model"], report["inputs"], report["outputs"])
 
-    @registers_own_plugins
     def report(self) -> dict[str, Any]:
         """Return the figures of the network as plain data.
 
@@ -95,22 +95,27 @@ class Program:
         - ``streaming``: frames per run of a streaming network, or None; ``state``: the tensors kept between runs.
         - ``without_streams``: arena and estimated instructions before the network had to fit its RAM limit, or None.
         """
-        if self._found is not None:
-            return dict(self._found.report)
+        return deepcopy(dict(self._found.report if self._found is not None else self._report))
+
+    @cached_property
+    @registers_own_plugins
+    def _report(self) -> dict[str, Any]:
         from microc.reports.summary import summarise_module
 
         return summarise_module(self.module, self.board)
 
-    @registers_own_plugins
     def files(self) -> dict[str, str | bytes]:
         """Return the C project: contents by file name."""
-        if self._found is not None:
-            return dict(self._found.files)
+        return dict(self._found.files if self._found is not None else self._files)
+
+    @cached_property
+    @registers_own_plugins
+    def _files(self) -> dict[str, str | bytes]:
         from microc.codegen.project.firmware import project_files
 
         files = project_files((self.module,), self.board, __version__)
         if self._entry is not None:
-            self._entry.write(files, self.report())
+            self._entry.write(files, self._report)
         return files
 
     @with_python_errors

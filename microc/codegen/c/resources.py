@@ -266,7 +266,7 @@ def stack_bounds(module: Module) -> StackBounds:
     inlined = core.family == "riscv" and "fpu" in core.has
     deepest, arguments = [0.0, 0.0, 0.0], 0
     for kernel in module.kernels:
-        func, facts = kernel.func, _FrameFacts(kernel.func.body)
+        func, facts = kernel.func, _frame_facts(kernel.func.body)
         below = max(library.stack(kernel_operations(func)), CALLED_BYTES if facts.math else 0)
         count = len(func.params) + len(func.scalars)
         frames = (
@@ -309,6 +309,12 @@ def _unoptimised_frame(weights: FrameWeights, facts: _FrameFacts, argument_count
     )
     nbytes += weights.wide * facts.wide + weights.conditional * facts.conditionals + weights.call * facts.calls
     return nbytes + weights.vector * facts.vectors
+
+
+@lru_cache(maxsize=CACHED_KERNELS)
+def _frame_facts(body: ir.Stmt) -> _FrameFacts:
+    """Return the facts of a kernel's body, counted once: a footprint, a manifest and a report ask for the bounds."""
+    return _FrameFacts(body)
 
 
 class _FrameFacts:
