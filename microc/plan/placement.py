@@ -10,6 +10,7 @@ import random
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import count
 from math import inf
 from operator import itemgetter
@@ -273,12 +274,15 @@ def _offset_candidates(state: _PartialPlacement, unit: Unit, neighbours: Near, f
     for at, room, _ in neighbours:
         starts |= {at - room.over, at + room.under, at, at + room.under - room.over}
         starts |= {at + span[k] for span in room.safe for k in (0, -1)}
-    return sorted({_nearest_offset(start, unit, neighbours, forbidden, up) for start in starts for up in (True, False)})
+    aligned = {start - start % unit.align for start in starts}
+    return sorted(
+        {_nearest_offset(start, unit, neighbours, forbidden, up) for start in aligned for up in (True, False)}
+    )
 
 
 def _nearest_offset(start: int, unit: Unit, neighbours: Near, forbidden: _Intervals, upwards: bool) -> int:
-    """Return the nearest allowed offset at or above (``upwards``) or at or below ``start``."""
-    offset, previous = start - start % unit.align, None
+    """Return the nearest allowed offset at or above (``upwards``) or at or below ``start``, which is aligned."""
+    offset, previous = start, None
     while offset != previous:
         previous = offset
         offset = forbidden.around(offset)[upwards]
@@ -454,8 +458,39 @@ PLANNERS: tuple[tuple[str, Planner], ...] = (
 )
 
 
+REMEMBERED_PLACEMENTS = 128
+"""Placements that are remembered: quantisation, tuning and the search for a fit plan equal networks many times."""
+
+
 def place_units(wanted: Demand) -> tuple[str, Placement]:
     """Return the smallest placement of all planners, and the name of its planner; of equal ones the first."""
+    numbers = {unit: number for number, unit in enumerate(wanted.units)}
+    rooms = tuple(
+        (numbers[unit], numbers[other], room) for unit, others in wanted.rooms.items() for other, room in others.items()
+    )
+    values = tuple((unit.name, unit.size, unit.align, unit.first, unit.last) for unit in wanted.units)
+    name, offsets = _place_values(values, rooms, wanted.limit)
+    return name, {wanted.units[number]: at for number, at in offsets.items()}
+
+
+@lru_cache(maxsize=REMEMBERED_PLACEMENTS)
+def _place_values(
+    values: tuple[tuple[str, int, int, int, int], ...], rooms: tuple[tuple[int, int, SafeOffsets], ...], limit: float
+) -> tuple[str, Mapping[int, int]]:
+    """Return the planner's name and the offsets, by number, of the values of a demand.
+
+    ``values``: the fields of the units; ``rooms``: the allowed distances to a unit from another, by their numbers."""
+    units = tuple(Unit(*fields) for fields in values)
+    rooms_to: dict[Unit, dict[Unit, SafeOffsets]] = {unit: {} for unit in units}
+    for number, other, room in rooms:
+        rooms_to[units[number]][units[other]] = room
+    name, placement = _smallest_placement(Demand(units, rooms_to, limit))
+    numbers = {unit: number for number, unit in enumerate(units)}
+    return name, {numbers[unit]: at for unit, at in placement.items()}
+
+
+def _smallest_placement(wanted: Demand) -> tuple[str, Placement]:
+    """Return what :func:`place_units` returns, without remembering it."""
     planners = PLANNERS + ((("exact", exact),) if len(wanted.units) <= EXACT_LIMIT else ())
     bound, name, best = placement_lower_bound(wanted), "", Placement()
     for tried, planner in planners:
