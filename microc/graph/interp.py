@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from microc.base.dtypes import Array
+from microc.base.dtypes import Array, to_numpy
 from microc.errors import InternalError, UsageError
 from microc.graph.ir import Graph, Node, TensorType
 
@@ -64,7 +64,7 @@ def _check_arrays(role: str, graph: Graph, names: tuple[str, ...], arrays: Mappi
 
 def _has_type(kind: TensorType, array: Array) -> bool:
     """Test whether an array has the shape and dtype of a type."""
-    return (array.shape, str(array.dtype)) == (kind.shape, kind.dtype)
+    return array.shape == kind.shape and array.dtype == to_numpy(kind.dtype)
 
 
 def _array_text(array: Array) -> str:

@@ -69,7 +69,7 @@ def _quantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tupl
     rounded = round_half_even if attrs["rounding"] == Ties.EVEN else round_half_away
     with np.errstate(over="ignore", invalid="ignore"):
         floor, ceiling = (
-            np.vectorize(end, otypes=[np.float32])(ends)
+            np.array([end(int(number)) for number in ends.flat], np.float32).reshape(ends.shape)
             for end, ends in ((least_float32_not_below, least), (largest_float32_not_above, most))
         )
         steps = rounded(clip_nan_low(x / scale, floor, ceiling)).astype(np.int64)

@@ -13,6 +13,8 @@ over the elements of a channel computes it once.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from microc.base.immutable import frozen
@@ -299,11 +301,13 @@ def round_to_int32(x: Expr, lowest_result: int, highest_result: int, rounding: s
     return ir.cast("int32", x + ir.select(x < 0.0, ir.const(-_BELOW_HALF, "float32"), _BELOW_HALF))
 
 
+@lru_cache(maxsize=256)
 def least_float32_not_below(value: int) -> float:
     """Return the smallest float32 that is not below ``value``."""
     return 0.0 - largest_float32_not_above(-value)  # 0.0 - 0.0 is 0.0, where negation gives -0.0
 
 
+@lru_cache(maxsize=256)
 def largest_float32_not_above(value: int) -> float:
     """Return the largest float32 that is not above ``value``."""
     nearest = np.float32(value)
