@@ -17,7 +17,7 @@ MINUTES ?= 7
 SEED ?= 1
 WHAT ?= tflite onnx keras mcg frames slots client readers
 
-.PHONY: demo test check corpus campaign fuzz bench digest digest-compare docs site wheel clean
+.PHONY: demo test types suite check corpus campaign fuzz bench digest digest-compare docs site wheel clean
 
 demo: $(VENV)/.demo
 	@$(PYTHON) -m microc demo
@@ -25,7 +25,13 @@ demo: $(VENV)/.demo
 test: $(VENV)/.test
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
+	@$(MAKE) --no-print-directory -j 2 types suite
+
+# two targets of `test`, side by side: mypy takes one core for a minute, the tests leave some of both
+types: $(VENV)/.test
 	@$(VENV)/bin/mypy
+
+suite: $(VENV)/.test
 	@$(PYTHON) -m pytest -n 2 --dist worksteal
 
 # the tests nearest to what is not committed, or differs from BASE: a few minutes

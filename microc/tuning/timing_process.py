@@ -1,0 +1,151 @@
+"""The process that times code on this computer: ``python -m microc.tuning.timing_process WHAT PLACE FOLDER ...``.
+
+WHAT is ``kernels``, the kernels of one library (:mod:`microc.tuning.on_host` starts it), or ``networks``, whole networks
+(:mod:`microc.tuning.whole_network`). All are timed interleaved, in several rounds. Each time includes the overhead of a call
+from Python.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from microc.run.desktop.library import Library
+from microc.run.verification import random_inputs
+from microc.tuning.on_host import GIVEN, LIBRARY, MADE, TAKEN
+
+# ---- Kernels of a library, one after the other.
+
+KERNEL_ROUNDS = 9
+LONG_ENOUGH = 300e-6
+"""Seconds of a measurement at least, so that the clock's resolution matters little."""
+
+
+def time_kernels(place: int, folder: Path) -> None:
+    """Run every kernel and save its outputs; then time all, and save the nanoseconds of every round."""
+    library = Library(folder / LIBRARY)
+    with np.load(folder / GIVEN, allow_pickle=False) as inputs:
+        for position, name in enumerate(inputs.files):
+            library.set_input(position, inputs[name])
+    kernels = library.manifest["kernels"]
+    outputs: dict[str, Any] = {}
+    for number, kernel in enumerate(kernels):
+        for name in kernel["outputs"]:
+            _invert_output_bytes(library, name)
+        library.run_kernel(number)
+        outputs.update({name: library.tensor(name) for name in kernel["outputs"]})
+    np.savez(folder / MADE, **outputs)
+    bind_process_to_core(place)
+    rounds = _time_rounds([_kernel_call(library, number) for number in range(len(kernels))])
+    (folder / TAKEN).write_text(json.dumps(rounds))
+
+
+def bind_process_to_core(place_index: int) -> None:
+    """Bind this process to one core of the computer: the last one for place 0, the one before for place 1 ...
+
+    If there are more places than cores, cores are shared."""
+    with suppress(AttributeError, OSError):  # not every system binds a process to a core
+        cores = sorted(os.sched_getaffinity(0), reverse=True)
+        os.sched_setaffinity(0, {cores[place_index % len(cores)]})
+
+
+def _invert_output_bytes(library: Library, name: str) -> None:
+    """Invert all bytes of an output, since the previous kernel may have left the right result there."""
+    output = library.tensor(name)
+    library.set_tensor(name, (~output.reshape(-1).view(np.uint8)).view(output.dtype).reshape(output.shape))
+
+
+def _kernel_call(library: Library, kernel_number: int) -> Callable[[], None]:
+    """Return a function that runs kernel ``kernel_number`` of a library."""
+    return lambda: library.run_kernel(kernel_number)
+
+
+def _time_rounds(calls: Sequence[Callable[[], None]]) -> list[list[float]]:
+    """Time all calls, one after the other, in every round; return nanoseconds by round and call."""
+    counts = [max(1, round(LONG_ENOUGH / max(_mean_seconds(call, 1), 1e-9))) for call in calls]
+    calls_and_counts = tuple(zip(calls, counts, strict=True))
+    return [[1e9 * _mean_seconds(call, count) for call, count in calls_and_counts] for _ in range(KERNEL_ROUNDS)]
+
+
+def _mean_seconds(call: Callable[[], None], call_count: int) -> float:
+    """Time ``call_count`` calls; return the mean in seconds."""
+    start = time.perf_counter()
+    for _ in range(call_count):
+        call()
+    return (time.perf_counter() - start) / call_count
+
+
+# ---- Whole networks: in every round each runs as a whole, then kernel by kernel, so that a kernel's time is its time after the
+# others have run.
+
+SECONDS = 1.0
+"""Seconds during which new rounds are started."""
+NETWORK_ROUNDS = 3
+"""Rounds at least."""
+MIN_VISIT = 1e-3
+"""Seconds of a visit at least: short enough for many rounds, long enough that caches left by the previous network matter
+little."""
+Taken = tuple[float, list[float]]
+"""Nanoseconds of a run of a network, and of each of its kernels."""
+
+
+def time_networks(place: int, folders: Sequence[Path]) -> None:
+    """Time networks in rounds, and write the nanoseconds of every round and network to the first folder."""
+    networks = [_load_network_with_inputs(folder) for folder in folders]
+    if "threads" not in networks[0].manifest["options"]:  # which are not to share a core
+        bind_process_to_core(place)
+    counts = [_runs_per_visit(network) for network in networks]
+    end, rounds = time.perf_counter() + SECONDS, list[list[Taken]]()
+    while len(rounds) < NETWORK_ROUNDS or time.perf_counter() < end:
+        rounds.append([_time_visit(network, count) for network, count in zip(networks, counts, strict=True)])
+    (folders[0] / TAKEN).write_text(json.dumps(rounds))
+
+
+def _load_network_with_inputs(folder: Path) -> Library:
+    """Load the library of a network in a folder, and set random inputs, which are the same for all networks."""
+    library = Library(folder / LIBRARY)
+    for position, array in enumerate(random_inputs(library.inputs, np.random.default_rng(0))):
+        library.set_input(position, array)
+    return library
+
+
+def _runs_per_visit(network: Library) -> int:
+    """Return how many runs of a network take MIN_VISIT seconds."""
+    network.run()
+    begin = time.perf_counter()
+    network.run()
+    return max(1, round(MIN_VISIT / max(time.perf_counter() - begin, 1e-9)))
+
+
+def _time_visit(network: Library, run_count: int) -> Taken:
+    """Time ``run_count`` runs of the whole network, then as many kernel by kernel.
+
+    Return the nanoseconds of a run and of each kernel."""
+    begin = time.perf_counter()
+    for _ in range(run_count):
+        network.run()
+    whole = time.perf_counter() - begin
+    kernels = [0.0] * len(network.manifest["kernels"])
+    for _ in range(run_count):
+        for number in range(len(kernels)):
+            begin = time.perf_counter()
+            network.run_kernel(number)
+            kernels[number] += time.perf_counter() - begin
+    return 1e9 * whole / run_count, [1e9 * each / run_count for each in kernels]
+
+
+if __name__ == "__main__":
+    what, place_text, *folder_names = sys.argv[1:]
+    named_folders = [Path(name) for name in folder_names]
+    if what == "kernels":
+        time_kernels(int(place_text), *named_folders)
+    else:
+        time_networks(int(place_text), named_folders)
