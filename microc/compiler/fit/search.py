@@ -200,6 +200,10 @@ class Limits:
         return self.fits_arena(network) and self.fits_flash(network)
 
 
+MAX_BUILDS = 64
+"""Networks that a search builds at most. The moves propose some 35 where every limit is exceeded."""
+
+
 @frozen
 class Move:
     """A kind of change that the search tries.
@@ -250,6 +254,8 @@ class Search:
         for move in moves:
             self.base = self.best
             for change, configuration in move.propose(self):
+                if self.builder.builds >= MAX_BUILDS:
+                    return
                 self.last = self.builder.build(configuration)
                 kept = move.measured or self.cost(self.last) < self.cost(self.best)
                 self.best = self.last if kept else self.best
