@@ -6,10 +6,11 @@ import json
 import marshal
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache
+from html import escape
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -19,8 +20,10 @@ from jinja2.sandbox import SandboxedEnvironment
 
 from microc.base import file_access
 from microc.base.file_access import read_bytes
+from microc.base.terminal import escape_unprintable
 from microc.codegen.output_files import replace_atomically
 from microc.errors import InternalError, OutputError
+from microc.graph.ir import shorten_text
 
 # ---- Strings that may be in a generated file, by what they may contain. This is the only place that says which letters a
 # name or a text can bring in.
@@ -269,3 +272,34 @@ def _label_strings(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{f.name: _label_strings(getattr(value, f.name)) for f in fields(value)})
     return value
+
+
+# ---- Objects at a prompt and in a notebook: name, inputs, outputs, a few numbers.
+
+Tensor = Mapping[str, Any]
+"""``name``, ``dtype`` and ``shape``, as in a manifest."""
+
+
+def format_signature(model: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
+    """Format the name, inputs and outputs of a network: ``digits(x: int8[1, 8, 8, 1] -> y: int8[1, 10])``."""
+    arrow = " -> ".join(", ".join(map(_tensor_text, tensors)) for tensors in (inputs, outputs))
+    return shorten_text(escape_unprintable(f"{model}({arrow})", ""))
+
+
+def _tensor_text(tensor: Tensor) -> str:
+    """Format the name, dtype and shape of a tensor: ``x: int8[1, 8, 8, 1]``."""
+    return f"{tensor['name']}: {tensor['dtype']}[{', '.join(map(str, tensor['shape']))}]"
+
+
+def html_table(title: str, rows: Iterable[tuple[str, object]]) -> str:
+    """Format an HTML table with a row for each fact; text of a model is escaped."""
+    cells = "".join(
+        f"<tr><th style='text-align:left'>{_format_cell(name)}</th><td>{_format_cell(value)}</td></tr>"
+        for name, value in rows
+    )
+    return f"<table><caption style='text-align:left'><b>{_format_cell(title)}</b></caption>{cells}</table>"
+
+
+def _format_cell(value: object) -> str:
+    """Format the text of a table cell, escaped for HTML; integers get commas."""
+    return escape(Label(f"{value:,}" if isinstance(value, int) else str(value)))

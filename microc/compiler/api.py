@@ -13,13 +13,13 @@ from microc import __version__
 from microc.codegen.c.identifiers import network_name
 from microc.codegen.output_files import write_tree
 from microc.codegen.project.protocols import BLOB_SUFFIX, RELOCATABLE_SCRIPT
+from microc.codegen.render import format_signature, html_table
 from microc.compiler import validation
 from microc.compiler.cache import CachedNetwork, CacheEntry, find_entry
 from microc.compiler.interaction import Progress, as_callback, with_python_errors
 from microc.compiler.model import model_source, registers_own_plugins, registers_plugins
 from microc.compiler.option_values import refuse_board_options, refuse_conflicting_board_options
 from microc.compiler.options import Options, make_options
-from microc.compiler.representation import format_signature, html_table
 from microc.device.boards import load_board
 from microc.errors import UsageError
 from microc.graph.ir import Graph

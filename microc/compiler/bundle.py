@@ -11,12 +11,12 @@ from microc import __version__
 from microc.codegen.c.identifiers import linked_names
 from microc.codegen.output_files import write_tree
 from microc.codegen.project.firmware import RESERVED_FOLDERS, project_files, shared_arena
+from microc.codegen.render import html_table
 from microc.compiler import validation
 from microc.compiler.api import Program
 from microc.compiler.fit.budget import region_bytes
 from microc.compiler.fit.footprint import firmware_footprint, footprint_that_fits
 from microc.compiler.model import registers_own_plugins
-from microc.compiler.representation import html_table
 from microc.errors import UsageError
 from microc.graph.ir import shorten_text
 from microc.module import Module

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from microc.base.dtypes import Array
 from microc.codegen.output_files import replace_atomically
+from microc.codegen.render import format_signature, html_table
 from microc.compiler import validation
 from microc.compiler.interaction import Progress, as_callback, with_python_errors
 from microc.compiler.model import ONNX, model_source, read_model, registers_plugins, save
 from microc.compiler.options import make_options
-from microc.compiler.representation import format_signature, html_table
 from microc.errors import UsageError
 from microc.graph.ir import Graph
 from microc.quantization import decisions, integer_scheme

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from microc.codegen.output_files import replace_atomically
 from microc.codegen.project.manifest import OPERATOR_SCHEMA, object_schema, objects_schema
+from microc.codegen.render import format_signature, html_table
 from microc.compiler import validation
 from microc.compiler.fit.budget import region_bytes
-from microc.compiler.representation import format_signature, html_table
 from microc.errors import OutputError
 from microc.reports.advice import Situation, advice_for
 from microc.reports.layers import describe_layers, slowest_layers

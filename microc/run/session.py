@@ -19,10 +19,10 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.codegen.project.firmware import optimisation_options
 from microc.codegen.project.protocols import IMAGE_SOURCES, LOADING_SCRIPT, image_files
+from microc.codegen.render import format_signature, html_table
 from microc.compiler import validation
 from microc.compiler.api import Program
 from microc.compiler.interaction import Progress, as_callback
-from microc.compiler.representation import format_signature, html_table
 from microc.compiler.sizes.run_shapes import RunShapes
 from microc.device.board_info import LoadedImage, Stats, Timing
 from microc.device.client import Client, query_slots

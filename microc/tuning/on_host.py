@@ -38,6 +38,7 @@ from microc.tuning.search_space import Candidate
 
 PATIENCE = 120.0
 """Seconds that an image may take."""
+TIMING_PROCESS = "microc.tuning.timing_process"
 LIBRARY, GIVEN, MADE, TAKEN = "model.so", "given.npz", "made.npz", "taken.json"
 """Files shared by the two processes: the kernels, their inputs, their outputs, the nanoseconds of each."""
 Rounds = list[list[float]]
@@ -128,21 +129,22 @@ def _run_rounds(folder: Path, place_index: int) -> Rounds:
     """Time the kernels of the library in a folder in another process; return the nanoseconds of every kernel, by round.
 
     DeviceError as in :func:`run_timing_process`."""
-    run_timing_process("microc.tuning.timed", place_index, folder)
+    run_timing_process("kernels", place_index, folder)
     return [[float(each) for each in times] for times in json.loads((folder / TAKEN).read_text())]
 
 
-def run_timing_process(module: str, place_index: int, *folders: Path) -> None:
-    """Run a timing module on some folders in a process of its own, on the core of the computer for ``place_index``.
+def run_timing_process(what: str, place_index: int, *folders: Path) -> None:
+    """Time ``what`` (kernels or networks) in some folders in a process of its own (:mod:`microc.tuning.timing_process`), on the
+    core of the computer for ``place_index``.
 
     DeviceError if it fails or takes too long."""
-    command = [sys.executable, "-m", module, str(place_index), *map(str, folders)]
+    command = [sys.executable, "-m", TIMING_PROCESS, what, str(place_index), *map(str, folders)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     except subprocess.TimeoutExpired as error:
         raise DeviceError(
-            f"{module}: no end within {PATIENCE:.0f} s", where="this computer", hint="tune on an idle computer"
+            f"{TIMING_PROCESS}: no end within {PATIENCE:.0f} s", where="this computer", hint="tune on an idle computer"
         ) from error
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise DeviceError(f"{module}: the program failed: {last}", where="this computer")
+        raise DeviceError(f"{TIMING_PROCESS}: the program failed: {last}", where="this computer")

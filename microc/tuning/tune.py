@@ -8,11 +8,11 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Unpack
 
 from microc.base.immutable import frozen
+from microc.codegen.render import html_table
 from microc.compiler import validation
 from microc.compiler.interaction import with_python_errors
 from microc.compiler.model import model_source, registers_plugins
 from microc.compiler.options import Options, make_options
-from microc.compiler.representation import html_table
 from microc.compiler.tuned.measured_choice import network_key, network_measurements
 from microc.compiler.tuned.measured_regions import RegionTask
 from microc.compiler.tuned.optimisation_plan import build_plan

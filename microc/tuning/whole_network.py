@@ -40,9 +40,9 @@ from microc.device.toolchain import flags_if_machine_available
 from microc.graph.ir import Graph
 from microc.run.desktop.load import compile_sources
 from microc.target import Target
-from microc.tuning.in_place import Taken
 from microc.tuning.on_host import LIBRARY, TAKEN, run_timing_process
 from microc.tuning.runner import Meter
+from microc.tuning.timing_process import Taken
 
 MOST = 3
 """Combinations that a search measures."""
@@ -185,7 +185,7 @@ def _time_alternately(*folders: Path) -> Rounds:
     """Time the networks in some folders interleaved, in rounds of several processes."""
     begin, rounds = monotonic(), list[list[Taken]]()
     for _ in range(PROCESSES):
-        run_timing_process("microc.tuning.in_place", 0, *folders)
+        run_timing_process("networks", 0, *folders)
         rounds += json.loads((folders[0] / TAKEN).read_text())
         if monotonic() - begin > LONG:
             break

@@ -450,7 +450,7 @@ CLOSED: Mapping[str, str] = MappingProxyType(
         "base/file_access.py": "opens files for all others",
         "tuning/whole_network.py": "a process of microc's own",
         "tuning/on_host.py": "a process of microc's own",
-        "tuning/timed.py": "a process of microc's own",
+        "tuning/timing_process.py": "a process of microc's own",
         "tuning/fleet.py": "workers of a fleet, whom SECURITY.md trusts; the scheduler of a fleet, whom SECURITY.md trusts",
     }
 )

@@ -23,8 +23,8 @@ from microc.compiler.tuned.optimisation_plan import tuned_schedules
 from microc.compiler.tuned.records import NETWORK, UNTUNED, Database, Record, Task, list_tuning_tasks, write_records
 from microc.target import target_for
 from microc.tuning import whole_network
-from microc.tuning.in_place import Taken
 from microc.tuning.search_policies import AnalyticModel
+from microc.tuning.timing_process import Taken
 from microc.tuning.tuner import SearchLimits, TunedNetwork, Tuner, options_and_tasks
 from microc.tuning.whole_network import NetworkSearch, Parts
 from tests.tuning.networks import DIGITS, Estimating, space_of

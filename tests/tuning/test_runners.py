@@ -22,7 +22,7 @@ from microc.tuning.on_host import _run_rounds as real
 from microc.tuning.places import meter_for
 from microc.tuning.runner import Runner
 from microc.tuning.search_space import Candidate, Space
-from microc.tuning.timed import bind_process_to_core
+from microc.tuning.timing_process import bind_process_to_core
 from tests.tuning.networks import tasks
 
 emulated = pytest.mark.skipif(

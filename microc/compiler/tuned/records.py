@@ -18,6 +18,7 @@ from microc import __version__
 from microc.base.file_access import open_regular
 from microc.base.immutable import frozen
 from microc.codegen.output_files import replace_atomically
+from microc.codegen.render import html_table
 from microc.compiler.lowering.control_flow import goal_inside, groups_inside
 from microc.compiler.lowering.kernel_maker import CompiledNetwork, KernelGroup
 from microc.compiler.lowering.kernel_selection import (
@@ -26,7 +27,6 @@ from microc.compiler.lowering.kernel_selection import (
     text_without_bounds,
     tuning_key,
 )
-from microc.compiler.representation import html_table
 from microc.errors import OutputError, UsageError, similar_files_hint
 from microc.graph.ir import Graph, Node
 from microc.isa import FAMILIES

@@ -27,8 +27,8 @@ from microc.codegen.c.source import entry_suffix
 from microc.codegen.output_files import replace_atomically
 from microc.codegen.project.accelerators import EXTERNAL_FOLDER
 from microc.codegen.project.manifest import SCHEMA_VERSION
+from microc.codegen.render import format_signature, html_table
 from microc.compiler import validation
-from microc.compiler.representation import format_signature, html_table
 from microc.compiler.sizes.run_shapes import RunShapes, as_array
 from microc.device.toolchain import MOST_CORES, PLAIN, PORTABLE
 from microc.errors import ModelError, OutputError, UsageError, known_names_hint

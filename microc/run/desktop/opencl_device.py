@@ -11,7 +11,7 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.codegen.opencl import DeviceKernel, opencl_kernel
-from microc.compiler.representation import format_signature, html_table
+from microc.codegen.render import format_signature, html_table
 from microc.compiler.single_function import boundary_graph
 from microc.compiler.sizes.run_shapes import as_array
 from microc.errors import ToolError, UsageError

@@ -13,8 +13,8 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
+from microc.codegen.render import html_table
 from microc.compiler.interaction import Progress
-from microc.compiler.representation import html_table
 from microc.errors import UsageError, VerificationError
 from microc.run.desktop.library import Library
 from microc.run.reference.frameworks import FrameworkAnswer, Reference, RuntimeRefusal
