@@ -57,6 +57,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=corpus.ABSENT))
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Tests come back to the same networks; a quarter of the suite's time chooses schedules, a seventh of that again."""
+    from microc.compiler.lowering import kernel_selection
+
+    kernel_selection.MEMO_ENTRIES = 1024
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Cycles are looked for seldom, and not among the tests themselves: what compilations make is almost free of them, and a
     tenth of the suite's time went into finding that out."""

@@ -159,7 +159,8 @@ def _kernel_cost(kernel: Kernel, func: PrimFunc, target: Target) -> Cost:
 MEMO_ENTRIES = 256
 """Entries of the memo, more than a large network has distinct kernels: quantisation compiles equal networks many times."""
 _CHOICES: dict[object, tuple[int, Choice]] = {}
-"""Memo of choices (number of the algorithm, schedule) by everything that they depend on; the oldest entry is dropped first."""
+"""Memo of choices (number of the algorithm, schedule) by everything that they depend on; the entry that was used
+longest ago is dropped first."""
 _LOCK = Lock()
 _LIMITS = {SUM_BOUND: SUM_LIMIT, SMALLEST_WEIGHT: -127, BOUND: THIRDS + 1}
 """Limits that rules compare the bounds of constants with. The bound of floats is hardly ever near its limit."""
@@ -210,14 +211,15 @@ def select_group_schedule(
             return number, choice
     registries = tuple(registry.entries for registry in (RULES, CORES, SCALAR, TENSOR))
     key = (memo_key(lowered), target, goal, uses, registries, shipped, workspace)
-    result = _CHOICES.get(key)
+    with _LOCK:
+        result = _CHOICES.pop(key, None)
     if result is None:
         use_shipped = shipped and workspace == inf
         result = (_shipped_or_best if use_shipped else _best_by_cost)(lowered, target, goal, uses, workspace)
-        with _LOCK:
-            _CHOICES[key] = result
-            if len(_CHOICES) > MEMO_ENTRIES:
-                del _CHOICES[next(iter(_CHOICES))]
+    with _LOCK:
+        _CHOICES[key] = result  # the last: the one that was asked for longest ago comes first
+        if len(_CHOICES) > MEMO_ENTRIES:
+            del _CHOICES[next(iter(_CHOICES))]
     return result
 
 
