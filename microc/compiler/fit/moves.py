@@ -367,10 +367,12 @@ def _cover_by_chains(search: Search, base: CompiledNetwork) -> Proposals:
 
 
 def _with_chains(base: CompiledNetwork, chains: Sequence[ChainCandidate]) -> Configuration:
+    """Return the configuration of ``base`` with these chains."""
     return replace(base.configuration, chains=tuple(each.chain for each in chains))
 
 
 def _chains_text(chains: Sequence[ChainCandidate]) -> str:
+    """Describe chains for the list of trials."""
     return f"{len(chains)} chain{'s' if len(chains) != 1 else ''} of layers row by row"
 
 

@@ -221,12 +221,12 @@ class Search:
     """The state of a search.
 
     ``requested``: the network that the options ask for; ``best``: the best so far; ``last``: the network built last;
-    ``base``: the best when the current move began; ``unlimited``: the best before the arena had to become smaller.
-    ``optimise``: runs the graph passes on the model with other options."""
+    ``unlimited``: the best before the arena had to become smaller. ``optimise``: runs the graph passes on the model with
+    other options."""
 
     def __init__(self, builder: NetworkBuilder, optimise: Callable[[Options], Graph]) -> None:
         self.builder, self.options, self.optimise = builder, builder.options, optimise
-        self.requested = self.best = self.last = self.base = self.unlimited = builder.build(builder.requested())
+        self.requested = self.best = self.last = self.unlimited = builder.build(builder.requested())
         room = builder.room or BoardCapacity()
         outside = outside_arena_bytes(self.best.module)
         # A board that inputs and outputs fill leaves a limit that no arena keeps.
@@ -252,7 +252,7 @@ class Search:
     def run(self, moves: Sequence[Move]) -> None:
         """Try the moves one after another."""
         for move in moves:
-            self.base = self.best
+            graph_before = self.best.configuration.graph
             for change, configuration in move.propose(self):
                 if self.builder.builds >= MAX_BUILDS:
                     return
@@ -261,7 +261,7 @@ class Search:
                 self.best = self.last if kept else self.best
                 self.trials.append(_trial(move.name, change, self.last.module, kept=kept))
             graph = self.best.configuration.graph
-            if self.options.dump is not None and graph is not self.base.configuration.graph:
+            if self.options.dump is not None and graph is not graph_before:
                 write_graph(self.options.dump, move.name, graph)
 
 
