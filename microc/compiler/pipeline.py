@@ -20,7 +20,7 @@ from microc.compiler.fit.budget import (
     refuse_large_arrays,
     with_math_features,
 )
-from microc.compiler.fit.moves import MOVES, OPEN_SIZE_MOVES
+from microc.compiler.fit.moves import ARENA_MOVES, MOVES, OPEN_SIZE_MOVES
 from microc.compiler.fit.search import NetworkBuilder, Search
 from microc.compiler.fit.striping import ram_error
 from microc.compiler.interaction import Progress
@@ -199,6 +199,8 @@ def _compile_static(
     builder = NetworkBuilder(read, division, source, target, options, progress, room)
     search = Search(builder, lambda other: optimise_and_stream(read, other)[0])
     search.run(MOVES)
+    search.unlimited = search.best
+    search.run(ARENA_MOVES)
     network = search.best
     if options.ram and arena_bytes(network.module) > options.ram:
         whole = builder.build(replace(network.configuration, chains=()))
@@ -206,7 +208,7 @@ def _compile_static(
     if options.plan is not None:
         from microc.compiler.tuned.optimisation_plan import refuse_unused_choices
 
-        refuse_unused_choices(search.untuned, network, options.plan)
+        refuse_unused_choices(search.untuned_network, network, options.plan)
     module = replace(network.module, trials=tuple(search.trials))
     if network is not search.unlimited:
         # Reports compare with the network before it had to fit.

@@ -73,7 +73,11 @@ def test_limits_hold_together(seed: int, tmp_path: Path) -> None:
         assert error.hint and ("cannot hold" in str(error) or "does not fit" in str(error))
         return
     assert "ram" not in limits or arena_bytes(within) <= limits["ram"]
-    assert "flash" not in limits or flash_bytes(within) <= limits["flash"] or not is_certain(within, limits["flash"])
+    assert (
+        "flash" not in limits
+        or flash_bytes(within) <= limits["flash"]
+        or not is_over_for_certain(within, limits["flash"])
+    )
     _, *tried = within.trials
     assert bool(tried) or within.fingerprint == free.fingerprint or "memories" in shares
     inputs = random_inputs(graph)
@@ -81,10 +85,13 @@ def test_limits_hold_together(seed: int, tmp_path: Path) -> None:
     results = (library(*inputs.values()) for library in (small, plain))
     pairs = zip(*(each if isinstance(each, tuple) else (each,) for each in results), strict=True)
     for found, wanted in pairs:
-        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=1e-4)
+        if found.dtype.kind == "f":  # sums of other blocks and tiles round differently: some units of the last place
+            np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=1e-4)
+        else:
+            np.testing.assert_array_equal(found, wanted)
 
 
-def is_certain(module: Module, limit: int) -> bool:
+def is_over_for_certain(module: Module, limit: int) -> bool:
     """Code is estimated, so that a network a little above its flash budget may fit."""
     return module.const_bytes + 0.75 * (flash_bytes(module) - module.const_bytes) > limit
 

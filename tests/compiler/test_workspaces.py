@@ -13,7 +13,7 @@ import pytest
 import microc
 from microc.cli import main
 from microc.compiler.fit.budget import workspace_limits
-from microc.compiler.fit.moves import MOVES, shrink_workspaces
+from microc.compiler.fit.moves import ARENA_MOVES, shrink_workspaces
 from microc.compiler.fit.search import Move, NetworkBuilder, Search
 from microc.compiler.lowering.external_layers import NetworkDivision
 from microc.compiler.lowering.kernel_maker import CompiledNetwork, Configuration, KernelGroup
@@ -103,7 +103,7 @@ class Offers(NetworkBuilder):
         super().__init__(graph, NetworkDivision(graph, None), "", target, options)
         self.networks = dict(zip(map(float, range(len(networks))), networks, strict=True))
 
-    def requested(self) -> Configuration:
+    def requested_configuration(self) -> Configuration:
         return self.offer(0)
 
     def offer(self, number: int) -> Configuration:
@@ -140,7 +140,7 @@ def test_the_least_work_that_fits_is_taken() -> None:
         builder = Offers([plain, *offers], make_options(ram=limit, flash=flash))
         search = Search(builder, optimise=lambda _: pytest.fail("optimised"))
         numbers = range(1, len(offers) + 1)
-        (move,) = (move for move in MOVES if move.name == "workspaces")
+        (move,) = (move for move in ARENA_MOVES if move.name == "workspaces")
         search.run([replace(move, propose=lambda _: ((str(k), builder.offer(k)) for k in numbers))])
         assert [trial.instructions for trial in search.trials[1:]] == [each.module.instructions for each in offers]
         return search.best

@@ -1,4 +1,4 @@
-"""Moves of the search for a network that fits its limits and costs least, in the order of :data:`MOVES`.
+"""Moves of the search for a network that fits its limits and costs least, in the order of :data:`MOVES` and :data:`ARENA_MOVES`.
 
 1. Flash: over its limit, another goal for all kernels, or for each.
 2. Graph variants that trade memory for time. They come before what belongs to the kernels of the final graph.
@@ -161,7 +161,7 @@ def block_loops(search: Search) -> Proposals:
     """Propose recurrent layers in blocks of iterations, unless the arena is too large already."""
     base, options = search.best, search.options
     loops = _count_loops(base.configuration.graph)
-    if not loops or _is_decided(search, LOOP_BLOCKING_PASS) or not search.limits.fits_arena(base):
+    if not loops or _user_decides(search, LOOP_BLOCKING_PASS) or not search.limits.fits_arena(base):
         return
     required = options.required | {LOOP_BLOCKING_PASS.name}
     changed = search.optimise(replace(options, dump=None, instruments=(), required=required))
@@ -169,8 +169,8 @@ def block_loops(search: Search) -> Proposals:
         yield "recurrent layers in blocks of iterations", replace(base.configuration, graph=changed)
 
 
-def _is_decided(search: Search, variant: Pass) -> bool:
-    """Test whether a pass that makes a variant was decided by the options.
+def _user_decides(search: Search, variant: Pass) -> bool:
+    """Test whether the options decide about a pass that makes a variant.
 
     External code is compared with ours layer by layer, so that it excludes variants."""
     options = search.options
@@ -198,10 +198,9 @@ def block_attention_layers(search: Search) -> Proposals:
     all_rows = max(graph.types[layer.scores[0].outputs[0]].shape[-2] for layer in layers)
     for rows in (all_rows, *(rows for rows in ATTENTION_ROWS if rows < all_rows)):
         changed = block_attention(graph, layers, rows)
+        plan = search.best.module.plan
         # Liveness bounds the arena from below, without compiling.
-        if changed is graph or peak_live_bytes(changed, inside=options.io_in_arena) >= _all_arena_bytes(
-            search.best.module
-        ):
+        if changed is graph or (plan and peak_live_bytes(changed, inside=options.io_in_arena) >= plan.size):
             continue
         verify(changed, infer, "attention")
         yield f"attention in blocks of {rows} queries", replace(base.configuration, graph=changed)
@@ -237,12 +236,6 @@ def peak_live_bytes(graph: Graph, *, inside: bool) -> int:
     return most
 
 
-def _all_arena_bytes(module: Module) -> int:
-    """Return the bytes of all arenas of a planned module."""
-    assert module.plan is not None
-    return module.plan.size
-
-
 # ---- Packed weights of float layers widened in RAM before the layer runs, if the time is worth the RAM.
 
 PREWIDEN_DIVISORS = (1, 2, 4, 8)
@@ -255,7 +248,7 @@ def prewiden_packed_weights(search: Search) -> Proposals:
     graph = base.configuration.graph
     # For speed weights are stored widened. A core with vectors widens a weight for many rows at once, at next to no cost.
     is_free = base.configuration.goal == SPEED or float_vector_level(search.builder.target)
-    if _is_decided(search, PREWIDENED_WEIGHTS_PASS) or is_free or not search.limits.fits_arena(base):
+    if _user_decides(search, PREWIDENED_WEIGHTS_PASS) or is_free or not search.limits.fits_arena(base):
         return
     packed = find_widenable_weights(graph)
     sizes = {name: graph.types[name].nbytes for name in packed}
@@ -282,7 +275,6 @@ def use_measured_schedules(search: Search) -> Proposals:
     """Propose the measured schedules that the options name."""
     if search.options.tuned is not None or search.options.plan is not None:
         yield "measured schedules", _with_measured_schedules(search, search.best)
-    search.unlimited = search.best
 
 
 def _with_measured_schedules(search: Search, untuned: CompiledNetwork) -> Configuration:
@@ -307,7 +299,7 @@ def shrink_workspaces(search: Search) -> Proposals:
     """Propose kernels with smaller workspaces for a network over its arena limit, unless it has several arenas."""
     if search.limits.fits_arena(search.best):
         return
-    untuned = search.untuned
+    untuned = search.untuned_network
     assert untuned.module.plan is not None
     if untuned.module.plan.arenas or not any(own for _, own in tensor_and_workspace_bytes(untuned.module)):
         return
@@ -382,8 +374,11 @@ MOVES = (
     Move("attention", block_attention_layers),
     Move(PREWIDENED_WEIGHTS_PASS.name, prewiden_packed_weights),
     Move("records", use_measured_schedules, measured=True),
+)
+ARENA_MOVES = (
     Move("workspaces", shrink_workspaces),
     Move("rows", compute_row_by_row),
 )
+"""Moves for an arena over its limit. Costs of the network before them are kept for reports (:attr:`.Search.unlimited`)."""
 OPEN_SIZE_MOVES = MOVES[:1]
 """Moves for a network with dynamic sizes; all others need the shapes of the tensors."""

@@ -47,7 +47,7 @@ class NetworkBuilder:
 
     ``read``: the graph as read; ``division``: the graph after all passes, divided between our code and external code;
     ``source``: the origin that generated files name; ``room``: the capacity of the board (None: unlimited); ``family``:
-    the graph at several sizes, if these are dynamic. ``builds``: number of configurations built."""
+    the graph at several sizes, if these are dynamic."""
 
     def __init__(
         self,
@@ -63,13 +63,12 @@ class NetworkBuilder:
         self.read, self.division, self.source, self.target = read, division, source, target
         self.options, self.progress, self.room, self.family = options, progress, room, family
         self.goals = goal_ladder(division.graph, options, target)
-        self.builds = 0
         self._networks: dict[Hashable, CompiledNetwork] = {}
         self._streams: dict[Hashable, ChainLowering] = {}
         self._stripe_searches: dict[Hashable, StripeSearch] = {}
         self._arithmetic = summarise_arithmetic(division.graph, options.weight_dtype)
 
-    def requested(self) -> Configuration:
+    def requested_configuration(self) -> Configuration:
         """Return the configuration that the options ask for, whatever it takes."""
         return Configuration(self.division.graph, self.goals[0], external=self.division.external)
 
@@ -77,9 +76,13 @@ class NetworkBuilder:
         """Return the planned network of a configuration."""
         key = configuration.key
         if key not in self._networks:
-            self.builds += 1
             self._networks[key] = self._build(configuration)
         return self._networks[key]
+
+    @property
+    def builds(self) -> int:
+        """Number of configurations that were built."""
+        return len(self._networks)
 
     def own_module(self, network: CompiledNetwork) -> Module:
         """Build the module of a network with external kernels again in our code, planned in the same order of calls."""
@@ -226,7 +229,7 @@ class Search:
 
     def __init__(self, builder: NetworkBuilder, optimise: Callable[[Options], Graph]) -> None:
         self.builder, self.options, self.optimise = builder, builder.options, optimise
-        self.requested = self.best = self.last = self.unlimited = builder.build(builder.requested())
+        self.requested = self.best = self.last = self.unlimited = builder.build(builder.requested_configuration())
         room = builder.room or BoardCapacity()
         outside = outside_arena_bytes(self.best.module)
         # A board that inputs and outputs fill leaves a limit that no arena keeps.
@@ -235,7 +238,7 @@ class Search:
         self.trials = [_trial("requested", "as requested", self.best.module, kept=True)]
 
     @property
-    def untuned(self) -> CompiledNetwork:
+    def untuned_network(self) -> CompiledNetwork:
         """The network before its arena had to become smaller, without measured schedules."""
         return self.builder.build(replace(self.unlimited.configuration, tuned={}))
 
@@ -254,8 +257,8 @@ class Search:
         for move in moves:
             graph_before = self.best.configuration.graph
             for change, configuration in move.propose(self):
-                if self.builder.builds >= MAX_BUILDS:
-                    return
+                if self.builder.builds >= MAX_BUILDS and not move.measured:
+                    break
                 self.last = self.builder.build(configuration)
                 kept = move.measured or self.cost(self.last) < self.cost(self.best)
                 self.best = self.last if kept else self.best
