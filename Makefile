@@ -31,8 +31,9 @@ test: $(VENV)/.test
 types: $(VENV)/.test
 	@$(VENV)/bin/mypy
 
+# (without the flags of this make, which the makes that tests start would warn of)
 suite: $(VENV)/.test
-	@$(PYTHON) -m pytest -n 2 --dist worksteal
+	@env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL $(PYTHON) -m pytest -n 2 --dist worksteal
 
 # the tests nearest to what is not committed, or differs from BASE: a few minutes
 check: $(VENV)/.test

@@ -14,8 +14,8 @@ from microc.graph.ir import Graph, TensorType
 from microc.ops import registry
 from tests.frontend import degenerate
 
-MOST_SECONDS = 5.0
-"""Of processor time, for each model; the promise is 20."""
+MAX_SECONDS = 20.0
+"""Processor time that each model may take; on an idle machine none takes over 2 s. A reader without a bound takes hours."""
 
 
 def read(name: str, data: bytes) -> Graph:
@@ -37,7 +37,7 @@ def test_degenerate_models_are_read_or_refused(family: degenerate.Family) -> Non
             raise AssertionError(f"{name}: {error!r}") from error
         else:
             assert all(kind.nbytes <= MAX_BYTES for kind in graph.types.values()), name
-        assert time.process_time() - start < MOST_SECONDS, name
+        assert time.process_time() - start < MAX_SECONDS, name
 
 
 def test_sizes_are_judged_as_numbers() -> None:
