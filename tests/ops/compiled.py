@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -72,11 +72,14 @@ def definitions(family: str) -> list[OpDef]:
     return [d for d in importlib.import_module(f"microc.ops.{family}").OPERATORS if not (d.view or d.composed)]
 
 
-def compiled_cases(family: str, cpu: str) -> dict[str, CompiledCase]:
-    """Every case of a family's operators, lowered for a core."""
+def compiled_cases(
+    family: str, cpu: str, is_chosen: Callable[[int], bool] = lambda number: True
+) -> dict[str, CompiledCase]:
+    """Cases of a family's operators by name, lowered for a core: all, or those whose number is chosen."""
     return {
         name: compiled_case(definition, case, cpu, f"{c_name(name)}_{number}")
         for number, (name, definition, case) in enumerate(named_cases(definitions(family)))
+        if is_chosen(number)
     }
 
 
@@ -97,26 +100,20 @@ def assert_compiled(
     folder: Path,
     cpu: str = "host",
     built: Built | None = None,
-    optimised: Container[str] | None = None,
 ) -> None:
     """What the machine computes of every case is what its reference says, as the C says it, where any undefined behaviour is
     written to stderr, and optimised, in the instructions of ``cpu`` where this computer has them. In two libraries: of one that
     is both, the compiler makes three times as much work. A function that is ``built`` is not built again: several cores have
-    it. ``optimised``: the cases that are built optimised, too; all by default."""
+    it."""
     machine, built = flags_if_machine_available(CORES[cpu].machine), {} if built is None else built
     own, printed = cpu if machine else "host", cache(library_source)  # often both libraries are of the same text
     for name, flags, bodies in (("sanitized", ("-O0", UNDEFINED), "host"), ("optimised", ("-O1", *machine), own)):
-        part = {
-            title: case
-            for title, case in cases.items()
-            if name == "sanitized" or optimised is None or title in optimised
-        }
-        new = tuple(case.func for case in part.values() if (flags, bodies, case.func) not in built)
+        new = tuple(case.func for case in cases.values() if (flags, bodies, case.func) not in built)
         if new:
             (folder / name).mkdir(parents=True)
             library = build_source(printed(new, bodies), folder / name, *flags)
             built.update(dict.fromkeys(((flags, bodies, f) for f in new), library))
-        for title, case in part.items():
+        for title, case in cases.items():
             assert_answer(title, case, built[flags, bodies, case.func], name)
 
 
