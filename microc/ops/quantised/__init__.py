@@ -1,1 +1,2 @@
-"""Fixed-point arithmetic between scales."""
+"""Quantised arithmetic: integers are scaled by fixed-point or float multipliers from the scales of operands to that of
+the result."""

@@ -1,4 +1,5 @@
-"""Scales computed at run time: dynamic quantisation, inverse square roots, means of a varying number of elements."""
+"""Scales that generated code computes at run time: dynamic quantisation, inverse square roots of int16, and means of a
+varying number of elements."""
 
 from __future__ import annotations
 
@@ -28,13 +29,14 @@ from microc.ops.registry import Case, Legalized, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
-# ---- ``dynamic_quantize``: rows of floats as integers, each row with a scale that is computed at run time.
+# ---- ``dynamic_quantize``: it converts rows of floats to integers; each row has a scale that is computed at run time.
 #
-# ``symmetric``: int8, the row's largest magnitude is 127. Otherwise the row has a zero point, too: the result is int16, the int8
-# value less that zero point. A row of zeros has scale one. Source: TFLite ``portable_tensor_utils.cc``
-# (PortableSymmetricQuantizeFloats, PortableAsymmetricQuantizeFloats).
+# If ``symmetric`` the result is int8, and the row's largest magnitude becomes 127. Otherwise the row has a zero point, too, and the
+# result is int16: the int8 value minus this zero point. A row of zeros has scale one. Source: TFLite
+# ``portable_tensor_utils.cc`` (PortableSymmetricQuantizeFloats, PortableAsymmetricQuantizeFloats).
 
 _MAX_LEVEL = 127
+"""Largest magnitude of a symmetrically quantised int8 value."""
 
 
 def _dynamic_quantize_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -59,6 +61,7 @@ def _dynamic_quantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any])
 
 
 def _quantise_symmetric(row: Array, row_min: np.float32, row_max: np.float32) -> tuple[Array, np.float32]:
+    """Quantise one row of floats to -127..127 with zero point 0; return the integers and the scale."""
     reach = max(-row_min, row_max)
     if reach == 0:
         return np.zeros_like(row), np.float32(1)
@@ -67,6 +70,7 @@ def _quantise_symmetric(row: Array, row_min: np.float32, row_max: np.float32) ->
 
 
 def _quantise_asymmetric(row: Array, row_min: np.float32, row_max: np.float32) -> tuple[Array, np.float32]:
+    """Quantise one row of floats to int8 with a zero point; return the integers minus the zero point, and the scale."""
     if row_min == row_max:
         return np.zeros_like(row), np.float32(1)
     scale = (float(row_max) - float(row_min)) / 255
@@ -78,7 +82,7 @@ def _quantise_asymmetric(row: Array, row_min: np.float32, row_max: np.float32) -
 
 
 def _dynamic_quantize_compute(call: OpCall) -> tuple[te.Tensor, ...]:
-    """Build two passes over each row: its least and largest element, then its integers."""
+    """Build two passes over each row: the first finds its least and largest element, the second quantises its elements."""
     data = call.data
     rows, symmetric = int(call.attrs["rows"]), bool(call.attrs["symmetric"])
     size, dtype = data.type.size // rows, call.out_types[0].dtype
@@ -107,9 +111,10 @@ def _dynamic_quantize_compute(call: OpCall) -> tuple[te.Tensor, ...]:
 
 
 def _build_row_scaling(row_min: Var, row_max: Var, symmetric: bool) -> tuple[list[tuple[Var, Expr]], Expr, Any]:
-    """Build the scale of a row from its least and its largest element.
+    """Build the quantisation parameters of a row from its least and its largest element.
 
-    Return ``Let`` definitions, the scale, and a function that quantises an element."""
+    Return the ``Let`` definitions that the other results use, the scale, and a function that builds the quantised
+    integer of an element."""
     one = ir.const(1.0, "float32")
     factor, scale = Var("factor", "float32"), Var("scale", "float32")
     if symmetric:
@@ -165,19 +170,20 @@ DYNAMIC_OPERATORS: tuple[OpDef, ...] = (
 )
 
 
-# ---- ``qrsqrt``: inverse square root of int16, as TFLite Micro computes it. Bytes have a table of 256 entries
+# ---- ``qrsqrt``: inverse square root of int16, as TFLite Micro computes it. For 8-bit data a table of 256 entries is used
 # instead (``tables.py``).
 #
 # The inverse root of the stored integer is computed by Newton's iteration, in Q0.20, and then scaled. The result for zero is the
-# largest number; so it is for negative ones, which TFLite rejects at run time. Source: TFLite Micro ``elementwise.cc``
-# (RsqrtEvalQuantized).
+# largest int16. Negative numbers, which TFLite rejects at run time, give the same result. Source: TFLite Micro
+# ``elementwise.cc`` (RsqrtEvalQuantized).
 
 _FRACTION = 20
+"""Number of fraction bits of inverse roots (Q0.20)."""
 _MAX_ROOT = (1 << 15) - 1
 
 
 def legalize_rsqrt16(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite ``rsqrt`` of int16 to ``qrsqrt`` if the zero points are zero; return None otherwise."""
+    """Rewrite ``rsqrt`` of int16 to ``qrsqrt`` if both zero points are zero; otherwise return None."""
     scale, zero = per_tensor_quant(node, graph, node.inputs[0])
     out, zero_out = per_tensor_quant(node, graph, node.outputs[0])
     if zero or zero_out:
@@ -243,29 +249,30 @@ INVERSE_ROOT_OPERATORS: tuple[OpDef, ...] = (
 )
 
 
-# ---- Multipliers of quantised means whose number of elements the caller gives at run time.
+# ---- Multipliers of quantised means whose number of elements the caller passes at run time.
 #
-# If the number is constant, so is the multiplier (:mod:`microc.ops.reduction.reduce`); both are equal.
+# If the number of elements is constant, the multiplier is computed at compile time (:mod:`microc.ops.reduction.reduce`); both
+# ways give the same multiplier.
 
 _MAX_LEFT_SHIFT = 30
-"""Largest left shift of a mantissa: the bits of an int32 count without its first."""
+"""Largest left shift of a mantissa before it is divided: with it the highest set bit of an int32 count is bit 30."""
 
 
 def mean_multiplier(mantissa: int, shift: int, element_count: int) -> tuple[int, int]:
-    """Divide the multiplier of a mean by ``element_count`` as TFLite does; return mantissa and shift.
+    """Divide the multiplier of a mean by ``element_count`` as TFLite does; return mantissa and shift of the quotient.
 
-    The mantissa is shifted left first for precision, and the quotient is rounded down."""
+    The mantissa is shifted left before the division for more precision, and the quotient is rounded down."""
     extra = min(element_count.bit_length() - 1, _max_left_shift(shift))
     return (mantissa << extra) // element_count, shift - extra
 
 
 def _max_left_shift(shift: int) -> int:
-    """Return the largest left shift of the mantissa of a multiplier with exponent ``shift``."""
+    """Return the largest left shift that the mantissa of a multiplier with exponent ``shift`` can get before the division."""
     return min(_MAX_LEFT_SHIFT, 31 + shift)
 
 
 def mean_scale(scale_in: float, scale_out: float, element_count: int) -> float:
-    """Return scale_in / (scale_out * ``element_count``), the multiplier of a mean, in float32 throughout."""
+    """Return scale_in / (scale_out * ``element_count``), the multiplier of a mean. All operations are in float32."""
     with np.errstate(over="ignore"):
         return float(np.float32(scale_in) / (np.float32(scale_out) * np.float32(element_count)))
 
@@ -273,7 +280,8 @@ def mean_scale(scale_in: float, scale_out: float, element_count: int) -> float:
 def _compute_mean_multiplier(call: OpCall) -> tuple[te.Tensor, ...]:
     """Build the division of a mean's multiplier by the number of elements.
 
-    The upper 32 bits are divided at once, the others bit by bit, because small cores cannot divide 64 bits."""
+    One 32-bit division computes the upper bits of the quotient, and a loop computes the further bits one by one,
+    because small cores have no 64-bit division."""
     mantissa, shift = int(call.attrs["multiplier"]), int(call.attrs["shift"])
     count, k, zero = ir.const(call.attrs["count"], "int32"), Var("k"), ir.const(0, "int32")
     divisor = ir.cast("uint32", count)

@@ -1,4 +1,6 @@
-"""Integer scaling with ties to even, proved for every operand: sum_even, product_even, requantize_even."""
+"""Integer scaling with ties to even that is proved to be exact: operators ``sum_even``, ``product_even`` and ``requantize_even``.
+
+Fixed-point factors are searched at compile time and compared with exact arithmetic for all values of the operands."""
 
 from __future__ import annotations
 
@@ -24,31 +26,34 @@ from microc.tir.expressions import Expr
 
 # ---- Integer scaling that equals exact arithmetic with ties to even, proved at compile time for every operand.
 #
-# Scales are float32 numbers, so a scaled sum is a ratio of integers, ``(p1 x1 + p2 x2) / q``, which :func:`exact_rounded_sums`
-# rounds exactly. A factor in fixed point is wrong by at most half a unit, which may move a product over a tie, or off one. So
-# each candidate (:class:`FixedPointFactors`) is compared with the exact levels of all operands, and the cheapest that equals
-# all of them is used.
+# Scales are float32 numbers, so that a scaled sum is a ratio of integers, ``(p1 x1 + p2 x2) / q``, which
+# :func:`exact_rounded_sums` rounds exactly. A fixed-point factor has an error of at most half a unit, which may move a product
+# over a tie or away from a tie. Therefore each candidate (:class:`FixedPointFactors`) is compared with the exact results for all
+# operand values, and the cheapest candidate that equals all of them is used.
 
 LARGEST_DOMAIN = 1 << 20
-"""Largest number of operands that are compared; that takes 20 ms of numpy."""
+"""Largest number of operand values for which candidate factors are compared with exact arithmetic. The comparison takes
+20 ms of numpy."""
 _FACTOR_BITS = (31, 52)
-"""Bits of factors, int32 first: their products are one instruction on cores that multiply 32 by 32 bits. Scales that are decimal
-fractions (0.0123, 0.04) bring sums within 2**-30 of ties, which takes more bits; 52 and the 10 of a sum fit int64."""
+"""Numbers of bits of candidate factors. Factors of int32 come first, because their products are one instruction on
+cores that multiply 32 by 32 bits. Scales that are decimal fractions (0.0123, 0.04) bring sums within 2**-30 of ties and
+need more bits; a factor of 52 bits times a sum of 10 bits fits int64."""
 LARGEST_FACTOR = 1 << 52
+"""Largest magnitude of a fixed-point factor."""
 _NEAR_TIE = 1e-5
-"""Distance from a tie below which ratios are computed in exact integers; float64 is right to 2**-30 for levels of 22 bits."""
+"""Distance from a tie below which a ratio is computed in exact integers. Float64 is accurate to 2**-30 for results of 22 bits."""
 
 
 def exact_scale_ratio(*scales: float) -> Fraction:
-    """Return the exact product of ``scales[:-1]`` divided by the last scale, each rounded to float32 first."""
+    """Return the exact product of ``scales[:-1]`` divided by ``scales[-1]``. Each scale is rounded to float32 first."""
     *factors, divisor = (Fraction(float(np.float32(scale))) for scale in scales)
     return math.prod(factors, start=Fraction(1)) / divisor
 
 
 def exact_rounded_sums(terms: Sequence[tuple[Array, Fraction]]) -> Array:
-    """Return the exact sums of x * factor of the terms (x, factor), rounded half to even; x is converted to int64.
+    """Return the sums of x * factor over the terms (x, factor), computed exactly and rounded half to even, as int64.
 
-    Beyond 22 bits the sums are approximate."""
+    Sums that exceed 22 bits may be approximate."""
     q = math.lcm(*(factor.denominator for _, factor in terms))
     weights = [int(factor * q) for _, factor in terms]
     most = sum(int(abs(x).max(initial=0)) * abs(weight) for (x, _), weight in zip(terms, weights, strict=True))
@@ -67,16 +72,16 @@ def exact_rounded_sums(terms: Sequence[tuple[Array, Fraction]]) -> Array:
 
 @frozen
 class FixedPointFactors:
-    """Integers of the formula ``round(sum(x * factor) / 2**distance)``, which rounds half to even.
+    """Fixed-point factors of the formula ``round(sum(x * factor) / 2**distance)``, which rounds half to even.
 
-    Sums within ``near`` of a tie count as ties; if ``near`` is negative, ties round up."""
+    A sum within ``near`` of a tie counts as a tie. If ``near`` is negative, ties are rounded up."""
 
     factors: tuple[int, ...]
     distance: int
     near: int
 
     def levels(self, operands: Sequence[Array]) -> Array:
-        """Compute the rounded sums of operands times factors exactly as the generated code does."""
+        """Compute the rounded sums of ``operands`` times factors over numpy, exactly as the generated code does."""
         total = sum(x * factor for x, factor in zip(operands, self.factors, strict=True))
         return np.asarray(shift_right_even(np.asarray(total, np.int64), self.distance, self.near, NUMPY))
 
@@ -84,9 +89,11 @@ class FixedPointFactors:
 def find_exact_factors(
     terms: Sequence[tuple[Array, Fraction]], lowest_result: int, highest_result: int
 ) -> FixedPointFactors | None:
-    """Return integer factors whose rounded sums equal the exact ones for all operands; None if no candidate's do.
+    """Return fixed-point factors whose rounded sums equal the exact sums for all operand values, or None if no
+    candidate has this property.
 
-    Sums are compared after clamping to ``lowest_result``..``highest_result``."""
+    ``terms`` are arrays of all operand values with their exact factors. Sums are compared after clamping to
+    ``lowest_result``..``highest_result``."""
     operands, expected = [x for x, _ in terms], np.clip(exact_rounded_sums(terms), lowest_result, highest_result)
     for candidate in _candidate_factors(terms):
         if np.array_equal(np.clip(candidate.levels(operands), lowest_result, highest_result), expected):
@@ -95,10 +102,10 @@ def find_exact_factors(
 
 
 def _candidate_factors(terms: Sequence[tuple[Array, Fraction]]) -> Iterator[FixedPointFactors]:
-    """Yield candidate factors, those with few bits first.
+    """Yield candidate factors, beginning with the smallest number of bits.
 
-    For each number of bits there is one without ties to even, one with exact ties, and one with the ties that rounded
-    factors move."""
+    For each number of bits there are three candidates: without ties to even, with exact ties, and with a margin for the
+    ties that rounding the factors can move."""
     largest = max(abs(factor) for _, factor in terms)
     sizes = [int(abs(x).max(initial=0)) for x, _ in terms]
     for bits in _FACTOR_BITS:
@@ -121,10 +128,10 @@ def _candidate_factors(terms: Sequence[tuple[Array, Fraction]]) -> Iterator[Fixe
 def is_exact_scale(
     scale: float, max_magnitude: int, exact_factor: Fraction, lowest_result: int, highest_result: int
 ) -> bool:
-    """Test whether float32 products by ``scale`` round as exact products by ``exact_factor`` do.
+    """Test whether float32 products by ``scale`` round to the same integers as exact products by ``exact_factor``.
 
-    All integers of a magnitude up to ``max_magnitude`` are tried; results are clamped to
-    ``lowest_result``..``highest_result``."""
+    All integers of a magnitude up to ``max_magnitude`` are tried. Results are clamped to
+    ``lowest_result``..``highest_result`` first."""
     if 2 * max_magnitude > LARGEST_DOMAIN:
         return False
     x = np.arange(-max_magnitude, max_magnitude + 1)
@@ -136,8 +143,8 @@ def is_exact_scale(
 
 # ---- Sums, products and scalings of integers with ties to even: sum_even, product_even and requantize_even.
 #
-# ONNX's quantised arithmetic is legalised to them if factors are proved for it: one sum of products,
-# ``x1 * factor1 + x2 * factor2``, and one rounding shift, in 32 bits if these hold it.
+# ONNX's quantised arithmetic is legalised to these operators if factors are found that are exact. Each operator is one sum of
+# products, ``x1 * factor1 + x2 * factor2``, and one rounding shift, in 32 bits if the sum fits, else in 64 bits.
 
 _ROUNDED: Attributes = {
     "distance": integer("what the sum of products is shifted by", least=1, most=61),
@@ -152,9 +159,10 @@ def _factors_in_attrs(attrs: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _multiplied_operands(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> list[Any]:
-    """Return the operands by which the factors are multiplied, as int64."""
+    """Return the int64 arrays that are multiplied by the factors: the centred operands, their product, or the clamped
+    operand of ``requantize_even``."""
     wide = [np.asarray(x, np.int64) for x in arrays]
-    if "bound" in attrs:  # larger numbers, which only graphs from elsewhere have, saturate
+    if "bound" in attrs:  # larger numbers saturate; only graphs that microc did not legalise contain them
         return [np.clip(wide[0], -attrs["bound"], attrs["bound"])]
     wide = [x - attrs[f"zero_point_{operand_name}"] for x, operand_name in zip(wide, "ab", strict=True)]
     return wide if "factor_a" in attrs else [wide[0] * wide[1]]
@@ -170,7 +178,7 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 
 
 def _operand_magnitudes(attrs: Mapping[str, Any], dtype_names: Sequence[str]) -> list[int]:
-    """Return the largest magnitude of each operand by which a factor is multiplied."""
+    """Return the largest magnitude of each array that is multiplied by a factor (see :func:`_multiplied_operands`)."""
     if "bound" in attrs:
         return [attrs["bound"]]
     sizes = []
@@ -181,7 +189,7 @@ def _operand_magnitudes(attrs: Mapping[str, Any], dtype_names: Sequence[str]) ->
 
 
 def _largest_rounded_sum(attrs: Mapping[str, Any], dtype_names: Sequence[str]) -> int:
-    """Return a bound of the sum of products plus the addend for rounding."""
+    """Return an upper bound of the sum of products plus the addend that rounds it."""
     sums = sum(
         size * abs(factor)
         for size, factor in zip(_operand_magnitudes(attrs, dtype_names), _factors_in_attrs(attrs), strict=True)
@@ -226,7 +234,8 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 
 
 def _rounded_sum_overflow_message(application: Application) -> str:
-    """Return a message if operands can exceed int32, or the sum of products with its rounding int64, else an empty string."""
+    """Return a message if an operand can exceed int32, or if the sum of products plus its rounding addend can exceed
+    int64; else return an empty string."""
     attrs, dtype_names = application.attrs, [dtype.dtype for dtype in application.types]
     if any(dtypes.nbytes(dtype) > (4 if "bound" in attrs else 2) or dtype == "uint32" for dtype in dtype_names):
         expected = "signed ones of 32 bits" if "bound" in attrs else "8 or 16 bits"
@@ -254,7 +263,8 @@ def emit_sum_even(
     scales: Sequence[Fraction],
     result_attrs: Mapping[str, Attr],
 ) -> bool:
-    """Append ``sum_even`` of two 8-bit values; return False if no fixed-point factors are exact for all their numbers."""
+    """Append ``sum_even`` of two 8-bit values. Return False, and append nothing, if no fixed-point factors are exact
+    for all pairs of their values."""
     a, b = (_all_centred_values(rewrite, name, zero) for name, zero in zip(operands, zero_points, strict=True))
     grid = [np.repeat(a, len(b)), np.tile(b, len(a))]
     factors = _find_factors_for_result(tuple(zip(grid, scales, strict=True)), result_attrs)
@@ -277,7 +287,8 @@ def emit_product_even(
     exact_scale: Fraction,
     result_attrs: Mapping[str, Attr],
 ) -> bool:
-    """Append ``product_even`` of two 8-bit values; return False if no fixed-point factor is exact for all their numbers."""
+    """Append ``product_even`` of two 8-bit values. Return False, and append nothing, if no fixed-point factor is exact
+    for all pairs of their values."""
     a, b = (_all_centred_values(rewrite, name, zero) for name, zero in zip(operands, zero_points, strict=True))
     factors = _find_factors_for_result(((np.unique(np.multiply.outer(a, b)), exact_scale),), result_attrs)
     if factors is None:
@@ -290,7 +301,8 @@ def emit_product_even(
 def emit_requantize_even(
     rewrite: Rewrite, operand_name: str, max_magnitude: int, exact_scale: Fraction, result_attrs: Mapping[str, Attr]
 ) -> bool:
-    """Append ``requantize_even`` of integers up to ``max_magnitude``; return False if no factor is exact for all."""
+    """Append ``requantize_even`` of integers of a magnitude up to ``max_magnitude``. Return False, and append nothing,
+    if no fixed-point factor is exact for all such integers."""
     if 2 * max_magnitude > LARGEST_DOMAIN:
         return False
     factors = _find_factors_for_result(((np.arange(-max_magnitude, max_magnitude + 1), exact_scale),), result_attrs)
@@ -308,12 +320,13 @@ def emit_requantize_even(
 def _find_factors_for_result(
     terms: Sequence[tuple[Array, Fraction]], result_attrs: Mapping[str, Attr]
 ) -> FixedPointFactors | None:
+    """Return exact fixed-point factors for sums that are clamped as ``result_attrs`` require, or None if there are none."""
     low, high, zero = (int(str(result_attrs[name])) for name in ("minimum", "maximum", "zero_point"))
     return find_exact_factors(terms, low - zero, high - zero)
 
 
 def _all_centred_values(rewrite: Rewrite, value_name: str, zero_point: int) -> Array:
-    """Return all numbers of the dtype of ``value_name`` minus ``zero_point``."""
+    """Return an array of all values of the dtype of ``value_name``, minus ``zero_point``."""
     low, high = dtypes.int_range(rewrite.type(value_name).dtype)
     return np.arange(low - zero_point, high - zero_point + 1)
 

@@ -1,4 +1,4 @@
-"""Quantised functions of int16, for which a table of all values is too large."""
+"""Quantised functions of int16 values. A lookup table of all 65536 values would be too large, so that they are computed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from microc.tir.ir import Expr
 
 
 def legalize_int16_function(node: Node, graph: Graph) -> Legalized:
-    """Rewrite a quantised relu, clip or leaky_relu to ``requantize`` and, for leaky_relu, integer arithmetic."""
+    """Rewrite a quantised relu, clip or leaky_relu to ``requantize``; a leaky_relu also needs integer arithmetic around it."""
     rewrite = Rewrite(node, graph)
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     scale_in, zero_in = per_tensor_quant(node, graph, node.inputs[0])
@@ -69,7 +69,7 @@ def legalize_int16_function(node: Node, graph: Graph) -> Legalized:
 
 
 def legalize_int16_abs(node: Node, graph: Graph) -> Legalized:
-    """Rewrite ``abs`` of int16 to integer operators, scaled if the output has another scale."""
+    """Rewrite ``abs`` of int16 to integer operators, followed by a ``requantize`` to the scale of the output."""
     rewrite = Rewrite(node, graph)
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     scale_in, zero_in = per_tensor_quant(node, graph, node.inputs[0])
@@ -88,7 +88,8 @@ def legalize_int16_abs(node: Node, graph: Graph) -> Legalized:
 def legalize_squared_difference(node: Node, graph: Graph) -> Legalized:
     """Rewrite (a - b) squared of quantised operands to integer operators.
 
-    Both operands are scaled to twice the larger scale, after a left shift by 7 bits (int16: 0)."""
+    Both operands are shifted left first, by 7 bits if they have 8 bits and by 0 if they have 16, then scaled to twice
+    the larger of their scales."""
     rewrite = Rewrite(node, graph)
     result = graph.types[node.outputs[0]]
     scales = [float(np.float32(per_tensor_quant(node, graph, name)[0])) for name in (*node.inputs, *node.outputs)]
@@ -108,9 +109,10 @@ def legalize_squared_difference(node: Node, graph: Graph) -> Legalized:
 
 
 def emit_shifted_scale(rewrite: Rewrite, operand_name: str, left_shift: int, multiplier: float) -> str:
-    """Append round(((x - zero point) << ``left_shift``) * ``multiplier``) of the operand x in int32.
+    """Append the int32 value round(((x - zero point) << ``left_shift``) * ``multiplier``), where x is the operand
+    ``operand_name``.
 
-    ``multiplier`` is at most one."""
+    ``multiplier`` is at most one. Return the name of the value."""
     value_type = rewrite.type(operand_name)
     zero = per_tensor_quant(rewrite.node, rewrite.graph, operand_name)[1]
     low, high = dtypes.int_range(value_type.dtype)
@@ -125,14 +127,17 @@ def _multiplier_rounding(node: Node) -> str:
 
 
 def _emit_with_constant(rewrite: Rewrite, op: str, value_name: str, right_operand: int) -> str:
-    """Append the int32 operator ``op`` on a value and the constant ``right_operand``."""
+    """Append the int32 operator ``op`` on the value ``value_name`` and the constant ``right_operand``; return the name
+    of the result."""
     constant = rewrite.constant("number", np.array(right_operand, np.int32))
     result = rewrite.value(op, rewrite.type(value_name).shape, "int32")
     return rewrite.emit(op, (value_name, constant), result, {"activation": "", "rounding": Rounding.NONE})
 
 
 def _emit_rescale(rewrite: Rewrite, value_name: str, multiplier: float, max_magnitude: int) -> str:
-    """Append the product of an int32 value up to ``max_magnitude`` and ``multiplier``, rounded to int32."""
+    """Append the product of the int32 value ``value_name`` and ``multiplier``, rounded to int32; return the name of the result.
+
+    ``max_magnitude``: largest magnitude of the value."""
     output = rewrite.value("scaled", rewrite.type(value_name).shape, "int32")
     parameters = Requantization((multiplier,), 0, INT32_MIN, INT32_MAX, "int32")
     emit_requantize(rewrite, value_name, output, parameters, _multiplier_rounding(rewrite.node), max_magnitude)
@@ -141,22 +146,23 @@ def _emit_rescale(rewrite: Rewrite, value_name: str, multiplier: float, max_magn
 
 # ---- ``qsigmoid16``: sigmoid and tanh of int16 with zero points of zero, interpolated in a table as in TFLite Micro.
 #
-# The table holds sigmoid(i / 24) in Q0.16 for i = -255 .. 256. Sources: TFLite ``integer_ops/logistic.h``, ``integer_ops/tanh.h``
+# The table contains sigmoid(i / 24) in Q0.16 for i = -255 .. 256. Sources: TFLite ``integer_ops/logistic.h``, ``integer_ops/tanh.h``
 # (int16), ``common.h`` (sigmoid_table_uint16); TFLite Micro ``logistic_common.cc``, ``tanh.cc`` (multiplier and shift).
 
 _BITS = {"sigmoid": 9, "tanh": 8}
-"""Fraction bits of a table index."""
+"""Number of fraction bits of a table index, by function."""
 _ENDS = {"sigmoid": (255 << 9) - 1, "tanh": 255 << 8}
-"""Magnitudes to which data is clamped: sigmoid ends before the last point, which would be 1; tanh ends at it."""
+"""Largest magnitude of a table index in fixed point, by function; larger data are clamped to it. The sigmoid ends just
+before the last point of the table, which would be 1; tanh ends at this point."""
 _INDEX_MASK = 511
-"""Mask of indices modulo 512: the points of negative numbers follow those of the others."""
+"""Mask that reduces table indices modulo 512. The table stores the points of negative indices after those of the others."""
 
 
 def sigmoid_table() -> Array:
-    """Return TFLite's 256 points (uint16) of sigmoid at i / 24.
+    """Return TFLite's table of the sigmoid: 256 points at i / 24 as uint16 (Q0.16).
 
-    Each point is raised by half of the interpolation error in the middle of the segment behind it; the last one is
-    65535."""
+    Each point is the exact value plus half of the error that linear interpolation to the next point has halfway between
+    them. The last point is 65535."""
     x = np.arange(257) / 24
     exact = 1 / (1 + np.exp(-x))
     middle = 1 / (1 + np.exp(-(x[:-1] + 1 / 48)))
@@ -167,18 +173,20 @@ def sigmoid_table() -> Array:
 
 
 def signed_sigmoid_table() -> Array:
-    """Return the points (uint16) of sigmoid at i / 24 for i from 0 to 256, then from -255 to -1, then 0 again.
+    """Return the points of the sigmoid at i / 24 as uint16 for i from 0 to 256, then from -255 to -1, then 0 again.
 
-    The point at -i is one minus that at i. With this table an interpolation does not depend on the sign."""
+    The point at -i is one minus the point at i. The table has an entry for every signed index, so that the
+    interpolation needs no branch on the sign."""
     points = np.append(sigmoid_table(), 65535).astype(np.int64)
     return np.concatenate([points, 65536 - points[-2:0:-1], points[:1]]).astype(np.uint16)
 
 
 def input_scaling(function_name: str, in_scale: float) -> tuple[int, int] | None:
-    """Return the multiplier and right shift that convert data of ``in_scale`` to the unit of a function's table.
+    """Return the multiplier and the right shift that convert data with the scale ``in_scale`` to the unit of the
+    function's table.
 
-    The unit is 1 / (3 * 4096). Return None if multiplier or shift exceed 15 and 31 bits. Scales within 0.1 % of certain
-    powers of two near the unit are multiplied exactly."""
+    The unit is 1 / (3 * 4096). Return None if the multiplier does not fit 15 bits or the shift exceeds 31 bits. A scale
+    within 0.1 % of certain powers of two near the unit gets an exact multiplier and no shift."""
     log2 = float(np.float32(np.log(np.float32(in_scale))) * np.float32(1 / np.log(2.0)))
     left = 12 + round(log2)
     if abs(log2 - round(log2)) < 1e-3 and (left == 0 or (left == 1 and function_name == "tanh")):
@@ -190,13 +198,15 @@ def input_scaling(function_name: str, in_scale: float) -> tuple[int, int] | None
 
 
 def _to_table_unit(attrs: Mapping[str, Any], x: Any) -> Any:
-    """Convert an int32 ``x``, which fits int16, to the table's unit."""
+    """Convert ``x``, an int32 within the range of int16, to a fixed-point table index by the attributes ``multiplier``
+    and ``shift``."""
     shift = attrs["shift"]
     return (x * attrs["multiplier"] + ((1 << shift) >> 1)) >> shift
 
 
 def _interpolate_by_sign(attrs: Mapping[str, Any], x: Array, table: Array) -> Array:
-    """Return sigmoid or tanh in Q0.15, interpolated from magnitude and sign as TFLite does."""
+    """Return the sigmoid or tanh of ``x`` in Q0.15. As in TFLite the table is interpolated at the magnitude of ``x``,
+    then the sign is applied."""
     scaled = _to_table_unit(attrs, x)
     bits, size = _BITS[attrs["curve"]], np.abs(scaled)
     segment = size >> bits
@@ -227,9 +237,8 @@ def _qsigmoid16_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tu
 def _qsigmoid16_scalar(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
     """Build the interpolation without a branch on the sign.
 
-    Between points of both signs the line is the same from either end; only ties round away from zero, for which one is subtracted
-    from the sum of a negative number.
-    """
+    On a segment of the table the interpolated line is the same for both signs. Only ties differ, because they round
+    away from zero: one is subtracted from the sum if the number is negative."""
     bits, end, table = _BITS[attrs["curve"]], _ENDS[attrs["curve"]], args[1]
     scaled = _to_table_unit(attrs, ir.cast("int32", args[0]))
     if _to_table_unit(attrs, 1 << 15) > end:
@@ -253,10 +262,10 @@ def _qsigmoid16_cases() -> Iterable[Case]:
 
 
 def legalize_sigmoid16(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite ``sigmoid`` or ``tanh`` of int16 to ``qsigmoid16`` where TFLite's kernel applies; return None elsewhere.
+    """Rewrite ``sigmoid`` or ``tanh`` of int16 to ``qsigmoid16`` if TFLite's fixed-point kernel supports it, else return None.
 
-    It applies to zero points of zero and an output scale of 2**-15.
-    """
+    The kernel needs zero points of zero and an output scale of 2**-15. Raise UnsupportedError if the input scale is out
+    of its range."""
     scale_in, zero_in = per_tensor_quant(node, graph, node.inputs[0])
     scale_out, zero_out = per_tensor_quant(node, graph, node.outputs[0])
     if zero_in or zero_out or abs(scale_out * 32768 - 1) > 1e-3:
@@ -274,9 +283,9 @@ def legalize_sigmoid16(node: Node, graph: Graph) -> Legalized | None:
 
 
 def _table_mismatch_message(application: Application) -> str:
-    """Return a message if the table is not that of sigmoid, else an empty string.
+    """Return a message if the operand ``table`` is constant and not the table of the sigmoid, else an empty string.
 
-    The loops rely on the symmetry and the last entries of the table."""
+    The generated loops rely on the symmetry of the table and on its last entries."""
     table, points = application.data[1], signed_sigmoid_table()
     if table is None or np.array_equal(table, points):
         return ""

@@ -1,4 +1,4 @@
-"""Sums, products and quotients of quantised tensors."""
+"""Sums, products and quotients of quantised tensors in integer arithmetic."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ from microc.tir.ir import Expr
 #
 # Sources: TFLite Micro ``add_common.cc``, ``sub_common.cc``, ``mul_common.cc``; TFLite ``integer_ops/add.h``, ``mul.h``. Operands
 # of a sum are shifted left (20 bits for 8-bit data, 15 for 16-bit), scaled to twice the larger scale, added, and scaled to the
-# output. With rounding ``even`` (ONNX) bytes become ``sum_even`` and ``product_even``, others go through floats.
+# output. With rounding ``even`` (ONNX) operators on bytes become ``sum_even`` and ``product_even``; those on wider integers are
+# computed in floats.
 
 _DEFAULTS: Mapping[str, Attr] = {"rounding": Multiplier.DOUBLE}
 
@@ -78,14 +79,14 @@ def _arithmetic_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
 
 
 def _subtract_zero_point(x: Expr, zero_point: int) -> tuple[Expr, int, int]:
-    """Return ``x`` minus its zero point in int32, and the least and largest value of the difference."""
+    """Return ``x`` minus its zero point as an int32 expression, and the least and the largest value of the difference."""
     low, high = dtypes.int_range(x.dtype)
     wide = ir.cast("int32", x)
     return (wide - zero_point if zero_point else wide), low - zero_point, high - zero_point
 
 
 def _scaled_term(attrs: Mapping[str, Any], x: Expr, operand_name: str) -> tuple[Expr, int]:
-    """Return an operand of a sum, shifted and scaled to the common scale, and a bound of its magnitude."""
+    """Return one operand of a sum, shifted left and scaled to the common scale of both operands, and a bound of its magnitude."""
     value, low, high = _subtract_zero_point(x, attrs[f"zero_point_{operand_name}"])
     left, mantissa = attrs["left_shift"], attrs[f"multiplier_{operand_name}"]
     scale = Scale.of(mantissa, attrs[f"shift_{operand_name}"])
@@ -93,7 +94,7 @@ def _scaled_term(attrs: Mapping[str, Any], x: Expr, operand_name: str) -> tuple[
     bound = (max(-low, high) * mantissa >> (31 - attrs[f"shift_{operand_name}"])) + 1
     if (
         mantissa == HALF and attrs[f"shift_{operand_name}"] == 0
-    ):  # the larger scale over twice itself: times one half, exactly
+    ):  # this operand has the larger scale: divided by twice the larger scale, its multiplier is exactly one half
         return value << (left - 1), bound
     if attrs["rounding"] == Multiplier.SINGLE:
         return scale_single_rounding(value << left, max(-low, high), scale), bound
@@ -132,7 +133,8 @@ def _qmul_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
 
 
 def _scale_to_output(attrs: Mapping[str, Any], x: Expr, low: int, high: int) -> Expr:
-    """Scale an int32 expression within low..high to the output."""
+    """Build the output of a sum or product ``x``: an int32 expression within ``low``..``high`` is scaled to the
+    output's scale and clamped."""
     scale = Scale.of(attrs["multiplier"], attrs["shift"])
     out = ScaledResult(attrs["zero_point"], attrs["minimum"], attrs["maximum"], attrs["out_dtype"])
     if attrs["rounding"] == Multiplier.SINGLE:
@@ -141,12 +143,12 @@ def _scale_to_output(attrs: Mapping[str, Any], x: Expr, low: int, high: int) -> 
 
 
 def _multiply_function(attrs: Mapping[str, Any]) -> Callable[..., Any]:
-    """Return the fixed-point multiplication of the attribute ``rounding``."""
+    """Return the numpy function of the fixed-point multiplication that the attribute ``rounding`` selects."""
     return Multiplier(attrs.get("rounding", Multiplier.DOUBLE)).times
 
 
 def _scale_array_to_output(attrs: Mapping[str, Any], x: Any) -> Array:
-    """Scale integers to the output, over numpy (as :func:`_scale_to_output`)."""
+    """Scale an array of integers to the output's scale and clamp it: :func:`_scale_to_output` over numpy."""
     scaled = _multiply_function(attrs)(x, attrs["multiplier"], attrs["shift"], NUMPY)
     shifted = NUMPY.clamp(scaled + attrs["zero_point"], INT32_MIN, INT32_MAX)
     clipped = np.clip(shifted, attrs["minimum"], attrs["maximum"])
@@ -157,23 +159,28 @@ def _scale_array_to_output(attrs: Mapping[str, Any], x: Any) -> Array:
 
 
 def legalize_add(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite ``add`` to ``qadd``, ``sum_even``, or the float operator and its activation."""
+    """Rewrite a quantised ``add`` to ``qadd``, or to ``sum_even`` if ties are rounded to even; split the activation off
+    a float one."""
     return _legalize_arithmetic(node, graph, _emit_sum)
 
 
 def legalize_sub(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite ``sub`` as :func:`legalize_add`, with the second operand negated."""
+    """Rewrite ``sub`` as :func:`legalize_add` does, with the second operand negated."""
     return _legalize_arithmetic(node, graph, _emit_sum)
 
 
 def legalize_mul(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite ``mul`` to ``qmul``, ``product_even``, or the float operator and its activation."""
+    """Rewrite a quantised ``mul`` to ``qmul``, or to ``product_even`` if ties are rounded to even; split the activation
+    off a float one."""
     return _legalize_arithmetic(node, graph, _emit_product)
 
 
 def _legalize_arithmetic(
     node: Node, graph: Graph, emit: Callable[[Rewrite, Mapping[str, Attr]], None]
 ) -> Legalized | None:
+    """Rewrite a sum or product: a quantised one by ``emit`` or with ties to even, a float one to the operator and its activation.
+
+    ``emit`` receives the rewrite and the attributes that all integer operators share."""
     if not is_quantised(node, graph):
         return split_activation(node, graph)
     if node.attrs.get("rounding", Rounding.DOUBLE) == Rounding.EVEN:
@@ -193,8 +200,9 @@ def _legalize_arithmetic(
 
 
 def _legalize_even(node: Node, graph: Graph) -> Legalized:
-    """Rewrite an operator on 8-bit values to ``sum_even`` or ``product_even`` if exact factors exist, else to float
-    operators."""
+    """Rewrite a sum or product with ties to even to ``sum_even`` or ``product_even``.
+
+    If operands have more than 8 bits, or if no exact fixed-point factors are found, rewrite it to float operators."""
     operand_types = [graph.types[name] for name in (*node.inputs, *node.outputs)]
     activation = str(node.attrs.get("activation", ""))
     if any(dtypes.nbytes(tensor_type.dtype) > 1 for tensor_type in operand_types[:2]) or activation in (
@@ -219,6 +227,7 @@ def _legalize_even(node: Node, graph: Graph) -> Legalized:
 
 
 def _emit_sum(rewrite: Rewrite, common_attrs: Mapping[str, Attr]) -> None:
+    """Append ``qadd``, which adds or subtracts the operands after it has scaled them to twice the larger scale."""
     node = rewrite.node
     a, b, out = _scales_of_node(rewrite)
     left = 15 if any(rewrite.type(name).dtype == "int16" for name in (*node.inputs, *node.outputs)) else 20
@@ -230,13 +239,15 @@ def _emit_sum(rewrite: Rewrite, common_attrs: Mapping[str, Attr]) -> None:
 
 
 def _scales_of_node(rewrite: Rewrite) -> tuple[float, ...]:
-    """Return the scales of both operands and of the output, as float32 values in doubles, as in TFLite Micro."""
+    """Return the scales of the two operands and of the output. They are rounded to float32 and returned as doubles, as
+    in TFLite Micro."""
     node = rewrite.node
     names = (*node.inputs, *node.outputs)
     return tuple(float(np.float32(per_tensor_quant(node, rewrite.graph, name)[0])) for name in names)
 
 
 def _emit_product(rewrite: Rewrite, common_attrs: Mapping[str, Attr]) -> None:
+    """Append ``qmul``, which multiplies the operands and scales the product to the output."""
     node = rewrite.node
     a, b, out = _scales_of_node(rewrite)
     multiplier, shift = quantize_multiplier(a * b / out)
@@ -276,7 +287,7 @@ def _arithmetic_cases(for_addition: bool) -> Iterable[Case]:
 
 
 def _qadd_overflow_message(application: Application) -> str:
-    """Return a message if the shifted operands or their scaled sum can overflow int32, else an empty string."""
+    """Return a message if the shifted operands or the sum of the scaled operands can overflow int32, else an empty string."""
     attrs, bound = application.attrs, 0
     for position, which in enumerate("ab"):
         low, high = centred_range(application, position, f"zero_point_{which}")
@@ -339,15 +350,17 @@ QMUL = OpDef(
 # ---- ``qdiv``: quotients of bytes by tables of reciprocals, as TFLite computes them (``reference/div.h``,
 # ``common.h``).
 #
-# The divisor's sign is moved to the dividend; its reciprocal, a mantissa and a number of bits, is read from tables. The dividend
-# is shifted left as far as possible, multiplied, and shifted back together with the output's multiplier, the ratio of the scales,
-# which is computed in double precision in TFLite Micro and in float32 in LiteRT. A divisor of zero gives zero. So do dividends so
-# small that TFLite would shift by more than 31 bits; for ratios so large that it would shift left there is no shift. C leaves
-# both undefined.
+# The divisor's sign is moved to the dividend. The divisor's reciprocal, a mantissa and a number of bits, is read from two tables.
+# The dividend is shifted left as far as possible, multiplied by the reciprocal and by the output's multiplier, and shifted right
+# once. The output's multiplier is the ratio of the scales; TFLite Micro computes it in double precision, LiteRT in float32.
+# A divisor of zero gives zero. TFLite would shift by more than 31 bits for very small quotients, and to the left for very large
+# ones, both of which C leaves undefined: here the right shift is clamped to 0..31.
 
 
 def reciprocal_tables() -> tuple[Array, Array]:
-    """Return tables of 1 / d for d = 0 .. 255: mantissas (int32), and how many bits d has below its highest set bit
+    """Return two tables of 256 entries for 1 / d, d = 0 .. 255.
+
+    The first contains the mantissa of 1 / d (int32), the second the number of bits of d below its highest set bit
     (int8)."""
     bits = np.array([max(d.bit_length() - 1, 0) for d in range(256)], np.int64)
     above = (np.arange(256, dtype=np.int64) << (31 - bits)) - (1 << 31)
@@ -357,7 +370,7 @@ def reciprocal_tables() -> tuple[Array, Array]:
 
 
 def legalize_div(node: Node, graph: Graph) -> Legalized:
-    """Rewrite ``div`` of int8 to ``qdiv``, of other dtypes to float operators."""
+    """Rewrite ``div`` of int8 operands to ``qdiv``, and ``div`` of other dtypes to float operators."""
     result = graph.types[node.outputs[0]]
     if any(graph.types[name].dtype != "int8" for name in (*node.inputs, *node.outputs)):
         return legalize_in_float(node, graph)

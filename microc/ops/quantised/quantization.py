@@ -1,6 +1,7 @@
-"""Operators between reals and integers: ``quantize`` and ``dequantize``.
+"""Operators that convert between real numbers and integers: ``quantize`` and ``dequantize``.
 
-The references are the formulas of :mod:`microc.numerics` over numpy; the expressions are the sequences of ``scaling.py``.
+The numpy references are the formulas of :mod:`microc.numerics`; the generated expressions are the sequences of
+:mod:`microc.ops.quantised.scaling`.
 
 Sources: TFLite ``quantize.h``, ``dequantize.h``; the ONNX operators QuantizeLinear and DequantizeLinear.
 """
@@ -39,7 +40,7 @@ __all__ = ["OPERATORS", "legalize_add", "legalize_mul", "legalize_sub"]
 
 
 def _channel_parameters(attrs: Mapping[str, Any], data_rank: int) -> tuple[Array, Array]:
-    """Return scale (float32) and zero point (int64) as arrays that broadcast along the channels' axis."""
+    """Return the scales (float32) and zero points (int64) as arrays that broadcast to data of ``data_rank`` axes."""
     shape = [1] * data_rank
     if attrs["axis"] is not None:
         shape[attrs["axis"]] = len(attrs["scale"])
@@ -47,7 +48,7 @@ def _channel_parameters(attrs: Mapping[str, Any], data_rank: int) -> tuple[Array
 
 
 def _tensor_parameters(attrs: Mapping[str, Any]) -> tuple[float, int]:
-    """Return scale and zero point of a tensor that is quantised per tensor."""
+    """Return the scale and zero point of a tensor that has one of each for all elements."""
     if len(attrs["scale"]) != 1:
         raise InternalError("a scale per channel has no scalar expression: legalisation must turn it into an operand")
     return attrs["scale"][0], attrs["zero_point"][0]
@@ -98,7 +99,8 @@ def _dequantize_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
 def _scale_error_message(application: Application) -> str:
     """Return a message if scales or zero points are invalid, else an empty string.
 
-    There is one of each, or one per channel; scales are positive float32, zero points within the dtype."""
+    There must be one scale and one zero point, or one of each for every channel. Scales must be positive float32
+    numbers, zero points must be in the range of the dtype."""
     attrs, tensor_type = application.attrs, application.types[0]
     scales, points, axis = np.asarray(attrs["scale"], np.float64), attrs["zero_point"], attrs["axis"]
     count = 1 if axis is None else tensor_type.shape[axis] if 0 <= axis < len(tensor_type.shape) else -1
@@ -115,7 +117,8 @@ def _scale_error_message(application: Application) -> str:
 
 
 def _legalize_dequantize(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite a ``dequantize`` with one scale per channel to operators that take the scales as operands."""
+    """Rewrite a ``dequantize`` with one scale per channel to ``cast``, ``sub`` and ``mul``, with zero points and scales
+    as constant operands."""
     if len(node.attr("scale")) == 1:
         return None
     rewrite, tensor_type = Rewrite(node, graph), graph.types[node.inputs[0]]
@@ -129,7 +132,8 @@ def _legalize_dequantize(node: Node, graph: Graph) -> Legalized | None:
 
 
 def _legalize_quantize(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite ``quantize`` of integers to ``requantize``, and one with scales per channel to operators on these."""
+    """Rewrite a ``quantize`` of integers to ``requantize``, and one with a scale per channel to ``div``, ``round``,
+    ``add`` and a ``quantize`` of scale 1."""
     if dtypes.is_integer(graph.types[node.inputs[0]].dtype):
         return _legalize_integer_quantize(node, graph)
     if len(node.attr("scale")) == 1:
@@ -158,6 +162,10 @@ def _legalize_quantize(node: Node, graph: Graph) -> Legalized | None:
 
 
 def _legalize_integer_quantize(node: Node, graph: Graph) -> Legalized:
+    """Rewrite a ``quantize`` of integers to a table lookup, a float ``quantize`` or a ``requantize``.
+
+    With ties to even, bytes become a lookup and wider integers go through floats; with other roundings the integers are
+    requantised."""
     source, dtype = graph.types[node.inputs[0]], node.attr("out_dtype")
     if source.quant is None or len(source.quant.scale) != 1 or len(node.attr("scale")) != 1:
         raise UnsupportedError(

@@ -1,4 +1,5 @@
-"""Operators ``requantize`` and ``requantize_float``: integers of one scale to integers of another."""
+"""Operators ``requantize`` and ``requantize_float``: they convert integers of one scale and zero point to integers of
+another scale and zero point."""
 
 from __future__ import annotations
 
@@ -56,9 +57,10 @@ from microc.tir.ir import Expr
 
 @frozen
 class Requantization:
-    """Parameters of a requantisation: real multipliers, and zero point, clamp bounds and dtype of the result.
+    """Parameters of a requantisation: the real multipliers, and the zero point, clamp bounds and dtype of the result.
 
-    There is one multiplier, or one per channel. ``trailing``: number of axes after the channels, 0, or 2 for NCHW."""
+    ``multipliers`` has one element, or one for each channel. ``trailing``: number of axes of the data after the channel
+    axis: 0 for channels last, 2 for NCHW."""
 
     multipliers: tuple[float, ...]
     zero_point: int
@@ -69,7 +71,7 @@ class Requantization:
 
     @property
     def result(self) -> Mapping[str, Attr]:
-        """Attributes of the result."""
+        """Attributes of the ``requantize`` node that describe its result: zero point, clamp bounds and dtype."""
         return {
             "zero_point": self.zero_point,
             "minimum": self.minimum,
@@ -83,8 +85,9 @@ def product_multipliers(
 ) -> tuple[float, ...]:
     """Return data scale * weight scale / output scale for each weight scale.
 
-    If ``rounding`` is ``even`` all is computed in float32, unless a product of scales is not a normal float32.
-    ``multiplies_in_float32``: the two input scales are multiplied in float32, as TFLite does."""
+    If ``rounding`` is ``even`` the multipliers are computed in float32; a product of scales that is not a normal
+    float32 is computed in float64. With other roundings ``multiplies_in_float32`` multiplies the two input scales in
+    float32, as TFLite does."""
     s, t = np.float32(data_quant.scale[0]), np.float32(out_quant.scale[0])
     scales = np.array(weight_quant.scale, np.float32)
     with np.errstate(over="ignore", under="ignore"):
@@ -96,9 +99,9 @@ def product_multipliers(
 
 
 def clip_to_float32(multiplier: float) -> float:
-    """Convert a multiplier to float32; infinity becomes the largest float32.
+    """Convert a multiplier to float32. A multiplier that is too large becomes the largest float32 instead of infinity.
 
-    Both map 0 to 0 and every other number to an end of the result's range."""
+    The results stay the same, because either multiplier maps 0 to 0 and every other integer beyond the clamp bounds."""
     return float(np.float32(min(multiplier, float(np.finfo(np.float32).max))))
 
 
@@ -111,11 +114,12 @@ def emit_requantize(
     max_magnitude: int = -1,
     input_zero_point: int = 0,
 ) -> None:
-    """Append the node that scales the integers ``operand_name`` and writes ``output_name``.
+    """Append the ``requantize`` or ``requantize_float`` node that scales the integers ``operand_name`` and computes
+    ``output_name``.
 
-    ``rounding``: ``double``, ``single``, ``wide`` or ``even``. ``max_magnitude``: the largest magnitude of the integers
-    minus ``input_zero_point``, -1 if unknown. Multipliers and shifts that are equal for all channels become attributes,
-    others constants."""
+    ``rounding`` is ``double``, ``single``, ``wide`` or ``even``. ``max_magnitude`` is the largest magnitude of an
+    integer minus ``input_zero_point``, or -1 if it is unknown. Multipliers and shifts that are equal for all channels
+    become attributes of the node; others become constant operands."""
     count = len(parameters.multipliers)
     shape = (count,) + (1,) * parameters.trailing
     if rounding == Rounding.EVEN:
@@ -152,9 +156,9 @@ def emit_requantize(
 def _quantize_multipliers(
     multipliers: tuple[float, ...], max_shift: int
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], ...]:
-    """Convert real multipliers to mantissas and shifts of at most ``max_shift``.
+    """Convert real multipliers to two arrays: fixed-point mantissas, and shifts of at most ``max_shift``.
 
-    A zero mantissa gets the shift of another channel: any shift gives 0."""
+    A zero mantissa gets the shift of the first non-zero one, because its product is 0 with any shift."""
     pairs = [quantize_multiplier(real, max_shift) for real in multipliers]
     common = next((shift for mantissa, shift in pairs if mantissa), 0)
     mantissas = np.array([mantissa for mantissa, _ in pairs], np.int64)
@@ -171,11 +175,12 @@ def emit_scaled_sum(
     result_attrs: Mapping[str, Attr],
     extra_attrs: Mapping[str, Attr] = MappingProxyType({}),
 ) -> None:
-    """Append the node that scales integer sums up to ``max_magnitude`` by ``exact_factor``, with ties to even.
+    """Append the node that multiplies integer sums by ``exact_factor`` and rounds half to even.
 
-    It is ``requantize_float`` by ``float32_scale``, or ``requantize_even`` if only that is exact for all sums.
-    ``extra_attrs`` are attributes of ``requantize_float`` and force it: a mean whose number of elements varies at run
-    time must be the same node for all sizes."""
+    The sums have a magnitude of at most ``max_magnitude``. The node is ``requantize_float`` with the scale
+    ``float32_scale`` if that rounds all such sums correctly. Otherwise it is ``requantize_even`` if fixed-point factors
+    that do so are found. ``extra_attrs`` are attributes of ``requantize_float``, and force this operator: a mean whose
+    number of elements varies at run time must be the same node for all sizes."""
     low, high, zero = (int(str(result_attrs[name])) for name in ("minimum", "maximum", "zero_point"))
     needs_even = not extra_attrs and not is_exact_scale(
         float32_scale, max_magnitude, exact_factor, low - zero, high - zero
@@ -189,7 +194,7 @@ def emit_scaled_sum(
         )
 
 
-# ---- Test cases: edges of rounding, clamping and range; each form of the parameters.
+# ---- Test cases: edges of rounding, clamping and range, with parameters as attributes and as operands.
 
 REQUANTIZE_ATTRS: Attributes = {
     "multiplier": mantissa("one for all channels; None: an operand", None),
@@ -255,7 +260,7 @@ def requantize_cases() -> Iterable[Case]:
 
 
 def _channel_cases(edge_values: Array) -> Iterable[Case]:
-    """Yield cases with one multiplier and shift per channel."""
+    """Yield test cases with one multiplier and one shift per channel."""
     multiplier = np.array([1 << 30, INT32_MAX, 1518500250, 1234567890], np.int32)
     types = (TensorType((4, 4), "int32"), TensorType((4,), "int32"), TensorType((4,), "int8"))
     for shifts in (
@@ -282,7 +287,7 @@ def _channel_cases(edge_values: Array) -> Iterable[Case]:
 
 
 def _special_cases() -> Iterable[Case]:
-    """Yield cases of 64-bit sums with rounding ``wide``, and of 8- and 16-bit data with an input zero point."""
+    """Yield test cases of 64-bit sums with rounding ``wide``, and of 8- and 16-bit data with an input zero point."""
     base = {**REQUANTIZE, "zero_point": 0, "minimum": -32768, "maximum": 32767, "out_dtype": "int16"}
     x64 = np.array([0, 1, -1, 1 << 40, -(1 << 40), (1 << 46) - 1, -(1 << 46), 12345678901], np.int64)
     wide = {**base, "rounding": Multiplier.WIDE, "multiplier": reduce_multiplier(1518500250), "bound": 1 << 46}
@@ -353,16 +358,18 @@ def dequantize_cases() -> Iterable[Case]:
 
 # ---- From integers to integers of another scale: requantize and requantize_float.
 #
-# The references are the formulas of :mod:`microc.numerics` over numpy; the expressions are the sequences of ``scaling.py``.
+# The numpy references are the formulas of :mod:`microc.numerics`; the generated expressions are the sequences of ``scaling.py``.
 #
 # Source: TFLite ``requantize.h``.
 
 _MAX_WIDE_SUM = 1 << 47
-"""Largest 64-bit sum that can be scaled by a 16-bit multiplier, as in TFLite."""
+"""Largest magnitude of a 64-bit sum that can be scaled by a 16-bit multiplier, as in TFLite."""
 
 
 def infer_requantize(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    """Infer the type: the first operand's shape, and the attribute ``out_dtype``."""
+    """Infer the result's type: the shape of the first operand, and the dtype in the attribute ``out_dtype``.
+
+    Raise ModelError if that dtype is no integer dtype, or if multipliers or shifts cannot be broadcast to the data."""
     if not dtypes.is_integer(attrs["out_dtype"]):
         raise ModelError(f"out_dtype must be an integer dtype; got {attrs['out_dtype']!r}")
     for tensor_type in types[1:]:
@@ -376,7 +383,8 @@ def infer_requantize(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> t
 
 
 def _scale_parts(attrs: Mapping[str, Any], operands: Sequence[Any]) -> tuple[Any, Any]:
-    """Return multiplier and shift of a ``requantize``, from its attributes or from the operands behind the first."""
+    """Return multiplier and shift of a ``requantize`` node, each from its attribute, or from the operand if the
+    attribute is None."""
     rest = [x for x in operands[1:] if x is not None]
     multiplier = attrs["multiplier"] if attrs["multiplier"] is not None else rest.pop(0)
     shift = attrs["shift"] if attrs["shift"] is not None else rest.pop(0)
@@ -384,7 +392,8 @@ def _scale_parts(attrs: Mapping[str, Any], operands: Sequence[Any]) -> tuple[Any
 
 
 def _build_scale(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Scale:
-    """Return the scale of a ``requantize``; its parts that are constant are numbers."""
+    """Build the fixed-point scale of a ``requantize`` node. Multiplier and shift are Python integers if they are
+    constant, else int32 expressions."""
     multiplier, shift = _scale_parts(attrs, args)
     values = [ir.int_value(x) if isinstance(x, Expr) else x for x in (multiplier, shift)]
     multiplier = values[0] if values[0] is not None else ir.cast("int32", multiplier)
@@ -401,7 +410,7 @@ def _requantize_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     x, zero, bound = args[0], attrs["input_zero_point"], attrs["bound"]
     if attrs["rounding"] == Multiplier.WIDE:
         return scale_wide(x, bound, scale, out)
-    if x.dtype == "int64":  # sums that 32 bits may not hold
+    if x.dtype == "int64":  # sums that may not fit 32 bits
         if zero:
             raise InternalError("requantize of int64 data supports no input zero point other than 0")
         x = ir.cast("int32", ir.clamp(x, INT32_MIN, INT32_MAX))
@@ -416,7 +425,7 @@ def _requantize_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
 
 
 def _subtract_zero_point(x: Expr, zero_point: int, bound_is_unknown: bool) -> Expr:
-    """Subtract the zero point from the int32 ``x``; if ``bound_is_unknown`` the difference saturates."""
+    """Subtract the zero point from the int32 ``x``. If ``bound_is_unknown`` the difference saturates at the ends of int32."""
     if bound_is_unknown and zero_point > 0:
         x = ir.maximum(x, INT32_MIN + zero_point)
     if bound_is_unknown and zero_point < 0:
@@ -436,8 +445,10 @@ def _requantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tu
 
 
 def _operand_bounds(application: Application) -> Constants:
-    """Bound multiplier and shift if they are operands: constants, or results of
-    :mod:`microc.ops.quantised.computed_scales`."""
+    """Return the bounds of the operands multiplier and shift, as far as these are operands.
+
+    They must be constants, or results of ``mean_multiplier`` (:mod:`microc.ops.quantised.computed_scales`), which stay
+    within the bounds."""
     attrs, means = application.attrs, ("mean_multiplier",)
     most = INT32_MAX >> 16 if attrs["rounding"] == Multiplier.WIDE else INT32_MAX
     factors = [OperandBounds(NumberUse.FACTOR, 0, most, means)] if attrs["multiplier"] is None else []
@@ -447,9 +458,10 @@ def _operand_bounds(application: Application) -> Constants:
 
 
 def _requantize_error_message(application: Application) -> str:
-    """Return a message if multiplier or shift is missing, present twice or out of range, else an empty string.
+    """Return a message if multiplier or shift is missing, is present as both attribute and operand, or is out of range,
+    or if the data have an unsupported dtype or bound; else return an empty string.
 
-    A multiplier of rounding ``wide`` is shifted left by at most 7 bits."""
+    With rounding ``wide`` a left shift has at most 7 bits."""
     attrs = application.attrs
     if len(application.types) != 1 + sum(attrs[name] is None for name in ("multiplier", "shift")):
         return f"{len(application.types)} operands with multiplier={attrs['multiplier']} and shift={attrs['shift']}"
@@ -487,9 +499,9 @@ def _requantize_float_reference(attrs: Mapping[str, Any], arrays: Sequence[Any])
 
 
 def _float_scale_error_message(application: Application) -> str:
-    """Return a message unless scales are finite float32 numbers of at least 0, else an empty string.
+    """Return a message unless all scales are finite float32 numbers of at least 0, else an empty string.
 
-    A scale is 0 if it underflowed."""
+    A scale of 0 is valid: it comes from a scale that underflowed in float32."""
     scale = application.attrs["scale"]
     scale_values = scale if scale is not None else application.data[1] if len(application.data) > 1 else 1.0
     if scale_values is None:

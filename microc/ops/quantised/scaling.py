@@ -1,14 +1,15 @@
-"""Fixed-point scaling over TIR: the cheapest sequence that is exact for the known range of its operand.
+"""Fixed-point scaling as TIR expressions: the cheapest sequence of operations that is exact for the known range of its operand.
 
-:mod:`microc.numerics` is the definition. Everything here equals it, which tests check at edge values. The sequence depends on the
-operand's range: an x within -2**30 .. 2**30 - 1 has a spare bit, so that ``high_mul_round`` of 2 x is the doubling high multiply:
+:mod:`microc.numerics` defines the results. The expressions built here equal these definitions, which tests check at
+edge values. The best sequence depends on the operand's range: an x within -2**30 .. 2**30 - 1 has a spare bit, so that
+``high_mul_round`` of 2 x is the doubling high multiply:
 
     (2 x m + 2**31) >> 32  =  (x m + 2**30) >> 31.
 
-Rounding half away from zero by 2**e, e >= 1, is ``(r + (r >> 31) + 2**(e - 1)) >> e``: the middle term subtracts one from a
-negative r, so that its ties round down. The sign of x may replace that of its product r: they differ only if r = 0, and
-(0 - 1 + 2**(e - 1)) >> e = 0. So ``high_mac_round`` can add all of it, and the rest of the addend does not depend on x: a loop
-over the elements of a channel computes it once.
+Rounding half away from zero by 2**e, e >= 1, is ``(r + (r >> 31) + 2**(e - 1)) >> e``: the middle term subtracts one
+from a negative r, so that its ties round down. The sign of x may replace the sign of its product r: they differ only if
+r = 0, and (0 - 1 + 2**(e - 1)) >> e = 0. Therefore ``high_mac_round`` can add both terms. The second term does not
+depend on x: a loop over the elements of a channel computes it once.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ from microc.tir import ir
 from microc.tir.ir import Expr
 
 HALF = 1 << 30
-"""Mantissa of one half: multiplying by it is a shift."""
+"""Mantissa of one half (Q0.31). A multiplication by it is a shift."""
 _BELOW_HALF = 0.5 - 2.0**-25
 """The largest float32 below one half."""
 
 
 @frozen
 class ScaledResult:
-    """Parameters of the result of scaling.
+    """Parameters of the stored result of a scaling.
 
-    ``zero_point`` is added, the sum is clamped to minimum..maximum and stored as ``dtype``."""
+    ``zero_point`` is added to the scaled value; the sum is clamped to ``minimum``..``maximum`` and stored as ``dtype``."""
 
     zero_point: int
     minimum: int
@@ -50,7 +51,9 @@ class ScaledResult:
     dtype: str
 
     def store(self, x: Expr, bound: int) -> Expr:
-        """Add the zero point to the int32 ``x``, abs(x) <= ``bound``, and clamp; if the sum can overflow, clamp first."""
+        """Build the stored result of the scaled int32 ``x``, whose magnitude is at most ``bound``: add the zero point and clamp.
+
+        If the sum can overflow int32, ``x`` is clamped before the zero point is added."""
         if bound + abs(self.zero_point) <= INT32_MAX:
             return clamp_to_dtype(x + self.zero_point if self.zero_point else x, self.minimum, self.maximum, self.dtype)
         low = max(self.minimum - self.zero_point, INT32_MIN)
@@ -59,23 +62,24 @@ class ScaledResult:
 
     @property
     def narrow(self) -> bool:
-        """True if all scaled numbers of a magnitude from 2**29 on are clamped, so that their exact values do not matter."""
+        """True if the clamp bounds are so narrow that every scaled value of a magnitude from 2**29 on is clamped. Its
+        exact value does not matter then."""
         return max(abs(self.minimum - self.zero_point), abs(self.maximum - self.zero_point)) < HALF >> 1
 
     @property
     def hides_negative(self) -> bool:
-        """True if negative scaled values are clamped to the result of 0, as after relu.
+        """True if every negative scaled value is clamped to the result of 0, as after relu.
 
-        Then their rounding does not matter: for r < 0 either rounding gives a result <= 0, since r + 2**(e-1) < 2**e.
-        """
+        Then its rounding does not matter: for r < 0 either rounding gives a result <= 0, since r + 2**(e-1) < 2**e."""
         return self.minimum >= self.zero_point
 
 
 @frozen
 class Scale:
-    """The factor multiplier / 2**31 / 2**right. Each part is a number, or an expression if it differs between channels.
+    """Fixed-point factor multiplier / 2**31 / 2**right. Multiplier and right shift are integers, or expressions if they
+    differ between channels.
 
-    ``right_range``: bounds of ``right``, which shifts to the left if it is negative."""
+    ``right_range``: least and largest value of ``right``. A negative ``right`` is a left shift."""
 
     multiplier: Expr | int
     right: Expr | int
@@ -83,12 +87,12 @@ class Scale:
 
     @staticmethod
     def of(multiplier: int, shift: int) -> Scale:
-        """Return the scale of a mantissa and TFLite's shift (positive to the left)."""
+        """Return the scale of a mantissa and a shift in TFLite's convention: positive shifts are to the left."""
         return Scale(multiplier, -shift, (-shift, -shift))
 
     @property
     def shift(self) -> Expr | int:
-        """TFLite's shift, positive to the left."""
+        """Shift in TFLite's convention: positive to the left."""
         match self.right:
             case ir.Bin("sub", ir.Const(value=0), left):
                 return left
@@ -97,7 +101,7 @@ class Scale:
 
 
 def high_mul(x: Expr, low: int, high: int, mantissa: Expr | int) -> Expr:
-    """Build ``doubling_high_mul`` of an int32 within low..high and a mantissa; the result is within +-(2**31 - 2)."""
+    """Build ``doubling_high_mul`` of an int32 within ``low``..``high`` and a mantissa. The result is within +-(2**31 - 2)."""
     if mantissa == HALF and high < INT32_MAX:
         return (x + 1) >> 1
     factor = ir.as_expr(mantissa, "int32")
@@ -108,9 +112,10 @@ def high_mul(x: Expr, low: int, high: int, mantissa: Expr | int) -> Expr:
 
 
 def shift_right_rounding(value: Expr, bound: int, scale: Scale, out: ScaledResult | None) -> tuple[Expr, bool] | None:
-    """Build ``rounding_shift_right`` of ``value``, abs(value) <= ``bound``, in int32 by ``scale.right``.
+    """Build the rounding right shift of ``value`` by ``scale.right``; return the expression, and whether it includes
+    the zero point of ``out``.
 
-    Also return whether the zero point of ``out`` is included. ``bound`` is less than 2**31 - 1. Return None if no int32
+    ``value`` is an int32 with abs(value) <= ``bound`` < 2**31 - 1; ties round away from zero. Return None if no int32
     sequence is exact."""
     least, most = scale.right_range
     if least == most == 0:
@@ -125,7 +130,7 @@ def shift_right_rounding(value: Expr, bound: int, scale: Scale, out: ScaledResul
             return (exact + (half + folded)) >> most, True
         if bound + half <= INT32_MAX:
             return (exact + half) >> most, False
-        # The sum with half could overflow: shift by all but one bit first, then round by one.
+        # Adding half could overflow: shift by all but one bit first, then round by the last bit.
         return ((exact >> (most - 1)) + 1) >> 1, False
     one, fits = ir.const(1, "int32"), bound + (1 << (most - 1)) <= INT32_MAX
     if least >= 1:  # rounding by one bit after a shift by the others avoids computing 2**(right - 1) at run time
@@ -141,14 +146,14 @@ def shift_right_rounding(value: Expr, bound: int, scale: Scale, out: ScaledResul
 
 
 def scale_with_rounding_mac(x: Expr, bound: int, scale: Scale, out: ScaledResult | None) -> tuple[Expr, bool] | None:
-    """Build high product and rounding shift of ``x``, abs(x) <= ``bound``, as one ``high_mac_round`` and one shift.
+    """Build the high product of ``x`` and its rounding shift as one ``high_mac_round`` and one shift.
 
-    Also return whether the zero point of ``out`` is included. Return None if that is not exact. Multipliers are not
-    negative."""
+    abs(x) <= ``bound``. Return the expression, and whether it includes the zero point of ``out``; return None if this
+    sequence is not exact. Multipliers are not negative."""
     least, most = scale.right_range
     if bound >= HALF or least < 1 or most > 30 or scale.multiplier == HALF:
         return None
-    # In units of half the result's: one for rounding, and twice the zero point if there is room for it.
+    # The addend in units of half a result: one for rounding, and twice the zero point if the sum still fits int32.
     steps = 1 + (2 * out.zero_point if out is not None else 0)
     folded = out is not None and bound + 1 + (abs(steps) << (most - 1)) <= INT32_MAX
     if not folded:
@@ -165,10 +170,11 @@ def scale_with_rounding_mac(x: Expr, bound: int, scale: Scale, out: ScaledResult
 
 
 def scale_double_rounding(x: Expr, low: int, high: int, scale: Scale, out: ScaledResult | None = None) -> Expr:
-    """Build ``multiply_double_rounding`` of an int32 within low..high; stored to ``out`` if given, else int32.
+    """Build ``multiply_double_rounding`` of an int32 within ``low``..``high``. The value is stored as ``out``
+    describes, or is an int32 if ``out`` is None.
 
-    The cheapest form that is exact is used: no multiplication, one ``high_mac_round``, a high product and an int32
-    shift, or the definition in 64 bits."""
+    The cheapest exact sequence is built: no multiplication, one ``high_mac_round``, a high product and an int32 shift,
+    or the definition in 64 bits."""
     scaled: tuple[Expr, bool] | None = None
     left = max(-scale.right_range[0], 0)
     fits = low << left >= INT32_MIN and high << left <= INT32_MAX
@@ -181,7 +187,7 @@ def scale_double_rounding(x: Expr, low: int, high: int, scale: Scale, out: Scale
         product = high_mul(x << left if left else x, low << left, high << left, scale.multiplier)
         distance = Scale(scale.multiplier, 0, (0, 0)) if left else scale
         scaled = shift_right_rounding(product, min(max(-low, high) << left, INT32_MAX - 1), distance, out)
-    elif fits and scale.right_range[1] <= 0:  # per channel, all shifts to the left
+    elif fits and scale.right_range[1] <= 0:  # shifts differ between channels, and all are to the left
         scaled = high_mul(x << scale.shift, low << left, high << left, scale.multiplier), False
     if scaled is None:
         scaled = multiply_double_rounding(x, ir.as_expr(scale.multiplier, "int32"), scale.shift, TIR, fits), False
@@ -189,19 +195,19 @@ def scale_double_rounding(x: Expr, low: int, high: int, scale: Scale, out: Scale
 
 
 def scale_with_high_mac(x: Expr, bound: int, scale: Scale, out: ScaledResult | None) -> tuple[Expr, bool] | None:
-    """Build ``round(x * multiplier / 2**31 / 2**right)`` of |x| <= bound as one ``high_mac`` and one shift.
+    """Build ``round(x * multiplier / 2**31 / 2**right)``, ties up, as one ``high_mac`` and one shift, where abs(x) <= ``bound``.
 
-    Ties round to plus infinity. Also return whether ``out``'s zero point is included. Return None if that is not exact.
+    Return the expression, and whether it includes the zero point of ``out``; return None if this sequence is not exact.
     Multipliers are not negative.
 
-    The high half of the product may be taken first, because the addend of rounding has no lower half: with y = 2**left
-    x,
+    The high half of the product may be taken before the rounding addend is added, because this addend has no lower
+    half: with y = 2**left x,
 
-    (y m + 2**(31 + e)) >> (32 + e)  =  ((y m >> 32) + 2**(e - 1)) >> e,    e = right + left - 1 >= 1.
+        (y m + 2**(31 + e)) >> (32 + e)  =  ((y m >> 32) + 2**(e - 1)) >> e,    e = right + left - 1 >= 1.
 
-    The zero point, times 2**e in those units, is added with it. If there is room x is doubled: vector instructions
-    multiply so, cores that multiply by parts can use the knowledge that there is room, and for others
-    ``select_high_mac`` removes the doubling, for which an e that is data must be at least two."""
+    The zero point, times 2**e, is part of the same addend. If x has a spare bit it is doubled: vector instructions
+    multiply so, and cores that multiply in 16-bit parts can use the knowledge that the bit is spare. For other cores
+    ``select_high_mac`` removes the doubling; an e that is known only at run time must be at least two for that."""
     is_constant = isinstance(scale.right, int)
     least, most = scale.right_range
     for left in (max(1, (2 if is_constant else 3) - least), 0):
@@ -223,10 +229,9 @@ def scale_with_high_mac(x: Expr, bound: int, scale: Scale, out: ScaledResult | N
 
 
 def shift_half_up(x: Expr, bound: int, distance: int, out: ScaledResult | None) -> tuple[Expr, bool] | None:
-    """Build ``round(x / 2**distance)``, ties to plus infinity, of an int32 with |x| <= bound, 0 <= distance <= 31.
+    """Build ``round(x / 2**distance)``, ties up, of an int32 with abs(x) <= ``bound`` and 0 <= distance <= 31.
 
-    Also return whether ``out``'s zero point is included. Return None if a sum can overflow.
-    """
+    Return the expression, and whether it includes the zero point of ``out``. Return None if a sum can overflow int32."""
     half = 1 << distance >> 1
     if not distance or bound + half > INT32_MAX:
         return None if distance else (x, False)
@@ -237,9 +242,10 @@ def shift_half_up(x: Expr, bound: int, distance: int, out: ScaledResult | None) 
 
 
 def scale_single_rounding(x: Expr, bound: int, scale: Scale, out: ScaledResult | None = None) -> Expr:
-    """Build ``multiply_single_rounding`` of an int32 with |x| <= bound; stored to ``out`` if given, else int32.
+    """Build ``multiply_single_rounding`` of an int32 with abs(x) <= ``bound``. The value is stored as ``out``
+    describes, or is an int32 if ``out`` is None.
 
-    The cheapest form that is exact is used: a shift, a high product, one ``high_mac``, or the definition in 64 bits."""
+    The cheapest exact sequence is built: a shift, a high product, one ``high_mac``, or the definition in 64 bits."""
     scaled: tuple[Expr, bool] | None = None
     right, left = scale.right, max(-scale.right_range[0], 0)
     if scale.multiplier == HALF and isinstance(right, int) and -1 <= right <= 30:
@@ -256,11 +262,10 @@ def scale_single_rounding(x: Expr, bound: int, scale: Scale, out: ScaledResult |
 
 
 def _store_scaled_value(scaled: tuple[Expr, bool], bound: int, out: ScaledResult | None) -> Expr:
-    """Build the stored form of a scaled value: ``out``'s zero point is added, unless it is included, and the sum is
-    clamped.
+    """Build the stored result of a scaled value: add the zero point of ``out`` unless the value includes it, and clamp.
 
-    ``scaled``: the value, and whether it includes the zero point. ``bound``: largest magnitude of a value that does
-    not."""
+    ``scaled``: the value, and whether it includes the zero point. ``bound``: largest magnitude of a value without the
+    zero point."""
     value, complete = scaled
     if out is None:
         return value
@@ -268,7 +273,8 @@ def _store_scaled_value(scaled: tuple[Expr, bool], bound: int, out: ScaledResult
 
 
 def scale_wide(x: Expr, bound: int, scale: Scale, out: ScaledResult) -> Expr:
-    """Build ``multiply_by_reduced_factor`` of an int32 or int64 with |x| <= bound (-1: unknown); the multiplier has 15 bits."""
+    """Build ``multiply_by_reduced_factor``, the scaling by a 15-bit multiplier, of an int32 or int64 with abs(x) <=
+    ``bound`` (-1: unknown)."""
     multiplier = ir.cast("int32", ir.as_expr(scale.multiplier, "int32"))
     if isinstance(scale.right, int) and isinstance(scale.multiplier, int) and x.dtype == "int32" and bound >= 0:
         total = 15 + scale.right
@@ -286,12 +292,12 @@ def scale_wide(x: Expr, bound: int, scale: Scale, out: ScaledResult) -> Expr:
 
 
 def round_to_int32(x: Expr, lowest_result: int, highest_result: int, rounding: str) -> Expr:
-    """Clamp the float32 ``x`` to low..high and round it to int32: half to ``even``, or half ``away`` from zero.
+    """Clamp the float32 ``x`` to ``lowest_result``..``highest_result`` and round it to int32: half to ``even``, or half
+    ``away`` from zero.
 
-    Ranges below 2**22 need no library function. Half to even: adding 1.5 * 2**23 leaves no fraction bits, and the addition itself
-    rounds to even. Half away: x +- p is truncated, where p is the largest float32 below one half; with one half itself, the
-    largest float32 below 0.5 would become 1.
-    """
+    Ranges below 2**22 need no library function. Half to even: adding 1.5 * 2**23 leaves no fraction bits, and the
+    addition itself rounds to even. Half away from zero: x +- p is truncated, where p is the largest float32 below one
+    half; with one half itself, the largest float32 below 0.5 would become 1."""
     lowest_result, highest_result = max(lowest_result, INT32_MIN), min(highest_result, INT32_MAX)
     x = ir.clamp(x, least_float32_not_below(lowest_result), largest_float32_not_above(highest_result))
     if max(-lowest_result, highest_result) >= 1 << 22:
@@ -303,12 +309,12 @@ def round_to_int32(x: Expr, lowest_result: int, highest_result: int, rounding: s
 
 @lru_cache(maxsize=256)
 def least_float32_not_below(value: int) -> float:
-    """Return the smallest float32 that is not below ``value``."""
+    """Return the smallest float32 number that is at least ``value``."""
     return 0.0 - largest_float32_not_above(-value)  # 0.0 - 0.0 is 0.0, where negation gives -0.0
 
 
 @lru_cache(maxsize=256)
 def largest_float32_not_above(value: int) -> float:
-    """Return the largest float32 that is not above ``value``."""
+    """Return the largest float32 number that is at most ``value``."""
     nearest = np.float32(value)
     return float(nearest if float(nearest) <= value else np.nextafter(nearest, np.float32(-np.inf)))
