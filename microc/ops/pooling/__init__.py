@@ -1,1 +1,1 @@
-"""Pools and windows."""
+"""Pooling operators: reductions over sliding windows."""

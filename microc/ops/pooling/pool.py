@@ -1,4 +1,5 @@
-"""Operators ``max_pool2d``, ``avg_pool2d`` and ``sum_pool2d`` over height and width, of floats and integers."""
+"""Operators ``max_pool2d``, ``avg_pool2d`` and ``sum_pool2d``: reductions over windows of height and width, of floats
+and integers."""
 
 from __future__ import annotations
 
@@ -35,20 +36,23 @@ from microc.tir import ir
 from microc.tir.ir import Expr
 from microc.tir.names import ACC, PADDED
 
-# ---- Legalisation of quantised pools; of float pools only the activation is split off.
+# ---- Legalisation of pools: quantised ones become integer operators; float ones only have their activation split off.
 
 
 def legalize_max(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite a quantised max pool to one on the stored integers, followed by a rescaling and the activation if needed."""
+    """Rewrite a quantised max pool to a max pool of the stored integers, followed by a rescaling and the activation if needed.
+
+    Of a float max pool only the activation is split off."""
     if not is_quantised(node, graph):
         return split_activation(node, graph)
     return _emit_with_clamp(node, graph) if _has_same_quant(node, graph) else _emit_requantised_max(node, graph)
 
 
 def legalize_avg(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite a quantised average pool to an average of the stored integers (TFLite) or a rescaled sum of them (ONNX).
+    """Rewrite a quantised average pool to an average of the stored integers (TFLite) or to a rescaled sum of them (ONNX).
 
-    If neither is exact, rewrite it to float operators."""
+    If neither gives exact results, rewrite it to float operators. Of a float average pool only the activation is split
+    off."""
     if not is_quantised(node, graph):
         return split_activation(node, graph)
     partial = any(node.attr("padding")) and not node.attr("count_include_pad")
@@ -60,7 +64,8 @@ def legalize_avg(node: Node, graph: Graph) -> Legalized | None:
 
 
 def _has_same_quant(node: Node, graph: Graph) -> bool:
-    """Test whether data and result have the same quantisation; scales within 1e-6 count as equal, as in TFLite."""
+    """Test whether data and result have the same dtype, scale and zero point. As in TFLite, scales count as equal if
+    they differ by at most 1e-6."""
     scale_in, zero_in = per_tensor_quant(node, graph, node.inputs[0])
     scale_out, zero_out = per_tensor_quant(node, graph, node.outputs[0])
     close = scale_in == scale_out if node.attr("rounding") == Rounding.EVEN else abs(scale_in - scale_out) <= 1e-6
@@ -68,7 +73,8 @@ def _has_same_quant(node: Node, graph: Graph) -> bool:
 
 
 def _emit_with_clamp(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite to the pool of the stored integers and the clamp of an activation."""
+    """Rewrite to the pool of the stored integers and a ``clip`` that applies the activation; return None if there is no
+    activation."""
     activation = str(node.attr("activation"))
     if not activation:
         return None
@@ -83,7 +89,7 @@ def _emit_with_clamp(node: Node, graph: Graph) -> Legalized | None:
 
 
 def _emit_requantised_max(node: Node, graph: Graph) -> Legalized:
-    """Rewrite to the maximum of the stored integers, rescaled to the result, with the activation."""
+    """Rewrite to the maximum of the stored integers, followed by the activation and the conversion to the result's scale."""
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     activation = str(node.attr("activation"))
     rewrite = Rewrite(node, graph)
@@ -95,10 +101,11 @@ def _emit_requantised_max(node: Node, graph: Graph) -> Legalized:
 
 
 def _emit_float_average(node: Node, graph: Graph) -> Legalized:
-    """Rewrite to the average of the stored integers minus their zero point as floats, then scale, activate and quantise
-    it.
+    """Rewrite to an average in floats of the stored integers minus their zero point, followed by scaling, activation
+    and ``quantize``.
 
-    Sums of such floats are exact below 2**24, in any order, so that ties are rounded the same way on every core."""
+    Sums of such floats are exact below 2**24 in any order of additions, so that ties are rounded the same way on every
+    core."""
     rewrite, result, activation = Rewrite(node, graph), graph.types[node.outputs[0]], str(node.attr("activation"))
     scale, zero = per_tensor_quant(node, graph, node.inputs[0])
     stored = rewrite.value("stored", graph.types[node.inputs[0]].shape, "float32")
@@ -117,9 +124,10 @@ def _emit_float_average(node: Node, graph: Graph) -> Legalized:
 
 
 def _emit_even_means(rewrite: Rewrite, mean_value: str) -> None:
-    """Append the scaling of the float value ``mean_value`` to the result, with ties to even.
+    """Append the operators that scale the float means ``mean_value`` to the quantised result, with ties to even.
 
-    Means times a common multiple of the windows' element counts are integers, up to rounding."""
+    The means times a common multiple of the windows' element counts are integers up to rounding errors; these integers
+    are scaled exactly. If there are too many integers to prove that, the means are quantised in floats."""
     node, result = rewrite.node, rewrite.type(rewrite.node.outputs[0])
     (scale, zero), (scale_out, zero_out) = (
         per_tensor_quant(node, rewrite.graph, name) for name in (node.inputs[0], node.outputs[0])
@@ -145,7 +153,8 @@ def _emit_even_means(rewrite: Rewrite, mean_value: str) -> None:
 
 
 def _window_sizes(node: Node, data_shape: tuple[int, ...], result_shape: tuple[int, ...]) -> set[int]:
-    """Return the distinct numbers of elements that the windows average over."""
+    """Return the distinct numbers of elements over which the windows average. Windows at a border with padding have
+    fewer elements."""
     if node.attr("count_include_pad"):
         return {prod(node.attr("kernel"))}
     first = 2 if node.attr("layout") == "NCHW" else 1
@@ -158,10 +167,9 @@ def _window_sizes(node: Node, data_shape: tuple[int, ...], result_shape: tuple[i
 
 
 def _emit_scaled_sum(node: Node, graph: Graph) -> Legalized:
-    """Rewrite to round(sum(x - zero point) * scale / (result scale * count)) + zero point.
+    """Rewrite to a window sum and a scaling: round(sum(x - zero point) * scale / (result scale * count)) + zero point.
 
-    Rounding is half to even, and scales are computed in float32, as in ONNX Runtime.
-    """
+    Ties are rounded to even and scales are computed in float32, as in ONNX Runtime."""
     scale_in, zero_in = per_tensor_quant(node, graph, node.inputs[0])
     scale_out, zero_out = per_tensor_quant(node, graph, node.outputs[0])
     result, count = graph.types[node.outputs[0]], prod(node.attr("kernel"))
@@ -187,7 +195,7 @@ def _emit_scaled_sum(node: Node, graph: Graph) -> Legalized:
     return rewrite.legalized()
 
 
-# ---- Test cases of the pools: borders, strides, dtypes, windows over everything, extents of one.
+# ---- Test cases of the pools: padding, strides, dtypes, windows over the whole image, axes of one element.
 
 
 def _pool_case(
@@ -223,12 +231,11 @@ def sum_cases() -> Iterable[Case]:
         yield Case({**attrs, "kernel": (5, 6), "padding": (0, 0, 0, 0)}, (TensorType((2, 5, 6, 3), dtype),))
 
 
-# ---- Pools over height and width. ``max_pool2d`` and ``avg_pool2d`` of integers work on the stored numbers as
-# TFLite's kernels do.
+# ---- Pools over height and width. ``max_pool2d`` and ``avg_pool2d`` of integers use the stored integers as TFLite's kernels do.
 #
-# Padding never contributes to a maximum, nor to an average unless ``count_include_pad`` (zeros that count); a window must contain
-# one element at least. Quantised averages of ONNX are legalised to ``sum_pool2d``. The channels-first layout exists only before
-# the layout pass: inference and reference support it, tensor expressions do not.
+# Padding never contributes to a maximum. It contributes zeros to an average only if ``count_include_pad``. A window must contain
+# at least one element of the data. Quantised averages of ONNX are legalised to ``sum_pool2d``. The channels-first layout exists
+# only before the pass ``channels_last``: type inference and reference support it, tensor expressions do not.
 #
 # Source of the integer average: TFLite ``reference/integer_ops/pooling.h`` (AveragePool).
 
@@ -247,7 +254,7 @@ def _spatial_extents(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> tuple[
 
 
 def _result_extents(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return height and width of the result."""
+    """Return the height and width of the result."""
     top, left, bottom, right = attrs["padding"]
     sizes = zip(
         _spatial_extents(attrs, shape), attrs["kernel"], attrs["strides"], (top + bottom, left + right), strict=True
@@ -286,7 +293,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 
 
 def _sliding_windows(attrs: Mapping[str, Any], x: Array, pad_value: float) -> Array:
-    """Return all windows of the padded data: (N, H, W, C, kernel height, kernel width)."""
+    """Return all windows of the padded data, as an array of shape (N, H, W, C, kernel height, kernel width)."""
     if attrs["layout"] == "NCHW":
         x = x.transpose(0, 2, 3, 1)
     height, width = _result_extents({**attrs, "layout": "NHWC"}, x.shape)
@@ -297,6 +304,7 @@ def _sliding_windows(attrs: Mapping[str, Any], x: Array, pad_value: float) -> Ar
 
 
 def _restore_layout(attrs: Mapping[str, Any], nhwc_result: Array, result_dtype: Any) -> tuple[Array, ...]:
+    """Return the NHWC array in the layout of the node and in the dtype of the result."""
     nhwc_result = nhwc_result.transpose(0, 3, 1, 2) if attrs["layout"] == "NCHW" else nhwc_result
     return (np.ascontiguousarray(nhwc_result).astype(result_dtype),)
 
@@ -328,9 +336,9 @@ def _sum_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Arr
 
 
 def _reduce_windows(call: OpCall, combiner: str, pad_value: float, initial_value: float) -> te.Tensor:
-    """Build stage ``acc``: every window reduced by ``combiner`` in the computation dtype.
+    """Build the te stage ``acc``: each window reduced by ``combiner`` in the computation dtype.
 
-    A window over the whole image is reduced over height and width without padding."""
+    A window that covers the whole image without padding is reduced over one axis of height * width elements."""
     data = call.data
     if call.attrs["layout"] != "NHWC":
         raise InternalError("a pool is lowered in layout NHWC only")
@@ -356,14 +364,15 @@ def _reduce_windows(call: OpCall, combiner: str, pad_value: float, initial_value
 
 
 def _max_padding(call: OpCall) -> tuple[int, ...]:
-    """Return the largest padding of each side over all run-time sizes.
+    """Return the largest padding of each side (top, left, bottom, right) over all sizes that the network may get at run time.
 
-    The attribute ``open`` is that of :class:`microc.ops.convolution.geometry.Geometry`."""
+    It is the attribute ``open``, as in :class:`microc.ops.convolution.geometry.Geometry`, or the padding itself if
+    sizes are fixed."""
     return tuple(call.attrs.get("open") or call.attrs["padding"])
 
 
 def _pad_data(call: OpCall, x: te.Tensor, pad_value: float) -> te.Tensor:
-    """Build stage ``padded``: the data with a border of ``pad_value``; return the data itself if there is no padding."""
+    """Build the te stage ``padded``: the data with a border of ``pad_value``. Return the data itself if there is no padding."""
     top, left, bottom, right = call.attrs["padding"]
     above, ahead, below, behind = _max_padding(call)
     if not any(_max_padding(call)):
@@ -397,7 +406,7 @@ def _max_compute(call: OpCall) -> te.Tensor:
 
 
 def _lowest_value(dtype: str) -> int | float:
-    """Return the neutral element of the maximum: the lowest value of ``dtype``."""
+    """Return the lowest value of ``dtype``, which is the neutral element of the maximum."""
     return float("-inf") if dtypes.is_float(dtype) else dtypes.int_range(dtype)[0]
 
 
@@ -419,7 +428,7 @@ def _avg_compute(call: OpCall) -> te.Tensor:
 
 
 def _build_window_size(call: OpCall, data_shape: tuple[int, ...], window_index: Sequence[Expr]) -> Expr:
-    """Build the number of elements (int32) that the window at ``window_index`` averages over."""
+    """Build the number of elements (int32) over which the window at ``window_index`` averages."""
     kernel, padding, sides = call.attrs["kernel"], call.attrs["padding"], _max_padding(call)
     if call.attrs["count_include_pad"] or not any(sides):
         return ir.const(prod(kernel), "int32")
@@ -434,7 +443,7 @@ def _build_window_size(call: OpCall, data_shape: tuple[int, ...], window_index: 
 
 
 def _build_pool_stage(acc: te.Tensor, element: Any) -> te.Tensor:
-    """Build stage ``pool``, which applies ``element`` to each reduced window."""
+    """Build the te stage ``pool``, which applies ``element`` to the reduced value of each window and its index."""
     assert isinstance(acc.definition, te.ComputeDef)
     axes = tuple(axis.name for axis in acc.definition.axes)
     return te.compute(acc.shape, lambda *index: element(acc[index], *index), "pool", axes)
@@ -452,16 +461,19 @@ def _map_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
 
 
 def _input_window(attrs: Mapping[str, Any], pad_value: int | float | None) -> Window | None:
+    """Return the window of the input that one element of the result reads; None in the channels-first layout."""
     window = Window(attrs["kernel"], attrs["strides"], attrs["padding"], pad_value=pad_value)
     return window if attrs["layout"] == "NHWC" else None
 
 
 def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+    """Return the number of additions or comparisons of a pool, counted as multiply-accumulate operations."""
     return out_types[0].size * int(prod(attrs["kernel"]))
 
 
 def _pool_overflow_message(application: Application) -> str:
-    """Return a message if the sum of a window's integers plus ``offset`` can overflow int32, else an empty string."""
+    """Return a message if the sum of a window's integers plus the attribute ``offset`` can overflow int32, else an
+    empty string."""
     attrs, count = application.attrs, prod(application.attrs["kernel"])
     if "offset" not in attrs:
         return window_sum_overflow_message(application, count, rounding_addend=count)

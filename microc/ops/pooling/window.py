@@ -1,7 +1,9 @@
-"""Windows over any number of spatial axes: ``window_sum``, ``window_max`` and ``window_argmax`` of data (N, C, spatial ...).
+"""Reductions of windows over any number of spatial axes: ``window_sum``, ``window_max`` and ``window_argmax`` of data
+(N, C, spatial ...).
 
-``window_argmax`` also returns the index of each largest element. ``padding`` is all amounts before, then all after; it does not
-contribute. The usual pools, of two axes, are ``avg_pool2d`` and ``max_pool2d``. Source: ONNX AveragePool, LpPool, MaxPool.
+``window_argmax`` also returns the index of each largest element. The attribute ``padding`` lists the padding before
+each spatial axis, then the padding after each; padding elements do not contribute to the result. For pools with two
+spatial axes there are ``avg_pool2d`` and ``max_pool2d``. Source: ONNX AveragePool, LpPool, MaxPool.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ _WINDOW: Attributes = {"kernel": integers("of each spatial axis", least=1), **SP
 
 
 def _result_shape(attrs: Mapping[str, Any], tensor_type: TensorType) -> tuple[int, ...]:
+    """Return the shape of the result; raise ModelError if kernel, padding or dtype do not fit the data."""
     rank = len(tensor_type.shape) - 2
     if (
         rank < 1
@@ -57,13 +60,15 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 
 
 def _neutral_element(combiner: str, dtype: str) -> float:
+    """Return the neutral element of the combiner ``add`` or ``maximum``, with which padding does not change the result."""
     if combiner == "add":
         return 0
     return float("-inf") if dtypes.is_float(dtype) else dtypes.int_range(dtype)[0]
 
 
 def _gather_taps(attrs: Mapping[str, Any], x: Array, pad_value: float, result_extents: Sequence[int]) -> Array:
-    """Return the elements of all windows, with the taps along a new first axis."""
+    """Return the elements of all windows of ``x``: the result's shape with a new first axis, along which the taps
+    (positions in the window) are."""
     rank = x.ndim - 2
     ends = zip(attrs["padding"][:rank], attrs["padding"][rank:], strict=True)
     padded = np.pad(x, [(0, 0), (0, 0), *ends], constant_values=pad_value)
@@ -87,7 +92,9 @@ def _reference(combiner: str, attrs: Mapping[str, Any], arrays: Sequence[Any]) -
 def _tap_index(
     attrs: Mapping[str, Any], extents: Sequence[int], window_index: Sequence[Expr], taps: Sequence[Expr]
 ) -> Any:
-    """Return the index of the element that a tap reads, and the condition that it is inside the data (None: always)."""
+    """Build the index of the element that one tap of a window reads, and the condition that the index is within the data.
+
+    ``taps``: position in the window along each spatial axis. The condition is None if it always holds."""
     rank = len(extents)
     places, inside = [], []
     for k, extent in enumerate(extents):
@@ -104,7 +111,7 @@ def _compute(combiner: str, call: OpCall) -> te.Tensor:
     x, tensor_type = data.tensor(), data.type
     wide = computation_dtype(tensor_type.dtype)
     if combiner == "add" and tensor_type.dtype in ("int32", "int64"):
-        wide = f"u{tensor_type.dtype}"  # sums wrap around, which C defines for unsigned integers only
+        wide = f"u{tensor_type.dtype}"  # sums may overflow; C defines the result for unsigned integers only
     taps = [te.reduce_axis(extent, f"t{k}") for k, extent in enumerate(attrs["kernel"])]
     nothing = ir.const(_neutral_element(combiner, tensor_type.dtype), wide)
 
@@ -134,7 +141,7 @@ def _cases() -> Iterable[Case]:
             yield Case(attrs, (TensorType(shape, dtype),), arrays=(x.astype(dtype),), name=f"{dtype} {len(kernel)}")
 
 
-# ---------------------------------------------------------------- the largest and its place
+# ---------------------------------------------------------------- largest element and its index
 
 
 def _infer_window_argmax(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -157,7 +164,8 @@ def _infer_window_argmax(attrs: Mapping[str, Any], types: Sequence[TensorType]) 
 
 
 def _flat_index_strides(attrs: Mapping[str, Any], shape: Sequence[int]) -> list[int]:
-    """Return the strides of flat indices along the spatial axes, row-major unless ``column_major``."""
+    """Return the strides of flat indices along the spatial axes: row-major, or column-major if the attribute
+    ``column_major`` is set."""
     order = range(len(shape)) if attrs["column_major"] else reversed(range(len(shape)))
     steps, step = [0] * len(shape), 1
     for axis in order:
@@ -174,7 +182,7 @@ def _reference_window_argmax(attrs: Mapping[str, Any], arrays: Sequence[Any]) ->
     planes = np.arange(prod(x.shape[:2])).reshape(*x.shape[:2], *[1] * len(spatial)) * size
     value, place = np.zeros(shape, x.dtype), np.full(shape, -1, np.int64)
     taps = zip(_gather_taps(attrs, x, 0, shape[2:]), _gather_taps(attrs, flat + planes, -1, shape[2:]), strict=True)
-    for tap, where in taps:  # in the data's own dtype: float64 cannot tell all wide integers apart
+    for tap, where in taps:  # compared in the data's own dtype: float64 cannot distinguish all 64-bit integers
         larger = (tap > value) | (np.isnan(tap) & ~np.isnan(value))
         better = (where >= 0) & ((place < 0) | larger)
         value, place = np.where(better, tap, value), np.where(better, where, place)
@@ -221,6 +229,7 @@ def _cases_window_argmax() -> Iterable[Case]:
 
 
 def _define_window_reduction(op_name: str, combiner: str) -> OpDef:
+    """Return the definition of the operator ``op_name``, which reduces each window by ``combiner``."""
     return OpDef(
         op_name,
         infer=_infer,

@@ -31,8 +31,8 @@ from microc.tir.ir import Buffer, Expr, Stmt, Var
 
 # ---- ``dynamic_quantize``: it converts rows of floats to integers; each row has a scale that is computed at run time.
 #
-# If ``symmetric`` the result is int8, and the row's largest magnitude becomes 127. Otherwise the row has a zero point, too, and the
-# result is int16: the int8 value minus this zero point. A row of zeros has scale one. Source: TFLite
+# If ``symmetric`` the result is int8, and the row's largest magnitude becomes 127. Otherwise the row has a zero point, too, and
+# the result is int16: the int8 value minus this zero point. A row of zeros has scale one. Source: TFLite
 # ``portable_tensor_utils.cc`` (PortableSymmetricQuantizeFloats, PortableAsymmetricQuantizeFloats).
 
 _MAX_LEVEL = 127

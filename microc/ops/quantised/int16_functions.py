@@ -146,8 +146,9 @@ def _emit_rescale(rewrite: Rewrite, value_name: str, multiplier: float, max_magn
 
 # ---- ``qsigmoid16``: sigmoid and tanh of int16 with zero points of zero, interpolated in a table as in TFLite Micro.
 #
-# The table contains sigmoid(i / 24) in Q0.16 for i = -255 .. 256. Sources: TFLite ``integer_ops/logistic.h``, ``integer_ops/tanh.h``
-# (int16), ``common.h`` (sigmoid_table_uint16); TFLite Micro ``logistic_common.cc``, ``tanh.cc`` (multiplier and shift).
+# The table contains sigmoid(i / 24) in Q0.16 for i = -255 .. 256. Sources: TFLite ``integer_ops/logistic.h``,
+# ``integer_ops/tanh.h`` (int16), ``common.h`` (sigmoid_table_uint16); TFLite Micro ``logistic_common.cc``, ``tanh.cc``
+# (multiplier and shift).
 
 _BITS = {"sigmoid": 9, "tanh": 8}
 """Number of fraction bits of a table index, by function."""

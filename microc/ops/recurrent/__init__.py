@@ -1,1 +1,1 @@
-"""Layers over time, and histories of streams."""
+"""Recurrent layers, and operators that keep the history of a stream."""

@@ -1,4 +1,4 @@
-"""LSTM over a sequence: the composed operator, and its expansion to a loop."""
+"""Operator ``lstm``: an LSTM layer over a sequence, and its expansion to a loop over time."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from microc.ops.arithmetic import Rewrite
 from microc.ops.attributes import DYNAMIC, SURFACE, Rounding, flag, real
 from microc.ops.registry import Case, Legalized, OpDef
 
-# ---- Builder of a loop's body: the graph of one iteration over time.
+# ---- Builder of the body of an operator ``loop``: the graph of one iteration over time.
 
 
 class LoopBodyBuilder:
-    """Builder of the graph of one iteration of a loop, node by node.
+    """Builder of the graph that an operator ``loop`` runs in each iteration. Nodes are appended one by one.
 
-    ``loc``: location of all nodes; their values are named after it."""
+    ``loc``: the location (name of a layer in the model file) of all nodes; values are named after it."""
 
     def __init__(self, loc: Loc) -> None:
         self.loc = loc
@@ -32,18 +32,21 @@ class LoopBodyBuilder:
         self._nodes: list[Node] = []
 
     def input(self, name: str, tensor_type: TensorType) -> str:
+        """Add an input of the graph; return its unique name."""
         self._inputs.append(new_value(self.types, name, tensor_type))
         return self._inputs[-1]
 
     def constant(self, stem: str, data: Array, quant: Quant | None = None) -> str:
+        """Add a constant to the graph; return its unique name, which begins with ``stem``."""
         name = new_value(self.types, stem, TensorType(data.shape, data.dtype.name, quant))
         self._consts[name] = np.asarray(data, order="C")
         return name
 
     def emit(self, op: str, inputs: Sequence[str], quant: Quant | None = None, stored: str = "", **attrs: Attr) -> str:
-        """Append a node and return its result.
+        """Append a node of operator ``op``; return the name of its result.
 
-        ``quant``: scale and zero point of a quantised result; ``stored``: the dtype in which that is stored."""
+        ``quant``: scale and zero point of a quantised result. ``stored``: dtype of the result if it differs from the
+        inferred one."""
         whole = {**registry.get(op).defaults, **attrs}
         (tensor_type,) = registry.infer(op, whole, [self.types[name] for name in inputs])
         name = new_value(
@@ -53,7 +56,9 @@ class LoopBodyBuilder:
         return name
 
     def node(self, node: Node, operand_types: Sequence[TensorType]) -> tuple[str, ...]:
-        """Append a copy of ``node`` whose results, of types ``operand_types``, have new names; return these."""
+        """Append a copy of ``node`` whose results have new names; return these names.
+
+        ``operand_types``: types of the results."""
         made = tuple(
             new_value(self.types, name, tensor_type)
             for name, tensor_type in zip(node.outputs, operand_types, strict=True)
@@ -62,13 +67,13 @@ class LoopBodyBuilder:
         return made
 
     def graph_with_value_names(self, graph_name: str, output_values: Sequence[str]) -> Graph:
-        """Build the graph; its outputs are ``output_values`` under their own names."""
+        """Return the graph; its outputs are the values ``output_values``, under their own names."""
         return Graph(graph_name, tuple(self._inputs), tuple(output_values), (), self.types, self._consts).with_nodes(
             self._nodes
         )
 
     def graph(self, graph_name: str, outputs: Mapping[str, str]) -> Graph:
-        """Build the graph; ``outputs`` maps the name of each output to its value."""
+        """Return the graph; ``outputs`` maps the name of each output to the value that it returns."""
         made = []
         for label, value in outputs.items():
             made.append(new_value(self.types, label, self.types[value]))
@@ -77,20 +82,22 @@ class LoopBodyBuilder:
         return self.graph_with_value_names(graph_name, made)
 
 
-# ---- Expansion of ``lstm`` to a loop over time, whose iterations are dense layers and elementwise operators.
+# ---- Expansion of ``lstm`` to a loop over time. An iteration consists of dense layers and elementwise operators.
 #
-# In integers, the sums of gates are int16 with twelve fractional bits, results of sigmoid and tanh have fifteen; the cell has the
-# scale of its state. Products and sums are saturated one by one. Source: TFLite Micro ``lstm_eval.h``, ``lstm_eval_common.cc``.
+# In a quantised LSTM the sums of gates are int16 with twelve fractional bits, and results of sigmoid and tanh have fifteen; the
+# cell has the scale of the operand ``cell``. Every product and every sum saturates. Source: TFLite Micro ``lstm_eval.h``,
+# ``lstm_eval_common.cc``.
 
 _SUMS, _ACTIVATED = Quant((2.0**-12,), (0,)), Quant((2.0**-15,), (0,))
 _FUNCTIONS = ("sigmoid", "sigmoid", "tanh", "sigmoid")
-"""Activations of the gates in order: input, forget, cell, output."""
+"""Activations of the four gates, in order: input, forget, cell, output."""
 
 
 def expand_lstm(node: Node, graph: Graph) -> Legalized:
-    """Expand an ``lstm`` to a loop, and a transposition of its stacked rows if the data is batch first.
+    """Expand an ``lstm`` to a ``loop`` over time steps, and a transposition of the stacked results if the batch is the
+    first axis of the data.
 
-    Raise UnsupportedError if weights or a bias are computed at run time."""
+    Raise UnsupportedError if weights or bias are computed at run time."""
     rewrite = Rewrite(node, graph)
     data, _, _, hidden, cell, *_ = node.inputs
     if computed := [name for name in (*node.inputs[1:3], *node.inputs[5:]) if name and name not in graph.consts]:
@@ -115,11 +122,12 @@ def expand_lstm(node: Node, graph: Graph) -> Legalized:
 
 
 def _build_body(node: Node, graph: Graph) -> Graph:
-    """Build the body of the loop.
+    """Build the graph that the loop runs in each time step.
 
-    Its inputs are hidden state and cell of the step before and the whole data; its outputs are the new hidden state,
-    the new cell, and the hidden state again as a row to stack. Float data with integer weights are dense layers of
-    floats, or (``dynamic``) of rows that are quantised at run time."""
+    Its inputs are the iteration index, the hidden state and cell of the previous step, and the whole data. Its outputs
+    are the new hidden state, the new cell, and the hidden state again, which the loop stacks. If the data are floats
+    and the weights integers, the dense layers are computed in floats, or (``dynamic``) of rows that are quantised at
+    run time."""
     operand_types = [graph.types[name] for name in node.inputs]
     body = LoopBodyBuilder(node.loc)
     iteration = body.input("turn", TensorType((), "int32"))
@@ -146,7 +154,7 @@ def _build_body(node: Node, graph: Graph) -> Graph:
 
 
 class _LstmStep:
-    """Emits the arithmetic of one LSTM step, of floats or of quantised integers."""
+    """Emitter of the operators of one LSTM time step, in floats or in quantised integers."""
 
     def __init__(self, body: LoopBodyBuilder, is_float: bool, rounding: str, dynamic_mode: str) -> None:
         self.body, self.real, self.rounding, self.dynamic = (
@@ -157,13 +165,14 @@ class _LstmStep:
         )
 
     def apply(self, op: str, inputs: Sequence[str], quant: Quant, dtype: str = "int16") -> str:
-        """Append a surface operator; its result is quantised by ``quant`` unless the step is computed in floats."""
+        """Append an operator of the input graph; its result is quantised by ``quant`` unless the time step is computed
+        in floats."""
         if self.real:
             return self.body.emit(op, inputs, rounding=Rounding.NONE)
         return self.body.emit(op, inputs, quant, dtype, rounding=self.rounding)
 
     def weights(self, graph: Graph, name: str) -> str:
-        """Add constant weights; integer weights of float data are dequantised."""
+        """Add the constant weights ``name`` to the body. Integer weights of float data are dequantised."""
         quant = graph.types[name].quant
         made = self.body.constant("weights", graph.consts[name], quant)
         if quant is None or not self.real:
@@ -171,14 +180,15 @@ class _LstmStep:
         return self.body.emit("dequantize", (made,), scale=quant.scale, zero_point=quant.zero_point, axis=quant.axis)
 
     def layer(self, *inputs: str) -> str:
-        """Append the dense layer that computes the sums of all gates."""
+        """Append the dense layer that computes the sums of all four gates."""
         if self.dynamic:
             return self.body.emit("dense", inputs, rounding=Rounding.NONE, dynamic=self.dynamic)
         return self.apply("dense", inputs, _SUMS)
 
     def add(self, a: str, b: str, quant: Quant, limit: float | None = None) -> str:
-        """Append the sum of two values, clamped to +- ``limit``; quantised values are added as stored integers and
-        saturate."""
+        """Append the sum of two values, clamped to +- ``limit`` if there is one.
+
+        Quantised values are added as stored integers, and the sum saturates to int16."""
         body = self.body
         if self.real:
             total = body.emit("add", (a, b), rounding=Rounding.NONE)
@@ -190,8 +200,8 @@ class _LstmStep:
         return body.emit("cast", (clipped,), quant, dtype="int16")
 
     def limit(self, clip: float, cell_quant: Quant) -> float | None:
-        """Return the limit of the cell's values, as a stored integer if the cell is quantised; None if they are not
-        clipped."""
+        """Return the largest magnitude of a cell value, as a stored integer if the cell is quantised; None if ``clip``
+        is not positive."""
         if not clip > 0:
             return None
         return clip if self.real else float(int(min(clip / cell_quant.scale[0], 32767.0)))
@@ -201,10 +211,10 @@ class _LstmStep:
 #
 #     i, f, o = sigmoid(W x + R h + b)    g = tanh(W x + R h + b)    c' = clip(f c + i g)    h' = o tanh(c')
 #
-# Weights (4 H, D), recurrent ones (4 H, H) and the bias (4 H,) hold the gates in the order i, f, g, o. Data are (T, B, D) or
-# (B, T, D); hidden and cell (B, H) are the state of the step before. Results: hidden of every step in the order of the data, and
-# hidden and cell after the last step. Integers have their scales in their types: one for each row of weights, which are int8, and
-# a power of two for the cell, which is int16.
+# Weights (4 H, D), recurrent weights (4 H, H) and the bias (4 H,) contain the gates in the order i, f, g, o. Data are (T, B, D)
+# or (B, T, D); the operands hidden and cell (B, H) are the state before the first step. Results: the hidden state of every step,
+# with axes in the order of the data's, and the hidden state and the cell after the last step. Scales of quantised operands are
+# in their types: weights are int8 and have one for each row, the cell is int16 and its scale is a power of two.
 #
 # Source: TFLite Micro ``lstm_eval.h`` (its plain cell), ``lstm_eval_common.cc``.
 
@@ -213,10 +223,10 @@ _DTYPES: Mapping[str, tuple[tuple[str, ...], str, str]] = {
     "int8": (("int8",), "int16", "int32"),
     "int16": (("int8",), "int16", "int64"),
 }
-"""Dtypes of weights, cell and bias, by dtype of the data."""
+"""Supported dtypes of weights, cell and bias, by dtype of the data."""
 
 _SHAPES = ((1, 5, 4, 3, False, 0.0), (2, 3, 2, 4, False, 0.5), (2, 3, 4, 1, True, 0.0))
-"""Test cases: batch, steps, depth, units, time_major, cell_clip."""
+"""Parameters of test cases: batch, time steps, depth, units, time_major, cell_clip."""
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -242,7 +252,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    """Compute the LSTM in floats; a quantised one is computed by evaluating its expansion."""
+    """Compute a float LSTM over numpy. A quantised LSTM has no reference: its expansion is evaluated instead."""
     data, weights, recurrent, hidden, cell, *bias = (np.asarray(array, np.float64) for array in arrays)
     rows = []
     for x in data if attrs["time_major"] else data.swapaxes(0, 1):
@@ -261,6 +271,7 @@ def _sigmoid(x: Array) -> Array:
 
 
 def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+    """Return the number of multiply-accumulate operations of the dense layers over all time steps."""
     return types[0].shape[0] * types[0].shape[1] * (types[1].size + types[2].size)
 
 

@@ -1,12 +1,14 @@
-"""Histories of streams: ``shift_in``, ``ring_slice``, ``ring_write``. Any dtype; nothing is computed.
+"""Operators that keep the last frames of a stream: ``shift_in``, ``ring_slice``, ``ring_write``. They only copy
+elements of any dtype.
 
-``shift_in(history, data)`` drops the oldest frames of a history and appends the data. If the result is the history's next
-contents it is written in place.
+``shift_in(history, data)`` drops the oldest frames of a history and appends the frames of the data. If the result is
+the next contents of the history, it is written in place.
 
-In a ring of R frames the k frames of each step replace the oldest ones; R is a multiple of k. ``position`` (int32, one element)
-counts the steps, modulo a multiple of R / k. ``ring_slice(ring, position, data)`` reads ``count`` frames, ``step`` apart, from
-the frames of the ring and the newer ones of the data; the first is ``back`` frames before the end. ``ring_write`` stores the
-data.
+A ring buffer of R frames is an alternative that moves no old frames: the k frames of each step replace the k oldest
+ones. R is a multiple of k. ``position`` (int32, one element) counts the steps, modulo a multiple of R / k.
+``ring_slice(ring, position, data)`` reads ``count`` frames, ``step`` frames apart, from the frames of the ring followed
+by those of the data; the first one read is ``back`` frames before the end. ``ring_write(ring, position, data)`` stores
+the data in the ring.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from microc.tir.ir import Buffer, Expr, Stmt, Var
 
 
 def _check_history(history_type: TensorType, data_type: TensorType, axis: int) -> None:
-    """Raise ModelError unless data and history differ in their number of frames only."""
+    """Raise ModelError unless history and data have the same dtype and shape up to the number of frames along ``axis``."""
     others = [(*tensor_type.shape[:axis], *tensor_type.shape[axis + 1 :]) for tensor_type in (history_type, data_type)]
     if not 0 <= axis < len(history_type.shape) or others[0] != others[1] or history_type.dtype != data_type.dtype:
         raise ModelError(
@@ -39,7 +41,8 @@ def _check_history(history_type: TensorType, data_type: TensorType, axis: int) -
 
 
 def _split_frames(tensor_type: TensorType, axis: int) -> tuple[int, int, int]:
-    """Return the extents (outer, frames, elements of a frame) of a tensor whose frames are along ``axis``."""
+    """Return three extents of a tensor whose frames are along ``axis``: elements before the axis, frames, elements of
+    one frame."""
     return prod(tensor_type.shape[:axis]), tensor_type.shape[axis], prod(tensor_type.shape[axis + 1 :])
 
 
@@ -65,7 +68,7 @@ def _reference_shift_in(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tupl
 
 
 def _compute_shift_in(call: OpCall) -> te.Tensor:
-    """Build a loop over rows: the remaining frames move to the front, and the data follows."""
+    """Build a loop over rows that moves the remaining frames of the history to the front and stores the data after them."""
     history, data = call.present
     (outer, frames, inner), fresh = _split_frames(history.type, call.attrs["axis"]), data.type.shape[call.attrs["axis"]]
     kept, added = (frames - fresh) * inner, fresh * inner
@@ -91,7 +94,8 @@ def _cases_shift_in() -> Iterable[Case]:
 
 
 def _check_ring(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[int, int]:
-    """Check attributes and types of a ring operator; return how many frames the ring holds and how many are new."""
+    """Raise ModelError if attributes or types of a ring operator are invalid; return the number of frames of the ring
+    and of the data."""
     ring, position, data = types
     axis = attrs["axis"]
     _check_history(ring, data, axis)
@@ -128,13 +132,14 @@ def _reference_ring_slice(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tu
 def _oldest_frame_index(position: Buffer, ring_frames: int, new_frames: int) -> Expr:
     """Build the index of the ring's oldest frame, which the new data will replace.
 
-    ``ring_frames``: how often the ring holds as many frames as the data. ``new_frames``: frames of the data."""
+    ``ring_frames``: size of the ring as a multiple of the number of new frames. ``new_frames``: number of frames of the
+    data."""
     zero = ir.const(0, "int32")
     return zero if ring_frames == 1 else position[zero] % ring_frames * new_frames
 
 
 def _compute_ring_slice(call: OpCall) -> te.Tensor:
-    """Build a loop over the frames that are read, first those of the ring, then those of the data."""
+    """Build a loop over the frames that are read: first frames of the ring, then frames of the data."""
     ring, position, data = call.present
     axis, back, step, count = (call.attrs[name] for name in ("axis", "back", "step", "count"))
     (outer, kept, inner), fresh = _split_frames(ring.type, axis), data.type.shape[axis]
@@ -173,7 +178,8 @@ def _reference_ring_write(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tu
 
 
 def _compute_ring_write(call: OpCall, copies_ring: bool = True) -> te.Tensor:
-    """Build the loops that write the data into the ring; ``copies_ring``: they copy the old ring first."""
+    """Build the loops that store the data in the ring. If ``copies_ring`` they copy the old ring first; otherwise the
+    ring is updated in place."""
     ring, position, data = call.present
     (outer, kept, inner), fresh = _split_frames(ring.type, call.attrs["axis"]), data.type.shape[call.attrs["axis"]]
 
@@ -190,6 +196,7 @@ def _compute_ring_write(call: OpCall, copies_ring: bool = True) -> te.Tensor:
 
 
 def _ring_types() -> Iterable[tuple[int, tuple[TensorType, ...], Array]]:
+    """Yield axis, operand types and position of the test cases of ring operators."""
     for ring, data, axis in (
         ((1, 6, 4), (1, 1, 4), 1),
         ((2, 6, 3), (2, 2, 3), 1),

@@ -1,4 +1,4 @@
-"""Operators ``svdf`` (floats, and quantised as formats have it) and ``qsvdf`` (fixed point)."""
+"""Operators ``svdf`` (of floats, or quantised as in the model file) and ``qsvdf`` (in fixed point)."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ from microc.tir import ir
 from microc.tir.ir import Expr
 from microc.tir.names import ACC
 
-# ---- Shared by float and fixed-point SVDF: shapes, one step of the state, tensor expressions.
+# ---- Parts that float and fixed-point SVDF share: shapes, the update of the state by one time step, tensor expressions.
 
 SHAPES = ((1, 4, 6, 3, 2), (2, 5, 4, 1, 1), (1, 1, 1, 2, 1), (1, 8, 8, 10, 4))
-"""Batch, depth, filters, memory, rank."""
+"""Extents of test cases: batch, depth, filters, memory (features kept per filter), rank (filters of an output unit)."""
 
 
 def infer_svdf_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    """Infer the types of output and new state from data, feature weights, time weights, bias and state.
+    """Infer the types of the output and the new state from those of data, feature weights, time weights, bias and state.
 
     Raise ModelError if their shapes contradict each other."""
     data, feature, time, bias, state = types
@@ -82,31 +82,33 @@ def infer_svdf_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> t
 def advance_svdf_state(
     state: Array, new_features: Array, time_weights: Array, bias: Array, rank: int
 ) -> tuple[Array, Array]:
-    """Append the newest features (B, F) to a state (B, F, M) and drop the oldest; return the sums and the new state.
+    """Update a state (B, F, M) by one time step over numpy; return the sums (B, F / ``rank``) and the new state.
 
-    The sums are those over time of features times ``time_weights``, plus the bias. Both are computed in the arrays'
-    dtype."""
+    The oldest feature of each filter is dropped and the newest one of ``new_features`` (B, F) is appended. A sum adds
+    features times ``time_weights`` over time and over the ``rank`` filters of an output unit, plus the bias. All is
+    computed in the arrays' dtype."""
     following = np.concatenate((state[:, :, 1:], new_features[:, :, None]), axis=2)
     by_filter = (following * time_weights).sum(axis=2)
     return by_filter.reshape(len(state), by_filter.shape[1] // rank, rank).sum(axis=2) + bias, following
 
 
 def svdf_sizes(call: OpCall) -> tuple[int, int, int, int]:
-    """Return the extents (batch, depth, filters, memory) of an SVDF."""
+    """Return the extents of an SVDF: batch, depth (elements of one input), filters, memory (features kept per filter)."""
     time = call.operands[-3]
     assert time is not None
     return (*call.data.type.shape, *time.type.shape)  # type: ignore[return-value]
 
 
 def operand_tensors(call: OpCall) -> list[te.Tensor]:
-    """Return the tensors of an SVDF's operands; the state is viewed as (batch, filters, memory)."""
+    """Return the te tensors of an SVDF's operands. The state is reshaped to (batch, filters, memory)."""
     batch, _, filters, memory = svdf_sizes(call)
     *others, state = call.present
     return [*(operand.tensor() for operand in others), state.tensor((batch, filters, memory))]
 
 
 def build_new_state(call: OpCall, state: te.Tensor, newest_feature: Any) -> te.Tensor:
-    """Build stage ``following``, the new state: the old one without its oldest features, then ``newest_feature(b, f)``."""
+    """Build the te stage ``following``, the new state: the old state without the oldest features, followed by
+    ``newest_feature(b, f)``."""
     batch, _, filters, memory = svdf_sizes(call)
 
     def element(b: Expr, f: Expr, m: Expr) -> Expr:
@@ -120,7 +122,8 @@ def build_new_state(call: OpCall, state: te.Tensor, newest_feature: Any) -> te.T
 def sum_over_time(
     call: OpCall, new_state: te.Tensor, time_weights: te.Tensor, bias: te.Tensor, acc_dtype: str
 ) -> te.Tensor:
-    """Build stage ``acc``: the bias plus the sum over time of the state's features times ``time_weights``."""
+    """Build the te stage ``acc``: the bias plus the sum over time, and over the filters of a unit, of features times
+    ``time_weights``."""
     batch, _, filters, memory = svdf_sizes(call)
     rank = call.attrs["rank"]
     r, m = te.reduce_axis(rank, "r"), te.reduce_axis(memory, "k")
@@ -136,7 +139,7 @@ def sum_over_time(
 def build_features(
     call: OpCall, x: te.Tensor, weights: te.Tensor, acc_dtype: str, bias: te.Tensor | None = None
 ) -> te.Tensor:
-    """Build stage ``feature``: data times feature weights, plus the bias if there is one."""
+    """Build the te stage ``feature``: the data times the feature weights, plus the bias if there is one."""
     batch, depth, filters, _ = svdf_sizes(call)
     d = te.reduce_axis(depth, "d")
 
@@ -148,15 +151,16 @@ def build_features(
 
 
 def macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+    """Return the number of multiply-accumulate operations of one time step."""
     batch, depth = types[0].shape
     return batch * types[1].shape[0] * depth + types[-1].size
 
 
-# ---- ``qsvdf``: TFLite Micro's integer SVDF. int8 data and feature weights, int16 or int8 time weights and state.
+# ---- ``qsvdf``: TFLite Micro's integer SVDF. Data and feature weights are int8, time weights and state are int16 or int8.
 #
 # Zero points of data and state are folded into ``feature_bias`` (F) and ``bias``. As in TFLite a fused activation does nothing
 # beyond the clamp to the output's dtype. ``feature_bound`` and ``bound`` are the largest magnitudes of the two sums, derived from
-# the weights. Sums that do not fit 32 bits lose their upper bits, so sums that fit are right in any order of additions.
+# the weights. Sums wrap around in 32 bits, so that a sum that fits is correct in any order of additions.
 #
 # Source: TFLite Micro ``svdf_common.cc`` (EvalIntegerSvdfReference).
 
@@ -213,12 +217,15 @@ def _svdf_fixed_compute(call: OpCall) -> tuple[te.Tensor, ...]:
 
 
 def _sum_dtype(max_sum: int) -> str:
-    """Return the dtype of sums up to ``max_sum``: int32, or uint32, whose overflow C defines, if they may exceed it."""
+    """Return the dtype in which sums of a magnitude up to ``max_sum`` are computed.
+
+    It is int32, or uint32 if the sums may exceed int32, because C defines the overflow of unsigned integers."""
     return "int32" if max_sum <= INT32_MAX else "uint32"
 
 
 def legalize_to_qsvdf(node: Node, graph: Graph) -> Legalized:
-    """Rewrite a quantised ``svdf`` with constant weights to ``qsvdf``; multipliers are computed from the scales in double."""
+    """Rewrite a quantised ``svdf`` with constant weights to ``qsvdf``. Multipliers are computed from the scales in
+    double precision."""
     rounding = str(node.attr("rounding"))
     data, weights, time, bias, state = node.inputs
     constants = [constant_data(graph, name) for name in (weights, time, bias)]
@@ -255,15 +262,17 @@ def legalize_to_qsvdf(node: Node, graph: Graph) -> Legalized:
 
 
 def _operand_bounds(application: Application) -> Constants:
-    """Require that weights and biases are constant if the attributes bound the sums to 32 bits; else these may wrap
-    around."""
+    """Return the bounds of weights and biases. They must be constants if the attributes bound the sums to 32 bits.
+
+    If the attributes do not bound the sums, weights may be computed at run time, because the sums may wrap around."""
     known = OperandBounds(NumberUse.TERM, INT32_MIN, INT32_MAX)
     fits = [application.attrs[name] <= INT32_MAX for name in ("feature_bound", "bound")]
     return {1 + k: known if fits[k // 2] else INT32 for k in range(4)}
 
 
 def _qsvdf_error_message(application: Application) -> str:
-    """Return a message if operands have other dtypes or sums exceed the bounds in the attributes, else an empty string."""
+    """Return a message if operands have unsupported dtypes, or if sums exceed the bounds in the attributes, else an
+    empty string."""
     attrs, (data, *operand_types) = application.attrs, application.types
     dtypes_ = [tensor_type.dtype for tensor_type in (data, *operand_types)]
     if dtypes_[:3] != ["int8", "int8", "int32"] or dtypes_[3] not in ("int8", "int16") or dtypes_[4] != "int32":
@@ -337,11 +346,12 @@ QSVDF = OpDef(
 )
 
 
-# ---- SVDF: a dense layer over time whose weights are factored, so that one step takes one new feature per filter.
+# ---- SVDF: a dense layer over time whose weights are factored, so that one time step computes one new feature per filter.
 #
 # Data (B, D), feature weights (F, D), time weights (F, M), bias (F / rank), state (B, F * M): the last M features of every
-# filter, oldest first. A step drops the oldest, appends the new one, and sums features by time weights over the rank filters of
-# a unit. The new state is an output of its own. The quantised form is ``qsvdf`` above.
+# filter, oldest first. A time step drops the oldest feature, appends the new one, and multiplies features by time weights; the
+# products are summed over time and over the ``rank`` filters of an output unit. The new state is the second output. The
+# quantised operator is ``qsvdf`` above.
 #
 # Source: TFLite Micro ``svdf_common.cc`` (EvalFloatSvdfReference).
 
@@ -369,11 +379,13 @@ def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
 
 
 def _legalize(node: Node, graph: Graph) -> Legalized | None:
+    """Rewrite a quantised ``svdf`` to ``qsvdf``; split the activation off a float one."""
     return legalize_to_qsvdf(node, graph) if is_quantised(node, graph) else _split_activation(node, graph)
 
 
 def _split_activation(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite a float ``svdf`` with an activation to one without it and the activation."""
+    """Rewrite a float ``svdf`` with an activation to an ``svdf`` without one, followed by the activation; return None
+    if there is none."""
     activation = str(node.attr("activation"))
     if not activation:
         return None

@@ -1,1 +1,1 @@
-"""Reductions, running sums and searches along axes."""
+"""Operators along axes: reductions, running sums, and searches for extreme elements."""

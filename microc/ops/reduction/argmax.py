@@ -1,7 +1,8 @@
-"""Operators ``argmax``, ``argmin`` and ``topk``. The first of equal elements is selected.
+"""Operators ``argmax``, ``argmin`` and ``topk``. Of equal elements the first is selected.
 
-NaN: ``topk`` orders it above all numbers, as ONNX Runtime and PyTorch do. In ``argmax`` and ``argmin`` comparisons with it are
-false, as in TFLite and ONNX Runtime: it is skipped, but if it comes first no element replaces it.
+NaN: ``topk`` orders NaN above all numbers, as ONNX Runtime and PyTorch do. In ``argmax`` and ``argmin`` every
+comparison with NaN is false, as in TFLite and ONNX Runtime: NaN is skipped, but if the first element is NaN no other
+element replaces it.
 
 Sources: TFLite ``reference/arg_min_max.h``, ``topk_v2.cc``; ONNX ArgMax, TopK.
 """
@@ -27,7 +28,8 @@ from microc.tir.ir import Buffer, Expr, Stmt, Var
 
 
 def _nonnegative_axis(op_name: str, attrs: Mapping[str, Any], data_type: TensorType) -> int:
-    """Return the attribute ``axis`` as 0..rank - 1; raise ModelError if there is no such axis or it is empty."""
+    """Return the attribute ``axis`` as an index from 0 to rank - 1. Raise ModelError if the data have no such axis, if
+    it is empty, or if the data are bool."""
     rank = len(data_type.shape)
     if not -rank <= attrs["axis"] < rank or not data_type.shape[attrs["axis"]] or data_type.dtype == "bool":
         raise ModelError(
@@ -38,7 +40,7 @@ def _nonnegative_axis(op_name: str, attrs: Mapping[str, Any], data_type: TensorT
 
 
 def _split_shape(shape: Sequence[int], axis: int) -> tuple[int, int, int]:
-    """Return the numbers of elements before, along and behind an axis."""
+    """Return the number of elements before the axis, along the axis, and after it."""
     return prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
 
 
@@ -66,7 +68,7 @@ def _reference_arg_extremum(is_argmax: bool, attrs: Mapping[str, Any], arrays: S
 
 
 def _compute_arg_extremum(is_argmax: bool, call: OpCall) -> te.Tensor:
-    """Build one pass that keeps the best element and its index in scalars."""
+    """Build one pass over the axis that keeps the best element and its index in scalars."""
     data = call.data
     axis = _nonnegative_axis("argmax", call.attrs, data.type)
     outer, extent, inner = _split_shape(data.type.shape, axis)
@@ -107,6 +109,7 @@ def _cases_arg_extremum() -> Iterable[Case]:
 
 
 def _define_arg_extremum(op_name: str, is_argmax: bool) -> OpDef:
+    """Return the definition of ``argmax`` or ``argmin``."""
     return OpDef(
         op_name,
         infer=lambda attrs, types: _infer_arg_extremum(op_name, attrs, types),
@@ -150,7 +153,7 @@ def _reference_topk(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
 
 
 def _compute_topk(call: OpCall) -> tuple[te.Tensor, ...]:
-    """Build the insertion of every element into a sorted list of the best k so far."""
+    """Build a loop over elements that inserts each one in a sorted list of the best k elements so far."""
     data = call.data
     axis, count = _nonnegative_axis("topk", call.attrs, data.type), int(call.attrs["k"])
     outer, extent, inner = _split_shape(data.type.shape, axis)

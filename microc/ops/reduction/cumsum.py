@@ -1,9 +1,10 @@
-"""``cumsum``: running sums along an axis, from either end, with or without the element itself; ``cumprod`` likewise.
+"""``cumsum`` and ``cumprod``: running sums and products along an axis, from either end, with or without the element itself.
 
-The quantised form, ``qcumsum``, adds scaled integers as TFLite does (sources: TFLite ``reference/cumsum.h``, TFLite Micro
-``cumsum.cc``): every element less its zero point is shifted left by 20, halved, and added; the sum is scaled to the output. As in
-TFLite the sum starts from what an element of zero would add, and wraps around. With rounding ``single`` it starts from zero,
-nothing is shifted, and the sum is scaled once.
+The quantised form of ``cumsum`` is ``qcumsum``. It adds scaled integers as TFLite does (sources: TFLite
+``reference/cumsum.h``, TFLite Micro ``cumsum.cc``): the zero point is subtracted from every element, the difference is
+shifted left by 20 bits, halved, and added; the sum is scaled to the output. As in TFLite the sum starts from the term
+of an element of zero, and wraps around. With rounding ``single`` the sum starts from zero, nothing is shifted, and the
+sum is scaled once.
 """
 
 from __future__ import annotations
@@ -68,11 +69,12 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 
 
 def _running_sums(attrs: Mapping[str, Any], x: Array) -> Array:
-    """Return the running sums of float64 or int64 numbers along the attribute ``axis``, as the other attributes say."""
+    """Return the running sums of ``x`` (float64 or int64) that the attributes ``axis``, ``exclusive`` and ``reverse``
+    describe."""
     axis = attrs["axis"]
     ordered = np.flip(x, axis) if attrs["reverse"] else x
     total = np.cumsum(ordered, axis=axis)
-    if attrs["exclusive"]:  # sums of the elements before: subtracting the element again would not undo an infinity
+    if attrs["exclusive"]:  # shifted by one element; subtracting the element itself would give NaN for infinity
         total = np.concatenate([np.zeros_like(total.take([0], axis)), total], axis).take(range(x.shape[axis]), axis)
     return np.flip(total, axis) if attrs["reverse"] else total
 
@@ -89,10 +91,10 @@ def _build_scan(
     result: Callable[[Expr], Expr],
     combiner: str = "add",
 ) -> te.Tensor:
-    """Build one pass along the axis.
+    """Build one pass along the axis that accumulates elements in a scalar.
 
-    A scalar starts from ``initial_value`` and accumulates ``term`` of each element by ``combiner``; ``result`` of the
-    scalar is stored for each element."""
+    The scalar starts from ``initial_value``. For each element, ``term`` of the element is added to it (or multiplied,
+    by ``combiner``), and ``result`` of the scalar is stored."""
     data, attrs = call.data, call.attrs
     shape = data.type.shape
     axis = attrs["axis"] % len(shape)
@@ -192,7 +194,7 @@ def _reference_qcumsum(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple
 
 
 def _start_and_shift(attrs: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the initial sum and the left shift of elements that the rounding mode asks for."""
+    """Return the initial sum of ``qcumsum`` and the left shift of its elements. Both depend on the attribute ``rounding``."""
     if attrs["rounding"] == Multiplier.SINGLE:
         return 0, 0
     return -attrs["input_zero_point"] << _SHIFT - 1, _SHIFT - 1

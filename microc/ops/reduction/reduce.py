@@ -1,9 +1,12 @@
-"""Reductions over axes: sum, mean, max, min, prod. Neighbouring axes are reduced by one loop.
+"""Reductions over axes: ``sum``, ``mean``, ``max``, ``min``, ``prod``. Neighbouring axes are reduced by one loop.
 
-Integers: ``sum`` starts from ``offset`` and accumulates in ``out_dtype`` (int32 if quantised); ``mean`` of plain integers
-rounds to zero; overflow wraps around, as in numpy. All reductions propagate NaN. Quantised sums and means are legalised to
-``sum`` and ``requantize`` (source: TFLite ``reduce.h``, QuantizedMeanOrSum), ``requantize_float`` with rounding ``even``. The
-attribute ``average`` of these keeps the parts of a mean's multiplier, for means whose number of elements varies at run time.
+``sum`` starts from the attribute ``offset``, and its result has the dtype ``out_dtype`` (int32 if it is part of a
+quantised sum). ``mean`` of plain integers rounds towards zero. Integer overflow wraps around, as in numpy. All
+reductions propagate NaN.
+
+Quantised sums and means are legalised to ``sum`` and ``requantize`` (source: TFLite ``reduce.h``, QuantizedMeanOrSum),
+or to ``requantize_float`` with rounding ``even``. The attribute ``average`` of these two operators stores the factors
+of a mean's multiplier. From them the multiplier is computed again if the number of elements varies at run time.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from microc.tir.names import ACC
 
 
 def _reduced_axes(attrs: Mapping[str, Any], data_shape: tuple[int, ...], op_name: str) -> tuple[int, ...]:
-    """Return the reduced axes, sorted and counted from the front; raise ModelError if they are not axes of ``data_shape``."""
+    """Return the reduced axes as sorted non-negative integers; raise ModelError if they are not axes of ``data_shape``."""
     rank = len(data_shape)
     axes = sorted({axis % rank for axis in attrs["axes"] if -rank <= axis < rank})
     if not axes or len(axes) != len(attrs["axes"]) or 0 in data_shape:
@@ -57,17 +60,17 @@ def _infer(op_name: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) 
 
 @frozen
 class Reduction:
-    """Kind of reduction over axes.
+    """Kind of reduction over axes, such as ``sum``.
 
-    ``combine``: name of its combiner in :func:`microc.te.lower.combine_step`. ``array``: numpy's function of (array,
-    axes, keepdims)."""
+    ``combine``: name of its combiner in :func:`microc.te.lower.combine_step`. ``array``: the numpy function that
+    reduces an array, with parameters ``axis`` and ``keepdims``."""
 
     name: str
     combine: str
     array: Any
 
     def start(self, acc_dtype: str, data_dtype: str) -> float:
-        """Return the combiner's neutral element; for max and min the end of the range of ``data_dtype``."""
+        """Return the neutral element of the combiner. For max and min it is an end of the range of ``data_dtype``."""
         if self.combine in ("add", "mul"):
             return int(self.combine == "mul")
         if dtypes.is_float(acc_dtype):
@@ -85,6 +88,7 @@ REDUCTIONS = (
 
 
 def _reduced_count(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> int:
+    """Return the number of elements that are reduced to one."""
     return prod(shape[axis] for axis in attrs["axes"])
 
 
@@ -102,9 +106,9 @@ def _reference(reduction: Reduction, attrs: Mapping[str, Any], arrays: Sequence[
 
 
 def merge_adjacent_axes(shape: tuple[int, ...], reduced_axes: tuple[int, ...]) -> list[tuple[int, bool]]:
-    """Merge neighbouring axes that are all kept or all reduced; return (extent, is reduced) of each run of axes.
+    """Merge neighbouring axes that are all kept or all reduced to one axis; return (extent, is reduced) of each merged axis.
 
-    Axes of one element join the run on either side."""
+    Axes of one element are dropped."""
     runs: list[tuple[int, bool]] = []
     for axis, extent in enumerate(shape):
         if extent == 1:
@@ -152,9 +156,9 @@ def _compute(reduction: Reduction, call: OpCall) -> te.Tensor:
 
 
 def _accumulator_dtype(reduction: Reduction, data_dtype: str) -> str:
-    """Return the dtype in which sums and products of ``data_dtype`` are accumulated.
+    """Return the dtype in which elements of ``data_dtype`` are accumulated.
 
-    It is unsigned if they may overflow, so that they wrap around."""
+    It is unsigned if sums or products may overflow, because C defines the wrap-around of unsigned integers only."""
     if reduction.combine == "mul" and dtypes.is_integer(data_dtype) and dtypes.nbytes(data_dtype) < 4:
         return "uint32"
     if (reduction.name, data_dtype) == ("mean", "uint32"):
@@ -178,7 +182,8 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
 
 
 def _legalize_extremum(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite a quantised max or min to that of the stored integers, rescaled if the result has another scale."""
+    """Rewrite a quantised max or min to that of the stored integers, followed by a rescaling; return None if the scales
+    are the same."""
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     if source.quant == result.quant and source.dtype == result.dtype:
         return None
@@ -192,7 +197,8 @@ def _legalize_extremum(node: Node, graph: Graph) -> Legalized | None:
 def _legalize_sum(node: Node, graph: Graph) -> Legalized:
     """Rewrite a quantised sum or mean to sum(x - zero point), scaled to the result.
 
-    The sum is computed in floats if it may exceed 32 bits. The multiplier of a mean includes 1 / element count."""
+    The sum is computed in floats if it may exceed 32 bits. The multiplier of a mean includes the factor 1 / element
+    count."""
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     scale_in, zero_in = per_tensor_quant(node, graph, node.inputs[0])
     scale_out, zero_out = per_tensor_quant(node, graph, node.outputs[0])
@@ -252,7 +258,7 @@ def _cases(reduction: Reduction) -> Iterable[Case]:
 
 
 def _narrow_sum_overflow_message(application: Application) -> str:
-    """Return a message if sums of narrow integers, which are computed in int32, can overflow, else an empty string."""
+    """Return a message if sums of 8- or 16-bit integers, which are computed in int32, can overflow, else an empty string."""
     tensor_type, attrs = application.types[0], application.attrs
     narrow = dtypes.is_integer(tensor_type.dtype) and dtypes.nbytes(tensor_type.dtype) < 4
     count = _reduced_count({"axes": _reduced_axes(attrs, tensor_type.shape, "sum")}, tensor_type.shape)
@@ -260,6 +266,7 @@ def _narrow_sum_overflow_message(application: Application) -> str:
 
 
 def _define_reduction(reduction: Reduction) -> OpDef:
+    """Return the definition of the operator that computes ``reduction``."""
     more = (
         {"offset": integer("what a sum begins with", 0), "out_dtype": element_type("empty: the data's", "")}
         if reduction.name == "sum"

@@ -1,1 +1,1 @@
-"""Fourier transforms and the frontends of speech."""
+"""Signal processing: Fourier transforms, digital filters, and the feature extraction of speech frontends."""

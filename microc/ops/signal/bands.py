@@ -1,7 +1,7 @@
-"""``band_sums``: weighted sums of neighbours along the last axis: a filter bank without its zero weights.
+"""``band_sums``: weighted sums of neighbouring elements along the last axis, which is a filter bank without its zero weights.
 
-Band b sums ``widths[b]`` elements from ``starts[b]`` on, each times its weight; the weights of all bands are concatenated.
-Elements and weights are floats, or uint64 and uint16 with sums modulo 2**64.
+Band b sums ``widths[b]`` elements from index ``starts[b]`` on, each times its weight. The weights of all bands are
+concatenated. Elements and weights are both floats, or uint64 elements and uint16 weights with sums modulo 2**64.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 
 
 def _compute(call: OpCall) -> te.Tensor:
-    """Build a loop over bands, each of which is summed in a register."""
+    """Build a loop over bands; each band is summed in a register."""
     data, weights = call.present
     dtype, size, bands = data.type.dtype, data.type.shape[-1], len(call.attrs["starts"])
     rows, most = prod(data.type.shape[:-1]), max(call.attrs["widths"])
@@ -93,6 +93,7 @@ def _map_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
 
 
 def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+    """Return the number of multiply-accumulate operations: one for each weight and row."""
     return prod(types[0].shape[:-1]) * types[1].size
 
 

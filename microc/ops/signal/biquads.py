@@ -1,14 +1,15 @@
-"""``biquads``: a cascade of second-order sections along an axis, an infinite impulse response filter, with its state.
+"""``biquads``: a cascade of second-order sections along an axis, which is an infinite impulse response filter, with its state.
 
-Operands are the data, the coefficients (S, 5), rows of b0 b1 b2 a1 a2 with a0 = 1, and the state before the first sample. Results
-are the filtered data and the state after the last sample. All other axes are channels, each filtered alike. Each section computes
+Operands are the data; the coefficients (S, 5), one row b0 b1 b2 a1 a2 per section with a0 = 1; and the state before the
+first sample. Results are the filtered data and the state after the last sample. All other axes are channels; all
+channels are filtered with the same coefficients. Each section computes
 
     y[n] = b0 x[n] + b1 x[n - 1] + b2 x[n - 2] - a1 y[n - 1] - a2 y[n - 2].
 
-Floats are computed in the transposed direct form II; the state (..., S, 2) is that of ``scipy.signal.sosfilt``. int16 data have
-int32 coefficients of 28 fractional bits, and are computed in direct form I: signals between sections are int32 of twelve
-fractional bits, each rounded once, from an exact sum, and saturated to four times the range of int16; the state (..., S, 4) holds
-x[n - 1], x[n - 2], y[n - 1], y[n - 2] of each section.
+Floats are computed in the transposed direct form II; the state (..., S, 2) is that of ``scipy.signal.sosfilt``. int16
+data have int32 coefficients of 28 fractional bits and are computed in direct form I. Signals between sections are int32
+of twelve fractional bits. Each is rounded once, from an exact sum, and saturated to four times the range of int16. The
+state (..., S, 4) contains x[n - 1], x[n - 2], y[n - 1], y[n - 2] of each section.
 
 Source: Oppenheim and Schafer, *Discrete-Time Signal Processing*, 6.3; ``scipy.signal.sosfilt``.
 """
@@ -32,15 +33,17 @@ from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
 SIGNAL_BITS, COEFFICIENT_BITS = 12, 28
-"""Fractional bits of signals between sections, and of coefficients."""
+"""Number of fractional bits of signals between sections, and of coefficients."""
 LIMIT = (1 << 29) - 1
-"""Largest magnitude of a signal between sections: the sum of five products with 32-bit coefficients fits 64 bits."""
+"""Largest magnitude of a signal between sections. With it the sum of five products with 32-bit coefficients fits 64 bits."""
 _HALF = 1 << COEFFICIENT_BITS - 1
 _ZERO = ir.const(0, "int32")
 
 
 def biquad_state_shape(data_shape: Sequence[int], axis: int, section_count: int, dtype: str) -> tuple[int, ...]:
-    """Return the shape of the state of ``section_count`` filter sections along ``axis`` of data of shape ``data_shape``."""
+    """Return the shape of the state of ``section_count`` filter sections along ``axis`` of data of shape ``data_shape``.
+
+    A section has two state values per channel, or four if the data are int16."""
     channels = [extent for place, extent in enumerate(data_shape) if place != axis % len(data_shape)]
     return (*channels, section_count, 4 if dtype == "int16" else 2)
 
@@ -87,7 +90,7 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 
 
 def _filter_float(coefficients: Array, samples: Array, state: Array) -> Array:
-    """Filter one float sample of every channel by one biquad section; update ``state`` in place and return the outputs.
+    """Filter one float sample of every channel by one biquad section; return the outputs, and update ``state`` in place.
 
     ``coefficients``: b0, b1, b2, a1, a2."""
     b0, b1, b2, a1, a2 = coefficients
@@ -98,7 +101,7 @@ def _filter_float(coefficients: Array, samples: Array, state: Array) -> Array:
 
 
 def _filter_fixed_point(coefficients: Array, samples: Array, state: Array) -> Array:
-    """Filter one integer sample of every channel by one biquad section; update ``state`` in place and return the outputs.
+    """Filter one integer sample of every channel by one biquad section; return the outputs, and update ``state`` in place.
 
     ``coefficients``: b0, b1, b2, a1, a2."""
     b0, b1, b2, a1, a2 = coefficients
@@ -110,7 +113,7 @@ def _filter_fixed_point(coefficients: Array, samples: Array, state: Array) -> Ar
 
 
 def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
-    """Build loops over channels, samples and sections; the new state serves as working memory."""
+    """Build loops over channels, samples and sections. The buffer of the new state is also the working memory of the loops."""
     data, coefficients, state = call.present
     axis, shape = call.attrs["axis"] % len(data.type.shape), data.type.shape
     outer, samples, inner = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
@@ -150,7 +153,8 @@ def _build_float_section(
 ) -> Stmt:
     """Build one biquad section of floats.
 
-    Its output replaces ``sample``, which is the input of the next section."""
+    It replaces the content of ``sample`` by its output, which is the input of the next section, and updates
+    ``new_state``."""
     x, y = Var("x", "float32"), Var("y", "float32")
     b0, b1, b2, a1, a2 = coefficients
     stores = (
@@ -164,9 +168,10 @@ def _build_float_section(
 def _build_fixed_section(
     coefficients: Sequence[Expr], sample: Buffer, new_state: Buffer, state_indices: Sequence[tuple[Expr, ...]]
 ) -> Stmt:
-    """Build one biquad section of integers.
+    """Build one biquad section of fixed-point integers.
 
-    Its output replaces ``sample``, which is the input of the next section."""
+    It replaces the content of ``sample`` by its output, which is the input of the next section, and updates
+    ``new_state``."""
     x, y, total = Var("x"), Var("y"), Var("total", "int64")
     signals = (x, *(new_state[place] for place in state_indices))
     products = [
@@ -183,6 +188,7 @@ def _build_fixed_section(
 
 
 def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+    """Return the number of multiply-accumulate operations: five for each sample and section."""
     return types[0].size * types[1].size
 
 

@@ -1,4 +1,4 @@
-"""The fast Fourier transform of real numbers and its inverse."""
+"""Fast Fourier transform of real numbers, ``rfft``, and its inverse, ``irfft``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
-# ---- Stages of the transform and its inverse: radices, twiddle factors, butterflies; over numpy and as loops.
+# ---- Stages of the transform and of its inverse: radices, twiddle factors and butterflies, both over numpy and as loops.
 #
 # Source: KISS FFT 1.3.0 ``kiss_fft.c``.
 
@@ -35,7 +35,7 @@ _ZERO = ir.const(0, "int32")
 
 
 def fft_radices(transform_size: int) -> tuple[int, ...]:
-    """Return the radices whose product is the transform size, a power of two: fours, then a two if one remains."""
+    """Return radices whose product is ``transform_size``, a power of two: as many fours as possible, then a two if it remains."""
     found = []
     while transform_size > 1:
         found.append(4 if transform_size % 4 == 0 else 2)
@@ -44,7 +44,8 @@ def fft_radices(transform_size: int) -> tuple[int, ...]:
 
 
 def compute_twiddles(period: int, twiddle_count: int, first_index: float, dtype: str) -> Array:
-    """Return twiddle factors (``twiddle_count``, 2), e to the -2 pi i (k + ``first_index``) / ``period`` for k from 0 on.
+    """Return twiddle factors (``twiddle_count``, 2): e**(-2 pi i (k + ``first_index``) / ``period``) for k from 0 on,
+    as real and imaginary parts.
 
     Fixed-point factors are rounded half up."""
     angle = -2 * np.pi * (np.arange(twiddle_count) + first_index) / period
@@ -55,19 +56,19 @@ def compute_twiddles(period: int, twiddle_count: int, first_index: float, dtype:
 
 
 def super_twiddles(sample_count: int, dtype: str) -> Array:
-    """Return KISS FFT's super twiddles, by which a transform of ``sample_count`` reals combines its spectrum.
+    """Return KISS FFT's super twiddles: twiddle factors advanced by a quarter period.
 
-    They are twiddle factors that are a quarter period ahead."""
+    They combine the spectrum of ``sample_count`` reals from the transform of half as many complex numbers."""
     return compute_twiddles(sample_count, sample_count // 4, 1 + sample_count / 4, dtype)
 
 
 def _butterfly(
     arith: ComplexArithmetic, inputs: Sequence[Complex], twiddle_factors: Sequence[Complex]
 ) -> list[Complex]:
-    """Return the results of a radix-2 or radix-4 butterfly over the arithmetic ``arith``.
+    """Return the outputs of a radix-2 or radix-4 butterfly, computed in the complex arithmetic ``arith``.
 
-    They are sums and differences of the inputs; all inputs but the first are multiplied by a twiddle factor if there
-    are any."""
+    They are sums and differences of the inputs. All inputs but the first are multiplied by a twiddle factor first,
+    unless ``twiddle_factors`` is empty."""
     first, *others = inputs
     first = arith.divide(first, len(inputs))
     if twiddle_factors:
@@ -90,7 +91,9 @@ def _butterfly(
 
 
 def transform_array(arith: ComplexArithmetic, z: Array, twiddles_of_stages: Array) -> Array:
-    """Transform complex numbers (n, 2) stage by stage, over numpy; ``twiddles_of_stages`` is the table of twiddle factors."""
+    """Transform an array of n complex numbers, of shape (n, 2), stage by stage over numpy.
+
+    ``twiddles_of_stages``: the table of twiddle factors that all stages use."""
     size, radices = len(z), fft_radices(len(z))
     steps = [1, *accumulate(radices, mul)]
     parts = [size // step for step in steps[1:]]
@@ -108,9 +111,9 @@ def transform_array(arith: ComplexArithmetic, z: Array, twiddles_of_stages: Arra
 
 
 def load_in_reversed_order(read_part: Callable[[Expr, Expr], Expr], work: Buffer) -> Stmt:
-    """Build loops that store complex numbers in ``work`` in digit-reversed order, as the butterflies need them.
+    """Build loops that store complex numbers in ``work`` in digit-reversed order, which the butterflies need.
 
-    ``read_part`` returns part 0 (real) or 1 (imaginary) of the number at an index."""
+    ``read_part`` returns the real part (0) or imaginary part (1) of the number at an index."""
     radices = fft_radices(work.shape[0])
     digits = [Var(f"d{axis}") for axis in range(len(radices))]
     part = Var("part")
@@ -125,7 +128,8 @@ def load_in_reversed_order(read_part: Callable[[Expr, Expr], Expr], work: Buffer
 
 
 def load_first_stage(read_part: Callable[[Expr, Expr], Expr], work: Buffer, arith: ComplexArithmetic) -> Stmt:
-    """Build loops as :func:`load_in_reversed_order` does, but with the first butterflies, which have no twiddle factors."""
+    """Build the loops of :func:`load_in_reversed_order` fused with the first stage of butterflies, which need no
+    twiddle factors."""
     *radices, last = fft_radices(work.shape[0])
     digits = [Var(f"d{axis}") for axis in range(len(radices))]
     source: Expr = _ZERO
@@ -146,9 +150,10 @@ def load_first_stage(read_part: Callable[[Expr, Expr], Expr], work: Buffer, arit
 def build_stages(
     work: Buffer, twiddle_table: Buffer, arith: ComplexArithmetic | None = None, skipped_stages: int = 0
 ) -> Iterable[Stmt]:
-    """Yield the loops of the stages of butterflies, the smallest first, without the first ``skipped_stages``.
+    """Yield the loops of the stages of butterflies, beginning with the smallest butterflies, without the first
+    ``skipped_stages`` stages.
 
-    ``arith``: the complex arithmetic (default: that of the dtype of ``work``)."""
+    ``arith``: the complex arithmetic; by default that of the dtype of ``work``."""
     arith = arith or fft_arithmetic(work.dtype, over_tir=True)
     size, radices = work.shape[0], fft_radices(work.shape[0])
     steps = [1, *accumulate(radices, mul)]
@@ -171,9 +176,9 @@ def build_stages(
 
 # ---- ``rfft``: the spectrum of real numbers along the last axis, interleaved (real, imaginary).
 #
-# Shorter rows are padded with zeros to ``fft_length``, a power of two. Integers are KISS FFT's fixed point, bit for bit: a row of
-# reals is read as half as many complex numbers, which pass through butterflies of four and two, each of which divides by its
-# radix; at the end the spectrum of the reals is combined from theirs.
+# Shorter rows are padded with zeros to ``fft_length``, a power of two. Integer results equal KISS FFT's fixed point bit for bit:
+# a row of reals is read as half as many complex numbers. These pass through butterflies of radix four and two, each of which
+# divides by its radix. At the end the spectrum of the reals is combined from the spectrum of the complex numbers.
 #
 # Sources: TFLite Micro ``signal/src/kiss_fft_wrappers``, ``rfft_int16.cc``; KISS FFT 1.3.0 ``kiss_fft.c``, ``kiss_fftr.c``.
 
@@ -203,7 +208,7 @@ def _reference_rfft(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
 
 
 def _transform_row(samples: Array, length: int, dtype: str) -> Array:
-    """Transform one row of reals in fixed point, over numpy."""
+    """Transform one row of reals in fixed point over numpy; return real and imaginary parts interleaved."""
     k, half = fft_arithmetic(dtype, over_tir=False), length // 2
     pairs = np.zeros(length, np.int64)
     pairs[: samples.size] = samples
@@ -220,9 +225,10 @@ def _transform_row(samples: Array, length: int, dtype: str) -> Array:
 def combine_frequencies(
     arith: ComplexArithmetic, low: Complex, high: Complex, twiddle: Complex
 ) -> tuple[Complex, Complex]:
-    """Return frequencies k and n - k of a spectrum of 2 n reals.
+    """Return frequencies k and n - k of the spectrum of 2 n reals.
 
-    ``low`` and ``high`` are these frequencies of the spectrum of the same reals read as n complex numbers."""
+    ``low`` and ``high``: frequencies k and n - k of the transform of the same reals read as n complex numbers.
+    ``twiddle``: the super twiddle of k."""
     low, high = arith.divide(low, 2), arith.divide((high[0], arith.negative(high[1])), 2)
     total, rotated = arith.add(low, high), arith.multiply(arith.subtract(low, high), twiddle)
     below = arith.half(total[0], rotated[0]), arith.half(total[1], rotated[1])
@@ -230,7 +236,7 @@ def combine_frequencies(
 
 
 def _compute_rfft(call: OpCall) -> te.Tensor:
-    """Build a loop over rows, each transformed in a workspace of complex numbers."""
+    """Build a loop over rows, each of which is transformed in a workspace of complex numbers."""
     data = call.data
     length, dtype, size = int(call.attrs["fft_length"]), data.type.dtype, data.type.shape[-1]
     rows, half = prod(data.type.shape[:-1]), length // 2
@@ -258,7 +264,7 @@ def _compute_rfft(call: OpCall) -> te.Tensor:
 
 
 def _build_real_spectrum(work: Buffer, super_twiddle_table: Buffer, out: Buffer, row_index: Var) -> Stmt:
-    """Build the spectrum of a row of reals from that of half as many complex numbers."""
+    """Build the loop that combines the spectrum of a row of reals from the transform of half as many complex numbers."""
     k, half, i, held = fft_arithmetic(work.dtype, over_tir=True), work.shape[0], Var("f"), LetCollector("r")
     first = held.pair(k.divide((work[0, 0], work[0, 1]), 2))
     ends = (
@@ -306,8 +312,8 @@ FFT_OPERATORS: tuple[OpDef, ...] = (
 
 # ---- ``irfft``: real numbers from their spectrum along the last axis, interleaved (real, imaginary).
 #
-# In fixed point it is KISS FFT's inverse, bit for bit: the steps of ``rfft`` in reverse, with the same butterflies on exchanged
-# real and imaginary parts. Floats are divided by the length, integers are not.
+# In fixed point it equals KISS FFT's inverse bit for bit: the steps of ``rfft`` in reverse order, with the same butterflies on
+# exchanged real and imaginary parts. Float results are divided by the length, integer results are not.
 #
 # Sources: TFLite Micro ``signal/src/kiss_fft_wrappers``, ``irfft_int16.cc``; KISS FFT 1.3.0 ``kiss_fftr.c``.
 
@@ -338,7 +344,8 @@ def _reference_irfft(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[A
 
 
 def _inverse_row(spectrum: Array, length: int, dtype: str) -> Array:
-    """Transform one spectrum back in fixed point, over numpy; complex numbers are stored as (imaginary, real)."""
+    """Compute the inverse transform of one spectrum in fixed point over numpy. Complex numbers are stored as
+    (imaginary, real)."""
     k, half = fft_arithmetic(dtype, over_tir=False), length // 2
     z, table = np.zeros((half, 2), np.int64), super_twiddles(length, dtype).astype(np.int64)
     z[0] = _combine_ends(k, spectrum[0, 0], spectrum[half, 0])[::-1]
@@ -350,7 +357,8 @@ def _inverse_row(spectrum: Array, length: int, dtype: str) -> Array:
 
 
 def _combine_ends(arith: ComplexArithmetic, first: Any, last: Any) -> Complex:
-    """Return the complex number made from the lowest and the highest frequency of a spectrum of reals."""
+    """Return complex number 0 of the inverse transform, which combines the lowest and the highest frequency of a
+    spectrum of reals."""
     total, difference = arith.add((first, first), (last, last))[0], arith.subtract((first, first), (last, last))[0]
     return arith.divide((total, difference), 2)
 
@@ -358,7 +366,7 @@ def _combine_ends(arith: ComplexArithmetic, first: Any, last: Any) -> Complex:
 def _split_frequencies(
     arith: ComplexArithmetic, low: Complex, high: Complex, twiddle: Complex
 ) -> tuple[Complex, Complex]:
-    """Return the complex numbers k and n - k from frequencies k and n - k of a spectrum of reals."""
+    """Return complex numbers k and n - k of the inverse transform from frequencies k and n - k of a spectrum of reals."""
     low, high = arith.divide(low, 2), arith.divide((high[0], arith.negative(high[1])), 2)
     even, odd = arith.add(low, high), arith.multiply(arith.subtract(low, high), twiddle)
     above = arith.subtract(even, odd)
@@ -366,7 +374,7 @@ def _split_frequencies(
 
 
 def _compute_irfft(call: OpCall) -> te.Tensor:
-    """Build a loop over rows, each transformed in two workspaces of complex numbers."""
+    """Build a loop over rows, each of which is transformed in two workspaces of complex numbers."""
     data = call.data
     length, dtype = int(call.attrs["fft_length"]), data.type.dtype
     rows, half = prod(data.type.shape[:-1]), length // 2
@@ -388,7 +396,7 @@ def _compute_irfft(call: OpCall) -> te.Tensor:
 
 
 def _load_frequencies(spectrum: Buffer, super_twiddle_table: Buffer, front: Buffer, row_index: Var) -> Iterable[Stmt]:
-    """Yield the loops that store the complex numbers (imaginary, real) whose transform is the samples."""
+    """Yield the loops that compute the input of the inverse transform, as complex numbers (imaginary, real) in ``front``."""
     k, half, i, held = fft_arithmetic(front.dtype, over_tir=True), front.shape[0], Var("f"), LetCollector("a")
     ends = enumerate(_combine_ends(k, spectrum[row_index, 0, 0], spectrum[row_index, half, 0]))
     yield ir.seq(*(ir.Store(front, (_ZERO, ir.const(1 - part, "int32")), value) for part, value in ends))

@@ -1,5 +1,6 @@
-"""Filter banks of speech frontends: ``filter_bank``, ``filter_bank_square_root``, ``filter_bank_log``. Exact with TFLite Micro's
-signal library.
+"""Filter banks of speech frontends: ``filter_bank``, ``filter_bank_square_root``, ``filter_bank_log``.
+
+Their results equal those of TFLite Micro's signal library bit for bit.
 
 Sources: TFLite Micro ``signal/src``: ``filter_bank.cc``, ``square_root_64.cc``, ``filter_bank_log.cc``, ``log.cc``.
 """
@@ -27,9 +28,10 @@ _ZERO = ir.const(0, "int32")
 
 
 def _infer_bank(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    """Infer the type from energies, weights, complements of weights, and three tables with a row for each channel.
+    """Infer the type from energies, weights, complements of weights, and three tables with an entry for each channel.
 
-    The tables are first frequency, first weight and width. They have one channel more than the result, in front."""
+    The tables contain the first frequency, the index of the first weight, and the number of weights of each channel.
+    They have one channel more than the result; it comes first."""
     check_dtypes("filter_bank", types, "uint32", *("int16",) * 5)
     if any(len(tensor_type.shape) != 1 for tensor_type in types[:3]):
         raise ModelError(
@@ -60,7 +62,8 @@ def _reference_bank(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
 
 
 def _compute_bank(call: OpCall) -> te.Tensor:
-    """Build a loop over channels; the falling edge of a channel is the rising edge of the next."""
+    """Build a loop over channels. The falling edge of a channel's filter is the rising edge of the next one's, so that
+    energies are read once."""
     operands, channels = call.present, int(call.attrs["channels"])
     widest = operands[5].data
     most = int(widest.max(initial=0)) if widest is not None else operands[1].type.size
@@ -95,7 +98,7 @@ _TABLES = {3: _PLACE, 4: _PLACE, 5: OperandBounds(NumberUse.COUNT, 0, (1 << 15) 
 
 
 def _bank_range_error_message(application: Application) -> str:
-    """Return a message if a channel reads beyond the energies, the weights or their complements, else an empty string."""
+    """Return a message if a channel reads beyond the end of energies, weights or complements, else an empty string."""
     energies, weights, complements = (tensor_type.size for tensor_type in application.types[:3])
     places, firsts, widths = (np.asarray(application.data[k], np.int64).reshape(-1) for k in (3, 4, 5))
     for name, starts, size in (("frequencies", places, energies), ("firsts", firsts, min(weights, complements))):
@@ -119,7 +122,7 @@ def _cases_bank() -> Iterable[Case]:
 
 
 _MOST_RIGHT = 31
-"""Largest right shift of a 32-bit root."""
+"""Largest right shift of a 32-bit square root."""
 
 
 def _infer_root(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -144,7 +147,7 @@ def _reference_root(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
 
 
 def _compute_root(call: OpCall) -> te.Tensor:
-    """Build square roots bit by bit, rounded to nearest and shifted right."""
+    """Build square roots, computed bit by bit, rounded to nearest and shifted right."""
     data, scale = call.present
 
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
@@ -186,7 +189,7 @@ _LOG_SEGMENTS, _LOG_SCALE, _LN2 = 7, 16, 45426
 
 
 def log2_correction_table() -> Array:
-    """Return 65536 (log2(1 + i / 128) - i / 128), rounded, for i = 0 .. 128 (uint16).
+    """Return the table 65536 (log2(1 + i / 128) - i / 128), rounded, for i = 0 .. 128 (uint16).
 
     It corrects the linear interpolation of log2 between powers of two."""
     x = np.arange((1 << _LOG_SEGMENTS) + 1) / (1 << _LOG_SEGMENTS)
@@ -218,7 +221,7 @@ def _reference_log(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Arr
 
 
 def _compute_log(call: OpCall) -> te.Tensor:
-    """Build natural logarithms by interpolation in a table."""
+    """Build natural logarithms by interpolation in the table of :func:`log2_correction_table`."""
     (data,), size = call.present, call.out_types[0].size
     correction = ir.const(call.attrs["input_correction_bits"], "uint32")
     table = data.packed(log2_correction_table())

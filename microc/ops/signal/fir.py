@@ -1,4 +1,4 @@
-"""FIR filters and frames of a sequence."""
+"""Operators ``fir``, a filter of finite impulse response, and ``frame``, which splits a sequence into overlapping frames."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from microc.ops.registry import Alias, AxisMap, Case, OpCall, OpDef, keep_axes
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
-# ---- ``frame``: overlapping frames of a sequence. Samples, rows or images along an axis become frames of ``length``, which begin
-# ``step`` apart; an incomplete frame at the end is dropped. Any dtype; nothing is computed.
+# ---- ``frame``: overlapping frames of a sequence. Samples, rows or images along an axis are copied to frames of ``length``
+# elements, which begin ``step`` elements apart. An incomplete frame at the end is dropped. All dtypes are supported.
 #
 # Source: ``tf.signal.frame``.
 
 
 def count_frames(sample_count: int, frame_length: int, frame_step: int) -> int:
-    """Return the number of complete frames in ``sample_count`` samples."""
+    """Return the number of complete frames in ``sample_count`` samples, where frames begin ``frame_step`` samples apart."""
     return max(0, (sample_count - frame_length) // frame_step + 1)
 
 
 def _nonnegative_axis(attrs: Mapping[str, Any], tensor_type: TensorType) -> int:
+    """Return the attribute ``axis`` as an index from 0 to rank - 1."""
     return int(attrs["axis"]) % len(tensor_type.shape)
 
 
@@ -72,15 +73,17 @@ def _frame_compute(call: OpCall) -> te.Tensor:
 def _frame_alias(
     attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]
 ) -> Alias | None:
-    """Return the alias of frames that share the samples' memory; None if frames overlap.
+    """Return the alias by which the frames share the memory of the samples, or None if they need a copy.
 
-    They share it if they do not overlap, or if there is only one."""
+    Frames can share it if they follow each other without overlap or gap, or if there is only one frame, and if all axes
+    before the axis of time have one element."""
     axis = _nonnegative_axis(attrs, types[0])
     single = out_types[0].shape[axis] == 1 or attrs["step"] == attrs["length"]
     return Alias(source=0) if single and prod(types[0].shape[:axis]) == 1 else None
 
 
 def _frame_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+    """Map each axis of the data to an axis of the result; the axis of time is mapped to None."""
     axis = _nonnegative_axis(attrs, types[0])
     return (tuple(None if k == axis else k + (k > axis) for k in range(len(types[0].shape))),)
 
@@ -118,19 +121,21 @@ FRAMES_OPERATORS: tuple[OpDef, ...] = (
 )
 
 
-# ---- ``fir``: a filter of finite impulse response along an axis, which may change the rate: P phases of K taps, a
-# step of ``down``.
+# ---- ``fir``: a filter of finite impulse response along an axis, which may change the sample rate. It has P phases of K taps and
+# advances by ``down`` samples.
 #
 #     y[P i + p] = sum_k taps[p, k] x[i down + k],  0 <= p < P, 0 <= k < K
 #
-# for all i whose samples exist; pad the data in front to filter its beginning. With one phase this is a correlation, with
-# reversed taps a filter; with P phases of a filter at P times the rate it is resampling by P / down. int16 data by int16 taps
-# are summed exactly, rounded by ``shift`` places (halves up) and saturated to int16.
+# for all i whose samples exist; pad the data in front to filter its beginning. With one phase the operator is a correlation, and
+# with reversed taps a filter. With the P phases of a filter designed at P times the rate it resamples by P / down. Products of
+# int16 data and int16 taps are summed exactly; the sum is shifted right by ``shift`` bits, rounded half up, and saturated to
+# int16.
 #
 # Source: the polyphase form of a rational resampler, Crochiere and Rabiner, *Multirate Digital Signal Processing*, 1983.
 
 DTYPES = ("float32", "int16")
 MOST_SHIFT = 30
+"""Largest right shift of sums of int16 products."""
 
 
 def _fir_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -173,12 +178,12 @@ def _fir_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Arr
 
 
 def _rounding_addend(right_shift: int) -> int:
-    """Return the addend that rounds halves up before a right shift by ``right_shift``."""
+    """Return the addend that makes a right shift by ``right_shift`` bits round half up."""
     return 1 << right_shift - 1 if right_shift else 0
 
 
 def _fir_compute(call: OpCall) -> te.Tensor:
-    """Build the sums (outer, steps, phases, inner), and for integers their rounding."""
+    """Build the sums of products, of shape (outer, steps, phases, inner), and for integers the rounding of these sums."""
     data, taps = call.present
     axis, shift, down = call.attrs["axis"] % len(data.type.shape), call.attrs["shift"], call.attrs["down"]
     outer, samples, inner = prod(data.type.shape[:axis]), data.type.shape[axis], prod(data.type.shape[axis + 1 :])
@@ -213,6 +218,7 @@ def _fir_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
 
 
 def _fir_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+    """Return the number of multiply-accumulate operations: one for each output sample and tap."""
     return out_types[0].size * types[1].shape[1]
 
 

@@ -1,8 +1,9 @@
 """``log2_fixed``: logarithms to base 2 of integers, in fixed point.
 
-The result for a uint64 x is 512 log2(max(x + offset, least)) - subtract, rounded and saturated to int16: nine fractional bits.
-The logarithm is the exponent plus a correction of the straight line between powers of two, interpolated linearly in a table of
-128 segments of 16 bits. The error is at most 2**-10 by rounding plus 4e-5 by the table.
+The result for a uint64 x is 512 log2(max(x + offset, least)) - subtract, rounded and saturated to int16; it has nine
+fractional bits. The logarithm is the exponent, plus the mantissa as a linear approximation, plus a correction that is
+interpolated linearly in a table of 128 segments with 16 bits. The error is at most 2**-10 from rounding plus 4e-5 from
+the table.
 """
 
 from __future__ import annotations
@@ -24,11 +25,15 @@ from microc.tir import ir
 from microc.tir.ir import Buffer, Stmt, Var
 
 FRACTION = 9
-"""Fractional bits of the result."""
+"""Number of fractional bits of the result."""
 _WORK, _SEGMENTS = 16, 7
+"""Number of fractional bits of the computation, and binary logarithm of the number of table segments."""
 _INSIDE = _WORK - _SEGMENTS
+"""Number of bits of a position within a table segment."""
 _MOST = (1 << 63) - 1
+"""Largest value of the attributes ``offset`` and ``least``."""
 MOST_SUBTRACTED = 1 << 17
+"""Largest magnitude of the attribute ``subtract``."""
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:

@@ -1,5 +1,7 @@
-"""Noise in spectra of speech: ``spectral_subtraction`` and ``pcan`` (gain by the noise of each channel). Exact with TFLite
-Micro's signal library.
+"""Noise reduction in spectra of speech: ``spectral_subtraction`` and ``pcan`` (gain control by the noise estimate of
+each channel).
+
+Their results equal those of TFLite Micro's signal library bit for bit.
 
 Sources: TFLite Micro ``signal/src``: ``filter_bank_spectral_subtraction.cc``, ``pcan_argc_fixed.cc``.
 """
@@ -35,7 +37,7 @@ _SUBTRACTION: Attributes = {
 
 
 def _infer_subtraction(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    """Infer the types from the signal and the noise estimate."""
+    """Infer the types of the reduced signal and of the new noise estimate from those of the signal and the old noise estimate."""
     check_dtypes("spectral_subtraction", types, "uint32", "uint32")
     if types[0].shape != types[1].shape or len(types[0].shape) != 1:
         raise ModelError(
@@ -61,6 +63,7 @@ def _reference_subtraction(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> t
 
 
 def _compute_subtraction(call: OpCall) -> tuple[te.Tensor, ...]:
+    """Build a loop over channels that updates the noise estimate and subtracts it from the signal."""
     data, noise = call.present
     attrs, size = call.attrs, data.type.size
     smooth, bits = ir.const(attrs["smoothing_bits"], "uint32"), ir.const(attrs["spectral_subtraction_bits"], "uint64")
@@ -107,9 +110,10 @@ _SNR_BITS, _OUTPUT_BITS = 12, 6
 
 
 def _infer_pcan(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    """Infer the type from the signal, the noise, and the table of gains.
+    """Infer the type from the signal, the noise estimate, and the table of gains.
 
-    The table has three points for noises 0 to 2, then four numbers for every further bit of the noise."""
+    The table contains three gains, for noise levels 0 to 2, then four numbers for each further bit length of the noise
+    level."""
     check_dtypes("pcan", types, "uint32", "uint32", "int16")
     if types[0].shape != types[1].shape or types[2].shape != (125,):
         raise ModelError(
@@ -131,7 +135,8 @@ def _reference_pcan(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
 
 
 def _interpolate_gain(noise: int, table: Sequence[int]) -> int:
-    """Return the gain for a noise above 2, by the parabola that the table holds for the number of the noise's bits."""
+    """Return the gain for a noise level above 2. The table contains the coefficients of a parabola for each bit length
+    of the level."""
     bits = noise.bit_length()
     first = 4 * bits - 6
     share = (noise << 11 - bits if bits < 11 else noise >> bits - 11) & 0x3FF
@@ -141,6 +146,8 @@ def _interpolate_gain(noise: int, table: Sequence[int]) -> int:
 
 
 def _compute_pcan(call: OpCall) -> te.Tensor:
+    """Build a loop over channels that looks up the gain for the noise level, applies it to the signal, and compresses
+    the product."""
     data, noise, gains = call.present
     size, shift = data.type.size, ir.const(call.attrs["snr_shift"], "uint64")
 

@@ -1,16 +1,17 @@
-"""``power_spectrum``: squares of the magnitudes of the spectrum of real numbers times a window, along the last axis.
+"""``power_spectrum``: squared magnitudes of the spectrum of real samples times a window, along the last axis.
 
-Rows are filled up to ``fft_length``, a power of two, with zeros. Of N of these, element k of the result is
+Rows are padded with zeros to N = ``fft_length`` samples, a power of two. Element k of the result is
 
     |sum_n x[n] window[n] e**(-2 pi i k n / N)|**2,  0 <= k <= N / 2.
 
-int16 data and an int16 window w stand for x / 2**15 and w / 2**15, or for any other scale: the sum is divided by N and rounded to
-32-bit integers, and its square, of 61 bits, is shifted right by ``shift`` as uint64. Nothing can overflow. The points of rounding
-are part of the operator: products are exact; a butterfly of radix r divides by r, rounding each product's high half; combining
-the spectrum of the reals rounds twice more.
+int16 data x and an int16 window w represent x / 2**15 and w / 2**15, or numbers of any other scale. The sum is divided
+by N and rounded to 32-bit integers. Its squared magnitude, a uint64 of 61 bits, is shifted right by ``shift`` bits.
+Nothing can overflow. The operator also defines where integers are rounded: products of data and window are exact; a
+butterfly of radix r divides by r and rounds the high half of each product; the combination to the spectrum of the reals
+rounds twice more.
 
-Source: a transform of N reals as one of N / 2 complex numbers, Sorensen et al., *Real-valued fast Fourier transform algorithms*,
-1987; the order of butterflies is KISS FFT's.
+Source: a transform of N reals as a transform of N / 2 complex numbers, Sorensen et al., *Real-valued fast Fourier
+transform algorithms*, 1987; the order of butterflies is KISS FFT's.
 """
 
 from __future__ import annotations
@@ -47,9 +48,13 @@ from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
 RESULTS: Mapping[str, str] = {"float32": "float32", "int16": "uint64"}
+"""Dtype of the result by dtype of the data."""
 LONGEST = 1 << 16
+"""Largest ``fft_length``."""
 MOST_SHIFT = 60
+"""Largest right shift of the squared magnitudes of int16 data."""
 _TWIDDLE_BITS = 30
+"""Number of fractional bits of fixed-point twiddle factors."""
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -78,13 +83,14 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 
 
 def _spectrum_arithmetic(dtype: str, *, over_tir: bool) -> ComplexArithmetic:
+    """Return the complex arithmetic for data of ``dtype``, either over TIR expressions or over numpy."""
     return (
         fft_arithmetic(dtype, over_tir=over_tir) if dtype == "float32" else high_word_fft_arithmetic(over_tir=over_tir)
     )
 
 
 def _twiddle_tables(sample_count: int, dtype: str) -> tuple[Array, Array]:
-    """Return the twiddle factors of the butterflies, and those that combine the spectrum of reals."""
+    """Return two tables of twiddle factors: those of the butterflies, and those that combine the spectrum of the reals."""
     half = sample_count // 2
     if dtype == "float32":
         return compute_twiddles(half, half, 0, dtype), super_twiddles(sample_count, dtype)
@@ -104,9 +110,9 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 
 
 def _row_power_spectrum(products: Array, length: int, right_shift: int) -> Array:
-    """Compute the power spectrum of a row of integers, over numpy.
+    """Compute the power spectrum of one row of integers over numpy.
 
-    ``products``: the samples times the window."""
+    ``products``: samples times window. ``length``: ``fft_length``."""
     k, half = _spectrum_arithmetic("int16", over_tir=False), length // 2
     twiddle_table, last = (table.astype(np.int64) for table in _twiddle_tables(length, "int16"))
     pairs = np.zeros(length, np.int64)
@@ -122,7 +128,7 @@ def _row_power_spectrum(products: Array, length: int, right_shift: int) -> Array
 
 
 def _compute(call: OpCall) -> te.Tensor:
-    """Build a loop over rows, each transformed in a workspace of complex numbers."""
+    """Build a loop over rows, each of which is transformed in a workspace of complex numbers."""
     data, window = call.present
     length, size = int(call.attrs["fft_length"]), data.type.shape[-1]
     rows, half, out_dtype = prod(data.type.shape[:-1]), length // 2, call.out_types[0].dtype
@@ -154,7 +160,8 @@ def _compute(call: OpCall) -> te.Tensor:
 def _square_spectrum(
     work: Buffer, super_twiddle_table: Buffer, out: Buffer, row_index: Var, arith: ComplexArithmetic, call: OpCall
 ) -> Stmt:
-    """Build the squared magnitudes of the spectrum of one row of reals, two frequencies at a time."""
+    """Build the loop that combines the spectrum of one row of reals and stores its squared magnitudes, two frequencies
+    per iteration."""
     half, f, held = work.shape[0], Var("f"), LetCollector("r")
 
     def squared_magnitude(x: Complex) -> Expr:

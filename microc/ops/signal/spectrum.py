@@ -1,6 +1,6 @@
-"""Steps before and after the transform of speech frontends: ``signal_window``, ``fft_auto_scale``, ``signal_energy``.
+"""Operators around the Fourier transform of speech frontends: ``signal_window``, ``fft_auto_scale``, ``signal_energy``.
 
-They are fixed point, bit-exact with TFLite Micro's signal library.
+They compute in fixed point; their results equal those of TFLite Micro's signal library bit for bit.
 
 Sources: TFLite Micro ``signal/src``: ``window.cc``, ``fft_auto_scale.cc``, ``energy.cc``.
 """
@@ -26,7 +26,7 @@ _ZERO = ir.const(0, "int32")
 
 
 def check_dtypes(op_name: str, types: Sequence[TensorType], *wanted: str) -> None:
-    """Raise ModelError unless the operands have the dtypes ``wanted``, in order."""
+    """Raise ModelError unless the operands have the dtypes ``wanted``, in this order."""
     if tuple(tensor_type.dtype for tensor_type in types) != wanted:
         raise ModelError(
             f"{op_name}: operands have unsupported dtypes; got {', '.join(tensor_type.dtype for tensor_type in types)}, "
@@ -78,8 +78,11 @@ def _reference_auto_scale(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tu
 
 
 def _compute_auto_scale(call: OpCall) -> tuple[te.Tensor, ...]:
-    """Build the largest magnitude, an int16 that wraps around as in TFLite Micro, and the left shift of all elements by
-    it."""
+    """Build a loop that finds the largest magnitude, and a loop that shifts all elements left so that this magnitude
+    fills 15 bits.
+
+    The magnitude is an int16 that wraps around, as in TFLite Micro. The second result is the number of bits of the
+    shift."""
     (data,) = call.present
 
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
@@ -131,9 +134,9 @@ def _reference_energy(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[
 
 
 def _compute_energy(call: OpCall) -> te.Tensor:
-    """Build the squared magnitudes of the frequencies from ``start`` to ``end``.
+    """Build the squared magnitudes of the frequencies from ``start`` to ``end`` - 1.
 
-    Elsewhere the result is zero; TFLite Micro writes nothing there."""
+    All other elements of the result are zero; TFLite Micro does not write them."""
     (data,) = call.present
     count, first, last = data.type.size // 2, call.attrs["start"], call.attrs["end"]
     x = data.tensor((count, 2))

@@ -1,1 +1,1 @@
-"""Ensembles of decision trees."""
+"""Operator ``tree_ensemble``: ensembles of decision trees."""

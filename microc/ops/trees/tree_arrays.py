@@ -1,4 +1,4 @@
-"""Decision trees as flat arrays, and test cases of ``tree_ensemble``."""
+"""Decision trees as flat arrays, the constant operands of ``tree_ensemble``; also test cases of this operator."""
 
 from __future__ import annotations
 
@@ -17,27 +17,31 @@ from microc.ops.registry import Case
 
 # ---- Decision trees as the flat arrays that ``tree_ensemble`` walks.
 #
-# The inner nodes of a tree are stored in preorder, its leaves from left to right. For every inner node only s, the number of
-# leaves on its left, is stored: a walk keeps the indices of its node and of its first leaf, and the number of leaves below.
-# Left: the node index increases by 1, s leaves are below. Right: both indices increase by s, because a subtree of s leaves has
-# s - 1 inner nodes; the other leaves are below. The walk ends with one leaf below.
+# The inner nodes of a tree are stored in preorder, its leaves from left to right. No child indices are stored, but only s, the
+# number of leaves below the left child of every inner node. A walk keeps three numbers: the index of its node, the index of the
+# first leaf below this node, and the number of leaves below it. A step to the left adds 1 to the node index; the number of leaves
+# becomes s. A step to the right adds s to both indices, because a subtree of s leaves has s - 1 inner nodes, and subtracts s from
+# the number of leaves. The walk ends when this number is 1.
 #
-# Trees follow each other in all arrays, so that a tree's size is the distance to the next.
+# The trees are concatenated in all arrays, so that the first leaf of the next tree follows the last leaf of a tree.
 
 LESS, EQUAL, GREATER, UNORDERED = 1, 2, 4, 8
-"""Outcomes of comparing a feature with a threshold. A node's mode is the sum of those that lead to the left."""
+"""Bits for the outcomes of comparing a feature with a threshold. The mode of a node is the sum of the outcomes that
+lead to its left child."""
 
 AT_MOST = LESS | EQUAL
+"""Mode of nodes whose left child is taken if feature <= threshold."""
 ALWAYS = LESS | EQUAL | GREATER | UNORDERED
+"""Mode of nodes whose left child is always taken."""
 _LARGEST = {"uint8": 255, "uint16": 65535, "int32": (1 << 31) - 1}
 
 
 @frozen
 class Tree:
-    """A binary tree as arrays over its nodes, the root first.
+    """Binary decision tree as arrays over its nodes. The root is node 0.
 
-    ``left``, ``right``: indices of the children, -1 in a leaf. ``feature``, ``threshold`` (float64) and ``mode``: the
-    comparison of an inner node. ``values`` (nodes, width): the numbers that a leaf adds to the results ``target``,
+    ``left``, ``right``: indices of the children, -1 for a leaf. ``feature``, ``threshold`` (float64) and ``mode``: the
+    comparison of an inner node. ``values`` (nodes, width): numbers that a leaf adds to the results ``target``,
     ``target`` + 1 ..."""
 
     left: Array
@@ -49,12 +53,15 @@ class Tree:
     target: int = 0
 
     def with_mode(self, mode: Array) -> Tree:
+        """Return a copy of the tree with other comparison modes."""
         return replace(self, mode=mode)
 
     def with_values(self, values: Array) -> Tree:
+        """Return a copy of the tree with other leaf values."""
         return replace(self, values=values)
 
     def with_threshold(self, threshold: Array) -> Tree:
+        """Return a copy of the tree with other thresholds."""
         return replace(self, threshold=threshold)
 
 
@@ -62,9 +69,10 @@ class Tree:
 class TreeArrays:
     """Constant operands of ``tree_ensemble``, and the depth of the deepest tree.
 
-    ``feature``, ``threshold``, ``left_leaves``, ``mode``: one per inner node; ``leaf``: the row of ``values`` of each leaf
-    (None: its own); ``leaves`` and ``target``: one per tree (``target`` None: all zero). ``mode`` is an int where all agree.
-    """
+    ``feature``, ``threshold``, ``left_leaves`` (leaves below the left child) and ``mode`` have one entry per inner
+    node; ``mode`` is an int if all nodes have the same mode. ``leaf`` contains for each leaf the index of its row in
+    ``values``; None: leaf k has row k. ``leaves`` (number of leaves) and ``target`` (first result to which the tree
+    adds) have one entry per tree; ``target`` None: all zero."""
 
     feature: Array
     threshold: Array
@@ -77,17 +85,17 @@ class TreeArrays:
     depth: int
 
     def attrs(self) -> dict[str, Attr]:
-        """Return the attributes of the operator, which follow from the arrays."""
+        """Return the attributes of the operator that follow from the arrays."""
         modes = {} if isinstance(self.mode, np.ndarray) else {"mode": self.mode}
         return {"depth": self.depth, "tables": tuple(self._present_tables()), **modes}
 
     def operands(self) -> tuple[Array, ...]:
-        """Return the constant operands, in order."""
+        """Return the constant operands in the operator's order."""
         fixed = (self.feature, self.threshold, self.left_leaves, self.leaves, self.values)
         return (*fixed, *self._present_tables().values())
 
     def _present_tables(self) -> dict[str, Array]:
-        """Return the optional tables that are needed, by name, in the operator's order."""
+        """Return the optional operands that are needed, by name, in the operator's order."""
         found = {"target": self.target, "leaf": self.leaf, "mode": self.mode}
         return {name: table for name, table in found.items() if isinstance(table, np.ndarray)}
 
@@ -96,8 +104,8 @@ class TreeArrays:
 class _SimplifiedNode:
     """Node of a simplified tree.
 
-    ``place``: its index in the :class:`Tree`. ``leaves`` and ``depth``: number of leaves and of levels below it.
-    ``first``: number of leaves below its left child."""
+    ``place``: index of the node in the :class:`Tree`. ``leaves`` and ``depth``: number of leaves and of levels below
+    the node. ``first``: number of leaves below its left child."""
 
     place: int
     leaves: int = 1
@@ -113,11 +121,11 @@ class _SimplifiedNode:
 def flatten_trees(
     trees: Sequence[Tree], data_dtype: str, where: str = "", feature_count: int | None = None
 ) -> TreeArrays:
-    """Convert trees to flat arrays, for rows of ``feature_count`` numbers of ``data_dtype`` (floats or integers).
+    """Convert trees to flat arrays, for data rows of ``feature_count`` numbers of ``data_dtype`` (a float or integer dtype).
 
-    Thresholds are rounded to ``data_dtype`` such that every decision on its numbers stays the same. Splits that all
-    numbers of ``data_dtype`` decide alike, and splits between equal leaves, are removed. Raise ModelError for arrays
-    that are no tree."""
+    Thresholds are rounded to ``data_dtype`` such that every comparison with a number of this dtype has the same
+    outcome. A split is removed if all numbers of ``data_dtype`` take the same child, or if both children are leaves
+    with equal values. Raise ModelError for arrays that do not describe a tree."""
     inner: list[_SimplifiedNode] = []
     rows: list[Array] = []
     roots = []
@@ -147,7 +155,9 @@ def flatten_trees(
 
 
 def to_smallest_dtype(nonnegative_integers: Sequence[int]) -> Array:
-    """Convert non-negative numbers to the smallest dtype that holds them; an empty sequence becomes one zero."""
+    """Convert non-negative integers to an array of the smallest dtype that can represent them: uint8, uint16 or int32.
+
+    An empty sequence becomes an array of one zero."""
     found = np.array(nonnegative_integers or [0], np.int64)
     dtype = next((name for name, most in _LARGEST.items() if found.max() <= most), None)
     if dtype is None or found.min() < 0:
@@ -156,9 +166,10 @@ def to_smallest_dtype(nonnegative_integers: Sequence[int]) -> Array:
 
 
 def _check_tree(tree: Tree, where: str, feature_count: int | None) -> None:
-    """Raise ModelError if nodes read features that do not exist, or if leaves hold no numbers.
+    """Raise ModelError if nodes compare features that do not exist, have unknown modes, or if leaf values are not finite.
 
-    Frontends of all formats call this: a feature that they let pass would become an index in the C code."""
+    Frontends of all formats call this function, because a feature number becomes an array index in the generated C
+    code."""
     inner = np.asarray(tree.left) >= 0
     asked = np.asarray(tree.feature)[inner]
     most = _LARGEST["int32"] if feature_count is None else feature_count - 1
@@ -192,7 +203,7 @@ def _preorder_nodes(root: _SimplifiedNode) -> Iterator[_SimplifiedNode]:
 
 
 def _simplify_tree(tree: Tree, data_dtype: str, where: str) -> _SimplifiedNode:
-    """Simplify a tree from the leaves up; return its root."""
+    """Simplify a tree from the leaves up; return the root of the simplified tree."""
     known: dict[int, _SimplifiedNode] = {}
     for place in reversed(_top_down_order(tree, where)):
         known[place] = (
@@ -202,9 +213,9 @@ def _simplify_tree(tree: Tree, data_dtype: str, where: str) -> _SimplifiedNode:
 
 
 def _top_down_order(tree: Tree, where: str) -> list[int]:
-    """Return the indices of the root and all nodes below it, parents first.
+    """Return the indices of the root and of all nodes below it. Parents come before their children.
 
-    Raise ModelError if they form a cycle or a child does not exist."""
+    Raise ModelError if the nodes form a cycle or if a child does not exist."""
     order, stack, count = [], [0], len(tree.left)
     while stack:
         place = stack.pop()
@@ -229,12 +240,14 @@ def _top_down_order(tree: Tree, where: str) -> list[int]:
 def _simplify_split(
     tree: Tree, node_index: int, simplified_nodes: Mapping[int, _SimplifiedNode], data_dtype: str, where: str
 ) -> _SimplifiedNode:
-    """Return the simplified inner node ``node_index``, or its child if the split always leads there."""
+    """Return the simplified inner node ``node_index``, or one of its children if the split is not needed.
+
+    ``simplified_nodes``: simplified nodes below it, by index."""
     left, right = simplified_nodes[int(tree.left[node_index])], simplified_nodes[int(tree.right[node_index])]
     threshold, mode = float(tree.threshold[node_index]), int(tree.mode[node_index])
     if isnan(threshold):
         raise ModelError(f"node {node_index} of a tree compares with NaN; expected a number", where=where)
-    if mode & GREATER:  # the same with exchanged children
+    if mode & GREATER:  # exchanging the children removes GREATER from the mode
         left, right, mode = right, left, mode ^ ALWAYS
     bound, mode = _round_threshold(threshold, mode, data_dtype)
     if mode in (0, ALWAYS):
@@ -250,16 +263,18 @@ def _simplify_split(
 
 
 def _round_threshold(threshold: float, mode: int, data_dtype: str) -> tuple[float | int, int]:
-    """Return a threshold of ``data_dtype`` and a mode that decide as ``threshold`` and ``mode`` for all its numbers.
+    """Return a threshold of ``data_dtype`` and a mode that, for all numbers of this dtype, decide as ``threshold`` and
+    ``mode`` do.
 
-    Neither mode contains GREATER, except :data:`ALWAYS`. With modes 0 and ALWAYS all numbers are decided alike."""
+    Neither the given nor the returned mode contains GREATER, except :data:`ALWAYS`. If the returned mode is 0, all
+    numbers go right; if it is ALWAYS, all go left."""
     if dtypes.is_float(data_dtype):
-        with np.errstate(over="ignore"):  # beyond the largest number lies infinity
+        with np.errstate(over="ignore"):  # a threshold above the largest number becomes infinity
             nearest = dtypes.to_numpy(data_dtype).type(threshold)
             before = np.nextafter(nearest, nearest.dtype.type(-inf))
         real = float(
             nearest
-        )  # as a float64: NumPy would round the threshold to a narrower scalar's dtype to compare them
+        )  # compared as float64: NumPy would round the threshold to the narrower dtype of the other scalar
         if mode & LESS and (mode & EQUAL or threshold > -inf):
             beyond = real > threshold or (real == threshold and not mode & EQUAL)
             return float(before) if beyond else real, mode | EQUAL
@@ -277,7 +292,7 @@ def _round_threshold(threshold: float, mode: int, data_dtype: str) -> tuple[floa
 def _deduplicate_leaves(leaf_values: Array) -> tuple[Array, Array | None]:
     """Return the distinct rows of ``leaf_values``, and for each leaf the index of its row.
 
-    The indices are None, and all rows are kept, if one row per leaf takes no more bytes."""
+    If that would take as many bytes as the leaf values themselves or more, return all rows and None."""
     seen: dict[bytes, int] = {}
     places = [seen.setdefault(row.tobytes(), len(seen)) for row in leaf_values]
     kept = np.unique(places, return_index=True)[1]
@@ -287,7 +302,7 @@ def _deduplicate_leaves(leaf_values: Array) -> tuple[Array, Array | None]:
     return leaf_values[kept], leaf
 
 
-# ---- Test cases of ``tree_ensemble``: random forests and rare forms.
+# ---- Test cases of ``tree_ensemble``: random forests, trees of one leaf, large tables, all comparison modes.
 
 
 def random_tree(
@@ -298,7 +313,7 @@ def random_tree(
     value_width: int,
     first_target: int = 0,
 ) -> Tree:
-    """Build a tree that grows at random leaves, with thresholds in the range of random data of ``data_dtype``."""
+    """Return a tree of ``split_count`` random splits, with thresholds in the range of random data of ``data_dtype``."""
     left, right = [-1], [-1]
     for _ in range(split_count):
         place = int(rng.choice([k for k, child in enumerate(left) if child < 0]))
@@ -319,9 +334,9 @@ def ensemble_case(
     combine: str = "sum",
     leaf_dtype: str = "float32",
 ) -> Case:
-    """Return a test case of trees on the data, or on random data of a type.
+    """Return a test case of ``tree_ensemble`` for ``trees`` on the array ``data``, or on random data of the type ``data``.
 
-    If ``leaf_dtype`` is an integer dtype the leaves' values are multiplied by 100."""
+    If ``leaf_dtype`` is an integer dtype, leaf values are multiplied by 100 and converted to it."""
     tensor_type = data if isinstance(data, TensorType) else TensorType(data.shape, data.dtype.name)
     if leaf_dtype != "float32":
         trees = [tree.with_values((tree.values * 100).astype(dtypes.to_numpy(leaf_dtype))) for tree in trees]
@@ -351,7 +366,8 @@ def cases() -> Iterable[Case]:
 
 
 def _comparison_mode_cases(rng: np.random.Generator) -> Iterable[Case]:
-    """Yield cases of all modes, on features that equal their thresholds, are next to them, infinite or NaN."""
+    """Yield test cases of all comparison modes, on features that equal their threshold, are the next number to it,
+    infinite or NaN."""
     x = np.array([0.5, np.nextafter(np.float32(0.5), np.float32(0)), 0.0, -0.0, np.inf, -np.inf, np.nan, 7], np.float32)
     for mode in range(LESS, 16):
         left, right = np.array([1, -1, 3, -1, -1]), np.array([2, -1, 4, -1, -1])

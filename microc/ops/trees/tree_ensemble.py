@@ -1,11 +1,14 @@
-"""``tree_ensemble``: sum (or extreme) of the leaves' values that decision trees assign to a row of features.
+"""``tree_ensemble``: sum, minimum or maximum of the leaf values that an ensemble of decision trees assigns to a row of features.
 
-Operands: data (N, F), floats or integers; then constants, in the layout of :mod:`microc.ops.trees.tree_arrays`: feature (M),
-threshold (M, of the data's dtype), left_leaves (M), leaves (T), values (V, W); and those that ``tables`` names, in this order:
-``target`` (T), ``leaf`` (leaves), ``mode`` (M). The result (N, targets) has the values' dtype where these are floats, else int32.
+Operands: data (N, F), floats or integers; then constants, in the layout of :mod:`microc.ops.trees.tree_arrays`: feature
+(M), threshold (M, of the data's dtype), left_leaves (M), leaves (T), values (V, W); then the optional operands that the
+attribute ``tables`` names, in this order: ``target`` (T), ``leaf`` (one for each leaf), ``mode`` (M). N is the number
+of rows, F of features, M of inner nodes, T of trees, V of distinct leaves, W of values of a leaf. The result (N,
+targets) has the dtype of ``values`` if these are floats, else int32.
 
-``mode``: outcomes of the comparison of feature and threshold that lead to the left, if all nodes have the same ones. A NaN leads
-to the right unless the mode contains UNORDERED. Only the constants grow with the ensemble, not the code.
+The attribute ``mode`` contains the outcomes of the comparison of feature and threshold that lead to the left child, if
+all nodes have the same. NaN leads to the right child unless the mode contains UNORDERED. Only the constants grow with
+the ensemble; the size of the code does not.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ from microc.tir import ir
 from microc.tir.ir import Expr
 
 TABLES = ("target", "leaf", "mode")
+"""Names of the optional operands, in order."""
 COMBINE = ("sum", "min", "max")
+"""Supported combinations of the values of all trees."""
 _FIXED = 6
 """Number of operands that are always present."""
 
@@ -78,7 +83,7 @@ def _result_dtype(leaf_dtype: str) -> str:
 
 
 def _initial_result(combiner: str, dtype: str) -> int | float:
-    """Return the result of an ensemble that has no trees."""
+    """Return the result of an ensemble without trees, from which its combination starts."""
     if combiner == "sum":
         return 0
     low, high = (float("-inf"), float("inf")) if dtypes.is_float(dtype) else dtypes.int_range(dtype)
@@ -89,7 +94,7 @@ def _initial_result(combiner: str, dtype: str) -> int | float:
 
 
 def _comparison_outcome(x: Any, threshold: Any) -> int:
-    """Return the bit of a comparison mode that the outcome of comparing ``x`` with ``threshold`` has."""
+    """Return the bit (LESS, EQUAL, GREATER or UNORDERED) of the outcome of comparing ``x`` with ``threshold``."""
     return LESS if x < threshold else EQUAL if x == threshold else GREATER if x > threshold else UNORDERED
 
 
@@ -124,7 +129,7 @@ _WAYS = LESS | EQUAL | GREATER | UNORDERED
 
 
 def _operand_bounds(application: Application) -> Constants:
-    """Require constant tables, and bound the indices and counts that they contain."""
+    """Return the bounds of the indices and counts in the constant tables. The tables must be constant."""
     data, feature, *_, values = application.types[:_FIXED]
     found = {
         1: OperandBounds(NumberUse.INDEX, 0, data.shape[1] - 1),
@@ -140,7 +145,7 @@ def _operand_bounds(application: Application) -> Constants:
 
 
 def _tree_error_message(application: Application) -> str:
-    """Return a message if a walk can leave the tables, or is longer than the attribute ``depth``, else an empty string."""
+    """Return a message if a walk can leave the tables or is longer than the attribute ``depth``, else an empty string."""
     attrs, (data, feature, *_, values) = application.attrs, application.types[:_FIXED]
     tables = _optional_tables(attrs, application.types)
     size, rows = feature.size, tables["leaf"].size if "leaf" in tables else values.shape[0]
@@ -165,7 +170,7 @@ def _tree_error_message(application: Application) -> str:
 
 
 def _leaf_sum_overflow_message(application: Application, counts: Array) -> str:
-    """Return a message if sums of integer leaves can overflow the result, else an empty string."""
+    """Return a message if sums of integer leaf values can overflow the result's int32, else an empty string."""
     values, attrs = application.data[5], application.attrs
     if attrs["combine"] != "sum" or dtypes.is_float(application.types[5].dtype):
         return ""
@@ -182,12 +187,15 @@ def _leaf_sum_overflow_message(application: Application, counts: Array) -> str:
 
 
 def _goes_left(x: Expr, threshold: Expr, mode: Expr | int, possible_modes: frozenset[int]) -> Expr:
-    """Build the test whether the comparison of ``x`` with the threshold goes left in ``mode``, one of ``possible_modes``."""
+    """Build the condition under which the walk goes to the left child: whether the outcome of comparing ``x`` with the
+    threshold is in ``mode``.
+
+    ``possible_modes``: all modes that occur in the ensemble; few modes allow cheaper conditions."""
     if possible_modes == {AT_MOST}:
         return x <= threshold
     if possible_modes == {EQUAL}:
         return x.eq(threshold)
-    if possible_modes <= {AT_MOST, AT_MOST | UNORDERED}:  # modes that differ only for NaN
+    if possible_modes <= {AT_MOST, AT_MOST | UNORDERED}:  # these modes differ only for NaN
         missing = x.ne(x) if isinstance(mode, int) else ir.Bin("and", x.ne(x), mode.ne(AT_MOST))
         return ir.Bin("or", x <= threshold, missing)
     least = UNORDERED if dtypes.is_float(x.dtype) else GREATER
@@ -214,7 +222,8 @@ def _compute(call: OpCall) -> te.Tensor:
 
 
 class _TreeWalkBuilder:
-    """Builds the loops: for every row and tree a walk from the root to a leaf, whose values are added to the result."""
+    """Builder of the loops of ``tree_ensemble``: for every row and tree a walk from the root to a leaf, whose values
+    are added to the result."""
 
     def __init__(
         self, attrs: Mapping[str, Any], buffers: tuple[ir.Buffer, ...], out: ir.Buffer, modes: frozenset[int]
@@ -229,6 +238,7 @@ class _TreeWalkBuilder:
         self.row, self.tree = ir.Var("row"), ir.Var("tree")
 
     def rows(self) -> ir.Stmt:
+        """Build the loop over rows of features."""
         k = ir.Var("k")
         start = ir.const(_initial_result(self.attrs["combine"], self.out.dtype), self.out.dtype)
         clear = ir.loops([(k, self.out.shape[1])], ir.Store(self.out, (self.row, k), start))
@@ -242,7 +252,7 @@ class _TreeWalkBuilder:
         return ir.loops(rows, body)
 
     def one_tree(self) -> ir.Stmt:
-        """Build the walk from root to leaf, and the advance to the next tree."""
+        """Build the walk through one tree from root to leaf, and the advance of all indices to the next tree."""
         count = ir.cast("int32", self.leaves[self.tree])
         steps = ir.loops([(ir.Var("level"), self.attrs["depth"])], ir.If(self.below[0] > 1, self.step()))
         body = ir.seq(
@@ -259,7 +269,7 @@ class _TreeWalkBuilder:
         return body
 
     def step(self) -> ir.Stmt:
-        """Build the step to a child; the node's index is updated last, because all other reads use it."""
+        """Build the step to a child. The node index is updated last, because all other statements of the step read it."""
         node = self.node[0]
         feature, left = ir.cast("int32", self.feature[node]), ir.cast("int32", self.left_leaves[node])
         mode = ir.cast("int32", self.tables["mode"][node]) if "mode" in self.tables else self.attrs["mode"]
@@ -273,7 +283,7 @@ class _TreeWalkBuilder:
         return ir.If(goes, down, across)
 
     def add(self, leaf: Expr) -> ir.Stmt:
-        """Build the addition of a leaf's values to the result."""
+        """Build the addition of a leaf's values to the result; with other combinations, their minimum or maximum."""
         k = ir.Var("w")
         row = ir.cast("int32", self.tables["leaf"][leaf]) if "leaf" in self.tables else leaf
         target = ir.cast("int32", self.tables["target"][self.tree]) + k if "target" in self.tables else k
