@@ -1,4 +1,4 @@
-"""Graph passes. ``PASSES`` is the order in which they run."""
+"""Graph passes. ``PASSES`` lists all of them in the order in which they run."""
 
 from microc.transform import (
     canonicalise,
@@ -29,7 +29,8 @@ NORMALISING = (
     canonicalise.CANONICALISE_PASS,
     raw_inputs.FOLD_SCALES_PASS,
 )
-"""Passes that run before the graph is converted to a step of a stream, if it is."""
+"""Passes that run first. If the network is compiled as a stream, the conversion to a step of the stream runs after
+these passes."""
 
 LOWERING = (
     loop_blocking.LOOP_BLOCKING_PASS,
@@ -53,6 +54,7 @@ LOWERING = (
     loop_blocking.PREWIDENED_WEIGHTS_PASS,
     fuse.PASS,
 )
+"""Passes that run after the conversion to a step of a stream, if there is one."""
 
 PASSES = (*NORMALISING, *LOWERING)
-"""All passes. A pass may occur more than once; disabling its name disables every run."""
+"""All passes in order. A pass may occur more than once; disabling its name disables every occurrence."""

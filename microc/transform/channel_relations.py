@@ -1,8 +1,9 @@
-"""Dependencies between the channels of a node's operands and its result. A channel is an index along the last axis.
+"""Dependencies between the channels of a node's operands and of its result. A channel is an index along the last axis.
 
-There are three types of nodes. A *mixing* node (``conv2d`` of one group, ``dense``) can read any set of input channels and
-compute any set of output channels: each output is a sum over all inputs with constant weights. A *linked* node computes every
-output channel from certain operand channels; these are kept or removed together. All other nodes need every channel.
+There are three kinds of nodes. A *mixing* node (``dense``, or ``conv2d`` of one group) computes each output channel as
+a sum over all input channels with constant weights, so that any of its input and output channels can be removed. A
+*linked* node computes each output channel from certain operand channels; linked channels are kept or removed together.
+All other nodes need every channel.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from microc.ops import registry
 from microc.ops.convolution.geometry import infer_geometry
 
 MOST_CHANNELS = 1 << 22
-"""Limit of channels of all computed values of a graph. Channels are examined one by one; a graph with more is skipped."""
+"""Largest number of channels of all computed values of a graph together. Channels are analysed one by one, so that
+graphs with more channels are not analysed."""
 
 
 @frozen
 class Link:
-    """A dependency between channels: channel ``source[k]`` of operand number ``operand`` and channel ``target[k]`` of the
-    result are kept or removed together."""
+    """Dependency between channels of one operand and of the result, by which both are kept or removed together.
+
+    Channel ``source[k]`` of operand number ``operand`` is linked to channel ``target[k]`` of the result."""
 
     operand: int
     source: Array
@@ -30,24 +33,26 @@ class Link:
 
 
 def channel_count(graph: Graph, value: str) -> int:
-    """Return the number of channels of a value: the extent of its last axis, 1 for a scalar."""
+    """Return the number of channels of a value, which is the extent of its last axis, or 1 for a scalar."""
     return (1, *graph.types[value].shape)[-1]
 
 
 def has_too_many_channels(graph: Graph) -> bool:
-    """Test whether the graph has more than MOST_CHANNELS channels: vectors of millions of elements, which no network has."""
+    """Test whether the graph has more than ``MOST_CHANNELS`` channels, as only unusual graphs with vectors of millions
+    of elements have."""
     return sum(channel_count(graph, name) for name in graph.types if name not in graph.consts) > MOST_CHANNELS
 
 
 def is_mixing(graph: Graph, node: Node) -> bool:
-    """Test whether a node sums over all input channels with constant weights and bias; the weights are (O, ..., I)."""
+    """Test whether a node computes sums over all input channels with constant weights of shape (O, ..., I) and a
+    constant bias."""
     if node.op not in ("conv2d", "dense") or node.attrs.get("layout") == "NCHW" or node.attrs.get("groups", 1) != 1:
         return False
     return _has_constants(graph, node)
 
 
 def _has_constants(graph: Graph, node: Node) -> bool:
-    """Test whether weights and bias are constant, the bias is a vector, and the data are computed."""
+    """Test whether weights and bias are constant, the bias has one element per output channel, and the data are computed."""
     (data, weight, bias) = (*node.inputs, "")[:3]
     if data in graph.consts or weight not in graph.consts:
         return False
@@ -55,10 +60,9 @@ def _has_constants(graph: Graph, node: Node) -> bool:
 
 
 def channel_links(graph: Graph, node: Node) -> tuple[Link, ...] | None:
-    """Return links for the computed operands of a node that works channel by channel; None for all other nodes.
+    """Return the links of all computed operands of a node that works channel by channel, or None for all other nodes.
 
-    Operands without a link (scalars, tables, one number for all channels) are needed whole.
-    """
+    All channels of an operand without a link (a scalar, a table, a value that all channels share) are needed."""
     if not node.inputs or len(node.outputs) != 1 or not graph.types[node.outputs[0]].shape:
         return None
     if registry.get(node.op).elementwise:
@@ -79,11 +83,13 @@ def channel_links(graph: Graph, node: Node) -> tuple[Link, ...] | None:
 
 
 def _link_identity(graph: Graph, node: Node, *operands: int) -> tuple[Link, ...]:
+    """Return links between equal channels of the result and of each of ``operands``."""
     every = np.arange(channel_count(graph, node.outputs[0]))
     return tuple(Link(operand, every, every) for operand in operands)
 
 
 def _link_elementwise(graph: Graph, node: Node) -> tuple[Link, ...] | None:
+    """Return links between equal channels for all operands that have as many channels as the result."""
     if node.attrs.get("axis") is not None:
         return None
     whole, count = registry.get(node.op).whole, channel_count(graph, node.outputs[0])
@@ -92,6 +98,7 @@ def _link_elementwise(graph: Graph, node: Node) -> tuple[Link, ...] | None:
 
 
 def _link_depthwise(graph: Graph, node: Node) -> tuple[Link, ...] | None:
+    """Return the link between an input channel of a depthwise convolution and the output channels computed from it."""
     data, weight = (graph.types[name].shape for name in node.inputs[:2])
     if node.attrs.get("layout") == "NCHW" or not _has_constants(graph, node):
         return None
@@ -101,6 +108,7 @@ def _link_depthwise(graph: Graph, node: Node) -> tuple[Link, ...] | None:
 
 
 def _link_concat(graph: Graph, node: Node) -> tuple[Link, ...]:
+    """Return links between the channels of each operand of a concatenation and their places in the result."""
     rank, counts = len(graph.types[node.outputs[0]].shape), [channel_count(graph, name) for name in node.inputs]
     last = node.attr("axis") % rank == rank - 1
     starts = np.cumsum([0, *counts]) if last else np.zeros(len(counts), np.int64)
@@ -111,10 +119,10 @@ def _link_concat(graph: Graph, node: Node) -> tuple[Link, ...]:
 
 
 def _link_reshape(graph: Graph, node: Node) -> tuple[Link, ...] | None:
-    """Link channels that keep the memory order.
+    """Return the link between channels before and after a reshape, which keeps the memory order.
 
-    If one extent divides the other, element e has channel e % before and e % after: both follow from e modulo the larger one.
-    """
+    If one channel count divides the other, element e of the tensor has channel e % before and e % after. Both follow
+    from e modulo the larger count. Return None if neither count divides the other."""
     before, after = channel_count(graph, node.inputs[0]), channel_count(graph, node.outputs[0])
     if not before or not after or max(before, after) % min(before, after):
         return None
@@ -123,6 +131,7 @@ def _link_reshape(graph: Graph, node: Node) -> tuple[Link, ...] | None:
 
 
 def _link_slice(graph: Graph, node: Node) -> tuple[Link, ...] | None:
+    """Return the link between the channels of a slice and the operand channels that it selects."""
     if node.attr("strides")[-1] != 1:
         return None
     every = np.arange(channel_count(graph, node.outputs[0]))

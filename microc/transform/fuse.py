@@ -1,7 +1,7 @@
-"""Operator fusion: group nodes into kernels.
+"""Operator fusion: the nodes of a graph are grouped into kernels.
 
-:func:`fuse` duplicates widening nodes for each elementwise reader, merges every elementwise node with the kernels of
-its operands (:class:`_FusionGroups`), and puts the nodes of a group side by side, the anchor first.
+:func:`fuse` gives each elementwise reader a copy of a node that only widens its operand, merges every elementwise node
+with the kernels of its operands (:class:`_FusionGroups`), and makes the nodes of a group adjacent, the anchor first.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from microc.tir import ir
 from microc.tir.rewrite import children
 from microc.transform.pass_context import Pass, PassContext
 
-# ---- Number of times that the expression of an elementwise operator names each operand. A fused chain multiplies these
-# numbers, since an intermediate value is written out again at every use.
+# ---- Number of times that the scalar expression of an elementwise operator uses each operand. In a fused chain these numbers
+# multiply, because the expression of an intermediate value is repeated at every use.
 
 
 def count_operand_uses(graph: Graph, node: Node) -> tuple[int, ...]:
-    """Return for each operand of an elementwise ``node`` how often its expression names it, at least 1."""
+    """Return for each operand of an elementwise ``node`` the number of times that the node's scalar expression uses it,
+    at least 1."""
     definition = registry.get(node.op)
     assert definition.scalar is not None
     args: list[Any] = []
@@ -41,7 +42,10 @@ def count_operand_uses(graph: Graph, node: Node) -> tuple[int, ...]:
 
 
 def _sum_uses(expr: ir.Expr, counts: dict[int, tuple[int, ...]], operand_count: int) -> tuple[int, ...]:
-    """Return the uses of each operand in ``expr``. A shared subexpression is traversed once and added at each occurrence."""
+    """Return the number of uses of each operand in ``expr``.
+
+    A shared subexpression is traversed once; its uses are counted again at each occurrence. ``counts`` stores the
+    results by expression id."""
     if id(expr) not in counts:
         operands = [_sum_uses(operand, counts, operand_count) for operand in children(expr)]
         counts[id(expr)] = tuple(map(sum, zip(*operands, strict=True))) if operands else (0,) * operand_count
@@ -50,41 +54,45 @@ def _sum_uses(expr: ir.Expr, counts: dict[int, tuple[int, ...]], operand_count: 
 
 # ---- Operator fusion.
 #
-# A kernel is an anchor (any node that is neither elementwise nor a view) and the elementwise nodes that lead from its result to
-# the kernel's result, or elementwise nodes alone. Inside a kernel every value has as many elements as the result, so that
-# nothing is computed twice. Only the result is read outside: no path leaves a kernel and comes back.
+# A kernel consists of an anchor (any node that is neither elementwise nor a view) and of the elementwise nodes on paths from the
+# anchor to the kernel's result, or of elementwise nodes alone. Inside a kernel every value has as many elements as the result, so
+# that nothing is computed twice. Only the result is read outside the kernel, so that no path leaves a kernel and re-enters it.
 
 MANDATORY = frozenset(("requantize", "requantize_float"))
-"""Operators fused at every optimisation level: an int32 accumulator is not stored if its requantisation follows."""
+"""Operators that are fused at every optimisation level. If the requantisation of an int32 accumulator is in the same
+kernel, the accumulator is not stored."""
 
 REUSED = 2
-"""Limit of elementwise values in a kernel that are used more than once: each use repeats the expression."""
+"""Largest number of elementwise values in a kernel that are used more than once. Each use repeats the value's expression."""
 
 MAX_KERNEL_NODES = 64
-"""Limit of nodes in a kernel, above any network's: the time to compile an expression grows with the square of its length."""
+"""Largest number of nodes in a kernel, more than any known network needs: the time to compile an expression grows with
+the square of its length."""
 
 MOST_LOADS, FEW_LOADS, LOADS_IN_ALL = 640, 32, 6144
-"""Limits of operands that the expression of a kernel names (an operator that names its operand twice doubles them):
-MOST_LOADS in a kernel, and LOADS_IN_ALL in all kernels of a network with more than FEW_LOADS, because compile time grows
-with them."""
+"""Limits of the number of operands in the expression of a kernel, because compile time grows with it. An operator that
+uses its operand twice doubles the number.
+
+``MOST_LOADS`` is the limit of one kernel. ``LOADS_IN_ALL`` is the limit of the sum over those kernels of a network that
+have more than ``FEW_LOADS`` operands."""
 
 _WIDENING = frozenset(("dequantize", "cast"))
 
 
 def fuse(graph: Graph, context: PassContext) -> Graph:
-    """Set ``Node.group`` on every node but views and put the nodes of a group side by side, the anchor first.
+    """Set ``Node.group`` on every node except views, and make the nodes of a group adjacent, the anchor first.
 
-    Level 0 fuses requantisation only. With option ``fuse_add=False``, an operator on two computed operands does not join the
-    kernels that compute them.
-    """
+    Level 0 fuses requantisation only. With option ``fuse_add=False``, an operator on two computed operands does not
+    join the kernels that compute them."""
     if context.opt_level > 0:
         graph = _duplicate_widening(graph)
     return _order_by_group(graph, _FusionGroups(graph, context).run())
 
 
 def _duplicate_widening(graph: Graph) -> Graph:
-    """Give every elementwise reader its own copy of a node that only widens its operand: reading the narrow value twice is
-    cheaper than storing the wide one."""
+    """Give every elementwise reader its own copy of a node that only widens its operand.
+
+    Each kernel then reads the narrow value, which is cheaper than to store the wide one."""
     readers = graph.consumers()
     taken = set(graph.types)
     types = dict(graph.types)
@@ -108,7 +116,7 @@ def _duplicate_widening(graph: Graph) -> Graph:
 
 
 def _only_widens(graph: Graph, node: Node) -> bool:
-    """Test whether a node's result is its operand in a larger dtype."""
+    """Test whether a node only converts its operand to a larger dtype."""
     if node.op not in _WIDENING:
         return False
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
@@ -116,19 +124,18 @@ def _only_widens(graph: Graph, node: Node) -> bool:
 
 
 def _remove_unread(graph: Graph) -> Graph:
-    """Remove nodes whose results nobody reads any more, since every reader has a copy."""
+    """Remove nodes whose results have no readers."""
     read = {*graph.outputs, *graph.updates.values(), *(name for node in graph.nodes for name in node.inputs)}
     return graph.with_nodes(node for node in graph.nodes if not read.isdisjoint(node.outputs))
 
 
 class _FusionGroups:
-    """Groups of nodes that become kernels, under construction. A group is named ``k`` and the number of the node that
-    began it.
+    """Groups of nodes that become kernels, under construction. A group is named ``k`` plus the index of its first node.
 
-    ``merged`` maps a group to the one that it was merged into. ``maker`` maps the value of a node with one result to
-    its group, ``made`` a group to its values. ``anchored`` are groups with an anchor, ``reused`` elementwise values
-    that are used more than once. ``loads`` counts the operands that a value's expression names. ``left`` is the rest of
-    LOADS_IN_ALL, and ``spent`` the part of it that each group takes."""
+    ``merged`` maps a group to the group into which it was merged. ``maker`` maps the value of a node with one result to
+    its group, ``made`` a group to its values. ``anchored`` contains groups with an anchor, ``reused`` elementwise
+    values that are used more than once. ``loads`` maps a value to the number of operands in its expression. ``left`` is
+    the unused part of ``LOADS_IN_ALL``, and ``spent`` maps a group to the part that it uses."""
 
     def __init__(self, graph: Graph, context: PassContext) -> None:
         self.graph, self.context = graph, context
@@ -144,12 +151,12 @@ class _FusionGroups:
         self.spent: dict[str, int] = {}
 
     def run(self) -> list[str]:
-        """Return the group of every node, empty for views."""
+        """Return the final group of every node; it is empty for views."""
         groups = [self.add_node(number, node) for number, node in enumerate(self.graph.nodes)]
         return [self.find(group) for group in groups]
 
     def find(self, group: str) -> str:
-        """Return the group that ``group`` is part of after all mergers: union-find with path compression."""
+        """Return the group that contains ``group`` after all mergers (union-find with path compression)."""
         last = group
         while last in self.merged:
             last = self.merged[last]
@@ -158,7 +165,7 @@ class _FusionGroups:
         return last
 
     def add_node(self, node_index: int, node: Node) -> str:
-        """Begin a group with a node, and merge it with the groups of its operands if the node may be fused."""
+        """Return a new group for the node. The groups of its operands are merged into it if the node may be fused."""
         definition = registry.get(node.op)
         if definition.view:
             return ""
@@ -179,19 +186,21 @@ class _FusionGroups:
         return group
 
     def merge_operands(self, node: Node, group: str) -> None:
-        """Merge the kernels that compute a node's operands into its own: all without an anchor, and of the anchored the one
-        that runs last."""
+        """Merge the kernels that compute the node's operands into the node's group.
+
+        All kernels without an anchor are merged, and of the kernels with an anchor the one that runs last. Kernels are
+        left out if their values have other readers, and none is merged if a limit would be exceeded."""
         whole = registry.get(node.op).whole
         operands = [name for k, name in enumerate(node.inputs) if name and k not in whole]
         varying = {name for name in operands if name not in self.graph.consts}
         if len(varying) > 1 and self.context.options.get("fuse_add") is False:
             return
         operand_groups = {self.find(self.maker[name]) for name in varying if name in self.maker}
-        # A kernel has one anchor. The one that runs last is taken, since the others' results must exist before it starts.
+        # A kernel has one anchor: the operand's anchor that runs last, because results of the others must exist before it runs.
         anchors = sorted(operand_groups & self.anchored, key=_group_number)
         chosen = (operand_groups - self.anchored if self.context.opt_level > 0 else set()) | set(anchors[-1:])
         size = self.graph.types[node.outputs[0]].size
-        # Dropping a group makes its values leave the kernel, so groups that feed it may no longer be closed: repeat.
+        # A group that is left out becomes an outside reader, so that groups which it reads may no longer be closed: repeat.
         while chosen:
             inside = {*chosen, group}
             not_closed = {other for other in chosen if not self.is_closed(other, inside, size)}
@@ -201,7 +210,7 @@ class _FusionGroups:
         if sum(name in self.reused for other in chosen for name in self.made[other]) > REUSED:
             return
         loads = self.count_loads(node, chosen)
-        # The merged kernel replaces its parts, whose share of LOADS_IN_ALL becomes free.
+        # The merged kernel replaces the chosen groups, so that their share of LOADS_IN_ALL becomes free.
         spent = sum(self.spent.get(other, 0) for other in chosen)
         charged, nodes = loads if loads > FEW_LOADS else 0, sum(len(self.made[other]) for other in chosen)
         if (
@@ -217,8 +226,8 @@ class _FusionGroups:
             self.anchored.add(group)
 
     def count_loads(self, node: Node, inlined_groups: set[str]) -> int:
-        """Return how many operands a node's expression names if the expressions of ``inlined_groups`` are written out in
-        it."""
+        """Return the number of operands in the node's expression after the expressions of ``inlined_groups`` have been
+        substituted in it."""
         total = 0
         for name, uses in zip(node.inputs, count_operand_uses(self.graph, node), strict=True):
             is_merged = name in self.maker and self.find(self.maker[name]) in inlined_groups
@@ -226,9 +235,8 @@ class _FusionGroups:
         return total
 
     def is_closed(self, group: str, reading_groups: set[str], element_count: int) -> bool:
-        """Test whether only the groups ``reading_groups`` read the values of a group, element by element.
-
-        All values of the group must have ``element_count`` elements, too."""
+        """Test whether the values of a group have ``element_count`` elements and are read element by element by
+        ``reading_groups`` only."""
         for name in self.made[group]:
             if name in self.kept or self.graph.types[name].size != element_count:
                 return False
@@ -240,27 +248,29 @@ class _FusionGroups:
         return True
 
     def find_group(self, node: Node) -> str:
-        """Return the group of a node with one result that has been added; empty for others."""
+        """Return the current group of a node with one result; return an empty string if the node has not been added."""
         return self.find(self.maker.get(node.outputs[0], ""))
 
 
 def _reads_from_memory(node: Node, name: str) -> bool:
-    """Test whether a node needs a value stored: it reads the value as a whole, or each element so often that its expression
-    would be repeated too often."""
+    """Test whether a node needs the value ``name`` to be stored.
+
+    It does if it reads the value as a whole, or if it uses each element so often that inlining would repeat its
+    expression too often."""
     definition = registry.get(node.op)
     return not definition.elementwise or definition.repeats or any(node.inputs[k] == name for k in definition.whole)
 
 
 def _group_number(group: str) -> int:
-    """Return the number of the node that began a group."""
+    """Return the index of the first node of a group."""
     return int(group[1:])
 
 
 def _order_by_group(graph: Graph, groups: Iterable[str]) -> Graph:
-    """Set the groups of nodes and put each group at the position of its last node.
+    """Set the group of each node and move all nodes of a group to the position of its last node.
 
-    The anchor comes first. It does not depend on the group's other nodes, since their values are read inside of the group only.
-    """
+    The anchor comes first. It does not depend on other nodes of the group, because the values of these nodes are read
+    inside the group only."""
     grouped = [replace(node, group=group) for node, group in zip(graph.nodes, groups, strict=True)]
     members: dict[str, list[Node]] = {}
     last: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Graph passes: their context, the loop that runs and verifies them, and instruments that watch it."""
+"""Graph passes: their definition and settings, the function that runs and verifies them, and instruments that observe them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from microc.graph.text import to_text
 from microc.graph.verify import verify
 from microc.ops import registry
 
-# ---- Instruments for :class:`microc.transform.pass_context.PassContext`: time per pass, dumps of the graph after each.
+# ---- Instruments for :class:`PassContext`: measurement of the time of each pass, and dumps of the graph after each pass.
 
 
 class TimingInstrument:
-    """Measure the time of passes, verification included.
+    """Instrument that measures the time of passes, including the verification of their results.
 
-    ``seconds`` maps a pass to its time, in the order of the first runs; several runs of a pass add up.
-    """
+    ``seconds`` maps the name of a pass to its time in seconds, in the order of first runs. The times of several runs of
+    a pass are added."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -40,11 +40,11 @@ class TimingInstrument:
 
 
 class DumpInstrument:
-    """Write the graph into ``folder``: ``00-read`` before the first pass, then ``01-<pass>`` ... after each.
+    """Instrument that writes the graph into ``folder``: ``00-read`` before the first pass, then ``01-<pass>`` ... after
+    each pass.
 
-    Every dump is a ``.txt`` to read and a ``.mcg`` to load (:mod:`microc.graph.file`). Raises OutputError if a file cannot be
-    written.
-    """
+    Every dump is a text file (``.txt``) and a graph file that can be loaded (``.mcg``, :mod:`microc.graph.file`). Raise
+    OutputError if a file cannot be written."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -58,13 +58,13 @@ class DumpInstrument:
         self._write_dump(name, graph)
 
     def _write_dump(self, name: str, graph: Graph) -> None:
-        """Write a graph under the number of the dump and ``name``."""
+        """Write the graph to files whose names begin with the number of the dump and ``name``."""
         write_graph(self.folder, f"{self._count:02}-{name}", graph)
         self._count += 1
 
 
 def write_graph(folder: Path, stem: str, graph: Graph) -> None:
-    """Write a graph as ``stem.txt`` to read and ``stem.mcg`` to load. Raises OutputError if that fails."""
+    """Write a graph as text to ``stem.txt`` and as a graph file to ``stem.mcg``. Raise OutputError if that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, data in ((f"{stem}.txt", to_text(graph).encode("ascii")), (f"{stem}{SUFFIX}", to_bytes(graph))):
@@ -80,29 +80,30 @@ def write_graph(folder: Path, stem: str, graph: Graph) -> None:
 # ---- Passes and their context: optimisation level, disabled and required passes, instruments.
 
 WHERE_REQUIRED = 5
-"""Level of passes that run only if ``required`` names them."""
+"""Optimisation level of passes that run only if ``PassContext.required`` names them."""
 
 
 class Instrument(Protocol):
-    """Observer of passes, which gets the graph before and after each pass."""
+    """Observer of passes that receives the graph before and after each pass."""
 
     def before(self, name: str, graph: Graph) -> None:
-        """Run before pass ``name``."""
+        """Observe the graph before the pass ``name``."""
 
     def after(self, name: str, graph: Graph) -> None:
-        """Run after pass ``name`` and the verification of its result."""
+        """Observe the graph after the pass ``name`` and the verification of its result."""
 
 
 @frozen
 class PassContext:
     """Settings of a run of passes.
 
-    Passes above ``opt_level`` are skipped. ``disabled`` passes never run, ``required`` ones always. Levels mean what they mean
-    in TVM: 0, mandatory passes; 1, fusion; 2, constant folding and identities; 3, scales into weights, dead channels, common
-    subexpressions; 4, parallel layers. The default runs all of these. Passes of level :data:`WHERE_REQUIRED` run only if named.
+    Passes whose level exceeds ``opt_level`` are skipped. Passes in ``disabled`` never run; passes in ``required``
+    always run. Levels have the meaning that they have in TVM: 0, mandatory passes; 1, fusion; 2, constant folding and
+    identities; 3, scales folded into weights, dead channels, common subexpressions; 4, parallel layers. By default all
+    of these run. Passes of level :data:`WHERE_REQUIRED` run only if ``required`` names them.
 
-    ``options`` are settings that a pass reads by name: ``requantize`` (``float`` or ``fixed``), ``fuse_add`` (bool).
-    """
+    ``options`` are settings that a pass reads by name, such as ``requantize`` (``float`` or ``fixed``) and ``fuse_add``
+    (bool)."""
 
     opt_level: int = 4
     disabled: frozenset[str] = frozenset()
@@ -114,18 +115,18 @@ class PassContext:
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
 
     def runs(self, pass_: Pass) -> bool:
-        """Test whether a pass is to run."""
+        """Test whether a pass runs with these settings."""
         return pass_.name in self.required or (pass_.name not in self.disabled and pass_.opt_level <= self.opt_level)
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A named function from graph to graph that runs at optimisation level ``opt_level`` and above.
+    """Named function from graph to graph that runs at optimisation level ``opt_level`` and above.
 
-    ``before``: for a user's own pass, the built-in pass before whose first run it is inserted. Before ``legalize`` a
-    graph has the operators of the formats in canonical layout; after it, before ``fuse`` say, exact integers.
-    ``around``: the pass changes values that nodes hand to their subgraphs. Such passes come first, and subgraphs go
-    through the passes after them."""
+    ``before``: name of the built-in pass before whose first run a user's own pass is inserted. Before ``legalize`` a
+    graph has operators as in model files, in canonical layout; after ``legalize``, for example before ``fuse``, it has
+    exact integer operators. ``around``: True for a pass that changes values which nodes pass to their subgraphs. Such
+    passes run first; all passes then run on the subgraphs."""
 
     name: str
     function: Callable[[Graph, PassContext], Graph]
@@ -135,7 +136,8 @@ class Pass:
 
 
 def insert_user_passes(passes: Sequence[Pass], user_passes: Sequence[Pass]) -> tuple[Pass, ...]:
-    """Insert ``user_passes``, each before the first run of the pass that it names, and check their results."""
+    """Insert each of ``user_passes`` before the first run of the built-in pass that it names, wrapped in a check of its
+    result."""
     merged: list[Pass] = []
     left = list(user_passes)
     for builtin in passes:
@@ -146,7 +148,7 @@ def insert_user_passes(passes: Sequence[Pass], user_passes: Sequence[Pass]) -> t
 
 
 def _check_results(user_pass: Pass) -> Pass:
-    """Wrap a user's pass: raise ProgramError unless it returns a valid graph with the same inputs and outputs."""
+    """Wrap a user's pass so that ProgramError is raised unless it returns a valid graph with the same inputs and outputs."""
 
     def function(graph: Graph, context: PassContext) -> Graph:
         result: object = user_pass.function(graph, context)
@@ -170,7 +172,7 @@ def _check_results(user_pass: Pass) -> Pass:
 
 
 def check_names(names: Iterable[str], passes: Sequence[Pass]) -> None:
-    """Raise UsageError for a pass name that does not exist."""
+    """Raise UsageError for a name that is not the name of a pass."""
     for name in sorted(names):
         if name not in {p.name for p in passes}:
             optional = list(dict.fromkeys(p.name for p in passes if p.opt_level))
@@ -180,9 +182,9 @@ def check_names(names: Iterable[str], passes: Sequence[Pass]) -> None:
 
 
 def run_passes(graph: Graph, passes: Sequence[Pass], context: PassContext, all_passes: Sequence[Pass] = ()) -> Graph:
-    """Run the passes that ``context`` selects in order and verify the graph after each.
+    """Run those of ``passes`` that ``context`` selects, in order, and verify the graph after each.
 
-    ``all_passes``: all passes that the context may name, if ``passes`` are only some of them."""
+    ``all_passes``: all passes that the context may name, if ``passes`` contains only some of them."""
     check_names(context.disabled | context.required, all_passes or passes)
     mandatory = {p.name for p in all_passes or passes if p.opt_level == 0} & context.disabled
     if mandatory:
@@ -197,7 +199,7 @@ def run_passes(graph: Graph, passes: Sequence[Pass], context: PassContext, all_p
 
 
 def _run_in_order(passes: Sequence[Pass], graph: Graph, context: PassContext) -> Graph:
-    """Run the passes that ``context`` selects, and verify the graph after each."""
+    """Run those of ``passes`` that ``context`` selects, in order, and verify the graph after each."""
     for pass_ in passes:
         if not context.runs(pass_):
             continue
@@ -211,7 +213,7 @@ def _run_in_order(passes: Sequence[Pass], graph: Graph, context: PassContext) ->
 
 
 def _run_in_regions(node: Node, passes: Sequence[Pass], context: PassContext) -> Node:
-    """Run all passes on the subgraphs of a node, without instruments."""
+    """Run all passes on the subgraphs of a node, without instruments; return the changed node."""
     names = registry.get(node.op).regions
     if not names:
         return node
