@@ -1,4 +1,7 @@
-"""Conversion of a network over a whole sequence into one that takes frames: the rules of operators, and :func:`stream`."""
+"""Conversion of a network over a whole sequence to a network that takes a few frames per step: the rules of operators,
+and :func:`stream`.
+
+A rule is a function that writes one node of the network as nodes for one step of the stream."""
 
 from __future__ import annotations
 
@@ -23,12 +26,13 @@ from microc.transform.streaming_rewrite import (
     slide_window,
 )
 
-# ---- Signal operators: frames of samples and filters. A step takes samples.
+# ---- Rules of signal operators, which split samples into frames or filter them. The frames of a step are samples here.
 
 
 def _stream_frame(writer: StepWriter, node: Node) -> bool:
-    """Write a ``frame`` node, which windows samples: each window is a frame of the result. False if it works along another
-    axis than time."""
+    """Write a ``frame`` node for one step: each of its windows of samples is a frame of the result.
+
+    Return False if the node works along another axis than time."""
     track = writer.data_frames(node)
     if track is None or track.axis != _axis_from_front(writer, node):
         return False
@@ -36,8 +40,10 @@ def _stream_frame(writer: StepWriter, node: Node) -> bool:
 
 
 def _stream_fir(writer: StepWriter, node: Node) -> bool:
-    """Write a ``fir`` node: a window has as many samples as there are taps; each stride computes as many samples as there
-    are phases. False if it works along another axis than time."""
+    """Write a ``fir`` node for one step. Its window has as many samples as the filter has taps; each stride of the
+    window computes one sample per phase.
+
+    Return False if the node works along another axis than time."""
     track = writer.data_frames(node)
     if track is None or track.axis != _axis_from_front(writer, node):
         return False
@@ -46,10 +52,11 @@ def _stream_fir(writer: StepWriter, node: Node) -> bool:
 
 
 def _stream_biquads(writer: StepWriter, node: Node) -> bool:
-    """Write a ``biquads`` node whose initial state is a state of the graph. False if it works along another axis than
-    time.
+    """Write a ``biquads`` node for one step; its filter state becomes a state of the graph.
 
-    Samples before the first are masked to zero; from a zero state they leave it zero."""
+    Samples before the start of the sequence are masked to zero. A filter whose state is zero keeps a state of zero on
+    them. Return False if the node works along another axis than time, or if its initial state is not a suitable
+    constant."""
     track, constant = writer.data_frames(node), writer.graph.consts.get(node.inputs[2])
     if (
         track is None
@@ -75,15 +82,16 @@ def _stream_biquads(writer: StepWriter, node: Node) -> bool:
 
 
 def _axis_from_front(writer: StepWriter, node: Node) -> int:
-    """Return the axis that a node's attribute ``axis`` names, counted from the front."""
+    """Return the attribute ``axis`` of a node as a non-negative index."""
     return int(node.attr("axis")) % len(writer.graph.types[node.inputs[0]].shape)
 
 
 def _write_window(writer: StepWriter, node: Node, track: Frames, window_frames: int, stride: int, phases: int) -> bool:
-    """Write a signal operator over the samples of a step and those before; each of its strides has ``phases`` results.
+    """Write a signal operator whose window slides over the samples of this step and earlier ones; return True.
 
-    ``window_frames``: frames that a window reads. If the whole run has a single frame, the next one begins a stride
-    later nevertheless."""
+    ``window_frames``: number of samples in a window. ``stride``: number of samples between windows. ``phases``: number
+    of results per window. If the result of the whole sequence has a single frame, further frames of the stream are
+    nevertheless ``stride`` samples apart."""
     length = writer.graph.types[node.outputs[0]].shape[track.axis] // phases
     window = slide_window(track, window_frames, stride, 0, max(length, 2), str(node.loc))
     data = writer.read_window(node, node.inputs[0], track, window, None)
@@ -93,15 +101,16 @@ def _write_window(writer: StepWriter, node: Node, track: Frames, window_frames: 
     return True
 
 
-# ---- Recurrent layers: a loop over time runs on the frames of a step, and its carried values become state of the graph.
+# ---- Rule of recurrent layers: a loop over time iterates over the frames of a step; its carried values become state.
 
 
 def _stream_loop(writer: StepWriter, node: Node) -> bool:
-    """Run a loop over the frames of a step.
+    """Write a ``loop`` over time for one step: it iterates over the frames of the step, and its carried values become
+    state of the graph.
 
-    Its iterations must read one frame each of the values that depend on time, and its carried values start from constants or
-    state. If the last carried values are read, the loop is delayed so that the sequence ends with a step.
-    """
+    Each iteration must read one frame of every value that depends on time, and carried values must start from constants
+    or state; otherwise return False. If the final carried values are read, the loop is delayed so that the last frame
+    of the sequence is the last frame of a step."""
     body, carried = node.attr("body"), node.attr("carried")
     fixed = range(carried, len(node.inputs))
     tracks = {k: track for k in fixed if (track := writer.frames(node.inputs[k])) is not None}
@@ -114,8 +123,8 @@ def _stream_loop(writer: StepWriter, node: Node) -> bool:
     if not all(_reads_own_frame(body, body.inputs[1 + k], track.axis) for k, track in tracks.items()):
         return False
     first = next(iter(tracks.values()))
-    # All operands wait for the slowest. If the last carried values are read, the sequence's last frame must be a step's last
-    # one, since the loop would carry them past it.
+    # All operands are delayed to the latest of them. If the final carried values are read, the last frame of the sequence must be
+    # the last frame of a step, because further iterations of that step would change the carried values.
     delay = max(0, *(track.delay for track in tracks.values()))
     if _are_final_values_read(writer, node, carried):
         delay += -(first.length + delay) % first.count
@@ -139,7 +148,8 @@ def _stream_loop(writer: StepWriter, node: Node) -> bool:
 
 
 def carries_all_state(graph: Graph) -> bool:
-    """Test whether loops carry all of the graph's state, so that a stream continues with it."""
+    """Test whether every state of the graph is a value that one loop carries. A stream can continue such a state from
+    step to step."""
     readers, makers = graph.consumers(), graph.producer()
     for state, value in graph.updates.items():
         nodes, maker = readers.get(state, ()), makers.get(value)
@@ -152,7 +162,7 @@ def carries_all_state(graph: Graph) -> bool:
 
 
 def _reads_own_frame(body: Graph, value: str, axis: int) -> bool:
-    """Test whether an iteration reads its own frame of a value and nothing else of it."""
+    """Test whether each iteration of a loop reads the frame with its own index from ``value``, and nothing else from it."""
     readers = body.consumers().get(value, ())
     iteration = body.inputs[0]
     return value not in body.outputs and all(
@@ -162,15 +172,15 @@ def _reads_own_frame(body: Graph, value: str, axis: int) -> bool:
 
 
 def _are_final_values_read(writer: StepWriter, node: Node, carried_count: int) -> bool:
-    """Test whether anything reads the carried values after the last iteration."""
+    """Test whether the carried values of a loop are read after its last iteration."""
     graph, last = writer.graph, set(node.outputs[:carried_count])
     return bool(last & {name for n in graph.nodes for name in n.inputs} or last & set(graph.outputs))
 
 
 def _carry_in_state(writer: StepWriter, node: Node, position: int) -> str:
-    """Return the state of the stream that holds a loop's carried value from step to step.
+    """Return the state of the graph that stores a carried value of a loop between steps.
 
-    ``position``: of the value among operands."""
+    ``position``: index of the carried value among the loop's operands."""
     value, result, memory = node.inputs[position], node.outputs[position], writer.memory
     if value in writer.graph.state:
         return value
@@ -181,9 +191,10 @@ def _carry_in_state(writer: StepWriter, node: Node, position: int) -> str:
 
 
 def _wait_for_start(body: Graph, carried_count: int, delay: int) -> Graph:
-    """Return a loop's body that leaves its carried values unchanged until the sequence has begun, ``delay`` frames late.
+    """Return a loop's body that leaves its carried values unchanged before the sequence starts, which is ``delay``
+    frames after the stream.
 
-    The body gets a new last input, ``age``: the number of frames before this step."""
+    The body gets a new last input ``age``: the number of frames before this step."""
     types, consts = dict(body.types), dict(body.consts)
 
     scalar, flag = TensorType((1,), "int32"), TensorType((1,), "bool")
@@ -209,15 +220,16 @@ def _wait_for_start(body: Graph, carried_count: int, delay: int) -> Graph:
     )
 
 
-# ---- Rules of operators for a time axis. A rule writes a node for the frames of a step. It returns False if the node needs the
-# whole sequence.
+# ---- Choice of the rule of an operator. A rule writes a node for the frames of a step; it returns False if it does not apply.
 
 Rule = Callable[[StepWriter, Node], bool]
+"""Function that writes a node for one step of a stream. It returns False, and writes nothing, if it does not apply to
+the node."""
 
 
 def write_step_node(writer: StepWriter, node: Node) -> None:
-    """Write a node for a step of the stream by the rule of its operator, or on all frames of the sequence if no rule
-    applies."""
+    """Write a node for one step of the stream by the rule of its operator. If no rule applies, the node is computed on
+    all frames of the sequence in each step."""
     tracks = [writer.track(value) for value in node.inputs]
     if all(track is None for track in tracks):
         writer.nodes.append(node)
@@ -231,10 +243,12 @@ def write_step_node(writer: StepWriter, node: Node) -> None:
 def _align_operands(
     writer: StepWriter, node: Node, axes: Mapping[int, int], only_moves: bool
 ) -> tuple[list[str], Frames] | None:
-    """Delay the operands that depend on time to the slowest one; return the operands and the track of the result.
+    """Delay the operands that depend on time to the latest of them; return all operands and the track (dependency on
+    time) of the result.
 
-    ``axes``: the time axis in the result of each operand, by position. None if they have different lengths or axes.
-    ``only_moves``: the operator only moves elements; with a single operand it keeps that one's missing first frames."""
+    ``axes`` maps the position of each such operand to its time axis in the result. Return None if the operands have
+    different lengths or time axes. ``only_moves``: the operator only moves elements, so that the result has the track
+    of a single operand, including the frames that are never computed."""
     tracks = {k: t for k in axes if (t := writer.frames(node.inputs[k])) is not None}
     first = min(tracks.values(), key=lambda t: t.clean)
     if only_moves and len(tracks) == 1:
@@ -247,7 +261,9 @@ def _align_operands(
 
 
 def _frame_by_frame(writer: StepWriter, node: Node) -> bool:
-    """Write a node whose frame i depends only on frame i of its operands, equally for all i."""
+    """Write a node that computes frame i of its result from frame i of its operands only, in the same way for all i.
+
+    Return False if the node does not have this property."""
     definition, types = registry.get(node.op), writer.graph.types
     axes, fixed = {}, []
     for k, (value, mapped_axes) in enumerate(zip(node.inputs, definition.axis_map(node, types), strict=True)):
@@ -275,7 +291,7 @@ def _frame_by_frame(writer: StepWriter, node: Node) -> bool:
 
 
 def _slice_frames(writer: StepWriter, node: Node) -> bool:
-    """Slice frames: in the stream, those that are cut off in front are frames before the first."""
+    """Write a slice along time. Frames that it removes in front become frames before the start of the result."""
     track = writer.data_frames(node)
     if track is None:
         return False
@@ -291,7 +307,7 @@ def _slice_frames(writer: StepWriter, node: Node) -> bool:
 
 
 def _pad_frames(writer: StepWriter, node: Node) -> bool:
-    """Pad frames: those in front are never computed; readers know their content from ``fill``."""
+    """Write padding along time. The padding in front is not computed; ``Frames.fill`` tells readers its content."""
     track = writer.data_frames(node)
     if track is None:
         return False
@@ -316,10 +332,10 @@ def _pad_frames(writer: StepWriter, node: Node) -> bool:
 
 
 def _slide_window(writer: StepWriter, node: Node) -> bool:
-    """Write a layer whose window slides along height or width.
+    """Write a layer whose window slides along height or width, one of which is time.
 
-    Its padding must have a value that a step can mask with, since a step does not know whether the sequence begins in it.
-    """
+    Padding in front must have a known value: each step masks the frames before the start with it, because the same code
+    runs in all steps. Return False if the node has no such window."""
     track, window_of = writer.data_frames(node), registry.get(node.op).window
     window = window_of(node.attrs, [writer.graph.types[value] for value in node.inputs if value]) if window_of else None
     if track is None or window is None or track.axis not in (1, 2):
@@ -330,11 +346,11 @@ def _slide_window(writer: StepWriter, node: Node) -> bool:
     if before and window.pad_value is None:
         return False
     fill = float(window.pad_value or writer.zero(value))
-    # Frames that are never computed hold another number than this layer pads with: delay the value so that a step holds them.
+    # Frames that are never computed have another content than this layer's padding: delay the value so that they are computed.
     if before and track.fill is not None and track.fill != fill:
         value, track = writer.delay_frames(node, value, 0)
     step_window = slide_window(track, window.reach(side), strides[side], before, length, str(node.loc))
-    # With one result per step, only the taps of a dilated window are fetched, and they are contiguous then.
+    # With one result per step only the taps of a dilated window are fetched; the fetched frames are contiguous, without dilation.
     only_taps = dilation[side] > 1 and step_window.track.count == 1
     data = writer.read_window(
         node, value, track, step_window, fill if before else None, dilation[side] if only_taps else 1
@@ -351,8 +367,7 @@ def _slide_window(writer: StepWriter, node: Node) -> bool:
 
 
 def _or_frame_by_frame(rule: Rule) -> Rule:
-    """Return a rule that applies a signal operator's rule, or works frame by frame if the operator works along another
-    axis than time."""
+    """Return a rule that first tries ``rule``, then the rule for operators that work frame by frame along time."""
     return lambda writer, node: rule(writer, node) or _frame_by_frame(writer, node)
 
 
@@ -364,28 +379,32 @@ RULES: Mapping[str, Rule] = {
     "pad": _pad_frames,
     "slice": _slice_frames,
 }
-"""Rules of operators that are neither computed frame by frame nor windows."""
+"""Rules of operators that need a rule of their own. All other operators are written frame by frame or as sliding windows."""
 
 
-# ---- Conversion of a network over a whole sequence into one that takes one or a few frames at a time: :func:`stream`.
+# ---- Conversion of a network over a whole sequence to a network that takes one or a few frames per step: :func:`stream`.
 #
-# The stream computes the same frames as the whole run. Every value has a track (:mod:`~microc.transform.streaming_rewrite`): the
-# frames of it that a step computes. Layers whose windows slide along time read earlier frames from the history.
+# The stream computes the same frames as the whole run. Every value has a track (:mod:`~microc.transform.streaming_rewrite`): a
+# record of the frames of the value that a step computes. Layers whose windows slide along time read earlier frames from the
+# history.
 
 EVERY = "*"
+"""Name that stands for all inputs."""
 ALLOWED = (WINDOW, LOOKAHEAD)
+"""Options of ``stream_allow``: compute layers again from a window of frames in each step, and delay results for lookahead."""
 
 
 def stream(
     graph: Graph, axes: Mapping[str, int], step_frames: int = 0, allowed: frozenset[str] = frozenset()
 ) -> tuple[Graph, Streaming]:
-    """Return the graph of a step, and its :class:`Streaming` with the graph's names.
+    """Convert the network to a graph of one step; return it and its description (:class:`Streaming`), which names
+    inputs and outputs.
 
-    ``axes``: the time axis of inputs, by name or ``*``; ``step_frames``: input frames in a step, 0: as few as strides
-    allow. ``allowed``: ``window`` and ``lookahead`` (:data:`ALLOWED`).
+    ``axes``: time axis of each input, by name or for all inputs (``*``). ``step_frames``: number of input frames in a
+    step; 0: as few as the strides allow. ``allowed``: ``window`` and ``lookahead`` (:data:`ALLOWED`).
 
-    Raises UsageError for unknown inputs and axes or a hop that strides do not divide; UnsupportedError, naming the
-    layer, if a step cannot compute the frames of the whole run."""
+    Raise UsageError for an unknown input or axis, or for a ``step_frames`` that is not a multiple of the strides. Raise
+    UnsupportedError, which names the layer, if a step cannot compute the same frames as the whole run."""
     times = _time_axes(graph, axes)
     if not carries_all_state(graph):
         hint = "compile it without --stream: it already takes the sequence piece by piece"
@@ -409,7 +428,7 @@ def stream(
 
 
 def _time_axes(graph: Graph, axes: Mapping[str, int]) -> dict[str, int]:
-    """Return the time axis of every input that has one."""
+    """Return the time axis of every input that has one, by name."""
     for name in sorted(set(axes) - {EVERY, *graph.inputs}):
         raise UsageError(
             f"the network has no input {name!r}",
@@ -432,8 +451,9 @@ def _time_axes(graph: Graph, axes: Mapping[str, int]) -> dict[str, int]:
 
 
 def _build_step(graph: Graph, times: Mapping[str, int], hop: int, allowed: frozenset[str]) -> tuple[Graph, Streaming]:
-    """Build the graph of a step of ``hop`` frames, and describe its inputs and outputs. ``times``: the time axis of
-    inputs."""
+    """Build the graph of one step of ``hop`` input frames, and its description.
+
+    ``times``: time axis of inputs, by name."""
     tracks = {}
     for name, axis in times.items():
         length = graph.types[name].shape[axis]
@@ -450,7 +470,9 @@ def _build_step(graph: Graph, times: Mapping[str, int], hop: int, allowed: froze
 
 
 def _describe_output(writer: StepWriter, graph: Graph, name: str) -> StreamedOutput:
-    """Describe the frames of an output that a step computes."""
+    """Return the description of the frames of an output that one step computes.
+
+    Raise UnsupportedError if the stream cannot compute these frames."""
     track, node = writer.track(name), graph.producer().get(name)
     if track is None:
         return StreamedOutput(-1, 0, 0, 0)

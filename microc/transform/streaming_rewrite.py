@@ -1,4 +1,5 @@
-"""Graph of one step of a stream: frames of values per step, the history that the stream keeps, and the writer of the graph."""
+"""Writer of the graph of one step of a stream: frames of each value per step, and the history of frames that is kept
+between steps."""
 
 from __future__ import annotations
 
@@ -18,20 +19,21 @@ from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, new_value
 from microc.ops import registry
 from microc.ops.attributes import Rounding
 
-# ---- Frames of a value in a step of a stream: pure arithmetic.
+# ---- Arithmetic of the frames of a value in a step of a stream.
 #
-# A step takes some frames of the input. In a run over the whole sequence a value has ``length`` frames along its time axis.
-# Step n of the stream computes frames n * count - delay + i of these, 0 <= i < count. Frames before the first (negative
-# numbers) are meaningless, unless a window pads: then they are masked.
+# A step takes some frames of the input. In a run over the whole sequence a value has ``length`` frames along its time axis. Step
+# n of the stream computes frames n * count - delay + i of them, 0 <= i < count. Frames with negative numbers, before the start
+# of the sequence, are meaningless; they are masked if a window has padding there.
 
 
 @frozen
 class Frames:
-    """Dependency on time of a value that has some new frames in each step: its time ``axis``, its ``length`` in the whole
-    run, the ``count`` of frames in a step and their ``delay``.
+    """Dependency on time of a value that has new frames in each step.
 
-    ``clean``: how many frames of the whole run do not depend on padding behind the end, and ``blame`` the layer that
-    padded there. If ``delay`` is negative, the first -delay frames are never computed; they would hold ``fill``."""
+    ``axis``: time axis. ``length``: number of frames in the whole run. ``count``: number of frames per step. ``delay``:
+    number of frames by which the stream is late. ``clean``: number of frames of the whole run that do not depend on
+    padding after the end of the sequence; ``blame``: the layer that pads there. If ``delay`` is negative, the first
+    -delay frames are never computed; they would contain ``fill``."""
 
     axis: int
     length: int
@@ -42,7 +44,7 @@ class Frames:
     blame: str = ""
 
     def along(self, axis: int) -> Frames:
-        """Return the same track with another time axis."""
+        """Return the same dependency along another time axis."""
         return replace(self, axis=axis)
 
     @property
@@ -53,18 +55,19 @@ class Frames:
 
 @frozen
 class Whole:
-    """Dependency on time of a value that each step computes as a whole, from the last frames. Step ``delay`` equals the
-    whole run."""
+    """Dependency on time of a value that each step computes as a whole from the last frames.
+
+    ``delay``: index of the step whose value equals that of the whole run."""
 
     delay: int
 
 
 Track = Frames | Whole
-"""Dependency of a value on time; values that do not depend on it have no track."""
+"""Dependency of a value on time. A value that does not depend on time has no track."""
 
 
 class HopTooShortError(Exception):
-    """Error for a stride that does not divide the frames of a step: a step must take ``factor`` times as many."""
+    """Error for a stride that does not divide the number of frames of a step. A step needs ``factor`` times as many frames."""
 
     def __init__(self, factor: int, where: str) -> None:
         super().__init__(factor)
@@ -73,10 +76,10 @@ class HopTooShortError(Exception):
 
 @frozen
 class Window:
-    """Frames that a window reads of its operand in a step: ``size`` frames that end ``newest`` frames before the last one.
+    """Frames of an operand that a sliding window reads in one step: ``size`` frames, followed by ``newest`` newer
+    frames that it does not read.
 
-    ``track`` is that of the result.
-    """
+    ``track``: dependency on time of the window's result."""
 
     track: Frames
     size: int
@@ -84,7 +87,7 @@ class Window:
 
     @property
     def back(self) -> int:
-        """Frames from the first that the window reads to the end of the operand's frames."""
+        """Number of frames from the first one that the window reads to the newest one of the operand."""
         return self.size + self.newest
 
 
@@ -93,9 +96,10 @@ def slide_window(
 ) -> Window:
     """Return the window of ``window_frames`` frames that slides over a value by ``stride`` frames.
 
-    ``padding_before``: frames of padding in front (negative: frames left out). ``result_frames``: frames of the result
-    in the whole run; the stride of a single frame has no meaning. Frame j of the result needs frames up to j * stride +
-    window_frames - 1 - padding_before. A step computes the frames whose operands exist. Raises HopTooShortError."""
+    ``padding_before``: number of padding frames in front; it is negative if frames are left out. ``result_frames``:
+    number of frames of the result in the whole run; if it is 1, ``stride`` has no meaning. Frame j of the result needs
+    frames up to j * stride + window_frames - 1 - padding_before. A step computes the frames whose operands exist. Raise
+    HopTooShortError if ``stride`` does not divide the frames of a step."""
     stride = stride if result_frames > 1 else 1
     if track.count % stride:
         raise HopTooShortError(stride // gcd(stride, track.count), where)
@@ -110,9 +114,9 @@ def slide_window(
 
 
 def gather_frames(track: Frames, min_delay: int = 0) -> tuple[Whole, Window]:
-    """Return the track of a value that is read as a whole, and the window over all of its frames in the whole run.
+    """Return the track of a result that needs all frames of a value at once, and the window that reads these frames.
 
-    ``min_delay``: steps by which it is delayed at least."""
+    ``min_delay``: least number of steps by which the result is delayed."""
     late = -(track.length + track.delay) % track.count
     while (track.length + track.delay + late) // track.count - 1 < min_delay:
         late += track.count
@@ -120,22 +124,25 @@ def gather_frames(track: Frames, min_delay: int = 0) -> tuple[Whole, Window]:
     return Whole(delay), Window(track, track.length, late)
 
 
-# ---- History: the last frames of every value that is read in later steps, as state of the graph.
+# ---- History: the last frames of every value that later steps read, as state of the graph.
 #
-# Contiguous frames are kept in order: each step shifts them, and the window is the state itself. If taps are far apart, shifting
-# everything would cost more than the layer: then the frames stay in a ring buffer, and the taps are fetched from it.
+# Contiguous frames are kept in order: each step shifts them, and the state itself is the window. If the taps of a window are far
+# apart, shifting all frames would cost more than the layer; then the frames are kept in a ring buffer, from which the taps are
+# copied.
 
 RING_COSTS = 100
-"""Bytes that can be moved in the time of a ring's index computation and second kernel: one per instruction on a Cortex-M4."""
+"""Cost of a ring buffer's index computation and second kernel, as the number of bytes that can be copied in the same
+time at one byte per instruction on a Cortex-M4."""
 _APART = 4
-"""Cost of an element copied alone, relative to one copied with its neighbours in whole words."""
+"""Cost of copying a single element, relative to an element that is copied with its neighbours in whole words."""
 _LONGEST_CYCLE = 1 << 30
-"""Limit of the step counter that rings share, so that it fits an int32."""
+"""Largest cycle of a step counter that rings share. With it the counter fits an int32."""
 
 
 @frozen
 class Read:
-    """Frames of a value that a step needs: ``count`` frames, ``step`` apart, the first one ``back`` frames before the end."""
+    """Read of earlier frames of a value: ``count`` frames, ``step`` frames apart, of which the first is ``back`` frames
+    before the end."""
 
     result: str
     back: int
@@ -146,7 +153,8 @@ class Read:
 
 @dataclass(slots=True)
 class History:
-    """A value whose frames are kept, and its readers. ``fill``: content of the frames before the first."""
+    """Value whose frames are kept between steps, and the reads of these frames. ``fill``: content of the frames before
+    the first one."""
 
     value: str
     kind: TensorType
@@ -156,22 +164,22 @@ class History:
 
     @property
     def fresh(self) -> int:
-        """Frames that a step adds."""
+        """Number of frames that each step adds."""
         return self.kind.shape[self.axis]
 
     @property
     def size(self) -> int:
-        """Frames from the oldest one that is read to the newest."""
+        """Number of frames from the oldest one that is read to the newest one."""
         return max(read.back for read in self.reads)
 
     @property
     def slots(self) -> int:
-        """Steps whose frames a ring holds."""
+        """Number of steps whose frames a ring buffer stores."""
         return -(-(self.size - self.fresh) // self.fresh)
 
     @property
     def in_ring(self) -> bool:
-        """True if a ring moves fewer bytes than frames in order do, by more than its own cost."""
+        """True if a ring buffer copies fewer bytes per step than frames in order, by more than the ring's own cost."""
         frame = self.kind.nbytes // self.fresh
         is_outermost = prod(self.kind.shape[: self.axis]) == 1
         n_fetched = sum(read.count for read in self.reads)
@@ -179,7 +187,7 @@ class History:
         return frame * (self.size + _APART * n_apart - self.fresh - n_fetched) > RING_COSTS
 
     def is_all(self, read: Read) -> bool:
-        """Test whether a read needs all frames, in order."""
+        """Test whether a read needs all frames of the history, in order."""
         return read.step == 1 and read.back == read.count == self.size
 
     def shape(self, frames: int) -> tuple[int, ...]:
@@ -188,7 +196,7 @@ class History:
 
 
 class StreamState:
-    """The state of a stream: the frames and counters that it keeps, and the nodes that update them."""
+    """State of a stream: the frames and counters that are kept between steps, and the nodes that update them."""
 
     def __init__(self, types: dict[str, TensorType], consts: dict[str, Array]) -> None:
         self.types, self.consts = types, consts
@@ -199,16 +207,18 @@ class StreamState:
         self.cycles: dict[str, int] = {}
 
     def new_value(self, stem: str, kind: TensorType) -> str:
+        """Add a value of type ``kind``; return its unique name, which begins with ``stem``."""
         return new_value(self.types, stem, kind)
 
     def define(self, stem: str, kind: TensorType, fill: float) -> str:
-        """Add a state filled with one number, and return its name."""
+        """Add a state whose elements all start as ``fill``; return its name."""
         name = self.new_value(stem, kind)
         self.state[name] = np.full(kind.shape, fill, dtypes.to_numpy(kind.dtype))
         return name
 
     def read(self, value: str, axis: int, fill: float, back: int, step: int, count: int, loc: Loc) -> Read:
-        """Add a read of ``count`` frames of a value, whose result gets a new name."""
+        """Record a read of ``count`` earlier frames of a value. The result gets a new name; nodes are written by
+        :meth:`expand_reads`."""
         kind = self.types[value]
         history = self.histories.setdefault((value, fill), History(value, kind, axis, fill))
         shape = history.shape(count)
@@ -218,7 +228,7 @@ class StreamState:
         return read
 
     def expand_reads(self, nodes: Sequence[Node | Read]) -> list[Node]:
-        """Replace reads of history by nodes, and append the nodes that update the state."""
+        """Replace all reads of histories by nodes, and append the nodes that update the state."""
         owners = {read.result: history for history in self.histories.values() for read in history.reads}
         stored: dict[int, str] = {}
         expanded: list[Node] = []
@@ -242,7 +252,7 @@ class StreamState:
         ]
 
     def _keep_in_order(self, history: History, read: Read, nodes: list[Node]) -> str:
-        """Keep the frames in order, new ones at the end. Returns them as they are after this step."""
+        """Emit the node that shifts a history and appends the new frames; return the value of the history after this step."""
         kind = TensorType(history.shape(history.size), history.kind.dtype, history.kind.quant, history.kind.layout)
         state = self.define(f"{history.value}.history", kind, history.fill)
         line = self.new_value(f"{history.value}.line", kind)
@@ -251,8 +261,9 @@ class StreamState:
         return line
 
     def _keep_in_ring(self, history: History, read: Read, last: list[Node]) -> str:
-        """Keep the frames in a ring. Returns the ring before this step; a node at the end of the step writes the new frames
-        into it."""
+        """Add a ring buffer for a history, and the node that stores the new frames in it; return the ring before this step.
+
+        The node is appended to ``last``: it runs at the end of the step, after all reads."""
         frames = history.slots * history.fresh
         kind = TensorType(history.shape(frames), history.kind.dtype, history.kind.quant, history.kind.layout)
         ring = self.define(f"{history.value}.ring", kind, history.fill)
@@ -263,8 +274,8 @@ class StreamState:
         return ring
 
     def _step_counter(self, slots: int) -> str:
-        """Return a counter of steps whose cycle is a multiple of ``slots``. Several rings share one, with the lcm of their
-        slots."""
+        """Return the state that counts steps modulo a multiple of ``slots``. Several rings share one counter, modulo
+        the least common multiple of their slots."""
         for name, cycle in self.cycles.items():
             if lcm(cycle, slots) <= _LONGEST_CYCLE:
                 self.cycles[name] = lcm(cycle, slots)
@@ -274,7 +285,7 @@ class StreamState:
         return name
 
     def _emit_read(self, history: History, read: Read, kept: str) -> list[Node]:
-        """Emit the nodes that take the frames of a read from the state ``kept``."""
+        """Return the nodes that read frames from ``kept``, the state of the history."""
         axis = history.axis
         if history.in_ring:
             attrs = {"axis": axis, "back": read.back, "step": read.step, "count": read.count}
@@ -291,7 +302,7 @@ class StreamState:
         return [Node("slice", (kept,), (read.result,), parts, read.loc)]
 
     def _advance_counters(self) -> list[Node]:
-        """Emit the increments of the step counters, which wrap at the end of their cycles."""
+        """Return the nodes that increment the step counters modulo their cycles."""
         nodes, plain_attrs = [], {"activation": "", "rounding": Rounding.DOUBLE}
         kind = TensorType((1,), "int32")
         for name, cycle in self.cycles.items():
@@ -309,13 +320,13 @@ class StreamState:
         return nodes
 
     def constant(self, number: float, kind: TensorType) -> str:
-        """Add a constant of one number that broadcasts to ``kind``."""
+        """Add a constant that contains one number and broadcasts to ``kind``; return its name."""
         name = self.new_value("number", TensorType((1,) * max(len(kind.shape), 1), kind.dtype, kind.quant))
         self.consts[name] = np.full(self.types[name].shape, number, dtypes.to_numpy(kind.dtype))
         return name
 
 
-# ---- Writer of the graph of a step: operands with their tracks, and new nodes.
+# ---- Writer of the graph of a step: it finds the frames of operands and adds nodes.
 
 _PLAIN: Mapping[str, Attr] = MappingProxyType({"activation": "", "rounding": Rounding.DOUBLE})
 WINDOW, LOOKAHEAD = "window", "lookahead"
@@ -324,7 +335,7 @@ _WINDOW_HINT = "use stream_allow window: every step computes it, and all behind 
 
 
 class StepWriter:
-    """Builder of the graph of a step. Values keep their names; ``tracks`` maps them to their dependency on time."""
+    """Writer of the graph of one step. Values keep their names; ``tracks`` maps each value to its dependency on time."""
 
     def __init__(self, graph: Graph, tracks: Mapping[str, Frames], allowed: frozenset[str]) -> None:
         self.graph, self.allowed = graph, allowed
@@ -339,41 +350,42 @@ class StepWriter:
             self.types[name] = self.with_frames(graph.types[name], track)
 
     def with_frames(self, kind: TensorType, track: Frames) -> TensorType:
-        """Return a type with the frames of a step."""
+        """Return the type ``kind`` with as many frames as the value has in one step."""
         shape = (*kind.shape[: track.axis], track.count, *kind.shape[track.axis + 1 :])
         return replace(kind, shape=shape)
 
     def refuse(self, node: Node, reason: str, hint: str) -> NoReturn:
-        """Raise UnsupportedError: a step cannot compute the node."""
+        """Raise UnsupportedError because a step cannot compute the node. ``reason`` follows the name of its operator."""
         raise UnsupportedError(f"{node.op} {reason}", where=str(node.loc), hint=hint)
 
     # ------------------------------------------------------------ operands
 
     def track(self, value: str) -> Track | None:
-        """Return a value's dependency on time; None for a value that does not depend on it."""
+        """Return the dependency of a value on time, or None if the value does not depend on time."""
         return self.tracks.get(value) if value else None
 
     def frames(self, value: str) -> Frames | None:
-        """Return a value's dependency on time if each step has new frames of it, else None."""
+        """Return the dependency of a value on time if each step has new frames of it, else None."""
         track = self.track(value)
         return track if isinstance(track, Frames) else None
 
     def data_frames(self, node: Node) -> Frames | None:
-        """Return the track of the first operand, if no other one depends on time."""
+        """Return the dependency of the first operand on time, or None if other operands depend on time, too, or the
+        first does not."""
         return None if any(map(self.track, node.inputs[1:])) else self.frames(node.inputs[0])
 
     def zero(self, value: str) -> int:
-        """Return the integer that represents zero in a value: its zero point, or 0."""
+        """Return the integer that represents zero in a value: the zero point of a quantised value, else 0."""
         quant = self.types[value].quant
         return quant.zero_point[0] if quant is not None and len(quant.zero_point) == 1 else 0
 
     def read_window(
         self, node: Node, value: str, track: Frames, window: Window, fill: float | None, step: int = 1
     ) -> str:
-        """Return the frames that a window reads of a value; if ``step`` > 1, only the taps that are so far apart.
+        """Return the name of the frames of a value that a window reads in this step. With ``step`` > 1 these are only
+        every ``step``-th frame.
 
-        ``fill``: content of the frames before the first; None if it does not matter.
-        """
+        ``fill``: content of the frames before the start of the sequence; None if it does not matter."""
         if fill is not None and track.delay > 0:
             value = self.mask(node, value, track, fill)
         start = fill if fill is not None else track.fill if track.fill is not None else float(self.zero(value))
@@ -381,7 +393,10 @@ class StepWriter:
         return self.fetch(node, value, track.axis, start, window.back, step, count)
 
     def fetch(self, node: Node, value: str, axis: int, fill: float, back: int, step: int, count: int) -> str:
-        """Return frames of a value: itself, a slice of this step's frames, or older ones from its history."""
+        """Return the name of ``count`` frames of a value, ``step`` frames apart, of which the first is ``back`` frames
+        before the end.
+
+        It is the value itself, a slice of this step's frames, or a read of the value's history."""
         fresh = self.types[value].shape[axis]
         if (back, step, count) == (fresh, 1, fresh):
             return value
@@ -397,8 +412,8 @@ class StepWriter:
         return self.add(node, "slice", (value,), attrs, self.types[value])
 
     def delay_frames(self, node: Node, value: str, delay: int) -> tuple[str, Frames]:
-        """Delay a value that has new frames in each step by frames, to a ``delay`` not less than its own. Returns the
-        value and its track."""
+        """Delay a value that has new frames in each step to a delay of ``delay`` frames, which is at least its own;
+        return the delayed value and its track."""
         track = self.frames(value)
         assert track is not None
         fill = track.fill if track.fill is not None else float(self.zero(value))
@@ -406,7 +421,8 @@ class StepWriter:
         return late, replace(track, delay=delay, fill=None if delay >= 0 else track.fill)
 
     def mask(self, node: Node, value: str, track: Frames, fill: float) -> str:
-        """Fill the frames of a value before the first with ``fill``, for a reader that pads in front."""
+        """Replace the frames of a value before the start of the sequence by ``fill``, for a reader that pads in front;
+        return the result."""
         if (value, fill) in self.masked:
             return self.masked[value, fill]
         kind, memory = self.types[value], self.memory
@@ -422,7 +438,7 @@ class StepWriter:
         return result
 
     def age(self, node: Node, count: int, delay: int) -> str:
-        """Return the state that counts the frames before this step, at most ``delay``."""
+        """Return the state that counts the frames before this step, up to ``delay``."""
         if (count, delay) not in self.ages:
             memory, kind = self.memory, TensorType((1,), "int32")
             age = memory.define("age", kind, 0)
@@ -432,7 +448,9 @@ class StepWriter:
         return self.ages[count, delay]
 
     def read_all(self, node: Node, value: str, min_delay: int) -> str:
-        """Return all frames that the whole run has of a value, delayed by at least ``min_delay`` steps."""
+        """Return all frames of a value that the whole run has, delayed by at least ``min_delay`` steps.
+
+        Raise UnsupportedError if that needs an option that is not allowed."""
         track = self.tracks[value]
         if isinstance(track, Whole):
             return self.delay_steps(node, value, min_delay - track.delay)
@@ -445,12 +463,12 @@ class StepWriter:
         return self.read_window(node, value, track, window, None)
 
     def refuse_lookahead(self, node: Node, track: Frames) -> NoReturn:
-        """Raise UnsupportedError: a result depends on padding behind the end of the sequence."""
+        """Raise UnsupportedError because a result depends on padding after the end of the sequence."""
         what = "the layer pads behind the end of the sequence, and the result depends on it: a stream does not know its end"
         raise UnsupportedError(what, where=track.blame or str(node.loc), hint=_LOOKAHEAD_HINT)
 
     def delay_steps(self, node: Node, value: str, steps: int) -> str:
-        """Delay a value that every step computes once, by ``steps`` steps."""
+        """Delay a value that each step computes once by ``steps`` steps; return the delayed value."""
         if not steps:
             return value
         kind = self.types[value]
@@ -465,7 +483,8 @@ class StepWriter:
     def add(
         self, node: Node, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], like: TensorType | None = None
     ) -> str:
-        """Add a new node for ``node``; its result has the dtype and quantisation of ``like``."""
+        """Add a new node that belongs to the old ``node``; return the name of its result. ``like``: dtype and
+        quantisation of the result."""
         definition = registry.get(op)
         attrs = {**definition.defaults, **attrs}
         (kind,) = definition.infer(attrs, [self.types[name] for name in inputs])
@@ -478,7 +497,7 @@ class StepWriter:
     def write(
         self, node: Node, inputs: Sequence[str], attrs: Mapping[str, Attr], tracks: Sequence[Track | None]
     ) -> None:
-        """Write the node itself on other operands; its results keep their names."""
+        """Write ``node`` itself, on other operands. Its results keep their names and get the given tracks."""
         kinds = registry.infer(node.op, attrs, [self.types[name] for name in inputs if name])
         for name, kind, track in zip(node.outputs, kinds, tracks, strict=True):
             if name:
@@ -489,7 +508,7 @@ class StepWriter:
         self.nodes.append(replace(node, inputs=tuple(inputs), attrs=attrs))
 
     def write_whole(self, node: Node) -> None:
-        """Write the node unchanged, on all frames of its operands."""
+        """Write ``node`` unchanged, on all frames of its operands in the whole sequence."""
         least = 0
         for value in node.inputs:
             track = self.track(value)
@@ -504,5 +523,5 @@ class StepWriter:
 
 
 def _per_tensor_quant(kind: TensorType) -> Quant | None:
-    """Return a type's quantisation if it is per tensor."""
+    """Return the quantisation of a type if it is per tensor, else None."""
     return kind.quant if kind.quant is not None and kind.quant.axis is None else None
