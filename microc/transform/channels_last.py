@@ -1,5 +1,5 @@
-"""Conversion to channels last (NHWC), reshapes that move behind elementwise operators, padding absorbed by convolutions and
-pools.
+"""Conversion to channels last (NHWC), rules that move reshapes after elementwise operators, and padding that
+convolutions and pools absorb.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from microc.ops import registry
 from microc.transform.pass_context import Pass, PassContext
 from microc.transform.transposes import Axes, Shape, joining_rules, permute_type, resting_rules, transpose_rules
 
-# ---- Rules for reshapes: neighbours merge, and a reshape before an elementwise operator moves behind it, so that it does not
-# separate the operator from the kernel before the reshape.
+# ---- Rules for reshapes: successive reshapes are merged, and a reshape before an elementwise operator is moved after it, so that
+# the operator can be fused with the kernel before the reshape.
 
 
 def elementwise_operators() -> frozenset[str]:
-    """Return names of the operators that compute each element from one element of every operand."""
+    """Return the names of the operators that compute each element from one element of every operand."""
     return frozenset(name for name, definition in registry.registry().items() if definition.elementwise)
 
 
 def element_operands(match: Match) -> list[int]:
-    """Return positions of the operands that broadcast: present and not read as a whole."""
+    """Return the positions of the matched node's operands that broadcast: all that are present and not read as a whole."""
     whole = registry.get(match.root.op).whole
     return [k for k, name in enumerate(match.root.inputs) if name and k not in whole]
 
 
 def reshape_rules() -> tuple[Rule, ...]:
-    """Return rules that merge reshapes and move them behind elementwise operators and padding."""
+    """Return rules that merge reshapes and move reshapes after elementwise operators and padding."""
     return (
         (P.op("reshape", P.op("reshape", P.any("x"), shared=True)), _merge_reshapes),
         (P.op(elementwise_operators()), _sink_reshape),
@@ -44,12 +44,13 @@ def reshape_rules() -> tuple[Rule, ...]:
 
 
 def _merge_reshapes(match: Match) -> Replacement:
+    """Replace two successive reshapes by one."""
     match.emit("reshape", (match["x"],), {"shape": match.type(match.output).shape})
     return match.replacement()
 
 
 def _sink_reshape(match: Match) -> Replacement | None:
-    """op(reshape(x), ...) -> reshape(op(x, ...)) if all other operands can be viewed in the shape of x."""
+    """Rewrite op(reshape(x), ...) -> reshape(op(x, ...)) if all other operands can be reshaped to the shape of x at no cost."""
     kind = match.type(match.output)
     inputs = list(match.root.inputs)
     positions = element_operands(match)
@@ -74,8 +75,8 @@ def _sink_reshape(match: Match) -> Replacement | None:
 
 
 def _reshape_source(match: Match, value: str, shape: Shape) -> str:
-    """Return the operand of the reshape that computes ``value``, if ``value`` has all elements of the result's ``shape``;
-    else empty."""
+    """Return the operand of the reshape that computes ``value``; empty if there is no such reshape or ``value`` has
+    another shape than ``shape``."""
     producer = match.scope.producer(value)
     if producer is None or producer.op != "reshape" or match.type(value).shape != shape:
         return ""
@@ -84,8 +85,9 @@ def _reshape_source(match: Match, value: str, shape: Shape) -> str:
 
 
 def _reshape_constant(match: Match, value: str, before: Shape, after: Shape) -> str:
-    """Return an operand reshaped to broadcast to ``after``; empty if it is neither of one element nor a constant that can be
-    viewed so."""
+    """Return the name of an operand reshaped to broadcast to ``after`` instead of ``before``.
+
+    The name is empty unless the operand has one element or is a constant for which that is possible."""
     shape = match.type(value).shape
     data = match.scope.consts.get(value)
     if match.type(value).size == 1 and len(shape) <= len(after):
@@ -102,12 +104,13 @@ def _reshape_constant(match: Match, value: str, before: Shape, after: Shape) -> 
 
 
 def _type_with_shape(match: Match, value: str, shape: Sequence[int]) -> TensorType:
+    """Return the type of ``value`` with another shape."""
     kind = match.type(value)
     return TensorType(tuple(shape), kind.dtype, kind.quant)
 
 
 def _sink_reshape_through_pad(match: Match) -> Replacement | None:
-    """pad(reshape(x)) -> reshape(pad(x)) if the reshape only adds or drops axes of extent 1, which are not padded."""
+    """Rewrite pad(reshape(x)) -> reshape(pad(x)) if the reshape only adds or drops axes of extent 1 that are not padded."""
     source, result = match.type(match["x"]), match.type(match.output)
     padding, middle = match.root.attr("padding"), match.type(match.root.inputs[0])
     solid = [k for k, extent in enumerate(middle.shape) if extent != 1]
@@ -130,20 +133,21 @@ def _sink_reshape_through_pad(match: Match) -> Replacement | None:
 
 # ---- Channels last: convert every convolution and pool to NHWC data and OHWI weights, then move transpositions until few remain.
 #
-# The network's interface does not change: inputs and outputs keep their shapes, so a transposition may remain at either end. One
-# that moves only axes of extent 1 is a reshape, which costs nothing.
+# The network's interface does not change: inputs and outputs keep their shapes, so that a transposition may remain next to an
+# input or output. A transposition that moves only axes of extent 1 becomes a reshape, which costs nothing.
 
 CHANNELS_LAST: Mapping[int, Axes] = {3: (0, 2, 1), 4: (0, 2, 3, 1)}
+"""Order of axes that converts channels first to channels last, by rank."""
 CHANNELS_FIRST: Mapping[int, Axes] = {3: (0, 2, 1), 4: (0, 3, 1, 2)}
-"""Orders of axes that convert one layout to the other, by rank."""
+"""Order of axes that converts channels last to channels first, by rank."""
 
 
 def channels_last(graph: Graph, context: PassContext) -> Graph:
-    """Convert operators with layout NCHW, if there are any, and move and merge transpositions.
+    """Convert operators of layout NCHW to NHWC if there are any, then move and merge transpositions.
 
-    An image at the input can be transposed before anything else or at each reader. The graph that transposes fewer elements
-    wins; of equal ones the former, because the operator that follows then joins the transposing kernel.
-    """
+    An image at the input can be transposed once at the start, or by each of its readers. Both graphs are built, and the
+    one that transposes fewer elements is returned. If they transpose the same number, the first is returned, because
+    the operator after the transposition is then fused with it."""
     if all(node.attrs.get("layout") != "NCHW" for node in graph.nodes):
         return rewrite(rewrite(graph, transpose_rules()), resting_rules())
     images = _image_inputs(graph)
@@ -152,22 +156,22 @@ def channels_last(graph: Graph, context: PassContext) -> Graph:
 
 
 def _convert_graph(graph: Graph, transposed_inputs: Mapping[str, str]) -> Graph:
-    """Convert a graph to channels last, and move and merge the transpositions.
+    """Return the graph converted to channels last, with its transpositions moved and merged.
 
-    Inputs in ``transposed_inputs`` are transposed before anything else."""
+    Inputs in ``transposed_inputs`` are transposed once at the start."""
     converted = rewrite(_LayoutConverter(graph, transposed_inputs).run(), (*transpose_rules(), *reshape_rules()))
     converted = rewrite(_restore_inputs(converted, graph, transposed_inputs), joining_rules())
     return rewrite(converted, (*resting_rules(), *reshape_rules()))
 
 
 def _transposed_size(graph: Graph) -> int:
-    """Return the number of elements that a graph's transpositions move."""
+    """Return the number of elements that the transpositions of a graph move."""
     return sum(graph.types[node.outputs[0]].size for node in graph.nodes if node.op == "transpose")
 
 
 def _image_inputs(graph: Graph) -> dict[str, str]:
-    """Map inputs that feed convolutions or pools, directly or through elementwise operators and views, to a name for them in
-    NHWC."""
+    """Map the inputs that convolutions or pools read, directly or through elementwise operators and views, to new names
+    for their NHWC forms."""
     feeding: set[str] = set()
     for node in reversed(graph.nodes):
         definition = registry.get(node.op)
@@ -184,10 +188,10 @@ def _image_inputs(graph: Graph) -> dict[str, str]:
 
 
 class _LayoutConverter:
-    """Converts NCHW operators to NHWC, each between two transpositions.
+    """Converter of NCHW operators to NHWC operators, each between two transpositions.
 
-    The inputs in ``swapped`` are temporarily replaced by NHWC ones, so that transpositions behind them can cancel.
-    """
+    The inputs in ``swapped`` are temporarily replaced by NHWC inputs, so that the transpositions that follow them can
+    cancel."""
 
     def __init__(self, graph: Graph, swapped: Mapping[str, str]) -> None:
         self.graph, self.swapped = graph, swapped
@@ -210,7 +214,7 @@ class _LayoutConverter:
         return graph.with_nodes(self.nodes)
 
     def convert_operator(self, node: Node) -> None:
-        """Convert an operator to NHWC, between two transpositions."""
+        """Convert an operator to NHWC, and put a transposition before and after it."""
         data, *rest = node.inputs
         output = node.outputs[0]
         if rest:
@@ -222,13 +226,14 @@ class _LayoutConverter:
         self.nodes.append(Node("transpose", (result,), (output,), {"axes": CHANNELS_FIRST[4]}, node.loc))
 
     def add_transpose(self, value: str, node: Node, axes: Axes) -> str:
-        """Add a transposition of a value, and return the name of its result."""
+        """Add a transposition of a value; return the name of its result."""
         name = new_value(self.types, f"{value}.nhwc", permute_type(self.types[value], axes))
         self.nodes.append(Node("transpose", (value,), (name,), {"axes": axes}, node.loc))
         return name
 
     def convert_weight(self, value: str, node: Node) -> str:
-        """Convert OIHW weights to OHWI: at compile time if they are constant or a dequantised constant."""
+        """Convert OIHW weights to OHWI; return their new name. Constant or dequantised constant weights are converted
+        at compile time."""
         axes = CHANNELS_LAST[4]
         if value in self.consts:
             return self.convert_constant(value)
@@ -244,7 +249,7 @@ class _LayoutConverter:
         return name
 
     def convert_constant(self, value: str) -> str:
-        """Add constant OIHW weights as OHWI, and return their name."""
+        """Add a copy of constant OIHW weights in the order OHWI; return its name."""
         axes = CHANNELS_LAST[4]
         name = new_value(self.types, f"{value}.ohwi", permute_type(self.types[value], axes))
         array: Array = np.ascontiguousarray(self.consts[value].transpose(axes))
@@ -253,7 +258,7 @@ class _LayoutConverter:
 
 
 def _restore_inputs(graph: Graph, original: Graph, transposed_inputs: Mapping[str, str]) -> Graph:
-    """Give the converted graph its original inputs again; those in ``transposed_inputs`` are transposed first."""
+    """Return the converted graph with its original inputs. Inputs in ``transposed_inputs`` are transposed first."""
     types = dict(graph.types)
     nodes: list[Node] = []
     for name, image in transposed_inputs.items():
@@ -267,17 +272,20 @@ def _restore_inputs(graph: Graph, original: Graph, transposed_inputs: Mapping[st
 LAYOUT_PASS = Pass("layout", channels_last, 0)
 
 
-# ---- Move reshapes before the operator that widens, so that the narrow tensor is stored and widened where it is read.
+# ---- Move reshapes before operators that widen, so that the narrow tensor is stored and is widened when it is read.
 
 _WIDENING = ("dequantize", "cast")
 
 
 def narrow_views(graph: Graph, context: PassContext) -> Graph:
-    """``reshape(widen(x))`` becomes ``widen(reshape(x))``, where only the reshape reads the widened x."""
+    """Rewrite ``reshape(widen(x))`` to ``widen(reshape(x))`` if only the reshape reads the widened x.
+
+    Then the narrow tensor is stored, and the widening is fused with its reader."""
     return rewrite(graph, ((P.op("reshape", P.op(_WIDENING, P.any("x"), name="widened")), _widen_after_reshape),))
 
 
 def _widen_after_reshape(match: Match) -> Replacement | None:
+    """Reshape the narrow operand first and widen the result."""
     widened = match.nodes["widened"]
     source, result = match.type(match["x"]), match.type(match.output)
     is_narrower = dtypes.nbytes(source.dtype) < dtypes.nbytes(result.dtype)
@@ -292,7 +300,7 @@ def _widen_after_reshape(match: Match) -> Replacement | None:
 NARROW_VIEWS_PASS = Pass("narrow_views", narrow_views, 1)
 
 
-# ---- Rules that merge a ``pad`` into the convolution or pool behind it, which pads as it reads.
+# ---- Rules that merge a ``pad`` into the following convolution or pool, which then pads while it reads.
 
 _POOLS = ("max_pool2d", "avg_pool2d")
 
@@ -303,7 +311,10 @@ def padding_rules() -> tuple[Rule, ...]:
 
 
 def _absorb_in_conv(match: Match) -> Replacement | None:
-    """Absorb padding by real zero: 0, the zero point of quantised data, or ``pad_value`` of plain integers."""
+    """Absorb a ``pad`` in the padding of a convolution.
+
+    The padded value must be the real number zero of quantised data (their zero point), or agree with ``pad_value`` of
+    plain integers."""
     pad = _pad_before(match)
     if pad is None:
         return None
@@ -320,7 +331,8 @@ def _absorb_in_conv(match: Match) -> Replacement | None:
 
 
 def _absorb_in_pool(match: Match) -> Replacement | None:
-    """Absorb the lowest number in a maximum, which padding never exceeds, and zeros in a float mean that counts them."""
+    """Absorb a ``pad`` in the padding of a pool: of the lowest number in a max pool, or of zeros that count in a float
+    average pool."""
     pad = _pad_before(match)
     if pad is None:
         return None
@@ -335,7 +347,8 @@ def _absorb_in_pool(match: Match) -> Replacement | None:
 
 
 def _pad_before(match: Match) -> Node | None:
-    """Return the ``pad`` before the operator if it pads only height and width and keeps the quantisation."""
+    """Return the ``pad`` node that computes the operator's data, if it pads only height and width and keeps the
+    quantisation, else None."""
     pad = match.scope.producer(match.root.inputs[0])
     if pad is None or pad.op != "pad" or len(pad.attr("padding")) != 4:
         return None
@@ -346,12 +359,12 @@ def _pad_before(match: Match) -> Node | None:
 
 
 def _spatial_axes(match: Match) -> tuple[int, int]:
-    """Return the axes of height and width of the operator's data."""
+    """Return the axes of height and width in the data of the matched operator."""
     return (2, 3) if match.root.attrs.get("layout") == "NCHW" else (1, 2)
 
 
 def _absorb_padding(match: Match, pad: Node, attrs: dict[str, Attr]) -> Replacement | None:
-    """Apply the operator to the unpadded data, with ``padding`` enlarged, if type inference accepts it."""
+    """Emit the operator on the unpadded data with its ``padding`` enlarged, if type inference accepts this."""
     (above, below), (before, after) = (pad.attr("padding")[axis] for axis in _spatial_axes(match))
     top, left, bottom, right = match.root.attr("padding")
     attrs["padding"] = (top + above, left + before, bottom + below, right + after)
@@ -364,7 +377,7 @@ def _absorb_padding(match: Match, pad: Node, attrs: dict[str, Attr]) -> Replacem
 
 
 def _is_accepted(op: str, attrs: dict[str, Attr], types: list[TensorType], result_type: TensorType) -> bool:
-    """Test whether the operator accepts the attributes and computes the shape ``result_type``."""
+    """Test whether type inference accepts the attributes and infers the shape of ``result_type``."""
     try:
         return registry.get(op).infer(attrs, types)[0].shape == result_type.shape
     except ModelError:

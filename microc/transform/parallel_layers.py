@@ -1,15 +1,16 @@
-"""Merging of layers that read the same value into one layer with the weights of all: one kernel loads every input once for
-all.
+"""Merging of parallel layers: layers that read the same value become one layer with all their weights, which loads each
+input once.
 
-Equal chains of elementwise operators behind the layers are merged with them; ``requantize`` then has per-channel parameters.
-Attributes that hold for all channels, such as zero points and limits, must be equal in all chains. Each result is a slice of
-the merged one along the channels. Layers are merged where that slice costs nothing:
+Equal chains of elementwise operators after the layers are merged, too; a merged ``requantize`` has per-channel
+parameters. Attributes that apply to all channels, such as zero points and clamp bounds, must be equal in all chains.
+The result of each original layer is a slice of the merged result along the channels. Layers are merged only if this
+slice costs nothing:
 
-- it is a view, because there is one row;
-- or ``concat`` puts the slices together in the same order.
+- because it is a view, as the result has one row;
+- or because a ``concat`` joins the slices again in the same order.
 
-Elsewhere slices would be copied, which costs more than the merged layer saves. Every channel is the same sum as before. Layers
-are merged only with those whose weights have the same storage form (bit-packed, or integers times a scale).
+Otherwise slices would be copied, which costs more than the merged layer saves. Each channel is computed as the same sum
+as before. Layers are merged only if their weights are stored in the same form (bit-packed, or integers times a scale).
 
 TVM calls this CombineParallelConv2D and CombineParallelDense.
 """
@@ -32,22 +33,23 @@ from microc.transform.channel_relations import channel_count, is_mixing
 from microc.transform.pass_context import Pass, PassContext
 
 Branch = tuple[Node, ...]
-"""A layer and the elementwise nodes behind it."""
+"""Layer and the chain of elementwise nodes that follows it."""
 _BY_CHANNEL = {"multiplier": np.int32, "shift": np.int8}
-"""Attributes of ``requantize`` that are one number for all channels, or None if an operand of this dtype has one per
-channel."""
+"""Attributes of ``requantize`` that are None if an operand, of this dtype, contains one number for each channel."""
 _CONSEQUENCES = ("bound", "shift_range")
-"""Attributes derived from weights and parameters, so they may differ between merged nodes."""
+"""Attributes that are derived from weights and parameters, so that they may differ between merged nodes."""
 
 
 def join_parallel_layers(graph: Graph, context: PassContext) -> Graph:
-    """Merge ``conv2d`` and ``dense`` layers with constant weights. Returns the graph itself if none are merged."""
+    """Merge parallel ``conv2d`` and ``dense`` layers with constant weights; return the graph itself if none can be merged."""
     return _LayerMerger(graph).run()
 
 
 class _LayerMerger:
-    """Merges branches. ``joined`` maps a node, by identity, to the nodes that replace it; ``gone`` are nodes merged into
-    others."""
+    """Merger of parallel branches (layers with their elementwise nodes).
+
+    ``joined`` maps the id of a node to the nodes that replace it; ``gone`` contains the ids of nodes that were merged
+    into others."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -72,7 +74,7 @@ class _LayerMerger:
     # ------------------------------------------------------------ candidates
 
     def find_candidates(self) -> Iterator[list[Branch]]:
-        """Yield lists of at least two branches that differ only in per-channel numbers."""
+        """Yield lists of two or more branches that differ only in per-channel numbers."""
         by_signature: dict[Hashable, list[Branch]] = {}
         for node in self.graph.nodes:
             if len(self.readers.get((*node.inputs, "")[0], ())) > 1 and is_mixing(self.graph, node):
@@ -87,8 +89,10 @@ class _LayerMerger:
                 yield from (same for same in forms.values() if len(same) > 1)
 
     def branch(self, layer: Node) -> Branch | None:
-        """Return a layer and the elementwise nodes behind it; None if the last value is an output, or if a node that cannot
-        be merged would fuse with it."""
+        """Return a layer and the elementwise nodes after it.
+
+        Return None if the last value is an output of the graph, or if it would be fused with a node that cannot be
+        merged."""
         nodes = [layer]
         while True:
             value = nodes[-1].outputs[0]
@@ -102,12 +106,12 @@ class _LayerMerger:
             nodes.append(readers[0])
 
     def would_fuse(self, value: str, reader: Node) -> bool:
-        """Test whether fusion would put a reader into the kernel that computes a value."""
+        """Test whether the pass ``fuse`` would put a reader into the kernel that computes a value."""
         has_same_size = self.types[reader.outputs[0]].size == self.types[value].size
         return registry.get(reader.op).elementwise and has_same_size
 
     def is_by_channel(self, value: str, node: Node) -> bool:
-        """Test whether a node's other operands are constants of one number, or of one per channel."""
+        """Test whether all operands of a node except ``value`` are constants with one number, or with one number per channel."""
         whole, count = registry.get(node.op).whole, channel_count(self.graph, value)
         if any(node.inputs[k] not in self.consts for k in whole):
             return False
@@ -118,7 +122,8 @@ class _LayerMerger:
         return keeps_shape and are_constant and all(size == 1 or size == last == count for size, last in sizes)
 
     def merge_key(self, branch: Branch) -> Hashable:
-        """Return a key that is equal for branches that can be merged: all that must not differ between them."""
+        """Return a key that is equal for branches that can be merged. It contains everything that must not differ
+        between them."""
         layer = branch[0]
         weights = self.consts[layer.inputs[1]]
         parts: list[Hashable] = [layer.inputs[0], weights.shape[1:], weights.dtype.name]
@@ -133,13 +138,13 @@ class _LayerMerger:
         return tuple(parts)
 
     def rows(self, branch: Branch) -> int:
-        """Return the number of rows of a branch's result: its elements divided by its channels."""
+        """Return the number of rows (elements per channel) of a branch's result."""
         return prod(self.types[branch[-1].outputs[0]].shape[:-1])
 
     # ------------------------------------------------------------ the merged layer
 
     def join_with_slices(self, branches: Sequence[Branch]) -> None:
-        """Put the merged nodes of branches where the first layer was, and a slice for each result behind them."""
+        """Replace branches by the merged nodes, at the position of the first layer, and a slice for each original result."""
         nodes, value = self.merged_nodes(branches)
         shape, start = self.types[value].shape, 0
         for branch in branches:
@@ -153,7 +158,7 @@ class _LayerMerger:
         self.replace(branches, nodes)
 
     def join_in_concat(self, branches: Iterable[Branch]) -> None:
-        """Merge neighbouring operands of one ``concat`` along the channels."""
+        """Merge branches whose results are neighbouring operands of one ``concat`` along the channels."""
         branches_by_result = {
             branch[-1].outputs[0]: branch for branch in branches if self.concat_of(branch) is not None
         }
@@ -173,7 +178,7 @@ class _LayerMerger:
                 self.joined[id(concat)] = [replace(concat, inputs=tuple(inputs))]
 
     def concat_of(self, branch: Branch) -> Node | None:
-        """Return the only reader of a branch's result if it is a ``concat`` along the channels that reads it once."""
+        """Return the only reader of a branch's result, if it is a ``concat`` along the channels that reads the result once."""
         value = branch[-1].outputs[0]
         readers = self.readers.get(value, ())
         if len(readers) != 1 or readers[0].op != "concat":
@@ -187,7 +192,7 @@ class _LayerMerger:
         self.joined[id(min((branch[0] for branch in branches), key=self.graph.nodes.index))] = nodes
 
     def merged_nodes(self, branches: Sequence[Branch]) -> tuple[list[Node], str]:
-        """Return the merged nodes of all branches and the value that the last one computes."""
+        """Return the merged nodes of all branches, and the name of the value that the last of these nodes computes."""
         made: list[Node] = []
         for column in zip(*branches, strict=True):
             before = made[-1].outputs[0] if made else column[0].inputs[0]
@@ -200,7 +205,8 @@ class _LayerMerger:
         return made, made[-1].outputs[0]
 
     def merge_layers(self, column: Sequence[Node]) -> Node:
-        """Return the first layer of ``column`` with the weights and biases of all, concatenated along the output channels."""
+        """Return the first layer of ``column`` with the weights and biases of all its layers, concatenated along the
+        output channels."""
         first, out = column[0], self.types[column[0].outputs[0]]
         weights = np.concatenate([self.consts[node.inputs[1]] for node in column])
         inputs = [first.inputs[0], self.add_constant(first.inputs[1], weights, self.types[first.inputs[1]].layout)]
@@ -213,7 +219,7 @@ class _LayerMerger:
         return replace(first, inputs=tuple(inputs))
 
     def merge_elementwise(self, column: Sequence[Node], data_operand: str) -> Node:
-        """Return the first node of ``column`` with the constants of all its nodes concatenated along the channels.
+        """Return the first node of ``column`` with the constants of all its nodes, concatenated along the channels.
 
         ``data_operand``: the value that the merged node reads."""
         first, definition, attrs = column[0], registry.get(column[0].op), dict(column[0].attrs)
@@ -235,7 +241,7 @@ class _LayerMerger:
         return replace(first, inputs=tuple(inputs), attrs=attrs)
 
     def add_constant(self, stem: str, array: Array, layout: str = "") -> str:
-        """Add a constant of the merged nodes, and return its name."""
+        """Add a constant for the merged nodes; return its name."""
         name = self.names.fresh(f"{stem}.joined")
         self.consts[name] = array
         self.types[name] = TensorType(array.shape, array.dtype.name, layout=layout)
@@ -243,7 +249,9 @@ class _LayerMerger:
 
 
 def _constants_by_operand(node: Node, consts: Mapping[str, Array]) -> list[Array | None]:
-    """Return the constants of a node by operand, None for others. The attributes of a ``requantize`` count as operands."""
+    """Return the constant data of a node's operands, None for computed operands.
+
+    For a ``requantize``, the parameters in attributes count as operands."""
     found = [consts.get(name) for name in node.inputs]
     if node.op != "requantize":
         return found
@@ -252,8 +260,8 @@ def _constants_by_operand(node: Node, consts: Mapping[str, Array]) -> list[Array
 
 
 def _storage_form(weights: Array) -> Hashable:
-    """Return a key of the form in which weights are stored: bits and block; None for floats that are no integers times
-    scales."""
+    """Return a key of the form in which weights are stored: number of bits and block size, or None for floats that are
+    not integers times scales."""
     rows = weights.reshape(len(weights), -1)
     if weights.dtype == np.int8:
         return smallest_packing(rows)

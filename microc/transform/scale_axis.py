@@ -1,7 +1,8 @@
 """Folding of per-channel factors and terms into the weights and bias of a layer.
 
-Three passes share this file: rules that fold into the layer before (batch normalisation), ``scale_axis`` that folds into the
-layer behind, and ``raw_inputs`` that folds the preprocessing of raw inputs into the first layer.
+There are three groups of rules: those that fold into the preceding layer (batch normalisation), the pass ``scale_axis``
+that folds into the following layer, and the passes ``raw_inputs`` that fold the preprocessing of raw inputs into the
+first layer.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from microc.ops.matrix.gemm import recover_quantised_weights
 from microc.transform.pass_context import Pass, PassContext
 from microc.transform.quantised.integer_ranges import every_tap_inside
 
-# ---- Rules that fold per-channel factors and terms, such as batch normalisation, into the layer before.
+# ---- Rules that fold per-channel factors and terms, such as batch normalisation, into the preceding layer.
 
 _LAYER = P.op(("conv2d", "dense"), attrs={"activation": "", "out_dtype": ""}, name="layer")
+"""Pattern of a layer without activation whose result has the dtype of its data."""
 
 
 def scaling_rules() -> tuple[Rule, ...]:
-    """Return rules for add, sub, mul and div of a float layer's result and a per-channel constant."""
+    """Return rules that fold add, sub, mul and div by a per-channel constant into the preceding float layer."""
     return (
         (P.op("add", _LAYER, P.const("c"), commutative=True), _fold_add),
         (P.op("sub", _LAYER, P.const("c")), _fold_sub),
@@ -54,10 +56,10 @@ def _fold_div(match: Match) -> Replacement | None:
 
 
 def _fold_into_layer(match: Match, factor: Array | float, term: Array | float) -> Replacement | None:
-    """Emit the layer with weights times ``factor`` and bias times ``factor`` plus ``term``, each rounded to float32 once.
+    """Emit the layer with its weights times ``factor``, and its bias times ``factor`` plus ``term``. Each is rounded to
+    float32 once.
 
-    Weights that several layers share are not scaled: that would store them twice.
-    """
+    Weights that several layers share are not scaled, because they would be stored twice."""
     layer = match.nodes["layer"]
     data, weight, bias = (*layer.inputs, "")[:3]
     consts = match.scope.consts
@@ -87,7 +89,7 @@ def _fold_into_layer(match: Match, factor: Array | float, term: Array | float) -
 
 
 def _is_per_channel(match: Match, layer: Node) -> bool:
-    """Test whether the constant varies along the layer's channels alone and keeps the result's shape."""
+    """Test whether the constant varies along the layer's channels only and does not change the shape of the result."""
     layer_type, result, shape = match.type(layer.outputs[0]), match.type(match.output), match.const("c").shape
     if layer_type.shape != result.shape or len(shape) > len(layer_type.shape):
         return False
@@ -95,36 +97,40 @@ def _is_per_channel(match: Match, layer: Node) -> bool:
     return all(extent == 1 or axis - len(shape) == channel for axis, extent in enumerate(shape))
 
 
-# ---- Rules that fold per-channel factors and terms into the float layer behind them.
+# ---- Rules that fold per-channel factors and terms into the following float layer.
 #
 # With weights w, a factor s and a term t for each channel of x, sums over taps and channels are
 #
-#     sum w (s x)     = sum (s w) x                      padding with zeros included;
-#     sum w (x + t)   = sum w x + sum w t                where no tap reads padding: that would have to hold -t;
-#     f(s x + t)      = s f(x + t / s)                   for f that scales with its operand.
+#     sum w (s x)     = sum (s w) x                      also with padding by zeros;
+#     sum w (x + t)   = sum w x + sum w t                if no tap reads padding, whose value would have to be -t;
+#     f(s x + t)      = s f(x + t / s)                   for functions f with f(s x) = s f(x).
 #
-# So a factor moves to the layer through pools, zero padding, reshapes that keep channels, terms and, if it is positive, ReLU. A
-# batch normalisation in front of an activation, as in residual networks with pre-activation, then costs one addition.
+# Therefore a factor can move to the layer through pools, zero padding, reshapes that keep channels, terms and, if it is positive,
+# ReLU. A batch normalisation before an activation, as in residual networks with pre-activation, then costs one addition.
 #
 # Error. With u = 2**-24, every product w (s x + t) was rounded three times and still is: |difference| <= 6 u |w| (|s x| + |t|),
-# to first order in u, before the sum over products. Weights that are integer multiples of a scale (``ops/matrix/gemm.py``) would
-# lose that form, so they are not scaled; neither are weights that several layers share or that equal another constant.
+# to first order in u, before the sum over products. Weights that are integer multiples of a scale (``ops/matrix/gemm.py``) are
+# not scaled, because they would lose this form; neither are weights that several layers share or that equal another constant.
 #
-# TVM calls this FoldScaleAxis, in forward direction. The backward direction, into the layer before, is :func:`scaling_rules`.
+# TVM calls this FoldScaleAxis, in forward direction. The backward direction, into the preceding layer, is :func:`scaling_rules`.
 
 LAYERS = ("conv2d", "dense")
+"""Operators into whose weights and bias constants are folded."""
 _LINEAR = ("avg_pool2d", "pad", "reshape")
+"""Operators through which any factor can move."""
 _POSITIVE = ("relu", "max_pool2d")
+"""Operators through which a positive factor can move."""
 _TERMS = ("add", "sub")
+"""Operators that add or subtract a term."""
 
 
 def fold_scale_axis(graph: Graph, context: PassContext) -> Graph:
-    """Fold ``mul``, ``div``, ``add`` and ``sub`` of constants into the ``conv2d`` or ``dense`` behind them."""
+    """Fold ``mul``, ``div``, ``add`` and ``sub`` by constants into the following ``conv2d`` or ``dense``."""
     return rewrite(graph, ((P.op(LAYERS), _fold_term), (P.op(LAYERS), _fold_factor)))
 
 
 def _fold_term(match: Match) -> Replacement | None:
-    """Fold an addition or subtraction of a constant in front of a layer into the layer's bias."""
+    """Fold the addition or subtraction of a constant before a layer into the bias of the layer."""
     path = find_constant_path(match, _TERMS, ("reshape",))
     term = constant_by_channel(match, path)
     if term is None or not reads_no_padding(match) or not _is_term_worth_it(match):
@@ -136,14 +142,13 @@ def _fold_term(match: Match) -> Replacement | None:
 def _is_term_worth_it(match: Match) -> bool:
     """Test whether folding a term saves work.
 
-    It does if the layer has a bias already, or no more output channels start at a new bias than input channels lose their term.
-    """
+    It does if the layer already has a bias, or if the new bias has no more channels than the term that is removed."""
     has_bias = len(match.root.inputs) > 2 and match.root.inputs[2]
     return bool(has_bias or match.type(match.output).shape[-1] <= match.type(match.root.inputs[0]).shape[-1])
 
 
 def _fold_factor(match: Match) -> Replacement | None:
-    """Fold a multiplication or division by a constant in front of a layer into the layer's weights."""
+    """Fold the multiplication or division by a constant before a layer into the weights of the layer."""
     path = find_constant_path(match, ("mul", "div"), (*_LINEAR, *_POSITIVE, *_TERMS))
     factor = constant_by_channel(match, path)
     if factor is None or match.root.attrs.get("pad_value", 0):
@@ -159,20 +164,21 @@ def _fold_factor(match: Match) -> Replacement | None:
 
 
 def _divide_term(match: Match, node: Node, factor: Array) -> Array:
-    """Return the constant of a node that the factor passes, divided by the factor: s x + t = s (x + t / s)."""
+    """Return the constant term of a node that the factor passes, divided by the factor: s x + t = s (x + t / s)."""
     constant = match.scope.consts[_split_operands(match.scope, node)[1]]
     count = 1 if (factor == factor[0]).all() else match.type(node.outputs[0]).shape[-1]
     return np.asarray(constant / factor[:count], constant.dtype)
 
 
 def _is_normal(array: Array) -> bool:
-    """Test whether all numbers but zeros are finite and normalised, so that they have full precision."""
+    """Test whether all numbers of an array are zero or normal: finite, with full precision."""
     magnitude = np.abs(array[array != 0])
     return bool((np.isfinite(magnitude) & (magnitude >= np.finfo(array.dtype).tiny)).all())
 
 
 def _may_scale_weights(match: Match) -> bool:
-    """Test whether the layer's weights are stored for it alone and are not integer multiples of a scale."""
+    """Test whether only this layer uses its weights, and they are not integer multiples of a scale, which are stored as
+    integers."""
     name, consts = match.root.inputs[1], match.scope.consts
     weights = consts[name]
     if any(array.shape == weights.shape and np.array_equal(array, weights) for k, array in consts.items() if k != name):
@@ -184,11 +190,11 @@ def _may_scale_weights(match: Match) -> bool:
 
 
 def find_constant_path(match: Match, combining_operators: Sequence[str], passed_operators: Sequence[str]) -> list[Node]:
-    """Return the path of nodes from one that combines a value with a constant to a layer's data.
+    """Return the path of nodes from a combination of a value with a constant to the data of the layer.
 
-    ``combining_operators``: operators that the first node may have; ``passed_operators``: those of the nodes behind it.
-    Each node is read by the next one alone. Empty if the layer is not a float one with constant weights or there is no
-    such path."""
+    ``combining_operators``: operators of the first node; ``passed_operators``: operators of the other nodes. Each node
+    is read by the next node only. Return an empty list if there is no such path, or if the layer is not a float layer
+    with constant weights."""
     scope, layer = match.scope, match.root
     are_constant = all(name in scope.consts for name in layer.inputs[1:] if name)
     if not are_constant or scope.consts[layer.inputs[1]].dtype.kind != "f":
@@ -213,7 +219,8 @@ def find_constant_path(match: Match, combining_operators: Sequence[str], passed_
 
 
 def _split_operands(scope: Scope, node: Node) -> tuple[str, str]:
-    """Return the computed operand of a node and the constant combined with it; empty if there is none."""
+    """Return the computed operand of a node, and the constant operand that is combined with it; the latter is empty if
+    there is none."""
     first, second = (*node.inputs, "")[:2]
     if second and second not in scope.consts and node.op in ("add", "mul"):
         first, second = second, first
@@ -221,9 +228,9 @@ def _split_operands(scope: Scope, node: Node) -> tuple[str, str]:
 
 
 def constant_by_channel(match: Match, path: Sequence[Node]) -> Array | None:
-    """Return the constant of a path's first node as a number for each channel that the layer reads.
+    """Return the constant of the first node of a path as an array with one number for each channel that the layer reads.
 
-    None if it differs within a channel, or if a reshape splits or mixes channels."""
+    Return None if the constant differs within a channel, or if a reshape splits or mixes channels."""
     if not path:
         return None
     shape, width = match.type(path[0].outputs[0]).shape, match.type(match.root.inputs[0]).shape[-1]
@@ -247,10 +254,10 @@ def emit_layer(
     bias: Array | None = None,
     constants: Mapping[str, Array] = MappingProxyType({}),
 ) -> Replacement:
-    """Emit the layer with other weights or another bias, behind the nodes of the path to it.
+    """Emit the nodes of a path and the layer at its end, with other ``weights`` or another ``bias``.
 
-    ``constants`` replaces constants of the path by the values that their nodes compute. The first node of the path is
-    dropped unless it has one."""
+    ``constants`` contains new constants for nodes of the path, by the name of the node's result. The first node of the
+    path is dropped unless it has a new constant."""
     layer, (data, _) = match.root, _split_operands(match.scope, path[0])
     for node in path if path[0].outputs[0] in constants else path[1:]:
         inputs, value = [data, *node.inputs[1:]], node.outputs[0]
@@ -270,13 +277,13 @@ def emit_layer(
 
 
 def scale_weights(match: Match, factor: Array) -> Array:
-    """Return the layer's weights times factors of its input channels."""
+    """Return the layer's weights, multiplied by a factor for each input channel."""
     weights = match.scope.consts[match.root.inputs[1]]
     return np.asarray(weights * _broadcast_to_weights(factor, weights, match.root), weights.dtype)
 
 
 def shift_bias(match: Match, means: Array) -> Array:
-    """Return the layer's bias minus the sums of ``means`` (a number per input channel) times the weights."""
+    """Return the layer's bias minus the sums of the weights times ``means``, which has one number for each input channel."""
     layer, consts = match.root, match.scope.consts
     weights = consts[layer.inputs[1]]
     bias = consts[layer.inputs[2]].reshape(-1) if len(layer.inputs) > 2 and layer.inputs[2] else 0.0
@@ -289,14 +296,15 @@ def shift_bias(match: Match, means: Array) -> Array:
 
 
 def _broadcast_to_weights(vector: Array, weights: Array, layer: Node) -> Array:
-    """Broadcast a number per input channel to the weights (O, ..., I) that multiply that channel, by groups."""
+    """Return a vector with one number per input channel, reshaped to broadcast to the weights (O, ..., I), with regard
+    to groups."""
     groups = layer.attr("groups") if "groups" in layer.attrs else 1
     rows = np.repeat(vector.astype(np.float64).reshape(groups, -1), len(weights) // groups, axis=0)
     return rows.reshape(len(weights), *(1,) * (weights.ndim - 2), -1)
 
 
 def reads_no_padding(match: Match) -> bool:
-    """Test whether no tap of the layer reads padding."""
+    """Test whether the layer never reads padding."""
     layer = match.root
     if layer.op == "dense":
         return True
@@ -313,13 +321,13 @@ PASS = Pass("scale_axis", fold_scale_axis, 3)
 #
 # With x raw, weights w, and for each channel a factor s and a mean m, sums over taps and channels are
 #
-#     sum w (s x) = sum (s w) x                    padding with zeros included, for s 0 = 0;
-#     sum w (x - m) = sum w x - sum w m            where no tap reads padding: that would have to hold m;
+#     sum w (s x) = sum (s w) x                    also with padding by zeros, because s 0 = 0;
+#     sum w (x - m) = sum w x - sum w m            if no tap reads padding, whose value would have to be m;
 #     sum w x[reversed channels] = sum w[reversed channels] x.
 #
-# Float sums are rounded differently: s w once for each weight, and each product of sum w x by at most as much more as x exceeds
-# x - m. Only the preprocessing of network inputs and of integers cast to float is folded: weights elsewhere may be integer
-# multiples of a scale (``ops/matrix/gemm.py``) and would lose that form.
+# Float sums are rounded differently: s w is rounded once for each weight, and the rounding error of each product in sum w x grows
+# by at most the ratio of x to x - m. Only the preprocessing of network inputs and of integers cast to float is folded: weights of
+# other layers may be integer multiples of a scale (``ops/matrix/gemm.py``) and would lose this form.
 #
 # Reversing channels is exact for integers, too. The reversal moves through elementwise operators up to the layer.
 
@@ -328,22 +336,23 @@ _ELEMENTWISE = ("cast", "sub", "add", "mul", "quantize", "dequantize", "lookup")
 
 
 def fold_scales(graph: Graph, context: PassContext) -> Graph:
-    """Fold factors and channel reversals of raw inputs. Means stay: quantisation expresses them as a zero point."""
+    """Fold factors and channel reversals of raw inputs into layers.
+
+    Means that are subtracted remain, because quantisation represents them as a zero point."""
     sink_reversals = (P.op(_ELEMENTWISE), _sink_reversal)
     return rewrite(graph, (sink_reversals, (P.op(LAYERS), _fold_raw_factors), (P.op(LAYERS), _reverse_weights)))
 
 
 def fold_shifts(graph: Graph, context: PassContext) -> Graph:
-    """Fold means of raw inputs into biases."""
+    """Fold means that are subtracted from raw inputs into the biases of layers."""
     return rewrite(graph, ((P.op(LAYERS), _fold_raw_means),))
 
 
 def round_input_means(graph: Graph, context: PassContext) -> Graph:
     """Round the means of 8-bit inputs to one integer, which can be a zero point, and fold the differences into the bias.
 
-    Where the layer reads padding, differences of at most half a step are accepted: the zeros at the border are off by that
-    much.
-    """
+    If the layer reads padding, means are rounded only if that changes them by at most half an integer: the padding at
+    the border is wrong by this amount."""
     return rewrite(graph, ((P.op(LAYERS), _round_means),))
 
 
@@ -351,7 +360,7 @@ def round_input_means(graph: Graph, context: PassContext) -> Graph:
 
 
 def _fold_raw_factors(match: Match) -> Replacement | None:
-    """Fold the factors of a raw input into the weights of the layer that reads it."""
+    """Fold the factors of a raw input into the weights of the layer that reads the input."""
     path = _find_raw_path(match, "mul")
     factor = constant_by_channel(match, path)
     if factor is None or match.root.attrs.get("pad_value", 0):
@@ -362,7 +371,7 @@ def _fold_raw_factors(match: Match) -> Replacement | None:
 
 
 def _fold_raw_means(match: Match) -> Replacement | None:
-    """Fold the means that are subtracted from a raw input into the bias of the layer that reads it."""
+    """Fold the means that are subtracted from a raw input into the bias of the layer that reads the input."""
     path = _find_raw_path(match, "sub")
     means = constant_by_channel(match, path)
     if means is None or not reads_no_padding(match):
@@ -372,6 +381,8 @@ def _fold_raw_means(match: Match) -> Replacement | None:
 
 
 def _round_means(match: Match) -> Replacement | None:
+    """Round the means of an 8-bit input to one integer, and fold the differences into the bias of the layer that reads
+    the input."""
     path = _find_raw_path(match, "sub")
     means = constant_by_channel(match, path)
     source = match.scope.producer(path[0].inputs[0]) if path else None
@@ -387,21 +398,20 @@ def _round_means(match: Match) -> Replacement | None:
 
 
 def _find_raw_path(match: Match, op: str) -> list[Node]:
-    """Return the path from the node that combines a raw input with constants to the float layer that reads it.
+    """Return the path from the node that combines a raw input with constants to the float layer that reads the result.
 
-    A reshape may be on it, to rows in which channels differ.
-    """
+    The path may contain reshapes. The list is empty if there is no path."""
     path = find_constant_path(match, (op,), ("reshape",))
     return path if path and _is_raw(match.scope, path[0].inputs[0]) else []
 
 
 def _sole_producer(scope: Scope, value: str) -> Node | None:
-    """Return the node that computes a value, if at most one node reads the value and it is no output."""
+    """Return the node that computes a value, if the value has at most one reader and is no output of the graph."""
     return scope.producer(value) if scope.is_alone(value) else None
 
 
 def _is_raw(scope: Scope, value: str) -> bool:
-    """Test whether a value is a network input or integers cast to float, perhaps shifted, scaled or reversed."""
+    """Test whether a value is a network input or an integer cast to float, possibly after additions, scalings or reversals."""
     node = scope.producer(value)
     if node is None:
         return value not in scope.consts
@@ -415,7 +425,7 @@ def _is_raw(scope: Scope, value: str) -> bool:
 
 
 def _reverse_weights(match: Match) -> Replacement | None:
-    """Reverse the channels of a layer's weights instead of those of its data."""
+    """Reverse the input channels of a layer's weights instead of the channels of its data."""
     scope, layer = match.scope, match.root
     node, weight = _sole_producer(scope, layer.inputs[0]), layer.inputs[1]
     if node is None or not _reverses_channels(match, node) or not _can_reverse_weights(scope, layer):
@@ -431,7 +441,7 @@ def _reverse_weights(match: Match) -> Replacement | None:
 
 
 def _sink_reversal(match: Match) -> Replacement | None:
-    """Move the reversal behind an elementwise operator, if a layer follows that can absorb it."""
+    """Move a reversal of channels after an elementwise operator, if a following layer can absorb it."""
     scope, root = match.scope, match.root
     node = _sole_producer(scope, root.inputs[0])
     plain = root.attrs.get("axis") is None and all(name in scope.consts for name in root.inputs[1:])
@@ -449,10 +459,12 @@ def _sink_reversal(match: Match) -> Replacement | None:
 
 
 def _reverses_channels(match: Match, node: Node) -> bool:
+    """Test whether a node reverses the order of channels and nothing else."""
     return node.op == "reverse" and node.attr("axes") == (len(match.type(node.outputs[0]).shape) - 1,)
 
 
 def _can_reverse_weights(scope: Scope, layer: Node) -> bool:
+    """Test whether the input channels of a layer's weights can be reversed."""
     reads_all_channels = layer.op == "dense" or (
         layer.attrs.get("layout") == "NHWC" and layer.attrs.get("groups", 1) == 1
     )
@@ -460,8 +472,8 @@ def _can_reverse_weights(scope: Scope, layer: Node) -> bool:
 
 
 def _reaches_layer(match: Match, value: str) -> bool:
-    """Test whether a value, through elementwise operators with one reader each, is read only as the data of a layer that
-    can absorb a reversal."""
+    """Test whether the only readers of a value are elementwise operators, one after the other, and a layer that can
+    absorb a reversal."""
     scope = match.scope
     readers = scope.readers.get(value, ())
     if len(readers) != 1 or not scope.is_alone(value) or readers[0].inputs[0] != value:

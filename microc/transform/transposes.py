@@ -1,4 +1,4 @@
-"""Axis orders, and rewrite rules that move transpositions towards the outputs until they cancel."""
+"""Axis orders, and rewrite rules that move transpositions towards the outputs of the graph until they cancel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from microc.ops.attributes import Attributes, Rounding
 
 # ---- Orders of axes: pure functions of shapes, for passes that move transpositions and reshapes.
 #
-# ``axes`` always means numpy's: ``y = x.transpose(axes)`` has ``y.shape[i] == x.shape[axes[i]]``.
+# ``axes`` always has numpy's meaning: ``y = x.transpose(axes)`` has ``y.shape[i] == x.shape[axes[i]]``.
 
 T = TypeVar("T")
 Axes = tuple[int, ...]
@@ -25,29 +25,29 @@ Shape = tuple[int, ...]
 
 
 def invert_axes(axes: Sequence[int]) -> Axes:
-    """Return the order that undoes ``axes``."""
+    """Return the axis order that undoes a transposition by ``axes``."""
     return tuple(sorted(range(len(axes)), key=lambda i: axes[i]))
 
 
 def compose_axes(first: Sequence[int], second: Sequence[int]) -> Axes:
-    """Return the order that equals transposing by ``first``, then by ``second``."""
+    """Return the axis order that equals a transposition by ``first`` followed by one by ``second``."""
     return tuple(first[axis] for axis in second)
 
 
 def permute_items(shape: Sequence[T], axes: Sequence[int]) -> tuple[T, ...]:
-    """Return the shape, or any sequence with an item for each axis, after transposing by ``axes``."""
+    """Return the shape, or another sequence with one item per axis, after a transposition by ``axes``."""
     return tuple(shape[axis] for axis in axes)
 
 
 def keeps_memory(shape: Sequence[int], axes: Sequence[int]) -> bool:
-    """Test whether transposing ``shape`` by ``axes`` keeps the elements' order in memory, since it moves only axes of extent
-    1."""
+    """Test whether a transposition of ``shape`` by ``axes`` keeps the order of elements in memory, because it moves
+    only axes of extent 1."""
     moved = [axis for axis in axes if shape[axis] != 1]
     return moved == sorted(moved)
 
 
 def permute_type(kind: TensorType, axes: Sequence[int]) -> TensorType:
-    """Return the type after transposing by ``axes``. The axis of per-channel scales moves with it."""
+    """Return the type after a transposition by ``axes``. The axis of per-channel scales is moved, too."""
     quant = kind.quant
     if quant is not None and quant.axis is not None:
         quant = replace(quant, axis=tuple(axes).index(quant.axis))
@@ -55,14 +55,14 @@ def permute_type(kind: TensorType, axes: Sequence[int]) -> TensorType:
 
 
 AXIS_KINDS = frozenset(("axis", "axes", "axes in order", "ints by axis", "pairs by axis"))
-"""Attribute types that name axes of the first operand or have a value for each."""
+"""Kinds of attributes that name axes of the first operand, or have a value for each axis."""
 
 
 def permute_attrs(declared: Attributes, attrs: Mapping[str, Attr], axes: Axes) -> dict[str, Attr] | None:
-    """Return attributes for an operator on ``x`` that equal ``attrs`` on ``x.transpose(axes)``.
+    """Return attributes with which an operator on ``x`` computes the same as with ``attrs`` on ``x.transpose(axes)``, transposed.
 
-    None if an ordered list of axes ("axes in order") would no longer be ascending: float sums depend on that order.
-    """
+    Return None if an ordered list of axes ("axes in order") would no longer be ascending, because float sums depend on
+    this order."""
     result = dict(attrs)
     for name, value in attrs.items():
         kind = declared[name].kind
@@ -82,26 +82,28 @@ def permute_attrs(declared: Attributes, attrs: Mapping[str, Attr], axes: Axes) -
 
 
 def padded_shape(shape: Sequence[int], rank: int) -> Shape:
-    """Return a shape with leading axes of extent 1 up to ``rank``, as broadcasting sees it."""
+    """Return a shape with axes of extent 1 inserted in front up to ``rank`` axes, as broadcasting does."""
     return (1,) * (rank - len(shape)) + tuple(shape)
 
 
 def transpose_array(array: Array, axes: Sequence[int]) -> Array:
-    """Return a contiguous transposed copy. The array may have fewer axes than ``axes``, like a broadcast operand."""
+    """Return a contiguous transposed copy of an array. The array may have fewer axes than ``axes``, as a broadcast
+    operand may."""
     return np.ascontiguousarray(array.reshape(padded_shape(array.shape, len(axes))).transpose(axes))
 
 
 def move_through_reshape(shape: Shape, axes: Axes, reshaped: Shape) -> tuple[Axes, Shape, Axes] | None:
-    """Rewrite ``x.transpose(axes).reshape(wanted)``, x of ``shape``, as
+    """Rewrite ``x.transpose(axes).reshape(reshaped)``, where x has ``shape``, as
     ``x.transpose(axes1).reshape(shape2).transpose(axes2)``.
 
-    Returns ``(axes1, shape2, axes2)``; None for tensors without elements. ``axes1`` brings together the axes that the reshape
-    merges and otherwise keeps x's order. It keeps the memory order if those axes are neighbours in x too."""
+    Return ``(axes1, shape2, axes2)``, or None if there is no such form. ``axes1`` makes those axes adjacent that the
+    reshape merges, and otherwise keeps the order of x. It keeps the order in memory if these axes are already adjacent
+    in x."""
     solid = [axis for axis in axes if shape[axis] != 1]
     runs = _split_into_equal_products([shape[axis] for axis in solid], [extent for extent in reshaped if extent != 1])
     if runs is None:
         return None
-    # Axes of x (without extents of 1) that merge, and the number of wanted axes that they become.
+    # For each run: the axes of x (without extents of 1) that are merged, and the number of reshaped axes that they become.
     merged: list[tuple[list[int], int]] = []
     for before, after in runs:
         merged.append((solid[:before], after))
@@ -112,8 +114,9 @@ def move_through_reshape(shape: Shape, axes: Axes, reshaped: Shape) -> tuple[Axe
 
 
 def _split_into_equal_products(before: list[int], after: list[int]) -> list[tuple[int, int]] | None:
-    """Split both lists into the shortest runs of equal products; each pair is the lengths of a run in ``before`` and in
-    ``after``."""
+    """Split two lists of extents into the shortest runs with equal products.
+
+    Return for each pair of runs the number of extents in ``before`` and in ``after``; None if there is no such split."""
     runs: list[tuple[int, int]] = []
     i = j = 0
     while i < len(before) and j < len(after):
@@ -133,9 +136,10 @@ def _split_into_equal_products(before: list[int], after: list[int]) -> list[tupl
 
 
 def _order_wanted_axes(merged_axes: Sequence[tuple[list[int], int]], reshaped: Shape) -> tuple[Shape, Axes]:
-    """Sort the wanted axes by the positions of their sources in x; an axis of extent 1 follows the one before it.
+    """Sort the axes of the reshaped tensor by the positions of their sources in x. An axis of extent 1 follows the axis
+    before it.
 
-    Returns ``(shape2, axes2)`` of :func:`move_through_reshape`."""
+    Return ``(shape2, axes2)`` of :func:`move_through_reshape`."""
     run_of: list[int] = []
     runs = [number for number, (_, count) in enumerate(merged_axes) for _ in range(count)]
     current = -1
@@ -150,17 +154,18 @@ def _order_wanted_axes(merged_axes: Sequence[tuple[list[int], int]], reshaped: S
 
 # ---- Rules that absorb transpositions into an integer ``matmul`` as its attributes ``axes_a`` and ``axes_b``.
 #
-# ``matmul`` packs both operands along K anyway (``rows`` in ``ops/matrix/matmul.py``), whatever the order of their axes.
+# ``matmul`` packs both operands along K (``rows`` in ``ops/matrix/matmul.py``), at the same cost for any order of their axes.
 
 _BYTES = ("int8", "uint8")
 
 
 def operand_rules() -> tuple[Rule, ...]:
-    """Return rules that absorb a transposition read only by one integer ``matmul``."""
+    """Return the rule that absorbs a transposition in an integer ``matmul``, if the ``matmul`` is its only reader."""
     return ((P.op("matmul"), _absorb_transposes),)
 
 
 def _absorb_transposes(match: Match) -> Replacement | None:
+    """Absorb the transpositions of an integer ``matmul``'s operands in its attributes ``axes_a`` and ``axes_b``."""
     if match.type(match.output).dtype != "int32" or any(
         match.type(name).dtype not in _BYTES for name in match.root.inputs
     ):
@@ -182,15 +187,15 @@ def _absorb_transposes(match: Match) -> Replacement | None:
 
 # ---- Rules that move transpositions towards the outputs until they cancel, vanish in constants, or stop.
 #
-# ``op(transpose(x))`` becomes ``transpose(op(x))`` for every operator that can work in another order of axes. Nothing is
-# computed twice. A rule never adds a transposition where there was none, so rewriting terminates.
+# ``op(transpose(x))`` becomes ``transpose(op(x))`` for every operator that supports another order of axes. Nothing is computed
+# twice. A rule never adds a transposition where there was none, so that rewriting terminates.
 
 _CHANNELS_FIRST = (0, 3, 1, 2)
 _MOVED = P.op("transpose", P.any("x"), name="moved", shared=True)
 
 
 def joining_rules() -> tuple[Rule, ...]:
-    """Return rules that merge two transpositions and remove identities."""
+    """Return rules that merge two transpositions and remove those that change nothing."""
     return ((P.op("transpose", P.any("x")), _remove_identity), (P.op("transpose", _MOVED), _merge_transposes))
 
 
@@ -206,11 +211,10 @@ def transpose_rules() -> tuple[Rule, ...]:
 
 
 def resting_rules() -> tuple[Rule, ...]:
-    """Return rules for the transpositions that remain once no more can be moved.
+    """Return rules for the transpositions that remain when none can be moved any more.
 
-    One that keeps the elements' order becomes a reshape. One of dequantised floats moves before ``dequantize``, onto the
-    integers.
-    """
+    A transposition that keeps the order of elements becomes a reshape. A transposition of dequantised floats is moved
+    before ``dequantize``, where it moves integers."""
     return (
         (P.op("transpose", P.any("x")), _replace_by_reshape),
         (P.op("transpose", P.op("dequantize", P.any("x"), name="floats")), _move_before_dequantize),
@@ -218,12 +222,13 @@ def resting_rules() -> tuple[Rule, ...]:
 
 
 def _remove_identity(match: Match) -> Replacement | None:
+    """Remove a transposition whose axes are in their original order."""
     axes = match.root.attr("axes")
     return match.same("x") if axes == tuple(range(len(axes))) and match.is_like("x") else None
 
 
 def _fold_constant(match: Match) -> Replacement | None:
-    """Transpose a constant at compile time; a graph output stays computed."""
+    """Transpose a constant at compile time. A graph output must stay computed."""
     if match.output in match.scope.kept:
         return None
     axes = match.root.attr("axes")
@@ -232,13 +237,14 @@ def _fold_constant(match: Match) -> Replacement | None:
 
 
 def _merge_transposes(match: Match) -> Replacement:
+    """Replace two successive transpositions by one."""
     axes = compose_axes(match.nodes["moved"].attr("axes"), match.root.attr("axes"))
     match.emit("transpose", (match["x"],), {"axes": axes})
     return match.replacement()
 
 
 def _replace_by_reshape(match: Match) -> Replacement | None:
-    """Replace a transposition that keeps the elements' order in memory by a reshape."""
+    """Replace a transposition that keeps the order of elements in memory by a reshape."""
     if not keeps_memory(match.type(match["x"]).shape, match.root.attr("axes")):
         return None
     match.emit("reshape", (match["x"],), {"shape": match.type(match.output).shape})
@@ -246,7 +252,9 @@ def _replace_by_reshape(match: Match) -> Replacement | None:
 
 
 def _move_before_dequantize(match: Match) -> Replacement | None:
-    """transpose(dequantize(x)) -> dequantize(transpose(x)): moves narrow integers, and dequantize joins the reader's kernel."""
+    """Rewrite transpose(dequantize(x)) -> dequantize(transpose(x)).
+
+    The transposition then moves narrow integers, and ``dequantize`` can be fused with the reader."""
     floats, axes = match.nodes["floats"], match.root.attr("axes")
     if floats.attr("axis") is not None:
         return None
@@ -257,11 +265,11 @@ def _move_before_dequantize(match: Match) -> Replacement | None:
 
 
 def _sink_through_reshape(match: Match) -> Replacement | None:
-    """reshape(transpose(x)) -> transpose(reshape(x)), where the reshape splits axes or merges neighbours.
+    """Rewrite reshape(transpose(x)) -> transpose(reshape(x)) if the reshape splits axes or merges adjacent ones.
 
-    If it merges axes that are apart (depth to space), a transposition that brings them together remains before the reshape;
-    that is done only if the one behind it is from NHWC to NCHW, which has a chance to cancel.
-    """
+    If the reshape merges axes that are not adjacent (depth to space), a transposition that makes them adjacent remains
+    before it. That is done only if the transposition after the reshape is from NHWC to NCHW, because such a
+    transposition may cancel."""
     source, axes = match.type(match["x"]), match.nodes["moved"].attr("axes")
     result = match.type(match.output)
     if any(t.quant is not None and t.quant.axis is not None for t in (source, result)):
@@ -287,7 +295,7 @@ def _sink_through_reshape(match: Match) -> Replacement | None:
 def _emit_with_transpose(
     match: Match, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], kind: TensorType, axes: Axes
 ) -> None:
-    """Emit ``op`` on untransposed operands, which computes ``kind``, and the transposition behind it."""
+    """Emit ``op`` on untransposed operands, with a result of type ``kind``, and a transposition after it."""
     inner = match.emit(op, inputs, attrs, kind, f"{match.output}.moved")
     match.emit("transpose", (inner,), {"axes": axes})
 
@@ -296,7 +304,7 @@ def _emit_with_transpose(
 
 
 def movable_operators() -> frozenset[str]:
-    """Return names of the operators whose axes are named by attributes, so that they work in any order of axes."""
+    """Return the names of the operators that support any order of axes, because their attributes name the axes."""
     operators = registry.registry().items()
     return frozenset(
         name
@@ -306,11 +314,11 @@ def movable_operators() -> frozenset[str]:
 
 
 def _sink_operator(match: Match) -> Replacement | None:
-    """op(transpose(x), ...) -> transpose(op(x, ...)).
+    """Rewrite op(transpose(x), ...) -> transpose(op(x, ...)).
 
-    All operands that share axes with the result must be transposed equally, constant, or small enough to be permuted by a
-    reshape. For an elementwise operator the operands as large as its result determine the order.
-    """
+    All operands that share axes with the result must be transposed equally, be constant, or be small enough to be
+    permuted by a reshape. For an elementwise operator, the operands that are as large as its result determine the order
+    of axes."""
     node, kind, inputs = match.root, match.type(match.output), list(match.root.inputs)
     if all(_transpose_order(match, name, len(match.type(name).shape)) is None for name in inputs if name):
         return None
@@ -322,7 +330,7 @@ def _sink_operator(match: Match) -> Replacement | None:
         positions = [k for k in positions if len(match.type(inputs[k]).shape) == data_rank]
     rank = max((len(match.type(inputs[k]).shape) for k in positions), default=0)
     orders = {k: _transpose_order(match, inputs[k], rank) for k in positions}
-    # A small broadcast operand must not impose its order on a large one: that would add a transposition of the large one.
+    # A small broadcast operand must not determine the order of axes: a transposition of the large operand would be added.
     large = (o for k, o in orders.items() if not definition.elementwise or match.type(inputs[k]).size == kind.size)
     axes = next((order for order in large if order), None)
     if axes is None or len([name for name in node.outputs if name]) != 1 or _rounds_by_axis(match, axes):
@@ -352,9 +360,9 @@ def _sink_operator(match: Match) -> Replacement | None:
 
 
 def _result_axes(match: Match, moved_node: Node, axes: Axes) -> Axes | None:
-    """Return the order that transposes the result of ``moved_node`` to the result of the original node.
+    """Return the axis order that transposes the result of ``moved_node`` to the result of the original node.
 
-    The rank of the result may differ from that of the first operand. None if there is no such order."""
+    The rank of the result may differ from the rank of the first operand. Return None if there is no such order."""
     definition, types = registry.get(moved_node.op), match.scope.types
     before, after = (definition.axis_map(node, types)[0] or () for node in (match.root, moved_node))
     target = {position: after[axes[axis]] for axis, position in enumerate(before) if position is not None}
@@ -363,9 +371,10 @@ def _result_axes(match: Match, moved_node: Node, axes: Axes) -> Axes | None:
 
 
 def _rounds_by_axis(match: Match, axes: Axes) -> bool:
-    """Test whether moving an operator to other axes would change its rounding.
+    """Test whether moving an operator to other axes would change the rounding of its results.
 
-    A quantised softmax of TFLite is computed in fixed point along the last axis, and in floats along others."""
+    That is so for TFLite's quantised softmax: it is computed in fixed point along the last axis, and in floats along
+    other axes."""
     if (
         match.root.op != "softmax"
         or match.type(match.output).quant is None
@@ -377,7 +386,8 @@ def _rounds_by_axis(match: Match, axes: Axes) -> bool:
 
 
 def _transpose_order(match: Match, value: str, rank: int) -> Axes | None:
-    """Return the axes by which ``value`` is transposed, if it is and has ``rank`` axes."""
+    """Return the axis order by which ``value`` is transposed, or None if it is not computed by a transposition or has
+    another rank."""
     producer = match.scope.producer(value)
     if producer is None or producer.op != "transpose" or len(match.type(value).shape) != rank:
         return None
@@ -386,7 +396,8 @@ def _transpose_order(match: Match, value: str, rank: int) -> Axes | None:
 
 
 def _undo_on_broadcast(match: Match, value: str, axes: Axes, size: int) -> str:
-    """Return a broadcast operand permuted by the inverse of ``axes``; empty if that would move elements at run time."""
+    """Return the name of a broadcast operand permuted by the inverse of ``axes``; empty if that would move elements at
+    run time."""
     kind, back = match.type(value), invert_axes(axes)
     if kind.size == 1 and len(kind.shape) <= len(axes):
         return value
@@ -406,8 +417,9 @@ def _undo_on_broadcast(match: Match, value: str, axes: Axes, size: int) -> str:
 
 
 def _fold_into_dense(match: Match) -> Replacement | None:
-    """dense(reshape(transpose(x)), constant weight) -> dense(reshape(x), permuted weight): the weight's columns take x's
-    order."""
+    """Rewrite dense(reshape(transpose(x)), weight) -> dense(reshape(x), permuted weight), where the weight is constant.
+
+    The columns of the weight are permuted to the order of the elements of x."""
     data, weight, *bias = match.root.inputs
     flat = match.scope.producer(data)
     moved = match.scope.producer(flat.inputs[0]) if flat is not None and flat.op == "reshape" else None
