@@ -1,8 +1,8 @@
-"""Attention as loops over heads and over blocks of queries, so that only a block of scores is in memory.
+"""Attention as loops over heads and over blocks of queries, so that only one block of scores is in memory at a time.
 
-:func:`find_attention` recognises attention in a fused graph; :func:`block_attention` rewrites it. Operands are traced
-back through transposes, reshapes and slices to the value that they are cut from (:func:`find_source_views`), so that
-each iteration can gather its part of that value (:func:`cut_along_axis`).
+:func:`find_attention` recognises attention in a fused graph; :func:`block_attention` rewrites it. Each operand is
+traced back through transposes, reshapes and slices to the value that it is a view of (:func:`find_source_views`). Each
+iteration then gathers its part of that value (:func:`cut_along_axis`).
 """
 
 from __future__ import annotations
@@ -22,18 +22,17 @@ from microc.graph.match import without_dead_nodes
 from microc.ops import registry
 from microc.ops.attributes import Rounding
 
-# ---- Attention in a fused graph: scores, their softmax, and the product with the values, each a group.
+# ---- Attention in a fused graph: scores, their softmax, and the product with the values. Each is a fusion group.
 
 _SOFTMAX = frozenset(("softmax", "qsoftmax", "qsoftmax_scaled", "qsoftmax16"))
 
 
 @frozen
 class Attention:
-    """Three groups, each an anchor and the elementwise nodes behind it.
+    """Attention in a fused graph, as three fusion groups; each consists of an anchor and the elementwise nodes after it.
 
-    ``scores`` (..., M, N), ``weights`` that are the softmax of its rows, and ``product`` (..., M, P) with the values. Nothing
-    else reads the first two.
-    """
+    ``scores`` (..., M, N) is the product of queries and keys, ``weights`` the softmax of the rows of the scores, and
+    ``product`` (..., M, P) the product of the weights with the values. The first two results have no other readers."""
 
     scores: tuple[Node, ...]
     weights: tuple[Node, ...]
@@ -41,6 +40,7 @@ class Attention:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
+        """All nodes of the three groups, in order."""
         return (*self.scores, *self.weights, *self.product)
 
     @property
@@ -50,7 +50,7 @@ class Attention:
 
 
 def find_attention(graph: Graph) -> tuple[Attention, ...]:
-    """Find all attentions of a fused graph."""
+    """Return all attentions in a fused graph."""
     groups: dict[str, tuple[Node, ...]] = {}
     for node in graph.nodes:
         if node.group:
@@ -59,7 +59,7 @@ def find_attention(graph: Graph) -> tuple[Attention, ...]:
     readers = graph.consumers()
 
     def group_before(group: tuple[Node, ...]) -> tuple[Node, ...]:
-        """Return the group that computes the first operand of a group's anchor, if nothing else reads that."""
+        """Return the group that computes the first operand of the group's anchor, if that operand has no other readers."""
         name = group[0].inputs[0]
         has_one_reader = name not in graph.outputs and [id(node) for node in readers.get(name, ())] == [id(group[0])]
         return makers.get(name, ()) if has_one_reader else ()
@@ -74,37 +74,39 @@ def find_attention(graph: Graph) -> tuple[Attention, ...]:
 
 
 def _is_product(graph: Graph, group: tuple[Node, ...]) -> bool:
+    """Test whether the anchor of a group is a product of two different matrices and the other nodes keep its shape."""
     return group[0].op == "matmul" and group[0].inputs[0] != group[0].inputs[1] and _keeps_shape(graph, group)
 
 
 def _is_softmax(graph: Graph, group: tuple[Node, ...]) -> bool:
+    """Test whether the anchor of a group is a softmax over the last axis and the other nodes keep its shape."""
     axis: Mapping[str, object] = group[0].attrs
     rank = len(graph.types[group[0].inputs[0]].shape)
     return group[0].op in _SOFTMAX and axis.get("axis", rank - 1) in (-1, rank - 1) and _keeps_shape(graph, group)
 
 
 def _keeps_shape(graph: Graph, group: tuple[Node, ...]) -> bool:
-    """Test whether all nodes of a group have one shape, and those behind the anchor are elementwise without an axis."""
+    """Test whether all nodes of a group have the same shape, and those after the anchor are elementwise without an axis."""
     shape = graph.types[group[0].outputs[0]].shape
     return all(graph.types[node.outputs[0]].shape == shape and len(node.outputs) == 1 for node in group) and all(
         registry.get(node.op).elementwise and node.attrs.get("axis") is None for node in group[1:]
     )
 
 
-# ---- Operands as strided views of the value that they are cut from. numpy computes offsets and strides, by views of a byte
-# array whose contents are never used.
+# ---- Operands as strided views of the value from which they are taken. numpy computes offsets and strides: it makes views of a
+# byte array whose content is never used.
 
 _MOVES = frozenset(("reshape", "transpose", "slice"))
+"""Operators that only move or select elements."""
 
 
 @frozen
 class Piece:
-    """An operand as a view of ``value``, whatever their dtypes.
+    """Operand as a strided view of ``value``, whatever their dtypes.
 
-    ``whole`` is an array with one byte per element of the value, ``places`` a view of it with one per element of the operand.
-    ``labels`` name the axes of ``places``. Axes of extent 1 are left out: they do not constrain the order. ``scaled``:
-    elementwise nodes that are applied after the view.
-    """
+    ``whole`` is an array with one byte per element of the value, and ``places`` a view of it with one byte per element
+    of the operand. ``labels`` are the names of the axes of ``places``. Axes of extent 1 are left out, because they do
+    not constrain the order. ``scaled``: elementwise nodes that are applied after the view."""
 
     value: str
     whole: Array
@@ -114,16 +116,16 @@ class Piece:
 
     @property
     def start(self) -> int:
-        """Offset of the first element."""
+        """Offset of the operand's first element in the value, in elements."""
         return _memory_address(self.places) - _memory_address(self.whole)
 
 
 @frozen
 class Cut:
-    """The part of a piece that one iteration reads: element ``first + iteration`` along axis 1 of the value as ``shape``.
+    """Part of a :class:`Piece` that one iteration of a loop reads.
 
-    ``rest`` is the piece inside of that part.
-    """
+    The value is reshaped to ``shape``; the iteration reads element ``first`` + iteration index along axis 1. ``rest``
+    is the piece within that part."""
 
     shape: tuple[int, int, int]
     first: int
@@ -132,25 +134,26 @@ class Cut:
 
 @frozen
 class Dense:
-    """A piece that is all of its value: the value reshaped to ``shape``, then transposed by ``axes``."""
+    """Layout of a :class:`Piece` that contains all of its value: the value reshaped to ``shape``, then transposed by ``axes``."""
 
     shape: tuple[int, ...]
     axes: tuple[int, ...]
 
     @property
     def ordered(self) -> bool:
-        """True if ``axes`` is the identity."""
+        """True if ``axes`` is the identity, so that no transposition is needed."""
         return self.axes == tuple(range(len(self.axes)))
 
 
 def find_source_views(
     graph: Graph, producers: Mapping[str, Node], value_name: str, labels: tuple[str, ...]
 ) -> list[Piece]:
-    """Return a value as a view of each value from which only moves lead to it, the farthest first and the value itself
-    last.
+    """Return ``value_name`` as a view of each value from which it is computed by moves alone, the farthest value first,
+    and itself last.
 
-    ``labels`` name its last axes; axes before them have extent 1. A source in a wider dtype than the value is skipped,
-    since a copy of its part would be larger; so is one that stays inside of a kernel."""
+    ``labels`` are the names of its last axes; axes before these have extent 1. A source with a wider dtype is skipped,
+    because a copy of its part would be larger. A source that is not stored, because it is inside a kernel, is skipped,
+    too."""
     trail = _path_of_moves(graph, producers, value_name)
     options = []
     for depth in reversed(range(len(trail))):
@@ -174,10 +177,11 @@ def find_source_views(
 
 
 def _path_of_moves(graph: Graph, producers: Mapping[str, Node], name: str) -> list[str]:
-    """Return a value and the values before it, on a path of moves and of elementwise operators with one number for all
-    elements.
+    """Return a value and the values before it, along a path of moves and of elementwise operators with one constant for
+    all elements.
 
-    A value with other readers is passed through views only, which compute nothing again."""
+    Once a value on the path has other readers, the path continues through views only, because other operators would be
+    computed again."""
     path, has_other_readers = [name], False
     while (maker := producers.get(path[-1])) is not None and maker.inputs[0] not in graph.consts:
         definition = registry.get(maker.op)
@@ -194,13 +198,13 @@ def _path_of_moves(graph: Graph, producers: Mapping[str, Node], name: str) -> li
 
 
 def _is_inside_kernel(graph: Graph, node: Node | None) -> bool:
-    """Test whether a node's result is never stored, because its kernel continues behind it."""
+    """Test whether a node's result is never stored, because it is not the last of its kernel."""
     group = [other for other in graph.nodes if node is not None and node.group and other.group == node.group]
     return bool(group) and group[-1] is not node
 
 
 def _apply_move(index_view: Array, node: Node) -> Array | None:
-    """Apply a node that only moves elements to a view; None if numpy would have to copy."""
+    """Apply a node that only moves elements to a numpy view; return None if numpy would have to copy elements."""
     match node.op:
         case "transpose":
             return index_view.transpose(node.attr("axes"))
@@ -217,9 +221,9 @@ def _apply_move(index_view: Array, node: Node) -> Array | None:
 def cut_along_axis(piece: Piece, label: str) -> Cut | None:
     """Return the part of a piece that one iteration of a loop along the axis ``label`` reads.
 
-    None if no reshape of the value has an axis that is this one."""
-    # With the axis' stride ``step`` and the next larger stride ``block``, the value as (size / block, block / step, step) has
-    # it as axis 1, if all strides above are multiples of block and all offsets below stay within step.
+    Return None if the value cannot be reshaped such that this axis is one of its axes."""
+    # Let ``step`` be the stride of the axis and ``block`` the next larger stride. The value reshaped to (size / block, block /
+    # step, step) has the axis as its axis 1, if all larger strides are multiples of block and all smaller offsets are below step.
     axis = piece.labels.index(label)
     size, step, count = piece.whole.size, piece.places.strides[axis], piece.places.shape[axis]
     others = [k for k in range(piece.places.ndim) if k != axis]
@@ -239,10 +243,9 @@ def cut_along_axis(piece: Piece, label: str) -> Cut | None:
 
 
 def find_dense_layout(piece: Piece, labels: tuple[str, ...]) -> Dense | None:
-    """Return how to reshape and transpose the value into the piece, with all of ``labels`` as axes.
+    """Return the reshape and the transposition that compute the piece from its value, with all of ``labels`` as axes.
 
-    None if the piece is not all of its value.
-    """
+    Return None if the piece does not contain all of its value."""
     order = sorted(range(piece.places.ndim), key=lambda k: -piece.places.strides[k])
     shape = [piece.places.shape[k] for k in order]
     packed_strides = [prod(shape[k + 1 :]) for k in range(len(shape))]
@@ -252,7 +255,7 @@ def find_dense_layout(piece: Piece, labels: tuple[str, ...]) -> Dense | None:
     ordered = [*(label for label in labels if label not in ordered), *ordered]
     extents = dict(zip(piece.labels, piece.places.shape, strict=True))
     if len(ordered) == 2 and ordered != list(labels) and min(extents.get(label, 1) for label in labels) == 1:
-        ordered = list(labels)  # a matrix of one row or column is the same in either order
+        ordered = list(labels)  # a matrix of one row or column has the same memory order as its transpose
     return Dense(tuple(extents.get(label, 1) for label in ordered), tuple(ordered.index(label) for label in labels))
 
 
@@ -265,7 +268,7 @@ def _memory_address(array: Array) -> int:
 
 
 class Body:
-    """Nodes under construction, for the graph ``graph`` itself or (with a ``parent``) for the body of a loop in it."""
+    """Nodes under construction: of the graph ``graph`` itself, or of the body of a loop in ``parent``."""
 
     def __init__(self, graph: Graph, loc: Loc, parent: Body | None = None) -> None:
         self.graph, self.loc, self.parent = graph, loc, parent
@@ -274,7 +277,7 @@ class Body:
         self.consts: dict[str, Array] = {}
         self.nodes: list[Node] = []
         self.inputs: dict[str, str] = {}
-        """Values of the parent, by what they are called here."""
+        """Values of the parent, by their names in this body."""
 
     def type(self, name: str) -> TensorType:
         return self.types.get(name) or self.graph.types[name]
@@ -285,17 +288,19 @@ class Body:
     # ------------------------------------------------------------ values
 
     def new_value(self, stem: str, kind: TensorType) -> str:
+        """Add a value of type ``kind``; return its unique name, which begins with ``stem``."""
         name = self.names.fresh(stem)
         self.types[name] = kind
         return name
 
     def constant(self, stem: str, data: Array) -> str:
+        """Add a constant; return its unique name, which begins with ``stem``."""
         name = self.new_value(stem, TensorType(data.shape, data.dtype.name))
         self.consts[name] = data
         return name
 
     def capture(self, outer: str) -> str:
-        """Add a value of the parent as an input, once, and return its name in the body."""
+        """Return the name in this body of a value of the parent; the value becomes an input of the body once."""
         assert self.parent is not None
         known = {value: name for name, value in self.inputs.items()}
         if outer not in known:
@@ -304,7 +309,9 @@ class Body:
         return known[outer]
 
     def read_whole(self, name: str) -> str:
-        """Return a value of the graph that every iteration reads whole. A value of one element gets at most two axes."""
+        """Return the name in this body of a value of the graph that every iteration reads whole.
+
+        A value of one element gets at most two axes."""
         kind = self.graph.types[name]
         if self.parent is None:
             local = name
@@ -318,7 +325,7 @@ class Body:
     # ------------------------------------------------------------ nodes
 
     def emit(self, op: str, inputs: tuple[str, ...], attrs: Mapping[str, Attr], stem: str = "") -> str:
-        """Add a node with a kernel of its own."""
+        """Append a node that forms a kernel of its own; return the name of its result."""
         (kind,) = registry.infer(op, attrs, [self.type(name) for name in inputs])
         result = self.new_value(stem or inputs[0], replace(kind, quant=self.type(inputs[0]).quant))
         group = "" if registry.get(op).view else result
@@ -326,14 +333,15 @@ class Body:
         return result
 
     def copy_node(self, node: Node, inputs: tuple[str, ...], attrs: Mapping[str, Attr]) -> str:
-        """Add a node of the graph again, on other operands, in the same group."""
+        """Append a copy of a node of the graph, with other operands and attributes, in the same fusion group; return
+        its result."""
         (kind,) = registry.infer(node.op, attrs, [self.type(name) for name in inputs if name])
         result = self.new_value(node.outputs[0], replace(kind, quant=self.graph.types[node.outputs[0]].quant))
         self.nodes.append(replace(node, inputs=inputs, outputs=(result,), attrs=attrs))
         return result
 
     def apply_scaling(self, name: str, nodes: Sequence[Node]) -> str:
-        """Apply elementwise nodes to a value in one kernel."""
+        """Append copies of elementwise ``nodes`` applied to a value, in one kernel; return the result."""
         group = self.names.fresh(name) if nodes else ""
         for node in nodes:
             others = tuple(self.read_whole(value) if value else "" for value in node.inputs[1:])
@@ -341,20 +349,22 @@ class Body:
         return name
 
     def reshape(self, name: str, shape: tuple[int, ...]) -> str:
+        """Append a reshape to ``shape`` if the value has another shape; return the result."""
         return name if self.shape(name) == shape else self.emit("reshape", (name,), {"shape": shape})
 
     def transpose(self, name: str, axes: tuple[int, ...]) -> str:
+        """Append a transposition by ``axes``; return the result."""
         return self.emit("transpose", (name,), {"axes": axes})
 
     def gather_part(self, name: str, iteration: str, first: int, axis: int) -> str:
-        """Gather element ``first + iteration`` of a value along an axis."""
+        """Append the gathering of element ``first`` + ``iteration`` of a value along ``axis``; return the result."""
         if first:
             offset = self.constant("first", np.array(first, np.int32))
             iteration = self.emit("add", (iteration, offset), {"activation": "", "rounding": Rounding.DOUBLE})
         return self.emit("gather", (name, iteration), {"axis": axis, "batch_dims": 0})
 
     def slice_rows(self, name: str, start: int, stop: int) -> str:
-        """Slice the rows ``start`` to ``stop`` of the first axis."""
+        """Append the slice of rows ``start`` to ``stop`` - 1 along the first axis; return the result."""
         shape = self.shape(name)
         if (start, stop) == (0, shape[0]):
             return name
@@ -366,18 +376,19 @@ class Body:
         return self.emit("slice", (name,), attrs)
 
     def concat(self, first: str, second: str) -> str:
-        """Concatenate two values along their first axis."""
+        """Append the concatenation of two values along their first axis; return the result."""
         return self.emit("concat", (first, second), {"axis": 0, "rounding": Rounding.DOUBLE})
 
     # ------------------------------------------------------------ loops
 
     def begin_loop(self) -> tuple[Body, str]:
-        """Begin the body of a loop. Returns it and its value for the iteration's number."""
+        """Begin the body of a loop; return the body and the name of its iteration index."""
         inner = Body(self.graph, self.loc, self)
         return inner, inner.new_value("turn", TensorType((), "int32"))
 
     def loop(self, inner: Body, result: str, iterations: int) -> str:
-        """Add a loop of ``iterations`` over a body; its results are stacked along a new first axis."""
+        """Append a loop of ``iterations`` iterations over the body ``inner``; return its results, stacked along a new
+        first axis."""
         iteration = next(iter(inner.types))
         graph = Graph(
             "turn", (iteration, *inner.inputs), (result,), inner.schedule_late(result), inner.types, inner.consts
@@ -389,8 +400,9 @@ class Body:
         return stacked
 
     def schedule_late(self, result: str) -> tuple[Node, ...]:
-        """Return the nodes that ``result`` depends on, in depth-first order from it: each close to its readers, so that
-        copies live short."""
+        """Return the nodes on which ``result`` depends, in depth-first order from it.
+
+        Each node is then close to its readers, so that copies are live for a short time."""
         makers = {node.outputs[0]: node for node in self.nodes}
         order: dict[str, Node] = {}
 
@@ -407,28 +419,28 @@ class Body:
 
 # ---- Attention as loops: one over every batch axis (the heads), and one over blocks of queries.
 #
-# An iteration copies its part of queries, keys, values and masks from the value that they are cut from; the transposes and
-# slices that made whole operands are no longer needed. Unlike FlashAttention, a block has whole rows of scores, so no sum is
-# ever rescaled: results equal those of the plain operators bit for bit.
+# An iteration copies its part of queries, keys, values and masks from the values of which they are views; the transposes and
+# slices that computed whole operands are no longer needed. Unlike in FlashAttention, a block contains whole rows of scores, so
+# that no sum is ever rescaled: results equal those of the plain operators bit for bit.
 
 _Key = tuple[int, int]
-"""Identifies an operand: the index of its node in the attention, and its position there."""
+"""Key of an operand: index of its node in the attention, and position among the operands of the node."""
 _Pieces = dict[_Key, Piece]
 ROWS, COLUMNS, DEPTH, WIDTH = "rows", "columns", "depth", "width"
-"""Names of matrix axes: queries, keys, features of both, features of values. The batch axes before are ``batch0``,
-``batch1``, ..."""
+"""Names of the matrix axes: queries, keys, features of queries and keys, features of values. Batch axes are called
+``batch0``, ``batch1``, ..."""
 
 
 def block_attention(graph: Graph, attentions: Sequence[Attention], rows: int) -> Graph:
-    """Rewrite attentions as loops over blocks of ``rows`` queries. An attention whose operands cannot be cut into blocks is
-    left unchanged."""
+    """Rewrite attentions as loops over blocks of ``rows`` queries. An attention whose operands cannot be divided into
+    blocks is left unchanged."""
     for attention in attentions:
         graph = _rewrite_attention(graph, attention, rows)
     return graph
 
 
 def _rewrite_attention(graph: Graph, attention: Attention, rows: int) -> Graph:
-    """Replace one attention by loops, at the position of its last node."""
+    """Replace one attention by loops, at the position of its last node; return the graph itself if that is not possible."""
     plan = _BlockedAttention(graph, attention, rows)
     operands = plan.operands()
     if operands is None:
@@ -449,10 +461,10 @@ def _rewrite_attention(graph: Graph, attention: Attention, rows: int) -> Graph:
 
 
 class _BlockedAttention:
-    """Decides how one attention becomes loops over blocks of ``rows`` queries, and emits them.
+    """Rewriting of one attention to loops over blocks of ``rows`` queries: it selects the parts of operands and emits the loops.
 
-    ``transposed``: right operands of integer products whose matrices stay transposed; ``matmul`` reads them by
-    ``axes_b``."""
+    ``transposed``: right operands of integer products whose matrices remain transposed; ``matmul`` reads them by its
+    attribute ``axes_b``."""
 
     def __init__(self, graph: Graph, attention: Attention, rows: int) -> None:
         self.graph, self.attention, self.rows = graph, attention, rows
@@ -460,15 +472,15 @@ class _BlockedAttention:
 
     @property
     def batches(self) -> tuple[str, ...]:
-        """Names of the batch axes with extent above 1, each of which becomes a loop."""
+        """Names of the batch axes (such as heads) with an extent above 1. Each becomes a loop."""
         shape = self.graph.types[self.attention.product[0].outputs[0]].shape
         return tuple(f"batch{axis}" for axis, extent in enumerate(shape[:-2]) if extent > 1)
 
     def operands(self) -> _Pieces | None:
-        """Return the operands that iterations take parts of, each as a piece of the farthest value that all loops can cut.
+        """Return the operands of which each iteration reads a part; each is a view of the farthest source that all
+        loops can divide.
 
-        None if one of them cannot be cut.
-        """
+        Return None if one of the operands cannot be divided."""
         producers = self.graph.producer()
         own = {node.outputs[0] for node in self.attention.nodes}
         chosen: _Pieces = {}
@@ -490,8 +502,9 @@ class _BlockedAttention:
         return chosen
 
     def innermost_matrix(self, piece: Piece, wanted_axes: tuple[str, str]) -> Dense | None:
-        """Return the matrix that remains of a piece inside all batch loops; None if one of them cannot cut it or if it is
-        not dense."""
+        """Return the layout of the matrix that remains of a piece inside all batch loops.
+
+        Return None if one of the loops cannot divide the piece, or if the matrix is not contiguous."""
         for axis in self.batches:
             if axis in piece.labels:
                 part = cut_along_axis(piece, axis)
@@ -509,14 +522,14 @@ class _BlockedAttention:
         return ROWS, COLUMNS if node_index < len(self.attention.nodes) - len(self.attention.product) else WIDTH
 
     def emit_matrix(self, body: Body, key: _Key, piece: Piece) -> str:
-        """Emit the matrix that a piece is inside all batch loops."""
+        """Emit the nodes that compute the matrix of a piece inside all batch loops; return the matrix."""
         matrix = find_dense_layout(piece, self.matrix_axes(*key))
         assert matrix is not None
         value = body.apply_scaling(body.reshape(piece.value, matrix.shape), piece.scaled)
         return value if matrix.ordered or key in self.transposed else body.transpose(value, matrix.axes)
 
     def labels(self, node_index: int, position: int) -> tuple[str, ...] | None:
-        """Return the names of an operand's axes; None for one that every iteration reads whole."""
+        """Return the names of an operand's axes, or None for an operand that every iteration reads whole."""
         node = self.attention.nodes[node_index]
         kind = self.graph.types[node.inputs[position]]
         rank = len(self.graph.types[self.attention.product[0].outputs[0]].shape)
@@ -532,7 +545,7 @@ class _BlockedAttention:
     # ------------------------------------------------------------ loops
 
     def emit_loops(self, body: Body, operands: _Pieces, axes: Sequence[str]) -> str:
-        """Emit loops over ``axes`` and the product of the matrices inside."""
+        """Emit loops over the batch axes ``axes`` and the attention of one matrix inside; return the result."""
         if not axes:
             return self.emit_row_blocks(
                 body, {key: self.emit_matrix(body, key, piece) for key, piece in operands.items()}
@@ -552,7 +565,7 @@ class _BlockedAttention:
         return body.loop(inner, self.emit_loops(inner, shares, axes[1:]), iterations)
 
     def emit_row_blocks(self, body: Body, operands: Mapping[_Key, str]) -> str:
-        """Emit the product of one matrix: a loop over full blocks of rows, and the remaining rows behind it."""
+        """Emit the attention of one matrix: a loop over full blocks of rows, then the remaining rows; return the result."""
         queries = (0, 0)
         height = body.shape(operands[queries])[0]
         if self.rows >= height:
@@ -578,11 +591,11 @@ class _BlockedAttention:
         return body.concat(result, self.emit_operators(body, remaining))
 
     def has_rows(self, key: _Key) -> bool:
-        """Test whether an operand has a row for each query: the queries, and operands of elementwise nodes."""
+        """Test whether an operand has one row for each query, as the queries and the operands of elementwise nodes do."""
         return key == (0, 0) or self.attention.nodes[key[0]].op != "matmul"
 
     def emit_operators(self, body: Body, operands: Mapping[_Key, str]) -> str:
-        """Emit the attention's operators on matrices; return the name of the result."""
+        """Emit the operators of the attention on matrices; return the name of the result."""
         results: dict[str, str] = {}
         for number, node in enumerate(self.attention.nodes):
             inputs, attrs = list[str](), dict(node.attrs)

@@ -1,4 +1,5 @@
-"""Inputs and outputs in the form that the application uses: preprocessing of images, names, dtypes, layouts."""
+"""Conversion of a network's inputs and outputs to the form that the application uses: preprocessing of images, names,
+dtypes, layouts."""
 
 from __future__ import annotations
 
@@ -18,30 +19,31 @@ from microc.ops.attributes import Multiplier, Rounding, Ties
 from microc.transform.channels_last import CHANNELS_FIRST, CHANNELS_LAST
 from microc.transform.transposes import permute_type
 
-# ---- Preprocessing in front of an input: from a sensor's raw numbers, such as a camera's frame, to the network's input.
+# ---- Preprocessing of an input: from a sensor's raw numbers, such as a camera's frame, to the network's input.
 #
-# A frame is cropped, resized, converted to the network's channels and normalised, in this order. Up to the last step it keeps
-# the frame's integer dtype; the results of cropping, resizing and colour conversion are rounded once each.
+# A frame is cropped, resized, converted to the network's channels and normalised, in this order. Until it is normalised it keeps
+# the frame's integer dtype; the results of resizing and of colour conversion are rounded once each.
 #
 # Source: half-pixel centres, as in TensorFlow 2's and PyTorch's resizing (``align_corners=False``); luma after ITU-R BT.601.
 
 _FRAMED = ("uint8", "int8", "uint16", "int16", "float32", "float64")
+"""Dtypes that the frames of a camera may have."""
 _LUMA, _LUMA_BITS = (77, 150, 29), 8
-"""0.299, 0.587 and 0.114 in 256ths."""
+"""Weights 0.299, 0.587 and 0.114 of red, green and blue in 256ths, and the number of their fractional bits."""
 _BITS = 11
-"""Fractional bits of bilinear weights along one axis: 255 * 2**22 for both axes fits an int32."""
+"""Number of fractional bits of bilinear weights along one axis. With it 255 * 2**22, the product for both axes, fits an int32."""
 Refuse = Callable[[str, str], UsageError]
+"""Function that returns the error for a reason and a hint."""
 Numbers = tuple[float, ...]
 
 
 @frozen
 class Preparation:
-    """Preprocessing of an input; an empty field means no such step.
+    """Preprocessing of an input. An empty field means that the step is left out.
 
-    ``normalize``: mean and deviation, one of each or one per channel of the network: (x - mean) / deviation. ``colour``:
-    channels of the frame. ``frame``: its height and width. ``crop``: height and width of the centre that is kept. ``resize``:
-    the rule by which that is resized to the network's input.
-    """
+    ``normalize``: mean and deviation for (x - mean) / deviation, each one number or one per channel of the network.
+    ``colour``: channels of the camera's frame. ``frame``: height and width of the frame. ``crop``: height and width of
+    the part in the centre that is kept. ``resize``: interpolation by which this part is resized to the network's input."""
 
     normalize: tuple[Numbers, Numbers] | None = None
     colour: str = ""
@@ -54,14 +56,14 @@ class Preparation:
 
     @property
     def is_image(self) -> bool:
-        """True if a field concerns rows, columns or channels."""
+        """True if the preprocessing is of an image: a field concerns rows, columns or channels."""
         return bool(self.colour or self.frame or self.crop or self.resize)
 
 
 @frozen
 class Step:
-    """An operator of the preprocessing: ``op`` applied to a value of type ``outer``, which is nearer to the application,
-    and constant ``operands``."""
+    """One operator of the preprocessing. It applies ``op`` to a value of type ``outer``, nearer to the application, and
+    to constant ``operands``."""
 
     op: str
     outer: TensorType
@@ -70,8 +72,9 @@ class Step:
 
 
 def collect_preparations(**wishes: Mapping[str, Any]) -> dict[str, Preparation]:
-    """Collect the fields of :class:`Preparation`, each given by input, into preparations by input. ``*`` is the default of
-    all inputs."""
+    """Return the preparation of each input from the fields of :class:`Preparation`, each of which is given by input name.
+
+    The name ``*`` contains defaults for all inputs."""
     names = {name for wish in wishes.values() for name in wish}
     return {
         name: Preparation(
@@ -84,10 +87,11 @@ def collect_preparations(**wishes: Mapping[str, Any]) -> dict[str, Preparation]:
 def normalisation_steps(
     mean_and_deviation: tuple[Numbers, Numbers], kind: TensorType, axis: int, raw_dtype: str, refuse: Refuse
 ) -> Iterator[Step]:
-    """Yield the steps from the network's input of type ``kind`` outwards to numbers of dtype ``raw_dtype``.
+    """Yield the operators that normalise an input, beginning with the one nearest to the network.
 
-    ``mean_and_deviation``: each one number, or one per channel. Inputs with a scale are rounded to the nearest integer,
-    ties to even. ``axis``: that of channels."""
+    ``mean_and_deviation``: each one number, or one per channel. ``kind``: type of the network's input. ``raw_dtype``:
+    dtype of the numbers that the application passes. ``axis``: axis of the channels. ``refuse``: builder of errors. A
+    quantised input is rounded to the nearest integer, ties to even."""
     if not (dtypes.is_float(kind.dtype) or (kind.quant is not None and kind.quant.axis is None)):
         raise refuse(f"is {kind.dtype} and stands for no reals", "only floats and quantised inputs are normalised")
     mean, deviation = (
@@ -110,9 +114,9 @@ def normalisation_steps(
 
 
 def _numbers_by_channel(numbers: Numbers, numbers_name: str, kind: TensorType, axis: int, refuse: Refuse) -> Array:
-    """Return one number, or one per channel, in a shape that broadcasts along ``axis``.
+    """Return the numbers as an array with one element, or one per channel, that broadcasts along ``axis``.
 
-    ``numbers_name``: the name of these numbers, for the error."""
+    ``numbers_name``: what the numbers are, for the error message."""
     rank, count = len(kind.shape), len(set(numbers))
     if len(numbers) > 1 and (not rank or kind.shape[axis] != len(numbers)):
         channels = kind.shape[axis] if rank else 1
@@ -127,7 +131,9 @@ def _numbers_by_channel(numbers: Numbers, numbers_name: str, kind: TensorType, a
 def frame_steps(
     preparation: Preparation, kind: TensorType, axes: tuple[int, int, int], refuse: Refuse
 ) -> Iterator[Step]:
-    """Yield steps from the network's pixels outwards to the camera's frame. ``axes``: those of rows, columns and channels."""
+    """Yield the operators that convert a camera's frame to the network's pixels, beginning with the one nearest to the network.
+
+    ``axes``: axes of rows, columns and channels."""
     if kind.dtype not in _FRAMED:
         raise refuse(f"is {kind.dtype}, which no camera gives", "dtypes of frames: " + ", ".join(_FRAMED))
     channels = kind.shape[axes[2]]
@@ -155,11 +161,12 @@ def frame_steps(
 
 
 def _replace_extents(shape: tuple[int, ...], extents: Mapping[int, int]) -> tuple[int, ...]:
+    """Return a shape with other extents for the axes in ``extents``."""
     return tuple(extents.get(axis, extent) for axis, extent in enumerate(shape))
 
 
 def _colour_steps(colour: str, inner: TensorType, outer: TensorType, axis: int) -> Iterator[Step]:
-    """Yield the step that computes the network's channels from the frame's."""
+    """Yield the operator that computes the network's channels from the channels of the frame, if one is needed."""
     if inner.shape == outer.shape:
         if colour == "bgr":
             yield Step("reverse", outer, {"axes": (axis,)})
@@ -179,11 +186,11 @@ def _resize_step(
     crop_size: tuple[int, int],
     output_size: tuple[int, int],
 ) -> Step:
-    """Return the step that crops a frame to ``crop_size`` pixels from ``crop_start`` on, and resizes it to
+    """Return the operator that crops a frame to ``crop_size`` pixels from ``crop_start`` on and resizes this part to
     ``output_size``.
 
-    Bilinear weights are 2048ths. So an 8-bit result is within 0.5 + 255 / 2048 steps of that of exact weights: along
-    each axis a weight is off by at most 2**-12, between pixels at most 255 apart."""
+    Bilinear weights are multiples of 1 / 2048. An 8-bit result differs from that of exact weights by at most 0.5 + 255
+    / 2048: along each axis the error of a weight is at most 2**-12, and neighbouring pixels differ by at most 255."""
     indices, weights = [], []
     for start, extent, count in zip(crop_start, crop_size, output_size, strict=True):
         positions = (np.arange(count) + 0.5) * (extent / count)
@@ -202,8 +209,8 @@ def _resize_step(
 
 
 def _weights_in_dtype(weights: Array, bits: int, dtype: str) -> Array:
-    """Return fixed-point weights with ``bits`` fractional bits as weights of ``dtype``: unchanged integers, or real
-    numbers."""
+    """Return fixed-point weights with ``bits`` fractional bits as they are for an integer ``dtype``, or as real numbers
+    for a float one."""
     return (weights / (1 << bits)).astype(dtype) if dtypes.is_float(dtype) else weights
 
 
@@ -211,10 +218,10 @@ def _weights_in_dtype(weights: Array, bits: int, dtype: str) -> Array:
 
 
 def rename_inputs_and_outputs(graph: Graph, new_names: Mapping[str, str]) -> Graph:
-    """Rename inputs and outputs. A value inside of the graph that has such a name gets another.
+    """Rename inputs and outputs. If another value of the graph already has one of the new names, that value gets a
+    different name.
 
-    Raises UsageError for a name that is no input or output, and if two would have one name.
-    """
+    Raise UsageError for a name that is no input or output, or if two of them would have the same name."""
     ends = dict.fromkeys((*graph.inputs, *graph.outputs))
     for name in new_names:
         if name not in ends:
@@ -236,7 +243,7 @@ def rename_inputs_and_outputs(graph: Graph, new_names: Mapping[str, str]) -> Gra
 
 
 def rename_values(graph: Graph, new_names: Mapping[str, str]) -> Graph:
-    """Rename values of a graph; ``new_names`` may give two values one name, so that they become one."""
+    """Rename values of a graph. If ``new_names`` maps two values to the same name, they become one value."""
 
     def new(old: str) -> str:
         return new_names.get(old, old)
@@ -260,6 +267,7 @@ def rename_values(graph: Graph, new_names: Mapping[str, str]) -> Graph:
 
 LAYOUTS = ("NCHW", "NHWC")
 EVERY = "*"
+"""Name that stands for all inputs or all outputs that have no request of their own."""
 _DTYPES = (
     *("float32", "float16", "bfloat16", "float64", "int8", "uint8", "int16", "uint16"),
     *("int32", "uint32", "int64", "uint64", "bool"),
@@ -269,11 +277,11 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 @frozen
 class Boundary:
-    """Requested form of inputs and outputs, by name; ``*`` stands for all others to which it can apply.
+    """Requested form of inputs and outputs, by name. ``*`` stands for all others to which the request can apply.
 
-    dtypes: ``*`` means real numbers (floats and quantised tensors). layouts: ``NCHW`` or ``NHWC``; ``*`` means tensors of four
-    axes. preparations: preprocessing of inputs; their raw dtype defaults to uint8, and images have channels last.
-    """
+    Dtypes: ``*`` applies to real numbers (floats and quantised tensors). Layouts: ``NCHW`` or ``NHWC``; ``*`` applies
+    to tensors of four axes. ``preparations``: preprocessing of inputs; by default its input is uint8, and images have
+    channels last."""
 
     input_dtypes: Mapping[str, str] = field(default_factory=lambda: _NONE)
     output_dtypes: Mapping[str, str] = field(default_factory=lambda: _NONE)
@@ -283,14 +291,14 @@ class Boundary:
 
 
 def adapt_ends(graph: Graph, boundary: Boundary) -> Graph:
-    """Insert operators before inputs and behind outputs that convert them as ``boundary`` requests.
+    """Insert operators before inputs and after outputs that convert them as ``boundary`` requests. Names do not change.
 
-    A quantised tensor can become a float (quantize in front, dequantize behind) or change its signedness (its zero point moves
-    along). A float that is quantised at once, or was just dequantised, can become that integer: the operator is removed.
-    Numbers without quantisation are cast within floats or within integers. Names stay.
+    A quantised tensor can become a float tensor (by ``quantize`` at an input, ``dequantize`` at an output) or change
+    its signedness, with its zero point adjusted. A float input that is only quantised, or a float output that is only
+    dequantised, can become the integer tensor: this operator is then removed. Tensors without quantisation are cast
+    from float to float, or from integer to integer.
 
-    Raises UsageError for unknown inputs and outputs and for impossible conversions.
-    """
+    Raise UsageError for unknown inputs and outputs and for impossible conversions."""
     ends: tuple[tuple[str, tuple[str, ...], tuple[Mapping[str, object], ...]], ...] = (
         ("input", graph.inputs, (boundary.input_dtypes, boundary.input_layouts, boundary.preparations)),
         ("output", graph.outputs, (boundary.output_dtypes, boundary.output_layouts)),
@@ -323,7 +331,7 @@ def adapt_ends(graph: Graph, boundary: Boundary) -> Graph:
 
 @frozen
 class _End:
-    """One input or output of a graph. Methods return the changed graph."""
+    """One input or output of a graph (``what``: which of both). Methods return the changed graph."""
 
     graph: Graph
     name: str
@@ -331,14 +339,15 @@ class _End:
 
     @property
     def kind(self) -> TensorType:
+        """Type of the input or output."""
         return self.graph.types[self.name]
 
     def refusal(self, reason: str, hint: str = "") -> UsageError:
-        """Return the error that this input or output cannot have a requested form."""
+        """Return the error for this input or output; ``reason`` follows its name in the message."""
         return UsageError(f"{self.what} {self.name!r} {reason}", where=self.graph.name, hint=hint)
 
     def convert_to_request(self, wanted_dtypes: Mapping[str, str], wanted_layouts: Mapping[str, str]) -> Graph:
-        """Convert this input or output to the dtype and layout that are requested for it, if any."""
+        """Return the graph with this input or output in the dtype and layout that are requested for it."""
         end, kind = self, self.kind
         layout = wanted_layouts.get(self.name) or (wanted_layouts.get(EVERY) if len(kind.shape) == 4 else None)
         real = kind.quant is not None or dtypes.is_float(kind.dtype)
@@ -359,10 +368,10 @@ class _End:
     # ------------------------------------------------------------ preparation
 
     def insert_preprocessing(self, preparation: Preparation, dtype: str, layout: str) -> Graph:
-        """Insert the preprocessing from raw numbers of ``dtype`` in ``layout``.
+        """Return the graph with preprocessing at this input, whose raw numbers then have the dtype ``dtype`` and the
+        layout ``layout``.
 
-        An empty layout means channels last for images; other inputs keep their own.
-        """
+        An empty layout means channels last for images, and the network's own layout for other inputs."""
         self.check_dtype(dtype)
         end, rank = self, len(self.kind.shape)
         if preparation.is_image and rank != 4:
@@ -396,12 +405,13 @@ class _End:
 
     @property
     def layout(self) -> str:
-        """Layout of the network's convolutions and pools; empty if there are none or if they differ."""
+        """Layout of the network's convolutions and pools; empty if there are none or if they have different layouts."""
         own = {str(node.attrs["layout"]) for node in self.graph.nodes if "layout" in node.attrs}
         return own.pop() if len(own) == 1 else ""
 
     def to_layout(self, target_layout: str, network_layout: str) -> Graph:
-        """Convert this input or output to a layout; ``network_layout`` is the network's."""
+        """Return the graph with this input or output in ``target_layout``. ``network_layout``: layout that the network
+        uses for it."""
         if target_layout not in LAYOUTS:
             raise self.refusal(f"cannot have the layout {target_layout!r}", "layouts: " + ", ".join(LAYOUTS))
         rank = len(self.kind.shape)
@@ -424,7 +434,8 @@ class _End:
     # ------------------------------------------------------------ dtype
 
     def to_dtype(self, target_dtype: str) -> Graph:
-        """Convert this input or output to a dtype: quantise or dequantise, change the signedness, or cast."""
+        """Return the graph with this input or output in ``target_dtype``: quantised, dequantised, with other
+        signedness, or cast."""
         kind, quant = self.kind, self.kind.quant
         if target_dtype == kind.dtype:
             return self.graph
@@ -450,8 +461,9 @@ class _End:
         return self.insert_operator("cast", {"dtype": inner}, replace(kind, dtype=target_dtype))
 
     def quantize_attrs(self, target: TensorType, rounding: str) -> dict[str, Attr]:
-        """Return the attributes of the ``quantize`` that computes ``target``. A network that rounds ties to even does so
-        here too."""
+        """Return the attributes of a ``quantize`` node that computes a tensor of type ``target``.
+
+        If the network rounds ties to even, this node does so, too; otherwise it uses ``rounding``."""
         assert target.quant is not None
         even = rounding_of_ties(self.graph) is Ties.EVEN
         return {
@@ -461,7 +473,8 @@ class _End:
         }
 
     def to_stored_integers(self) -> Graph:
-        """Replace the float at this end by the integers that it is quantised to at once or dequantised from."""
+        """Return the graph with the float at this end replaced by the integers to which it is quantised, or from which
+        it is dequantised."""
         graph, name = self.graph, self.name
         op, neighbours_of = (
             ("quantize", graph.consumers()) if self.what == "input" else ("dequantize", graph.producer())
@@ -499,10 +512,10 @@ class _End:
     def insert_operator(
         self, op: str, attrs: Mapping[str, Attr], outer: TensorType, operands: Sequence[Array] = ()
     ) -> Graph:
-        """Insert an operator at this input or output, which becomes ``outer`` and keeps its name; the network's value gets
-        another.
+        """Return the graph with an operator inserted at this input or output.
 
-        For an input, constant ``operands`` follow it."""
+        The new outer value has type ``outer`` and keeps the name; the network's value gets another name. At an input,
+        constant ``operands`` of the operator follow it."""
         graph, name = self.graph, self.name
         inner = fresh_name(graph.types, f"{name}.inner")
         renamed = rename_values(graph, {name: inner})
@@ -519,18 +532,18 @@ class _End:
 
 
 def rounding_of_ties(graph: Graph) -> Ties:
-    """Return the rounding of ties in this network, which its ends use too."""
+    """Return the rounding of ties in this network, which operators at its inputs and outputs use, too."""
     even = any(node.attrs.get("rounding") == Rounding.EVEN for node in graph.nodes)
     return Ties.EVEN if even else Ties.AWAY
 
 
 def _quant_attributes(quant: Quant) -> dict[str, Attr]:
-    """Return a quantisation of one scale as attributes of ``quantize`` and ``dequantize``."""
+    """Return a quantisation with one scale as attributes of ``quantize`` and ``dequantize``."""
     return {"scale": quant.scale, "zero_point": quant.zero_point, "axis": None}
 
 
 def _differ_in_sign_only(first: str, second: str) -> bool:
-    """Test whether two dtypes are integers of one width, exactly one of them signed."""
+    """Test whether two dtypes are integers of the same width, one signed and one unsigned."""
     return dtypes.dtype_parts(first).bits == dtypes.dtype_parts(second).bits and {
         dtypes.dtype_parts(first).kind,
         dtypes.dtype_parts(second).kind,

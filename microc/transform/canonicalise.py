@@ -1,5 +1,5 @@
-"""Canonical form: constant folding, common subexpressions, dead code, layer norm as one operator, identities and merged
-neighbours.
+"""Passes to canonical form: constant folding, common subexpressions, dead code, layer norm as one operator, removal of
+identities, merging of successive operators.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from microc.transform.transposes import joining_rules, operand_rules
 
 
 def eliminate_dead_code(graph: Graph, context: PassContext) -> Graph:
-    """Keep the nodes and constants that graph outputs and state updates depend on."""
+    """Remove the nodes and constants on which no graph output and no state update depends."""
     alive = without_dead_nodes(graph)
     return alive.with_nodes(alive.nodes)
 
@@ -46,11 +46,11 @@ DEAD_CODE_PASS = Pass("dead_code", eliminate_dead_code)
 
 # ---- Expansion of composite operators (``OpDef.expand``) into the operators that they stand for.
 #
-# If a backend of external code comes first (option ``whole``), they stay until it has claimed its regions.
+# If a backend of external code comes first (option ``whole``), composite operators stay until it has claimed its regions.
 
 
 def expand_composites(graph: Graph, context: PassContext) -> Graph:
-    """Expand composite operators, unless option ``whole`` keeps them."""
+    """Expand composite operators, unless the option ``whole`` is set."""
     return graph if context.options.get("whole") else expand_composed_operator(graph)
 
 
@@ -60,18 +60,17 @@ EXPAND_PASS = Pass("expand", expand_composites, 0, around=True)
 # ---- Constant folding with the operators' reference implementations.
 
 LARGE = 1 << 20
-"""Bytes of results up to which constants are always folded."""
+"""Number of bytes of results up to which constants are always folded."""
 GROWTH = 16
-"""Ratio of the results' bytes to the operands' up to which larger constants are folded."""
+"""Largest ratio of the bytes of results to the bytes of operands with which larger constants are folded."""
 
 
 def fold_constants(graph: Graph, context: PassContext) -> Graph:
-    """Compute nodes whose operands are all constant.
+    """Compute nodes whose operands are all constant, at compile time.
 
-    Results of more than LARGE bytes and GROWTH times their operands stay computed at run time, and so do state updates.
-    Quantised operators stay until they are legalised, since their integers alone do not determine the result. ``dequantize`` is
-    folded: its attributes do.
-    """
+    Results of more than ``LARGE`` bytes that are more than ``GROWTH`` times as large as their operands are still
+    computed at run time. So are state updates. Quantised operators are not folded before legalisation, because their
+    integers alone do not determine the result. ``dequantize`` is folded, because its attributes contain the scale."""
     consts = dict(graph.consts)
     nodes: list[Node] = []
     for node in graph.nodes:
@@ -85,7 +84,7 @@ def fold_constants(graph: Graph, context: PassContext) -> Graph:
 
 
 def _may_fold(graph: Graph, node: Node) -> bool:
-    """Test whether a node with constant operands is computed at compile time."""
+    """Test whether a node whose operands are all constant may be computed at compile time."""
     nbytes = sum(graph.types[name].nbytes for name in node.outputs if name)
     if nbytes > LARGE and nbytes > GROWTH * sum(graph.types[name].nbytes for name in node.inputs if name):
         return False
@@ -118,15 +117,17 @@ FOLD_CONSTANTS_PASS = Pass("fold_constants", fold_constants, 2)
 
 
 def merge_common_subexpressions(graph: Graph, context: PassContext) -> Graph:
-    """Keep the first of equal nodes. Nodes that compute graph outputs or state updates stay too, since their names must
-    remain."""
+    """Remove nodes that are equal to an earlier node.
+
+    Nodes that compute graph outputs or state updates are kept, because their names must remain."""
     return _SubexpressionMerger(graph).run()
 
 
 class _SubexpressionMerger:
     """Common subexpression elimination by hashing.
 
-    ``equal`` maps values to the first equal one; ``instead`` only values that need not be computed again."""
+    ``equal`` maps a value to the first value that equals it. ``instead`` does so only for values that need not be
+    computed."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -153,20 +154,22 @@ class _SubexpressionMerger:
         return self.graph.with_nodes(nodes)
 
     def hash_key(self, node: Node) -> object:
-        """Return the hash key of a node. ``repr`` distinguishes 0 from 0.0 and -0.0. Nodes with subgraphs are never equal."""
+        """Return a key that is equal for nodes with equal results. ``repr`` distinguishes 0, 0.0 and -0.0. Nodes with
+        subgraphs have unique keys."""
         if any(map(_holds_graph, node.attrs.values())):
             return id(node)
         inputs = tuple(self.equal.get(name, name) for name in node.inputs)
         return node.op, inputs, repr(dict(node.attrs)), tuple(self.graph.types.get(name) for name in node.outputs)
 
     def is_accumulator(self, node: Node) -> bool:
-        """Test whether the result must stay inside of a kernel: its requantisation reads it. The requantisation may be
-        shared."""
+        """Test whether the node's result must stay inside a kernel, because a requantisation reads it.
+
+        Such a node is computed in each kernel; its requantisation may still be merged with an equal one."""
         readers: Iterable[Node] = self.readers.get(node.outputs[0], ())
         return not registry.get(node.op).elementwise and any(reader.op in MANDATORY for reader in readers)
 
     def merge_constants(self) -> None:
-        """Map each constant to the first one of equal type and data."""
+        """Map each constant to the first constant with equal type and data."""
         first: dict[object, str] = {}
         for name, array in self.graph.consts.items():
             original = first.setdefault((self.graph.types[name], array.tobytes()), name)
@@ -180,14 +183,15 @@ COMMON_SUBEXPRESSIONS_PASS = Pass("common_subexpressions", merge_common_subexpre
 
 
 def _holds_graph(attr: Attr) -> bool:
+    """Test whether an attribute contains a subgraph."""
     return any(map(_holds_graph, attr)) if isinstance(attr, tuple) else isinstance(attr, Graph)
 
 
 # ---- Recognition of layer norm, which exporters and readers write as means, differences and a square root.
 #
 # With c = x - mean(x) over the last axis, ``c / sqrt(mean(c * c) + epsilon)``, or c times the inverse of the root, is
-# ``layer_norm`` of x. Dequantised data are normalised as integers, since the scale cancels but for epsilon. With option
-# ``requantize=fixed`` the norm, gamma, beta and the quantisation behind them become one integer operator.
+# ``layer_norm`` of x. Dequantised data are normalised as integers, because the scale cancels everywhere except in epsilon. With
+# option ``requantize=fixed`` the norm, gamma, beta and the following quantisation become one integer operator.
 
 _LAYER_NORM_PLAIN = {"activation": ""}
 _VARIANCE = P.op("mean", P.op(("mul", "pow"), name="square"), name="variance")
@@ -195,7 +199,7 @@ _SHIFTED = P.op("add", _VARIANCE, P.const("epsilon"), commutative=True, attrs=_L
 
 
 def recognise_layer_norm(graph: Graph, context: PassContext) -> Graph:
-    """Replace the operators of a layer norm by ``layer_norm``."""
+    """Replace the operators that compute a layer norm by one ``layer_norm``."""
     rules = (
         (P.op("div", P.any("c"), P.op("sqrt", _SHIFTED), attrs=_LAYER_NORM_PLAIN), _to_layer_norm),
         (P.op("mul", P.any("c"), P.op("rsqrt", _SHIFTED), commutative=True, attrs=_LAYER_NORM_PLAIN), _to_layer_norm),
@@ -206,12 +210,12 @@ def recognise_layer_norm(graph: Graph, context: PassContext) -> Graph:
 
 
 def norms_in_fixed_point(graph: Graph) -> Graph:
-    """Replace ``layer_norm`` of integers, with gamma, beta and ``quantize`` behind it, by ``qlayer_norm``."""
+    """Replace each ``layer_norm`` of integers, with gamma, beta and the following ``quantize``, by ``qlayer_norm``."""
     return rewrite(rewrite(graph, (_INTEGERS,)), _fixed_rules())
 
 
 def _to_layer_norm(match: Match) -> Replacement | None:
-    """Recognise c / sqrt(mean(c * c) + epsilon) with c = x - mean(x) over the last axis."""
+    """Replace c / sqrt(mean(c * c) + epsilon), where c = x - mean(x) over the last axis, by ``layer_norm`` of x."""
     centred = match.scope.producer(match["c"])
     mean = match.scope.producer(centred.inputs[1]) if centred is not None and centred.op == "sub" else None
     if centred is None or mean is None or mean.op != "mean" or mean.inputs[0] != centred.inputs[0]:
@@ -231,12 +235,13 @@ def _to_layer_norm(match: Match) -> Replacement | None:
 
 
 def _reduces_last_axis(mean: Node, rank: int) -> bool:
+    """Test whether a mean is over the last axis only and keeps it with extent 1."""
     axes = tuple(axis % rank for axis in mean.attr("axes"))
     return axes == (rank - 1,) and bool(mean.attr("keepdims"))
 
 
 def _is_square(match: Match, square: Node) -> bool:
-    """Test whether a node multiplies c by itself."""
+    """Test whether the node ``square`` computes the square of the captured value c."""
     if square.inputs[0] != match["c"] or square.attrs.get("activation", ""):
         return False
     if square.op == "mul":
@@ -246,7 +251,8 @@ def _is_square(match: Match, square: Node) -> bool:
 
 
 def _absorb_dequantize(match: Match) -> Replacement | None:
-    """Normalise the integers q of x = scale (q - zero): ``layer_norm(x, epsilon) = layer_norm(q, epsilon / scale^2)``."""
+    """Normalise the integers q of x = scale (q - zero) instead of x: ``layer_norm(x, epsilon) = layer_norm(q, epsilon /
+    scale^2)``."""
     scale = match.nodes["real"].attr("scale")
     kind = match.type(match["x"])
     if kind.dtype not in DTYPES or len(scale) != 1 or kind.shape[-1] > QUANTISED_DEPTH:
@@ -257,7 +263,7 @@ def _absorb_dequantize(match: Match) -> Replacement | None:
 
 
 def _fixed_rules() -> tuple[Rule, ...]:
-    """Return rules for ``quantize`` of ``layer_norm``, with gamma, or with gamma and beta."""
+    """Return rules that merge ``quantize`` of a ``layer_norm``, without gamma and beta, with gamma, or with both."""
     normal = P.op("layer_norm", P.any("x"), name="normal")
     scaled = P.op("mul", normal, P.const("gamma"), commutative=True, attrs=_LAYER_NORM_PLAIN)
     forms = (normal, scaled, P.op("add", scaled, P.const("beta"), commutative=True, attrs=_LAYER_NORM_PLAIN))
@@ -267,7 +273,7 @@ def _fixed_rules() -> tuple[Rule, ...]:
 
 
 def _to_integer_norm(match: Match) -> Replacement | None:
-    """Merge a layer norm of integers with gamma, beta and the quantisation behind it into ``qlayer_norm``."""
+    """Merge a layer norm of integers, gamma, beta and the following quantisation into ``qlayer_norm``."""
     kind, epsilon = match.type(match["x"]), match.nodes["normal"].attr("epsilon")
     if kind.dtype not in DTYPES or kind.shape[-1] > QUANTISED_DEPTH:
         return None
@@ -290,7 +296,9 @@ def _to_integer_norm(match: Match) -> Replacement | None:
 
 
 def _per_channel(match: Match, capture: str, default: float, channel_count: int) -> Array | None:
-    """Return a constant as one number per element of a row, ``default`` if it is absent, None if rows differ in it."""
+    """Return the captured constant as one number per channel, or ``default`` for each channel if nothing was captured.
+
+    Return None if the constant differs within a channel."""
     if capture not in match.values:
         return np.full(channel_count, default)
     data = match.const(capture)
@@ -302,17 +310,21 @@ _INTEGERS: Rule = (P.op("layer_norm", P.op("dequantize", P.any("x"), name="real"
 LAYER_NORM_PASS = Pass("layer_norm", recognise_layer_norm, 2)
 
 
-# ---- Canonicalisation: remove identities and merge neighbours.
+# ---- Canonicalisation: remove identities and merge successive operators.
 
 SCALING_LEVEL = 3
+"""Optimisation level from which scales are folded into layers."""
 _SAME_SHAPE = ("reshape", "cast", "slice", "pad", "concat")
+"""Operators that are identities if the result has the type of the operand."""
 _CANONICALISE_PLAIN: dict[str, Attr] = {"activation": ""}
 _CLAMPS = ("relu", "clip")
 _REDUCTIONS = ("mean", "max", "min")
 
 
 def canonicalise(graph: Graph, context: PassContext) -> Graph:
-    """Apply all rules until none applies. Those that fold scales into a layer need level SCALING_LEVEL."""
+    """Apply all rules of canonical form until none applies.
+
+    The rules that fold scales into a layer need the optimisation level ``SCALING_LEVEL``."""
     scaling = (scaling_rules,) if context.opt_level >= SCALING_LEVEL else ()
     families = (_identity_rules, _merging_rules, reshape_rules, padding_rules, *scaling, operand_rules)
     return rewrite(graph, tuple(rule for family in families for rule in family()))
@@ -336,7 +348,7 @@ def _identity_rules() -> tuple[Rule, ...]:
 
 
 def _merging_rules() -> tuple[Rule, ...]:
-    """Return rules that merge two neighbouring transpositions, clamps or paddings."""
+    """Return rules that merge two successive transpositions, clamps or paddings."""
     return (
         *joining_rules(),
         (P.op(_CLAMPS, P.op(_CLAMPS, P.any("x"), name="first")), _merge_clamps),
@@ -348,12 +360,13 @@ def _merging_rules() -> tuple[Rule, ...]:
 
 
 def _remove_identity(match: Match) -> Replacement | None:
-    """Remove an operator that only selects elements, if its result has the operand's type: it selects all of them, in order."""
+    """Remove an operator that only selects elements, if its result has the type of its operand: then it selects all
+    elements in order."""
     return match.same("x") if match.is_like("x") else None
 
 
 def _reduction_to_reshape(match: Match) -> Replacement | None:
-    """Replace a reduction over axes of extent 1, which changes at most the shape."""
+    """Replace a reduction over axes of extent 1 by a reshape, because it changes nothing but the shape."""
     source, result = match.type(match["x"]), match.type(match.output)
     if source.size != result.size or (source.dtype, source.quant) != (result.dtype, result.quant):
         return None
@@ -370,8 +383,9 @@ def _remove_one(match: Match) -> Replacement | None:
 
 
 def _remove_neutral(match: Match, neutral_element: int) -> Replacement | None:
-    """Remove an operator whose constant is its neutral element. The integers of a quantised constant are not real numbers:
-    left alone."""
+    """Remove an operator whose constant operand is the operator's neutral element.
+
+    A quantised constant is not compared, because its integers are not the real numbers that it represents."""
     quantised = match.type(match["c"]).quant is not None
     return (
         match.same("x")
@@ -380,12 +394,14 @@ def _remove_neutral(match: Match, neutral_element: int) -> Replacement | None:
     )
 
 
-# ---------------------------------------------------------------- neighbours
+# ---------------------------------------------------------------- successive operators
 
 
 def _merge_clamps(match: Match) -> Replacement | None:
-    """Merge two clamps. Their bounds are real numbers, so quantised operands are left alone, unless bounds apply to stored
-    integers."""
+    """Merge two successive clamps.
+
+    Their bounds are real numbers. Clamps of quantised operands are therefore not merged, unless their bounds apply to
+    the stored integers."""
     first, second = match.nodes["first"], match.root
     stored = first.attrs.get("rounding") == Rounding.NONE == second.attrs.get("rounding")
     if not dtypes.is_float(match.type(match["x"]).dtype) and not stored:
@@ -401,12 +417,13 @@ def _merge_clamps(match: Match) -> Replacement | None:
 
 
 def _clamp_bounds(match: Match, capture: str) -> tuple[float, float]:
-    """Return the bounds of a relu or clip: of the node ``capture``, or of the rule's root if that is empty."""
+    """Return the lower and upper bound of the relu or clip ``capture``, or of the root of the match if ``capture`` is empty."""
     node = match.nodes[capture] if capture else match.root
     return (0.0, inf) if node.op == "relu" else (node.attr("minimum"), node.attr("maximum"))
 
 
 def _merge_pads(match: Match) -> Replacement | None:
+    """Merge two successive paddings with the same value."""
     first = match.nodes["first"]
     if first.attr("value") != match.root.attr("value"):
         return None

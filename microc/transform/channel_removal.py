@@ -1,4 +1,4 @@
-"""Removal of channels that are constant, unused or duplicates of others."""
+"""Removal of channels that are constant, dead (not needed by any result), or duplicates of other channels."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from microc.transform.quantised.integer_ranges import Range, Ranges, every_tap_i
 #
 #     sum_i w_i x_i + b  =  sum_{i != j} w_i x_i  +  (b + c sum w_j),
 #
-# the last sum over the channel's taps. Integers do not overflow: the magnitudes |c| sum |w_j| move from the bound of products
-# to the bias, so no partial sum can be larger than before. The identity needs every tap of channel j to read c. A padded
-# convolution reads the padding value at the border, so the channel is folded only if that value is c too, or if no tap reads
-# padding. A depthwise convolution of such a channel is not folded: :mod:`microc.transform.quantised.integer_ranges` finds out
-# whether its result is constant, by every set of taps that can be inside.
+# where the last sum is over the channel's taps. Integers do not overflow: the magnitudes |c| sum |w_j| move from the bound of
+# products to the bias, so that no partial sum can be larger than before. The identity needs every tap of channel j to read c. A
+# padded convolution reads the padding value at the border. The channel is therefore folded only if that value is c, too, or if no
+# tap reads padding. A depthwise convolution of such a channel is not folded: :mod:`microc.transform.quantised.integer_ranges`
+# finds out whether its result is constant, from every set of taps that can be inside the data.
 #
 # The layer's weights for the channel become zero; the pass ``dead_channels`` then removes unused channels. A value whose
-# channels are all constant becomes a constant of its elementwise readers, so that the branch that computes it is dead. Only
-# integers: float sums would be rounded in another order.
+# channels are all constant becomes a constant of its elementwise readers, so that the branch that computes it is dead. This is
+# done for integers only, because float sums would be rounded in another order.
 
 
 def fold_constant_channels(graph: Graph, context: PassContext) -> Graph:
-    """Fold constant input channels of ``conv2d`` and ``dense`` on integers into their biases."""
+    """Fold constant input channels of integer ``conv2d`` and ``dense`` layers into the biases of the layers."""
     ranges = value_ranges(graph)
     graph = _replace_constant_values(graph, ranges)
     types, consts, nodes = dict(graph.types), dict(graph.consts), list(graph.nodes)
@@ -55,9 +55,8 @@ def fold_constant_channels(graph: Graph, context: PassContext) -> Graph:
 def _replace_constant_values(graph: Graph, ranges: Ranges) -> Graph:
     """Replace computed values whose channels are all constant by constants.
 
-    That is done for values of one pixel, and for operands of an elementwise node beside another operand of the result's shape.
-    Graph outputs stay computed.
-    """
+    This is done for values of one pixel, and for operands of an elementwise node that has another operand of the
+    result's shape. Graph outputs stay computed."""
     kept = {*graph.outputs, *graph.updates.values()}
     types, consts = dict(graph.types), dict(graph.consts)
     vectors: dict[str, str] = {}
@@ -76,7 +75,10 @@ def _replace_constant_values(graph: Graph, ranges: Ranges) -> Graph:
 
 
 def _read_constants(graph: Graph, node: Node, vectors: Mapping[str, str]) -> Node:
-    """Let an elementwise node read constants, if another operand has the result's shape."""
+    """Return an elementwise node that reads constants instead of the values in ``vectors``, if another operand has the
+    shape of its result.
+
+    Any other node is returned unchanged. ``vectors`` maps values to constants."""
     definition, shape = registry.get(node.op), graph.types[node.outputs[0]].shape
     varying = [name for name in node.inputs if name and name not in vectors and name not in graph.consts]
     if not definition.elementwise or all(graph.types[name].shape != shape for name in varying):
@@ -86,9 +88,10 @@ def _read_constants(graph: Graph, node: Node, vectors: Mapping[str, str]) -> Nod
 
 
 def _fold_into_bias(graph: Graph, node: Node, data: Range) -> tuple[Array, Array] | None:
-    """Return a layer's weights with zeros for constant channels, and its bias plus what these channels add to the sums.
+    """Return the layer's weights with zeros for constant channels, and its bias plus the contribution of these channels
+    to the sums.
 
-    None if no channel can be folded, or if the bias would overflow."""
+    Return None if no channel can be folded, or if the bias would overflow its dtype."""
     weights, dtype = graph.consts[node.inputs[1]], graph.types[node.outputs[0]].dtype
     has_weights = weights.any(axis=tuple(range(weights.ndim - 1)))
     folds = data.constant & has_weights & _reads_value_only(graph, node, data.low)
@@ -103,7 +106,8 @@ def _fold_into_bias(graph: Graph, node: Node, data: Range) -> tuple[Array, Array
 
 
 def _reads_value_only(graph: Graph, node: Node, value: Array) -> Array:
-    """Test for each input channel, which holds ``value``, whether every tap reads that value at every position."""
+    """Return a mask of the input channels for which every tap reads the channel's constant ``value`` at every position,
+    never other padding."""
     if node.op == "dense":
         return np.ones(value.shape, np.bool_)
     g = infer_geometry(node.attrs, graph.types[node.inputs[0]].shape, graph.types[node.inputs[1]].shape)
@@ -117,7 +121,7 @@ CONSTANT_CHANNELS_PASS = Pass("constant_channels", fold_constant_channels, 3)
 # ---- Dead channel elimination.
 #
 # Liveness analysis: all channels of inputs, outputs and state are live. A mixing node needs the input channels with a nonzero
-# weight for one of its live output channels; a linked node keeps the channels that its links join; any other node needs all
+# weight for one of its live output channels; a linked node needs the channels at both ends of its links; any other node needs all
 # channels of all operands (:mod:`microc.transform.channel_relations`). The sets grow to the least fixed point, through chains
 # and across residual sums.
 #
@@ -125,22 +129,22 @@ CONSTANT_CHANNELS_PASS = Pass("constant_channels", fold_constant_channels, 3)
 # included, for integers and for finite floats (a zero can lose its sign; an infinity would have made a NaN). Removed channels
 # of linked nodes have no reader, and the others are computed as before.
 #
-# Kernels work on whole words: if a layer's number of live channels is no multiple of ``MULTIPLE``, dead ones stay as fillers.
-# No filler is read (every weight for it is zero), so its contents do not matter: it takes the weights, bias and scale of a live
-# channel, needs no further inputs, and widens neither the accumulator's bound nor the range of shifts.
+# Kernels process whole words: if a layer's number of live channels is no multiple of ``MULTIPLE``, some dead channels stay as
+# fillers. No filler is read (every weight for it is zero), so that its content does not matter. It gets the weights, bias and
+# scale of a live channel; then it needs no further inputs, and widens neither the accumulator's bound nor the range of shifts.
 #
 # A value with dead channels gets a new name, since it is no longer the model's value of that name.
 
 MULTIPLE = 4
-"""A layer's number of channels stays a multiple of this.
+"""Number of channels of which a layer's number of channels stays a multiple, because kernels process whole words of four bytes.
 
-Measured on mlperf_vww_int8 and Cortex-M4: with kernels on bytes alone, 1, 2 and 4 gave 10.92, 10.60 and 10.37 M instructions;
-with 16-bit patches they are within 0.1 % of one another (8 costs 2 %), and fours take 9 % less code than ones.
-"""
+Measured on mlperf_vww_int8 and Cortex-M4: with kernels on bytes alone, multiples of 1, 2 and 4 needed 10.92, 10.60 and
+10.37 M instructions. With 16-bit patches they are within 0.1 % of one another (8 costs 2 %), and multiples of 4 need 9
+% less code than 1."""
 
 
 def eliminate_dead_channels(graph: Graph, context: PassContext) -> Graph:
-    """Remove channels that no result depends on. Returns the graph itself if there are none."""
+    """Remove channels on which no result depends; return the graph itself if there are none."""
     graph = without_dead_nodes(graph)
     if has_too_many_channels(graph):
         return graph
@@ -149,9 +153,9 @@ def eliminate_dead_channels(graph: Graph, context: PassContext) -> Graph:
 
 
 class _Liveness:
-    """Channels of a graph's values that are needed, as masks by value that grow to a fixed point.
+    """Liveness of the channels of all values of a graph, as a mask for each value. The masks grow to a fixed point.
 
-    ``live``: channels that are read; ``masks``: channels that stay, fillers included."""
+    ``live``: channels that are read. ``masks``: channels that are kept, which are the live ones and fillers."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -168,7 +172,7 @@ class _Liveness:
         self.add_fillers()
 
     def iterate_to_fixed_point(self, *steps: Callable[[Node], None]) -> None:
-        """Apply the steps to every node, in reverse order, until no mask changes."""
+        """Apply ``steps`` to every node, in reverse order, again and again until no mask changes."""
         before, count = -1, 0
         while before != count:
             before = count
@@ -178,7 +182,7 @@ class _Liveness:
             count = sum(int(mask.sum()) for mask in self.masks.values())
 
     def mark_reads(self, node: Node) -> None:
-        """Mark the channels that a node reads independently of its links."""
+        """Mark the operand channels that a node reads independently of its links."""
         if is_mixing(self.graph, node):
             weight = self.graph.consts[node.inputs[1]]
             self.masks[node.inputs[0]] |= weight[self.live[node.outputs[0]]].any(axis=tuple(range(weight.ndim - 1)))
@@ -191,7 +195,7 @@ class _Liveness:
                 self.masks[name][:] = True
 
     def mark_link_ends(self, node: Node) -> None:
-        """Mark both ends of a link if one of them stays."""
+        """Mark the channels at both ends of each link of a node if the channel at one end is kept."""
         for link in self.node_links[id(node)] or ():
             operand, result = self.masks.get(node.inputs[link.operand]), self.masks[node.outputs[0]]
             if operand is not None:
@@ -199,8 +203,9 @@ class _Liveness:
                 result[link.target[operand[link.source]]] = True
 
     def add_fillers(self) -> None:
-        """Extend every layer to a multiple of ``MULTIPLE`` channels or to all of them, and every value to at least one
-        channel."""
+        """Keep dead channels as fillers, so that every layer has a multiple of ``MULTIPLE`` channels or all of its channels.
+
+        Every value keeps at least one channel."""
         for node in self.graph.nodes:
             if is_mixing(self.graph, node):
                 mask = self.masks[node.outputs[0]]
@@ -215,7 +220,10 @@ class _Liveness:
 
 
 class _ChannelRemover:
-    """Rewrites a graph without the channels that are not needed."""
+    """Writer of the graph without the channels that are not kept.
+
+    ``kept`` maps each value that loses channels to the indices of those that are kept; ``names`` maps it to its new
+    name."""
 
     def __init__(self, graph: Graph, liveness: _Liveness) -> None:
         self.graph, self.live, self.masks = graph, liveness.live, liveness.masks
@@ -228,23 +236,25 @@ class _ChannelRemover:
         return replace(self.graph, types=self.types, consts=self.consts).with_nodes(nodes)
 
     def new_value(self, name: str, kind: TensorType) -> str:
+        """Add a value of type ``kind``; return its unique name, which begins with ``name``."""
         new_name = fresh_name(self.types, f"{name}.live")
         self.types[new_name] = kind
         return new_name
 
     def type_without_dead(self, name: str) -> TensorType:
-        """Return a value's type with only the channels that stay."""
+        """Return the type of a value with only its kept channels."""
         kind, kept = self.graph.types[name], self.kept[name]
         return _type_of_part(kind, len(kind.shape) - 1, kept)
 
     def take_part(self, name: str, axis: int, kept_indices: Array) -> str:
-        """Add a constant with only the indices ``kept_indices`` along ``axis`` of another, and return its name."""
+        """Add a constant with only the indices ``kept_indices`` of another constant along ``axis``; return its name."""
         array = self.consts[name]
         new_name = self.new_value(name, _type_of_part(self.types[name], axis % array.ndim, kept_indices))
         self.consts[new_name] = np.ascontiguousarray(array.take(kept_indices, axis=axis))
         return new_name
 
     def rewrite_node(self, node: Node) -> Node:
+        """Return the node with new operands, results and attributes for the kept channels."""
         if self.kept.keys().isdisjoint((*node.inputs, *node.outputs)):
             return node
         attrs, constants = dict(node.attrs), {}
@@ -268,19 +278,18 @@ class _ChannelRemover:
         return replace(node, inputs=inputs, outputs=outputs, attrs=attrs)
 
     def parameter_channels(self, name: str) -> Array | None:
-        """Return the channel whose weights, bias and scale each kept channel takes: its own, or a live one's for a filler.
+        """Return for each kept channel of a value the index of the channel whose weights, bias and scale it gets.
 
-        None if all channels stay.
-        """
+        A live channel gets its own, a filler those of a live channel. Return None if the value keeps all channels."""
         if name not in self.kept:
             return None
         kept, live = self.kept[name], self.live[name]
         return np.where(live[kept], kept, np.argmax(live)) if live.any() else kept
 
     def layer_constants(self, node: Node, kept_outputs: Array | None) -> dict[int, str]:
-        """Take the part of a layer's weights and bias that belongs to the output channels ``kept_outputs``.
+        """Return the names of new weights and bias of a layer, by operand number, with only the output channels ``kept_outputs``.
 
-        Of a mixing node's weights only the inputs that stay are taken. Returns names by operand number."""
+        The weights of a mixing node are also reduced to the kept input channels."""
         names = {k: name for k, name in enumerate(node.inputs) if k and name}
         if kept_outputs is not None:
             names = {k: self.take_part(name, 0 if k == 1 else -1, kept_outputs) for k, name in names.items()}
@@ -290,7 +299,8 @@ class _ChannelRemover:
         return names
 
     def concat_constants(self, node: Node) -> dict[int, str]:
-        """Remove from constant operands the channels that the result loses."""
+        """Return the names of new constant operands of a concatenation, by operand number, with only the channels that
+        the result keeps."""
         names, mask = {}, self.masks[node.outputs[0]]
         for link in channel_links(self.graph, node) or ():
             name = node.inputs[link.operand]
@@ -299,9 +309,8 @@ class _ChannelRemover:
         return names
 
     def elementwise_constants(self, node: Node, kept_channels: Array) -> dict[int, str]:
-        """Take the channels ``kept_channels`` of constant operands with a number for every channel.
-
-        Returns names by operand number."""
+        """Return the names of new per-channel constants of an elementwise node, by operand number, with only the
+        channels ``kept_channels``."""
         whole, count = registry.get(node.op).whole, channel_count(self.graph, node.outputs[0])
         names = {}
         for k, name in enumerate(node.inputs):
@@ -311,7 +320,7 @@ class _ChannelRemover:
 
 
 def _type_of_part(kind: TensorType, axis: int, kept_indices: Array) -> TensorType:
-    """Return the type of a tensor with only the indices ``kept_indices`` along ``axis``, its per-channel scales included."""
+    """Return the type of a tensor with only the indices ``kept_indices`` along ``axis``, including its per-channel scales."""
     shape = tuple(len(kept_indices) if k == axis else extent for k, extent in enumerate(kind.shape))
     quant = kind.quant
     if quant is not None and quant.axis == axis:
@@ -323,20 +332,21 @@ def _type_of_part(kind: TensorType, axis: int, kept_indices: Array) -> TensorTyp
 DEAD_CHANNELS_PASS = Pass("dead_channels", eliminate_dead_channels, 3)
 
 
-# ---- Merge duplicate channels: a channel that always equals an earlier one of the same value is no longer read.
+# ---- Merge duplicate channels: a channel that always equals an earlier channel of the same value is no longer read.
 #
 # Value numbering by channels: two channels of a result are equal if they are computed with the same weights, bias, multiplier
 # and shift from equal channels. A layer that reads equal channels i and j with weights u and v reads i alone,
 #
 #     u x_i + v x_j  =  (u + v) x_i,
 #
-# tap by tap, borders included, for padding reads one value in all channels. Sums stay within what they were, since |u + v| <=
-# |u| + |v|. The new weight must fit the weights' dtype, else the channel stays. Only integers: float sums would be rounded in
-# another order. The weights of the duplicate become zero; the pass ``dead_channels`` removes it.
+# for each tap, also at borders, because padding has the same value in all channels. Sums do not exceed their former bounds, since
+# |u + v| <= |u| + |v|. The new weight must fit the weights' dtype, otherwise the channel is still read. This is done for integers
+# only, because float sums would be rounded in another order. The weights of the duplicate become zero, and the pass
+# ``dead_channels`` removes it.
 
 
 def merge_duplicate_channels(graph: Graph, context: PassContext) -> Graph:
-    """Let an integer ``conv2d`` or ``dense`` read only the first of equal channels."""
+    """Let each integer ``conv2d`` and ``dense`` read only the first of several equal input channels."""
     if has_too_many_channels(graph):
         return graph
     types, consts, nodes = dict(graph.types), dict(graph.consts), list(graph.nodes)
@@ -357,13 +367,15 @@ def merge_duplicate_channels(graph: Graph, context: PassContext) -> Graph:
 
 
 def _is_integer_layer(graph: Graph, node: Node) -> bool:
+    """Test whether a node is a layer with constant weights on integer data."""
     return is_mixing(graph, node) and dtypes.is_integer(graph.types[node.inputs[0]].dtype)
 
 
 def _merge_weights(weights: Array, first_equal_channel: Array) -> Array:
-    """Add the weights of duplicate channels to those of the first channel that equals them, if their dtype holds the sums.
+    """Add the weights of duplicate channels to the weights of the first channel that equals them, if the dtype can
+    represent the sums.
 
-    ``first_equal_channel[k]``: the first channel equal to channel k."""
+    ``first_equal_channel[k]``: index of the first channel that equals channel k."""
     wide, bounds = weights.astype(np.int64), np.iinfo(weights.dtype)
     for k in np.flatnonzero(first_equal_channel != np.arange(first_equal_channel.size)):
         total = wide[..., first_equal_channel[k]] + wide[..., k]
@@ -376,7 +388,7 @@ def _merge_weights(weights: Array, first_equal_channel: Array) -> Array:
 
 
 def _first_with_key(keys: Sequence[Hashable]) -> Array:
-    """Return for each channel the index of the first one with the same key."""
+    """Return for each channel the index of the first channel with the same key."""
     seen: dict[Hashable, int] = {}
     return np.array([seen.setdefault(key, k) for k, key in enumerate(keys)], np.int64)
 
@@ -384,7 +396,10 @@ def _first_with_key(keys: Sequence[Hashable]) -> Array:
 def _channel_keys(
     graph: Graph, node: Node, first_equal_channels: Mapping[str, Array]
 ) -> list[tuple[Hashable, ...]] | None:
-    """Return a key for each channel of the node's result; equal keys mean equal channels. None for an unknown node."""
+    """Return a key for each channel of the node's result. Channels with equal keys are equal. Return None if the node
+    cannot be analysed.
+
+    ``first_equal_channels``: for each value and channel, the index of the first channel that equals it."""
     if _is_integer_layer(graph, node):
         weights = _merge_weights(graph.consts[node.inputs[1]].astype(np.int64), first_equal_channels[node.inputs[0]])
         return _append_parameters([() for _ in weights], weights, *_bias_vectors(graph, node))
@@ -406,17 +421,17 @@ def _channel_keys(
 
 
 def _append_parameters(keys: Sequence[Sequence[Hashable]], *parameters: Array) -> list[tuple[Hashable, ...]]:
-    """Append to each key the channel's slice of constants that have the channels first."""
+    """Append to the key of each channel that channel's slice of each of ``parameters``, whose first axis is the channels."""
     return [(*key, *(array[k].tobytes() for array in parameters)) for k, key in enumerate(keys)]
 
 
 def _bias_vectors(graph: Graph, node: Node) -> tuple[Array, ...]:
-    """Return a layer's constant bias, a number per output channel; empty without one."""
+    """Return the layer's constant bias with one number per output channel, as a tuple of one array; empty without a bias."""
     return tuple(graph.consts[name].reshape(-1) for name in node.inputs[2:] if name)
 
 
 def _channel_parameters(graph: Graph, node: Node) -> tuple[Array, ...]:
-    """Return the constants of a linked node that differ between channels, with channels as first axis."""
+    """Return the constants of a linked node that differ between channels, with the channels as first axis."""
     if node.op == "conv2d":
         return graph.consts[node.inputs[1]], *_bias_vectors(graph, node)
     definition, count = registry.get(node.op), channel_count(graph, node.outputs[0])

@@ -1,7 +1,8 @@
-"""Transformations of loops over time, and weights widened before a layer runs.
+"""Transformations of loops over time, and weights that are widened before a layer runs.
 
-``blocked_loops`` multiplies the data of several iterations at once, ``scanned_rows`` reads what iterations gather in place,
-``prewidened_weights`` widens quantised weights of float layers in RAM first.
+Pass ``blocked_loops`` multiplies the data of several iterations by the weights at once. Pass ``scanned_rows`` lets
+loops read the rows of their data in place instead of gathering them. Pass ``prewidened_weights`` converts quantised
+weights of float layers to floats in RAM before the layers run.
 """
 
 from __future__ import annotations
@@ -23,19 +24,22 @@ from microc.transform.pass_context import WHERE_REQUIRED, Pass, PassContext
 
 # ---- Loop blocking: hoist the products of the data alone out of a block of iterations and compute them together.
 #
-# An iteration of a recurrent layer multiplies a row of the data by one matrix and the carried values by another. Only the
-# second product depends on the iteration before. A single row loads every weight for one product; several rows share the loads.
-# So a loop of 48 iterations becomes one of 8 blocks, each of which multiplies 6 rows and then runs a loop of 6 iterations. If
-# the last block has too many iterations, its inner loop is guarded, and its missing rows repeat the last one. Hoisting the
-# products of all iterations would take several times the data's memory.
+# An iteration of a recurrent layer multiplies a row of the data by one matrix and the carried values by another. Only the second
+# product depends on the previous iteration. For a single row every weight is loaded for one product; several rows share the
+# loads. Therefore a loop of 48 iterations becomes a loop of 8 blocks, each of which multiplies 6 rows and then runs a loop of 6
+# iterations. If the last block has surplus iterations, the inner loop is guarded, and the missing rows repeat the last row.
+# Hoisting the products of all iterations at once would need several times the memory of the data.
 
 BLOCK_SIZES = (3, 4, 6)
-"""Iterations of a block, best first: tiles of rows mostly have three, and larger blocks gain little for their memory."""
+"""Numbers of iterations in a block, the best first: most register tiles have three rows, and larger blocks gain little
+for their memory."""
 
 
 @frozen
 class _Layer:
-    """A ``dense`` whose data an iteration gathers, by its number, from the fixed value ``data``; no other node reads these."""
+    """Node ``dense`` whose data an iteration gathers by its iteration index from the loop-invariant value ``data``.
+
+    No other node reads that value or the gathered row."""
 
     data: str
     gather: Node
@@ -52,7 +56,8 @@ def block_loops(graph: Graph, context: PassContext) -> Graph:
 
 
 def _block_loop(loop: Node, types: dict[str, TensorType]) -> list[Node]:
-    """Return the loop over blocks and the views behind it, and add their types; the loop itself if it is not blocked."""
+    """Return the blocked loop and the views after it, and add their types to ``types``; return only the loop itself if
+    it cannot be blocked."""
     body, count, carried = loop.attr("body"), loop.attr("count"), loop.attr("carried")
     layer = None if loop.attr("guarded") else _find_layer(body, carried, count)
     block = 0 if layer is None else _block_size(count)
@@ -76,8 +81,9 @@ def _block_loop(loop: Node, types: dict[str, TensorType]) -> list[Node]:
 
 
 def _find_layer(body: Graph, carried_count: int, iteration_count: int) -> _Layer | None:
-    """Find a ``dense`` of a single row that the iteration gathers, if no other node reads the data or the iteration's
-    number."""
+    """Return a ``dense`` whose data is a single row that the iteration gathers, or None.
+
+    No other node may read the data or the iteration index."""
     iteration, fixed = body.inputs[0], body.inputs[1 + carried_count :]
     users = {name: [node for node in body.nodes if name in node.inputs] for name in body.types}
     for dense in body.nodes:
@@ -86,8 +92,8 @@ def _find_layer(body: Graph, carried_count: int, iteration_count: int) -> _Layer
             continue
         data, row = gather.inputs[0], gather.outputs[0]
         kind = body.types[data]
-        # Inside of a block the iteration's number restarts at 0 and the products take the place of ``data``: nothing else may
-        # read either.
+        # Inside a block the iteration index restarts at 0, and the products replace ``data``: nothing else may read the index or
+        # the data.
         is_alone = all(users[name] == [gather] for name in (iteration, data)) and users[row] == [dense]
         is_one_row = body.types[row].shape == (1, kind.shape[-1]) and kind.size == iteration_count * kind.shape[-1]
         is_constant = all(name in body.consts for name in dense.inputs[1:] if name)
@@ -97,14 +103,15 @@ def _find_layer(body: Graph, carried_count: int, iteration_count: int) -> _Layer
 
 
 def _block_size(iteration_count: int) -> int:
-    """Return the number of iterations in a block for which the last block has the fewest surplus iterations.
+    """Return the number of iterations in a block with which the last block has the fewest surplus iterations.
 
-    0 if the loop has too few iterations for any block."""
+    Return 0 if the loop has too few iterations for any block."""
     return min((n for n in BLOCK_SIZES if n < iteration_count), key=lambda n: -iteration_count % n, default=0)
 
 
 def _outer_body(loop: Node, layer: _Layer, block: int) -> Graph:
-    """Build the body of a block: gather its rows, multiply them by one ``dense``, run the loop over its iterations."""
+    """Build the body of the loop over blocks: gather the rows of a block, multiply them by one ``dense``, run the inner
+    loop over its iterations."""
     body, count, carried = loop.attr("body"), loop.attr("count"), loop.attr("carried")
     write = LoopBodyBuilder(loop.loc)
     block_number, *fixed = (write.input(name, body.types[name]) for name in body.inputs)
@@ -129,7 +136,9 @@ def _outer_body(loop: Node, layer: _Layer, block: int) -> Graph:
 
 
 def _inner_body(body: Graph, layer: _Layer, products: TensorType) -> Graph:
-    """Build an iteration that gathers its product instead of computing it; nodes and constants for the product are removed."""
+    """Build the body of the loop within a block: each iteration gathers its product instead of computing it.
+
+    Nodes and constants that only the product needed are removed."""
     gather_product = replace(layer.gather, outputs=layer.dense.outputs, attrs={**layer.gather.attrs, "axis": 0})
     nodes = [gather_product if node == layer.gather else node for node in body.nodes if node != layer.dense]
     used = {name for node in nodes for name in node.inputs} | {*body.outputs}
@@ -140,7 +149,8 @@ def _inner_body(body: Graph, layer: _Layer, products: TensorType) -> Graph:
 
 
 def _guard_body(body: Graph) -> Graph:
-    """Make a body continue only while its iteration's number is less than ``last``, its new last input."""
+    """Return a body with a guard: the loop continues only while the iteration index is less than ``last``, the new last
+    input of the body."""
     before = dict(body.types)
     go, last, continues = (fresh_name(before, stem) for stem in ("go", "last", "goes"))
     types = {**before, go: TensorType((), "bool"), last: body.types[body.inputs[0]], continues: TensorType((), "bool")}
@@ -156,14 +166,16 @@ def _guard_body(body: Graph) -> Graph:
 
 
 LOOP_BLOCKING_PASS = Pass("blocked_loops", block_loops, WHERE_REQUIRED, around=True)
-"""Trades memory for time, by an amount that depends on core and network: the compiler compares (``compiler/fit/moves.py``)."""
+"""Pass that trades memory for time, by an amount that depends on core and network. The compiler compares both
+(``compiler/fit/moves.py``)."""
 
 
-# ---- Scanned inputs: a value that iterations gather by their number becomes an input that the loop reads row by row, in place.
+# ---- Scanned inputs: a value that iterations gather by their index becomes an input that the loop reads row by row, in place.
 
 
 def scan_rows_in_place(graph: Graph, context: PassContext) -> Graph:
-    """Turn values that iterations gather by their number into scanned inputs of their loops."""
+    """Turn values that iterations gather by their iteration index into scanned inputs of the loops, which are read row
+    by row in place."""
     nodes: list[Node] = []
     types = dict(graph.types)
     for node in graph.nodes:
@@ -172,8 +184,8 @@ def scan_rows_in_place(graph: Graph, context: PassContext) -> Graph:
 
 
 def _scan_loop(loop: Node, types: dict[str, TensorType]) -> list[Node]:
-    """Return the loop with scanned inputs and the views before it, and add their types; the loop itself if nothing is
-    scanned."""
+    """Return the loop with scanned inputs and the views before it, and add their types to ``types``; return only the
+    loop itself if it has none."""
     body: Graph = loop.attr("body")
     scanned = scanned_operand_count(loop)
     gathers = _find_gathers(body, int(loop.attr("carried")), scanned, int(loop.attr("count")))
@@ -201,8 +213,10 @@ def _scan_loop(loop: Node, types: dict[str, TensorType]) -> list[Node]:
 
 
 def _find_gathers(body: Graph, carried_count: int, scanned_count: int, iteration_count: int) -> list[Node]:
-    """Find gathers of a fixed value by the iteration's number along its first axis of extent above 1, if nothing else reads
-    the value."""
+    """Return the gathers of an iteration that read a row of a loop-invariant value by the iteration index, if nothing
+    else reads the value.
+
+    The row must be along the first axis with an extent above 1."""
     iteration, fixed = body.inputs[0], body.inputs[1 + carried_count : len(body.inputs) - scanned_count]
     gathers = []
     for node in body.nodes:
@@ -222,26 +236,27 @@ SCAN_IN_PLACE_PASS = Pass("scanned_rows", scan_rows_in_place, 2, around=True)
 
 # ---- Widen the quantised weights of float layers (int8 levels times scales) in RAM before the layer runs.
 #
-# A product that dequantises weights in registers does so again for every tile of rows. Widened first, they are loaded directly,
-# but take RAM while the layer runs. :mod:`microc.ops.matrix.gemm` bounds the change of a sum.
+# A product that dequantises weights in registers repeats that for every tile of rows. Weights that are widened first are loaded
+# directly, but need RAM while the layer runs. :mod:`microc.ops.matrix.gemm` bounds the change of a sum.
 
 MIN_REUSING_ROWS = 8
-"""Rows of a product from which weights are used often enough for widening to pay."""
+"""Least number of rows of a product for which widening the weights first is worth its cost: each weight is used once per row."""
 LAYERS = ("conv2d", "dense")
+"""Operators whose weights are widened."""
 BYTE = 8
+"""Number of bits of the weights that are widened."""
 
 
 def prewiden_weights(graph: Graph, context: PassContext) -> Graph:
-    """Widen all weights of :func:`find_widenable_weights` in RAM before their layers run."""
+    """Widen all weights that :func:`find_widenable_weights` finds, in RAM, before their layers run."""
     levels = find_widenable_weights(graph)
     return widen_weights(graph, levels, levels) if levels else graph
 
 
 def find_widenable_weights(graph: Graph) -> dict[str, QuantisedWeights]:
-    """Return by name the weights of float layers that are int8 levels with one scale per channel.
+    """Return the weights of float layers that are int8 levels with one scale per channel, by name.
 
-    Weights of fewer bits are not among them: they are packed to save flash.
-    """
+    Weights of fewer bits are not included, because they are packed to save flash."""
     levels_by_name = {}
     for node in graph.nodes:
         name = node.inputs[1] if node.op in LAYERS else ""
@@ -260,15 +275,15 @@ def find_widenable_weights(graph: Graph) -> dict[str, QuantisedWeights]:
 
 
 def _count_rows(graph: Graph, node: Node) -> int:
-    """Return the rows of a layer's product: its results divided by its channels."""
+    """Return the number of rows of a layer's product, which is its number of results divided by its number of channels."""
     return prod(graph.types[node.outputs[0]].shape) // max(graph.types[node.inputs[1]].shape[0], 1)
 
 
 def widen_weights(graph: Graph, levels_by_name: Mapping[str, QuantisedWeights], weight_names: Collection[str]) -> Graph:
-    """Widen the chosen weights by kernels of their own, each before the first layer that reads it.
+    """Add kernels that widen the weights ``weight_names``, each before the first layer that reads the weights.
 
-    The graph may be fused already: each kernel gets a new group.
-    """
+    ``levels_by_name``: integer levels and scales of the weights. The graph may be fused already: each kernel gets a new
+    group."""
     types, consts = dict(graph.types), {name: array for name, array in graph.consts.items() if name not in weight_names}
     nodes, pending, groups = list[Node](), set(weight_names), {node.group for node in graph.nodes}
     for node in graph.nodes:
@@ -289,4 +304,4 @@ def widen_weights(graph: Graph, levels_by_name: Mapping[str, QuantisedWeights], 
 
 
 PREWIDENED_WEIGHTS_PASS = Pass("prewidened_weights", prewiden_weights, WHERE_REQUIRED, before="fuse")
-"""Trades RAM for time: the compiler compares both (``compiler/fit/moves.py``)."""
+"""Pass that trades RAM for time. The compiler compares both (``compiler/fit/moves.py``)."""

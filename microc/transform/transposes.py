@@ -154,7 +154,7 @@ def _order_wanted_axes(merged_axes: Sequence[tuple[list[int], int]], reshaped: S
 
 # ---- Rules that absorb transpositions into an integer ``matmul`` as its attributes ``axes_a`` and ``axes_b``.
 #
-# ``matmul`` packs both operands along K (``rows`` in ``ops/matrix/matmul.py``), at the same cost for any order of their axes.
+# ``matmul`` packs both operands along K in any case (``rows`` in ``ops/matrix/matmul.py``), whatever the order of their axes.
 
 _BYTES = ("int8", "uint8")
 

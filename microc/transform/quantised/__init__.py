@@ -1,1 +1,2 @@
-"""Passes on quantised networks: QDQ to integers, legalisation, ranges, tables, weight types."""
+"""Passes on quantised networks: recognition of QDQ operators, legalisation to integer operators, value ranges, lookup
+tables, types of weights."""

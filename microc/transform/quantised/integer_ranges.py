@@ -1,4 +1,4 @@
-"""Interval analysis of integers per channel, and tighter bounds of requantisation by it."""
+"""Interval analysis of the integers in each channel, and tighter bounds of requantisations that follow from it."""
 
 from __future__ import annotations
 
@@ -21,40 +21,41 @@ from microc.ops.convolution.geometry import Geometry, infer_geometry
 from microc.transform.channel_relations import has_too_many_channels
 from microc.transform.pass_context import Pass, PassContext
 
-# ---- Interval analysis: the least and greatest number that each channel of a value can hold, derived from constants alone.
+# ---- Interval analysis: the least and greatest number that each channel of a value can have, derived from constants alone.
 #
-# A channel is an index along the last axis, whatever the other axes mean. A channel whose range is one number is constant: it
-# holds that number at every position, borders included, for all inputs. Ranges of sums come from interval arithmetic (weights
-# and biases are constants), those of rescaled values from the operator's reference at both ends, since rescaling is monotone.
+# A channel is an index along the last axis, whatever the other axes mean. A channel whose range is one number is constant: it has
+# this number at every position, including borders, for all inputs. Ranges of sums are computed by interval arithmetic (weights
+# and biases are constants), ranges of rescaled values by the operator's reference at both ends, since rescaling is monotone.
 #
-# At a border some taps of a convolution read the padding value. There are few sets of taps that read data (a set of rows times
-# a set of columns); the range covers all of them, so a depthwise convolution of a constant channel is constant only if every
-# border position has the same sum.
+# At a border some taps of a convolution read the padding value. There are few different sets of taps that read data (a set of
+# rows times a set of columns). The range covers all these sets, so that a depthwise convolution of a constant channel is constant
+# only if the sum is the same at every border position.
 
 
 @frozen
 class Range:
-    """Interval of integers of every channel of a value: the least and the greatest number, two int64 arrays with the last
-    axis' extent."""
+    """Interval of integers for each channel of a value: two int64 arrays with the least and the greatest integer per channel."""
 
     low: Array
     high: Array
 
     @property
     def constant(self) -> Array:
-        """Mask of the channels that hold one number only."""
+        """Mask of the channels whose interval contains only one integer."""
         return np.asarray(self.low == self.high)
 
 
 _MOST_TAPS = 1 << 24
-"""Limit of taps in all sets together; for larger windows no range of sums is computed."""
+"""Largest number of taps in all tap sets of a window together. For larger windows no range of sums is computed."""
 Ranges = dict[str, Range]
+"""Range of each value, by name."""
 _Rule = Callable[[Graph, Node, Ranges], Range | None]
 
 
 def value_ranges(graph: Graph) -> Ranges:
-    """Return the range of every value with integers of at most 32 bits, scalars excluded. Empty for a graph with too many
-    channels."""
+    """Return the range of every value whose elements are integers of at most 32 bits. Scalars are not included.
+
+    The result is empty for a graph with too many channels."""
     ranges: Ranges = {}
     if has_too_many_channels(graph):
         return ranges
@@ -75,7 +76,10 @@ def value_ranges(graph: Graph) -> Ranges:
 
 
 def _set_range(ranges: Ranges, name: str, kind: TensorType, range_: Range | None) -> None:
-    """Record a range. The dtype's own range is used if none is known, or where a sum could overflow and wrap."""
+    """Record the range of a value.
+
+    The whole range of the dtype is recorded if ``range_`` is None, and for channels whose sum could overflow and wrap
+    around."""
     if not dtypes.is_integer(kind.dtype) or dtypes.nbytes(kind.dtype) > 4 or not kind.shape:
         return
     least, most = dtypes.int_range(kind.dtype)
@@ -89,7 +93,8 @@ def _set_range(ranges: Ranges, name: str, kind: TensorType, range_: Range | None
 
 
 def tap_spans(geometry: Geometry) -> tuple[Array, Array]:
-    """Return the distinct spans of taps inside of the data, (first, last + 1): (R, 2) for rows and (S, 2) for columns."""
+    """Return the distinct spans (first tap, last tap + 1) of taps inside the data: an array (R, 2) for rows and one (S,
+    2) for columns."""
     axes = []
     for axis, (size, count) in enumerate(
         ((geometry.height, geometry.out_height), (geometry.width, geometry.out_width))
@@ -109,14 +114,15 @@ def every_tap_inside(geometry: Geometry) -> bool:
 
 
 def _interval_sums(weights: Array, low: Array, high: Array) -> tuple[Array, Array]:
-    """Return the least and greatest sum over the last axis of weights * x, for low <= x <= high, which broadcast against the
-    weights."""
+    """Return the least and the greatest sum of weights * x over the last axis, where low <= x <= high.
+
+    ``low`` and ``high`` must broadcast to the weights."""
     positive, negative = np.maximum(weights, 0), np.minimum(weights, 0)
     return (positive * low + negative * high).sum(axis=-1), (positive * high + negative * low).sum(axis=-1)
 
 
 def _constant_bias(graph: Graph, node: Node) -> Array | int | None:
-    """Return the constant bias; 0 without one, None if it is computed."""
+    """Return the constant integer bias of a layer, 0 if there is none, or None if it is computed or not an integer."""
     name = node.inputs[2] if len(node.inputs) > 2 else ""
     if name and name not in graph.consts:
         return None
@@ -126,7 +132,7 @@ def _constant_bias(graph: Graph, node: Node) -> Array | int | None:
 
 
 def _convolution_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
-    """Bound the sums of a convolution by interval arithmetic, for each set of taps that read data."""
+    """Return the range of a convolution's sums, from interval arithmetic for each set of taps that read data."""
     data, bias = ranges.get(node.inputs[0]), _constant_bias(graph, node)
     if node.inputs[1] not in graph.consts or data is None or bias is None or node.attrs.get("layout") == "NCHW":
         return None
@@ -151,7 +157,7 @@ def _convolution_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None
 
 
 def _dense_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
-    """Bound the sums of a dense layer with constant weights by interval arithmetic."""
+    """Return the range of the sums of a dense layer with constant weights, from interval arithmetic."""
     data, bias = ranges.get(node.inputs[0]), _constant_bias(graph, node)
     if node.inputs[1] not in graph.consts or data is None or bias is None:
         return None
@@ -163,13 +169,15 @@ def _dense_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
 
 _RESCALING = frozenset(("requantize", "requantize_float"))
 _MONOTONE = _RESCALING | {"relu", "clip", "qadd", "maximum", "minimum"}
-"""Operators that rise with their data (``qadd`` falls with a negated second operand): multipliers and scales are not
-negative, and every rounding is monotone."""
+"""Operators that rise monotonically with each operand (``qadd`` falls with a negated second operand): multipliers and
+scales are not negative, and every rounding is monotone."""
 
 
 def _elementwise_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
-    """Return the range of an elementwise operator: its reference at the ends of its operands' ranges; if it is not
-    monotone, only for constant channels."""
+    """Return the range of an elementwise operator.
+
+    A monotone operator is evaluated at the ends of its operands' ranges. Others are evaluated for constant channels
+    only."""
     kind = graph.types[node.outputs[0]]
     if not dtypes.is_integer(kind.dtype) or not kind.shape:
         return None
@@ -187,7 +195,7 @@ def _elementwise_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None
 
 
 def _may_wrap(node: Node) -> bool:
-    """Test whether results may lose upper bits and wrap: ``wide`` rounding with a multiplier above one."""
+    """Test whether results may lose upper bits and wrap around: with rounding ``wide`` and a multiplier above one."""
     attrs: Mapping[str, Any] = node.attrs
     if attrs.get("rounding") != Multiplier.WIDE:
         return False
@@ -195,8 +203,8 @@ def _may_wrap(node: Node) -> bool:
 
 
 def _constant_channels_range(node: Node, lows: list[Array], highs: list[Array], kind: TensorType) -> Range:
-    """Return the results of channels in which every operand is constant, and the dtype's range for others. Tables are read
-    whole."""
+    """Return the range of a result that is computed for channels in which all operands are constant, and the dtype's
+    range for other channels."""
     whole = registry.get(node.op).whole
     pairs = {
         k: np.broadcast_arrays(low, high, np.empty(kind.shape[-1:]))[:2]
@@ -212,8 +220,9 @@ def _constant_channels_range(node: Node, lows: list[Array], highs: list[Array], 
 
 
 def _range_ends(graph: Graph, name: str, ranges: Ranges) -> tuple[Array, Array] | None:
-    """Return the ends of an operand's range in its own dtype; for constant floats, their values if they vary along the last
-    axis only."""
+    """Return the least and greatest values of an operand per channel, in its own dtype; None if they are unknown.
+
+    Constant floats have their values if they vary along the last axis only."""
     if name in ranges:
         dtype = dtypes.to_numpy(graph.types[name].dtype)
         return ranges[name].low.astype(dtype), ranges[name].high.astype(dtype)
@@ -224,7 +233,7 @@ def _range_ends(graph: Graph, name: str, ranges: Ranges) -> tuple[Array, Array] 
 
 
 def _evaluate_reference(node: Node, operands: list[Array]) -> Array:
-    """Evaluate the node's reference on one number per channel."""
+    """Evaluate a node's reference implementation on operands with one number per channel."""
     definition = registry.get(node.op)
     with np.errstate(all="ignore"):
         (made,) = definition.reference({**definition.defaults, **node.attrs}, operands)
@@ -232,7 +241,7 @@ def _evaluate_reference(node: Node, operands: list[Array]) -> Array:
 
 
 def _clamp_range(node: Node, kind: TensorType) -> Range | None:
-    """Return the integer bounds of an operator as its range; None if it has none."""
+    """Return the range between a node's attributes ``minimum`` and ``maximum``, or None if it does not have both."""
     bounds = node.attrs.get("minimum"), node.attrs.get("maximum")
     if not all(isinstance(bound, int) for bound in bounds):
         return None
@@ -241,7 +250,7 @@ def _clamp_range(node: Node, kind: TensorType) -> Range | None:
 
 
 def _lookup_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
-    """Return the range of a table lookup: the least and greatest entry that each channel can reach."""
+    """Return the range of a table lookup: the least and greatest entry that each channel can read."""
     data, table = ranges.get(node.inputs[0]), graph.consts.get(node.inputs[1])
     if len(node.inputs) > 2 or data is None or table is None or table.dtype.kind not in "iu":
         return None
@@ -257,13 +266,13 @@ def _lookup_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
 
 
 def _keep_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
-    """Keep the range for averages and maxima, if padding does not count."""
+    """Return the range of the data for averages and maxima, or None if padding contributes to them."""
     unknown = node.attrs.get("count_include_pad") or node.attrs.get("layout") == "NCHW"
     return None if unknown else ranges.get(node.inputs[0])
 
 
 def _sum_pool_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
-    """Bound the sums of a pool's windows by the range of its data."""
+    """Return the range of the sums of a pool's windows, from the range of its data."""
     data = ranges.get(node.inputs[0])
     if data is None or node.attrs.get("layout") == "NCHW":
         return None
@@ -275,7 +284,7 @@ def _sum_pool_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
 
 
 def _sum_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
-    """Bound sums over other axes than the channels' by the range of the data."""
+    """Return the range of sums over axes other than the channels, from the range of the data."""
     data, shape = ranges.get(node.inputs[0]), graph.types[node.inputs[0]].shape
     axes = {axis % len(shape) for axis in node.attr("axes")}
     if data is None or len(shape) - 1 in axes:
@@ -285,8 +294,10 @@ def _sum_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
 
 
 def _reshape_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
-    """Return the range of a reshape: repeated if channels are merged with axes before them, otherwise that of all channels
-    for each."""
+    """Return the range of a reshape.
+
+    The range is repeated if axes before the channels become channels, too. Otherwise each channel gets the range of all
+    channels together."""
     data, channels = ranges.get(node.inputs[0]), graph.types[node.outputs[0]].shape[-1:]
     if data is None or not channels or not data.low.size:
         return None
@@ -297,7 +308,7 @@ def _reshape_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
 
 
 def _concat_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
-    """Return the range of a concatenation, along the channels or along another axis."""
+    """Return the range of a concatenation along the channels or along another axis."""
     parts = [ranges.get(name) for name in node.inputs]
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
@@ -325,14 +336,14 @@ _RULES: Mapping[str, _Rule] = MappingProxyType(
 
 # ---- Cheaper requantisation by tight bounds of accumulators, and by parameters that are equal for all channels.
 #
-# ``requantize`` promises \|x - input_zero_point\| <= ``bound`` and shifts within ``shift_range``. The ranges are tighter than
-# the bound computed when the layer was legalised: they include the ranges of its inputs, and some channels may have been
-# removed since.
+# A ``requantize`` node declares that \|x - input_zero_point\| <= ``bound`` and that shifts are within ``shift_range``. The ranges
+# of this analysis are tighter than the bound that was computed when the layer was legalised: they take the ranges of the layer's
+# inputs into account, and some channels may have been removed since.
 
 
 def tighten_bounds(graph: Graph, context: PassContext) -> Graph:
-    """Recompute ``bound`` and ``shift_range`` of every ``requantize``, and replace operands that are one number by
-    attributes."""
+    """Recompute ``bound`` and ``shift_range`` of every ``requantize``, and replace operands that contain only one
+    number by attributes."""
     ranges = value_ranges(graph)
     return graph.with_nodes(
         _tighten_requantize(graph, node, ranges) if node.op == "requantize" else node for node in graph.nodes
@@ -340,8 +351,8 @@ def tighten_bounds(graph: Graph, context: PassContext) -> Graph:
 
 
 def _tighten_requantize(graph: Graph, node: Node, ranges: Ranges) -> Node:
-    """Replace parameters of a ``requantize`` that are one number by attributes, and recompute ``shift_range`` and
-    ``bound``."""
+    """Return a ``requantize`` with a tighter ``bound`` and ``shift_range``; operands that contain only one number
+    become attributes."""
     attrs, operands = dict(node.attrs), list(node.inputs[1:])
     inputs = [node.inputs[0]]
     for name in ("multiplier", "shift"):
@@ -360,8 +371,9 @@ def _tighten_requantize(graph: Graph, node: Node, ranges: Ranges) -> Node:
 
 
 def _tighten_bound(value: str, attrs: Mapping[str, Attr], ranges: Ranges) -> int:
-    """Return the largest distance from the input's zero point, or the present bound if that is smaller or the distance
-    leaves int32."""
+    """Return the largest distance of a value from the input's zero point.
+
+    Return the present bound if that is smaller, or if the distance exceeds int32."""
     known, zero = attrs["bound"], attrs["input_zero_point"]
     assert isinstance(known, int) and isinstance(zero, int)
     if value not in ranges:

@@ -1,4 +1,4 @@
-"""Lowering of quantised operators to core operators with explicit integer parameters, and the rounding that they use."""
+"""Legalisation of quantised operators to core operators with explicit integer parameters, and the choice of their rounding."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ from microc.ops.arithmetic import Rewrite, emit_activation
 from microc.ops.attributes import Rounding, Ties
 from microc.transform.pass_context import Pass, PassContext
 
-# ---- Rounding of requantisation, where the format leaves it to the runtime (TFLite).
+# ---- Rounding of requantisation. TFLite's format does not define it, so that it differs between runtimes:
 #
-# ``tflm``: high half of a product, then a shift, each rounded, as in TFLite Micro and CMSIS-NN; the readers' default.
-# ``litert``: as in LiteRT's kernels. Dense layers round once (except negative ties, which are rounded down), quotients are
-# scaled by a float, relu and leaky_relu of int16 by a ratio in float32, the tables of an int16 softmax are computed in float64,
-# and floats are quantised to int16 by the reciprocal of their scale. ``single``: all operators that scale by fixed-point
-# multipliers round once, as in builds with TFLITE_SINGLE_ROUNDING and in XNNPACK's layers with per-channel weight scales.
+# ``tflm``: the high half of a product and its shift are rounded one after the other, as in TFLite Micro and CMSIS-NN. This is the
+# default of the readers. ``litert``: as in LiteRT's kernels. Dense layers round once (except negative ties, which are rounded
+# down), quotients are scaled by a float, relu and leaky_relu of int16 by a ratio in float32, the tables of an int16 softmax are
+# computed in float64, and floats are quantised to int16 by the reciprocal of their scale. ``single``: all operators that scale by
+# fixed-point multipliers round once, as in builds with TFLITE_SINGLE_ROUNDING and in XNNPACK's layers with per-channel weight
+# scales.
 
 _OF_LITERT = frozenset(("dense", "div"))
+"""Operators that LiteRT computes differently from TFLite Micro, for all dtypes."""
 _INT16_OF_LITERT = frozenset(("clip", "leaky_relu", "relu", "softmax"))
-"""Operators that LiteRT computes otherwise for int16 alone: it divides the scales in float32, and the tables of softmax in
-float64. That changes one int16 result in thousands."""
+"""Operators that LiteRT computes differently from TFLite Micro for int16 only: it divides the scales in float32, and
+computes the tables of softmax in float64. That changes one int16 result in thousands."""
 
 
 def set_rounding_attributes(graph: Graph, context: PassContext) -> Graph:
-    """Set the attribute ``rounding`` of nodes from TFLite files to the option ``rounding``."""
+    """Set the attribute ``rounding`` of nodes from TFLite files as the option ``rounding`` requests."""
     wanted = context.options.get("rounding", "tflm")
     if wanted == "tflm":
         return graph
@@ -46,16 +48,17 @@ def set_rounding_attributes(graph: Graph, context: PassContext) -> Graph:
 
 
 def _is_int16(graph: Graph, node: Node) -> bool:
+    """Test whether data and result of a node are quantised int16 values."""
     return all(
         graph.types[name].dtype == "int16" and graph.types[name].quant for name in (node.inputs[0], node.outputs[0])
     )
 
 
 def _quantize_by_reciprocals(graph: Graph) -> Graph:
-    """Quantise floats to int16 by the reciprocal of their scale, ties to even, as LiteRT's own kernel does.
+    """Quantise floats to int16 by multiplication with the reciprocal of their scale, ties to even, as LiteRT's
+    optimised kernel does.
 
-    LiteRT's reference kernel divides, with ties away from zero.
-    """
+    LiteRT's reference kernel divides by the scale, with ties away from zero."""
     nodes: list[Node] = []
     types, consts = dict(graph.types), dict(graph.consts)
     for node in graph.nodes:
@@ -81,13 +84,14 @@ def _quantize_by_reciprocals(graph: Graph) -> Graph:
 
 
 def in_fixed_point(graph: Graph) -> Graph:
-    """Replace ONNX's requantisation by floats by fixed-point multipliers that round once: only ties differ, one in millions.
+    """Let operators with ONNX's float requantisation use fixed-point multipliers that round once. Results differ only
+    at ties, one in millions.
 
-    Excluded are values with zero points beyond those of 8-bit dtypes, and 8-bit softmax and quantize: the former works on
-    integers of any scale already, the latter is a table.
-    """
+    Operators are left unchanged if zero points exceed those of 8-bit dtypes. So are ``quantize`` of 8-bit data, which
+    is a table, and 8-bit softmax, which already computes in integers for any scale."""
 
     def use_fixed_point(node: Node) -> Node:
+        """Return a node that requantises in fixed point, or the node itself if it is left unchanged."""
         if regions := registry.get(node.op).regions:
             return replace(node, attrs={**node.attrs, **{name: in_fixed_point(node.attr(name)) for name in regions}})
         if node.attrs.get("rounding") != Rounding.EVEN or node.op == "dequantize":
@@ -108,15 +112,15 @@ def in_fixed_point(graph: Graph) -> Graph:
 ROUNDING_PASS = Pass("rounding", set_rounding_attributes, 0, around=True)
 
 
-# ---- Decomposition of float SVDF into layers that have an integer form each.
+# ---- Decomposition of float SVDF into layers, each of which has an integer form.
 #
 # A dense layer computes a feature of each filter. The last M features, the state (B, F * M), become an image (B, M, 1, F): each
-# step appends a row and drops the first. The weighted sums over time and over the filters of a unit are a convolution as high
-# as that image, whose groups are the units.
+# time step appends a row and drops the first row. The weighted sums over time and over the filters of a unit are a convolution
+# whose kernel is as high as the image and whose groups are the units.
 
 
 def decompose_svdf(graph: Graph, context: PassContext) -> Graph:
-    """Decompose SVDF nodes, with state in another layout, if only the node reads and writes the state."""
+    """Decompose SVDF nodes, and convert their state to another layout, if only the node reads and writes its state."""
     nodes, types, consts = list[Node](), dict(graph.types), dict(graph.consts)
     state, updates = dict(graph.state), dict(graph.updates)
     for node in graph.nodes:
@@ -137,7 +141,7 @@ def decompose_svdf(graph: Graph, context: PassContext) -> Graph:
 
 
 def _can_decompose(node: Node, graph: Graph) -> bool:
-    """Test whether a node is a float SVDF with constant weights whose state nothing else reads or writes."""
+    """Test whether a node is a float SVDF with constant weights whose state no other node reads or writes."""
     if node.op != "svdf" or graph.types[node.inputs[0]].dtype != "float32":
         return False
     state, new = node.inputs[4], node.outputs[1]
@@ -150,9 +154,9 @@ def _can_decompose(node: Node, graph: Graph) -> bool:
 
 
 class _SvdfStep:
-    """Builds the layers that replace one SVDF node.
+    """Builder of the layers that replace one SVDF node.
 
-    ``image``: the node's state as an image, unless M = 1; ``line``: the next state."""
+    ``image``: name of the node's state in its new layout, which is not used if M = 1. ``line``: name of the next state."""
 
     def __init__(self, node: Node, graph: Graph) -> None:
         self.node, self.rewrite = node, Rewrite(node, graph)
@@ -163,7 +167,7 @@ class _SvdfStep:
         self.line = ""
 
     def image_shape(self, rows: int) -> tuple[int, ...]:
-        """Return the shape of an image of the last ``rows`` features of all filters: (batch, rows, 1, filters)."""
+        """Return the shape (batch, rows, 1, filters) of an image that contains the last ``rows`` features of all filters."""
         return (self.batch, rows, 1, self.filters)
 
     def initial_image(self, initial_state: Array) -> Array:
@@ -172,7 +176,8 @@ class _SvdfStep:
         return np.ascontiguousarray(frames).reshape(self.image_shape(self.memory))
 
     def write(self) -> None:
-        """Write the layers: dense features, the image with the new frame, a grouped convolution over time, the activation."""
+        """Emit the layers: dense features, the image with the new features as a row, a grouped convolution over time,
+        and the activation."""
         data, weights, _, bias, _ = self.node.inputs
         units = self.filters // self.rank
         features = self.emit_layer("dense", (data, weights), (self.batch, self.filters))
@@ -189,7 +194,7 @@ class _SvdfStep:
         self.rewrite.emit("reshape", (sums,), self.node.outputs[0], {"shape": (self.batch, units)})
 
     def append_frame(self, frame: str) -> str:
-        """Append the new frame to the image and drop the oldest."""
+        """Append the row ``frame`` to the image and drop the oldest row; return the result."""
         cut: Mapping[str, Attr] = {"begin": (0, 1, 0, 0), "end": self.image_shape(self.memory), "strides": (1, 1, 1, 1)}
         past = self.emit_layer("slice", (self.image,), self.image_shape(self.memory - 1), cut)
         return self.emit_layer("concat", (past, frame), self.image_shape(self.memory), {"axis": 1})
@@ -197,7 +202,7 @@ class _SvdfStep:
     def emit_layer(
         self, op: str, inputs: Sequence[str], shape: Sequence[int], attrs: Mapping[str, Any] | None = None
     ) -> str:
-        """Emit an operator with a float result of the given shape; return the result's name."""
+        """Emit an operator whose result is float32 of ``shape``; return the name of the result."""
         every = {**registry.get(op).defaults, **(attrs or {})}
         return self.rewrite.emit(op, inputs, self.rewrite.value(op, shape, "float32"), every)
 
@@ -205,18 +210,19 @@ class _SvdfStep:
 SVDF_LAYERS_PASS = Pass("svdf_layers", decompose_svdf, 0)
 
 
-# ---- Legalisation: quantised and activated surface operators become core operators with explicit integer parameters.
+# ---- Legalisation: quantised operators, and operators with a fused activation, become core operators with explicit integer
+# parameters.
 
 ROUNDS = 8
-"""Limit of rounds. An operator may become surface operators again (a mean becomes a sum and a requantize)."""
+"""Largest number of rounds of legalisation. Several may be needed, because the operators that replace one may have to
+be legalised themselves (a mean becomes a sum and a requantize)."""
 
 
 def legalize(graph: Graph, context: PassContext) -> Graph:
-    """Rewrite surface operators until none is left. Option ``requantize=fixed`` turns ONNX's float requantisation into fixed
-    point first.
+    """Rewrite operators that have a legalisation until none is left.
 
-    Raises UnsupportedError that lists all operators without a core form.
-    """
+    With option ``requantize=fixed``, ONNX's float requantisation is converted to fixed point first. Raise
+    UnsupportedError that lists all operators without a core form."""
     if context.options.get("requantize") == "fixed":
         graph = in_fixed_point(graph)
     for _ in range(ROUNDS):
@@ -228,7 +234,7 @@ def legalize(graph: Graph, context: PassContext) -> Graph:
 
 
 def _legalize_once(graph: Graph) -> Graph:
-    """Replace every surface operator once; returns the same object if nothing changed."""
+    """Legalise every operator of the graph once; return the same object if nothing changes."""
     nodes: list[Node] = []
     types, consts = dict(graph.types), dict(graph.consts)
     refused: list[UnsupportedError] = []
@@ -254,14 +260,14 @@ def _legalize_once(graph: Graph) -> Graph:
 
 
 def _with_location(error: UnsupportedError, node: Node) -> UnsupportedError:
-    """Return the error with the node's name and location, which arithmetic helpers do not know."""
+    """Return the error with the node's name and location, which the functions that raise it do not know."""
     return UnsupportedError(
         f"{node.op} of {', '.join(map(repr, node.outputs))}: {error.what}", where=str(node.loc), hint=error.hint
     )
 
 
 def _combine_errors(errors: list[UnsupportedError]) -> UnsupportedError:
-    """Combine errors into one that lists them all."""
+    """Return one error that lists all of ``errors``."""
     if len(errors) == 1:
         return errors[0]
     lines = [f"  {e.where}: {e.what}" + (f" (help: {e.hint})" if e.hint else "") for e in errors]

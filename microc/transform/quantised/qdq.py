@@ -1,4 +1,4 @@
-"""Recognition of quantised operators in the form ``dequantize -> operator -> quantize`` (QDQ)."""
+"""Recognition of quantised operators that are written as ``dequantize -> operator -> quantize`` (QDQ)."""
 
 from __future__ import annotations
 
@@ -30,23 +30,25 @@ from microc.transform.quantised.qdq_values import (
     spread_quantisation,
 )
 
-# ---- Biases of quantised layers: integers at the scale of the accumulator, data scale times weight scale.
+# ---- Biases of quantised layers: integers at the scale of the accumulator, which is data scale times weight scale.
 #
-# Quantisers write int32 biases of exactly that scale, which are used unchanged. Others (floats, or integers of another scale)
-# are rounded to it, with an error of at most half a unit of the accumulator: to int32, or to int64 if 16-bit data need it.
+# Quantisers write int32 biases of exactly this scale, which are used unchanged. Other biases (floats, or integers of another
+# scale) are rounded to this scale, with an error of at most half a unit of the accumulator: to int32, or to int64 if 16-bit data
+# need it.
 
 _TOLERANCE = 2.0**-20
-"""Relative difference between a bias' scale and the accumulator's that float32 rounding explains."""
+"""Largest relative difference between the scale of a bias and that of the accumulator that float32 rounding can cause."""
 
 
 _SHORT, _LONG = ("int32", dtypes.int_range("int32")), ("int64", (-(1 << 46), 1 << 46))
 _RANGES = {1: (_SHORT,), 2: (_SHORT, _LONG)}
-"""Dtypes of a bias and their ranges, by bytes of the data. Sums of more than 48 bits cannot be scaled in fixed point."""
+"""Possible dtypes of a bias and their ranges, by number of bytes of the data. Sums of more than 48 bits cannot be
+scaled in fixed point."""
 
 
 @frozen
 class ConstantSum:
-    """A node that adds a constant: ``output`` = ``operand`` + ``term``."""
+    """Node that adds a constant, described by the names of its values: ``output`` = ``operand`` + ``term``."""
 
     output: str
     operand: str
@@ -54,7 +56,7 @@ class ConstantSum:
 
 
 def accumulator_quant(data: Quant, weight: Quant) -> Quant:
-    """Return the quantisation of the sum of products: one scale, or one per output channel along axis 0."""
+    """Return the quantisation of sums of products of data and weights: one scale, or one for each output channel along axis 0."""
     scales = tuple(data.scale[0] * scale for scale in weight.scale)
     return Quant(scales, (0,) * len(scales), None if weight.axis is None else 0)
 
@@ -62,11 +64,11 @@ def accumulator_quant(data: Quant, weight: Quant) -> Quant:
 def integer_bias(
     terms: Sequence[tuple[Array, Quant | None]], accumulator: Quant, output_channels: int, data_dtype: str
 ) -> Array | None:
-    """Return the sum of constant ``terms`` (data, quantisation or None for floats) as integer biases of
-    ``output_channels``.
+    """Return the sum of constant ``terms`` as integer biases for ``output_channels`` channels.
 
-    A single term that is an int32 bias at the accumulator's scale is returned unchanged, the same array. None if a term
-    is an integer without fitting scales, or if the sum leaves int32 (for 16-bit data 2**46 of int64)."""
+    A term consists of data and their quantisation, which is None for floats. If the only term is an int32 bias at the
+    accumulator's scale, the same array is returned. Return None if a term is an integer without a suitable scale, or if
+    the sum does not fit int32 (for 16-bit data, 2**46)."""
     if len(terms) == 1 and _is_accumulator_bias(*terms[0], accumulator, output_channels):
         return terms[0][0]
     total = np.zeros(output_channels, np.float64)
@@ -85,7 +87,10 @@ def integer_bias(
 def find_sum_behind(
     node: Node, output_channels: int, types: Mapping[str, TensorType], only_user: Callable[[str], Node | None]
 ) -> ConstantSum | None:
-    """Return the addition of a constant per output channel that is the only reader of a layer, or of its reshaped result."""
+    """Return the addition of a constant per output channel after a layer, or None.
+
+    The addition must be the only reader of the layer's result, or of its reshaped result. ``only_user`` returns the
+    only reader of a value, or None."""
     value, axis = node.outputs[0], -1
     user = only_user(value)
     if node.op == "conv2d":
@@ -104,7 +109,7 @@ def find_sum_behind(
 
 
 def _is_accumulator_bias(data: Array, quant: Quant | None, accumulator: Quant, output_channels: int) -> bool:
-    """Test whether a bias is int32 with the accumulator's scale (up to float32 rounding) and zero point 0."""
+    """Test whether a bias is int32 with zero point 0 and the accumulator's scale (up to float32 rounding)."""
     if quant is None or data.dtype != np.int32 or data.shape != (output_channels,) or any(quant.zero_point):
         return False
     ratio = np.array(quant.scale) / np.array(accumulator.scale)
@@ -112,7 +117,8 @@ def _is_accumulator_bias(data: Array, quant: Quant | None, accumulator: Quant, o
 
 
 def _to_real(data: Array, quant: Quant | None) -> Array | None:
-    """Return the real numbers of constant data, flat; None for integers without quantisation."""
+    """Return the real numbers that constant data represent, as a flat array; None for integers without a suitable
+    quantisation."""
     if quant is None:
         return np.asarray(data, np.float64).reshape(-1) if dtypes.is_float(data.dtype.name) else None
     if len(quant.scale) not in (1, data.size):
@@ -121,14 +127,14 @@ def _to_real(data: Array, quant: Quant | None) -> Array | None:
     return np.asarray(levels * np.array(quant.scale))
 
 
-# ---- Fusion of relu and clip that keep a value's quantisation: they become the activation of the layer before, or are dropped
-# if the integers' range implies them.
+# ---- Fusion of relu and clip that keep a value's quantisation: they become the activation of the preceding layer, or are removed
+# if the range of the integers implies them.
 
 _ACTIVATIONS = ("", "relu", "relu6", "relu_n1_to_1")
 
 
 def fuse_clamps(graph: Graph) -> Graph:
-    """Make quantised relu and clip the ``activation`` of their producer, or drop those that change nothing."""
+    """Fuse quantised relu and clip into the ``activation`` of their producer, or remove them if they change nothing."""
     readers = Counter(name for node in graph.nodes for name in node.inputs)
     kept = {*graph.outputs, *graph.updates.values()}
     readers.update(kept)
@@ -144,7 +150,7 @@ def fuse_clamps(graph: Graph) -> Graph:
             renamed[node.outputs[0]] = source
             readers[source] += readers[node.outputs[0]] - 1
             continue
-        # Moves between the layer and the clamp commute with it.
+        # Moves between the layer and the clamp commute with the clamp.
         while producer is not None and registry.get(producer.op).moves and readers[producer.inputs[0]] == 1:
             producer = nodes[made_by[producer.inputs[0]]] if producer.inputs[0] in made_by else None
         joinable = producer is not None and producer.attrs.get("activation") == "" and readers[source] == 1
@@ -161,8 +167,9 @@ def fuse_clamps(graph: Graph) -> Graph:
 
 
 def _find_equal_activation(graph: Graph, node: Node) -> str | None:
-    """Return the activation with the same limits on integers as the relu or clip ``node``; None for other nodes, and if no
-    activation has these limits."""
+    """Return the activation that clamps to the same integers as the relu or clip ``node``.
+
+    Return an empty string if the clamp changes nothing, and None for other nodes or if there is no such activation."""
     if node.op not in ("relu", "clip"):
         return None
     kind, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
@@ -176,7 +183,7 @@ def _find_equal_activation(graph: Graph, node: Node) -> str | None:
 
 
 def _integer_limits(node: Node, kind: TensorType) -> tuple[int, int]:
-    """Return the least and greatest integer that a quantised relu or clip lets through."""
+    """Return the least and the greatest stored integer of the result of a quantised relu or clip."""
     assert kind.quant is not None
     low, high = dtypes.int_range(kind.dtype)
     scale, zero = np.float32(kind.quant.scale[0]), kind.quant.zero_point[0]
@@ -193,21 +200,22 @@ def _integer_limits(node: Node, kind: TensorType) -> tuple[int, int]:
 #
 # A rewritten operator works on integer tensors whose types have ``quant``, with ``rounding="even"``, and computes the same as
 # before: dequantize the inputs, compute in real numbers, divide by the output's scale, round half to even, saturate.
-# Activations have 8 or 16 bits, weights 8. An unknown operator stays unchanged, which is as exact and slower.
+# Activations have 8 or 16 bits, weights 8 bits. An unknown operator stays unchanged, which is as exact but slower.
 #
-# The pass walks the graph once and records the integer value (``source``) of every float value that is a dequantised integer
-# value. It is correct by four facts, for scales > 0 and zero points inside of the dtype:
+# The pass walks the graph once and records the integer value (``source``) of every float value that is dequantised from one. It
+# is correct by four facts, for scales > 0 and zero points within the range of the dtype:
 #
 # - quantize(dequantize(q)) = q if both have the same scale and zero point and q has at most 16 bits;
-# - moving elements, max pooling and maxima, which only choose elements, commute with both;
+# - operators that only move or select elements, such as max pooling, commute with quantize and dequantize;
 # - relu and clip commute with quantize, because rounding is monotone;
-# - so an operator whose only reader is quantize, perhaps behind such operators, may itself produce integers.
+# - therefore an operator whose only reader is quantize, perhaps after such operators, may itself compute integers.
 
 LAYERS = frozenset(("conv2d", "conv2d_transpose", "dense"))
-"""Products with constant weights, which may have a scale per output channel, and a bias."""
+"""Layers with constant weights, which may have one scale per output channel, and a bias."""
 _BINARY = frozenset(("add", "sub", "mul", "div", "squared_difference", "matmul", "prelu"))
+"""Operators on two quantised operands."""
 _MIXED = frozenset(("matmul", "prelu"))
-"""Binary operators whose operands may differ in dtype."""
+"""Binary operators whose operands may have different dtypes."""
 _COMPARISONS = frozenset(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"))
 _UNARY = frozenset(("avg_pool2d", "cumsum", "l2_normalize", "log_softmax", "mean", "resample", "softmax", "sum"))
 _SEARCHES = frozenset(("argmax", "argmin"))
@@ -224,22 +232,23 @@ PASS = Pass("qdq", recognise_quantised_layers, 0, around=True)
 
 
 def _recognise_graph(graph: Graph) -> Graph:
-    """Replace the operators of a graph or a loop's body, fuse clamps, and spread quantisation over moves."""
+    """Recognise the quantised operators of a graph or of a loop's body, fuse clamps, and copy quantisation across moves."""
     return spread_quantisation(fuse_clamps(_Recogniser(graph).run()))
 
 
 def has_integer_form(node: Node, graph: Graph) -> bool:
-    """Test whether a float operator becomes an integer one between ``dequantize`` and ``quantize``, if dtypes allow it."""
+    """Test whether a float operator between ``dequantize`` and ``quantize`` becomes an integer operator, if its dtypes
+    allow it."""
     if node.op in LAYERS:
         return node.inputs[1] in graph.consts
     return node.op in _BINARY | _UNARY | CHOICES | JOINS | {"layer_norm"} or is_unary_function(node)
 
 
 class _Recogniser(IntegerValues):
-    """Writes a graph with quantised operators in one walk over the old one.
+    """Writer of the graph with quantised operators, in one walk over the old graph.
 
-    ``alias`` maps integers to equal ones that replace them; ``biased`` maps a sum that a layer has taken into its bias
-    to the operand of that sum."""
+    ``alias`` maps integers to equal integers that replace them. ``biased`` maps a sum that has become part of a layer's
+    bias to the other operand of this sum."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
@@ -247,8 +256,8 @@ class _Recogniser(IntegerValues):
         self.biased: dict[str, str] = {}
 
     def run(self) -> Graph:
-        # Constants first: a layer takes a constant that is added behind it into its bias before the walk reaches the node that
-        # dequantises that constant.
+        # Constants first: a constant that is added after a layer becomes part of the layer's bias, before the walk reaches the
+        # node that dequantises this constant.
         for node in self.graph.nodes:
             if node.op == "dequantize" and node.inputs[0] in self.consts:
                 self.visit_dequantize(node)
@@ -259,14 +268,14 @@ class _Recogniser(IntegerValues):
         return self.graph.with_nodes(self.nodes, types=self.types, consts=self.consts)
 
     def visit(self, node: Node) -> None:
-        """Rewrite one node; if no rule applies, keep it with its inputs dequantised."""
+        """Rewrite one node. If no rule applies, the node is kept and its operands are dequantised."""
         sources = [self.source.get(name) for name in node.inputs]
         first = sources[0] if sources else None
         if node.op == "dequantize":
             is_rewritten = self.visit_dequantize(node)
         elif node.op == "quantize":
             is_rewritten = self.visit_quantize(node)
-        elif node.outputs[0] in self.biased:  # the layer before has taken this addition into its bias
+        elif node.outputs[0] in self.biased:  # this addition is already part of the bias of the preceding layer
             is_rewritten = self.register(node.outputs[0], self.source[self.biased[node.outputs[0]]], node.loc)
         elif node.op in JOINS:
             is_rewritten = self.visit_join(node)
@@ -294,7 +303,7 @@ class _Recogniser(IntegerValues):
             self.append(node)
 
     def visit_dequantize(self, node: Node) -> bool:
-        """Register the result; False if the integers already have another quantisation."""
+        """Register the float result of a dequantize node; return False if its integers already have another quantisation."""
         value, (quant, _) = node.inputs[0], quantisation_of(node)
         kind = self.types[value]
         if kind.quant not in (None, quant):
@@ -303,7 +312,10 @@ class _Recogniser(IntegerValues):
         return self.register(node.outputs[0], value, node.loc)
 
     def visit_quantize(self, node: Node) -> bool:
-        """Drop the node if its operand is such an integer already; requantise if the scales differ."""
+        """Remove a quantize node if its operand is dequantised from the same integers; requantise the integers if the
+        scales differ.
+
+        Return False if the operand is not dequantised from integers."""
         quant, out_dtype = quantisation_of(node)
         output, source = node.outputs[0], self.source.get(node.inputs[0])
         self.types[output] = replace(self.types[output], quant=quant)
@@ -322,7 +334,9 @@ class _Recogniser(IntegerValues):
         return True
 
     def integer_operands(self, node: Node, known: Sequence[str | None]) -> list[str]:
-        """Return the operands' integers, with a constant of one number as exact integers; empty if an operand has none."""
+        """Return the integers from which the operands are dequantised; return an empty list if an operand has none.
+
+        A float constant whose elements are all equal is converted to exact integers."""
         present = [source for source in known if source]
         if not present or len(present) == len(known):
             return present
@@ -333,7 +347,10 @@ class _Recogniser(IntegerValues):
         return [source for source in completed if source] if None not in completed else []
 
     def visit_computation(self, node: Node, sources: Sequence[str]) -> bool:
-        """Rewrite an operator that computes new numbers; of operands that differ in dtype the narrower ones are widened."""
+        """Rewrite an operator that computes new numbers to one on integers. If the dtypes of operands differ, the
+        narrower operands are widened.
+
+        Return False if the result is not quantised."""
         kind = self.target(node.outputs[0])
         if kind is None or not sources or not all(map(self.is_activation, sources)):
             return False
@@ -343,7 +360,8 @@ class _Recogniser(IntegerValues):
         return self.produce(node, (*operands, *tables), kind, **EVEN)
 
     def visit_ordering(self, node: Node, sources: Sequence[str]) -> bool:
-        """Rewrite an operator that depends only on the order of numbers, if all operands have one quantisation."""
+        """Rewrite an operator that depends only on the order of numbers. Return False if the operands have different
+        quantisations."""
         kinds = {(self.types[source].quant, self.types[source].dtype) for source in sources}
         if len(sources) != len(node.inputs) or len(kinds) != 1 or not self.is_activation(sources[0]):
             return False
@@ -352,7 +370,8 @@ class _Recogniser(IntegerValues):
         return True
 
     def visit_move(self, node: Node, source: str) -> bool:
-        """Rewrite an operator that only chooses elements: it works on the integers unchanged."""
+        """Rewrite an operator that only selects or moves elements to the same operator on integers. Return False if
+        that is not equivalent."""
         kind, attrs = self.types[source], dict(EVEN) if node.op in CHOICES else {}
         if not self.is_activation(source) or node.attrs.get("activation", ""):
             return False
@@ -364,8 +383,7 @@ class _Recogniser(IntegerValues):
         return self.produce(node, (source, *node.inputs[1:]), kind, **attrs)
 
     def visit_join(self, node: Node) -> bool:
-        """Rewrite an operator that joins operands: those of other quantisation, constants too, are requantised to the
-        result's."""
+        """Rewrite an operator that joins operands. Operands whose quantisation differs from the result's are requantised."""
         first = 1 if node.op == "where" else 0
         sources = [self.source.get(name, name) for name in node.inputs[first:]]
         integers = [source for source in sources if self.is_activation(source)]
@@ -384,7 +402,8 @@ class _Recogniser(IntegerValues):
         return self.produce(node, (*node.inputs[:first], *operands), kind, **(EVEN if "rounding" in node.attrs else {}))
 
     def visit_loop(self, node: Node, sources: Sequence[str | None]) -> bool:
-        """Let a loop carry integers where its iterations compute integers; its body is recognised again with integer inputs."""
+        """Rewrite a loop to carry and stack integers if its iterations compute integers; its body is recognised again
+        with integer inputs."""
         types = [self.types[source] if source and self.is_activation(source) else None for source in sources]
         loop_operands = [
             LoopOperand(kind, self.consts.get(name)) for kind, name in zip(types, node.inputs, strict=True)
@@ -407,15 +426,16 @@ class _Recogniser(IntegerValues):
         return True
 
     def loop_operand(self, name: str, source: str | None, kind: TensorType | None, loc: Loc) -> str:
-        """Return an operand as integers of ``kind``, or as floats if that is None."""
+        """Return the name of an operand as integers of type ``kind``, or as floats if ``kind`` is None."""
         if kind is None:
             self.materialise(name)
             return name
         return self.requantise(source or name, kind, loc)
 
     def visit_product(self, node: Node) -> bool:
-        """Rewrite a convolution or dense layer with constant 8-bit weights; a constant added directly behind it joins its
-        bias."""
+        """Rewrite a convolution or dense layer with constant 8-bit weights to one on integers.
+
+        A constant that is added directly after the layer becomes part of its bias."""
         data, weight = self.source[node.inputs[0]], self.source.get(node.inputs[1], "")
         if not self.is_activation(data) or weight not in self.consts:
             return False
@@ -435,7 +455,10 @@ class _Recogniser(IntegerValues):
         return self.produce(node, (data, weight, *bias), target, **EVEN)
 
     def layer_bias(self, node: Node, terms: Sequence[str], quant: Quant) -> tuple[str, ...] | None:
-        """Return the inputs that add the sum of ``terms``, none without terms; None if the sum is no integer bias."""
+        """Return the operands of the layer that add the sum of ``terms``: an empty tuple without terms, None if the sum
+        is no integer bias.
+
+        ``quant``: quantisation of the accumulator."""
         if not terms:
             return ()
         sources = [self.source.get(name, name) for name in terms]

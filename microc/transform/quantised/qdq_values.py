@@ -1,4 +1,5 @@
-"""State of the qdq pass: quantisation of moved values, integers that stand for float values, loops on integers."""
+"""State of the pass ``qdq``: quantisation of values that are only moved, integers from which float values are
+dequantised, loops on integers."""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, fresh_nam
 from microc.ops import registry
 from microc.ops.attributes import Rounding, Ties
 
-# ---- Quantisation of integers that are only moved: equal before and behind the move.
+# ---- Quantisation of integers that are only moved. It is the same before and after the move.
 #
-# Quantisers let Reshape and Transpose work on integers whose quantisation the file does not state; it follows from the nodes
-# that read or write them. Rules that reorder operators rely on it.
+# Quantisers write Reshape and Transpose on integers whose quantisation the file does not contain; it follows from the nodes that
+# read or compute these integers. Rules that reorder operators rely on it.
 
 
 def spread_quantisation(graph: Graph) -> Graph:
-    """Give both sides of a move the per-tensor quantisation that one of them has."""
+    """Copy the per-tensor quantisation between operand and result of each move, if only one of them has a quantisation."""
     types = dict(graph.types)
     moves = [node for node in graph.nodes if registry.get(node.op).moves]
     _spread_over_moves(types, moves)
@@ -30,8 +31,7 @@ def spread_quantisation(graph: Graph) -> Graph:
 
 
 def _spread_over_moves(types: dict[str, TensorType], moves: Iterable[Node]) -> None:
-    """Copy the per-tensor quantisation of one side of each move to the other side if that has none, in the order of
-    ``moves``."""
+    """Copy the per-tensor quantisation of one side of each move to the other side if that has none, in the order of ``moves``."""
     for node in moves:
         ends = node.inputs[0], node.outputs[0]
         for known, other in (ends, ends[::-1]):
@@ -41,44 +41,49 @@ def _spread_over_moves(types: dict[str, TensorType], moves: Iterable[Node]) -> N
 
 
 def is_unary_function(node: Node) -> bool:
-    """Test whether a node is a function of one number, so that integers of any two scales make it a table."""
+    """Test whether a node is an elementwise function of one operand, so that a table computes it between integers of
+    any two scales."""
     definition = registry.get(node.op)
     return definition.elementwise and len(node.inputs) == 1 and "rounding" in definition.attrs and node.op != "quantize"
 
 
 def moves_elements(node: Node) -> bool:
-    """Test whether all elements of the result are elements of the first operand or padding."""
+    """Test whether all elements of a node's result are elements of its first operand or padding."""
     picks_elements = node.op == "resample" and len(node.inputs) == 1 + len(node.attr("axes"))
     return registry.get(node.op).moves or node.op == "pad" or picks_elements
 
 
-# ---- Values of the qdq pass: the integers that a float value stands for, and those that it will be quantised to.
+# ---- Values of the pass ``qdq``: the integers from which a float value is dequantised, and those to which it is quantised.
 #
-# :class:`IntegerValues` writes the new graph. For a float value that is a dequantised integer value it records the integers
-# (``source``). The new graph dequantises them only if a node reads the floats.
+# :class:`IntegerValues` writes the new graph. For a float value that is dequantised from integers it records the integers
+# (``source``). The new graph dequantises the integers only if a node reads the floats.
 
 BYTES = ("int8", "uint8")
 ACTIVATIONS = (*BYTES, "int16")
+"""Dtypes of quantised activations."""
 EVEN: Mapping[str, Attr] = {"rounding": Rounding.EVEN}
+"""Attribute ``rounding`` of ONNX's quantised operators."""
 CHOICES = frozenset(("max_pool2d", "max", "min"))
-"""Operators whose result is one of several elements."""
+"""Operators that compute each element of the result by selecting one of several elements."""
 
 JOINS = frozenset(("concat", "maximum", "minimum", "where"))
-"""Operators whose result has elements of several operands."""
+"""Operators whose result contains elements of several operands."""
 
 CLAMPS = frozenset(("relu", "clip"))
+"""Operators that clamp each element."""
 
 
 def quantisation_of(node: Node) -> tuple[Quant, Attr]:
-    """Return the quantisation and the dtype of a quantize or dequantize node; the dtype is None for dequantize."""
+    """Return the quantisation and the dtype of the integers of a quantize or dequantize node; the dtype is None for
+    dequantize."""
     return Quant(node.attr("scale"), node.attr("zero_point"), node.attr("axis")), node.attrs.get("out_dtype")
 
 
 class IntegerValues:
-    """Builder of the graph that the qdq pass writes: its ``nodes``, ``types`` and ``consts``.
+    """Builder of the graph that the pass ``qdq`` returns: its ``nodes``, ``types`` and ``consts``.
 
-    ``source`` maps a float value to the integers that it is dequantised from, ``origin`` to the location of that;
-    ``written`` are the values with a node in the new graph."""
+    ``source`` maps a float value to the integers from which it is dequantised, and ``origin`` maps it to the location
+    of the dequantize node. ``written`` contains the values that a node of the new graph computes."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -93,17 +98,18 @@ class IntegerValues:
         self.written: set[str] = set()
 
     def append(self, node: Node) -> None:
+        """Append a node to the new graph."""
         self.nodes.append(node)
         self.written.update(node.outputs)
 
     def register(self, value: str, source: str, loc: Loc) -> bool:
-        """Record that the float ``value`` is the integers ``source`` dequantised; return True."""
+        """Record that the float ``value`` is dequantised from the integers ``source``; return True."""
         self.source[value] = source
         self.origin[value] = loc
         return True
 
     def materialise(self, value: str) -> None:
-        """Write the dequantize node of a float value, unless it exists."""
+        """Write the dequantize node of a float value, unless the new graph has it already."""
         if value not in self.source or value in self.written:
             return
         quant = self.quant(self.source[value])
@@ -111,23 +117,25 @@ class IntegerValues:
         self.append(Node("dequantize", (self.source[value],), (value,), attrs, self.origin[value]))
 
     def quant(self, value: str) -> Quant:
+        """Return the quantisation of an integer value."""
         found = self.types[value].quant
         assert found is not None
         return found
 
     def is_activation(self, value: str) -> bool:
-        """Test whether an integer value has 8 or 16 bits and one scale."""
+        """Test whether an integer value has 8 or 16 bits and one scale for all elements."""
         kind = self.types[value]
         return kind.dtype in ACTIVATIONS and kind.quant is not None and kind.quant.axis is None
 
     def only_user(self, value: str) -> Node | None:
-        """Return the only node that reads ``value``, if the value is not an output or state."""
+        """Return the only node that reads ``value``; None if there are several, or if the value is an output or a state."""
         users = self.consumers.get(value, ())
         return users[0] if len(users) == 1 and value not in self.kept else None
 
     def target(self, value: str) -> TensorType | None:
-        """Return the quantised type that ``value`` will have after moves and clamps, if its only use is to be quantised;
-        with the shape of ``value``."""
+        """Return the quantised type to which ``value`` is converted after moves and clamps, with the shape of ``value``.
+
+        Return None if the value has other uses."""
         shape = self.types[value].shape
         while value not in self.kept:
             users = self.consumers.get(value, ())
@@ -146,13 +154,15 @@ class IntegerValues:
         return None
 
     def new_name(self, stem: str) -> str:
+        """Return a new unique name that begins with ``stem``."""
         name = fresh_name(self.names, stem)
         self.names.add(name)
         return name
 
     def integer_name(self, value: str, kind: TensorType) -> str:
-        """Return a name for the integers of type ``kind`` of ``value``: that of an existing quantize with the same result,
-        or a new one."""
+        """Return a name for the integers of type ``kind`` that represent ``value``.
+
+        It is the name of an existing quantize result with the same quantisation, or a new name."""
         for user in self.consumers.get(value, ()):
             if (
                 user.op == "quantize"
@@ -163,14 +173,14 @@ class IntegerValues:
         return self.new_name(f"{value}_quantized")
 
     def produce(self, node: Node, inputs: Sequence[str], kind: TensorType, **attrs: Attr) -> bool:
-        """Write ``node`` on integers ``inputs``, with a result of type ``kind``; return True."""
+        """Write ``node`` on the integers ``inputs``, with a result of type ``kind``; return True."""
         output = self.integer_name(node.outputs[0], kind)
         self.types[output] = replace(kind, shape=self.types[node.outputs[0]].shape)
         self.append(replace(node, inputs=tuple(inputs), outputs=(output,), attrs={**node.attrs, **attrs}))
         return self.register(node.outputs[0], output, node.loc)
 
     def requantise(self, source: str, kind: TensorType, loc: Loc) -> str:
-        """Requantise ``source`` to the dtype and quantisation of ``kind``, at compile time if it is constant."""
+        """Return ``source`` converted to the dtype and quantisation of ``kind``. A constant is converted at compile time."""
         source_type, quant = self.types[source], kind.quant
         if (source_type.quant, source_type.dtype) == (quant, kind.dtype) or quant is None:
             return source
@@ -192,7 +202,7 @@ class IntegerValues:
         return output
 
     def widen(self, source: str, loc: Loc) -> str:
-        """Widen 8-bit integers to int16, with the same quantisation."""
+        """Return 8-bit integers converted to int16, with the same quantisation."""
         kind = self.types[source]
         if kind.dtype == "int16":
             return source
@@ -205,11 +215,10 @@ class IntegerValues:
         return output
 
     def exact_integers(self, value: str, dtype: str) -> str | None:
-        """Return exact integers for a float constant that is one number: a power of two in ``dtype``, with a scale of its
-        own.
+        """Return integers that represent a float constant exactly, if all its elements are the same number.
 
-        None if the constant has several numbers or no such form.
-        """
+        Each integer is a power of two or its negative, in ``dtype``, with a scale chosen for it. Return None if the
+        elements differ or if there is no such scale."""
         data = self.consts.get(value)
         if data is None or data.dtype != np.float32 or not data.size or (data != data.flat[0]).any():
             return None
@@ -223,11 +232,10 @@ class IntegerValues:
         return output
 
     def padding_value(self, node: Node, kind: TensorType) -> int | None:
-        """Return the integer that pads: exactly the float's value, or its quantised value if the result is quantised the
-        same way.
+        """Return the integer with which a ``pad`` node pads its quantised operand of type ``kind``.
 
-        None if neither holds.
-        """
+        It represents the float's value exactly, or is its quantised value if the result is quantised in the same way.
+        Return None if neither is possible."""
         assert kind.quant is not None
         scale, zero = np.float32(kind.quant.scale[0]), kind.quant.zero_point[0]
         low, high = dtypes.int_range(kind.dtype)
@@ -240,14 +248,15 @@ class IntegerValues:
 
 # ---- Loops on integers: iterations carry, receive and stack integers instead of floats.
 #
-# If the carried value at the end of an iteration is dequantised from q, the loop carries q, provided that the initial value is
-# such a number or that every iteration quantises it the same way where it reads it: quantize(dequantize(q)) = q. Stacked
-# elements are dequantised behind the loop. Dequantised operands of the loop are dequantised inside.
+# If the value that an iteration carries to the next is dequantised from integers q, the loop carries q. This needs one of two
+# conditions: the initial value is exactly representable by such integers, or every iteration only quantises the carried value in
+# the same way, since quantize(dequantize(q)) = q. Stacked elements are dequantised after the loop. Dequantised operands of the
+# loop are dequantised inside its body.
 
 
 @frozen
 class LoopOperand:
-    """An operand of a loop: the type of the integers that it is dequantised from, or None, and its data if constant."""
+    """Operand of a loop: the type of the integers from which it is dequantised, if any, and its data if it is constant."""
 
     integers: TensorType | None
     data: Array | None
@@ -255,7 +264,8 @@ class LoopOperand:
 
 @frozen
 class IntegerLoop:
-    """A body, and the integer types of its operands (without the iteration's number) and results; None for unchanged values."""
+    """Body of a loop, with the integer types of its operands (without the iteration index) and results. None marks
+    values that do not change."""
 
     body: Graph
     operands: tuple[TensorType | None, ...]
@@ -265,7 +275,9 @@ class IntegerLoop:
 def convert_loop(
     body: Graph, carried_count: int, loop_operands: Sequence[LoopOperand], recognise: Callable[[Graph], Graph]
 ) -> IntegerLoop:
-    """Let a loop's body take and return integers where that is equivalent; ``recognise`` converts the body's operators."""
+    """Convert a loop's body such that it takes and returns integers where that is equivalent.
+
+    ``recognise``: function that converts the operators of the body to integer operators."""
     operands = [None if k < carried_count else operand.integers for k, operand in enumerate(loop_operands)]
     body = recognise(_with_integer_inputs(body, operands))
     results = [_type_before_dequantize(body, name) for name in body.outputs]
@@ -279,7 +291,7 @@ def convert_loop(
 
 
 def _type_before_dequantize(body: Graph, output: str) -> TensorType | None:
-    """Return the type of the integers that a body dequantises to its output; None if there is no such node."""
+    """Return the type of the integers from which a body dequantises ``output``, or None if it does not."""
     node = body.producer().get(output)
     if node is None or node.op != "dequantize" or node.attr("axis") is not None:
         return None
@@ -288,7 +300,7 @@ def _type_before_dequantize(body: Graph, output: str) -> TensorType | None:
 
 
 def _starts_as(operand: LoopOperand, kind: TensorType) -> bool:
-    """Test whether the initial value of a carried operand is one that integers of ``kind`` represent exactly."""
+    """Test whether integers of type ``kind`` represent the initial value of a carried operand exactly."""
     assert kind.quant is not None
     if operand.integers is not None:
         return (operand.integers.quant, operand.integers.dtype) == (kind.quant, kind.dtype)
@@ -301,14 +313,15 @@ def _starts_as(operand: LoopOperand, kind: TensorType) -> bool:
 
 
 def _is_only_read_as(body: Graph, name: str, kind: TensorType) -> bool:
-    """Test whether iterations read a value only by quantising it as ``kind``."""
+    """Test whether iterations read a value only to quantise it to the type ``kind``."""
     users = body.consumers().get(name, ())
     quantises_same = all(user.op == "quantize" and quantisation_of(user) == (kind.quant, kind.dtype) for user in users)
     return quantises_same and name not in body.outputs
 
 
 def _with_integer_inputs(body: Graph, kinds: Sequence[TensorType | None]) -> Graph:
-    """Replace inputs of a body by integers of ``kinds``, which it dequantises first; None keeps an input."""
+    """Replace inputs of a body by integers of the types ``kinds``, which the body dequantises first; None leaves an
+    input unchanged."""
     inputs, types, nodes, taken = list(body.inputs), dict(body.types), list[Node](), set(body.types)
     for position, kind in enumerate(kinds, 1):
         if kind is None or kind.quant is None:
@@ -323,7 +336,7 @@ def _with_integer_inputs(body: Graph, kinds: Sequence[TensorType | None]) -> Gra
 
 
 def _with_integer_outputs(body: Graph, kinds: Sequence[TensorType | None]) -> Graph:
-    """Replace outputs of a body by the integers that they are dequantised from; None keeps an output."""
+    """Replace outputs of a body by the integers from which they are dequantised; None in ``kinds`` leaves an output unchanged."""
     outputs, types, nodes, taken = list(body.outputs), dict(body.types), list(body.nodes), set(body.types)
     makers = body.producer()
     for position, kind in enumerate(kinds):

@@ -1,20 +1,22 @@
-"""Elementwise operators that depend on one 8-bit value become table lookups, clamps, or nothing.
+"""Simplification of elementwise operators that depend on one 8-bit value: they become table lookups or clamps, or are removed.
 
-Values are followed from an 8-bit *root*, the first that is no such function itself or that several nodes read, through
-elementwise nodes whose other operands are constants of one number. Applying the node's reference to the tables of its operands
-gives the table of its result, whatever is in between (other scales, floats, a product with the root). An 8-bit result is then
-computed in the cheapest way that is equal for every number that the root can hold:
+A value is analysed as a function of its *root*: an 8-bit value that is not such a function itself, or that several
+nodes read. All nodes between root and value are elementwise, and their other operands are constants with one number.
+The table of a node's result is computed by applying the node's reference to the tables of its operands, whatever values
+are in between (other scales, floats, a product with the root). An 8-bit result is then computed in the cheapest way
+that is equal for every number that the root can have:
 
-- the root itself, if the table is the identity (a multiplication by one, another name for the same scale);
-- ``clip``, if the table is one; behind a rescaling it is merged into that one's own clamp, since
+- as the root itself, if the table is the identity (a multiplication by one, another name for the same scale);
+- by ``clip``, if the table is a clamp; after a rescaling it is merged into the rescaling's own clamp, since
 
       clamp(clamp(r, m, M), a, b)  =  clamp(r, clamp(m, a, b), clamp(M, a, b))
 
   (both sides rise with r, agree where a <= clamp(r, m, M) <= b, and are a or b elsewhere);
-- ``lookup``, if it replaces two nodes, or a fixed-point sum, product or quotient. A new table must be worth its flash: a tensor
-  needs at least 256 elements, or floats in between, whose code is longer than a table and much slower.
+- by ``lookup``, if it replaces two nodes, or a fixed-point sum, product or quotient. A new table must be worth its
+  flash: the tensor needs at least 256 elements, or floats in between, whose code is longer than a table and much
+  slower.
 
-If constants differ by channel, each channel has a function of its own: the tables are concatenated.
+If constants differ by channel, each channel has a function of its own, and the tables are concatenated.
 """
 
 from __future__ import annotations
@@ -35,22 +37,22 @@ from microc.transform.pass_context import Pass, PassContext
 from microc.transform.quantised.integer_ranges import Range, value_ranges
 
 ENTRIES = 256
-"""Entries of a table, and the elements per table from which a value is worth one."""
+"""Number of entries of a table; also the least number of elements per table with which a tensor is worth a table."""
 COLOURS = 4
-"""Limit of channels with tables of their own."""
+"""Largest number of channels that may have tables of their own."""
 
 _FIXED = ("qadd", "qmul", "qdiv")
 _RESCALERS = ("requantize", "requantize_float", "qadd", "qmul")
 
 
 def simplify_unary_functions(graph: Graph, context: PassContext) -> Graph:
-    """Rewrite 8-bit functions of one 8-bit value as identity, clamp or table."""
+    """Rewrite 8-bit functions of one 8-bit value to the identity, a clamp or a table lookup."""
     simplified = _UnaryFunctions(graph).run()
     return rewrite(simplified, _clamp_rules())
 
 
 def byte_functions(graph: Graph) -> Mapping[str, UnaryFunction]:
-    """Return the values that are functions of one 8-bit value each."""
+    """Return the values that are functions of one 8-bit value each, with these functions."""
     functions = _UnaryFunctions(graph)
     for node in graph.nodes:
         function = functions.find_function(node)
@@ -61,11 +63,11 @@ def byte_functions(graph: Graph) -> Mapping[str, UnaryFunction]:
 
 @frozen
 class UnaryFunction:
-    """A value as a function of the 8-bit value ``root``: its table from the root's least to its greatest number, of shape
-    (256, 1 or channels).
+    """Function of the 8-bit value ``root`` that computes another value, as a table of shape (256, 1 or channels).
 
-    ``depth`` counts the nodes in between; ``tabulated`` is True if one of them is a table, which can be replaced,
-    ``real`` if floats are among their values."""
+    The table begins with the result for the least number of the root's dtype. ``depth``: number of nodes between root
+    and value. ``tabulated``: True if one of the nodes is a table lookup, which can be replaced. ``real``: True if one
+    of the values in between is a float."""
 
     root: str
     table: Array
@@ -75,9 +77,10 @@ class UnaryFunction:
 
 
 class _UnaryFunctions:
-    """Finds and simplifies the functions of one 8-bit value in one walk over a graph.
+    """Finder and simplifier of the functions of one 8-bit value, in one walk over a graph.
 
-    ``known``: functions found so far, by value; ``alias``: values that equal their root, with that root."""
+    ``known``: functions found so far, by the value that they compute. ``alias`` maps values that equal their root to
+    this root."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -99,7 +102,7 @@ class _UnaryFunctions:
         return without_dead_nodes(replace(self.graph, types=self.types, consts=self.consts).with_nodes(nodes))
 
     def find_function(self, node: Node) -> UnaryFunction | None:
-        """Return the function that the node computes of one 8-bit value; None if it depends on anything else."""
+        """Return the function of one 8-bit value that the node computes, or None if it depends on anything else."""
         definition = registry.get(node.op)
         if not definition.elementwise or len(node.outputs) != 1 or node.attrs.get("axis") is not None:
             return None
@@ -108,7 +111,7 @@ class _UnaryFunctions:
         if len({f.root for f in functions}) != 1 or any(operand is None for operand in operands):
             return None
         tables = [operand.table if isinstance(operand, UnaryFunction) else operand for operand in operands]
-        # Tables are columns (256, 1 or channels), constants are scalars or rows: broadcasting evaluates all entries at once.
+        # Tables have shape (256, 1 or channels), constants are scalars or rows: broadcasting evaluates all entries at once.
         with np.errstate(all="ignore"):
             (table,) = definition.reference({**definition.defaults, **node.attrs}, tables)
         # One column serves all channels if they turn out equal.
@@ -122,7 +125,7 @@ class _UnaryFunctions:
     def operand_table(self, node: Node, position: int, is_read_whole: bool) -> UnaryFunction | Array | None:
         """Return an operand as a function of a root or as a constant; None if it is neither.
 
-        The constant must be one number or one per channel, unless the operator reads the operand as a whole
+        A constant must have one number, or one per channel, unless the operator reads the operand as a whole
         (``is_read_whole``)."""
         name = node.inputs[position]
         array, kind, shape = (
@@ -136,20 +139,20 @@ class _UnaryFunctions:
             return array
         if is_read_whole or kind.shape != shape:
             return None
-        # An 8-bit value that several nodes read is computed anyway, so it is a root itself.
+        # An 8-bit value that several nodes read is computed in any case, so that it is a root itself.
         shared = name in self.kept or len(self.readers[name]) > 1
         if name in self.known and not (shared and _is_byte(kind.dtype)):
             return self.known[name]
         return self.root_function(name, kind)
 
     def root_function(self, name: str, kind: TensorType) -> UnaryFunction | None:
-        """Return an 8-bit value as the identity function of itself; None for any other value."""
+        """Return the identity function of an 8-bit value; None for any other value."""
         if not _is_byte(kind.dtype) or name not in self.ranges or not kind.size:
             return None
         return UnaryFunction(name, _all_numbers(kind.dtype))
 
     def simplify_node(self, node: Node, function: UnaryFunction) -> Node:
-        """Return the node or a cheaper one that reads the root; an alias is recorded if the result equals the root."""
+        """Return the node, or a cheaper one that reads the root. If the result equals the root, that is recorded in ``alias``."""
         name, (root, table) = node.outputs[0], (function.root, function.table)
         source, kind = self.types[root], self.types[name]
         if not _is_byte(kind.dtype):
@@ -195,23 +198,24 @@ def _numbers_by_channel(array: Array, shape: Sequence[int]) -> Array | None:
 
 
 def _all_numbers(dtype: str) -> Array:
-    """Return all numbers of an 8-bit dtype, in that dtype, as a column."""
+    """Return all numbers of an 8-bit dtype, in ascending order, as a column of that dtype."""
     low, high = dtypes.int_range(dtype)
     return np.arange(low, high + 1).astype(dtypes.to_numpy(dtype))[:, None]
 
 
 def _reachable_entries(range_: Range, dtype: str) -> slice:
-    """Return the slice of a table's entries that some channel of a value with this range can reach."""
+    """Return the slice of the table entries that a channel of a value with this range can read."""
     lowest, _ = dtypes.int_range(dtype)
     return slice(int(range_.low.min()) - lowest, int(range_.high.max()) - lowest + 1)
 
 
 def _clamp_rules() -> tuple[Rule, ...]:
-    """Return the rule that merges a clamp of stored integers into the rescaling before it."""
+    """Return the rule that merges a clamp of stored integers into the preceding rescaling."""
     return ((P.op("clip", P.op(_RESCALERS, name="first"), attrs={"rounding": Rounding.NONE}), _merge_clamp),)
 
 
 def _merge_clamp(match: Match) -> Replacement:
+    """Narrow the clamp bounds of the rescaling to those of the clamp that follows."""
     first, (low, high) = match.nodes["first"], (match.root.attr("minimum"), match.root.attr("maximum"))
     bounds = {side: min(max(first.attr(side), low), high) for side in ("minimum", "maximum")}
     match.emit(first.op, first.inputs, {**first.attrs, **bounds}, loc=first.loc)

@@ -1,4 +1,4 @@
-"""Types of weights: dynamic quantisation of float layers, and weights rounded to 16-bit floats."""
+"""Types of weights: dynamic quantisation of the data of float layers, and weights rounded to 16-bit floats."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from microc.ops.attributes import Rounding
 from microc.ops.matrix.gemm import recover_quantised_weights
 from microc.transform.pass_context import Pass, PassContext
 
-# ---- Dynamic range quantisation, as TFLite's hybrid layers: float data are quantised row by row at run time.
+# ---- Dynamic range quantisation, as in TFLite's hybrid layers: float data are quantised row by row at run time.
 #
-# Readers write such a layer as a float one on a ``dequantize`` of its weights, with attribute ``dynamic`` for TFLite's
-# quantisation of the data: ``symmetric`` or ``asymmetric``. Option ``hybrid=dynamic`` turns it into ``dynamic_quantize``, an
-# exact integer product, and a scaling by the scales of row and channel. Otherwise the weights become floats, which is closer to
-# the trained network and takes four times the flash. :mod:`microc.quantization` uses the same rewriting for the layers that it
+# Readers write such a layer as a float layer with a ``dequantize`` of its weights. Its attribute ``dynamic`` is TFLite's
+# quantisation of the data: ``symmetric`` or ``asymmetric``. Option ``hybrid=dynamic`` rewrites the layer to ``dynamic_quantize``,
+# an exact integer product, and a scaling by the scales of row and channel. Without it the weights become floats, which is closer
+# to the trained network and needs four times the flash. :mod:`microc.quantization` uses the same rewriting for the layers that it
 # quantises dynamically.
 
 _PLAIN: Mapping[str, Attr] = {"activation": "", "rounding": Rounding.NONE}
 
 
 def quantise_dynamically(graph: Graph, context: PassContext) -> Graph:
-    """Quantise hybrid layers dynamically if option ``hybrid`` asks for it."""
+    """Quantise the data of hybrid layers dynamically if the option ``hybrid`` is ``dynamic``."""
     if context.options.get("hybrid") != "dynamic":
         return graph
     makers = graph.producer()
@@ -42,7 +42,8 @@ def quantise_dynamically(graph: Graph, context: PassContext) -> Graph:
 
 
 def quantise_by_rows(graph: Graph) -> Graph:
-    """Let layers with attribute ``dynamic``, except those inside of loops, quantise their data row by row."""
+    """Let layers with the attribute ``dynamic`` quantise their data row by row at run time. Layers inside loops are
+    left unchanged."""
     makers, nodes = graph.producer(), list[Node]()
     for node in graph.nodes:
         source = makers.get(node.inputs[1]) if node.attrs.get("dynamic") else None
@@ -58,8 +59,8 @@ def quantise_by_rows(graph: Graph) -> Graph:
 
 
 def _refuse_unmarked_layer(graph: Graph, node: Node, makers: Mapping[str, Node]) -> None:
-    """Raise UnsupportedError for a float layer with integer weights without attribute ``dynamic``: ONNX computes such layers
-    in floats."""
+    """Raise UnsupportedError for a float layer with integer weights that has no attribute ``dynamic``, because ONNX
+    computes such layers in floats."""
     if "dynamic" not in registry.get(node.op).attrs or node.attrs.get("dynamic") or len(node.inputs) < 2:
         return
     data, source, weight = makers.get(node.inputs[0]), makers.get(node.inputs[1]), graph.consts.get(node.inputs[1])
@@ -75,7 +76,8 @@ def _refuse_unmarked_layer(graph: Graph, node: Node, makers: Mapping[str, Node])
 
 
 def _rewrite_layer(rewrite: Rewrite, source: Node) -> None:
-    """Rewrite one layer to quantise its data at run time; ``source`` dequantises the layer's weights."""
+    """Rewrite one layer such that it quantises its data at run time. ``source``: the node that dequantises the layer's
+    weights."""
     node, graph = rewrite.node, rewrite.graph
     if node.op == "svdf":
         _rewrite_svdf(rewrite, source)
@@ -94,8 +96,8 @@ def _rewrite_layer(rewrite: Rewrite, source: Node) -> None:
 
 
 def _rewrite_svdf(rewrite: Rewrite, source: Node) -> None:
-    """Rewrite SVDF: quantise the dense layer of features; shift the memory, multiply it by its weights, and sum each unit in
-    floats."""
+    """Rewrite an SVDF: its dense layer of features quantises the data; the update of the state and the sums over time
+    are in floats."""
     node, graph = rewrite.node, rewrite.graph
     data, time, state = (graph.types[node.inputs[position]] for position in (0, 2, 4))
     (filters, taps), batch, rank = time.shape, data.shape[0], int(node.attr("rank"))
@@ -132,8 +134,10 @@ def _rewrite_svdf(rewrite: Rewrite, source: Node) -> None:
 
 
 def _emit_product(rewrite: Rewrite, source: Node, output: str, op: str, attrs: Mapping[str, Any]) -> str:
-    """Emit the layer without bias and activation as ``output``: quantise the data by rows, exact sums, scales of row and
-    channel."""
+    """Emit the layer without bias and activation: quantisation of the data by rows, exact sums, and a scaling by the
+    scales of row and channel.
+
+    ``output``: name of the result. ``op``: operator that computes the sums."""
     node, graph = rewrite.node, rewrite.graph
     data, shape = graph.types[node.inputs[0]], rewrite.type(output).shape
     symmetric, rows = node.attr("dynamic") == "symmetric", data.shape[0]
@@ -156,20 +160,21 @@ DYNAMIC_RANGE_PASS = Pass("dynamic_range", quantise_dynamically, 0, around=True)
 
 # ---- Weights rounded to float16 or bfloat16 on request: to nearest, ties to even.
 #
-# Their dtype stays float32, so that the interpreter and every comparison see the rounded network; code generation finds that two
-# bytes hold each. Weights are constants that products multiply data by, or whose rows are looked up. Biases and operands of
-# elementwise operators are not rounded. Neither are weights that are integers times scales, which take a byte or less, nor those
-# with a finite number that would become infinite: from 65,520 on for float16.
+# Their dtype stays float32, so that the interpreter and every comparison use the rounded network; code generation detects that
+# each weight fits two bytes. Weights are constants by which products multiply data, or whose rows are looked up. Biases and
+# operands of elementwise operators are not rounded. Neither are weights that are integers times scales, which take a byte or
+# less, nor weights with a finite number that would become infinite: from 65,520 on for float16.
 
 MIN_WEIGHT_ELEMENTS = 64
-"""Elements from which a constant counts as weights."""
+"""Least number of elements of a constant that counts as weights."""
 LOOKED_UP = "gather"
+"""Operator that looks up rows of its first operand."""
 BIASES = "bias"
-"""Suffix of the names of operands that are added."""
+"""Suffix of the names of operands that are added, not multiplied."""
 
 
 def find_weights(graph: Graph) -> Iterator[str]:
-    """Yield names of float32 constants that are weights for all their readers, in the order of the nodes."""
+    """Yield the names of float32 constants that all their readers use as weights, in the order of the nodes."""
     roles: dict[str, set[bool]] = {}
     for node in graph.nodes:
         for position, name in enumerate(node.inputs):
@@ -184,7 +189,7 @@ def find_weights(graph: Graph) -> Iterator[str]:
 
 
 def _is_weight_operand(node: Node, position: int) -> bool:
-    """Test whether a node multiplies its data by an operand, or looks rows of it up."""
+    """Test whether a node multiplies its data by the operand at ``position``, or looks up rows of this operand."""
     known = registry.get(node.op)
     if known.regions or (known.macs is None and node.op != LOOKED_UP):
         return False
@@ -193,7 +198,8 @@ def _is_weight_operand(node: Node, position: int) -> bool:
 
 
 def find_overflowing_weights(graph: Graph, dtype: str) -> tuple[str, ...]:
-    """Return the weights with a finite number that overflows ``dtype``, subgraphs included."""
+    """Return the names of weights that contain a finite number beyond the range of the 16-bit float ``dtype``.
+    Subgraphs are included."""
     return tuple(
         n
         for subgraph in (graph, *nested_graphs(graph))
@@ -203,7 +209,7 @@ def find_overflowing_weights(graph: Graph, dtype: str) -> tuple[str, ...]:
 
 
 def count_16_bit_weights(graph: Graph) -> int:
-    """Count the weights' elements in arrays that float16 or bfloat16 represents exactly, subgraphs included."""
+    """Count the elements of those weights that float16 or bfloat16 represents exactly. Subgraphs are included."""
     arrays = (subgraph.consts[name] for subgraph in (graph, *nested_graphs(graph)) for name in find_weights(subgraph))
     return sum(array.size for array in arrays if any(dtypes.is_exact_in(array, half) for half in dtypes.HALF))
 
@@ -216,7 +222,7 @@ def _overflows(array: Array, dtype: str) -> bool:
 
 
 def round_weights(graph: Graph, context: PassContext) -> Graph:
-    """Round weights to the option ``weight_dtype``, if that is float16 or bfloat16."""
+    """Round weights to the dtype in the option ``weight_dtype``, if that is float16 or bfloat16."""
     dtype = str(context.options.get("weight_dtype", ""))
     if dtype not in dtypes.HALF:
         return graph
