@@ -1,1 +1,2 @@
-"""Operators. One file per family says everything about what its operators compute."""
+"""Operators of the graph, with one module for each family. The module defines everything about its operators: types of
+results, numpy reference, loops, test cases."""

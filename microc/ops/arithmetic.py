@@ -1,4 +1,5 @@
-"""Helpers shared by operator families: dtypes, wrapping and fixed-point arithmetic over TIR, rewriting of nodes."""
+"""Helpers that operator families share: dtypes, wrapping and fixed-point arithmetic in TIR, and rewriting of graph
+nodes."""
 
 from __future__ import annotations
 
@@ -35,9 +36,11 @@ def computation_dtype(element_dtype: str) -> str:
 
 
 def wrapping_binary(op: str, a: Expr, b: Expr) -> Expr:
-    """Build a binary expression; ``add``, ``sub`` and ``mul`` of int32 and int64 wrap modulo 2**bits, as in numpy.
+    """Build the expression of the binary operation ``op``; ``add``, ``sub`` and ``mul`` of int32 and int64 wrap modulo
+    2**bits, as in numpy.
 
-    Signed overflow is undefined in C, so these are computed in the unsigned dtype, unless both operands fit 16 bits."""
+    Signed overflow is undefined in C, so these operations are computed in the unsigned dtype, unless both operands fit
+    16 bits."""
     if a.dtype not in ("int32", "int64") or op not in ("add", "sub", "mul") or (_fits_16_bits(a) and _fits_16_bits(b)):
         return ir.binary(op, a, b)
     wide = f"u{a.dtype}"
@@ -60,8 +63,8 @@ def _fits_16_bits(x: Expr) -> bool:
 
 
 def replaces_best(op: str, a: Expr, b: Expr) -> Expr:
-    """Build the condition that ``a`` replaces ``b``, the best element so far, under the comparison ``op``, ``gt`` or
-    ``lt``.
+    """Build the condition that the element ``a`` replaces ``b``, the best element so far of a search for the largest
+    (``op`` is ``gt``) or smallest (``lt``) element.
 
     NaN is larger than any number."""
     wins = ir.binary(op, a, b)
@@ -72,10 +75,11 @@ def replaces_best(op: str, a: Expr, b: Expr) -> Expr:
 
 
 def mask_nan_for_argmax(x: Array, for_argmax: bool) -> Array:
-    """Replace NaN in ``x`` so that numpy's ``argmax`` (``argmin`` unless ``for_argmax``) selects the best number.
+    """Replace NaN in ``x`` so that numpy's ``argmax`` (``argmin`` unless ``for_argmax``) selects the best number and
+    not a NaN.
 
-    NaN becomes the worst number (-inf for ``argmax``, else inf), and numbers that are already this infinity become the
-    worst finite number."""
+    NaN becomes the worst number: -inf for ``argmax``, inf for ``argmin``. Numbers that are already this infinity become
+    the worst finite number, so that they still win against NaN."""
     if x.dtype.kind != "f":
         return x
     wide, most = x.astype(np.float64), np.finfo(np.float64).max
@@ -92,13 +96,14 @@ def clip_bound_literal(clip_bound: float, dtype: str) -> Expr:
     return ir.const(min(max(math.ceil(clip_bound), low), high), dtype)
 
 
-# ---- Fixed-point formulas over TIR, quantised activation ranges, rewriting of one node.
+# ---- Fixed-point formulas over TIR, ranges of quantised activations, and the builder of nodes that replace a node.
 #
 # Sources: TFLite ``kernel_util.cc`` (CalculateActivationRangeQuantized).
 
 
 class TirArith:
-    """:class:`microc.numerics.Arith` over TIR expressions: int32 unless widened. Python ints become literals."""
+    """:class:`microc.numerics.Arith` over TIR expressions, in int32 unless a value is widened to int64. Python ints
+    become literals."""
 
     def wide(self, x: Expr | int) -> Expr:
         return ir.cast("int64", x) if isinstance(x, Expr) else ir.const(x, "int64")
@@ -117,12 +122,13 @@ class TirArith:
 
 
 TIR = TirArith()
+"""Fixed-point arithmetic over TIR, passed to the formulas of :mod:`microc.numerics`."""
 
 
 def clamp_to_dtype(x: Expr, low: int, high: int, target_dtype: str) -> Expr:
-    """Clamp ``x`` to ``low``..``high``, which ``target_dtype`` holds, and convert it.
+    """Clamp ``x`` to ``low``..``high``, a range within ``target_dtype``, and convert ``x`` to this dtype.
 
-    Bounds that ``x``'s dtype implies are omitted."""
+    Bounds that the dtype of ``x`` already implies are omitted."""
     least, most = dtypes.int_range(x.dtype)
     if low > least:
         x = ir.maximum(x, low)
@@ -132,7 +138,7 @@ def clamp_to_dtype(x: Expr, low: int, high: int, target_dtype: str) -> Expr:
 
 
 def cast_exact(target_dtype: str, integers: Any) -> Array:
-    """Convert ``integers`` to ``target_dtype``; raise InternalError if one of them does not fit."""
+    """Convert ``integers`` to ``target_dtype``; raise InternalError if a value does not fit the dtype."""
     array = np.asarray(integers)
     low, high = dtypes.int_range(target_dtype)
     if array.size and (array.min() < low or array.max() > high):
@@ -143,11 +149,12 @@ def cast_exact(target_dtype: str, integers: Any) -> Array:
 def activation_range(
     activation: str, out_quant: Quant, out_dtype: str, rounding: str = Rounding.DOUBLE, where: str = ""
 ) -> tuple[int, int]:
-    """Return the range ``(minimum, maximum)`` of the quantised values of ``activation``, within ``out_dtype``.
+    """Return the range ``(minimum, maximum)`` of the quantised values of ``activation``, clamped to ``out_dtype``.
 
-    The bounds 0, 6, -1, 1 are quantised in float32 as TFLite does, half away from zero; half to even if ``rounding`` is
-    ``even``. With ``even``, clamping before and after quantising give the same, as ONNX requires. Raise
-    UnsupportedError for an unknown activation, and for an output quantised per channel."""
+    The activation's real bounds (0, 6, -1, 1) are quantised in float32. They are rounded half away from zero as in
+    TFLite, or half to even if ``rounding`` is ``even``: then clamping before quantisation and after it gives the same
+    values, as ONNX requires. Raise UnsupportedError for an unknown activation, for an output quantised per channel, and
+    for a scale too small for int32."""
     low, high = dtypes.int_range(out_dtype)
     bounds = {"": (None, None), "relu": (0.0, None), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
     if activation not in bounds:
@@ -185,10 +192,11 @@ def activation_range(
 
 
 class Rewrite:
-    """Builder of the core nodes that replace one surface node.
+    """Builder of the core nodes that replace one surface node (a node as the model's format defines the operator).
 
-    ``value`` and ``constant`` return new value names, which start with the name of the replaced node's first output.
-    ``emit`` appends a node with the replaced node's location. The last node must write the replaced node's outputs."""
+    ``value`` and ``constant`` add values of the graph; their names start with the name of the replaced node's first
+    output. ``emit`` appends a node with the replaced node's location. The last node must write the replaced node's
+    outputs."""
 
     def __init__(self, node: Node, graph: Graph) -> None:
         self.node = node
@@ -198,13 +206,15 @@ class Rewrite:
         self.consts: dict[str, Array] = {}
 
     def _unused_value_name(self, stem: str) -> str:
+        """Return a value name that neither the graph nor this rewrite uses, made from the replaced node's output and
+        ``stem``."""
         name, number = f"{self.node.outputs[0]}.{stem}", 1
         while name in self.graph.types or name in self.types:
             name, number = f"{self.node.outputs[0]}.{stem}_{number}", number + 1
         return name
 
     def type(self, name: str) -> TensorType:
-        """Return the type of a value of the graph or of this rewrite."""
+        """Return the type of a value of the graph or of this rewrite, by the value's name."""
         return self.types[name] if name in self.types else self.graph.types[name]
 
     def value(self, stem: str, shape: Sequence[int], dtype: str, quant: Quant | None = None) -> str:
@@ -227,14 +237,15 @@ class Rewrite:
         return names[0]
 
     def legalized(self) -> Legalized:
+        """Return the new nodes in order, and the types and constants of the new values."""
         return tuple(self.nodes), self.types, self.consts
 
 
 def build_bit_length(x: Expr, let_name_prefix: str) -> tuple[list[tuple[ir.Var, Expr]], Expr]:
-    """Build the bit length of the uint32 ``x`` (0 for 0) by binary search for the highest set bit.
+    """Build an expression of the bit length of the uint32 ``x`` (0 for 0), by binary search for the highest set bit.
 
-    Return the ``Let`` definitions that the search needs, whose names begin with ``let_name_prefix``, and the bit
-    length."""
+    Return ``(definitions, bit length)``: the variables and values that :func:`wrap_in_lets` must define around the
+    expression, and the expression itself. Names of the variables begin with ``let_name_prefix``."""
     lets: list[tuple[ir.Var, Expr]] = []
     count: Expr = ir.const(0, "int32")
     for step in (16, 8, 4, 2, 1):
@@ -250,19 +261,20 @@ def build_bit_length(x: Expr, let_name_prefix: str) -> tuple[list[tuple[ir.Var, 
 
 
 def wrap_in_lets(lets: Sequence[tuple[ir.Var, Expr]], body: ir.Stmt) -> ir.Stmt:
-    """Wrap a statement in ``Let`` definitions, each of which may use those before it."""
+    """Wrap a statement in ``Let`` statements that define variables; each value may use the variables before it."""
     for var, value in reversed(lets):
         body = ir.Let(var, value, body)
     return body
 
 
 def constant_data(graph: Graph, value_name: str) -> Array | None:
-    """Return the data of a value known at compile time, else None."""
+    """Return the data of a value that is known at compile time; None for any other value and for an absent operand."""
     return graph.consts.get(value_name) if value_name else None
 
 
 def per_tensor_quant(node: Node, graph: Graph, value_name: str) -> tuple[float, int]:
-    """Return scale and zero point of the value ``value_name``; raise UnsupportedError unless it is quantised per tensor."""
+    """Return the scale and zero point of the value ``value_name``; raise UnsupportedError unless the value is quantised
+    per tensor."""
     quant = graph.types[value_name].quant
     if quant is None or len(quant.scale) != 1:
         raise UnsupportedError(
@@ -274,19 +286,21 @@ def per_tensor_quant(node: Node, graph: Graph, value_name: str) -> tuple[float, 
 
 
 def quantisation_operands(node: Node) -> tuple[str, ...]:
-    """Return the names of the operands whose quantisation decides whether a node is quantised.
+    """Return the names of the operands whose types decide whether a node is quantised.
 
-    These are the first two, or the first alone if the operator has tables."""
+    These are the first two operands, or the first alone if the operands behind it are tables of parameters
+    (``OpDef.tables``)."""
     return tuple(name for name in node.inputs[: 1 if registry.get(node.op).tables else 2] if name)
 
 
 def is_quantised(node: Node, graph: Graph) -> bool:
-    """Test whether a node is quantised: its outputs and its :func:`quantisation_operands` are integers with ``quant``."""
+    """Test whether a node is quantised: its outputs and its :func:`quantisation_operands` are integers with scale and
+    zero point."""
     names = (*quantisation_operands(node), *node.outputs)
     return all(graph.types[n].quant is not None and dtypes.is_integer(graph.types[n].dtype) for n in names)
 
 
-# ---- Legalisations shared by several families: a split activation, a detour through floats.
+# ---- Legalisations shared by several families: splitting off a fused activation, and computing a quantised operator in floats.
 
 ACTIVATIONS: Mapping[str, tuple[str, Mapping[str, Attr]]] = MappingProxyType(
     {
@@ -297,11 +311,14 @@ ACTIVATIONS: Mapping[str, tuple[str, Mapping[str, Attr]]] = MappingProxyType(
         "sigmoid": ("sigmoid", {}),
     }
 )
-"""Operator and attributes by value of the attribute ``activation``."""
+"""Operator and its attributes that compute an activation, by value of the attribute ``activation``."""
 
 
 def split_activation(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite a float operator with an ``activation`` to the operator and the activation; return None without one."""
+    """Rewrite a float node with a fused ``activation`` to the same operator without it, then the operator of the
+    activation.
+
+    Return None if the node has no fused activation."""
     activation = node.attrs.get("activation", "")
     if not activation:
         return None
@@ -325,7 +342,7 @@ def emit_activation(rewrite: Rewrite, activation: str, float_value: str, output_
 
 
 def legalize_in_float(node: Node, graph: Graph) -> Legalized:
-    """Rewrite a quantised operator to ``dequantize``, the float operator with its activation, and ``quantize``.
+    """Rewrite a quantised node to ``dequantize``, the same operator on floats, its activation, and ``quantize``.
 
     Every quantised operand is dequantised. The result is rounded half to even if the node's ``rounding`` is ``even``,
     else half away from zero."""
@@ -346,8 +363,9 @@ def legalize_in_float(node: Node, graph: Graph) -> Legalized:
 
 
 def emit_dequantize(rewrite: Rewrite, operand_name: str) -> str:
-    """Append ``dequantize`` of the operand ``operand_name`` and return its result; return an unquantised operand's own
-    name."""
+    """Append a ``dequantize`` node for the operand ``operand_name`` and return the name of the node's result.
+
+    For an operand that is not quantised, append nothing and return ``operand_name`` itself."""
     tensor_type = rewrite.type(operand_name) if operand_name else None
     if tensor_type is None or tensor_type.quant is None or not dtypes.is_integer(tensor_type.dtype):
         return operand_name
@@ -359,7 +377,7 @@ def emit_dequantize(rewrite: Rewrite, operand_name: str) -> str:
 
 
 def quantize_attrs(tensor_type: TensorType, rounding: Any) -> dict[str, Attr]:
-    """Return the attributes of the ``quantize`` operator whose result has the quantised type ``tensor_type``."""
+    """Return the attributes of a ``quantize`` node whose result has the quantised type ``tensor_type``."""
     assert tensor_type.quant is not None
     return {
         "scale": tensor_type.quant.scale,

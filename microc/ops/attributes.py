@@ -1,4 +1,4 @@
-"""Attributes of operators as data, and the choices of rounding."""
+"""Declarations of operator attributes (type, bounds, default) as data, and the enumerations of rounding modes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from microc.graph.ir import Attr, Graph
 
 # ---- Enumerations of rounding modes: of fixed-point multiplication, of ties, and of a format's quantised operators.
 #
-# The attribute ``rounding`` of an operator takes values of one of them. Graphs and files hold the values as plain strings; the
-# formulas are in :mod:`microc.numerics`.
+# The attribute ``rounding`` of an operator has a value of one of these enumerations. Graphs and files store the values as plain
+# strings; the formulas are in :mod:`microc.numerics`.
 
 
 class DocumentedEnum(StrEnum):
-    """Enumeration of an attribute's values, each with its meaning, which the page of operators prints."""
+    """Enumeration of an attribute's values. Each value has a ``meaning``, a text that the documentation page of
+    operators prints."""
 
     meaning: str
 
@@ -45,22 +46,24 @@ class Multiplier(DocumentedEnum):
 
     @property
     def times(self) -> Callable[..., Any]:
-        """The function ``f(x, mantissa, shift, arith)`` that multiplies ``x`` by mantissa and shift in this rounding mode."""
+        """The function ``f(x, mantissa, shift, arith)`` that multiplies ``x`` by a fixed-point scale in this rounding
+        mode."""
         if self is Multiplier.WIDE:
             return numerics.multiply_by_reduced_factor
         return numerics.multiply_single_rounding if self is Multiplier.SINGLE else numerics.multiply_double_rounding
 
 
 class Ties(DocumentedEnum):
-    """Rounding of real numbers that lie halfway between two integers."""
+    """Rounding modes of real numbers that are halfway between two integers."""
 
     AWAY = "away", "away from zero (TFLite)"
     EVEN = "even", "to the even one (ONNX)"
 
 
 class Rounding(DocumentedEnum):
-    """Arithmetic of quantised surface operators, named after the runtime that defines it; clamp bounds and tables follow
-    it."""
+    """Arithmetic of quantised surface operators, by the runtime that defines it.
+
+    It selects the rounding of scaled results, and also of quantised clamp bounds and of tables."""
 
     DOUBLE = "double", "a multiplier in fixed point that rounds twice, reals with ties away from zero (TFLite Micro)"
     SINGLE = "single", "a multiplier in fixed point that rounds once (TFLITE_SINGLE_ROUNDING)"
@@ -73,29 +76,32 @@ class Rounding(DocumentedEnum):
 
     @property
     def multiplier(self) -> Multiplier:
-        """The rounding mode of fixed-point multiplication, for operators that scale integers without floats."""
+        """The rounding mode of fixed-point multiplication, for operators that scale integers without float
+        arithmetic."""
         return Multiplier.SINGLE if self is Rounding.SINGLE else Multiplier.DOUBLE
 
 
-# ---- Declarations of attributes: types, bounds and defaults, beside the operator, as data.
+# ---- Declarations of attributes: types, bounds and defaults, as data that each operator's definition contains.
 #
-# The verifier rejects what is not declared (:meth:`Attribute.fault`), builders of nodes take the defaults from here, and the
-# page of operators prints it. The functions below that are named after types build them: ``integer("how many", 1, least=1)``.
+# The verifier rejects attributes that are not declared (:func:`attribute_error_message`), builders of nodes use the declared
+# defaults, and the documentation page of operators prints the declarations. The functions below build declarations and are named
+# after the attribute's type: ``integer("how many", 1, least=1)``.
 
 
 class Absent(Enum):
-    """Placeholder for an attribute's default: the attribute is required, or it may be left out and then has no value."""
+    """Placeholder for the default of an attribute that has none: the attribute is required, or it may be omitted and
+    then has no value."""
 
     REQUIRED = "required"
     OPTIONAL = "may be left out"
-    """Leaving the attribute out means something that no value expresses."""
+    """Omitting the attribute has a meaning that no value of the attribute expresses."""
 
 
 REQUIRED, OPTIONAL = Absent.REQUIRED, Absent.OPTIONAL
 
 
 _INT_LIMIT = 1 << 63
-"""Bound of integers: they must fit int64 or uint64, as extents and bounds of uint64 do."""
+"""Limit of integer attributes: from ``-_INT_LIMIT`` to ``2 * _INT_LIMIT - 1``, so that each fits int64 or uint64."""
 
 
 def _is_int(value: object) -> bool:
@@ -111,6 +117,7 @@ def _is_number(value: object) -> bool:
 
 
 def _tuple_check(element_check: Callable[[object], bool]) -> Callable[[object], bool]:
+    """Return the predicate of tuples whose elements all satisfy ``element_check``."""
     return lambda value: isinstance(value, tuple) and all(map(element_check, value))
 
 
@@ -135,15 +142,18 @@ _TYPE_CHECKS: Mapping[str, Callable[[object], bool]] = MappingProxyType(
         "pairs by axis": _tuple_check(_tuple_check(_is_int)),
     }
 )
+"""Predicates that test whether a value has the attribute's type, by name of the type (``Attribute.kind``)."""
 
 
 @frozen
 class Attribute:
-    """Declaration of one attribute of an operator.
+    """Declaration of one attribute of an operator: its type, default and permitted values.
 
-    ``kind``: the attribute's type, a key of ``_TYPE_CHECKS``. ``choices``: the only values permitted. ``length``: of a
-    tuple. ``least`` and ``most``: bounds of a number, or of every number in a tuple. ``nothing``: None is permitted,
-    too."""
+    - ``kind``: name of the attribute's type, a key of ``_TYPE_CHECKS``.
+    - ``choices``: the only values permitted; empty: no such limit.
+    - ``length``: number of elements of a tuple.
+    - ``least`` and ``most``: bounds of a number, or of every number in a tuple.
+    - ``nothing``: True if the value may also be None."""
 
     kind: str
     doc: str
@@ -155,7 +165,7 @@ class Attribute:
     most: int | None = None
 
     def fault(self, value: object) -> str:
-        """Return why ``value`` is invalid for the attribute, or an empty string if it is valid."""
+        """Return the reason why ``value`` is invalid for the attribute, or an empty string if it is valid."""
         if value is None and self.nothing:
             return ""
         if not _TYPE_CHECKS[self.kind](value):
@@ -172,7 +182,7 @@ class Attribute:
         return ""
 
     def spelled(self) -> str:
-        """Describe type, values and default for the page of operators."""
+        """Return the attribute's type, permitted values and default as text for the documentation page of operators."""
         if self.choices:
             text = " ".join(f"`{choice}`" if choice != "" else "empty" for choice in self.choices)
         else:
@@ -183,15 +193,18 @@ class Attribute:
 
 
 Attributes = Mapping[str, Attribute]
+"""Declarations of an operator's attributes, by attribute name."""
 
 
 def default_attributes(declared: Attributes) -> dict[str, Attr]:
-    """Return the default values of all attributes that have one, by attribute name."""
+    """Return the default values of all attributes that have a default, by attribute name."""
     return {name: each.default for name, each in declared.items() if not isinstance(each.default, Absent)}
 
 
 def attribute_error_message(declared: Attributes, attribute_values: Mapping[str, object]) -> str:
-    """Return why a node's attributes are invalid (one unknown, missing or out of range), or an empty string."""
+    """Return the reason why the attributes of a node are invalid, or an empty string if all are valid.
+
+    An attribute is invalid if it is not declared, has an invalid value, or is required and missing."""
     for name, value in attribute_values.items():
         if name not in declared:
             known = similar_names_hint(name, declared) or f"it has {', '.join(declared) or 'none'}"
@@ -206,53 +219,59 @@ def attribute_error_message(declared: Attributes, attribute_values: Mapping[str,
 
 
 def flag(doc: str, default: bool | Absent = False) -> Attribute:
+    """Declare a boolean attribute."""
     return Attribute("bool", doc, default)
 
 
 def integer(
     doc: str, default: int | Absent | None = REQUIRED, least: int | None = None, most: int | None = None
 ) -> Attribute:
-    """Declare an integer attribute. If ``default`` is None, None is also a value."""
+    """Declare an integer attribute. If ``default`` is None, None is permitted as a value, too."""
     return Attribute("int", doc, default, least=least, nothing=default is None, most=most)
 
 
 def exponent(doc: str, default: int | Absent | None = REQUIRED, least: int = -31, most: int = 30) -> Attribute:
-    """Declare a binary exponent of a 32-bit number: a left shift if positive, a right shift if negative."""
+    """Declare an attribute that is the binary exponent of a scale of a 32-bit number: a left shift if positive, a right
+    shift if negative."""
     return integer(doc, default, least, most)
 
 
 def mantissa(doc: str, default: int | Absent | None = REQUIRED, most: int = (1 << 31) - 1) -> Attribute:
-    """Declare the fixed-point mantissa of a scale, an integer from 0 to ``most``."""
+    """Declare an attribute that is the fixed-point mantissa of a scale, an integer from 0 to ``most``."""
     return integer(doc, default, 0, most)
 
 
 def real(doc: str, default: float | Absent | None = REQUIRED) -> Attribute:
-    """Declare a float attribute. If ``default`` is None, None is also a value."""
+    """Declare a float attribute. If ``default`` is None, None is permitted as a value, too."""
     return Attribute("float", doc, default, nothing=default is None)
 
 
 def number(doc: str, default: float | Absent = REQUIRED) -> Attribute:
-    """Declare a number that stands for an element of a tensor: an int, a float or a bool."""
+    """Declare an attribute that is the value of a tensor element: an int, a float or a bool."""
     return Attribute("number", doc, default)
 
 
 def choice(doc: str, *choices: str, default: str | Absent = REQUIRED) -> Attribute:
+    """Declare a string attribute that must be one of ``choices``."""
     return Attribute("str", doc, default, choices)
 
 
 def enum_choice(doc: str, *among: DocumentedEnum, default: DocumentedEnum) -> Attribute:
-    """Declare an attribute with the values ``among`` of an enumeration, whose meanings are appended to ``doc``."""
+    """Declare an attribute whose values are the members ``among`` of an enumeration; their meanings are appended to
+    ``doc``."""
     meanings = "; ".join(f"{f'`{each}`' if each else 'empty'}: {each.meaning}" for each in among)
     return choice(f"{doc}. {meanings}", *among, default=default)
 
 
 def algorithm_choice(*names: str) -> Attribute:
-    """Declare the attribute ``algorithm`` of an operator with several algorithms (``OpDef.algorithms``)."""
+    """Declare the attribute ``algorithm`` of an operator that has several algorithms (``OpDef.algorithms``).
+
+    Its value is empty (the compiler selects an algorithm), ``direct``, or one of ``names``."""
     return choice("how it is computed; empty: open", "", "direct", *names, default="")
 
 
 def element_type(doc: str = "of the result", default: str | Absent = REQUIRED) -> Attribute:
-    """Declare the name of a dtype, or an empty string."""
+    """Declare an attribute that is the name of a dtype, or an empty string."""
     return Attribute("dtype", doc, default)
 
 
@@ -264,56 +283,66 @@ def integers(
     least: int | None = None,
     most: int | None = None,
 ) -> Attribute:
+    """Declare an attribute that is a tuple of integers; ``least`` and ``most`` bound each of them."""
     return Attribute("ints", doc, default, length=length, least=least, most=most)
 
 
 def numbers(doc: str, default: tuple[float, ...] | Absent = REQUIRED) -> Attribute:
+    """Declare an attribute that is a tuple of numbers."""
     return Attribute("numbers", doc, default)
 
 
 def names(doc: str, default: tuple[str, ...] | Absent = REQUIRED) -> Attribute:
+    """Declare an attribute that is a tuple of strings."""
     return Attribute("names", doc, default)
 
 
 def int_rows(doc: str) -> Attribute:
-    """Declare a tuple of tuples of ints."""
+    """Declare an attribute that is a tuple of tuples of integers."""
     return Attribute("rows of ints", doc)
 
 
 def subgraph(doc: str) -> Attribute:
+    """Declare an attribute that is a graph."""
     return Attribute("graph", doc)
 
 
 def one_axis(
     doc: str = "which axis; negative ones count from the end", default: int | Absent | None = REQUIRED
 ) -> Attribute:
-    """Declare the index of an axis of the first operand. If ``default`` is None, None is also a value."""
+    """Declare an attribute that is the index of an axis of the first operand.
+
+    If ``default`` is None, None is permitted as a value, too."""
     return Attribute("axis", doc, default, nothing=default is None)
 
 
 def some_axes(doc: str, *, in_order: bool = False) -> Attribute:
-    """Declare indices of axes of the first operand: a set, or (``in_order``) a sequence whose order matters."""
+    """Declare an attribute that is a tuple of axis indices of the first operand.
+
+    The axes are a set, or with ``in_order`` a sequence whose order matters (a permutation)."""
     return Attribute("axes in order" if in_order else "axes", doc)
 
 
 def result_extents(doc: str) -> Attribute:
-    """Declare the extents of the result."""
+    """Declare an attribute that is the shape of the result."""
     return Attribute("extents", doc, least=0)
 
 
 def ints_by_axis(doc: str, least: int) -> Attribute:
-    """Declare one integer for each axis of the first operand."""
+    """Declare an attribute that has one integer, at least ``least``, for each axis of the first operand."""
     return Attribute("ints by axis", doc, least=least)
 
 
 def int_pairs_by_axis(doc: str) -> Attribute:
-    """Declare a pair of integers for each axis of the first operand, one for either end."""
+    """Declare an attribute that has a pair of integers for each axis of the first operand: one for its start, one for
+    its end."""
     return Attribute("pairs by axis", doc)
 
 
 # ---------------------------------------------------------------- attributes shared by operators
 
 ACTIVATION = choice("what is applied to the result", "", "relu", "relu6", "relu_n1_to_1", "tanh", "sigmoid", default="")
+"""Attribute of operators with a fused activation function."""
 _OF_FORMATS = (Rounding.DOUBLE, Rounding.SINGLE, Rounding.EVEN, Rounding.NONE)
 ROUNDING = enum_choice("of quantised results", *_OF_FORMATS, default=Rounding.DOUBLE)
 ROUNDING_LITERT = enum_choice("of quantised results", *_OF_FORMATS, Rounding.LITERT, default=Rounding.DOUBLE)
@@ -333,6 +362,7 @@ SPATIAL: Attributes = MappingProxyType(
         "dilation": integers("of each spatial axis", least=1),
     }
 )
+"""Attributes of the windows of convolutions and pooling."""
 LAYOUT = choice("of the data", "NHWC", "NCHW", default="NHWC")
 SURFACE: Attributes = MappingProxyType({"rounding": ROUNDING})
 ACTIVATED: Attributes = MappingProxyType({"activation": ACTIVATION, "rounding": ROUNDING})
@@ -344,7 +374,8 @@ STORED: Attributes = MappingProxyType(
         "out_dtype": element_type(),
     }
 )
-"""Attributes of the result of scaling: offset, clamp and dtype."""
+"""Attributes that describe how a scaled result is stored: offset, clamp bounds and dtype."""
 SCALED: Attributes = MappingProxyType(
     {"multiplier": mantissa("the scale's mantissa, Q0.31"), "shift": exponent("its exponent, positive to the left")}
 )
+"""Attributes of a fixed-point scale: its mantissa and its exponent."""

@@ -1,9 +1,11 @@
-"""Bounds of constants that become indices, offsets, shifts, counts and factors, declared as data.
+"""Bounds of the constants that generated loops rely on: indices, offsets, shifts, counts and factors. They are declared
+as data.
 
-``OpDef.constants`` bounds the operands that generated loops rely on. ``OpDef.sound`` checks several numbers together: walks of
-trees within their tables, sums that fit their dtype. :func:`microc.ops.registry.node_constant_error_message` applies both. The
-reader of graph files and the compiler call it, so that no number of a model can make the generated C access other memory, loop
-forever or overflow, whatever the model's format.
+``OpDef.constants`` bounds the numbers of single operands. ``OpDef.sound`` checks several numbers together, for example
+that the walk of a tree stays within its tables, or that sums fit their dtype.
+:func:`microc.ops.registry.node_constant_error_message` applies both. The reader of graph files and the compiler call
+this function, so that no number of a model can make the generated C access other memory, loop forever or overflow,
+whatever the model's format.
 """
 
 from __future__ import annotations
@@ -21,11 +23,12 @@ from microc.graph.ir import Node, TensorType
 from microc.numerics import INT32_MAX, INT32_MIN
 
 _LARGEST = {"int32": float(INT32_MAX), "int64": float(1 << 62)}
-"""Largest magnitude of a sum by dtype. Sums of 64 bits are bounded in float64; one bit covers its rounding."""
+"""Largest permitted magnitude of a sum, by dtype. Sums in int64 are bounded by arithmetic in float64, so their limit
+leaves one bit for its rounding."""
 
 
 class NumberUse(StrEnum):
-    """Use of a constant operand's numbers by generated code."""
+    """Use of a constant operand's numbers by the generated code, in words for error messages."""
 
     INDEX = "an index"
     OFFSET = "an offset"
@@ -38,10 +41,12 @@ class NumberUse(StrEnum):
 
 @frozen
 class Application:
-    """A node as the checks of its constants receive it: attributes with their defaults, and the operands that are present.
+    """A node as the checks of its constants receive it: complete attributes, and types and data of the operands that
+    are present.
 
-    ``data``: for each operand its numbers if it is constant, else None. ``producers``: for each operand the node that
-    computes it, if any."""
+    ``types``, ``data`` and ``producers`` have one entry for each operand. ``data``: the operand's numbers if it is
+    constant, else None. ``producers``: the node that computes the operand, or None. ``results``: types of the node's
+    outputs."""
 
     attrs: Mapping[str, Any]
     types: tuple[TensorType, ...]
@@ -51,7 +56,8 @@ class Application:
 
     @property
     def quantised(self) -> bool:
-        """True for a quantised operator that is still to be legalised; the operators that replace it are checked instead."""
+        """True for a quantised operator that is not yet legalised. The operators that replace it are checked in its
+        place."""
         operand_types = (self.types[0], *self.results)
         return all(
             tensor_type.quant is not None and dtypes.is_integer(tensor_type.dtype) for tensor_type in operand_types
@@ -59,14 +65,16 @@ class Application:
 
 
 Bound = int | Callable[[Application], int]
+"""A bound of an operand's numbers: an integer, or a function that computes it from the node's attributes and types."""
 
 
 @frozen
 class OperandBounds:
-    """Bounds of the numbers of one operand.
+    """Bounds of the numbers of one operand: generated code is safe if every number is from ``least`` to ``most``.
 
-    ``computed``: operators whose results may be the operand, because they stay within the bounds. None: any operator
-    may compute it, because the generated loops clamp the numbers."""
+    ``computed``: operators that may compute the operand at run time, because their results stay within the bounds.
+    None: any operator may compute it, because the generated loops clamp the numbers. Empty: the operand must be
+    constant."""
 
     use: NumberUse
     least: Bound
@@ -74,7 +82,8 @@ class OperandBounds:
     computed: tuple[str, ...] | None = ()
 
     def fault(self, application: Application, position: int, name: str) -> str:
-        """Return why the operand at ``position``, called ``name``, violates its bounds, or an empty string."""
+        """Return the reason why the operand at ``position``, called ``name``, violates its bounds, or an empty
+        string."""
         data = application.data[position]
         if data is None:
             maker = application.producers[position] if position < len(application.producers) else None
@@ -93,7 +102,9 @@ class OperandBounds:
 
 
 Constants = Mapping[int, OperandBounds]
+"""Bounds of an operator's operands, by the operand's position."""
 Sound = Callable[[Application], str]
+"""Check of several numbers of a node together. It returns the reason why they are invalid, or an empty string."""
 
 
 def constant_error_message(
@@ -102,7 +113,10 @@ def constant_error_message(
     application: Application,
     names: Sequence[str],
 ) -> str:
-    """Return why the constant operands of a node are invalid, or an empty string."""
+    """Return the reason why the constant operands of a node are invalid, or an empty string if all are valid.
+
+    ``declared``: bounds of operands by position, or a function that returns them. ``sound``: checks of several operands
+    together. ``names``: names of the operands for the message."""
     bounds = declared(application) if callable(declared) else declared
     for position, constant in bounds.items():
         if position < len(application.types):
@@ -118,14 +132,18 @@ def constant_error_message(
 # ---------------------------------------------------------------- bounds that operators share
 
 INT32: OperandBounds = OperandBounds(NumberUse.TERM, INT32_MIN, INT32_MAX, None)
+"""Bounds of a term of a sum: any int32, constant or computed at run time."""
 BOUNDED = OperandBounds(NumberUse.INDEX, -(1 << 63), (1 << 63) - 1, None)
-"""An index that the loops clamp themselves, constant or computed."""
+"""Bounds of an index, constant or computed at run time, that the generated loops clamp; any int64 is valid."""
 MANTISSA = OperandBounds(NumberUse.FACTOR, 0, INT32_MAX)
+"""Bounds of the fixed-point mantissa of a scale."""
 POSITIVE = OperandBounds(NumberUse.POINT, 0, INT32_MAX)
+"""Bounds of a point of a table: a nonnegative int32."""
 
 
 def stored_range_error_message(application: Application) -> str:
-    """Return why the clamp bounds or zero point of a scaled result do not fit its dtype, or an empty string."""
+    """Return the reason why the clamp bounds or the zero point of a scaled result do not fit its dtype, or an empty
+    string."""
     attrs = application.attrs
     dtype = attrs.get("out_dtype") or application.types[0].dtype
     if not dtypes.is_integer(dtype):
@@ -143,7 +161,8 @@ def stored_range_error_message(application: Application) -> str:
 
 
 def attribute_dtype_error_message(attribute_name: str, attribute_value: float, dtype: str) -> str:
-    """Return why ``dtype`` cannot hold the value of the attribute ``attribute_name``, or an empty string."""
+    """Return the reason why ``dtype`` cannot represent the value of the attribute ``attribute_name``, or an empty
+    string."""
     if not dtypes.is_integer(dtype):
         return (
             f"{attribute_name}={attribute_value} is no {dtype}"
@@ -159,7 +178,7 @@ def attribute_dtype_error_message(attribute_name: str, attribute_value: float, d
 
 
 def zero_point_range_check(zero_point_attribute: str, position: int) -> Sound:
-    """Build the check that ``zero_point_attribute`` is within the dtype of the operand at ``position``."""
+    """Return a check that the attribute ``zero_point_attribute`` is within the dtype of the operand at ``position``."""
 
     def check(application: Application) -> str:
         dtype = application.types[position].dtype
@@ -173,15 +192,18 @@ def zero_point_range_check(zero_point_attribute: str, position: int) -> Sound:
 
 
 def centred_range(application: Application, position: int, zero_point_attribute: str) -> tuple[int, int]:
-    """Return the least and largest value of the operand at ``position`` minus its zero point, ``zero_point_attribute``."""
+    """Return ``(least, largest)``: the range of the operand at ``position`` after subtraction of its zero point.
+
+    The range is that of the operand's dtype. ``zero_point_attribute``: name of the attribute that is the zero point."""
     low, high = dtypes.int_range(application.types[position].dtype)
     return low - application.attrs[zero_point_attribute], high - application.attrs[zero_point_attribute]
 
 
 def product_overflow_message(application: Application, zero_point_attributes: tuple[str, str]) -> str:
-    """Return a message if a product of the first two operands can overflow int32, else an empty string.
+    """Return an error message if a product of the first two operands can overflow int32, else an empty string.
 
-    Each operand is taken minus its zero point; ``zero_point_attributes`` names the attributes of both zero points."""
+    The zero point of each operand is subtracted before the multiplication. ``zero_point_attributes``: names of the two
+    attributes that are the zero points."""
     if not all(dtypes.is_integer(tensor_type.dtype) for tensor_type in application.types[:2]):
         return f"a product of {application.types[0].dtype} and {application.types[1].dtype}, expected integers"
     (a, b), (c, d) = (centred_range(application, k, zero_point_attributes[k]) for k in range(2))
@@ -192,10 +214,10 @@ def product_overflow_message(application: Application, zero_point_attributes: tu
 def window_sum_overflow_message(
     application: Application, element_count: int, pad_value: int = 0, offset: int = 0, rounding_addend: int = 0
 ) -> str:
-    """Return a message if the sum of a window of the first operand can overflow int32, else an empty string.
+    """Return an error message if the sum of a window of the first operand can overflow int32, else an empty string.
 
-    The sum has ``element_count`` elements, of which those of the padding are ``pad_value``. ``offset`` and
-    ``rounding_addend`` (half of the divisor) are added to it."""
+    The sum has ``element_count`` elements; elements in the padding have the value ``pad_value``. ``offset`` and
+    ``rounding_addend`` (half of the divisor) are added to the sum."""
     tensor_type = application.types[0]
     if application.quantised or not dtypes.is_integer(tensor_type.dtype):
         return ""
@@ -207,9 +229,9 @@ def window_sum_overflow_message(
 
 
 def product_sum_overflow_message(application: Application, products_per_sum: int, pad_value: float = 0) -> str:
-    """Return a message if sums of products of data and weights can overflow their dtype, else an empty string.
+    """Return an error message if sums of products of data and weights can overflow their dtype, else an empty string.
 
-    ``pad_value``: the value of padded data."""
+    ``pad_value``: value of the elements in the padding of the data."""
     data, weight = application.types[:2]
     out = application.attrs.get("out_dtype") or data.dtype
     if not dtypes.is_integer(data.dtype) or dtypes.is_float(out) or application.quantised:
@@ -228,11 +250,12 @@ def product_sum_overflow_message(application: Application, products_per_sum: int
 
 
 def largest_partial_sum(application: Application, products_per_sum: int) -> float:
-    """Return the largest magnitude of all partial sums of data times weights (channels, ...) and their bias.
+    """Return the largest magnitude that any partial sum of bias and products of data and weights (channels, ...) can
+    have.
 
-    Data of any integer dtype can be zero, so every partial sum lies between the bias plus the least products and the
-    bias plus the largest ones. A bias computed at run time is bounded by its dtype, or by the ``clip`` that computes
-    it."""
+    The data may be any values of their dtype. As every integer dtype contains zero, each partial sum is at least the
+    bias plus all negative products, and at most the bias plus all positive products. A bias that is computed at run
+    time is bounded by its dtype, or by the ``clip`` node that computes it."""
     low, high = dtypes.int_range(application.types[0].dtype)
     weights = application.data[1]
     if weights is None:

@@ -1,12 +1,15 @@
-"""Control flow: operators whose attributes hold graphs. The compiler lowers each to one function with the graphs' kernels.
+"""Control flow: operators ``loop`` and ``branch``, whose attributes are graphs. The compiler lowers each node to one C
+function that calls the kernels of these graphs.
 
-``loop(carried ..., fixed ..., scanned ...) -> carried ..., stacked ...`` runs graph ``body`` ``count`` times. The body's inputs
-are the number of the iteration (int32, scalar), the ``carried`` values, the fixed ones, and of every ``scanned`` value the
-element of that number along its first axis. Its outputs are the next carried values, then one element of every stacked value;
-those of all iterations are its first axis. ``guarded``: the first carried value is a bool scalar, and the loop ends when it is
-false; elements of stacked values that were not computed are zero.
+``loop(carried ..., fixed ..., scanned ...) -> carried ..., stacked ...`` runs the graph ``body`` up to ``count`` times.
+The inputs of the body are the index of the iteration (int32, scalar), the ``carried`` values, the fixed values, and one
+row of every ``scanned`` value: its element along axis 0 at the index of the iteration. The outputs of the body are the
+next carried values, then one row of every stacked value. The rows of all iterations form axis 0 of the stacked values.
+With ``guarded``, the first carried value is a bool scalar, and the loop ends when it is false; rows of stacked values
+that were not computed are zero.
 
-``branch(condition, fixed ...)`` runs graph ``then`` or graph ``otherwise``, whose inputs are the fixed values.
+``branch(condition, fixed ...)`` runs the graph ``then`` if the condition is true, else the graph ``otherwise``. The
+inputs of both graphs are the fixed values.
 
 Sources: ONNX Loop, Scan, If; TFLite WHILE, IF.
 """
@@ -29,7 +32,8 @@ from microc.ops.registry import Case, OpDef
 from microc.tir import ir
 
 UNBOUNDED = ir.ENDLESS
-"""The ``count`` of a loop that only its guard ends. It stacks nothing; estimates count one iteration."""
+"""Value of ``count`` for a loop that ends only when its condition is false. Such a loop has no stacked values;
+estimates count one iteration."""
 
 
 def _shape_and_dtype(tensor_type: TensorType) -> tuple[tuple[int, ...], str]:
@@ -42,7 +46,8 @@ def format_types(types: Iterable[TensorType]) -> str:
 
 
 def _check_graph_inputs(graph: Graph, op_name: str, expected_types: Sequence[TensorType]) -> None:
-    """Raise ModelError if the inputs of ``graph``, a subgraph of ``op_name``, do not have the types ``expected_types``."""
+    """Raise ModelError unless ``graph``, an attribute of the operator ``op_name``, has inputs of ``expected_types`` and
+    no state."""
     inputs = [graph.types[name] for name in graph.inputs]
     if [_shape_and_dtype(tensor_type) for tensor_type in inputs] != [
         _shape_and_dtype(tensor_type) for tensor_type in expected_types
@@ -54,12 +59,12 @@ def _check_graph_inputs(graph: Graph, op_name: str, expected_types: Sequence[Ten
 
 
 def evaluate_graph(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
-    """Evaluate a graph in numpy by the reference implementations of its operators; return its outputs."""
+    """Evaluate a graph in numpy with the reference implementations of its operators; return the outputs."""
     return evaluate(graph, dict(zip(graph.inputs, arrays, strict=True)))[0]
 
 
 def graph_macs(graph: Graph) -> int:
-    """Return the number of multiply-accumulates of all nodes of a graph."""
+    """Return the number of multiply-accumulates of all nodes of a graph together."""
     total = 0
     for node in graph.nodes:
         count = registry.get(node.op).macs
@@ -132,17 +137,20 @@ def _reference_loop(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
 
 
 def max_iterations(node: Node) -> int:
-    """Return the largest number of times that a control-flow node runs a subgraph, at least one."""
+    """Return the largest number of times that a control-flow node runs a subgraph: at least 1, and 1 for a loop without
+    a bound."""
     return max(_iteration_count(node.attrs), 1) if node.op == "loop" else 1
 
 
 def scanned_operand_count(node: Node) -> int:
-    """Return the number of scanned operands of a loop: its last ones, of which each iteration reads one row."""
+    """Return the number of scanned operands of a loop. These are its last operands; each iteration reads one row of
+    each."""
     scanned = node.attrs.get("scanned", 0)
     return scanned if isinstance(scanned, int) else 0
 
 
 def _iteration_count(attrs: Mapping[str, Any]) -> int:
+    """Return the number of iterations for estimates: the attribute ``count``, or 1 for a loop without a bound."""
     return 1 if attrs["count"] == UNBOUNDED else int(attrs["count"])
 
 
@@ -151,10 +159,10 @@ def _macs_loop(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types:
 
 
 def running_sum_loop_body(shape: tuple[int, ...], can_stop_early: bool) -> Graph:
-    """Return a loop body for tests.
+    """Return a loop body for tests, which adds a fixed value to a running sum.
 
-    It carries the running sum of a value that stays the same, and stacks the sum of every iteration. If
-    ``can_stop_early`` the loop ends once a condition fails."""
+    The sum is a carried value, and the sum after each iteration is also stacked. If ``can_stop_early``, the first
+    carried value is the condition by which the loop ends."""
     flag, iteration, value = TensorType((), "bool"), TensorType((), "int32"), TensorType(shape, "float32")
     add = Node("add", ("sum", "x"), ("next",), {"activation": "", "rounding": Rounding.DOUBLE})
     copies = [Node("reshape", ("next",), ("row",), {"shape": shape})]
@@ -208,7 +216,7 @@ def _macs_branch(attrs: Mapping[str, Any], types: Sequence[TensorType], out_type
 
 
 def one_operator_graph(op_name: str, tensor_type: TensorType) -> Graph:
-    """Return a graph for tests of ``branch``: one operator applied to one value."""
+    """Return a graph for tests of ``branch``: one unary operator from the input ``x`` to the output ``y``."""
     return Graph(
         op_name,
         ("x",),

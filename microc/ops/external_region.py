@@ -1,8 +1,9 @@
-"""Operator ``external``: a part of a network that external code computes. Its attribute ``body`` holds that part, which defines
-it.
+"""Operator ``external``: a region of the network that external code computes, such as a vendor's library or accelerator
+compiler. The attribute ``body`` is the region's graph; it defines the result.
 
-Frontends never create it; :mod:`microc.external.partition` replaces a region by it. Where the external code is not available (on
-the host that a board is compared with), the compiler lowers the body as it does control flow.
+Frontends never create this operator; :mod:`microc.external.partition` replaces regions of a graph by it. Where the
+external code is not available, as in the host build that a board is compared with, the compiler lowers the body itself,
+as it lowers the graphs of control flow.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from microc.ops.control import evaluate_graph, format_types, graph_macs, one_ope
 from microc.ops.registry import Case, OpDef
 
 EXTERNAL = "external"
+"""Name of the operator."""
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:

@@ -1,4 +1,7 @@
-"""Lowering of a fusion group to one function: the anchor's tensor expression, then a stage of elementwise operators."""
+"""Lowering of fusion groups. A fusion group is one anchor node and the elementwise nodes fused behind it.
+
+A group becomes one function (kernel): the tensor expression of the anchor, then one stage for all elementwise
+operators."""
 
 from __future__ import annotations
 
@@ -20,14 +23,15 @@ from microc.tir import ir
 from microc.tir.analysis.simplification import simplify
 from microc.tir.names import ACC, BOUND, MAGNITUDE, OUT, SCALED
 
-# ---- Loops of elementwise operators, and indices of their operands: different shapes of the same row-major memory.
+# ---- Loops of elementwise operators, and indices of their operands, which may view the same row-major memory in several shapes.
 
 
 def loop_extents(result: TensorType, operands: Sequence[TensorType]) -> tuple[int, ...]:
-    """Return the extents of the loops of a purely elementwise group: one loop, rows by channels, or the result's axes.
+    """Return the loop extents of a group that is purely elementwise.
 
-    One loop suffices if every operand has one element or the result's size. Rows by channels suffice if the other
-    operands vary along the last axis only."""
+    - One loop over all elements, if every operand has either one element or as many as the result.
+    - Two loops, rows by channels, if the other operands vary along the last axis only.
+    - Otherwise one loop for each axis of the result."""
     odd = [t for t in operands if t.size not in (1, result.size)]
     if not odd or not result.shape:  # if the result is a scalar, the odd operands are tables
         return (result.size,)
@@ -37,14 +41,16 @@ def loop_extents(result: TensorType, operands: Sequence[TensorType]) -> tuple[in
 
 
 def varies_along_last_axis(tensor_type: TensorType, result: TensorType) -> bool:
-    """Test whether an operand varies along the last axis of the result only."""
+    """Test whether an operand has one element for each index of the result's last axis, and varies along no other
+    axis."""
     return bool(tensor_type.shape) and tensor_type.size == tensor_type.shape[-1] == result.shape[-1]
 
 
 def convert_index_to_shape(
     index_shape: tuple[int, ...], target_shape: tuple[int, ...], index: tuple[ir.Expr, ...]
 ) -> tuple[ir.Expr, ...]:
-    """Convert an index in ``index_shape`` to the index of the same element in ``target_shape``, both row-major."""
+    """Convert an index in ``index_shape`` to the index of the same element in ``target_shape``; both shapes are
+    row-major views of the same memory."""
     if index_shape == target_shape:
         return index
     flat: ir.Expr = ir.const(0, "int32")
@@ -57,21 +63,22 @@ def convert_index_to_shape(
     return tuple(simplify(e) for e in reversed(indices))
 
 
-# ---- A fusion group for some rows of its result, which striped layers compute row by row.
+# ---- Fusion groups that compute only some rows of their result. Striped layers (computed a band of rows at a time) use them.
 #
-# That is possible if the anchor declares which rows it reads (``OpDef.window``) and all other operands are constant along the
-# height or have the result's shape. Tensors are (1, height, width, channels).
+# A group can be restricted to rows if the anchor declares which rows it reads (``OpDef.window``) and all other operands are
+# constant along the height or have the result's shape. Tensors are (1, height, width, channels).
 
 
 def row_window(graph: Graph, nodes: Sequence[Node], data_name: str) -> Window | None:
-    """Return the window of rows of ``data_name`` that one row of the group's result needs.
+    """Return the window of rows of ``data_name`` that the group reads to compute one row of its result.
 
-    Return None if the group cannot be computed row by row. It can if:
+    Return None if the group cannot be computed row by row. It can be computed so if all of these hold:
 
-    - data and result are images of one batch, and all other values of the group have the result's shape;
-    - the group reads ``data_name`` once, and constants of elementwise nodes are the same for all rows;
-    - the anchor is elementwise and reads data of the result's shape; or it reads ``data_name`` first and constants
-    besides, and its window has no padding, or padding of a known value."""
+    - ``data_name`` and the result are images of batch size 1, and all other values that are not constant have the
+    result's shape.
+    - Only one operand in the group is ``data_name``, and constants of elementwise nodes are the same for all rows.
+    - The anchor is elementwise, and ``data_name`` has the result's shape; or the anchor's first operand is
+    ``data_name``, its other operands are constants, and its window has no padding, or padding of a known value."""
     result = graph.types[nodes[-1].outputs[0]]
     values = [
         data_name,
@@ -82,7 +89,7 @@ def row_window(graph: Graph, nodes: Sequence[Node], data_name: str) -> Window | 
         _is_image(graph.types[data_name]) and _is_image(result)
     ):
         return None
-    # A second reader of data would need other rows of it than the window's.
+    # A second reader of the data would need other rows than those in the window.
     if sum(node.inputs.count(data_name) for node in nodes) != 1 or not _constants_equal_in_all_rows(graph, nodes):
         return None
     first, definition = nodes[0], registry.get(nodes[0].op)
@@ -96,9 +103,9 @@ def row_window(graph: Graph, nodes: Sequence[Node], data_name: str) -> Window | 
 
 
 def row_companion_inputs(graph: Graph, nodes: Sequence[Node], data_name: str) -> tuple[str, ...]:
-    """Return the names of the values that a group reads besides ``data_name`` and constants.
+    """Return the names of the values that a group reads, except ``data_name`` and constants.
 
-    For a row of its result the group reads the same row of them."""
+    To compute a row of its result, the group reads the row of the same index of these values."""
     computed = {name for node in nodes for name in node.outputs}
     read = dict.fromkeys(v for node in nodes for v in node.inputs if v)
     return tuple(v for v in read if v != data_name and v not in computed and v not in graph.consts)
@@ -107,9 +114,10 @@ def row_companion_inputs(graph: Graph, nodes: Sequence[Node], data_name: str) ->
 def build_row_group(
     graph: Graph, nodes: Sequence[Node], data_name: str, window: Window, row_count: int
 ) -> tuple[Graph, tuple[Node, ...]]:
-    """Build a graph of the group alone that computes ``row_count`` rows of its result.
+    """Build a graph that contains only the group and computes ``row_count`` rows of its result.
 
-    Its input ``data_name`` is the window of rows that these need. Return the graph and its nodes."""
+    The input ``data_name`` of this graph is the window of rows that the result's rows depend on. Return ``(graph,
+    nodes)``."""
     result, types = graph.types[nodes[-1].outputs[0]], dict(graph.types)
     beside = row_companion_inputs(graph, nodes, data_name)
     for name in (*beside, *(name for node in nodes for name in node.outputs if name)):
@@ -128,7 +136,8 @@ def build_row_group(
 
 
 def _constants_equal_in_all_rows(graph: Graph, nodes: Sequence[Node]) -> bool:
-    """Test whether no constant of an elementwise node varies along height and width."""
+    """Test whether all constants of elementwise nodes are scalars or vary along the channels only, and so are equal in
+    all rows."""
     for node in nodes:
         definition, channels = registry.get(node.op), graph.types[node.outputs[0]].shape[-1]
         for position, name in enumerate(node.inputs):
@@ -141,23 +150,26 @@ def _constants_equal_in_all_rows(graph: Graph, nodes: Sequence[Node]) -> bool:
 
 
 def _is_image(tensor_type: TensorType) -> bool:
-    """Test for the shape (1, height, width, channels)."""
+    """Test whether a type has the shape (1, height, width, channels)."""
     return len(tensor_type.shape) == 4 and tensor_type.shape[0] == 1
 
 
 # ---- Lowering of a fusion group: the anchor's tensor expression, then the elementwise chain as a single stage ``out``.
 #
-# The anchor may compute in another shape of the same row-major memory than the graph's (a convolution computes a matrix of pixels
-# by channels). Elementwise operators then run over the anchor's shape; their operands broadcast as in the graph.
+# The anchor may compute its result in another shape than the graph declares, with the same elements in row-major order: a
+# convolution computes a matrix of pixels by channels. The loops of the elementwise operators then have the anchor's shape, and
+# their operands broadcast as in the graph.
 
 _LETTERS = ("x", "y", "z", "u", "v")
+"""Parameter names of operands for which the operator defines no name."""
 
 
 @frozen
 class Param:
-    """Binding of a kernel parameter: a graph value, or a constant packed for the kernel (``array``).
+    """Parameter of a kernel and what is passed for it: a value of the graph, or a constant.
 
-    ``role``: name of the operand in the operator's definition."""
+    ``role``: name of the operand in the operator's definition. ``value``: name of the graph's value. ``array``: data of
+    a constant, possibly packed for the kernel; None for a value computed at run time."""
 
     role: str
     value: str
@@ -166,11 +178,14 @@ class Param:
 
 @frozen
 class LoweredGroup:
-    """A fusion group lowered to a kernel before scheduling. ``params`` correspond to ``func.params``.
+    """A fusion group lowered to a kernel, before scheduling.
 
-    ``tensors``: the kernel's tensor expressions. ``consts``: the constant tensors that they read. ``tables``: names of
-    constants whose numbers may become indices, because operators bound them (``OpDef.constants``) or computed them
-    (``Operand.packed``)."""
+    - ``func``: the kernel. ``params`` describes its first parameters in order: inputs, then constants.
+    - ``outputs``: names of the graph's values that the kernel writes.
+    - ``macs``: number of multiply-accumulates.
+    - ``tensors``: tensor expressions of the results. ``consts``: the constant tensors that these expressions read.
+    - ``tables``: names of constants whose numbers may be used as indices, because operators bound the numbers
+    (``OpDef.constants``) or computed them (``Operand.packed``)."""
 
     func: ir.PrimFunc
     params: tuple[Param, ...]
@@ -183,7 +198,8 @@ class LoweredGroup:
 
     @property
     def algorithm(self) -> str:
-        """Name of the operator's algorithm; ``direct`` is its definition without an algorithm."""
+        """The name of the anchor's algorithm; ``direct`` if the operator's definition is used without a special
+        algorithm."""
         return str(self.anchor.attrs.get("algorithm") or "direct")
 
     @property
@@ -193,7 +209,7 @@ class LoweredGroup:
 
 
 class _GroupLowering:
-    """Collects the placeholders and parameters of a fusion group while it is lowered."""
+    """Lowering of one fusion group in progress: collects the placeholders and parameters of its kernel."""
 
     def __init__(self, graph: Graph, nodes: Sequence[Node]) -> None:
         self.graph, self.nodes = graph, nodes
@@ -204,6 +220,7 @@ class _GroupLowering:
         self.tables: set[str] = set()
 
     def fresh(self, name_stem: str) -> str:
+        """Return a tensor name that the kernel does not use yet, made from ``name_stem``."""
         name, number = name_stem, 1
         while name in self.names:
             name, number = f"{name_stem}{number}", number + 1
@@ -211,9 +228,10 @@ class _GroupLowering:
         return name
 
     def placeholder(self, value_name: str, parameter_name: str, shape: tuple[int, ...]) -> te.Tensor:
-        """Return the placeholder, of shape ``shape``, of a value that the group reads.
+        """Return the placeholder tensor of a value that the group reads, viewed with the shape ``shape``.
 
-        The shape may differ from the value's, but has as many elements."""
+        The shape may differ from the value's shape, but must have as many elements. Equal requests return the same
+        placeholder."""
         tensor_type = self.graph.types[value_name]
         if prod(shape) != tensor_type.size:
             raise InternalError(f"{value_name} {tensor_type.shape} cannot be viewed as {shape}: sizes differ")
@@ -224,9 +242,10 @@ class _GroupLowering:
         return self.cache[value_name, shape]
 
     def packed(self, value: str, role: str, array: Array, table: bool) -> te.Tensor:
-        """Add a kernel parameter for the constant ``array``, computed from ``value``; return its placeholder.
+        """Add a kernel parameter for the constant ``array``, which was computed from the value ``value``; return its
+        placeholder.
 
-        ``table``: its numbers may become indices."""
+        ``table``: True if its numbers may be used as indices."""
         tensor = te.placeholder(array.shape, str(array.dtype), self.fresh(role))
         if table:
             self.tables.add(tensor.name)
@@ -234,7 +253,7 @@ class _GroupLowering:
         return tensor
 
     def operand(self, value_name: str, parameter_name: str) -> Operand:
-        """Return an operand of the anchor as its ``compute`` function receives it."""
+        """Return an operand of the anchor in the form that the anchor's ``compute`` function receives."""
         tensor_type = self.graph.types[value_name]
 
         def tensor(shape: tuple[int, ...] | None = None) -> te.Tensor:
@@ -252,7 +271,8 @@ class _GroupLowering:
         return Operand(tensor_type, self.graph.consts.get(value_name), tensor, packed)
 
     def roles(self, node: Node) -> list[str]:
-        """Return the kernel's parameter names of a node's operands: those that the operator defines, or letters."""
+        """Return the kernel's parameter names for the operands of a node: the names that the operator defines,
+        otherwise letters."""
         given = registry.get(node.op).operand_names
         return [given[k] if k < len(given) else _LETTERS[k % len(_LETTERS)] for k in range(len(node.inputs))]
 
@@ -260,7 +280,7 @@ class _GroupLowering:
 def lower_group(graph: Graph, nodes: Sequence[Node], multiples: Multiples, kernel_name: str) -> LoweredGroup:
     """Lower the nodes of one fusion group to a kernel.
 
-    The first node is the anchor, the others are elementwise and follow in order."""
+    The first node is the anchor. The other nodes are elementwise, in the order of computation."""
     group = _GroupLowering(graph, nodes)
     first, rest = nodes[0], list(nodes)
     if registry.get(first.op).elementwise:
@@ -282,7 +302,9 @@ def lower_group(graph: Graph, nodes: Sequence[Node], multiples: Multiples, kerne
 def _create_kernel(
     group: _GroupLowering, kernel_name: str, outputs: tuple[te.Tensor, ...], output_names: tuple[str, ...], macs: int
 ) -> LoweredGroup:
-    """Create the kernel that computes ``outputs``, the values ``output_names``; constants are its last parameters."""
+    """Create the kernel that computes the tensors ``outputs``, which are the graph's values ``output_names``.
+
+    Parameters of the kernel are the inputs, the constants, then the outputs."""
     inputs, consts = (
         [pair for pair in group.params if (pair[1].array is not None) == known] for known in (False, True)
     )
@@ -293,7 +315,8 @@ def _create_kernel(
 
 
 def _table_names(group: _GroupLowering) -> frozenset[str]:
-    """Return the names of the constants whose numbers may become indices, since they are known to be within bounds."""
+    """Return the names of the constants whose numbers may be used as indices, because they are known to be within
+    bounds."""
     bounded = {value for node in group.nodes for value in registry.bounded_operands(node, group.graph)}
     consts = group.graph.consts
     declared = (t.name for t, p in group.params if p.value in bounded and p.array is consts.get(p.value))
@@ -308,10 +331,10 @@ def lower_algorithms(
     suits_core: Callable[[str], bool],
     select_unbeaten: Callable[[Sequence[str]], Sequence[str]],
 ) -> tuple[LoweredGroup, ...]:
-    """Lower the group by :func:`lower_group`, once for every algorithm that is worth comparing.
+    """Lower the group with :func:`lower_group`, once for every algorithm of the anchor that is worth a comparison.
 
-    These are the algorithms that are valid for the anchor and for which ``suits_core`` is true; of these
-    ``select_unbeaten`` returns the ones to lower."""
+    Candidates are the algorithms that are valid for the anchor and for which ``suits_core`` is true.
+    ``select_unbeaten`` selects from these candidates the algorithms to lower."""
     first, *rest = nodes
     algorithms = registry.get(first.op).algorithms
     if not algorithms or first.attrs.get("algorithm"):
@@ -323,7 +346,7 @@ def lower_algorithms(
 
 
 def lower_update(graph: Graph, node: Node, kernel_name: str) -> LoweredGroup:
-    """Lower a node to the kernel that changes a part of its first operand in place (``OpDef.update``)."""
+    """Lower a node to a kernel that writes a part of its first operand in place (``OpDef.update``)."""
     update = registry.get(node.op).update
     if update is None:
         raise InternalError(f"operator {node.op} defines no in-place update", where=str(node.loc))
@@ -341,14 +364,14 @@ def node_macs(graph: Graph, node: Node) -> int:
 
 
 def _build_call(group: _GroupLowering, node: Node, multiples: Multiples = ONES) -> OpCall:
-    """Build the :class:`OpCall` of an anchor on operands of the group."""
+    """Build the :class:`OpCall` of an anchor: its attributes, operands of the group, and output types."""
     roles = group.roles(node)
     operands = tuple(group.operand(v, r) if v else None for v, r in zip(node.inputs, roles, strict=True))
     return OpCall(node.attrs, operands, tuple(group.graph.types[o] for o in node.outputs if o), multiples)
 
 
 def _compute_anchor(group: _GroupLowering, node: Node, multiples: Multiples) -> tuple[te.Tensor, ...]:
-    """Return the result tensors of the anchor, built by the ``compute`` function of its operator."""
+    """Return the result tensors of the anchor, as the ``compute`` function of its operator builds them."""
     definition = registry.get(node.op)
     if definition.compute is None:
         raise InternalError(f"operator {node.op} has no tensor expression", where=str(node.loc))
@@ -357,23 +380,27 @@ def _compute_anchor(group: _GroupLowering, node: Node, multiples: Multiples) -> 
 
 
 def _store_sums(tensor: te.Tensor) -> te.Tensor:
-    """Append a copy ``out`` to a tensor of sums: schedules then accumulate sums in registers and store each once."""
+    """Append a stage ``out`` that copies a tensor of sums. Schedules then accumulate sums in registers and store each
+    sum once.
+
+    Return any other tensor unchanged."""
     if not isinstance(tensor.definition, ComputeDef) or not (tensor.name == SCALED or _is_sum(tensor.definition.body)):
         return tensor
     return te.compute(tensor.shape, lambda *i: tensor[i], OUT, tuple(v.name for v in tensor.definition.axes))
 
 
 def _is_sum(body: ir.Expr) -> bool:
-    """Test whether an element is a sum, or is read from a tensor named ``acc``."""
+    """Test whether an element's expression is a reduction, or is read from a tensor named ``acc`` (an accumulator)."""
     return isinstance(body, Reduce) or (isinstance(body, TensorRead) and body.tensor.name == ACC)
 
 
 def _build_elementwise(
     group: _GroupLowering, nodes: Sequence[Node], anchor_tensor: te.Tensor | None, anchor_value: str
 ) -> te.Tensor:
-    """Build one stage ``out`` that applies the elementwise nodes in order.
+    """Build the stage ``out``, which applies the elementwise nodes in order.
 
-    ``anchor_tensor``: the anchor's result, which is the graph's value ``anchor_value``; None if there is no anchor."""
+    ``anchor_tensor``: the anchor's result tensor, or None if there is no anchor; ``anchor_value``: its name in the
+    graph."""
     graph = group.graph
     result = graph.types[nodes[-1].outputs[0]]
     inner = {o for node in nodes for o in node.outputs} | ({anchor_value} if anchor_tensor is not None else set())
@@ -401,13 +428,17 @@ def _build_elementwise(
 
 
 def _bound_note(node: Node) -> tuple[tuple[str, int | str], ...]:
-    """Return the bound of the anchor's values that a ``requantize`` behind it declares, as a note; empty without one."""
+    """Return a note for the stage: the bound of the anchor's values that a ``requantize`` node behind the anchor
+    declares.
+
+    Empty if the node declares none."""
     bound = node.attrs.get("bound", -1) if node.op == "requantize" and not node.attrs.get("input_zero_point") else -1
     return ((BOUND, int(bound)),) if isinstance(bound, int) and bound >= 0 else ()
 
 
 def _magnitude_note(group: _GroupLowering) -> tuple[tuple[str, int | str], ...]:
-    """Return the largest magnitude of the group's float constants as a note, if all are finite."""
+    """Return a note for the stage: the largest magnitude of the group's float constants. Empty if a constant is not
+    finite."""
     arrays = (group.graph.consts.get(name) for node in group.nodes for name in node.inputs)
     ends = [float(np.abs(a).max(initial=0)) for a in arrays if a is not None and a.dtype.kind == "f"]
     return ((MAGNITUDE, ceil(max(ends, default=0.0))),) if np.isfinite(ends).all() else ()
@@ -421,9 +452,11 @@ def _apply_node(
     result: TensorType,
     index: tuple[ir.Expr, ...],
 ) -> ir.Expr:
-    """Return the element of an elementwise node's result at ``index`` of ``index_shape``.
+    """Return the expression of an elementwise node's result, for the element at ``index`` of the loops' shape
+    ``index_shape``.
 
-    ``computed_elements``: elements of the values that earlier nodes of the group compute."""
+    ``computed_elements``: expressions of the values that earlier nodes of the group compute. ``result``: type of the
+    group's result."""
     definition = registry.get(node.op)
     if definition.scalar is None:
         raise InternalError(f"{node.op} is not elementwise", where=str(node.loc))
@@ -448,7 +481,9 @@ def _read_operand(
     result: TensorType,
     index: tuple[ir.Expr, ...],
 ) -> ir.Expr:
-    """Return the element of an operand that the group reads from memory, for the result's element at ``index``."""
+    """Return the element of an operand that the group reads from memory to compute the result's element at ``index``.
+
+    The operand is broadcast to the result's shape. An operand that is a constant scalar becomes a literal."""
     value_type = group.graph.types[value_name]
     if value_type.size == 1:
         array = group.graph.consts.get(value_name)

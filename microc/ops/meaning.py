@@ -1,4 +1,5 @@
-"""Reference semantics of nodes at any stage of the passes, and the expansion of composed operators."""
+"""Reference semantics of nodes in numpy, valid for the graph after any pass, and the expansion of composed
+operators."""
 
 from __future__ import annotations
 
@@ -18,9 +19,9 @@ from microc.ops.attributes import Ties
 
 
 def expand_composed_operator(graph: Graph) -> Graph:
-    """Replace all composed operators by the operators that define them; return ``graph`` itself if there are none.
+    """Replace all composed operators by the operators that define them; return ``graph`` itself if it contains none.
 
-    Raise UnsupportedError for one that cannot be expanded."""
+    Raise UnsupportedError for a composed operator that cannot be expanded."""
     if all(registry.get(node.op).expand is None for node in graph.nodes):
         return graph
     nodes, types, consts = [], dict(graph.types), dict(graph.consts)
@@ -36,21 +37,22 @@ def expand_composed_operator(graph: Graph) -> Graph:
     return graph.with_nodes(nodes, types=types, consts=consts)
 
 
-# ---- Evaluation of a node: its operator's reference, or that of the core operators that it is rewritten to.
+# ---- Evaluation of a node by its operator's reference, or by the references of the core operators to which it is rewritten.
 #
-# The semantics of a surface operator on quantised tensors, or with an ``activation``, is that of its legalisation
-# (``OpDef.legalize``, or ``expand`` of a composed operator): rounding and saturation follow from the types of operands, which a
-# reference does not receive.
+# A surface operator on quantised tensors, or with an ``activation``, is evaluated by its legalisation (``OpDef.legalize``, or
+# ``expand`` of a composed operator). The reason: rounding and saturation follow from the types of the operands, which the
+# operator's ``reference`` function does not receive.
 #
-# Files write an operator on integers as ``dequantize -> operator -> quantize``. Float32 would only approximate it: products by a
-# scale and quotients round, and move ties. Between such nodes sums, products and averages are computed in float64, in which ties
-# are exact: a number at a tie is half an integer times a float32 scale, 24 + 17 bits at most.
+# Model files express an operator on integers as ``dequantize -> operator -> quantize``. Float32 would only approximate this
+# operator: products by a scale and quotients are rounded, so that ties are lost. Sums, products and averages between such nodes
+# are therefore computed in float64, in which ties are exact: a number at a tie is half an integer times a float32 scale, at most
+# 24 + 17 bits.
 
 
 def reference_node_function(graph: Graph) -> interp.Apply:
     """Return the function that applies nodes of ``graph`` in numpy, for :func:`microc.graph.interp.run`.
 
-    It raises UnsupportedError also for a node that the compiler would refuse."""
+    Like the compiler, the function raises UnsupportedError for a node that cannot be legalised or expanded."""
 
     exact_values, wide = _values_kept_in_float64(graph), dict[str, Array]()
 
@@ -83,7 +85,10 @@ _MOVES = frozenset(("reshape", "transpose"))
 
 
 def _values_kept_in_float64(graph: Graph) -> frozenset[str]:
-    """Return the values from ``dequantize`` to ``quantize`` around one arithmetic operator that have no other reader."""
+    """Return the values that are computed in float64: those between ``dequantize`` and ``quantize`` around one
+    arithmetic node.
+
+    None of these values has another reader."""
     if all(node.op != "dequantize" for node in graph.nodes):
         return frozenset()
     writers = {name: node for node in graph.nodes for name in node.outputs}
@@ -111,9 +116,11 @@ def _values_kept_in_float64(graph: Graph) -> frozenset[str]:
 
 
 def _dequantised_chain(graph: Graph, writers: Mapping[str, Node], operand_name: str) -> list[Node] | None:
-    """Return the nodes that compute the float operand ``operand_name`` from 8-bit integers; None if it is no such value.
+    """Return the nodes that compute the float operand ``operand_name`` from 8-bit integers: a ``dequantize`` node and
+    moves behind it.
 
-    For a constant whose numbers are all equal these are only the nodes that move its elements, if any."""
+    For a constant whose numbers are all equal, return only the nodes that move its elements, if there are any. Return
+    None for any other operand."""
     chain: list[Node] = []
     while operand_name in writers and writers[operand_name].op in _MOVES:
         chain.append(writers[operand_name])
@@ -128,12 +135,12 @@ def _dequantised_chain(graph: Graph, writers: Mapping[str, Node], operand_name: 
 
 
 def _has_one_scale(node: Node) -> bool:
-    """Test whether a node has a single scale instead of one per channel."""
+    """Test whether a ``quantize`` or ``dequantize`` node has a single scale instead of one for each channel."""
     return node.attr("axis") is None and len(node.attr("scale")) == 1
 
 
 def _apply_in_float64(node: Node, arrays: Sequence[Array]) -> Array:
-    """Return the float64 result of a node of :func:`_values_kept_in_float64`."""
+    """Return the result in float64 of a node that computes one of :func:`_values_kept_in_float64`."""
     if node.op == "dequantize":
         scale = np.float64(np.float32(node.attr("scale")[0]))
         return np.asarray((arrays[0].astype(np.int64) - node.attr("zero_point")[0]) * scale)
@@ -143,7 +150,8 @@ def _apply_in_float64(node: Node, arrays: Sequence[Array]) -> Array:
 
 
 def _quantise_half_to_even(node: Node, x: Array) -> Array:
-    """Quantise float64 numbers as a ``quantize`` node does, with ties to even."""
+    """Quantise the float64 numbers ``x`` by the scale, zero point and dtype of a ``quantize`` node, with ties to
+    even."""
     low, high = dtypes.int_range(node.attr("out_dtype"))
     levels = np.rint(x / np.float64(np.float32(node.attr("scale")[0]))) + node.attr("zero_point")[0]
     return np.asarray(np.clip(levels, low, high).astype(dtypes.to_numpy(node.attr("out_dtype"))))
@@ -152,8 +160,8 @@ def _quantise_half_to_even(node: Node, x: Array) -> Array:
 def evaluate(
     graph: Graph, inputs: Mapping[str, Array], state: Mapping[str, Array] | None = None
 ) -> tuple[list[Array], dict[str, Array]]:
-    """Evaluate a graph in numpy; return its outputs and its new state.
+    """Evaluate a graph in numpy with the reference semantics; return its outputs and its new state by name.
 
-    ``state``: the state before the run (default: the graph's initial state)."""
+    ``state``: state before the evaluation (default: the graph's initial state)."""
     values = interp.run(graph, inputs, reference_node_function(graph), state)
     return [values[name] for name in graph.outputs], {name: values[value] for name, value in graph.updates.items()}

@@ -1,4 +1,5 @@
-"""The operator registry: definitions of operators, relations of axes, padding of products."""
+"""The operator registry: definitions of operators, maps between axes of operands and results, and padding of
+products."""
 
 from __future__ import annotations
 
@@ -20,25 +21,26 @@ from microc.ops.constants import Application, Constants, Sound
 from microc.ops.constants import constant_error_message as fault_of_constants
 from microc.tir.ir import Expr
 
-# ---- Relations of the axes of results and operands (``OpDef.axes``, ``OpDef.window``).
+# ---- Maps from axes of operands to axes of results (``OpDef.axes``, ``OpDef.window``).
 #
 # Passes that stream along an axis, drop indices of it or permute axes need to know: does index i of the result depend only on
-# index i of the operand, and on all i in the same way? If so, the two axes are *one*.
+# index i of the operand, and in the same way for all i? If so, the two axes *correspond*.
 
 Places = tuple[int | None, ...]
-"""For each axis of an operand the axis of the result (of all results) that is one with it; None if there is none, because the
-axis is reduced or sliced, or windows slide along it."""
+"""For each axis of an operand, the axis of the result that corresponds to it. None: no axis corresponds, because the
+operand's axis is reduced or sliced, or windows slide along it."""
 AxisMap = tuple[Places | None, ...]
-"""One entry for each operand; None: the operand is read as a whole. So are operands at the end that have no entry."""
+"""One entry of :data:`Places` for each operand. An entry of None, or no entry at the end: the operand is read as a
+whole."""
 
 
 @frozen
 class Window:
-    """Windows that slide along height and width of the first operand (N, H, W, C).
+    """Windows of an operator that slide along height and width of its first operand (N, H, W, C).
 
-    Output (y, x) reads ``kernel`` elements, ``dilation`` apart, from ``(y, x) * strides - (top, left)`` on; ``padding`` is top,
-    left, bottom, right. Elements outside have the value ``pad_value``; None: they are left out.
-    """
+    Output pixel (y, x) reads ``kernel`` elements along each axis, ``dilation`` apart, and the first of them is at ``(y,
+    x) * strides - (top, left)``. ``padding`` is top, left, bottom, right. Elements outside of the operand have the
+    value ``pad_value``; None: they are omitted from the window."""
 
     kernel: tuple[int, ...] = (1, 1)
     strides: tuple[int, ...] = (1, 1)
@@ -47,43 +49,47 @@ class Window:
     pad_value: int | float | None = 0
 
     def reach(self, axis: int) -> int:
-        """Return the extent of a window with its dilation, along height (axis 0) or width (axis 1)."""
+        """Return the extent of a window, with its dilation, along height (``axis`` 0) or width (``axis`` 1)."""
         return (self.kernel[axis] - 1) * self.dilation[axis] + 1
 
 
 def keep_axes(rank: int, changed_axes: Collection[int], keepdims: bool = True) -> Places:
-    """Map each axis of ``rank`` to itself, except ``changed_axes`` (negative ones count from the end).
+    """Map each of ``rank`` axes to itself, except ``changed_axes``, which are mapped to None.
 
-    Without ``keepdims`` the result lacks the changed axes."""
+    Negative axes count from the end. Without ``keepdims`` the result lacks the changed axes, so that later axes move
+    up."""
     lost = {axis % rank for axis in changed_axes}
     left = [axis for axis in range(rank) if keepdims or axis not in lost]
     return tuple(None if axis in lost else left.index(axis) for axis in range(rank))
 
 
 def map_along_axis(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
-    """Map the axes of an operator that works along its attribute ``axis`` (default: the last) and keeps the rank."""
+    """Map the axes of an operator that keeps the rank and changes only the axis of its attribute ``axis`` (default: the
+    last)."""
     return (keep_axes(len(types[0].shape), (attrs.get("axis", -1),)),)
 
 
 def map_along_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
-    """Map the axes of an operator along the attribute ``axes``, which are dropped unless ``keepdims``."""
+    """Map the axes of an operator that changes the axes of its attribute ``axes``, and removes them unless
+    ``keepdims``."""
     return (keep_axes(len(types[0].shape), attrs["axes"], attrs.get("keepdims", True)),)
 
 
 def map_batch_axis(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
-    """Map the first axis of an operator that treats all elements of a batch alike, and no other."""
+    """Map only axis 0, for an operator that treats the elements of a batch independently."""
     return ((0, *(None,) * (len(types[0].shape) - 1)),)
 
 
 def map_padding(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
-    """Map the axes of an operator that adds elements; axes to which the attribute ``padding`` adds some are not mapped."""
+    """Map the axes of an operator that pads its operand, except axes to which the attribute ``padding`` adds
+    elements."""
     return (tuple(None if any(pair) else axis for axis, pair in enumerate(attrs["padding"])),)
 
 
 def map_broadcast(operand_type: TensorType, result_extents: Sequence[int], result_rank: int) -> Places:
-    """Map an operand's axes to those of a result of ``result_rank`` axes, as numpy broadcasts.
+    """Map the axes of an operand that is broadcast, as in numpy, to a result of ``result_rank`` axes.
 
-    ``result_extents``: extents of the result's last axes."""
+    ``result_extents``: extents of the result's last axes, at least as many as the operand has."""
     first = result_rank - len(operand_type.shape)
     pairs = zip(operand_type.shape, result_extents[len(result_extents) - len(operand_type.shape) :], strict=True)
     return tuple(
@@ -94,9 +100,10 @@ def map_broadcast(operand_type: TensorType, result_extents: Sequence[int], resul
 def map_elementwise(
     attrs: Mapping[str, Any], types: Sequence[TensorType | None], whole_positions: Collection[int]
 ) -> AxisMap:
-    """Map the axes of an elementwise operator; along the attribute ``axis``, if any, its parameters vary.
+    """Map the axes of an elementwise operator. The axis of the attribute ``axis``, if there is one, is not mapped,
+    because parameters vary along it.
 
-    ``whole_positions``: operands that are read as whole tensors, whose axes are not mapped."""
+    ``whole_positions``: positions of operands that are read as whole tensors, whose axes are not mapped either."""
     shapes = [
         tensor_type.shape for k, tensor_type in enumerate(types) if tensor_type is not None and k not in whole_positions
     ]
@@ -112,7 +119,8 @@ def map_elementwise(
 
 
 def axis_after_reshape(old_shape: Sequence[int], new_shape: Sequence[int], old_axis: int) -> int | None:
-    """Return the axis of ``new_shape`` to which a reshape maps ``old_axis`` of ``old_shape``; None if merged or split."""
+    """Return the axis of ``new_shape`` to which a reshape moves ``old_axis`` of ``old_shape``; None if the axis is
+    merged or split."""
     inner, behind, result_axis = prod(old_shape[old_axis + 1 :]), 1, None
     for place in range(len(new_shape) - 1, -1, -1):
         if (
@@ -130,16 +138,18 @@ def axis_after_reshape(old_shape: Sequence[int], new_shape: Sequence[int], old_a
 # ---- Padding of a product's rows and columns with zeros, for cores that multiply several elements in one instruction.
 
 WORD = 4
-"""Number of neighbours that such cores multiply together: the bytes of a word."""
+"""Number of neighbouring elements that such cores multiply in one instruction: the number of bytes in a word."""
 
 
 @frozen
 class Multiples:
-    """Multiples to which a core's products are padded (:func:`microc.schedule.rules.rule.product_multiples`); none by
-    default.
+    """Padding of matrix products for a core: multiples to which the numbers of terms and columns are rounded up.
 
-    - ``factors``: pairs of dtypes for which one instruction sums the products of :data:`WORD` neighbours.
-    - ``partly``: True if matrices are multiplied in place even if their rows end within a word.
+    :func:`microc.schedule.rules.rule.product_multiples` returns that of a core; by default nothing is padded.
+
+    - ``factors``: pairs of dtypes for which one instruction sums the products of :data:`WORD` neighbouring elements.
+    - ``partly``: True if the core also multiplies the last elements of a row that do not fill a word, so that a matrix
+    can be read in place.
     - ``columns``: numbers of columns in a vector, the largest first."""
 
     factors: Set[tuple[str, str]] = frozenset()
@@ -147,16 +157,17 @@ class Multiples:
     columns: tuple[int, ...] = ()
 
     def terms(self, depth: int, *factors: str) -> int:
-        """Return the number of terms of a sum of products: ``depth``, padded to whole words if the core multiplies such.
+        """Return the number of terms of a sum of ``depth`` products, rounded up to whole words if the core multiplies
+        words.
 
-        ``factors``: the dtypes of both factors."""
+        ``factors``: the dtypes of both factors of a product."""
         return -(-depth // WORD) * WORD if factors in self.factors else depth
 
     def units(self, unit_count: int) -> int:
-        """Return ``unit_count``, padded to whole vectors.
+        """Return ``unit_count``, the number of columns of a product, rounded up to whole vectors.
 
-        The width of the vectors is the smallest that holds all units, else the largest; it is not padded if a narrower
-        width that divides ``unit_count`` needs no more vectors."""
+        The vector width is the smallest that contains all columns, or the largest if none does. The count stays
+        unchanged if a narrower width divides it and needs no more vectors."""
         if not self.columns:
             return unit_count
         wide = next((n for n in reversed(self.columns) if n >= unit_count), self.columns[0])
@@ -170,18 +181,20 @@ ONES = Multiples()
 
 # ---- The operator registry: one :class:`OpDef` per operator.
 #
-# An operator has one of two forms. *Elementwise* operators define ``scalar``: one output element from one element of every input,
-# with operands broadcast as in numpy; fusion and loops are added by the lowering. All others define ``compute``: a tensor
-# expression over their operands.
+# An operator has one of two forms. *Elementwise* operators define ``scalar``: the expression of one output element from one
+# element of every input. Their operands are broadcast as in numpy; the lowering adds loops and fusion. All other operators define
+# ``compute``: a tensor expression over their operands.
 
 
 @dataclass(frozen=True)
 class Operand:
-    """One operand as ``compute`` receives it: its graph type, its data if constant, and functions that return tensors.
+    """An operand as the ``compute`` function of an operator receives it: its type, its data if constant, and functions
+    that return tensors.
 
-    ``tensor(shape)`` is the value, viewed with another shape of as many elements if one is given (the row-major memory
-    is the same). ``packed(array)`` is a constant that the operator computes from ``data`` at compile time, in any
-    layout; ``packed(array, table=True)`` one whose numbers the operator bounds, so that they may become indices."""
+    ``tensor(shape)`` returns the operand as a tensor. With ``shape``, the same row-major memory is viewed with this
+    shape of as many elements. ``packed(array)`` returns a constant tensor that the operator computes from ``data`` at
+    compile time, in any layout. With ``table=True`` the operator guarantees that the constant's numbers are within
+    bounds, so that they may be used as indices."""
 
     type: TensorType
     data: Array | None
@@ -191,7 +204,9 @@ class Operand:
 
 @dataclass(frozen=True)
 class OpCall:
-    """Node as its operator's ``compute`` receives it at lowering. ``multiples``: padding of products for the core."""
+    """A node as the ``compute`` function of its operator receives it when the node is lowered.
+
+    ``multiples``: padding of matrix products for the core."""
 
     attrs: Mapping[str, Any]
     operands: tuple[Operand | None, ...]
@@ -200,37 +215,37 @@ class OpCall:
 
     @property
     def present(self) -> tuple[Operand, ...]:
-        """The operands without optional ones that are absent."""
+        """The operands without optional operands that are absent."""
         return tuple(operand for operand in self.operands if operand is not None)
 
     @property
     def data(self) -> Operand:
-        """The first operand, which is never absent."""
+        """The first operand, which is always present."""
         return self.present[0]
 
     @property
     def weighted(self) -> tuple[Operand, Operand, Operand | None]:
-        """Data, weights and bias of a layer; the bias is None if it has none."""
+        """The operands data, weights and bias of a layer; bias is None if the layer has none."""
         data, weight, bias = (*self.operands, None)[:3]
         assert data is not None and weight is not None
         return data, weight, bias
 
     @property
     def constant(self) -> bool:
-        """True if all operands but the data are constant."""
+        """True if all operands except the first are constant."""
         return all(operand.data is not None for operand in self.present[1:])
 
 
 Algorithms = Mapping[str, Callable[[OpCall], bool]]
-"""Algorithms of an operator by name, each with a predicate: whether it can compute a call."""
+"""Algorithms of an operator by name, each with a predicate that tests whether the algorithm can compute a call."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Test case of one operator: attributes, operand types and the tolerance of floats.
+    """A test case of one operator: attributes, operand types and the tolerance for floats.
 
-    ``consts``: positions of the operands that are known at compile time. ``arrays`` fixes the operands' data where
-    random data would be meaningless (shifts, tables); None means random."""
+    ``consts``: positions of the operands that are known at compile time. ``arrays``: data of the operands where random
+    data would be meaningless (shifts, tables); None means random data."""
 
     attrs: Mapping[str, Attr]
     types: tuple[TensorType, ...]
@@ -241,15 +256,15 @@ class Case:
 
 
 Legalized = tuple[tuple[Node, ...], Mapping[str, TensorType], Mapping[str, Array]]
-"""Replacement of a node: nodes in order, and their new types and constants."""
+"""Replacement of a node: the new nodes in order, and types and constants of the new values by name."""
 
 
 @dataclass(frozen=True)
 class Alias:
-    """Sharing of memory between a node's operands and its result, by which it needs no code.
+    """How a node's operands and its result share memory, so that the node needs no code.
 
-    ``source``: the output is the first input's memory from this element on. ``parts``: the inputs are parts of the
-    output's memory, each from its element on."""
+    ``source``: index of the element in the first operand's memory where the output begins. ``parts``: for each operand,
+    the index of the element in the output's memory where the operand begins."""
 
     source: int | None = None
     parts: tuple[int, ...] = ()
@@ -259,45 +274,51 @@ class Alias:
 class OpDef:
     """Definition of an operator.
 
-    - ``infer(attrs, types) -> types``: output types; raises ModelError for invalid inputs.
-    - ``reference(attrs, arrays) -> arrays``: the operator's semantics in numpy, exact for integers.
-    - ``scalar(attrs, args) -> Expr`` of elementwise operators: TIR over one element of each operand.
-    - ``compute(call) -> tensor(s)`` of the others; the tensors' elements in row-major order are the outputs'.
-    - ``cases()``: test cases; every operator has some.
-    - ``attrs``: declarations of its attributes; ``defaults`` follows from them: attributes that may be left out.
+    - ``infer(attrs, types) -> types`` returns the output types; it raises ModelError for invalid inputs.
+    - ``reference(attrs, arrays) -> arrays`` defines the operator's semantics in numpy, exact for integers.
+    - ``scalar(attrs, args) -> Expr``, of elementwise operators: the TIR expression of one result element from one
+    element of each operand.
+    - ``compute(call) -> tensor(s)``, of all other operators: tensor expressions. Their elements in row-major order are
+    those of the outputs.
+    - ``cases()`` returns test cases; every operator has some.
+    - ``attrs``: declarations of the attributes; ``defaults`` follows from them and contains the attributes that may be
+    omitted.
     - ``legalize(node, graph) -> nodes, types, consts`` rewrites a *quantised* node (inputs and outputs with ``quant``)
-    into core operators with explicit integer parameters; None when there is nothing to rewrite.
-    - ``expand(node, graph) -> nodes, types, consts`` of a composed operator, which only names others and exists for
-    backends of external code that implement it as a whole. The pass ``expand`` replaces it, so that it has neither
-    ``scalar`` nor ``compute``. The replacement also defines the semantics of quantised nodes.
-    - ``macs(attrs, types, out_types)``: multiply-accumulates; 0 unless given.
-    - ``view``: the output is always the input's memory with another shape.
-    - ``alias(attrs, types, out_types)``: how tensors share memory so that the node needs no code; None if it needs
-    some.
-    - ``axes(attrs, types)``: relations of the axes of result and operands (:data:`AxisMap`). Unless given, broadcasting
-    determines those of an elementwise operator, and nothing is known of others.
-    - ``window(attrs, types)``: windows along height and width; None if there are none. The same node with ``padding``
-    zero, on a padded part of the data, computes a part of the result.
-    - ``moves``: every element of the result is an unchanged element of the first operand; other operands only select
-    it.
-    - ``tables``: operands behind the first are tables of parameters and never quantised.
-    - ``algorithms``: values of the attribute ``algorithm`` besides ``direct``, each with a predicate of validity. If
-    the
-    attribute is empty, all that are valid and suit the core are lowered, and the cost model chooses.
-    - ``update(call) -> tensor`` of operators that change a part of their first operand: the loops that write only this
-    part, into a result that is the operand. State is updated in place by it.
+    to core operators with explicit integer parameters. It returns None if there is nothing to rewrite.
+    - ``expand(node, graph) -> nodes, types, consts``, of composed operators: the core operators that replace the node.
+    A composed operator exists so that backends of external code can implement it as a whole. The pass ``expand``
+    replaces it, so it has neither ``scalar`` nor ``compute``. The replacement also defines the semantics of quantised
+    nodes.
+    - ``macs(attrs, types, out_types)``: the number of multiply-accumulates; 0 if not defined.
+    - ``view``: True if the output is always the input's memory with another shape.
+    - ``alias(attrs, types, out_types)``: how operands and result share memory, so that the node needs no code; None if
+    the node needs code.
+    - ``axes(attrs, types)``: the map from axes of operands to axes of the result (:data:`AxisMap`). Without it, the
+    axes of an elementwise operator are mapped by broadcasting, and those of other operators are not mapped.
+    - ``window(attrs, types)``: the windows along height and width; None if there are none. A node that has windows can
+    compute a part of its result from a padded part of its data, with its attribute ``padding`` zero.
+    - ``moves``: True if every element of the result is an unchanged element of the first operand; other operands only
+    select elements.
+    - ``tables``: True if the operands after the first are tables of parameters, which are never quantised.
+    - ``algorithms``: values of the attribute ``algorithm`` besides ``direct``, each with a predicate that tests
+    validity. If the attribute is empty, all valid algorithms that suit the core are lowered, and the cost model selects
+    one.
+    - ``update(call) -> tensor``, of operators that change a part of their first operand: the loops that write only this
+    part, in place. The compiler updates state with it.
     - ``operand_names``: names of the operands in the C code (default: letters).
-    - ``constants``: bounds of operands whose numbers the loops rely on (indices, offsets, shifts, counts, factors), by
-    position, or a function of the application that returns them. ``sound``: checks of several numbers together.
-    - ``whole``: indices of the operands that ``scalar`` receives as a whole ``te.Tensor`` to index, not as one element.
-    - ``repeats``: ``scalar`` uses its operands many times, or at several indices of a table, so that they are read from
-    memory: their producer is never fused into the kernel.
-    - ``formula``: the formula of ``scalar`` for comments; ``{attribute}`` stands for an attribute's value, ``{x}`` for
-    an
-    operand.
-    - ``edges``: behaviour that the formats leave open, for the page of operators: NaN, overflow, indices outside.
-    - ``regions``: attributes that hold graphs, of control flow; the compiler lowers these, so that there is neither
-    ``scalar`` nor ``compute``."""
+    - ``constants``: by position, bounds of operands whose numbers generated loops rely on (indices, offsets, shifts,
+    counts, factors), or a function from the :class:`Application` to such bounds. ``sound``: checks of several numbers
+    together.
+    - ``whole``: positions of the operands that ``scalar`` receives as a whole ``te.Tensor`` to index, not as one
+    element.
+    - ``repeats``: True if ``scalar`` uses its operands many times, or at several indices of a table. Such operands are
+    read from memory: the node that computes them is never fused into the kernel.
+    - ``formula``: the formula of ``scalar`` for comments in the C code. ``{attribute}`` is replaced by an attribute's
+    value, ``{x}`` by an operand.
+    - ``edges``: behaviour that the model formats do not define, for the documentation page of operators: NaN, overflow,
+    indices out of range.
+    - ``regions``: attributes that are graphs, of control flow. The compiler lowers these graphs, so the operator has
+    neither ``scalar`` nor ``compute``."""
 
     name: str
     infer: Callable[[Mapping[str, Any], Sequence[TensorType]], tuple[TensorType, ...]]
@@ -328,20 +349,21 @@ class OpDef:
 
     @cached_property
     def defaults(self) -> Mapping[str, Attr]:
-        """Defaults of the attributes that may be left out."""
+        """Default values of the attributes that may be omitted, by attribute name."""
         return MappingProxyType(default_attributes(self.attrs))
 
     @property
     def composed(self) -> bool:
-        """True if the operator consists of others, so that it is no kernel itself."""
+        """True if the operator consists of other operators or graphs, so that no kernel computes it directly."""
         return bool(self.regions) or self.expand is not None
 
     @property
     def elementwise(self) -> bool:
+        """True if the operator is elementwise: it defines ``scalar``."""
         return self.scalar is not None
 
     def axis_map(self, node: Node, types: Mapping[str, TensorType]) -> AxisMap:
-        """Return the relations of axes for every operand of a node, absent ones included."""
+        """Return the axis map of a node, with an entry for every operand, absent operands included."""
         operand_types = [types[name] if name else None for name in node.inputs]
         attrs = {**self.defaults, **node.attrs}
         if self.axes is None:
@@ -398,11 +420,13 @@ FAMILIES = (
     "signal.spectrum",
     "trees.tree_ensemble",
 )
+"""Modules below ``microc.ops`` that define operators."""
 
 
 @lru_cache(maxsize=1)
 def registry() -> Registry[OpDef]:
-    """Return all operators by name: each family module lists its own in ``OPERATORS``, and plugins extend them temporarily."""
+    """Return all operators by name: the ``OPERATORS`` of every family module, to which plugins add theirs
+    temporarily."""
     operators: dict[str, OpDef] = {}
     for family in FAMILIES:
         for definition in importlib.import_module(f"microc.ops.{family}").OPERATORS:
@@ -413,7 +437,8 @@ def registry() -> Registry[OpDef]:
 
 
 def get(name: str) -> OpDef:
-    """Return the operator called ``name``; an unknown name is an internal error (frontends reject it earlier)."""
+    """Return the definition of the operator ``name``. An unknown name raises InternalError, because frontends reject it
+    earlier."""
     try:
         return registry()[name]
     except KeyError:
@@ -421,10 +446,9 @@ def get(name: str) -> OpDef:
 
 
 def infer(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    """Infer output types; attributes that are left out have their defaults.
+    """Infer the output types of the operator ``op``; attributes that are omitted have their default values.
 
-    Raise ModelError for invalid inputs and for an attribute that is unknown, missing or of an invalid value.
-    """
+    Raise ModelError for invalid inputs, and for an attribute that is unknown, missing or invalid."""
     definition = get(op)
     whole = {**definition.defaults, **attrs}
     if reason := attribute_error_message(definition.attrs, whole):
@@ -433,10 +457,11 @@ def infer(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tup
 
 
 def node_constant_error_message(node: Node, graph: Graph, producers: Mapping[str, Node]) -> str:
-    """Return why a node's constants that become indices, shifts and the like are invalid, or an empty string.
+    """Return the reason why constants of a node that are used as indices, shifts and the like are invalid, or an empty
+    string.
 
-    ``producers``: the nodes that compute the graph's values, by value. Bounds of attributes are checked by
-    :func:`infer`."""
+    ``producers``: the nodes that compute the graph's values, by name of the value. Bounds of attributes are checked by
+    :func:`infer`, not here."""
     definition = get(node.op)
     if not (definition.constants or definition.sound):
         return ""
@@ -445,7 +470,8 @@ def node_constant_error_message(node: Node, graph: Graph, producers: Mapping[str
 
 
 def bounded_operands(node: Node, graph: Graph) -> list[str]:
-    """Return the names of a node's operands whose numbers are declared to be bounded; of an elementwise node all."""
+    """Return the names of a node's operands whose numbers the operator bounds; for an elementwise operator, all
+    operands."""
     names = [name for name in node.inputs if name]
     if get(node.op).elementwise:
         return names
@@ -455,9 +481,9 @@ def bounded_operands(node: Node, graph: Graph) -> list[str]:
 
 
 def as_application(node: Node, graph: Graph, producers: Mapping[str, Node]) -> Application:
-    """Convert a node to the form in which checks of constants receive it.
+    """Convert a node to the :class:`Application` that checks of constants receive.
 
-    ``producers``: the nodes that compute the graph's values."""
+    ``producers``: the nodes that compute the graph's values, by name of the value."""
     names = [name for name in node.inputs if name]
     return Application(
         {**get(node.op).defaults, **node.attrs},

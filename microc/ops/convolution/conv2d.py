@@ -66,9 +66,9 @@ def _geometry_case(
     bias: bool = True,
     **attrs: Any,
 ) -> Case:
-    """Return a test case named by its geometry.
+    """Return a test case of a convolution, named after its shapes and settings.
 
-    ``dtype_names``: the dtypes of data and weight and, unless it is int32, of the accumulator, separated by spaces."""
+    ``dtype_names``: the dtypes of data and weight, and of the accumulator unless it is int32, separated by spaces."""
     data_dtype, weight_dtype, *rest = dtype_names.split()
     out_dtype = rest[0] if rest else "int32"
     depth = data_shape[3] // attrs.get("groups", 1)
@@ -91,8 +91,8 @@ def _geometry_case(
 
 
 def cases() -> Iterable[Case]:
-    """Yield test cases for every algorithm of ``compute``, for borders, strides, dilations and dtypes, and for extents of
-    one."""
+    """Yield test cases: every algorithm of ``compute``, borders, strides, dilations, dtypes, and extents of one
+    element."""
     same, odd = (1, 1, 1, 1), (2, 0, 1, 3)
     mixed = ("uint8 int16", "int16 int8 int64", "int16 int8 int32", "float32 float32 float32")
     for dtype_names in ("int8 int8", "uint8 int8", *mixed):
@@ -205,11 +205,12 @@ def cases() -> Iterable[Case]:
 # Sources: TFLite ``conv.h``, ``depthwise_conv.h``; ONNX Conv.
 
 LONG_RUN = 8
-"""Width of a kernel from which a patch of a single channel is gathered fast enough. measured: unknown"""
+"""Least width of a kernel for which gathering a patch of a single channel is fast enough. measured: unknown"""
 
 
 def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    """Return the output's type: batch, height, width, channels in the data's layout; ``out_dtype``, or the data's dtype."""
+    """Return the output type: batch, height, width and channels in the layout of the data, and ``out_dtype``, or the
+    data's dtype if this is empty."""
     g = infer_geometry(attrs, types[0].shape, types[1].shape)
     if len(types) > 2 and types[2].size != g.out_channels:
         raise ModelError(
@@ -222,7 +223,8 @@ def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tensor
 
 
 def reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    """Sum one matrix product per tap in float64: exact for integers, whose sums are far below 2**53."""
+    """Compute the convolution in float64, as a sum of one matrix product for each tap. Exact for integers, whose sums
+    are far below 2**53."""
     attrs = {**DEFAULTS, **attrs}
     data, weight = (np.asarray(x, np.float64) for x in arrays[:2])
     nchw = attrs["layout"] == "NCHW"
@@ -250,9 +252,10 @@ def reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, .
 
 
 def compute(call: OpCall) -> te.Tensor:
-    """Build the tensor expression of the convolution by the algorithm that the node's attributes name (see ALGORITHMS).
+    """Build the tensor expression of the convolution, by the algorithm in the node's attribute ``algorithm`` (see
+    ALGORITHMS).
 
-    Without an algorithm it is a matrix product, or loops over taps if there are several groups."""
+    Without an algorithm, one group is computed as a matrix product, and several groups by loops over taps."""
     if call.attrs.get("layout", "NHWC") != "NHWC":
         raise InternalError("conv2d is lowered in layout NHWC only")
     data, weight, bias = call.weighted
@@ -300,7 +303,7 @@ def compute(call: OpCall) -> te.Tensor:
 def _multiply_groups(
     g: Geometry, attrs: Mapping[str, Any], data: Operand, weight: Operand, bias: Operand | None, padded_terms: int
 ) -> te.Tensor:
-    """Build ``acc`` (pixels, G, O / G), one matrix product for each of the G groups of channels.
+    """Build the stage ``acc`` (pixels, G, O / G): one matrix product for each of the G groups of channels.
 
     ``padded_terms``: number of products in a sum, with zeros appended."""
     dtype, outs, each = attrs["out_dtype"] or data.type.dtype, g.out_channels // g.groups, g.channels // g.groups
@@ -327,10 +330,10 @@ def _im2col_matrix(
     even_pixel_count: bool = False,
     as_uint8: bool = False,
 ) -> te.Tensor:
-    """Return the im2col matrix (pixels, ``padded_terms``): for every output pixel the inputs of its window.
+    """Return the im2col matrix (pixels, ``padded_terms``): for every output pixel, the inputs in its window.
 
-    Return the data itself if it has this form. ``even_pixel_count``: an odd last row is repeated. ``as_uint8``: int8
-    data plus 128 is stored as uint8."""
+    Return the data itself if it already has this form. ``even_pixel_count``: if the number of rows is odd, the last row
+    is repeated. ``as_uint8``: int8 data is stored as uint8 after 128 is added."""
     direct = g.direct and padded_terms == g.depth and not as_uint8
     pad = attrs["pad_value"]
     return (
@@ -341,28 +344,31 @@ def _im2col_matrix(
 
 
 def _can_use_winograd(call: OpCall) -> bool:
-    """Test whether an exact integer Winograd convolution is possible, with channels in whole words, transformed in pairs."""
+    """Test whether an exact integer Winograd convolution is possible, and the input channels fill whole words."""
     types, arrays = [x.type for x in call.present], [x.data for x in call.present]
     return types[0].shape[-1] % WORD == 0 and conv2d_algorithms.can_use_integer_winograd(call.attrs, types, arrays)
 
 
 def _adapt_predicate(predicate: Callable[..., bool]) -> Callable[[OpCall], bool]:
-    """Adapt a predicate on (attributes, operand types, constants) to one on an :class:`OpCall`."""
+    """Convert a predicate on attributes, operand types and constants to a predicate on an :class:`OpCall`."""
     return lambda call: predicate(call.attrs, [x.type for x in call.present], [x.data for x in call.present])
 
 
 def _can_multiply_groups(call: OpCall) -> bool:
-    """Test whether there are several groups of several channels each, and all sizes are fixed at compile time."""
+    """Test whether the convolution has several groups of several channels each, and all sizes are fixed at compile
+    time."""
     return 1 < call.attrs.get("groups", 1) < call.present[0].type.shape[-1] and not call.attrs.get("open")
 
 
 def _can_sum_unsigned(call: OpCall) -> bool:
-    """Test whether the sums of a depthwise convolution fit int32 when 128 is added to the int8 data, stored as uint8."""
+    """Test whether a depthwise convolution of int8 data can be computed on uint8 data (plus 128) with sums that fit
+    int32."""
     return can_store_data_as_uint8(call) and 1 < call.attrs.get("groups", 1) == call.present[0].type.shape[-1]
 
 
 def _is_single_channel(call: OpCall) -> bool:
-    """Test for data of one channel with constant weights: a row of taps is too short for copying it to an im2col matrix."""
+    """Test whether the data has one channel and weights are constant, with rows of taps too short to be worth an im2col
+    copy."""
     data, weight, _ = call.weighted
     _, *kernel, _ = weight.type.shape
     is_constant = weight.data is not None and not call.attrs.get("open")
@@ -384,20 +390,29 @@ ALGORITHMS: Algorithms = {
     "opened": lambda call: quantised_weights_of(call) is not None,
     "half": lambda call: float16_weights(call) is not None or can_sum_windows_in_float16(call),
 }
-"""Predicates by algorithm. ``pairs`` of pixels in a word; ``grouped``: a matrix product per group; ``unsigned``: a depthwise
-convolution of data as uint8, ``unsigned_rows``: a product of such data; ``windows``: data is read in place, ``unsigned_windows``:
-as uint8; ``single``: a single channel of data in the form of a depthwise convolution (3 x 3 to eight channels on a Cortex-M4:
-1.91 instead of 5.43 instructions per product); ``packed``: weights of few bits; ``opened``: float weights as integers times
-scales; ``half``: sums in float16."""
+"""Algorithms with a predicate that tests whether the algorithm can compute a call.
+
+- ``winograd``, ``winograd_floats``, ``winograd_four``: Winograd's minimal filtering of integers, and of floats in tiles
+of 2 x 2 or 4 x 4.
+- ``pairs``: two pixels are multiplied in one word.
+- ``grouped``: one matrix product for each group of channels.
+- ``unsigned``: depthwise convolution of data stored as uint8; ``unsigned_rows``: matrix product of such data.
+- ``windows``: windows slide over data that is read in place; ``unsigned_windows``: over data stored as uint8.
+- ``single``: data of a single channel, computed like a depthwise convolution (3 x 3 to eight channels on a Cortex-M4:
+1.91 instead of 5.43 instructions per product).
+- ``packed`` and its variants: weights of few bits.
+- ``opened``: float weights stored as integers times scales.
+- ``half``: sums in float16."""
 
 
 def _sum_depthwise(
     g: Geometry, padded: te.Tensor, weight: Operand, bias: Operand | None, acc_dtype: str, unsigned_input: bool
 ) -> te.Tensor:
-    """Build ``acc`` of a depthwise convolution: each output channel reads one input channel.
+    """Build the stage ``acc`` of a depthwise convolution, in which each output channel reads one input channel.
 
-    Constant weights are packed as (KH, KW, C), so that neighbouring channels are neighbours in memory.
-    ``unsigned_input``: ``padded`` is int8 data plus 128 as uint8, and the bias is corrected for it."""
+    Constant weights are stored as (KH, KW, C), so that weights of neighbouring channels are neighbours in memory.
+    ``unsigned_input``: ``padded`` is int8 data stored as uint8 after 128 was added, and the bias is corrected for
+    this."""
     bias = bias_operand(bias or weight, bias_for_uint8_data(weight, bias)) if unsigned_input else bias
     times = g.out_channels // g.channels
     packed = None if weight.data is None else weight.packed(weight.data.transpose(1, 2, 3, 0)[:, :, 0])
@@ -415,7 +430,8 @@ def _sum_depthwise(
 
 
 def _sum_groups(g: Geometry, padded: te.Tensor, weight: Operand, bias: Operand | None, acc_dtype: str) -> te.Tensor:
-    """Build ``acc`` of a grouped convolution by loops over taps: each group of output channels reads its input channels."""
+    """Build the stage ``acc`` of a grouped convolution by loops over taps; an output channel reads the input channels
+    of its group."""
     depth, outs = g.channels // g.groups, g.out_channels // g.groups
     taps = weight.tensor() if weight.data is None else weight.packed(weight.data)
     ky, kx = te.reduce_axis(g.kernel[0], "ky"), te.reduce_axis(g.kernel[1], "kx")
@@ -430,7 +446,8 @@ def _sum_groups(g: Geometry, padded: te.Tensor, weight: Operand, bias: Operand |
 
 
 def _tap_position(g: Geometry, y: Expr, x: Expr, ky: Expr, kx: Expr) -> tuple[Expr, Expr]:
-    """Return row and column of the padded input that tap (``ky``, ``kx``) of output pixel (``y``, ``x``) reads."""
+    """Return the row and column of the padded input that the tap (``ky``, ``kx``) of output pixel (``y``, ``x``)
+    reads."""
 
     def tap_coordinate(index: Expr, stride: int, tap: Expr, dilation: int) -> Expr:
         return (index * stride if stride > 1 else index) + (tap * dilation if dilation > 1 else tap)
@@ -442,8 +459,8 @@ def _tap_position(g: Geometry, y: Expr, x: Expr, ky: Expr, kx: Expr) -> tuple[Ex
 
 
 def legalize(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite a quantised convolution to one on plain integers and ``requantize``; move a float one's activation to a
-    node."""
+    """Rewrite a quantised convolution to a convolution on plain integers and ``requantize``; split a fused activation
+    from a float convolution."""
     if not is_quantised(node, graph):
         return split_activation(node, graph)
     data, weight = (graph.types[name] for name in node.inputs[:2])
@@ -459,7 +476,7 @@ def macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Seque
 
 
 def _input_window(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> Window | None:
-    """Return the window of the data's rows and columns that an output pixel reads; None in layout NCHW."""
+    """Return the window of rows and columns of the data that an output pixel reads; None in layout NCHW."""
     attrs = {**DEFAULTS, **attrs}
     if attrs["layout"] != "NHWC":
         return None
@@ -468,7 +485,7 @@ def _input_window(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> Wind
 
 
 def _conv2d_overflow_message(application: Application) -> str:
-    """Return a message if sums of products can overflow their dtype, else an empty string."""
+    """Return an error message if sums of products can overflow their dtype, else an empty string."""
     depth = infer_geometry(application.attrs, application.types[0].shape, application.types[1].shape).depth
     return product_sum_overflow_message(application, depth, application.attrs["pad_value"])
 

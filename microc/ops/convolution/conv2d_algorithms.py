@@ -1,4 +1,5 @@
-"""Algorithms of conv2d: windows that slide over rows, float16 depthwise windows, Winograd's minimal filtering."""
+"""Algorithms of conv2d: windows that slide over rows of the image, depthwise convolution in float16, and Winograd's
+minimal filtering."""
 
 from __future__ import annotations
 
@@ -40,11 +41,13 @@ from microc.tir.names import ACC, HALVES, PADDED, ROWS, TILE, UNTILE, WINDOWS
 
 BYTES = ("int8", "uint8")
 MIN_ROW_OUTPUTS = 8
-"""Least outputs in a row: from these on a tile within a row is as large as one of gathered pixels."""
+"""Least number of outputs in a row for sliding windows. With fewer outputs, a tile within one row is smaller than a
+tile of gathered pixels."""
 
 
 def can_use_sliding_windows(call: OpCall) -> bool:
-    """Test whether windows can slide over image rows: no horizontal dilation, constant weights; float32, or 8 bits."""
+    """Test whether windows can slide over image rows: no horizontal dilation, constant weights, and operands that are
+    8-bit or float32."""
     data, weight, _ = call.weighted
     attrs = call.attrs
     if weight.data is None or not call.constant or attrs.get("open") or attrs.get("groups", 1) != 1:
@@ -57,15 +60,15 @@ def can_use_sliding_windows(call: OpCall) -> bool:
 
 
 def can_use_uint8_sliding_windows(call: OpCall) -> bool:
-    """Test whether windows can slide over int8 data to which 128 is added, so that it is stored as uint8."""
+    """Test whether windows can slide over int8 data that is stored as uint8 after 128 is added."""
     return can_use_sliding_windows(call) and can_store_data_as_uint8(call)
 
 
 def sliding_window_product(call: OpCall, attrs: Mapping[str, Any], g: Geometry, *, as_uint8: bool = False) -> te.Tensor:
-    """Build ``acc`` (N, H, W, O) of a convolution whose windows slide over the rows of the image.
+    """Build the stage ``acc`` (N, H, W, O) of a convolution whose windows slide over the rows of the image.
 
-    Channels with zero weights are added until the output channels fill vectors; they are computed and left out of the
-    result. ``as_uint8``: int8 data plus 128 is stored as uint8."""
+    Output channels with zero weights are added until the channels fill vectors; they are computed, but omitted from the
+    result. ``as_uint8``: int8 data is stored as uint8 after 128 is added."""
     data, weight, bias = call.weighted
     dtype = attrs["out_dtype"] or data.type.dtype
     assert weight.data is not None
@@ -94,9 +97,11 @@ def sliding_window_product(call: OpCall, attrs: Mapping[str, Any], g: Geometry, 
 
 
 def _padded_rows(g: Geometry, data: Operand, pad_value: int | float, extra_elements: int, as_uint8: bool) -> te.Tensor:
-    """Return the image's rows (N, H, W * C) with their border, and ``extra_elements`` more at the end of each row.
+    """Return the rows of the image (N, H, W * C) with their border, and ``extra_elements`` more elements at the end of
+    each row.
 
-    ``as_uint8``: int8 data plus 128 is stored as uint8. Return the data itself if nothing is added or converted."""
+    ``as_uint8``: int8 data is stored as uint8 after 128 is added. Return the data itself if nothing is added or
+    converted."""
     row_size, (top, left, bottom, right) = g.width * g.channels, g.padding
     source = data.tensor((g.batch, g.height, row_size))
     if not any(g.padding) and not extra_elements and not as_uint8:
@@ -117,13 +122,14 @@ def _padded_rows(g: Geometry, data: Operand, pad_value: int | float, extra_eleme
 # :mod:`microc.ops.matrix.gemm`, whose error bound holds.
 
 WIDTH, STRIDES = 3, (1, 2)
-"""Taps of a row and horizontal strides that the core has intrinsics for."""
+"""Number of taps in a row, and horizontal strides, for which the core has intrinsics."""
 
 
 def can_sum_windows_in_float16(call: OpCall) -> bool:
-    """Test for a float depthwise convolution whose windows can be summed in float16.
+    """Test whether a float depthwise convolution can sum its windows in float16.
 
-    It has one output per channel, channels that fill vectors, and a window of at most RUN taps."""
+    It needs one output channel for each input channel, a number of channels that fills vectors, and at most RUN taps in
+    a window."""
     data, weight, _ = call.weighted
     attrs, channels = {**DEFAULTS, **call.attrs}, data.type.shape[-1]
     if attrs["groups"] != channels or attrs.get("open") or weight.type.shape[0] != channels:
@@ -134,7 +140,7 @@ def can_sum_windows_in_float16(call: OpCall) -> bool:
 
 
 def float16_depthwise_product(call: OpCall) -> te.Tensor:
-    """Build a depthwise convolution (N, H, W, C) that sums in float16 and adds the bias in float32."""
+    """Build a depthwise convolution (N, H, W, C) that sums products in float16 and adds the bias in float32."""
     data, weight, bias = call.weighted
     attrs = {**DEFAULTS, **call.attrs}
     g: Geometry = infer_geometry(attrs, data.type.shape, weight.type.shape)
@@ -207,18 +213,19 @@ def float16_depthwise_product(call: OpCall) -> te.Tensor:
 # ``untile`` (Y and bias).
 
 POINTS = 4
-"""Inputs of a tile along an axis, for two outputs."""
+"""Number of inputs of a Winograd tile along an axis, for two outputs."""
 PAIR = 2
-"""The tiles of a row are padded to a multiple of this, so that schedules can compute two at once."""
+"""The number of tiles in a row is padded to a multiple of this number, so that schedules can compute two tiles at
+once."""
 _TWICE_G = np.array([[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]], np.int64)
 _A = np.array([[1, 0], [1, 1], [1, -1], [0, -1]], np.int64)
 _G_OF_FOUR = np.array([[6, 0, 0], [-4, -4, -4], [-4, 4, -4], [1, 2, 4], [1, -2, 4], [0, 0, 24]], np.float64)
 
 
 def winograd_tile_counts(g: Geometry, tile_size: int = 2) -> tuple[int, int]:
-    """Return the number of rows of Winograd tiles and of tiles in a row, each of ``tile_size`` x ``tile_size`` outputs.
+    """Return ``(rows, columns)``: the number of rows of Winograd tiles, and of tiles in a row.
 
-    Tiles of 2 x 2 may exceed the image."""
+    A tile is ``tile_size`` x ``tile_size`` outputs. Tiles of 2 x 2 may extend beyond the image."""
     if tile_size > 2:
         return g.out_height // tile_size, g.out_width // tile_size
     return -(-g.out_height // 2), -(-g.out_width // (2 * PAIR)) * PAIR
@@ -227,7 +234,7 @@ def winograd_tile_counts(g: Geometry, tile_size: int = 2) -> tuple[int, int]:
 def transform_winograd_weights(weight: Array, tile_size: int = 2) -> Array:
     """Return Winograd's transformed weights U (P, O, C) of OHWI weights with a 3 x 3 kernel.
 
-    P is (``tile_size`` + 2) squared. U is 4 G g G' as int64 for integers, and G g G' as float32 for floats."""
+    P is (``tile_size`` + 2) squared. U is 4 G g G' in int64 for integers, and G g G' in float32 for floats."""
     floats = weight.dtype.kind == "f"
     wide = weight.astype(np.float64 if floats else np.int64)
     matrix, scale = (_TWICE_G, 2) if tile_size == 2 else (_G_OF_FOUR, 24)
@@ -236,7 +243,8 @@ def transform_winograd_weights(weight: Array, tile_size: int = 2) -> Array:
 
 
 def _is_unit_stride_3x3(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> bool:
-    """Test for a 3 x 3 convolution of stride 1 without dilation and groups, with two outputs or more along both axes."""
+    """Test whether a convolution is 3 x 3 with stride 1, without dilation and groups, and has at least two outputs
+    along both axes."""
     attrs = {**DEFAULTS, **attrs}
     g = infer_geometry(attrs, types[0].shape, types[1].shape)
     plain = (g.kernel, g.strides, g.dilation, g.groups) == ((3, 3), (1, 1), (1, 1), 1)
@@ -257,7 +265,8 @@ def can_use_float_winograd_4x4(
 ) -> bool:
     """Test whether Winograd's F(4 x 4, 3 x 3) can compute a float32 conv2d.
 
-    Tiles must cover the image exactly: guards of a tile that exceeds it would be more code than its sums."""
+    The tiles must cover the image exactly: bounds checks of tiles that extend beyond it would be more code than the
+    sums."""
     g = infer_geometry({**DEFAULTS, **attrs}, operand_types[0].shape, operand_types[1].shape)
     return (
         g.out_height % 4 == 0
@@ -271,9 +280,10 @@ def can_use_integer_winograd(
 ) -> bool:
     """Test whether Winograd's F(2 x 2, 3 x 3) computes an integer conv2d exactly, without overflow for any data.
 
-    ``operand_types`` and ``operand_constants`` belong to data, weight and bias; weight and bias must be constant. U
-    must fit int16; V does for 8-bit data. Every sum of U V, of M, and of Y and the bias is part of 4 |Y| + |bias|,
-    which must fit int32 with all signs dropped."""
+    ``operand_types`` and ``operand_constants`` are those of data, weight and bias; weight and bias must be constant.
+    The transformed weights U must fit int16; the transformed data V always does for 8-bit data. Partial sums of U V, of
+    the output transform, and of outputs Y and bias are all bounded by 4 |Y| + |bias| with magnitudes added instead
+    of signed terms. This bound must fit int32."""
     if not _is_unit_stride_3x3(attrs, operand_types) or attrs.get("out_dtype") != "int32":
         return False
     if operand_types[0].dtype not in ("int8", "uint8") or any(array is None for array in operand_constants[1:]):
@@ -289,8 +299,8 @@ def can_use_integer_winograd(
 
 
 def compute_winograd(call: OpCall, g: Geometry, tile_size: int = 2) -> te.Tensor:
-    """Build the convolution ``untile`` (N, OH, OW, O), int32 or float32, by tiles of ``tile_size`` x ``tile_size``
-    outputs."""
+    """Build the convolution ``untile`` (N, OH, OW, O) in int32 or float32 by Winograd tiles of ``tile_size`` x
+    ``tile_size`` outputs."""
     data, weight, bias = call.weighted
     floats = data.type.dtype == "float32"
     is_possible = (
@@ -317,7 +327,7 @@ def _winograd_stages(
 ) -> te.Tensor:
     """Build the stages of Winograd's algorithm from the padded input and the transformed weights U (P, O, C).
 
-    Return the last one, ``untile`` (N, OH, OW, O). Sums are int32 and V and U int16, or all are float32."""
+    Return the last stage, ``untile`` (N, OH, OW, O). Sums are int32 with U and V in int16, or all are float32."""
     rows, columns = winograd_tile_counts(g, tile_size)
     points, image = tile_size + 2, (g.batch, rows, columns)
     narrow, wide = weight.dtype, "int32" if weight.dtype == "int16" else "float32"
@@ -384,7 +394,8 @@ def _output_transform_element_of_four(a: Expr, m: list[Expr]) -> Expr:
 
 
 def _select_element(index: Expr, elements: list[Expr]) -> Expr:
-    """Return ``elements[index]`` as a chain of selections; schedules unroll the loop of ``index`` to constants."""
+    """Return ``elements[index]`` as a chain of selects. Schedules unroll the loop of ``index``, so that it becomes a
+    constant."""
     selected = elements[-1]
     for k in range(len(elements) - 2, -1, -1):
         selected = ir.select(index.eq(k), elements[k], selected)

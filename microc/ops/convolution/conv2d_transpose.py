@@ -1,12 +1,14 @@
-"""``conv2d_transpose``: every input pixel adds its multiple of the kernel to the output; the adjoint of ``conv2d``.
+"""Operator ``conv2d_transpose``: every input pixel adds the kernel, multiplied by the pixel, to the output; the adjoint
+of ``conv2d``.
 
-Along one axis y[t] = sum over x of w[t + before - stride x] data[x]. With t = stride q + p this is, for every phase p, a
-convolution over q with the taps p, p + stride, ... in reverse. So with constant weights it is one ``conv2d`` whose channels are
-the phases of a stride-sized block of pixels, followed by a transposition of blocks to pixels. Sums and scaling are those of
-``conv2d``.
+Along one axis y[t] = sum over x of w[t + before - stride x] data[x]. With t = stride q + p this is, for every phase p,
+a convolution over q with the taps p, p + stride, ... in reverse. So with constant weights it is one ``conv2d`` whose
+channels are the phases of a stride-sized block of pixels, followed by a transposition of blocks to pixels. Sums and
+scaling are those of ``conv2d``.
 
-Data is NHWC, weights are OHWI with the input channels of one group. ``padding`` (top, left, bottom, right) is cropped from the
-full result of (extent - 1) * stride + reach rows; a negative bottom or right adds rows that hold the bias alone.
+Data is NHWC, weights are OHWI with the input channels of one group. ``padding`` (top, left, bottom, right) is cropped
+from the full result of (extent - 1) * stride + reach rows; a negative bottom or right adds rows that contain only the
+bias.
 
 Sources: TFLite ``reference/transpose_conv.h``; ONNX ConvTranspose.
 """
@@ -45,10 +47,10 @@ DEFAULTS = default_attributes(ATTRS)
 
 @frozen
 class _SpatialAxis:
-    """Geometry of a transposed convolution along one spatial axis.
+    """Geometry of a transposed convolution along height or width.
 
-    ``extent``: of the data. ``reach``: extent of the dilated kernel. ``before``: rows cropped in front of the uncropped
-    result. ``out``: extent of the result."""
+    ``extent``: extent of the data. ``reach``: extent of the dilated kernel. ``before``: number of rows cropped at the
+    start of the full result. ``out``: extent of the result."""
 
     extent: int
     stride: int
@@ -58,25 +60,26 @@ class _SpatialAxis:
 
     @property
     def shift(self) -> int:
-        """Number of zero taps added in front of the kernel to make ``before`` a multiple of the stride.
+        """Number of zero taps added at the start of the kernel, so that ``before`` becomes a multiple of the stride.
 
-        It is 0 if they would add a tap to every phase."""
+        It is 0 if these zeros would add a tap to every phase."""
         wanted = -self.before % self.stride
         return wanted if -(-(self.reach + wanted) // self.stride) == -(-self.reach // self.stride) else 0
 
     @property
     def taps(self) -> int:
-        """Number of kernel taps that each phase (output position modulo stride) reads."""
+        """Number of kernel taps in each phase. A phase is an output position modulo the stride."""
         return -(-(self.reach + self.shift) // self.stride)
 
     @property
     def cut(self) -> int:
-        """Number of rows of the first block of ``stride`` rows that precede the result."""
+        """Number of rows to crop from the first block of ``stride`` rows, because they precede the result."""
         return (self.before + self.shift) % self.stride
 
     @property
     def padding(self) -> tuple[int, int]:
-        """Padding of the convolution before and after; if negative, no padding, and that many rows are cropped afterwards."""
+        """Padding of the equivalent convolution, at the start and at the end. A negative number means no padding; as
+        many rows of blocks are cropped from the result instead."""
         # A full convolution pads by taps - 1. Blocks that are cropped as a whole need no padding before, and the blocks up to the
         # result's end determine the padding after.
         first = (self.before + self.shift) // self.stride
@@ -87,7 +90,8 @@ class _SpatialAxis:
 def _spatial_axes(
     attrs: Mapping[str, Any], data_shape: Sequence[int], weight_shape: Sequence[int]
 ) -> tuple[_SpatialAxis, _SpatialAxis]:
-    """Return the geometry of height and width; raise ModelError if shapes and attributes contradict each other."""
+    """Return the geometry along height and along width; raise ModelError if shapes and attributes contradict each
+    other."""
     groups = attrs["groups"]
     if len(data_shape) != 4 or len(weight_shape) != 4 or 0 in (*data_shape, *weight_shape):
         raise ModelError(
@@ -127,7 +131,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    """Scatter every tap into the uncropped result in float64, then crop it."""
+    """Add every tap to the full result in float64, then crop the result."""
     attrs = {**DEFAULTS, **attrs}
     data, weight = (np.asarray(x, np.float64) for x in arrays[:2])
     axes = _spatial_axes(attrs, data.shape, weight.shape)
@@ -150,7 +154,8 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 
 
 def _compute(call: OpCall) -> te.Tensor:
-    """Return the sums for weights computed at run time: every output pixel gathers the taps that reach it."""
+    """Build the sums for weights that are computed at run time: every output pixel gathers the taps that contribute to
+    it."""
     data, weight, bias = call.weighted
     attrs = {**DEFAULTS, **call.attrs}
     height, width = _spatial_axes(attrs, data.type.shape, weight.type.shape)
@@ -183,14 +188,16 @@ def _compute(call: OpCall) -> te.Tensor:
 
 
 _MAX_SPARSE_TAPS, _MAX_SPARSE_ELEMENTS = 1 << 12, 1 << 20
-"""Taps of a phase and elements of all phases' weights up to which these may be mostly zeros (large strides or dilations)."""
+"""Largest number of taps in a phase, and of elements in the weights of all phases, for which the weights may consist
+mostly of zeros. Large strides or dilations cause such weights."""
 
 
 def _legalize(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite to a ``conv2d`` of phases if the weights are constant; keep the operator if they are not, or would be mostly zeros.
+    """Rewrite a node with constant weights to a ``conv2d`` whose channels are the phases.
 
-    Raise UnsupportedError for quantised layers, which have no other form than phases.
-    """
+    Keep the operator (with its activation split off) if the weights are not constant, or if the phases' weights would
+    be mostly zeros. Raise UnsupportedError if such a layer is quantised, because quantised layers can be computed by
+    phases only."""
     weight = constant_data(graph, node.inputs[1])
     quantised = is_quantised(node, graph)
     if weight is None:
@@ -218,10 +225,10 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
 
 
 def _emit_phases(node: Node, graph: Graph, weight: Array) -> Legalized:
-    """Emit the transposed convolution with constant weights as one ``conv2d`` with a channel for every phase.
+    """Emit the transposed convolution with constant weights as one ``conv2d`` whose channels are the phases.
 
-    A phase is an output position modulo the strides. A transposition moves the phases of a block to pixels, and a slice
-    crops the result."""
+    A phase is an output position modulo the strides. A transposition then moves the phases of each block to pixels, and
+    a slice crops the result."""
     attrs: dict[str, Any] = {**DEFAULTS, **node.attrs}
     rewrite, output = Rewrite(node, graph), node.outputs[0]
     data, tensor_type, result = (graph.types[name] for name in (*node.inputs[:2], output))
@@ -252,7 +259,7 @@ def _emit_phases(node: Node, graph: Graph, weight: Array) -> Legalized:
 def _phase_weights(
     weight: Array, weight_quant: Quant | None, attrs: Mapping[str, Any], spatial_axes: Sequence[_SpatialAxis]
 ) -> Array:
-    """Rearrange weights (O, H, W, I) to (O * phases, taps, taps, I).
+    """Rearrange weights (O, H, W, I) to weights by phase (O * phases, taps, taps, I).
 
     The channels are ordered by group, row and column of the phase, and output channel; the taps are reversed."""
     outputs, rows, columns, depth = weight.shape
@@ -269,7 +276,7 @@ def _phase_weights(
 
 
 def _repeat_quant(quant: Quant | None, groups: int, phase_count: int) -> Quant | None:
-    """Repeat the scales of each group's output channels ``phase_count`` times."""
+    """Return ``quant`` with the scales of each group's output channels repeated ``phase_count`` times."""
     if quant is None or quant.axis is None:
         return quant
     order = np.arange(len(quant.scale)).reshape(groups, 1, -1).repeat(phase_count, axis=1).reshape(-1)
@@ -277,7 +284,8 @@ def _repeat_quant(quant: Quant | None, groups: int, phase_count: int) -> Quant |
 
 
 def _repeat_bias(rewrite: Rewrite, node: Node, groups: int, phase_count: int) -> str:
-    """Repeat the bias of each group's output channels ``phase_count`` times; return the new constant's name."""
+    """Add a constant bias with the elements of each group's output channels repeated ``phase_count`` times; return its
+    name."""
     bias, tensor_type = constant_data(rewrite.graph, node.inputs[2]), rewrite.type(node.inputs[2])
     if bias is None:
         raise UnsupportedError(
@@ -298,7 +306,7 @@ def _emit_blocks_to_pixels(
     spatial_axes: Sequence[_SpatialAxis],
     block_grid_shape: Sequence[int],
 ) -> str:
-    """Emit the move of the phases of every block from channels to pixels; return the value.
+    """Emit nodes that move the phases of every block from channels to pixels; return the name of the moved value.
 
     Channels (group, row, column, output) become pixels with channels (group, output). ``block_grid_shape``: batch, rows
     of blocks, columns of blocks, output channels."""
@@ -318,7 +326,8 @@ def _emit_blocks_to_pixels(
 
 
 def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
-    """Return the number of multiply-accumulates: every input element times its taps of every output channel of its group."""
+    """Return the number of multiply-accumulates: each input element is multiplied by all taps of all output channels of
+    its group."""
     outputs, rows, columns, _ = types[1].shape
     return types[0].size * rows * columns * outputs // int(attrs["groups"])
 

@@ -1,9 +1,11 @@
-"""``convolution`` and ``convolution_transpose`` over any number of spatial axes, with weights that may be data.
+"""Operators ``convolution`` and ``convolution_transpose`` over any number of spatial axes. Their weights may be
+computed at run time.
 
-The usual layers, of one or two axes and constant weights, are ``conv2d`` and ``conv2d_transpose``. Here every output sums its
-taps directly, or the taps of a position are gathered once for all output channels (algorithm ``gathered``). Data is (N, C,
-spatial ...), weights are (O, C / groups, kernel ...), transposed (C, O / groups, kernel ...). ``padding`` is all amounts before,
-then all after. Source: ONNX Conv, ConvTranspose, ConvInteger.
+The usual layers, with one or two axes and constant weights, are ``conv2d`` and ``conv2d_transpose`` instead. Here every
+output sums its taps directly, or the taps of an output position are gathered once for all output channels (algorithm
+``gathered``). Data is (N, C, spatial ...), weights are (O, C / groups, kernel ...), and transposed (C, O / groups,
+kernel ...). ``padding`` lists the amounts at the start of all axes, then those at the end of all axes. Source: ONNX
+Conv, ConvTranspose, ConvInteger.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ DTYPES = ("float32", "float64", "int32")
 def _spatial_parameters(
     attrs: Mapping[str, Any], data_extents: Sequence[int]
 ) -> Iterator[tuple[int, int, int, int, int]]:
-    """Yield (extent, stride, dilation, padding before, padding after) of every spatial axis."""
+    """Yield (extent, stride, dilation, padding at the start, padding at the end) of every spatial axis."""
     rank = len(data_extents)
     padding = attrs["padding"]
     return zip(data_extents, attrs["strides"], attrs["dilation"], padding[:rank], padding[rank:], strict=True)
@@ -42,7 +44,7 @@ def _spatial_parameters(
 def _check_operands(
     op_name: str, types: Sequence[TensorType], in_channels: int, out_channels: int, groups: int
 ) -> None:
-    """Raise ModelError if dtypes, ranks, channels or bias contradict each other."""
+    """Raise ModelError if dtypes, ranks, channels or bias of the operands contradict each other."""
     data, weight = types[0], types[1]
     fits = len(data.shape) == len(weight.shape) >= 3 and 0 not in (*data.shape, *weight.shape)
     if not fits or data.dtype not in DTYPES or groups < 1 or data.shape[1] != in_channels or out_channels % groups:
@@ -100,15 +102,15 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 
 
 def _can_share_patch(call: OpCall) -> bool:
-    """Test for one image in one group, constant weights and several output channels: all of these read the same im2col
-    patch."""
+    """Test whether an im2col patch can serve several output channels: one image, one group and constant weights."""
     data, weight, _ = call.weighted
     several = data.type.shape[0] == call.attrs["groups"] == 1 < weight.type.shape[0]
     return several and weight.data is not None
 
 
 def _patch_product(call: OpCall, sum_dtype: str) -> te.Tensor:
-    """Build ``acc`` (O, P), weights (O, K) times the im2col ``patch`` (P, K) of every output position, in ``sum_dtype``."""
+    """Build the stage ``acc`` (O, P): weights (O, K) times the im2col matrix ``patch`` (P, K) of all output positions,
+    in ``sum_dtype``."""
     data, weight, bias = call.weighted
     outputs, *window = weight.type.shape
     assert weight.data is not None
@@ -139,7 +141,7 @@ def _patch_product(call: OpCall, sum_dtype: str) -> te.Tensor:
 
 
 def _unflatten_index(index: Expr, extents: Sequence[int]) -> list[Expr]:
-    """Convert a flat index to indices along ``extents``, the last axis fastest."""
+    """Convert a flat row-major index to indices along ``extents``."""
     indices: list[Expr] = []
     for extent in reversed(extents[1:]):
         indices.append(index % extent)
@@ -148,7 +150,8 @@ def _unflatten_index(index: Expr, extents: Sequence[int]) -> list[Expr]:
 
 
 def _build_wrapping_sums(call: OpCall, build_sums: Callable[[OpCall, str], te.Tensor]) -> te.Tensor:
-    """Build the sums by ``build_sums``, in uint32 for int32 data: C defines the overflow of unsigned numbers."""
+    """Build the sums with the function ``build_sums``. Sums of int32 data are computed in uint32, for which C defines
+    overflow."""
     dtype = call.data.type.dtype
     if dtype != "int32":
         return build_sums(call, dtype)
@@ -157,6 +160,7 @@ def _build_wrapping_sums(call: OpCall, build_sums: Callable[[OpCall, str], te.Te
 
 
 def _compute(call: OpCall, sum_dtype: str) -> te.Tensor:
+    """Build the sums of the convolution in ``sum_dtype``, by loops over taps or from gathered patches."""
     if call.attrs.get("algorithm") == "gathered":
         return _patch_product(call, sum_dtype)
     data, weight, bias = call.weighted
@@ -208,7 +212,8 @@ def _infer_transpose(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> t
 
 
 def _reference_transpose(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    """Scatter every tap into an uncropped result in float64, or for integers in int64, so that they wrap around."""
+    """Add every tap to the full result, then crop it. Sums are in float64, or for integers in int64, so that they wrap
+    around."""
     wide = np.float64 if arrays[0].dtype.kind == "f" else np.int64
     data, weight = arrays[0].astype(wide), arrays[1].astype(wide)
     (result,) = _infer_transpose(attrs, [TensorType(a.shape, a.dtype.name) for a in arrays])
@@ -230,7 +235,8 @@ def _reference_transpose(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tup
 
 
 def _compute_transpose(call: OpCall, sum_dtype: str) -> te.Tensor:
-    """Build the sums of the transposed convolution: every output element gathers the taps that contribute to it."""
+    """Build the sums of the transposed convolution in ``sum_dtype``: every output element gathers the taps that
+    contribute to it."""
     data, weight, bias = call.weighted
     attrs, (inputs, group_outputs, *kernel), extents = call.attrs, weight.type.shape, data.type.shape[2:]
     group = inputs // attrs["groups"]

@@ -1,4 +1,4 @@
-"""Extents of a convolution, and the gathering and padding of its input."""
+"""Extents of a convolution, and the tensor expressions that gather its input (im2col) or pad it."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ DEFAULTS = default_attributes(ATTRS)
 class Geometry:
     """Extents of a 2D convolution, independent of the layout. ``padding`` is top, left, bottom, right.
 
-    If sizes vary at run time, the extents are those of one example, and ``open`` holds the largest padding of all
-    sizes: no bounds check may be omitted because this example does not need it."""
+    If sizes vary at run time, the extents are those of one example, and ``open`` is the largest padding over all sizes.
+    The code must check bounds by ``open``: that the example needs no check does not mean that no size needs it."""
 
     batch: int
     height: int
@@ -102,16 +102,18 @@ class Geometry:
 
     @property
     def pixels(self) -> int:
+        """Number of output pixels of all images in the batch."""
         return self.batch * self.out_height * self.out_width
 
     @property
     def depth(self) -> int:
-        """Number of products in one output: taps times input channels of a group."""
+        """Number of products in the sum of one output element: taps times input channels of a group."""
         return self.kernel[0] * self.kernel[1] * (self.channels // self.groups)
 
     @property
     def direct(self) -> bool:
-        """True if the data already is the im2col matrix: the kernel is pointwise, or as large as the image."""
+        """True if the data is already the im2col matrix: the kernel is 1 x 1 with stride 1, or as large as the image,
+        without padding."""
         if any(self.sides):
             return False
         whole = self.kernel == (self.height, self.width) and self.dilation == (1, 1)
@@ -119,7 +121,7 @@ class Geometry:
 
 
 def infer_geometry(attrs: Mapping[str, Any], data_shape: Sequence[int], weight_shape: Sequence[int]) -> Geometry:
-    """Return the extents that shapes and attributes give; raise ModelError if they contradict each other."""
+    """Return the extents that follow from shapes and attributes; raise ModelError if these contradict each other."""
     attrs = {**DEFAULTS, **attrs}
     if len(data_shape) != 4 or len(weight_shape) != 4 or 0 in (*data_shape, *weight_shape):
         raise ModelError(
@@ -161,11 +163,11 @@ def infer_geometry(attrs: Mapping[str, Any], data_shape: Sequence[int], weight_s
 
 
 def input_row_conditions(position: Expr, extent: int, stride: int, dilation: int) -> tuple[Expr, Expr]:
-    """Return the conditions that ``position // stride`` is a row of the data, 0..extent - 1.
+    """Return the two conditions that ``position // stride`` is a row of the data, that is within 0..extent - 1.
 
-    ``position`` must be a multiple of the stride. Without dilation they compare ``position``. With dilation they
-    compare the quotient: the simplifier moves multiples of the dilation out of it, so that bounds of ``position`` would
-    no longer prove that the quotient is within the data."""
+    ``position`` must be a multiple of the stride. Without dilation the conditions compare ``position`` itself. With
+    dilation they compare the quotient, because the simplifier moves multiples of the dilation out of it: bounds of
+    ``position`` would no longer prove that the quotient is within the data."""
     row, last = (position, (extent - 1) * stride) if dilation == 1 else (position // stride, extent - 1)
     return row >= 0, row <= last
 
@@ -174,12 +176,14 @@ def input_row_conditions(position: Expr, extent: int, stride: int, dilation: int
 
 
 def range_checks(index: Expr, extent: int, low: int, high: int) -> list[Expr]:
-    """Return the conditions for 0 <= ``index`` < ``extent`` that its known range ``low``..``high`` does not imply."""
+    """Return the conditions for 0 <= ``index`` < ``extent``, except those that the known range ``low``..``high`` of
+    ``index`` implies."""
     return [*([index >= 0] if low < 0 else []), *([index < extent] if high >= extent else [])]
 
 
 def _unflatten_index(index: Expr, *extents: int) -> list[Expr]:
-    """Convert a flat index to indices along ``extents`` (row-major); axes of one element get the constant 0."""
+    """Convert a flat row-major index to indices along ``extents``. The index along an axis of one element is the
+    constant 0."""
     indices: list[Expr] = []
     rest: Expr = index
     outer = int(np.prod(extents))
@@ -191,14 +195,14 @@ def _unflatten_index(index: Expr, *extents: int) -> list[Expr]:
 
 
 def add_128_as_uint8(int8_value: Expr) -> Expr:
-    """Add 128 to an int8 expression and convert it to uint8."""
+    """Return an int8 expression plus 128, converted to uint8."""
     return ir.cast("uint8", ir.cast("int32", int8_value) + 128)
 
 
 def select_border(inside: Expr | None, value: Expr, pad_value: int | float, as_uint8: bool) -> Expr:
-    """Return ``value`` where the condition ``inside`` holds (None: everywhere), else ``pad_value``.
+    """Return ``value`` where the condition ``inside`` holds, else ``pad_value``. ``inside`` None means everywhere.
 
-    ``as_uint8``: 128 is added to both, and the result is uint8."""
+    ``as_uint8``: both are int8 and are converted to uint8 by adding 128."""
     border = ir.const(pad_value + 128 if as_uint8 else pad_value, "uint8" if as_uint8 else value.dtype)
     value = add_128_as_uint8(value) if as_uint8 else value
     return value if inside is None else ir.select(inside, value, border)
@@ -214,14 +218,18 @@ def gather_patches(
     as_uint8: bool = False,
     stored_dtype: str = "",
 ) -> te.Tensor:
-    """Gather the inputs of every output pixel (im2col) as ``patch`` (P, K), or (P, G, K) for several groups.
+    """Gather the inputs of every output pixel (im2col) as the stage ``patch``: (P, K), or (P, G, K) for several groups.
 
-    K is ``padded_terms``, filled up with ``pad_value``. The data is read as rows of W * C elements.
-    ``even_pixel_count``: the last of an odd number of pixels is repeated. ``as_uint8``: int8 data and ``pad_value``
-    plus 128 are stored as uint8. ``stored_dtype``: the data is rounded to it.
+    K is ``padded_terms``; terms after the window have the value ``pad_value``. The data is read as rows of W * C
+    elements.
 
-    A row of taps is one run of memory, in which a border may start anywhere. If taps consist of whole words, or are
-    dilated, each tap is copied as a run of C elements, which is inside or outside of the data as a whole."""
+    - ``even_pixel_count``: if the number of pixels is odd, the last pixel is repeated.
+    - ``as_uint8``: int8 data and ``pad_value`` are stored as uint8 after 128 is added.
+    - ``stored_dtype``: the data is rounded to this dtype.
+
+    A row of taps is one contiguous run of memory, in which the border can start at any element. If a tap consists of
+    whole words, or taps are dilated, each tap is copied as a run of C elements, which is completely inside or outside
+    of the data."""
     row_size = g.width * g.channels
     rows = data.tensor((g.batch, g.height, row_size))
     (stride_y, stride_x), (step_y, step_x), (top, left, _, _) = g.strides, g.dilation, g.padding
@@ -268,9 +276,11 @@ def gather_patches(
 def pad_input(
     g: Geometry, data: Operand, pad_value: int | float, as_uint8: bool = False, stored_dtype: str = ""
 ) -> te.Tensor:
-    """Return ``padded`` (N, H + padding, W + padding, C), or the data itself if nothing is padded or converted.
+    """Return the stage ``padded`` (N, H + padding, W + padding, C), or the data itself if nothing is padded or
+    converted.
 
-    ``as_uint8``: int8 data and its border plus 128 are stored as uint8. ``stored_dtype``: the data is rounded to it."""
+    ``as_uint8``: int8 data and its border are stored as uint8 after 128 is added. ``stored_dtype``: the data is rounded
+    to this dtype."""
     source = data.tensor((g.batch, g.height, g.width, g.channels))
     top, left, bottom, right = g.padding
     above, before, below, behind = g.sides

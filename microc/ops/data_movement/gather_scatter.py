@@ -1,4 +1,4 @@
-"""Slices, gathers and scatters with run-time indices."""
+"""Operators with run-time indices: dynamic slices, gathers, scatters and one-hot encoding."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
-# ---- Slices that begin at run-time indices: ``dynamic_slice``, ``dynamic_update_slice``. The beginning is clamped so that the
-# slice is inside. Source: TFLite ``dynamic_update_slice.cc``.
+# ---- Slices that begin at run-time indices: ``dynamic_slice``, ``dynamic_update_slice``. The start is clamped so that the slice
+# is within the data. Source: TFLite ``dynamic_update_slice.cc``.
 
 
 def _check_slice_begin(
     op_name: str, attrs: Mapping[str, Any], data_type: TensorType, begin_type: TensorType, slice_extents: Sequence[int]
 ) -> None:
-    """Raise ModelError unless begin and ``slice_extents`` have one number for each axis, and the slice fits the data."""
+    """Raise ModelError unless the operand ``begin`` and ``slice_extents`` have one number for each axis, and the slice
+    fits in the data."""
     check_index_dtype(op_name, begin_type)
     if begin_type.shape != (len(data_type.shape),) or len(slice_extents) != len(data_type.shape):
         raise ModelError(
@@ -43,7 +44,7 @@ def _check_slice_begin(
 
 
 def _clamped_starts(begins: Any, shape: Sequence[int], slice_extents: Sequence[int]) -> list[int]:
-    """Return the start of the slice along each axis, clamped so that ``slice_extents`` elements fit."""
+    """Return the start of the slice along each axis, clamped so that ``slice_extents`` elements are within the data."""
     return [int(np.clip(b, 0, extent - part)) for b, extent, part in zip(begins, shape, slice_extents, strict=True)]
 
 
@@ -113,7 +114,7 @@ def _compute_dynamic_update_slice(call: OpCall) -> te.Tensor:
 
 
 def _update_in_place(call: OpCall) -> te.Tensor:
-    """Build the loops that write only the elements of the update, in place."""
+    """Build the loops that write only the elements of the update into the data, in place."""
     data, update, begin = call.present
     shape, size = data.type.shape, update.type.shape
 
@@ -162,23 +163,27 @@ DYNAMIC_SLICES_OPERATORS: tuple[OpDef, ...] = (
 )
 
 
-# ---- ``gather_elements``, ``scatter_elements``: an index along an axis for every element. Indices outside are clamped.
+# ---- ``gather_elements``, ``scatter_elements``: every element has its own index along an axis. Indices out of range are clamped.
 # Sources: ONNX GatherElements, ScatterElements.
 
 
 def wrap_and_clamp_index(index: Expr, extent: int) -> Expr:
-    """Add ``extent`` to a negative index, which counts from the end, and clamp the result to 0..extent - 1."""
+    """Return a valid index along an axis of ``extent`` elements: negative indices count from the end, and the result is
+    clamped."""
     return clamp_index(ir.select(index < 0, index + extent, index), extent)
 
 
 def _wrap_index_array(indices: Array, extent: int) -> Array:
+    """Return valid indices along an axis of ``extent`` elements: negative indices count from the end, and the result is
+    clamped."""
     return np.clip(np.where(indices < 0, indices + extent, indices), 0, extent - 1)
 
 
 def _check_element_indices(
     op_name: str, attrs: Mapping[str, Any], data_type: TensorType, indices_type: TensorType
 ) -> None:
-    """Raise ModelError unless the indices are integers and exceed the data's extents along the attribute ``axis`` only."""
+    """Raise ModelError unless the indices are integers, of the data's rank, and larger than the data at most along the
+    attribute ``axis``."""
     axis, rank = attrs["axis"], len(data_type.shape)
     fits = 0 <= axis < rank == len(indices_type.shape) and 0 not in data_type.shape
     others = [k for k in range(rank) if k != axis]
@@ -255,7 +260,7 @@ def _reference_scatter_elements(attrs: Mapping[str, Any], arrays: Sequence[Any])
 
 
 def _compute_scatter_elements(call: OpCall) -> te.Tensor:
-    """Build the loops that copy the data and then apply the updates."""
+    """Build the loops that copy the data and then write the updates."""
     data, indices, updates = call.present
     axis, reduction, tensor_type = call.attrs["axis"], call.attrs["reduction"], data.type
     compute = computation_dtype(tensor_type.dtype)
@@ -329,7 +334,7 @@ ELEMENTS_OPERATORS: tuple[OpDef, ...] = (
 
 
 def _infer_one_hot(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    """Infer the type from the indices and the values ``on`` and ``off``, each of one element."""
+    """Infer the type of the result from the indices and the values ``on`` and ``off``, each a tensor of one element."""
     indices, on, off = types
     rank = len(indices.shape)
     if on.dtype != off.dtype or (on.size, off.size) != (1, 1) or not -rank - 1 <= attrs["axis"] <= rank:
@@ -399,10 +404,11 @@ def _infer_gather_nd(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> t
 
 
 def _numpy_index(data_shape: Sequence[int], indices: Array, batch_axes: int, wraps_negative: bool) -> tuple[Array, ...]:
-    """Return the index arrays with which numpy selects the elements that ``indices`` name.
+    """Return the index arrays with which numpy selects the elements at ``indices``, whose last axis has the index along
+    each axis.
 
     The first ``batch_axes`` axes of data and indices correspond. Negative indices count from the end if
-    ``wraps_negative``; indices outside of the data are clamped."""
+    ``wraps_negative``; indices out of range are clamped."""
     depth = indices.shape[-1]
     found: list[Array] = list(np.indices(indices.shape[:-1], sparse=True)[:batch_axes]) if batch_axes else []
     for k in range(depth):
@@ -417,9 +423,9 @@ def _reference_gather_nd(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tup
 
 
 def _flat_row_index(index_tuples: Buffer | te.Tensor, n: Expr, extents: Sequence[int]) -> Expr:
-    """Build the flat index of the row that the ``n``-th tuple of indices selects along ``extents``.
+    """Build the flat index of the row that the ``n``-th tuple of indices selects along axes of ``extents`` elements.
 
-    Negative indices count from the end; indices outside of the data are clamped."""
+    Negative indices count from the end; indices out of range are clamped."""
     flat: Expr = ir.const(0, "int32")
     for k, extent in enumerate(extents):
         index = index_tuples[n, k]
@@ -490,7 +496,7 @@ def _reference_scatter_nd(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tu
 
 
 def _compute_scatter_nd(call: OpCall) -> te.Tensor:
-    """Build the loops that copy the data and then apply the updates."""
+    """Build the loops that copy the data and then write the updates."""
     data, indices, updates = call.present
     shape, depth, dtype = data.type.shape, indices.type.shape[-1], data.type.dtype
     rows, inner = prod(indices.type.shape[:-1]), prod(shape[depth:])

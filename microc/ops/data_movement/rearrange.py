@@ -1,4 +1,4 @@
-"""Reverse, mirror, broadcast, triangles and sequences."""
+"""Operators that reverse, mirror, broadcast or mask elements, and operators on sequences."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from microc.tir.ir import Expr
 # Sources: TFLite ``reverse.h``, ``mirror_pad``; ONNX Pad, Expand, Trilu.
 
 INDICES = ("int32", "int64")
+"""Dtypes of index operands."""
 
 
 def clamp_index(index: Expr, extent: int) -> Expr:
@@ -30,7 +31,7 @@ def clamp_index(index: Expr, extent: int) -> Expr:
 
 
 def check_index_dtype(op_name: str, indices_type: TensorType) -> None:
-    """Raise ModelError unless the operand of indices is int32 or int64."""
+    """Raise ModelError unless the operand that contains the indices is int32 or int64."""
     if indices_type.dtype not in INDICES:
         raise ModelError(
             f"{op_name}: the indices have an unsupported dtype; got {indices_type.dtype}, expected {' or '.join(INDICES)}"
@@ -312,7 +313,8 @@ def _reference_cache_update(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> 
 
 
 def _compute_cache_update(call: OpCall) -> te.Tensor:
-    """Build a loop over the cache: an element comes from the update where this has a row for its position, else it stays."""
+    """Build a loop over the cache. An element comes from the update if the update has a row for its position, else it
+    is unchanged."""
     cache, update, starts = call.present
     axis = call.attrs["axis"]
     x, new, first = cache.tensor(), update.tensor(), starts.tensor()

@@ -42,7 +42,7 @@ from microc.tir import ir
 from microc.tir.ir import Expr
 from microc.tir.names import PADDED
 
-# ---- ``concat`` and ``gather``: elements of several tensors, or at indices of one. Any dtype.
+# ---- ``concat`` and ``gather``: elements of several tensors, or elements of one tensor at run-time indices. Any dtype.
 
 # ---------------------------------------------------------------- concat
 
@@ -73,11 +73,12 @@ def _reference_concat(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[
 
 
 _FEW = 16
-"""Up to this many parts an element's part is selected by a chain of comparisons, beyond by binary search."""
+"""Largest number of operands of ``concat`` for which an element's operand is found by a chain of comparisons. With more
+operands it is found by binary search."""
 
 
 def _compute_concat(call: OpCall) -> te.Tensor:
-    """Build the rows of the result; each consists of one row of every operand."""
+    """Build the rows of the result; each row consists of one row of every operand."""
     shape = call.out_types[0].shape
     axis = call.attrs["axis"] % len(shape)
     outer = prod(shape[:axis])
@@ -96,7 +97,7 @@ def _compute_concat(call: OpCall) -> te.Tensor:
 
 
 def emit_rescale(rewrite: Rewrite, value_name: str, target_type: TensorType, rounding: str) -> str:
-    """Append the rescaling of the quantised value ``value_name`` to ``target_type``; return the result.
+    """Append nodes that rescale the quantised value ``value_name`` to ``target_type``; return the name of the result.
 
     8-bit values are rescaled by a lookup table, 16-bit values by float operators."""
     tensor_type = rewrite.type(value_name)
@@ -110,7 +111,7 @@ def emit_rescale(rewrite: Rewrite, value_name: str, target_type: TensorType, rou
 
 
 def _legalize_concat(node: Node, graph: Graph) -> Legalized | None:
-    """Rescale the operands whose scale or zero point differs from the result's; return None if there are none."""
+    """Rescale the operands whose scale or zero point differs from that of the result; return None if none differs."""
     result = graph.types[node.outputs[0]]
     if result.quant is None or not dtypes.is_integer(result.dtype):
         return None
@@ -127,9 +128,10 @@ def _legalize_concat(node: Node, graph: Graph) -> Legalized | None:
 def _alias_concat(
     attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]
 ) -> Alias | None:
-    """Return at which elements of the result's memory the operands begin, or None if operands are not contiguous in it.
+    """Return the elements of the result's memory at which the operands begin; None if an operand is not contiguous in
+    the result.
 
-    They are contiguous if all axes before the concatenated one have one element."""
+    Operands are contiguous if all axes before the concatenated axis have one element."""
     shape = out_types[0].shape
     axis = attrs["axis"] % len(shape)
     if prod(shape[:axis]) != 1:
@@ -173,9 +175,11 @@ def _infer_gather(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tupl
 
 
 def _expand_runs(run_indices: Array, run_length: int) -> Array:
-    """Return the element indices of the runs that ``run_indices`` select; run i begins at element i * ``run_length``.
+    """Return the indices of the elements in the selected runs. Run i consists of ``run_length`` elements from i *
+    ``run_length`` on.
 
-    The result has one more axis, of ``run_length`` elements, unless this is 1."""
+    The result has one more axis than ``run_indices``, of ``run_length`` elements, unless the runs are single
+    elements."""
     if run_length == 1:
         return run_indices
     near = np.clip(run_indices.astype(np.int64), -(1 << 32), 1 << 32)
@@ -183,7 +187,8 @@ def _expand_runs(run_indices: Array, run_length: int) -> Array:
 
 
 def _axes_gather(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
-    """Map the data's axes to the result's; the axes of the indices replace the gathered axis."""
+    """Map the axes of the data and of the indices to axes of the result, in which the axes of the indices replace the
+    gathered axis."""
     data, indices = (len(tensor_type.shape) for tensor_type in types)
     if attrs.get("batch_dims", 0) or attrs.get("span", 1) > 1:
         return ()
@@ -274,10 +279,10 @@ GATHER = OpDef(
     operand_names=("data", "indices"),
     edges="Negative places count from the end; beyond the ends the nearest element is read",
 )
-"""``gather``: data at indices along an axis, each of the leading ``batch_dims`` axes at indices of its own.
+"""Operator ``gather``: elements of the data at indices along an axis. Each element of the leading ``batch_dims`` axes
+has indices of its own.
 
-Negative indices count from the end; beyond the ends the nearest element is read.
-"""
+Negative indices count from the end; indices out of range select the nearest element."""
 
 
 # ---- ``reshape``, ``transpose``, ``slice``, ``pad``. Any dtype; nothing is computed.
@@ -333,9 +338,9 @@ def _reference_transpose(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tup
 
 
 def simplify_transposition(shape: Sequence[int], axes: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return shape and axes of a transposition of fewer axes with the same effect on memory.
+    """Return the shape and axes of a transposition with the fewest axes that has the same effect on memory.
 
-    Axes of one element are dropped, and axes that stay neighbours are merged."""
+    Axes of one element are dropped, and axes that remain neighbours in the same order are merged."""
     order = [axis for axis in axes if shape[axis] != 1]
     runs: list[list[int]] = []
     for axis in order:
@@ -423,7 +428,7 @@ def _alias_slice(
 ) -> Alias | None:
     """Return the alias of a slice that is contiguous in the data's memory, else None.
 
-    It is if no axis is sliced after the first sliced axis that keeps more than one element."""
+    A slice is contiguous if the axes after the first axis with more than one element in the result are complete."""
     if any(s != 1 for s in attrs["strides"]):
         return None
     shape, result = types[0].shape, out_types[0].shape
