@@ -1,4 +1,4 @@
-"""Comparisons, logic, choice and bit casts."""
+"""Elementwise operators for comparison, logic, selection and bit casts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def _scalar_bit_cast(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
 
 
 def _cases_bit_cast() -> Iterable[Case]:
-    """Yield zeros of both signs, infinities, the smallest number, a NaN with a payload, and negative integers."""
+    """Yield cases for zeros of both signs, infinities, the smallest number, a NaN with a payload, and negative
+    integers."""
     special = {2: [0x8000, 0x7C00, 1, 0x7E01], 4: [1 << 31, 0x7F800000, 1, 0x7FC00003], 8: [1 << 63, 0x7FF << 52, 1, 9]}
     for dtype, other in (
         ("float32", "int32"),
@@ -85,6 +86,7 @@ BIT_CAST_OPERATORS: tuple[OpDef, ...] = (
 
 _SHIFT = 8
 Compare = Callable[[Any, Any], Any]
+"""A comparison over numpy arrays."""
 
 COMPARISONS: tuple[tuple[str, str, Compare], ...] = (
     ("equal", "eq", np.equal),
@@ -94,10 +96,11 @@ COMPARISONS: tuple[tuple[str, str, Compare], ...] = (
     ("greater", "gt", np.greater),
     ("greater_equal", "ge", np.greater_equal),
 )
-"""Name of the operator, TIR's name, numpy's function."""
+"""For each comparison: the name of the operator, TIR's name of it, and numpy's function."""
 
 
 def _broadcast_shape(op_name: str, types: Sequence[TensorType]) -> tuple[int, ...]:
+    """Return the shape to which numpy broadcasts the operands; raise ModelError if there is none."""
     try:
         return np.broadcast_shapes(*(tensor_type.shape for tensor_type in types))
     except ValueError:
@@ -172,7 +175,8 @@ def _legalize_comparison(node: Node, graph: Graph) -> Legalized | None:
 
 
 def _emit_scaled_operand(rewrite: Rewrite, operand_name: str) -> str:
-    """Append (x - zero point) * 2**8 * scale of an 8-bit operand x, rounded to int32."""
+    """Append nodes that compute (x - zero point) * 2**8 * scale of an 8-bit operand x, rounded to int32; return the
+    result's name."""
     scale = per_tensor_quant(rewrite.node, rewrite.graph, operand_name)[0]
     return emit_shifted_scale(rewrite, operand_name, _SHIFT, float(np.float32(scale)))
 

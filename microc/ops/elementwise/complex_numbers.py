@@ -1,6 +1,7 @@
-"""Arithmetic of complex numbers (real, imaginary) over numpy and TIR, for Fourier transforms.
+"""Arithmetic of complex numbers, as pairs (real, imaginary), over numpy arrays and TIR expressions, for Fourier
+transforms.
 
-There are three: fixed point as in KISS FFT, 32-bit fixed point by high halves of products, and floats.
+There are three arithmetics: fixed point as in KISS FFT, 32-bit fixed point by the upper halves of products, and floats.
 
 Source: KISS FFT 1.3.0 ``_kiss_fft_guts.h``.
 """
@@ -17,6 +18,7 @@ from microc.tir import ir
 from microc.tir.ir import Expr, Stmt, Var
 
 Complex = tuple[Any, Any]
+"""A complex number (real, imaginary), of numpy arrays or TIR expressions."""
 
 
 class ComplexArithmetic(Protocol):
@@ -26,7 +28,7 @@ class ComplexArithmetic(Protocol):
         """Return the complex product of ``a`` and ``b``."""
 
     def divide(self, a: Complex, radix: int) -> Complex:
-        """Return ``a`` divided by the stage's ``radix``, which keeps sums from overflowing; float arithmetic returns
+        """Return ``a`` divided by the stage's ``radix``, so that sums do not overflow; float arithmetic returns
         ``a``."""
 
     def rotate(self, a: Complex, radix: int, twiddle: Complex) -> Complex:
@@ -39,7 +41,7 @@ class ComplexArithmetic(Protocol):
         """Return a - b."""
 
     def half(self, a: Any, b: Any) -> Any:
-        """Return (a + b) / 2 of real numbers."""
+        """Return (a + b) / 2 of two real numbers."""
 
     def negative(self, a: Any) -> Any:
         """Return -a of a real number."""
@@ -47,15 +49,17 @@ class ComplexArithmetic(Protocol):
 
 @frozen
 class FixedPointComplex:
-    """KISS FFT's fixed-point complex arithmetic over numpy (int64) and TIR.
+    """KISS FFT's fixed-point complex arithmetic, over numpy (int64) and TIR.
 
-    ``fraction``: number of fraction bits. ``wrap`` converts to the dtype, ``wide`` to one that holds products."""
+    ``fraction``: number of fraction bits. ``wrap`` converts to the dtype of the numbers, ``wide`` to a dtype wide
+    enough for products."""
 
     fraction: int
     wide: Callable[[Any], Any]
     wrap: Callable[[Any], Any]
 
     def round_shift(self, x: Any) -> Any:
+        """Return ``x`` without ``fraction`` low bits, rounded half up and converted to the dtype of the numbers."""
         return self.wrap((x + (1 << self.fraction - 1)) >> self.fraction)
 
     def multiply(self, a: Complex, b: Complex) -> Complex:
@@ -86,11 +90,12 @@ class FixedPointComplex:
 
 @frozen
 class HighHalfComplex:
-    """Complex arithmetic on int32 that keeps the rounded upper 32 bits of products, one instruction on many cores.
+    """Complex arithmetic on int32 that uses only the upper 32 bits of products, rounded. Many cores compute these in
+    one instruction.
 
-    Numbers stay below 2**31 in magnitude if the inputs are, since every stage divides by its radix. Twiddles of stages
-    have 30 fraction bits, so that the upper 32 bits are a quarter of the product, as a stage of radix four needs; those
-    of :meth:`multiply` have 31 bits."""
+    Magnitudes stay below 2**31 if those of the inputs are, because every stage divides by its radix. Twiddle factors of
+    stages have 30 fraction bits, so that the upper 32 bits are a quarter of the product, as a stage of radix four
+    needs. The factors that are passed to :meth:`multiply` directly have 31 fraction bits."""
 
     high: Callable[[Any, Any], Any]
 
@@ -102,9 +107,9 @@ class HighHalfComplex:
         return (a[0] + radix // 2) >> radix // 2, (a[1] + radix // 2) >> radix // 2
 
     def rotate(self, a: Complex, radix: int, twiddle: Complex) -> Complex:
-        """Return a quarter of ``a`` times ``twiddle``.
+        """Return a quarter of ``a`` times ``twiddle``; for radix two, half of ``a``.
 
-        Only stages of radix four have twiddles: a stage of radix two is always the first."""
+        Only stages of radix four have twiddle factors: a stage of radix two is always the first."""
         return self.multiply(a, twiddle) if radix == 4 else self.divide(a, radix)
 
     def add(self, a: Complex, b: Complex) -> Complex:
@@ -114,7 +119,7 @@ class HighHalfComplex:
         return a[0] - b[0], a[1] - b[1]
 
     def half(self, a: Any, b: Any) -> Any:
-        """Return half of ``a`` plus ``b``, where ``b`` comes from :meth:`multiply` and is halved already."""
+        """Return half of ``a``, plus ``b``: ``b`` is a result of :meth:`multiply` and therefore halved already."""
         return ((a + 1) >> 1) + b
 
     def negative(self, a: Any) -> Any:
@@ -122,7 +127,7 @@ class HighHalfComplex:
 
 
 class FloatComplex:
-    """Complex arithmetic of floats, which need no division."""
+    """Complex arithmetic of floats, in which stages do not divide by their radix."""
 
     def multiply(self, a: Complex, b: Complex) -> Complex:
         return a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]
@@ -147,7 +152,7 @@ class FloatComplex:
 
 
 def fft_arithmetic(dtype: str, *, over_tir: bool) -> ComplexArithmetic:
-    """Return the complex arithmetic for ``dtype``, over TIR expressions (``over_tir``) or numpy arrays."""
+    """Return the complex arithmetic for ``dtype``, over TIR expressions if ``over_tir``, else over numpy arrays."""
     if dtype == "float32":
         return FloatComplex()
     fraction, width = (15, "int32") if dtype == "int16" else (31, "int64")
@@ -159,20 +164,24 @@ def fft_arithmetic(dtype: str, *, over_tir: bool) -> ComplexArithmetic:
 
 
 def high_word_fft_arithmetic(*, over_tir: bool) -> ComplexArithmetic:
-    """Return the int32 arithmetic that keeps the upper 32 bits of products, over TIR (``over_tir``) or numpy."""
+    """Return the int32 arithmetic that uses only the upper 32 bits of products, over TIR if ``over_tir``, else over
+    numpy."""
     if over_tir:
         return HighHalfComplex(lambda a, b: ir.call("high_mul_round", a, b))
     return HighHalfComplex(lambda a, b: (np.asarray(a, np.int64) * np.asarray(b, np.int64) + (1 << 31)) >> 32)
 
 
 class LetCollector:
-    """Collects ``Let`` definitions: expressions that are used more than once get a name."""
+    """Collects expressions and the variables that name them, so that expressions used more than once are computed
+    once."""
 
     def __init__(self, let_name_prefix: str) -> None:
         self.stem = let_name_prefix
         self.lets: list[tuple[Var, Expr]] = []
 
     def name(self, value: Expr) -> Expr:
+        """Return a new variable that is defined as ``value``; return ``value`` itself if it is a variable or a
+        constant."""
         if isinstance(value, (Var, ir.Const)):
             return value
         var = Var(f"{self.stem}_{len(self.lets)}", value.dtype)
@@ -180,16 +189,18 @@ class LetCollector:
         return var
 
     def pair(self, value: Complex) -> Complex:
+        """Return a complex number whose parts are variables, defined as the parts of ``value``."""
         return self.name(value[0]), self.name(value[1])
 
     def around(self, body: Stmt) -> Stmt:
+        """Wrap ``body`` in the ``Let`` statements that define all variables."""
         for var, value in reversed(self.lets):
             body = ir.Let(var, value, body)
         return body
 
 
 class NamingComplex:
-    """Wraps a complex arithmetic so that a ``Let`` definition names every result."""
+    """Complex arithmetic that computes with ``inner`` and names every result by a ``Let`` variable."""
 
     def __init__(self, inner: ComplexArithmetic, names: LetCollector) -> None:
         self.inner, self.held = inner, names

@@ -1,7 +1,8 @@
-"""Operators on one element, or on two that broadcast: activations, arithmetic, ``cast``.
+"""Elementwise operators with one operand, or with two that broadcast: activations, arithmetic, ``cast``.
 
-Their functions are in ``scalar_functions.py``. Integers wrap around, as in numpy; a quotient by zero is zero. Quantised operators
-are legalised to ``lookup`` (8 bits), ``qadd`` and ``qmul``, a ``clip`` of the stored integers, or float operators.
+Their functions are defined in ``scalar_functions.py``. Integers wrap around, as in numpy; a quotient by zero is zero.
+Quantised operators are legalised to ``lookup`` (8 bits), to ``qadd`` and ``qmul``, to a ``clip`` of the stored
+integers, or to float operators.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from microc.tir.ir import Expr
 
 
 _LITERT = frozenset(("clip", "leaky_relu", "relu"))
-"""Functions of which LiteRT divides the scales in another precision than TFLite Micro."""
+"""Functions for which LiteRT divides the scales in another precision than TFLite Micro does."""
 
 
 def _define_unary(function: UnaryFunction) -> OpDef:
@@ -124,9 +125,9 @@ def _legalize_unary(node: Node, graph: Graph) -> Legalized | None:
 
 
 def _emit_integer_clip(node: Node, graph: Graph, quant: Quant) -> Legalized:
-    """Rewrite a relu or clip that keeps scale and zero point to a clamp of the stored integers.
+    """Rewrite a relu or clip with the same scale and zero point on both sides to a clamp of the stored integers.
 
-    An empty ``rounding`` means that the bounds are stored integers."""
+    If ``rounding`` is empty, the attributes are already bounds of the stored integers."""
     dtype = graph.types[node.outputs[0]].dtype
     low, high = quantised_clip_bounds(node.op, node.attrs, quant, dtype, str(node.attr("rounding")))
     rewrite = Rewrite(node, graph)
@@ -138,7 +139,7 @@ def _emit_integer_clip(node: Node, graph: Graph, quant: Quant) -> Legalized:
 
 
 def broadcast_shape(op_name: str, types: Sequence[TensorType]) -> tuple[int, ...]:
-    """Return the shape to which numpy broadcasts the operands; raise ModelError if there is none."""
+    """Return the shape to which numpy broadcasts the operands; raise ModelError if they do not broadcast."""
     try:
         return np.broadcast_shapes(*(tensor_type.shape for tensor_type in types))
     except ValueError:
@@ -229,6 +230,7 @@ _EXACT: Mapping[str, Callable[[Node, Graph], Legalized | None]] = {
     "div": legalize_div,
     "squared_difference": legalize_squared_difference,
 }
+"""Legalisations to integer operators, by name of the operator."""
 _EVEN = frozenset(("add", "sub", "mul"))
 """Operators with an integer form that rounds half to even."""
 
@@ -268,7 +270,7 @@ def _infer_cast(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[
 
 
 def _cast_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
-    """Convert one element as C does; to bool by comparison with zero."""
+    """Convert one element as C does. The conversion to bool is a comparison with zero."""
     x, dtype = args[0], attrs["dtype"]
     if x.dtype == dtype:
         return x
@@ -284,9 +286,8 @@ def _cast_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
 def _truncate_to_integer(dtype: str, x: Expr) -> Expr:
     """Truncate a float to an integer.
 
-    It saturates to 32 bits (or 64), NaN becomes zero, and narrower dtypes take the lowest bits, as in numpy and TFLite on common
-    machines.
-    """
+    The result saturates to 32 bits (or 64), and NaN becomes zero. Narrower dtypes receive the lowest bits of the 32-bit
+    result, as in numpy and TFLite on common machines."""
     if dtypes.dtype_parts(dtype).bits < 32:
         return ir.cast(dtype, _truncate_to_integer("int32", x))
     low, high = dtypes.int_range(dtype)

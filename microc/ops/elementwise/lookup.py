@@ -1,6 +1,8 @@
-"""``lookup``: a function of one 8-bit number as a table of 256 results; ``lookup16``: one of int16, interpolated.
+"""Operators ``lookup``, a function of 8-bit numbers as a table of 256 results, and ``lookup16``, a function of int16
+interpolated in a table.
 
-The table may hold several functions one after the other; then an operand gives for each element the index where its own begins.
+The table of ``lookup`` may contain several functions one after the other. A third operand then has, for each element,
+the index at which the table of its function begins.
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ def _scalar(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
 
 
 def _operand_bounds(application: Application) -> Constants:
-    """Bound the operand with the first table index of each function, so that the function's 256 entries are in the table."""
+    """Return bounds of the operand that has the first index of each function, so that the function's 256 entries are in
+    the table."""
     return {2: OperandBounds(NumberUse.OFFSET, 0, application.types[1].size - 256)}
 
 
@@ -84,16 +87,16 @@ def _cases() -> Iterable[Case]:
 # Source: TFLite ``common.h`` (LUTPopulateInt16, LUTLookup).
 
 POINTS = 513
-"""Points of a table: 512 segments of 128 numbers, and the end of the last one."""
+"""Number of points of a table: the starts of 512 segments of 128 inputs each, and the end of the last segment."""
 
 
 def interpolation_table(function: Callable[[Any], Any], in_scale: Any, in_zero_point: int, out_scale: Any) -> Array:
     """Return int16 values of ``function`` at POINTS points spaced evenly over all int16 inputs.
 
-    Inputs have scale ``in_scale`` and zero point ``in_zero_point``, results the scale ``out_scale``. All arithmetic has
-    the dtype of ``in_scale``, float32 or float64, as in the two runtimes of TFLite. Where the function is infinite,
-    TFLite's correction is NaN, whose conversion to int16 C leaves undefined; the point is then the end of int16 that
-    the function exceeds."""
+    Inputs have scale ``in_scale`` and zero point ``in_zero_point``; results have scale ``out_scale``. All arithmetic
+    has the dtype of ``in_scale``: float32 or float64, as in the two runtimes of TFLite. Where the function is infinite,
+    TFLite's correction is NaN, and C does not define the conversion of NaN to int16; the point is then the limit of
+    int16 that the function exceeds."""
     one = type(in_scale)
     low, high = (in_scale * one(limit - in_zero_point) for limit in (-32768, 32767))
     inverse = one(65536) / (out_scale * one(32767) - out_scale * one(-32768))
@@ -114,14 +117,14 @@ def interpolation_table(function: Callable[[Any], Any], in_scale: Any, in_zero_p
 def interpolate_table(table: Callable[[Any], Any], x: Any) -> Any:
     """Interpolate a table of POINTS points linearly at an int16 ``x``.
 
-    The upper nine bits of ``x`` select the segment, the lower seven the position within it."""
+    The upper nine bits of ``x`` select the segment, the lower seven bits the position within the segment."""
     index = (x + 32768) >> 7
     base = table(index)
     return base + (((table(index + 1) - base) * (x & 0x7F) + 64) >> 7)
 
 
-# ---- Functions of which TFLite's kernels interpolate int16. They take and give float32; ``least`` is the least real number of
-# the output. Functions of the C library are rounded from float64; the rounding to int16 hides the difference.
+# ---- Functions whose int16 form TFLite's kernels interpolate. Arguments and results are float32; ``lowest_value`` is the least
+# real number of the output. Functions of the C library are rounded from float64; the rounding to int16 hides the difference.
 #
 # Sources: TFLite ``exp.cc``, ``elementwise.cc`` (LOG), ``reference/gelu.h``.
 
@@ -130,7 +133,7 @@ _ROOT_OF_TWO_BY_PI = np.float32(math.sqrt(2 / math.pi))
 
 
 def evaluate_in_float64(float64_function: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """Return a function of float32 arrays that computes ``float64_function`` in float64 and rounds once."""
+    """Return a function of float32 arrays that computes ``float64_function`` in float64 and rounds the result once."""
     return lambda x: np.asarray(float64_function(x.astype(np.float64)).astype(np.float32))
 
 
@@ -139,7 +142,8 @@ def _exp(x: Array, lowest_value: Any) -> Array:
 
 
 def _gelu(x: Array, lowest_value: Any) -> Array:
-    """Return x / 2 erfc(-x / sqrt 2) in float32; far below zero 1 + erf(...) would cancel."""
+    """Return x / 2 erfc(-x / sqrt 2) in float32. For large negative x, 1 + erf(...) would lose all digits by
+    cancellation."""
     scaled = x * np.float32(-math.sqrt(0.5))
     return np.asarray(np.float32(0.5) * x * evaluate_in_float64(_ERFC)(scaled))
 
@@ -151,13 +155,15 @@ def _gelu_by_tanh(x: Array, lowest_value: Any) -> Array:
 
 
 def _log(x: Array, lowest_value: Any) -> Array:
-    """Return the logarithm of ``x``, and ``lowest_value`` for zero and negative numbers."""
+    """Return the logarithm of ``x``, or ``lowest_value`` where ``x`` is zero or negative."""
     return np.where(x > 0, evaluate_in_float64(np.log)(np.where(x > 0, x, np.float32(1))), lowest_value)
 
 
 FUNCTIONS: Mapping[str, Callable[[Array, Any], Array]] = MappingProxyType(
     {"exp": _exp, "log": _log, "gelu": _gelu, "gelu_by_tanh": _gelu_by_tanh}
 )
+"""Functions of float32 arrays that TFLite interpolates, by name. Their second argument is the least real number of the
+output."""
 
 
 def function_table(function_name: str, in_scale: float, out_scale: float) -> Array:
@@ -188,7 +194,7 @@ def _reference16(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array
 
 
 def _scalar16(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
-    """Build the interpolation; its result is between two points, so that it fits int16."""
+    """Build the interpolation. Its result is between two points of the table, so it fits int16."""
     table = args[1]
     return ir.cast("int16", interpolate_table(lambda index: ir.cast("int32", table[index]), ir.cast("int32", args[0])))
 

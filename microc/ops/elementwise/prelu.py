@@ -1,7 +1,7 @@
-"""``prelu``: x, or ``slope`` times x if x is negative; the slope is a tensor that broadcasts.
+"""Operator ``prelu``: x, or ``slope`` times x where x is negative. The slope is a tensor that broadcasts to x.
 
-Source of the quantised form, ``qprelu``: TFLite ``reference/prelu.h`` (BroadcastPrelu4DSlow), TFLite Micro ``prelu_common.cc``;
-with rounding ``single`` both products are scaled once.
+Source of the quantised form, ``qprelu``: TFLite ``reference/prelu.h`` (BroadcastPrelu4DSlow), TFLite Micro
+``prelu_common.cc``. With rounding ``single`` both products are scaled with one rounding.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Functions of one number and of two: numpy form, TIR form and formula for comments."""
+"""Functions of the elementwise operators with one and two operands, each as a numpy function and as a TIR
+expression."""
 
 from __future__ import annotations
 
@@ -29,14 +30,17 @@ from microc.tir.ir import Expr
 # is built from the low bits of x / ln 2 + 1.5 * 2**23, without a conversion, which would be undefined for NaN; NaN propagates.
 
 _LEAST = -87.0
-"""Below this the result is zero, because the power of two is no normal number any more."""
+"""Lower bound of the argument of exp: below it the result is zero, because the power of two would not be a normal
+number."""
 _POLYNOMIAL = (0.008290272, 0.04189816, 0.16667638, 0.49999148, 0.9999997, 1.0)
+"""Coefficients of the polynomial p, the highest power first."""
 _EXPONENT_BITS, _ONE = 23, 127 << 23
-"""Position of a float32's exponent, and the bits of 1.0; a shift to that position drops the bits of 1.5 * 2**23."""
+"""Position of the exponent in a float32, and the bits of 1.0. Shifting to this position drops the bits of 1.5 *
+2**23."""
 
 
 def exp_of_negative(x: Expr) -> Expr:
-    """Build exp(x) of a float32 x that is <= 0 or NaN."""
+    """Build the expression of exp(x) for a float32 x that is <= 0 or NaN."""
     moved = x * (1 / log(2)) + TO_WHOLE
     rest = x - (moved - TO_WHOLE) * log(2)
     value: Expr = ir.const(_POLYNOMIAL[0], "float32")
@@ -53,11 +57,11 @@ def exp_of_negative(x: Expr) -> Expr:
 
 @frozen
 class UnaryFunction:
-    """Elementwise function of one number: ``array`` over numpy, ``scalar`` over TIR.
+    """Elementwise function of one operand: ``array`` computes it over numpy, ``scalar`` builds its TIR expression.
 
-    ``array`` takes float64 (integers: int64), ``scalar`` a value of 32 or 64 bits. ``domain``: range of the test data.
-    ``tolerance``: largest difference allowed between the float results of both. ``edges``: see
-    :class:`microc.ops.registry.OpDef`."""
+    ``array`` receives float64 (integers: int64), ``scalar`` a value of 32 or 64 bits. ``domain``: range of the test
+    data. ``tolerance``: largest permitted difference between the float results of ``array`` and ``scalar``. ``edges``:
+    see :class:`microc.ops.registry.OpDef`."""
 
     name: str
     array: Callable[[Mapping[str, Any], Array], Array]
@@ -70,6 +74,7 @@ class UnaryFunction:
 
 
 def _math_call(name: str) -> Callable[[Mapping[str, Any], Expr], Expr]:
+    """Return a function that builds a call of the ``<math.h>`` function ``name``."""
     return lambda _, x: ir.call(name, x)
 
 
@@ -104,12 +109,13 @@ def _sigmoid(_: Mapping[str, Any], x: Expr) -> Expr:
 
 
 def _softplus(_: Mapping[str, Any], x: Expr) -> Expr:
-    """Build log(1 + exp(x)) without overflow."""
+    """Build the expression log(1 + exp(x)) in a form that does not overflow."""
     return ir.maximum(x, 0.0) + ir.call("log1p", ir.call("exp", -ir.call("fabs", x)))
 
 
 def _hard_swish(_: Mapping[str, Any], x: Expr) -> Expr:
-    """Build x * (relu6(x + 3) / 6); the factor is divided first, because x * relu6(x + 3) overflows for large x."""
+    """Build the expression x * (relu6(x + 3) / 6). The factor is divided first, because x * relu6(x + 3) overflows for
+    large x."""
     return x * (ir.clamp(x + 3.0, 0.0, 6.0) * (1.0 / 6.0))
 
 
@@ -125,7 +131,7 @@ def _sign(_: Mapping[str, Any], x: Expr) -> Expr:
 
 
 def _numpy_function(math_h_name: str) -> Callable[[Mapping[str, Any], Array], Array]:
-    """Return numpy's counterpart of a function of ``<math.h>``; numpy calls inverse functions ``arcsin`` where C has
+    """Return numpy's counterpart of a function of ``<math.h>``. Numpy names inverse functions ``arcsin`` where C has
     ``asin``."""
     function = getattr(np, f"arc{math_h_name[1:]}" if math_h_name.startswith("a") else math_h_name)
     return lambda _, x: np.asarray(function(x))
@@ -142,7 +148,7 @@ TRANSCENDENTAL = (
     ("acosh", (1.0, 9.0)),
     ("atanh", (-0.99, 0.99)),
 )
-"""Functions of ``<math.h>`` and the domain that they are tested on."""
+"""Functions of ``<math.h>`` and the domain on which they are tested."""
 
 _ERF = np.vectorize(math.erf, otypes=[np.float64])
 
@@ -190,12 +196,15 @@ UNARY: tuple[UnaryFunction, ...] = (
     UnaryFunction("erf", lambda _, x: np.asarray(_ERF(x)), _math_call("erf")),
     UnaryFunction("hard_swish", lambda _, x: x * (np.clip(x + 3, 0, 6) / 6), _hard_swish),
 )
+"""The functions of one operand."""
 
 UNARY_BY_NAME: Mapping[str, UnaryFunction] = MappingProxyType({function.name: function for function in UNARY})
+"""The functions of one operand by name."""
 
 
 def apply_unary(function: UnaryFunction, attrs: Mapping[str, Any], x: Array) -> Array:
-    """Apply ``function`` to an array in double precision (integers: in 64 bits) and round once to the array's dtype."""
+    """Apply ``function`` to an array in double precision (integers: in 64 bits), and round once to the array's
+    dtype."""
     wide = x.astype(np.float64 if x.dtype.kind == "f" else x.dtype if x.dtype == np.uint64 else np.int64)
     with np.errstate(all="ignore"):
         return np.asarray(function.array(attrs, wide)).astype(x.dtype)
@@ -208,9 +217,10 @@ def apply_unary(function: UnaryFunction, attrs: Mapping[str, Any], x: Array) -> 
 
 @frozen
 class BinaryFunction:
-    """Elementwise function of two numbers: ``array`` over numpy, ``scalar`` over TIR.
+    """Elementwise function of two operands: ``array`` computes it over numpy, ``scalar`` builds its TIR expression.
 
-    ``array`` takes float64 or int64, ``scalar`` two values of the same 32- or 64-bit dtype; ``edges`` as in OpDef."""
+    ``array`` receives float64 or int64, ``scalar`` two values of the same 32- or 64-bit dtype. ``edges``: see
+    :class:`microc.ops.registry.OpDef`."""
 
     name: str
     array: Callable[[Array, Array], Array]
@@ -221,9 +231,9 @@ class BinaryFunction:
 
 
 def _integer_quotient(division_op: str, a: Expr, b: Expr) -> Expr:
-    """Build the integer quotient by ``division_op``.
+    """Build the integer quotient by the TIR operation ``division_op``.
 
-    Division by zero gives zero. Division by -1 negates, and wraps around for the lowest number."""
+    Division by zero gives zero. Division by -1 negates the dividend, and wraps around for the lowest number."""
     found: Expr = ir.binary(division_op, a, b)
     if dtypes.dtype_parts(a.dtype).kind == "int":
         found = ir.select(b.eq(-1), wrapping_binary("sub", ir.const(0, a.dtype), a), found)
@@ -231,7 +241,8 @@ def _integer_quotient(division_op: str, a: Expr, b: Expr) -> Expr:
 
 
 def _integer_remainder(remainder_op: str, a: Expr, b: Expr) -> Expr:
-    """Build the integer remainder by ``remainder_op``; the remainder of a division by zero or by -1 is zero."""
+    """Build the integer remainder by the TIR operation ``remainder_op``. Division by zero or by -1 leaves the remainder
+    zero."""
     none: Expr = b.eq(0)
     if dtypes.dtype_parts(a.dtype).kind == "int":
         none = ir.Bin("or", none, b.eq(-1))
@@ -243,7 +254,7 @@ def _divide(a: Expr, b: Expr) -> Expr:
 
 
 def _divide_array(a: Array, b: Array) -> Array:
-    """Divide over numpy; integer quotients are exact and truncated toward zero."""
+    """Divide numpy arrays. Integer quotients are exact and truncated toward zero."""
     if a.dtype.kind == "f":
         return a / b
     by = np.where(b == 0, 1, b)
@@ -269,7 +280,7 @@ def _squared_difference(a: Expr, b: Expr) -> Expr:
 
 
 def _power(a: Expr, b: Expr) -> Expr:
-    """Build a power; squares and square roots, the most frequent ones, do not call ``pow``."""
+    """Build a to the power of b. Squares and square roots, the most frequent powers, do not call ``pow``."""
     match b:
         case ir.Const(2.0):
             return a * a
@@ -280,20 +291,22 @@ def _power(a: Expr, b: Expr) -> Expr:
 
 
 def _power_array(a: Array, b: Array) -> Array:
-    """Raise to a power over numpy, which uses sqrt if all exponents are one half; that is wrong for -inf and -0.0."""
+    """Raise numpy arrays to a power. Numpy uses sqrt if all exponents are one half, which is wrong for -inf and -0.0
+    and corrected here."""
     found = np.power(a, b)
     return np.asarray(np.where((b == 0.5) & ((a == 0) | np.isneginf(a)), np.abs(a), found))
 
 
 def _floor_divide(a: Expr, b: Expr) -> Expr:
-    """Build the quotient rounded down, in double: no quotient of two floats is so near an integer that it rounds to it."""
+    """Build the quotient rounded down. Floats are divided in double precision, in which no quotient of two float32
+    rounds to an integer that it does not equal."""
     if not dtypes.is_float(a.dtype):
         return _integer_quotient("floordiv", a, b)
     return ir.cast(a.dtype, ir.call("floor", ir.cast("float64", a) / ir.cast("float64", b)))
 
 
 def _floor_mod(a: Expr, b: Expr) -> Expr:
-    """Build the remainder of the division that rounds down; it has the divisor's sign, also if it is zero."""
+    """Build the remainder of the division that rounds down. It has the sign of the divisor, even if it is zero."""
     if not dtypes.is_float(a.dtype):
         return _integer_remainder("floormod", a, b)
     rest = ir.call("fmod", a, b)
@@ -303,9 +316,10 @@ def _floor_mod(a: Expr, b: Expr) -> Expr:
 
 
 def _shift_bits(a: Expr, b: Expr, shift_op: str) -> Expr:
-    """Build the shift ``shift_op``, ``shl`` or ``shr``.
+    """Build the shift ``shift_op``, which is ``shl`` or ``shr``.
 
-    A shift by the number of bits or more gives zero, or -1 for the right shift of a negative number."""
+    A shift by the number of bits or more, or by a negative number, gives zero, or -1 for the right shift of a negative
+    number."""
     bits = dtypes.dtype_parts(a.dtype).bits
     if shift_op == "shr" and dtypes.dtype_parts(a.dtype).kind == "int":
         return a >> ir.select(ir.Bin("and", b >= 0, b < bits), b, bits - 1)
@@ -358,9 +372,11 @@ BINARY: tuple[BinaryFunction, ...] = (
     BinaryFunction("pow", _power_array, _power, FLOAT, 4e-6),
     BinaryFunction("atan2", np.arctan2, lambda a, b: ir.call("atan2", a, b), FLOAT, 4e-6),
 )
+"""The functions of two operands."""
 
 _BY_NAME = {function.name: function for function in BINARY}
 SCATTERED: Mapping[str, BinaryFunction] = MappingProxyType(
     {"add": _BY_NAME["add"], "mul": _BY_NAME["mul"], "max": _BY_NAME["maximum"], "min": _BY_NAME["minimum"]}
 )
-"""Functions that combine updates with the data into which they are scattered; each numpy function is a ufunc."""
+"""Functions that combine updates with the data into which they are scattered, by value of the attribute ``reduction``.
+Each numpy function is a ufunc."""

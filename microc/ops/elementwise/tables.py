@@ -1,7 +1,7 @@
-"""Tables of 256 entries for quantised functions of one 8-bit number.
+"""Lookup tables of 256 entries for quantised functions of one 8-bit number.
 
 Rounding ``even`` follows ONNX: dequantise, apply the function to floats, quantise half to even. Rounding ``double`` and
-``single`` give the results of TFLite Micro's kernels, which use fixed-point arithmetic for most functions (sources:
+``single`` give the results of TFLite Micro's kernels. These use fixed-point arithmetic for most functions (sources:
 ``activations_common.cc``, ``logistic.h``, ``tanh.h``, ``hard_swish.h``, ``leaky_relu.h``) and floats for the others
 (``LUTPopulate`` in ``common.h``).
 """
@@ -29,10 +29,10 @@ from microc.ops.elementwise.scalar_functions import UNARY_BY_NAME, apply_unary
 
 @frozen
 class TableParameters:
-    """Parameters of the lookup table of a quantised elementwise function.
+    """Parameters that determine the lookup table of a quantised elementwise function.
 
-    They are the operator, its attributes, scale and zero point of input and output, their dtypes, and the rounding
-    mode."""
+    They are the operator, its attributes, scale and zero point of input and output, the dtypes of both, and the
+    rounding mode."""
 
     op: str
     attrs: Mapping[str, Any]
@@ -44,38 +44,39 @@ class TableParameters:
 
     @property
     def input(self) -> Array:
-        """All inputs minus their zero point, from the lowest to the highest (int64)."""
+        """All inputs in ascending order, minus their zero point (int64)."""
         low, high = dtypes.int_range(self.in_dtype)
         return np.arange(low, high + 1, dtype=np.int64) - self.source.zero_point[0]
 
     @property
     def scales(self) -> tuple[np.float32, np.float32]:
-        """Scales of input and output."""
+        """Scale of the input and scale of the output."""
         return np.float32(self.source.scale[0]), np.float32(self.result.scale[0])
 
     @property
     def ratio(self) -> float:
-        """The input's scale over the output's, in double precision as in TFLite Micro."""
+        """Scale of the input divided by scale of the output, in double precision as in TFLite Micro."""
         return float(self.scales[0]) / float(self.scales[1])
 
     def to_output(self, values: Array, low: float = -math.inf, high: float = math.inf) -> Array:
-        """Add the output's zero point to integers and clamp the sums to ``low``..``high`` within the output's dtype."""
+        """Add the output's zero point to integers, and clamp the sums to ``low``..``high`` and to the output's
+        dtype."""
         least, most = dtypes.int_range(self.out_dtype)
         shifted = NUMPY.clamp(values + self.result.zero_point[0], numerics.INT32_MIN, numerics.INT32_MAX)
         clipped: Array = np.clip(shifted, max(low, least), min(high, most))
         return clipped.astype(dtypes.to_numpy(self.out_dtype))
 
     def rescale(self, x: Array, multiplier: float) -> Array:
-        """Multiply integers by the positive real ``multiplier`` in fixed point, in the table's rounding mode."""
+        """Multiply integers by the positive real number ``multiplier`` in fixed point, in the table's rounding mode."""
         mantissa, shift = quantize_multiplier(multiplier)
         return np.asarray(Rounding(self.rounding).multiplier.times(NUMPY.wide(x), mantissa, shift, NUMPY))
 
 
 _ROOT_SHIFT = 20
-"""Fraction bits of inverse roots (``elementwise.cc``)."""
+"""Number of fraction bits of inverse square roots (``elementwise.cc``)."""
 
 IDENTITY: tuple[str, Mapping[str, Any]] = ("clip", MappingProxyType({"minimum": -math.inf, "maximum": math.inf}))
-"""Operator and attributes of a table that only changes the scale."""
+"""Operator and attributes of the identity function. Its table changes only scale and zero point."""
 
 
 def quantised_clip_bounds(
@@ -83,7 +84,7 @@ def quantised_clip_bounds(
 ) -> tuple[int, int]:
     """Return the bounds of ``relu`` or ``clip`` as integers of ``out_dtype``, quantised by ``out_quant``.
 
-    They are quantised in float32 as TFLite does, half to even if ``rounding`` is ``even``."""
+    The bounds are quantised in float32 as in TFLite, and rounded half to even if ``rounding`` is ``even``."""
     low, high = dtypes.int_range(out_dtype)
     rounded = numerics.round_half_even if rounding == Rounding.EVEN else numerics.round_half_away
     bounds = (0.0, math.inf) if op == "relu" else (attrs["minimum"], attrs["maximum"])
@@ -98,7 +99,7 @@ def quantised_clip_bounds(
 
 
 def compute_lookup_table(parameters: TableParameters) -> Array:
-    """Return the 256 results of an 8-bit function, for inputs in ascending order."""
+    """Return the 256 results of an 8-bit function, for all inputs in ascending order."""
     if parameters.rounding == Rounding.EVEN:
         return _float_table(parameters, half_to_even=True)
     return _KERNELS.get(parameters.op, _float_table)(parameters)
@@ -112,9 +113,9 @@ def emit_lookup(
     output_name: str,
     rounding: str = Rounding.EVEN,
 ) -> str:
-    """Append the ``lookup`` that applies the operator ``op`` to the quantised 8-bit value ``value_name``.
+    """Append the ``lookup`` node that applies the operator ``op`` to the quantised 8-bit value ``value_name``.
 
-    It writes ``output_name``. The types of both values must have scale and zero point."""
+    The node writes ``output_name``. Both values must be quantised with one scale and zero point."""
     source, result = rewrite.type(value_name), rewrite.type(output_name)
     if source.quant is None or result.quant is None:
         raise InternalError(f"no lookup table from {value_name!r} to {output_name!r}: both values must be quantised")
@@ -127,8 +128,8 @@ def emit_quantised_function(
 ) -> str:
     """Append the operator ``op`` on a quantised value of any width; it writes ``output_name``.
 
-    8-bit values use :func:`emit_lookup`. For wider values float operators are appended if ``rounding`` is half to even;
-    else ``op`` is appended as it is, to be legalised later."""
+    8-bit values use :func:`emit_lookup`. For wider values, float operators are appended if ``rounding`` is half to
+    even; otherwise ``op`` is appended unchanged and legalised later."""
     if dtypes.nbytes(rewrite.type(value_name).dtype) == 1 and dtypes.nbytes(rewrite.type(output_name).dtype) <= 2:
         return emit_lookup(rewrite, op, attrs, value_name, output_name, rounding)
     if rounding != Rounding.EVEN:
@@ -140,7 +141,7 @@ def emit_quantised_function(
 
 
 def _float_table(parameters: TableParameters, half_to_even: bool = False) -> Array:
-    """Compute the table: apply the operator's float function to the real inputs and quantise the results."""
+    """Compute the table: apply the operator's float function to the real inputs, and quantise the results."""
     return _apply_float(
         parameters, lambda x: apply_unary(UNARY_BY_NAME[parameters.op], parameters.attrs, x), half_to_even
     )
@@ -149,7 +150,7 @@ def _float_table(parameters: TableParameters, half_to_even: bool = False) -> Arr
 def _elu_table(parameters: TableParameters) -> Array:
     """Compute the table of ELU.
 
-    TFLite rounds exp(x) to float32 before it subtracts one, which matters for inputs around 1e-6."""
+    TFLite rounds exp(x) to float32 before it subtracts one, which changes results for inputs of about 1e-6."""
     alpha, exp = np.float32(parameters.attrs["alpha"]), UNARY_BY_NAME["exp"]
     return _apply_float(parameters, lambda x: np.where(x < 0, alpha * (apply_unary(exp, {}, x) - np.float32(1)), x))
 
@@ -157,7 +158,8 @@ def _elu_table(parameters: TableParameters) -> Array:
 def _apply_float(parameters: TableParameters, function: Callable[[Array], Array], half_to_even: bool = False) -> Array:
     """Apply a float function to all real inputs and quantise the results.
 
-    TFLite multiplies by the inverse output scale. ONNX divides by it and rounds ``half_to_even``. NaN becomes zero."""
+    Like TFLite, multiply by the inverse of the output scale and round half away from zero. With ``half_to_even``,
+    divide by the output scale and round half to even, like ONNX. NaN becomes zero."""
     scale_in, scale_out = parameters.scales
     with np.errstate(all="ignore"):
         real = function(scale_in * parameters.input.astype(np.float32))
@@ -170,7 +172,7 @@ def _apply_float(parameters: TableParameters, function: Callable[[Array], Array]
 
 
 def _clip_table(parameters: TableParameters) -> Array:
-    """Compute the table of relu or clip: rescale, then clamp to the quantised bounds."""
+    """Compute the table of relu or clip: rescale the inputs, then clamp to the quantised bounds."""
     low, high = quantised_clip_bounds(
         parameters.op, parameters.attrs, parameters.result, parameters.out_dtype, parameters.rounding
     )
@@ -178,7 +180,8 @@ def _clip_table(parameters: TableParameters) -> Array:
 
 
 def _leaky_relu_table(parameters: TableParameters) -> Array:
-    """Compute the table of leaky_relu by two rescalings; a negative alpha negates the result of its magnitude."""
+    """Compute the table of leaky_relu with one multiplier for negative and one for other inputs. If alpha is negative,
+    the results of negative inputs are negated."""
     x, alpha = parameters.input, parameters.attrs["alpha"]
     below = parameters.rescale(
         np.minimum(x, 0), leaky_relu_multiplier(float(parameters.scales[0]), float(parameters.scales[1]), alpha)
@@ -193,9 +196,9 @@ def leaky_relu_multiplier(scale_in: float, scale_out: float, alpha: float) -> fl
 
 
 def _sigmoid_table(parameters: TableParameters) -> Array:
-    """Compute the table of sigmoid by the fixed-point logistic in Q4.27.
+    """Compute the table of sigmoid by the fixed-point logistic function in Q4.27.
 
-    The kernel supports only scale 1/256 with the lowest value as zero point."""
+    TFLite's kernel supports only scale 1/256 with the lowest value as zero point; any other output uses floats."""
     low, _ = dtypes.int_range(parameters.out_dtype)
     if parameters.out_dtype != "int8" or parameters.result != Quant((1 / 256,), (low,)):
         return _float_table(parameters)
@@ -205,7 +208,7 @@ def _sigmoid_table(parameters: TableParameters) -> Array:
 def _tanh_table(parameters: TableParameters) -> Array:
     """Compute the table of tanh by the fixed-point tanh in Q4.27.
 
-    The kernel supports only scale 1/128 with zero point 0."""
+    TFLite's kernel supports only scale 1/128 with zero point 0; any other output uses floats."""
     if parameters.out_dtype != "int8" or parameters.result != Quant((1 / 128,), (0,)):
         return _float_table(parameters)
     return parameters.to_output(_apply_fixed_point(parameters, numerics.tanh, -128, 127, 31 - 7))
@@ -220,7 +223,7 @@ def _apply_fixed_point(
 ) -> Array:
     """Apply a Q4.27 ``function`` to all inputs and shift its results right by ``right_shift``.
 
-    Inputs beyond the range of Q4.27 give ``lowest_result`` or ``highest_result``."""
+    Inputs beyond the range of Q4.27 have the result ``lowest_result`` or ``highest_result``."""
     real = float(parameters.scales[0]) * (1 << 27)
     _, left = numerics.mantissa_and_shift(real)
     if not 0 <= left <= 62:
@@ -239,7 +242,8 @@ def _apply_fixed_point(
 def _hard_swish_table(parameters: TableParameters) -> Array:
     """Compute the table of x * relu6(x + 3) / 6 in 16-bit fixed point.
 
-    x is on the output's scale before its shift, the factor is in Q0.15."""
+    The factor x is scaled by the mantissa of the output's multiplier, whose shift is applied last; the other factor is
+    Q0.15."""
     with np.errstate(under="ignore"):
         fine_scale = float(parameters.scales[0] / np.float32(128))  # float32 as in TFLite: denormal numbers lose bits
     if numerics.mantissa_and_shift(fine_scale / float(parameters.scales[1]))[1] > 0:
@@ -263,7 +267,7 @@ def _hard_swish_table(parameters: TableParameters) -> Array:
 
 
 def _abs_table(parameters: TableParameters) -> Array:
-    """Compute the table of abs(x), times the ratio of the scales as float32 if they differ."""
+    """Compute the table of abs(x). If the scales differ, abs(x) is multiplied by their ratio."""
     size = np.abs(parameters.input)
     return parameters.to_output(
         size if parameters.scales[0] == parameters.scales[1] else parameters.rescale(size, parameters.ratio)
@@ -273,7 +277,7 @@ def _abs_table(parameters: TableParameters) -> Array:
 def _rsqrt_table(parameters: TableParameters) -> Array:
     """Compute the table of 1 / sqrt(x).
 
-    The result for zero, and for negative numbers, which TFLite rejects, is the largest number."""
+    The result for zero and for negative inputs, which TFLite rejects, is the largest number of the output's dtype."""
     real = rsqrt_multiplier(float(parameters.scales[0]), float(parameters.scales[1]))
     _, most = dtypes.int_range(parameters.out_dtype)
     roots = []
@@ -288,15 +292,17 @@ def _rsqrt_table(parameters: TableParameters) -> Array:
 
 
 def rsqrt_multiplier(scale_in: float, scale_out: float) -> float:
-    """Return the real multiplier of ``rsqrt`` on stored integers; root and product are float32 as in TFLite."""
+    """Return the real multiplier of ``rsqrt`` on stored integers. Square root and product are computed in float32, as
+    in TFLite."""
     with np.errstate(all="ignore"):
         return float(np.float64(1.0) / np.float64(np.sqrt(np.float32(scale_in)) * np.float32(scale_out)))
 
 
 def _rounding_divide_by_pot16(x: Any, exponent: int) -> Any:
-    """Return gemmlowp's 16-bit RoundingDivideByPOT, x / 2**exponent.
+    """Return x / 2**exponent as gemmlowp's 16-bit RoundingDivideByPOT computes it.
 
-    From exponent 16 on its mask of the remainder is all ones, so that the result is 1 for x >= 0 and -1 for negative x."""
+    For exponents of 16 or more its mask of the remainder is all ones, so that the result is 1 for x >= 0 and -1 for
+    negative x."""
     return numerics.rounding_shift_right(x, exponent, NUMPY) if exponent < 16 else np.where(x < 0, -1, 1)
 
 
@@ -322,3 +328,4 @@ _KERNELS: Mapping[str, Callable[[TableParameters], Array]] = MappingProxyType(
         "rsqrt": _rsqrt_table,
     }
 )
+"""Functions that compute the table as TFLite Micro's kernels do, by operator."""

@@ -1,4 +1,4 @@
-"""Operators on boxes: ``roi_align``, ``suppress``."""
+"""Operators on boxes in images: ``roi_align`` (crops by interpolation) and ``suppress`` (non-maximum suppression)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ from microc.tir.ir import Buffer, Expr, Stmt, Var
 _FLOATS = ("float32", "float64")
 _MODES = ("avg", "max")
 MOST_SAMPLES = 256
-"""Largest number of points along a side of a cell; the taps of a cell are computed for each of its points."""
+"""Largest number of sampling points along a side of a cell. The taps of interpolation are computed for each of the
+points."""
 
 
 def _roi_align_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -51,7 +52,7 @@ def _roi_align_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> t
 
 
 def _roi_align_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    """Interpolate each axis on its own: points (R, cells * samples) with the two elements around each."""
+    """Interpolate along each axis separately, at points (R, cells * samples) between two neighbouring elements."""
     data, boxes, images = arrays
     samples, size = attrs["samples"], attrs["size"]
     image = data[np.clip(images, 0, len(data) - 1)].astype(np.float64)  # (R, C, H, W)
@@ -79,9 +80,9 @@ def _roi_align_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tup
 
 
 def _linear_axis_taps(extent: int, coordinate: Var) -> AxisTaps:
-    """Return the taps of linear interpolation along one axis: the two elements around ``coordinate``.
+    """Return the taps of linear interpolation along one axis: the elements before and after ``coordinate``.
 
-    For a coordinate outside of the first or last element's centre both taps are this element."""
+    For a coordinate beyond the centre of the first or last element, both taps are this element."""
     inside = (coordinate >= -1.0, coordinate <= float(extent))
     within = ir.maximum(ir.minimum(coordinate, float(extent - 1)), 0.0)
 
@@ -94,7 +95,8 @@ def _linear_axis_taps(extent: int, coordinate: Var) -> AxisTaps:
 
 
 def _roi_align_compute(call: OpCall) -> te.Tensor:
-    """Build a loop over the sampling points of every cell; a point's taps are computed once and read for every channel."""
+    """Build a loop over the sampling points of every cell. The taps of a point are computed once and used for every
+    channel."""
     data, boxes, images = call.present
     attrs, dtype, (batch, channels, *extents) = call.attrs, data.type.dtype, data.type.shape
     samples, size, scale, count = attrs["samples"], attrs["size"], float(attrs["scale"]), boxes.type.shape[0]
@@ -184,6 +186,7 @@ ROI_ALIGN_OPERATORS: tuple[OpDef, ...] = (
 # TFLite ``non_max_suppression.h``; TFLite Micro ``detection_postprocess.cc``; Bodla et al., "Soft-NMS" (2017).
 
 _GONE = float("-inf")
+"""Score of a box that was selected or removed."""
 _ZERO = np.float32(0)
 
 
@@ -233,9 +236,10 @@ def _overlap_array(boxes: Array, box: Array) -> Array:
 
 
 def _build_overlap(boxes: Buffer, box_index: Expr, box_corners: Sequence[Expr]) -> tuple[list[tuple[Var, Expr]], Expr]:
-    """Build the intersection over union of ``boxes[box_index]`` and ``box_corners``.
+    """Build the intersection over union of ``boxes[box_index]`` and the box ``box_corners``.
 
-    Return the ``Let`` definitions that it needs, and the value."""
+    Return ``(definitions, value)``: the variables and values of the ``Let`` statements that the value needs, and the
+    value."""
     own = [Var(name, "float32") for name in ("top", "leftmost", "bottom", "right")]
     lets: list[tuple[Var, Expr]] = [(var, boxes[box_index, side]) for side, var in enumerate(own)]
     area, other, common = Var("area", "float32"), Var("other", "float32"), Var("common", "float32")
@@ -256,7 +260,8 @@ def _build_overlap(boxes: Buffer, box_index: Expr, box_corners: Sequence[Expr]) 
 
 
 def _suppress_compute(call: OpCall) -> tuple[te.Tensor, ...]:
-    """Build non-maximum suppression: each iteration finds the best box, then lowers the scores of boxes that overlap it."""
+    """Build non-maximum suppression. Each iteration selects the best box, then lowers the scores of boxes that overlap
+    it."""
     boxes, scores = call.present
     attrs, size, most = call.attrs, scores.type.size, int(call.attrs["most"])
 

@@ -1,4 +1,5 @@
-"""``grid_sample``, and tables of taps for reading between elements."""
+"""Operator ``grid_sample``, which reads images at real coordinates, and tables of taps for interpolation between
+elements."""
 
 from __future__ import annotations
 
@@ -21,15 +22,16 @@ from microc.tir.ir import Buffer, Expr, Stmt, Var
 # ---- Taps of a real coordinate between elements: a table of indices and weights, filled once and used for every channel.
 
 FARTHEST = float(1 << 20)
-"""Largest magnitude of coordinates: they are clamped to it, NaN too, so that they can be converted to integers."""
+"""Largest magnitude of coordinates. All coordinates, NaN too, are clamped to it, so that they can be converted to
+integers."""
 
 
 @frozen
 class AxisTaps:
-    """Elements that interpolation reads along one axis.
+    """The elements (taps) that interpolation reads along one axis.
 
-    ``extent``: of the axis. ``taps``: their number. ``tap``: function of a tap's number that returns the element's
-    index, its weight, and the conditions under which there is an element at the index."""
+    ``extent``: extent of the axis. ``taps``: number of taps. ``tap``: function that returns, for the number of a tap,
+    the index of the element, its weight, and the conditions under which an element exists at this index."""
 
     extent: int
     taps: int
@@ -38,7 +40,7 @@ class AxisTaps:
 
 @frozen
 class TapTables:
-    """Tables of the ``count`` elements that interpolation reads: their flat ``index`` into the image, and their
+    """Tables of the ``count`` elements that interpolation reads: the ``index`` of each in the flat image, and its
     ``weight``.
 
     The index is -1 where no element is read."""
@@ -49,6 +51,7 @@ class TapTables:
 
     @classmethod
     def of(cls, tap_count: int, dtype: str) -> TapTables:
+        """Return tables for ``tap_count`` taps whose weights have ``dtype``."""
         return cls(
             tap_count,
             Buffer("index", (tap_count,), "int32", "workspace"),
@@ -60,7 +63,8 @@ class TapTables:
         return ir.Alloc(self.index, ir.Alloc(self.weight, body))
 
     def fill(self, sides: Sequence[AxisTaps]) -> Stmt:
-        """Build the loops that fill the tables with all combinations of the taps of ``sides``, one entry for each axis."""
+        """Build the loops that fill the tables with all combinations of the taps along the axes; ``sides`` has an entry
+        for each axis."""
 
         def fill_axis(k: int, tap_number: Expr, flat: Expr, weight: Expr, conditions: tuple[Expr, ...]) -> Stmt:
             if k == len(sides):
@@ -83,14 +87,15 @@ class TapTables:
         return fill_axis(0, zero, zero, ir.const(1.0, self.weight.dtype), ())
 
     def product(self, t: Var, element: Callable[[Expr], Expr]) -> Expr:
-        """Build the element of tap ``t`` times its weight, or 0 if there is none; ``element`` reads the image at a flat
-        index."""
+        """Build the product of the element and the weight of tap ``t``, or 0 if no element is read.
+
+        ``element`` returns the image's element at a flat index."""
         value = element(self.index[t]) * self.weight[t]
         return ir.select(self.index[t] >= 0, value, 0.0)
 
 
 def clamp_coordinate(coordinate: Expr) -> Expr:
-    """Clamp a coordinate to a range that int32 holds, NaN included."""
+    """Clamp a coordinate, which may be NaN, to a range that fits int32."""
     return ir.select(coordinate > -FARTHEST, ir.minimum(coordinate, FARTHEST), -FARTHEST)
 
 
@@ -104,10 +109,12 @@ def clamp_coordinate(coordinate: Expr) -> Expr:
 # Source: ONNX GridSample, DeformConv.
 
 TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
+"""Number of taps along an axis, by mode of interpolation."""
 BORDERS = ("zeros", "edge", "reflection")
 COORDINATES = ("corners", "edges", "elements")
 _FLOATS = ("float32", "float64")
 _SHARPNESS = -0.75
+"""Parameter of Keys' cubic interpolation."""
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -182,9 +189,9 @@ def _map_inside_array(attrs: Mapping[str, Any], index: Array, axis_extent: int) 
 
 
 def _tap_weight(mode: str, fraction: Expr, tap: Expr) -> Expr:
-    """Build the weight of a tap: one (nearest), the triangle (linear), or Keys' cubic.
+    """Build the weight of a tap: one (nearest), the triangle function (linear), or Keys' cubic function.
 
-    ``fraction``: the coordinate's distance from the element at or before it."""
+    ``fraction``: distance of the coordinate from the element at or before it."""
     if mode == "nearest":
         return ir.const(1.0, fraction.dtype)
     if mode == "linear":
@@ -195,7 +202,7 @@ def _tap_weight(mode: str, fraction: Expr, tap: Expr) -> Expr:
 
 
 def _map_inside(attrs: Mapping[str, Any], index: Expr, axis_extent: int) -> Expr:
-    """Map an index outside of the data to one inside, by the rule of the attribute ``border``."""
+    """Map an index that may be outside of the data to an index inside, by the rule of the attribute ``border``."""
     if attrs["border"] == "reflection" and axis_extent > 1:
         ends = int(attrs["coordinates"] == "edges")
         period = 2 * (axis_extent - 1 + ends)
@@ -205,7 +212,8 @@ def _map_inside(attrs: Mapping[str, Any], index: Expr, axis_extent: int) -> Expr
 
 
 def _element_coordinate(coordinates: str, coordinate: Expr, extent: int) -> Expr:
-    """Convert a coordinate along an axis of ``extent`` elements from the system ``coordinates`` to units of elements."""
+    """Convert a coordinate along an axis of ``extent`` elements from the coordinate system ``coordinates`` to units of
+    elements."""
     if coordinates == "elements":
         return clamp_coordinate(coordinate)
     from_first = coordinate + 1.0
@@ -215,7 +223,8 @@ def _element_coordinate(coordinates: str, coordinate: Expr, extent: int) -> Expr
 
 
 def _axis_taps(attrs: Mapping[str, Any], extent: int, coordinate: Var, base_index: Var) -> AxisTaps:
-    """Return the taps of a coordinate along one axis; ``base_index`` is the element at or before the coordinate."""
+    """Return the taps for a coordinate along one axis; ``base_index`` is the index of the element at or before the
+    coordinate."""
     mode, taps = attrs["mode"], TAPS[attrs["mode"]]
 
     def tap(t: Var) -> tuple[Expr, Expr, tuple[Expr, ...]]:
@@ -227,7 +236,7 @@ def _axis_taps(attrs: Mapping[str, Any], extent: int, coordinate: Var, base_inde
 
 
 def _compute(call: OpCall) -> te.Tensor:
-    """Build a loop over coordinates: taps are computed once, then summed for every channel."""
+    """Build a loop over coordinates. The taps of a coordinate are computed once, then summed for every channel."""
     data, grid = call.present
     attrs, dtype, (batch, channels, *extents) = call.attrs, data.type.dtype, data.type.shape
     rank, count = len(extents), prod(grid.type.shape[1:-1])

@@ -1,11 +1,14 @@
-"""``resample``: every element along some axes is a weighted sum of a few elements, or one of them.
+"""Operator ``resample``: every element of the result is a weighted sum of a few elements along some axes, or one of
+these elements.
 
-Elements and weights are known at compile time, so any rule of resizing (nearest, linear, cubic; corners or centres aligned) is a
-pair of tables per axis: indices (out, taps), and weights of the same shape unless there is one tap. Integers are weighted by
-integers and scaled by 2**-``shift``, rounded half away from zero. Quantised bytes with float weights are legalised to that if
-the scale stays, with weights of 14 bits (11 and 12 along two axes), and with ties to even distances from the zero point (ONNX).
-That is exact for weights that are multiples of these powers of two, as in scaling by two. Other weights are off by at most
-2**-12, so a result of n taps is off by at most n 2**-5 steps of its data before it is rounded.
+The elements and weights are known at compile time, so any rule of resizing (nearest, linear, cubic; corners or centres
+aligned) becomes two tables for each axis: indices (out, taps), and weights of the same shape. With one tap there are no
+weights. Integers are multiplied by integer weights; the sum is scaled by 2**-``shift`` and rounded half away from zero.
+
+Quantised bytes with float weights are legalised to integer weights if the scale is unchanged. The weights then have 14
+bits (11 and 12 along two axes). For ONNX, ties are rounded to even distances from the zero point. The result is exact
+for weights that are multiples of these powers of two, as when scaling by two. Other weights have an error of at most
+2**-12, so a result of n taps has an error of at most n 2**-5 steps of its data before it is rounded.
 
 Source: TFLite ``reference/resize_bilinear.h`` (ResizeBilinearInteger), ``resize_nearest_neighbor.h``.
 """
@@ -34,14 +37,17 @@ from microc.tir.names import ACC, TWO_ROUNDINGS
 
 INDEX_DTYPES = ("int16", "int32")
 _MOST_BITS = 14
-"""Fraction bits of a weight, which may exceed one."""
+"""Largest number of fraction bits of a weight, which may exceed one."""
 _SUM_BITS = 23
-"""Fraction bits of the weights of all axes together: bytes times them are summed in int32."""
+"""Largest number of fraction bits of the weights of all axes together: products of bytes and these weights are summed
+in int32."""
 
 
 def _index_and_weight_tables(attrs: Mapping[str, Any], operands: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Return the operands with tap indices and those with tap weights, one each per axis; no weights for one tap per
-    element."""
+    """Return ``(indices, weights)``: the operands with the tap indices and those with the tap weights, one operand for
+    each axis.
+
+    There are no weights if each element has one tap."""
     count = len(attrs["axes"])
     return operands[1 : 1 + count], operands[1 + count :]
 
@@ -80,7 +86,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    """Interpolate along one axis after the other; integers in int64."""
+    """Interpolate along one axis after the other. Integers are summed in int64."""
     data, (indices, weights) = arrays[0], _index_and_weight_tables(attrs, arrays)
     if not weights:
         for axis, index in zip(attrs["axes"], indices, strict=True):
@@ -99,9 +105,9 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 
 
 def _sum_floats(axes: Sequence[int], data: Array, indices: Sequence[Array], weights: Sequence[Array]) -> Array:
-    """Sum the weighted taps one by one in the data's dtype, in the order of the generated loops.
+    """Sum the weighted taps one by one in the dtype of the data, in the order of the generated loops.
 
-    Whether a later quantisation meets a tie depends on the last bit."""
+    The order matters, because the last bit decides whether a later quantisation meets a tie."""
     total: Array | None = None
     for taps in np.ndindex(*(weight.shape[1] for weight in weights)):
         factor, part = np.ones((), data.dtype), data
@@ -182,7 +188,8 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
 def round_weights(weights: Array, fraction_bits: int) -> Array:
     """Round weights (out, taps) to int16 multiples of 2**-``fraction_bits``.
 
-    The largest weight of each row is adjusted so that the row keeps its sum. If the sum is one, zero points cancel."""
+    The largest weight of each row is adjusted so that the sum of the row is unchanged. If the sum is one, zero points
+    cancel."""
     scaled = weights.astype(np.float64) * (1 << fraction_bits)
     levels = np.rint(scaled)
     rows = np.arange(len(weights))
@@ -191,7 +198,8 @@ def round_weights(weights: Array, fraction_bits: int) -> Array:
 
 
 def _operand_bounds(application: Application) -> Constants:
-    """Bound the indices by the extents of their axes, and require constant integer weights, which bound the sums."""
+    """Return bounds of the index operands (the extents of their axes). Integer weights must be constant, because they
+    bound the sums."""
     axes, (data, *_) = application.attrs["axes"], application.types
     found = {1 + k: OperandBounds(NumberUse.INDEX, 0, data.shape[axis] - 1) for k, axis in enumerate(axes)}
     if not dtypes.is_float(data.dtype) and not _has_quantised_float_weights(application):
@@ -201,12 +209,13 @@ def _operand_bounds(application: Application) -> Constants:
 
 
 def _has_quantised_float_weights(application: Application) -> bool:
-    """Test for quantised data with float weights, which legalisation converts to integers."""
+    """Test whether the node has quantised data and float weights, which its legalisation converts to integers."""
     return application.quantised and dtypes.is_float(application.types[-1].dtype)
 
 
 def _weighted_sum_overflow_message(application: Application) -> str:
-    """Return a message if sums of integers, plus half a unit, can overflow their dtype, else an empty string."""
+    """Return an error message if sums of integers, with the half unit for rounding, can overflow their dtype; else an
+    empty string."""
     attrs, data = application.attrs, application.types[0]
     weights = [application.data[k] for k in range(1 + len(attrs["axes"]), len(application.types))]
     if not weights or dtypes.is_float(data.dtype) or _has_quantised_float_weights(application):

@@ -1,4 +1,5 @@
-"""Dense layers: ``acc`` (P, O) in the form of a pointwise convolution, by one of several algorithms.
+"""Operator ``dense``: a fully connected layer, computed as a matrix product (like a pointwise convolution) by one of
+several algorithms.
 
 Sources: TFLite ``fully_connected.h``; ONNX Gemm.
 """
@@ -79,7 +80,7 @@ DENSE = default_attributes(ATTRS)
 
 
 def _dense_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    """Return the output (M, N) of data (M, K) and weights (N, K)."""
+    """Return the output type (M, N) of data (M, K) and weights (N, K)."""
     data, weight = types[0].shape, types[1].shape
     if len(data) != 2 or len(weight) != 2 or data[1] != weight[1]:
         raise ModelError(f"dense: data and weights disagree; got {data} and {weight}, expected (M, K) and (N, K)")
@@ -91,7 +92,7 @@ def _dense_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
 
 
 def _dense_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    """Compute in float64: exact for integers, whose sums are far below 2**53."""
+    """Compute the layer in float64. Exact for integers, whose sums are far below 2**53."""
     result = np.asarray(arrays[0], np.float64) @ np.asarray(arrays[1], np.float64).T
     if len(arrays) > 2 and arrays[2] is not None:
         result = result + np.asarray(arrays[2], np.float64).reshape(-1)
@@ -99,7 +100,8 @@ def _dense_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[A
 
 
 def _dense_compute(call: OpCall) -> te.Tensor:
-    """Build the sums (M, N) by the algorithm that the attributes name; without one, by a product padded for the core."""
+    """Build the sums (M, N) by the algorithm in the attribute ``algorithm``; without one, by a product that is padded
+    for the core."""
     data, weight, bias = call.weighted
     rows, depth = data.type.shape
     algorithm = call.attrs.get("algorithm")
@@ -128,7 +130,8 @@ def _dense_compute(call: OpCall) -> te.Tensor:
 
 
 def _gains_from_even_units(call: OpCall) -> bool:
-    """Test for an int8 product of a single row that computes all units in pairs once a unit of zeros is appended."""
+    """Test whether a zero unit should be appended, so that units are computed in pairs: an 8-bit product of one row
+    with an odd number of units."""
     data, weight, _ = call.weighted
     small = data.type.dtype in ("int8", "uint8") and weight.type.dtype == "int8"
     (rows, _), (units, _) = data.type.shape, weight.type.shape
@@ -145,17 +148,23 @@ ALGORITHMS: Algorithms = {
     "opened": lambda call: quantised_weights_of(call) is not None,
     "half": lambda call: float16_weights(call) is not None,
 }
-"""Predicates by algorithm. ``quads`` of channels in a word, ``widened``: with inputs extended to words first; ``packed``: weights
-of few bits; ``even``: one more unit, so that units are computed in pairs; ``unsigned_rows``: data as uint8; ``opened``: float
-weights as integers times scales; ``half``: sums in float16."""
+"""Algorithms with a predicate that tests whether the algorithm can compute a call.
+
+- ``quads``: the weights of four output channels in a word; ``widened``: the same, with inputs extended to words first.
+- ``packed`` and its variants: weights of few bits.
+- ``even``: one more unit of zeros, so that units are computed in pairs.
+- ``unsigned_rows``: int8 data stored as uint8.
+- ``opened``: float weights stored as integers times scales.
+- ``half``: sums in float16."""
 
 
 def _padded_data_rows(
     data: Operand, padded_extent: int, *, as_uint8: bool = False, stored_dtype: str = ""
 ) -> te.Tensor:
-    """Return the data (P, K), or ``patch`` (P, ``padded_extent``) with zeros appended to every row.
+    """Return the data (P, K), or the stage ``patch`` (P, ``padded_extent``) with zeros appended to every row.
 
-    ``as_uint8``: int8 data plus 128 is stored as uint8. ``stored_dtype``: the data is rounded to it."""
+    ``as_uint8``: int8 data is stored as uint8 after 128 is added. ``stored_dtype``: the data is rounded to this
+    dtype."""
     rows, depth = data.type.shape
     source = data.tensor((rows, depth))
     if padded_extent == depth and not (as_uint8 or stored_dtype):
@@ -169,7 +178,7 @@ def _padded_data_rows(
 
 
 def _dense_legalize(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite a quantised layer to exact integers and ``requantize``; split the activation from a float one."""
+    """Rewrite a quantised layer to exact integers and ``requantize``; split a fused activation from a float layer."""
     if not is_quantised(node, graph):
         return split_activation(node, graph)
     weight = graph.types[node.inputs[1]]

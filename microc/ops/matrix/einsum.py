@@ -1,7 +1,8 @@
-"""``einsum``: sums of products over labelled axes, in Einstein's notation. Source: ONNX Einsum, numpy.einsum.
+"""Operator ``einsum``: sums of products over labelled axes, in Einstein notation. Source: ONNX Einsum, numpy.einsum.
 
-``inputs`` gives the labels (numbers) of every operand's axes, ``output`` those of the result's axes. All other labels are summed
-over. A label that an operand names twice selects its diagonal.
+``inputs`` contains the labels (integers) of every operand's axes, ``output`` the labels of the result's axes. The
+product is summed over all labels that ``output`` does not contain. A label that occurs twice for an operand selects the
+operand's diagonal.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from microc.tir.ir import Expr
 from microc.tir.names import ACC
 
 MAX_LABELS = 52
-"""Largest number of labels: the letters of both cases, which numpy.einsum takes."""
+"""Largest number of labels: the upper and lower case letters, which numpy.einsum accepts."""
 DTYPES = ("float32", "float64", "int32", "int64")
 
 
 def _label_extents(attrs: Mapping[str, Any], shapes: Sequence[Sequence[int]]) -> dict[int, int]:
-    """Return the extent of every axis label; axes of one element broadcast. Raise ModelError if extents contradict."""
+    """Return the extent of every axis label; axes of one element broadcast. Raise ModelError if axes of one label have
+    different extents."""
     extents: dict[int, int] = {}
     if len(attrs["inputs"]) != len(shapes):
         raise ModelError(

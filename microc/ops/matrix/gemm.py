@@ -1,7 +1,8 @@
-"""Matrix product as a tensor expression, and the forms of its weights.
+"""Matrix products as tensor expressions, and the forms in which their weights are stored.
 
-P rows (pixels), O columns (output channels, units), K terms. Weights are (O, K): constant ones are padded to whole words, packed
-at 1, 2 or 4 bits, stored as int8 with scales for float products, or rounded to float16.
+A product has P rows (pixels), O columns (output channels, also called units) and K terms in each sum. Weights are (O,
+K). Constant weights are padded to whole words, packed at 1, 2 or 4 bits, stored as int8 with scales for float products,
+or rounded to float16.
 """
 
 from __future__ import annotations
@@ -46,15 +47,15 @@ from microc.tir.names import HALVES as BLOCK
 # where w - c fits int8, and the last sum is the same for all channels: the product with one more channel, added to each.
 
 MIN_SHARING_CHANNELS: Mapping[str, int] = MappingProxyType({"dense": 8, "conv2d": 32})
-"""Least output channels that share the sum. A convolution stores an int32 sum for every pixel: with fewer channels these take
-more memory than int8 weights save."""
+"""Least number of output channels that share the sum of the shift, by operator. A convolution stores an int32 sum for
+every pixel: with fewer channels these sums need more memory than int8 weights save."""
 _BYTE = 128
 
 
 def find_weight_shift(node: Node, graph: Graph, weight_matrix: Array) -> int:
     """Return the number c to subtract from the weights ``weight_matrix`` (O, K) so that they fit int8.
 
-    It is 0 if they fit already, or if no c makes them fit. With shifted weights, too, every partial sum must fit 32
+    It is 0 if the weights fit already, if no c makes them fit, or if a partial sum with shifted weights could exceed 32
     bits."""
     low, high = int(weight_matrix.min(initial=0)), int(weight_matrix.max(initial=0))
     fits, spread = low >= -_BYTE and high < _BYTE, high - low < 2 * _BYTE
@@ -83,11 +84,12 @@ def emit_shift_sum(
     sum_dtype: str,
     attrs: Mapping[str, Attr],
 ) -> str:
-    """Emit sum(x c), which sums lack whose weights were shifted by ``weight_shift`` c: one number for all output channels.
+    """Emit sum(x c): the term to add to sums whose weights were shifted by c = ``weight_shift``. It is equal for all
+    output channels.
 
-    ``sum_shape`` and ``sum_dtype`` are those of the sums. The operator is that of the product, with its ``attrs`` and a
-    single channel of weights c. Call this before the product is emitted, so that the product's kernel can fuse the
-    addition."""
+    ``sum_shape`` and ``sum_dtype``: shape and dtype of the sums. The emitted operator is that of the product, with its
+    ``attrs`` and a single channel of weights c. Call this function before the product is emitted, so that the product's
+    kernel can fuse the addition."""
     data, weight = operands[:2]
     extents = rewrite.type(weight).shape
     same = rewrite.constant(
@@ -102,9 +104,10 @@ def emit_shift_sum(
 
 
 def padded_term_count(call: OpCall, depth: int, min_padded_depth: int = WORD) -> int:
-    """Return the number of terms of a sum to compute: ``depth``, or more so that they fill whole words.
+    """Return the number of terms of a sum to compute: ``depth``, rounded up to whole words if the core multiplies
+    words.
 
-    It is padded if weights are constant and ``depth`` exceeds ``min_padded_depth``."""
+    Only a product by constant weights whose ``depth`` exceeds ``min_padded_depth`` is padded."""
     data, weight, _ = call.weighted
     # A plain matrix is read in place where the core multiplies partial words: padding would need a copy of it.
     in_place = call.multiples.partly and len(data.type.shape) == 2
@@ -114,17 +117,18 @@ def padded_term_count(call: OpCall, depth: int, min_padded_depth: int = WORD) ->
 
 
 def padded_unit_count(call: OpCall, units: int) -> int:
-    """Return the number of columns of a product to compute: ``units``, or more, as many as the core computes together.
+    """Return the number of columns of a product to compute: ``units``, rounded up to the number that the core computes
+    together.
 
-    It is padded if weights are constant."""
+    Only a product by constant weights is padded."""
     is_constant = call.constant and call.weighted[1].data is not None
     return call.multiples.units(units) if is_constant else units
 
 
 def constant_int8_weights(call: OpCall) -> Array | None:
-    """Return the weights (O, K) of a layer with int8 data and int32 sums if they are constant int8, else None.
+    """Return the weights (O, K) of a layer with int8 data and int32 sums if they are constant int8; else None.
 
-    A bias must be constant, too."""
+    A bias, if there is one, must also be constant."""
     data, weight, _ = call.weighted
     dtypes = (data.type.dtype, weight.type.dtype, call.attrs.get("out_dtype"))
     if weight.data is None or not call.constant or dtypes != ("int8", "int8", "int32"):
@@ -133,7 +137,8 @@ def constant_int8_weights(call: OpCall) -> Array | None:
 
 
 def can_store_data_as_uint8(call: OpCall) -> bool:
-    """Test whether sums of int8 data times constant int8 weights fit int32 if the data is stored as uint8, plus 128."""
+    """Test whether sums of int8 data times constant int8 weights still fit int32 if 128 is added to the data to store
+    it as uint8."""
     weights, (_, _, bias) = constant_int8_weights(call), call.weighted
     if weights is None:
         return False
@@ -143,7 +148,8 @@ def can_store_data_as_uint8(call: OpCall) -> bool:
 
 
 def bias_for_uint8_data(weight: Operand, bias: Operand | None) -> Array:
-    """Return the bias (O) minus 128 sum(w): it corrects sums over int8 data to which 128 was added."""
+    """Return the bias (O) minus 128 sum(w). It corrects sums over int8 data that is stored as uint8 after 128 was
+    added."""
     assert weight.data is not None
     rows = weight.data.reshape(weight.data.shape[0], -1).astype(np.int64)
     bias_data = (
@@ -153,7 +159,7 @@ def bias_for_uint8_data(weight: Operand, bias: Operand | None) -> Array:
 
 
 def bias_operand(original_bias: Operand, data: Array) -> Operand:
-    """Return the constant bias ``data`` (O) as an operand; its tensor gets the name of the operand ``original_bias``."""
+    """Return the constant bias ``data`` (O) as an operand. Its tensor is named after the operand ``original_bias``."""
     tensor = original_bias.packed(data)
     return Operand(TensorType(data.shape, str(data.dtype)), data, lambda shape: tensor, original_bias.packed)
 
@@ -168,18 +174,18 @@ def pack_weight_rows(weight: Operand, rows: int, depth: int, padded_columns: int
 
 
 def initial_sum(bias: Operand | None, channel: Expr, acc_dtype: str) -> Expr:
-    """Return the initial value of a sum: the channel's bias, or zero."""
+    """Return the initial value of an output channel's sum: the bias of the channel, or zero."""
     if bias is None:
         return ir.const(0, acc_dtype)
     return ir.cast(acc_dtype, bias.tensor((bias.type.size,))[channel])
 
 
 Notes = tuple[tuple[str, int | str], ...]
-"""Annotations of a tensor, by name, which schedules read."""
+"""Annotations of a tensor, as pairs of name and value. Schedules read them."""
 
 
 def product_notes(data: Operand, weight: Operand, bias: Operand | None) -> Notes:
-    """Return notes on a product by constant integer weights: the largest magnitude of a sum with bias, the smallest
+    """Return notes on a product by constant integer weights: the largest magnitude of a sum with bias, and the smallest
     weight."""
     if weight.data is None or dtypes.is_float(data.type.dtype) or (bias is not None and bias.data is None):
         return ()
@@ -201,7 +207,7 @@ def product_notes(data: Operand, weight: Operand, bias: Operand | None) -> Notes
 def matrix_product(
     rows: te.Tensor, weights: te.Tensor, bias: Operand | None, acc_dtype: str, notes: Notes = ()
 ) -> te.Tensor:
-    """Build ``acc`` (P, O): the sum over k of rows[p, k] * weights[o, k], plus the bias."""
+    """Build the stage ``acc`` (P, O): the sum over k of rows[p, k] * weights[o, k], plus the bias."""
     k = te.reduce_axis(rows.shape[1], "k")
 
     def element(p: Var, o: Var) -> Expr:
@@ -212,9 +218,9 @@ def matrix_product(
 
 
 def column_bias(call: OpCall, extra_columns: int, *, unsigned_input: bool) -> Operand | None:
-    """Return the bias of a product's columns, and zeros for ``extra_columns`` more.
+    """Return the bias of a product's columns, with zeros for ``extra_columns`` additional columns.
 
-    ``unsigned_input``: it is corrected for int8 data to which 128 was added."""
+    ``unsigned_input``: the bias is corrected for int8 data that is stored as uint8 after 128 was added."""
     _, weight, bias = call.weighted
     if unsigned_input:
         return bias_operand(bias or weight, np.pad(bias_for_uint8_data(weight, bias), (0, extra_columns)))
@@ -229,8 +235,8 @@ def unit_product(
 ) -> te.Tensor:
     """Build the product (P, units) of ``input_rows`` (P, K) and the weights (units, depth), plus the bias.
 
-    ``extra_units`` more units with zero weights are computed and left out of the result. If ``input_rows`` is uint8 and
-    the data int8, 128 was added to the data, which the bias corrects."""
+    ``extra_units`` additional units with zero weights are computed and omitted from the result. If ``input_rows`` is
+    uint8 and the data int8, 128 was added to the data, and the bias is corrected for this."""
     data, weight, _ = call.weighted
     dtype = call.attrs.get("out_dtype") or data.type.dtype
     rows = pack_weight_rows(weight, units, depth, input_rows.shape[1], extra_units)
@@ -251,22 +257,24 @@ def unit_product(
 # bits per weight, and the terms are padded to whole elements of the form. ``schedule/rules/rule.py`` chooses the form by core.
 
 MAX_PACKED_SHARE = 0.75
-"""Largest size of packed weights, padding included, as a share of their size in bytes."""
+"""Largest size of packed weights, padding included, as a fraction of the size of the weights as int8."""
 MAX_SUM_BLOCK = 32
-"""Largest block whose sums are kept apart in an iteration; larger blocks are split, and their parts have equal multipliers."""
+"""Largest number of terms in a block whose sum an iteration computes separately. Larger blocks are split into parts
+with equal multipliers."""
 
 
 TABLES = "packed_tables"
 ORDERS: Mapping[str, str] = MappingProxyType(
     {"packed": NEIGHBOURS, "packed_halves": HALVES, "packed_vectors": VECTOR, TABLES: NEIGHBOURS}
 )
-"""Order of packed weights in memory, by algorithm."""
+"""Order of packed weights in memory, by name of the algorithm."""
 
 
 def packed_weight_form(call: OpCall, algorithm: str) -> BitFields | None:
-    """Return the bit fields in which ``algorithm`` packs constant int8 weights (O, ...); None if it cannot.
+    """Return the bit fields in which ``algorithm`` packs the constant int8 weights (O, ...) of a layer; None if it
+    cannot pack them.
 
-    The layer has one group and sums in int32."""
+    Only a layer with one group and int32 sums can have packed weights."""
     if algorithm not in ORDERS:
         return None
     data, weight, _ = call.weighted
@@ -287,13 +295,13 @@ def packed_weight_form(call: OpCall, algorithm: str) -> BitFields | None:
 
 
 def packed_depth(form: BitFields, depth: int) -> int:
-    """Return the number of terms ``depth``, padded to whole elements and blocks of packed weights of this form."""
+    """Return the number of terms ``depth``, rounded up to whole elements and blocks of the packed weights ``form``."""
     whole = max(form.group, form.block)
     return -(-depth // whole) * whole
 
 
 def _can_pack(call: OpCall, algorithm: str) -> bool:
-    """Test whether an algorithm can pack the weights and saves flash."""
+    """Test whether an algorithm can pack the weights of a layer, and the packed weights save flash."""
     form, weight = packed_weight_form(call, algorithm), call.weighted[1].data
     if form is None or weight is None:
         return False
@@ -306,15 +314,15 @@ def _can_pack(call: OpCall, algorithm: str) -> bool:
 
 
 def packed_notes(call: OpCall, form: BitFields) -> Notes:
-    """Return the notes on a product by packed weights."""
+    """Return the notes on a product by packed weights: those of any product, and the form of the weights."""
     more = ((WEIGHT_BLOCK, form.block), (WEIGHT_TABLES, form.tables))
     return (*product_notes(*call.weighted), (WEIGHT_BITS, form.bits), *((name, n) for name, n in more if n))
 
 
 FAR = np.int8(13)
-"""Factor that test cases multiply numbers of few bits by, so that only a table can hold them."""
+"""Factor by which test cases multiply numbers of few bits, so that only a table can store them in few bits."""
 PACKED: Algorithms = {algorithm: partial(_can_pack, algorithm=algorithm) for algorithm in ORDERS}
-"""Predicates by algorithm: whether it can compute a product."""
+"""Algorithms on packed weights, each with a predicate that tests whether the algorithm can compute a call."""
 
 
 # ---- Products of floats by constant weights that are integers times scales: int8 in flash, dequantised in registers.
@@ -328,19 +336,22 @@ PACKED: Algorithms = {algorithm: partial(_can_pack, algorithm=algorithm) for alg
 # scale per channel is applied once, to the sum; scales of blocks are applied to each weight, as dequantisation did.
 
 BLOCKS = (256, 128, 64, 32, 16)
-"""Candidate numbers of neighbours that share a scale, where a channel has no single one."""
+"""Candidate numbers of neighbouring weights that share a scale, tried if the weights of a channel have no common
+scale."""
 LOWEST, HIGHEST = -128, 127
 NEAR = 2.0**-22
-"""Largest relative distance of a weight from its level."""
+"""Largest relative difference between a float weight and the product of its integer and scale."""
 SAMPLED = 16
-"""Weights of a block that are tested before all are."""
+"""Number of weights of a block that are tested first, before all are tested."""
 _BATCH_BLOCKS = 256
-"""Blocks whose scales are searched together; each takes a few kilobytes of temporary arrays."""
+"""Number of blocks whose scales are searched together; the search needs a few kilobytes of temporary arrays for each
+block."""
 
 
 @frozen
 class QuantisedWeights:
-    """Float weights (O, K) as int8 ``values`` times float32 ``scales`` (O, K / block)."""
+    """Float weights (O, K) as int8 ``values`` times float32 ``scales`` (O, K / block). Each scale is shared by a block
+    of weights."""
 
     values: Array
     scales: Array
@@ -352,9 +363,10 @@ class QuantisedWeights:
 
 
 def recover_quantised_weights(float_weights: Array) -> QuantisedWeights | None:
-    """Return int8 values and scales whose products are the float32 weights ``float_weights`` (O, K); None if none exist.
+    """Return int8 values and scales whose products are the float32 weights ``float_weights`` (O, K); None if there are
+    none.
 
-    The number of scales is the least possible."""
+    The result has as few scales as possible."""
     units, depth = float_weights.shape
     for block in (depth, *(n for n in BLOCKS if n < depth and depth % n == 0)):
         parts = float_weights.reshape(-1, block).astype(np.float64)
@@ -370,7 +382,7 @@ def recover_quantised_weights(float_weights: Array) -> QuantisedWeights | None:
 
 
 def _block_scales(weight_blocks: Array) -> Array:
-    """Return for each block of weights (N, B) the largest scale of which all its weights are int8 multiples.
+    """Return, for each block of weights (N, B), the largest scale of which all weights of the block are int8 multiples.
 
     The scale is 0 if there is none, and 1 for a block of zeros."""
     peaks = np.abs(weight_blocks).max(axis=1)
@@ -388,10 +400,9 @@ def _block_scales(weight_blocks: Array) -> Array:
 
 
 def _are_multiples_of_scales(weight_blocks: Array, scales: Array, max_integer: int) -> Array:
-    """Test for each block of weights (..., B) whether all are integer multiples of its scale (...); False for a scale of
-    0.
+    """Test, for each block of weights (..., B), whether all its weights are integer multiples of its scale (...).
 
-    The integers are LOWEST..``max_integer``."""
+    The integers must be LOWEST..``max_integer``. The result is False for a scale of 0."""
     apart = np.where(scales > 0, scales, np.inf)[..., None]
     levels = np.rint(weight_blocks / apart)
     near = np.abs(levels * scales[..., None] - weight_blocks) <= NEAR * np.abs(weight_blocks)
@@ -400,9 +411,10 @@ def _are_multiples_of_scales(weight_blocks: Array, scales: Array, max_integer: i
 
 
 def quantised_weights_of(call: OpCall) -> QuantisedWeights | None:
-    """Return a float layer's constant weights (O, ...) as int8 values and scales; None if that saves no flash.
+    """Return the constant weights (O, ...) of a float layer as int8 values and scales; None if they have no such form,
+    or if the form saves no flash.
 
-    The layer has one group."""
+    The layer must have one group."""
     data, weight, _ = call.weighted
     if weight.data is None or {data.type.dtype, weight.data.dtype.name} != {"float32"} or not weight.data.size:
         return None
@@ -415,7 +427,8 @@ def quantised_weights_of(call: OpCall) -> QuantisedWeights | None:
 
 
 def dequantised_product(call: OpCall, input_rows: te.Tensor) -> te.Tensor:
-    """Build the float32 product (P, O) of ``input_rows`` (P, K) and weights stored as int8 and scales, plus the bias."""
+    """Build the float32 product (P, O) of ``input_rows`` (P, K) and weights stored as int8 values and scales, plus the
+    bias."""
     levels, (_, weight, bias) = quantised_weights_of(call), call.weighted
     if levels is None:
         raise InternalError("the float weights are not int8 multiples of scales")
@@ -453,21 +466,23 @@ def dequantised_product(call: OpCall, input_rows: te.Tensor) -> te.Tensor:
 # compile time: one that large, or such a partial sum, makes the outputs that depend on it infinite or NaN.
 
 RUN = 32
-"""Largest number of terms that are added in float16."""
+"""Largest number of terms in a run: a part of a sum that is added in float16."""
 LANES = 8
-"""Columns of a vector of float16."""
+"""Number of columns in a vector of float16."""
 HALF_TOLERANCE = 2e-2
-"""Absolute tolerance of test cases: a few dozen terms of about one."""
+"""Absolute tolerance of test cases, whose sums are a few dozen terms of about one."""
 RUN_END_COST, ITERATION_COST, PADDING_COST = 5.0, 0.1, 4.0
-"""Cost of the end of a run, of the end of an iteration and of zeros behind a row of data, in terms. measured: unknown"""
+"""Estimated costs, in units of a term: of the end of a run, of the end of an iteration, and of the zeros after a row of
+data. measured: unknown"""
 HALF = "float16"
 
 
 def float16_weights(call: OpCall, group_count: int = 1) -> Array | None:
-    """Return a float layer's constant weights (O, K), rounded to float16; ``group_count``: the layer's groups.
+    """Return the constant weights (O, K) of a float layer, rounded to float16. ``group_count``: number of groups that
+    the layer must have.
 
-    Return None if the layer has another number of groups or another result dtype, if a weight would be infinite, or if
-    the channels do not fill vectors."""
+    Return None if the layer has another number of groups or another result dtype, if a weight would become infinite, or
+    if the number of channels does not fill vectors."""
     data, weight, _ = call.weighted
     if weight.data is None or {data.type.dtype, weight.type.dtype} != {"float32"} or not weight.data.size:
         return None
@@ -479,10 +494,11 @@ def float16_weights(call: OpCall, group_count: int = 1) -> Array | None:
 
 
 def split_into_float16_runs(term_count: int) -> tuple[int, int]:
-    """Return into how many float16 runs a sum of ``term_count`` terms is split, and the terms of each run.
+    """Return ``(runs, terms)``: the number of float16 runs into which a sum of ``term_count`` terms is split, and the
+    number of terms in a run.
 
-    The last terms may be appended zeros. The split has the least estimated time: an iteration takes four terms if they
-    divide a run, the end of each run costs RUN_END_COST, and appended zeros cost PADDING_COST."""
+    The last terms may be appended zeros. The split has the least estimated time: an iteration adds up to four terms, as
+    many as divide a run; the end of each run costs RUN_END_COST, and appended zeros cost PADDING_COST."""
 
     def estimated_cost(runs: int) -> float:
         terms = -(-term_count // runs)
@@ -497,7 +513,7 @@ def split_into_float16_runs(term_count: int) -> tuple[int, int]:
 
 
 def padded_float16_term_count(term_count: int) -> int:
-    """Return ``term_count``, the number of terms of a sum, padded to whole float16 runs."""
+    """Return ``term_count``, the number of terms of a sum, rounded up to whole float16 runs."""
     runs, terms = split_into_float16_runs(term_count)
     return runs * terms
 
@@ -505,7 +521,7 @@ def padded_float16_term_count(term_count: int) -> int:
 def float16_product(call: OpCall, float16_rows: te.Tensor, term_count: int) -> te.Tensor:
     """Build the float32 product (P, O) of ``float16_rows`` (P, K) and float16 weights, plus the bias.
 
-    The rows have ``term_count`` terms, then zeros."""
+    Each row has ``term_count`` terms, followed by zeros."""
     weights, (_, weight, bias) = float16_weights(call), call.weighted
     if weights is None:
         raise InternalError("the weights of this product cannot be stored as float16")

@@ -1,8 +1,10 @@
-"""Products of matrices that are both data, or one of them constant: (..., M, K) times (..., K, N), batches broadcast as in numpy.
+"""Operator ``matmul``: products of matrices (..., M, K) and (..., K, N), where both or only one are computed at run
+time. Batch axes broadcast as in numpy.
 
-Integers are multiplied less their zero points: acc = sum((a - za) (b - zb)). There are two algorithms for bytes. ``direct`` reads
-both operands in place. ``rows`` copies both less their zero points to int16, contiguous along k: ``columns`` (..., N, K) once for
-every matrix, ``patch`` (..., M, K) for a tile of rows. So dot-product instructions apply, whatever the order of axes.
+Zero points are subtracted from integers: acc = sum((a - za) (b - zb)). There are two algorithms for bytes. ``direct``
+reads both operands in place. ``rows`` copies both, minus their zero points, to int16 with contiguous k: the stage
+``columns`` (..., N, K) once for every matrix, and ``patch`` (..., M, K) for a tile of rows. Dot-product instructions
+can then be used for any order of axes.
 
 Sources: TFLite ``batch_matmul.h``; ONNX MatMul, QLinearMatMul.
 """
@@ -44,11 +46,11 @@ ATTRS: Attributes = {
 
 
 WRAPPING = ("int32", "int64")
-"""Dtypes whose products wrap around, if both operands and the result have the same one."""
+"""Dtypes in which products wrap around, if both operands and the result have this dtype."""
 
 
 def _permute_shape(shape: tuple[int, ...], axes: Sequence[int]) -> tuple[int, ...]:
-    """Return ``shape`` in the order of ``axes``; unchanged if there are none."""
+    """Return ``shape`` with its axes in the order of ``axes``; return it unchanged if ``axes`` is empty."""
     return tuple(shape[axis] for axis in axes) if axes else shape
 
 
@@ -73,7 +75,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 
 
 def _map_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
-    """Map the output's axes to the operands': leading ones broadcast, rows come from a, columns from b."""
+    """Map the axes of the operands to axes of the result: batch axes by broadcasting, rows from a, columns from b."""
     ranks = [len(tensor_type.shape) for tensor_type in types]
     if min(ranks) < 2 or attrs["axes_a"] or attrs["axes_b"]:
         return ()
@@ -85,7 +87,8 @@ def _map_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    """Compute in float64: exact for narrow integers, whose sums are far below 2**53. Wide ones wrap around."""
+    """Compute the product in float64, exact for narrow integers, whose sums are far below 2**53. Wide integers wrap
+    around."""
     sides = []
     wide = np.int64 if arrays[0].dtype.name == arrays[1].dtype.name in WRAPPING else np.float64
     for array, name in zip(arrays, "ab", strict=True):
@@ -101,8 +104,8 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 class _ProductOperand:
     """Operand of the product, with its axes in the order in which the product reads them.
 
-    ``shape`` has the axes in that order, ``element`` reads at an index of it; ``dtype`` and ``zero_point`` are its
-    elements'."""
+    ``shape`` has the axes in this order, and ``element`` reads the operand at an index in this order. ``dtype`` and
+    ``zero_point`` are those of the elements."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -110,7 +113,7 @@ class _ProductOperand:
     element: Callable[..., Expr]
 
     def read_centred(self, batch: Sequence[Var], *index: Expr, dtype: str) -> Expr:
-        """Return an element of one matrix minus the zero point; batch axes broadcast as in numpy."""
+        """Return an element of one matrix minus the zero point. Batch axes broadcast as in numpy."""
         missing = len(batch) - (len(self.shape) - 2)
         first = [0 if extent == 1 else batch[missing + axis] for axis, extent in enumerate(self.shape[:-2])]
         value = ir.cast(dtype, self.element(*first, *index))
@@ -118,7 +121,9 @@ class _ProductOperand:
 
 
 def _product_operand(call: OpCall, position: int, *, flatten_rows: bool) -> _ProductOperand:
-    """Return operand a or b; ``flatten_rows``: its matrices are joined to one matrix, unless its axes are permuted."""
+    """Return operand a (``position`` 0) or b (1) of the product.
+
+    ``flatten_rows``: the matrices of the batch are joined to one matrix, unless the axes are permuted."""
     operand, name = call.present[position], "ab"[position]
     axes = call.attrs.get(f"axes_{name}", ())
     shape = _permute_shape(operand.type.shape, axes)
@@ -133,7 +138,8 @@ def _product_operand(call: OpCall, position: int, *, flatten_rows: bool) -> _Pro
 
 
 def _compute(call: OpCall) -> te.Tensor:
-    """Build the sums: one product if one right matrix serves all rows of ``a``, else a product for every batch element."""
+    """Build the sums: one product if all rows of ``a`` are multiplied by the same right matrix, else a product for
+    every batch element."""
     a, b = call.present
     dtype = call.attrs.get("out_dtype") or a.type.dtype
     if dtype in WRAPPING and a.type.dtype == b.type.dtype == dtype:  # C defines overflow without signs alone
@@ -165,12 +171,12 @@ def _has_zero_point_or_axes(attrs: Mapping[str, Any]) -> bool:
 
 
 def product_axis_names(shape: tuple[int, ...], *last: str) -> tuple[str, ...]:
-    """Return the names of a product's axes: ``b0``, ``b1`` ... of the batch, then the two in ``last``."""
+    """Return the names of a product's axes: ``b0``, ``b1`` ... for the batch, then the two names in ``last``."""
     return (*(f"b{axis}" for axis in range(len(shape) - 2)), *last)
 
 
 def _direct_product(left: _ProductOperand, right: _ProductOperand, shape: tuple[int, ...], acc_dtype: str) -> te.Tensor:
-    """Build ``acc`` by reading both operands in place, minus their zero points."""
+    """Build the stage ``acc`` from both operands, which are read in place, minus their zero points."""
     k = te.reduce_axis(left.shape[-1], "k")
 
     def element(*index: Var) -> Expr:
@@ -186,9 +192,9 @@ def _direct_product(left: _ProductOperand, right: _ProductOperand, shape: tuple[
 def _copied_rows_product(
     left: _ProductOperand, right: _ProductOperand, shape: tuple[int, ...], call: OpCall
 ) -> te.Tensor:
-    """Build ``acc`` from int16 copies ``columns`` and ``patch`` of the operands.
+    """Build the stage ``acc`` from int16 copies of the operands, ``columns`` and ``patch``.
 
-    The copies are padded along k to the whole words that the core multiplies."""
+    The copies are padded along k to whole words, because the core multiplies words."""
     depth = left.shape[-1]
     padded = call.multiples.terms(depth, "int16", "int16")
     k = te.reduce_axis(padded, "k")
@@ -196,7 +202,8 @@ def _copied_rows_product(
     def copy_operand(
         product_operand: _ProductOperand, matrix_index: Callable[[Expr, Expr], tuple[Expr, Expr]]
     ) -> Callable[..., Expr]:
-        """Return the function of a copied element; ``matrix_index`` converts (row, term) to (row, column) of the operand."""
+        """Return the function that builds an element of a copy; ``matrix_index`` converts (row, term) to (row, column)
+        of the operand."""
 
         def element(*index: Var) -> Expr:
             *batch, row, term = index
@@ -226,7 +233,7 @@ def _copied_rows_product(
 
 
 def _can_copy_rows(call: OpCall) -> bool:
-    """Test for 8-bit operands summed in int32; minus their zero points they fit int16."""
+    """Test whether both operands are 8-bit and summed in int32; minus their zero points they fit int16."""
     narrow = all(dtypes.is_integer(x.type.dtype) and dtypes.nbytes(x.type.dtype) == 1 for x in call.present)
     return narrow and call.attrs.get("out_dtype") == "int32" and call.out_types[0].size > 0
 
@@ -235,7 +242,8 @@ def _can_copy_rows(call: OpCall) -> bool:
 
 
 def _matmul_overflow_message(application: Application) -> str:
-    """Return a message if zero points are outside their dtypes or sums of products can overflow, else an empty string."""
+    """Return an error message if zero points are outside their dtypes or sums of products can overflow, else an empty
+    string."""
     attrs, (a, b) = application.attrs, application.types
     out = attrs["out_dtype"] or a.dtype
     if not (dtypes.is_integer(a.dtype) and dtypes.is_integer(b.dtype)) or dtypes.is_float(out) or application.quantised:
@@ -254,7 +262,8 @@ def _matmul_overflow_message(application: Application) -> str:
 
 
 def _legalize(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite a quantised product to exact integers and ``requantize``; split the activation from a float one."""
+    """Rewrite a quantised product to exact integers and ``requantize``; split a fused activation from a float
+    product."""
     if not is_quantised(node, graph):
         return split_activation(node, graph)
     return legalize_product(node, graph, ProductForm(graph.types[node.inputs[0]].shape[-1], centres=True))

@@ -1,12 +1,12 @@
-"""Legalisation of quantised conv2d, dense and matmul to integer products and a requantisation.
+"""Legalisation of quantised conv2d, dense and matmul: integer products followed by a requantisation.
 
-    sum((x - zx) (w - zw)) + bias  =  sum(x w') + bias',    w' = w - zw,    bias' = bias - zx sum(w'),
+sum((x - zx) (w - zw)) + bias  =  sum(x w') + bias',    w' = w - zw,    bias' = bias - zx sum(w'),
 
-so constant weights leave no zero point in the loop. A convolution pads with zx, whose terms (zx - zx) w' are zero as they must
-be. If both operands are computed at run time, their zero points are subtracted first.
+so with constant weights the loop subtracts no zero point. A convolution pads with zx, so that the padding's terms (zx -
+zx) w' are zero, as they must be. If both operands are computed at run time, their zero points are subtracted first.
 
-Sources: TFLite Micro ``conv.cc``, ``depthwise_conv.cc``, ``fully_connected.cc``, ``batch_matmul.cc`` and the kernels they call;
-16-bit data accumulates in 64 bits there, unless the bias has 32.
+Sources: TFLite Micro ``conv.cc``, ``depthwise_conv.cc``, ``fully_connected.cc``, ``batch_matmul.cc`` and the kernels
+that they call. These accumulate 16-bit data in 64 bits, unless the bias has 32 bits.
 """
 
 from __future__ import annotations
@@ -30,20 +30,24 @@ from microc.ops.quantised.requantize import Requantization, emit_requantize, pro
 from microc.ops.registry import Legalized
 
 _SURFACE = frozenset({"activation", "rounding"})
+"""Attributes of the quantised operator that its integer operator does not have."""
 _UNKNOWN = 1 << 62
-"""Bound of sums with a computed bias, of which nothing is known; 32 bits are assumed to hold them."""
+"""Stands for the unknown bound of a sum with a bias computed at run time; 32 bits are assumed to suffice for such a
+sum."""
 _WIDE_SUM_LIMIT = 1 << 47
 """Exclusive bound of 64-bit sums: TFLite's ``MultiplyByQuantizedMultiplier(int64_t)`` asserts -2**47 <= x < 2**47."""
 
 
 @frozen
 class ProductForm:
-    """Sums of products of an operator, as its legalisation needs them.
+    """Properties of an operator that sums products, as its legalisation needs them.
 
-    ``depth``: products in a sum. ``trailing``: number of output axes after the channels. ``single``: the scales of data
-    and weight are multiplied in float32. ``centres``: the core operator takes zero points as attributes and no bias;
-    otherwise it takes a bias, and its weights have the channels on axis 0. ``padded``: the core operator has the
-    attribute ``pad_value``."""
+    - ``depth``: number of products in a sum.
+    - ``trailing``: number of output axes after the channel axis.
+    - ``single``: True if the scales of data and weight are multiplied in float32.
+    - ``centres``: True if the core operator has zero points as attributes and no bias. Otherwise it has a bias, and the
+    channels are axis 0 of its weights.
+    - ``padded``: True if the core operator has the attribute ``pad_value``."""
 
     depth: int
     trailing: int = 0
@@ -54,23 +58,23 @@ class ProductForm:
 
 @frozen
 class _CoreOperands:
-    """Operands of the core operator, and bounds of its sums.
+    """Operands of the integer core operator, and bounds of its sums.
 
-    ``largest`` bounds the magnitude of every partial sum, ``bound`` that of the final sum."""
+    ``largest``: bound of the magnitude of every partial sum. ``bound``: bound of the magnitude of the complete sum."""
 
     operands: tuple[str, ...]
     largest: int
     bound: int
     pad_value: int
     shift: int = 0
-    """Number subtracted from every weight so that it fits int8; 0 if none (see :func:`find_weight_shift`)."""
+    """Number subtracted from every weight so that the weights fit int8, or 0 (see :func:`find_weight_shift`)."""
 
 
 def legalize_product(node: Node, graph: Graph, product_form: ProductForm) -> Legalized:
-    """Rewrite a quantised operator to the same operator on plain integers and ``requantize``.
+    """Rewrite a quantised operator to the same operator on plain integers, followed by ``requantize``.
 
-    If the node's rounding is ``even`` the second is ``requantize_float``. Raise UnsupportedError if the sums cannot be
-    computed as TFLite does."""
+    If the node's rounding is ``even``, ``requantize_float`` follows instead. Raise UnsupportedError if the sums cannot
+    be computed as TFLite computes them."""
     rewrite = Rewrite(node, graph)
     output = graph.types[node.outputs[0]]
     weight = graph.types[node.inputs[1]].quant
@@ -129,13 +133,13 @@ def legalize_product(node: Node, graph: Graph, product_form: ProductForm) -> Leg
 
 
 def _accumulates_in_64_bits(node: Node, graph: Graph) -> bool:
-    """Test whether TFLite accumulates the operator's sums in 64 bits and scales them by a 16-bit multiplier."""
+    """Test whether TFLite accumulates the sums of the operator in 64 bits and scales them by a 16-bit multiplier."""
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
     return graph.types[node.inputs[0]].dtype == "int16" and not (bias and graph.types[bias].dtype == "int32")
 
 
 def _fold_zero_points(rewrite: Rewrite, weights: Array, data_zero_point: int) -> _CoreOperands:
-    """Fold the zero points of data and constant weights (channels on axis 0) into weights and bias."""
+    """Fold the zero points of the data and of constant weights (channels on axis 0) into the weights and the bias."""
     node, graph = rewrite.node, rewrite.graph
     weight_type = graph.types[node.inputs[1]]
     assert weight_type.quant is not None
@@ -177,7 +181,8 @@ def _fold_zero_points(rewrite: Rewrite, weights: Array, data_zero_point: int) ->
 
 
 def largest_product_sum(weight_matrix: Array, data_min: int, data_max: int) -> int:
-    """Return the largest magnitude of a sum of weights (channels, depth) times data within data_min..data_max."""
+    """Return the largest magnitude of a sum of weights (channels, depth) times data within
+    ``data_min``..``data_max``."""
     above, below = (
         np.maximum(weight_matrix * data_min, weight_matrix * data_max).sum(axis=1),
         np.minimum(weight_matrix * data_min, weight_matrix * data_max).sum(axis=1),
@@ -186,9 +191,11 @@ def largest_product_sum(weight_matrix: Array, data_min: int, data_max: int) -> i
 
 
 def _clip_bias(rewrite: Rewrite, bias_name: str, max_product_sum: int) -> str:
-    """Clip a bias computed at run time so that its sum with products up to ``max_product_sum`` fits the bias's dtype.
+    """Clip a bias computed at run time, so that its sum with products of at most ``max_product_sum`` fits the dtype of
+    the bias.
 
-    In C the overflow of signed numbers is undefined."""
+    Return the name of the clipped bias. Without the clip, the sum could overflow, which C does not define for signed
+    integers."""
     bias_type = rewrite.type(bias_name)
     room = dtypes.int_range(bias_type.dtype)[1] - max_product_sum
     if room < 0:
@@ -203,7 +210,8 @@ def _clip_bias(rewrite: Rewrite, bias_name: str, max_product_sum: int) -> str:
 
 
 def _add_folded_zero_point(rewrite: Rewrite, bias_name: str, zero_point_sums: Array) -> str:
-    """Add ``zero_point_sums``, the contribution of the data's zero point to each sum, to a bias computed at run time."""
+    """Add ``zero_point_sums``, the contribution of the data's zero point to each sum, to a bias computed at run time;
+    return the sum's name."""
     if not zero_point_sums.any():
         return bias_name
     bias_type = rewrite.type(bias_name)
@@ -212,7 +220,7 @@ def _add_folded_zero_point(rewrite: Rewrite, bias_name: str, zero_point_sums: Ar
 
 
 def _convert_bias(rewrite: Rewrite, core_operands: _CoreOperands, acc_dtype: str) -> _CoreOperands:
-    """Convert a constant bias to the accumulator's dtype."""
+    """Convert a constant bias among ``core_operands`` to the accumulator's dtype; return the new operands."""
     if len(core_operands.operands) < 3 or core_operands.operands[2] not in rewrite.consts:
         return core_operands
     bias = core_operands.operands[2]
@@ -246,20 +254,22 @@ def _subtract_zero_points(rewrite: Rewrite, products_per_sum: int) -> _CoreOpera
 
 
 def _bound_centred_sum(rewrite: Rewrite, products_per_sum: int) -> int:
-    """Return the largest magnitude of a sum of ``products_per_sum`` products of both operands minus their zero points."""
+    """Return the largest magnitude of a sum of ``products_per_sum`` products, each of two operands minus their zero
+    points."""
     ranges = (_centred_range(rewrite, name) for name in rewrite.node.inputs[:2])
     return products_per_sum * prod(max(-low, high) for low, high in ranges)
 
 
 def _centred_range(rewrite: Rewrite, value_name: str) -> tuple[int, int]:
-    """Return the least and the largest number of ``value_name`` minus its zero point."""
+    """Return ``(least, largest)``: the range of the value ``value_name`` minus its zero point."""
     low, high = dtypes.int_range(rewrite.type(value_name).dtype)
     zero = per_tensor_quant(rewrite.node, rewrite.graph, value_name)[1]
     return low - zero, high - zero
 
 
 def _subtract_zero_point(rewrite: Rewrite, value_name: str) -> str:
-    """Subtract the zero point from the value ``value_name``; return an int16 value, or ``value_name`` if it is 0."""
+    """Subtract the zero point from the value ``value_name``; return the name of the int16 result, or ``value_name`` if
+    the zero point is 0."""
     operand_type, zero = rewrite.type(value_name), per_tensor_quant(rewrite.node, rewrite.graph, value_name)[1]
     if zero == 0:
         return value_name

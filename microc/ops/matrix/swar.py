@@ -1,6 +1,7 @@
-"""Products of bytes in the fields of a word (SWAR), on cores without SIMD.
+"""Products of bytes in bit fields of a word (SWAR), for cores without SIMD instructions.
 
-P rows of data (pixels), O output channels, K inputs of a channel. Two packings: ``pairs`` of pixels, and ``quads`` of channels.
+A product has P rows of data (pixels), O output channels and K inputs of a channel. There are two packings: ``pairs``
+packs two pixels in a word, ``quads`` packs the weights of four output channels.
 """
 
 from __future__ import annotations
@@ -33,25 +34,25 @@ from microc.tir.names import ACC, COLUMN, ENTRY, PAIRS, PART, VALUE
 # which reads its inputs by index. All of it is exact; :func:`pack_pairs` proves the bounds with the weights at hand.
 
 FIELD = 1 << 15
-"""Fields hold -FIELD .. FIELD - 1."""
+"""A field of a word represents the integers -FIELD .. FIELD - 1."""
 LOW, HIGH = -128, 127
 """Range of a pixel's values (int8)."""
 TERMS = (8, 6, 4, 3, 2)
-"""Candidate numbers of products that are summed before the fields are split."""
+"""Candidate numbers of products that are summed before the two fields of a word are split."""
 MAX_MOVED = 8
-"""Largest number of entries of the block at the end of a channel."""
+"""Largest number of moved parts of weights in the additional last block of a channel."""
 ADDED = (FIELD << 16) + FIELD
 """Constant c that makes both fields of a word non-negative: 2**31 + 2**15."""
 
 
 @frozen
 class PairPacking:
-    """Packing of weights that multiplies two pixels at once, held in two fields of one 32-bit word.
+    """Packing of weights for a product that multiplies two pixels at once, in two fields of one 32-bit word.
 
-    ``weights`` (O, K) are w + 128 as uint8 (``unsigned``), K a multiple of ``terms``. A block of ``terms`` products
-    must not overflow a field, so parts of some weights are moved to an additional last block of their channel. Each
-    channel has the same number of moved parts: their inputs (``places``, indices into stage ``pairs``) and weights
-    (``moved``), 0 where a channel needs fewer."""
+    ``unsigned`` is the weights (O, K) plus 128 as uint8, where K is a multiple of ``terms``. The sum of a block of
+    ``terms`` products must not overflow a field, so parts of some weights are moved to an additional last block of
+    their channel. All channels have the same number of moved parts. ``places`` are the indices of their inputs in the
+    stage ``pairs``; ``moved`` are their weights, 0 where a channel needs fewer parts."""
 
     terms: int
     unsigned: Array
@@ -60,25 +61,27 @@ class PairPacking:
 
     @property
     def blocks(self) -> int:
-        """Number of blocks of ``terms`` products in a channel."""
+        """Number of blocks of ``terms`` products in a channel, including the additional block of moved parts."""
         return int(self.unsigned.shape[1]) // self.terms + (1 if self.moved.size else 0)
 
     @property
     def cost(self) -> float:
-        """Estimated instructions for a channel and two pixels that differ between packings: per input, block and moved
-        part."""
+        """Estimated number of instructions for one channel and two pixels. Only instructions that differ between
+        packings are counted: per input, block and moved part."""
         depth, moved = int(self.unsigned.shape[1]), int(self.moved.shape[1])
         return 3.5 * depth + 5.5 * self.blocks + 6 * moved
 
 
 def pack_pairs(weights: Array) -> PairPacking | None:
-    """Return the cheapest packing of int8 weights (O, K) for two pixels at once; None if no block size is possible."""
+    """Return the cheapest packing of int8 weights (O, K) that multiplies two pixels at once; None if no block size is
+    possible."""
     packings = [p for p in (_pack_pairs_in_blocks(weights, terms) for terms in TERMS) if p is not None]
     return min(packings, key=lambda p: p.cost, default=None)
 
 
 def pair_packing(call: OpCall) -> PairPacking | None:
-    """Return the packing for two pixels at once of a product by constant weights and bias; None if there is none."""
+    """Return the packing that multiplies two pixels at once, for a product by constant weights and bias; None if there
+    is none."""
     weights = constant_int8_weights(call)
     if weights is None or call.attrs.get("groups", 1) > 1 or call.out_types[0].size < 2 * len(weights):
         return None
@@ -86,12 +89,13 @@ def pair_packing(call: OpCall) -> PairPacking | None:
 
 
 def round_up_to_multiple(number: int, divisor: int) -> int:
-    """Return the least multiple of ``divisor`` that is not less than ``number``."""
+    """Return the least multiple of ``divisor`` that is at least ``number``."""
     return -(-number // divisor) * divisor
 
 
 def _pack_pairs_in_blocks(weights: Array, terms_per_block: int) -> PairPacking | None:
-    """Pack weights (O, K) in blocks of ``terms_per_block``; None if a channel needs more than MAX_MOVED moved parts."""
+    """Pack weights (O, K) in blocks of ``terms_per_block`` terms; return None if a channel needs more than MAX_MOVED
+    moved parts."""
     channels, depth = weights.shape
     total = round_up_to_multiple(depth, terms_per_block)
     remaining = np.pad(weights.astype(np.int64), ((0, 0), (0, total - depth))).reshape(channels, -1, terms_per_block)
@@ -116,7 +120,8 @@ def _pack_pairs_in_blocks(weights: Array, terms_per_block: int) -> PairPacking |
 
 
 def field_overflow(weights: Array) -> Array:
-    """Return by how much sums of weights times pixels over the last axis can exceed a field of a word; at most 0 if never."""
+    """Return the amount by which sums of weights times pixels over the last axis can exceed a field of a word; at most
+    0 if they cannot."""
     positive, negative = np.maximum(weights, 0).sum(-1), np.minimum(weights, 0).sum(-1)
     above = positive * HIGH + negative * LOW - (FIELD - 1)
     below = -(positive * LOW + negative * HIGH) - FIELD
@@ -129,8 +134,9 @@ def paired_product(
 ) -> te.Tensor:
     """Build the int32 product (``pixel_count``, O) of pixels (P, K) and weights, plus the bias, two pixels at a time.
 
-    An odd last pixel is paired with itself. Stages: ``pairs`` (pair of pixels, blocks of terms and their shift),
-    ``part`` (pair, block, O) the sums t of blocks, ``acc`` (pair, 2, O) the sums s and h, and ``value``."""
+    If the number of pixels is odd, the last pixel is paired with itself. Stages: ``pairs`` (pair of pixels, terms of
+    all blocks, each block followed by its shift), ``part`` (pair, block, O) with the sums t of blocks, ``acc`` (pair,
+    2, O) with the sums s and h, and ``value``."""
     rows, depth = pixels.shape
     channels, terms = packing.unsigned.shape[0], packing.terms
     taps, first = weight.packed(packing.unsigned), _initial_pair_sums(weight, bias, packing, channels)
@@ -176,8 +182,8 @@ def paired_product(
 
 
 def _initial_pair_sums(weight: Operand, bias: Operand | None, packing: PairPacking, channels: int) -> te.Tensor:
-    """Return the initial values of the sums (O): the bias minus FIELD for each block, since each block's sum contains
-    FIELD."""
+    """Return the initial values of the sums (O): the bias minus FIELD for each block, because the sum of each block
+    contains FIELD."""
     bias_data = (
         np.zeros(channels, np.int64) if bias is None or bias.data is None else bias.data.astype(np.int64).reshape(-1)
     )
@@ -185,7 +191,8 @@ def _initial_pair_sums(weight: Operand, bias: Operand | None, packing: PairPacki
 
 
 def _moved_sum(weight: Operand, packing: PairPacking, pairs: te.Tensor, p: Var, o: Var) -> Expr:
-    """Build the sum t of a channel's last block, which holds the parts moved out of other blocks."""
+    """Build the sum t of a channel's additional last block, which contains the parts of weights moved from other
+    blocks."""
     places, parts = weight.packed(packing.places, table=True), weight.packed(packing.moved)
     total: Expr = uint32_literal(ADDED)
     for k in range(packing.moved.shape[1]):
@@ -194,7 +201,7 @@ def _moved_sum(weight: Operand, packing: PairPacking, pairs: te.Tensor, p: Var, 
 
 
 def to_uint32(x: Expr) -> Expr:
-    """Convert an integer to uint32, modulo 2**32."""
+    """Convert an integer expression to uint32, modulo 2**32."""
     return ir.cast("uint32", ir.cast("int32", x))
 
 
@@ -206,8 +213,8 @@ def uint32_literal(value: int) -> Expr:
 # ---- Products of bytes on cores without SIMD: four channels' weights in a word, two multiplications for them.
 #
 # For a single row of data there are no two pixels to share a multiplication (``pairs``), but two channels can. Four channels'
-# weights of the same input are the bytes u = w + 128 of a word v = u0 + 2**8 u1 + 2**16 u2 + 2**24 u3, and (v >> 8) & 0xFF00FF is
-# u1 + 2**16 u3. With sums over the inputs x of a block, modulo 2**32,
+# weights of the same input are the bytes u = w + 128 of a word v = u0 + 2**8 u1 + 2**16 u2 + 2**24 u3. Then (v >> 8) & 0xFF00FF
+# is u1 + 2**16 u3. With sums over the inputs x of a block, modulo 2**32,
 #
 #     q = sum(x ((v >> 8) & 0xFF00FF)) = sum(x u1) + 2**16 sum(x u3),        p - 2**8 q = sum(x u0) + 2**16 sum(x u2),
 #
@@ -220,18 +227,18 @@ def uint32_literal(value: int) -> Expr:
 # at hand.
 
 CHANNELS = 4
-"""Weights in a word."""
+"""Number of weights in a word, each of another output channel."""
 MAX_REPEATED_SHARE = 0.25
-"""Largest number of repeated columns at the end, as a share of the others."""
+"""Largest number of additional columns that read an input again, as a fraction of the number of inputs."""
 _MASK = 0xFF00FF
 
 
 @frozen
 class QuadPacking:
-    """Packing of int8 weights (O, columns) that multiplies four output channels at once.
+    """Packing of int8 weights (O, columns) for a product that multiplies four output channels at once.
 
-    O is a multiple of four, the number of columns one of ``terms``. ``repeated``: the inputs that the additional
-    columns, behind the first K, read a second time."""
+    O is a multiple of four, and the number of columns is a multiple of ``terms``. The first K columns read the K
+    inputs. ``repeated``: indices of the inputs that the additional columns read again."""
 
     terms: int
     weights: Array
@@ -239,12 +246,12 @@ class QuadPacking:
 
     @property
     def blocks(self) -> int:
-        """Number of blocks of a channel."""
+        """Number of blocks of ``terms`` columns."""
         return int(self.weights.shape[1]) // self.terms
 
     @property
     def words(self) -> Array:
-        """Weights plus 128, four channels in a uint32: (O / 4, columns)."""
+        """The weights plus 128 as bytes, those of four channels in a uint32: (O / 4, columns)."""
         channels, columns = self.weights.shape
         unsigned = (self.weights.astype(np.int64) + 128).reshape(channels // CHANNELS, CHANNELS, columns)
         words: Array = (unsigned << (8 * np.arange(CHANNELS)).reshape(1, CHANNELS, 1)).sum(1).astype(np.uint32)
@@ -252,24 +259,28 @@ class QuadPacking:
 
     @property
     def cost(self) -> float:
-        """Estimated instructions for four channels that differ between packings, plus a small cost for a column's flash."""
+        """Estimated number of instructions for four channels, plus a small cost for the flash of a column. Only
+        instructions that differ between packings are counted."""
         return 8.5 * int(self.weights.shape[1]) + 13.0 * self.blocks
 
 
 def pack_quads(weights: Array) -> QuadPacking | None:
-    """Return the cheapest packing of int8 weights (O, K) for four channels at once; None if no block size is possible."""
+    """Return the cheapest packing of int8 weights (O, K) that multiplies four channels at once; None if no block size
+    is possible."""
     packings = [p for p in (_pack_quads_in_blocks(weights, terms) for terms in TERMS) if p is not None]
     return min(packings, key=lambda p: p.cost, default=None)
 
 
 def quad_packing(call: OpCall) -> QuadPacking | None:
-    """Return the packing for four channels at once of a product by constant int8 weights (O, ...); None if there is none."""
+    """Return the packing that multiplies four channels at once, for a product by constant int8 weights (O, ...); None
+    if there is none."""
     weights = constant_int8_weights(call)
     return None if weights is None or len(weights) % CHANNELS else pack_quads(weights)
 
 
 def _pack_quads_in_blocks(weights: Array, columns_per_block: int) -> QuadPacking | None:
-    """Pack weights (O, K) in blocks of ``columns_per_block``; None if too many columns would be repeated."""
+    """Pack weights (O, K) in blocks of ``columns_per_block`` columns; return None if too many columns would be
+    repeated."""
     channels, depth = weights.shape
     most = depth + int(MAX_REPEATED_SHARE * depth)
     kept = np.zeros((channels, round_up_to_multiple(most, columns_per_block)), np.int64)
@@ -301,9 +312,14 @@ def quad_product(
 ) -> te.Tensor:
     """Build the int32 product (P, O) of rows (P, K) and weights, plus the bias, four output channels at a time.
 
-    Stages: ``column`` (P, columns) the inputs of all columns; ``entry`` (P, blocks of their words and the word behind
-    each block; only the latter unless ``stores_widened_inputs``); ``part`` (P, block, O / 4, 2) the sums q and p of
-    blocks; ``acc`` (P, O / 4, 2, 2) the sums of their fields as in ``pairs``; and ``value``."""
+    Stages:
+
+    - ``column`` (P, columns): the inputs of all columns.
+    - ``entry`` (P, ...): for each block, the inputs as words, then the word behind the block; without
+    ``stores_widened_inputs`` only the latter.
+    - ``part`` (P, block, O / 4, 2): the sums q and p of blocks.
+    - ``acc`` (P, O / 4, 2, 2): the sums of the fields, as in ``pairs``.
+    - ``value`` (P, O)."""
     terms, blocks, quads = packing.terms, packing.blocks, packing.weights.shape[0] // CHANNELS
     count, kept = rows.shape[0], terms if stores_widened_inputs else 0
     words, first = weight.packed(packing.words), _initial_quad_sums(weight, bias, packing)
@@ -352,7 +368,7 @@ def quad_product(
 
 
 def _column_inputs(rows: te.Tensor, weight: Operand, packing: QuadPacking) -> te.Tensor:
-    """Return the inputs of all columns (P, columns): the data, then the inputs that are repeated."""
+    """Return the inputs of all columns (P, columns): the data, followed by the inputs that are read again."""
     count, depth = rows.shape
     if not packing.repeated.size:
         return rows
@@ -366,8 +382,8 @@ def _column_inputs(rows: te.Tensor, weight: Operand, packing: QuadPacking) -> te
 
 
 def _initial_quad_sums(weight: Operand, bias: Operand | None, packing: QuadPacking) -> te.Tensor:
-    """Return the initial values of the sums of fields (O / 4, 2, 2): the bias minus FIELD per block, combined as in
-    ``pairs``."""
+    """Return the initial values of the sums of fields (O / 4, 2, 2): the bias minus FIELD for each block, combined as
+    in ``pairs``."""
     channels = packing.weights.shape[0]
     bias_data = np.zeros(channels, np.int64) if bias is None or bias.data is None else bias.data.astype(np.int64)
     starts = (bias_data.reshape(-1) - packing.blocks * FIELD).reshape(-1, 2, 2)

@@ -1,10 +1,13 @@
-"""``log_softmax`` over the last axis: x - max - log(sum(exp(x - max))); bytes exactly as TFLite computes them.
+"""Operator ``log_softmax`` over the last axis: x - max - log(sum(exp(x - max))). Bytes are computed exactly as by
+TFLite.
 
-``qlog_softmax`` looks up exp of the distance from the row's largest number, and that distance as a real in Q5.26; the logarithm
-of the sum is a rational function in fixed point. The result has scale 1/16 and zero point 127.
+``qlog_softmax`` has two tables, indexed by the distance from the row's largest number: exp of the distance, and the
+distance as a real number in Q5.26. The logarithm of the sum is a rational function in fixed point. The result has scale
+1/16 and zero point 127.
 
-Sources: TFLite ``reference/log_softmax.h`` (LogSoftmaxQuantized), ``common.h`` (log_x_for_x_greater_than_or_equal_to_1),
-``quantization_util.cc`` (PreprocessLogSoftmaxScalingExp); TFLite Micro ``log_softmax.cc``.
+Sources: TFLite ``reference/log_softmax.h`` (LogSoftmaxQuantized), ``common.h``
+(log_x_for_x_greater_than_or_equal_to_1), ``quantization_util.cc`` (PreprocessLogSoftmaxScalingExp); TFLite Micro
+``log_softmax.cc``.
 """
 
 from __future__ import annotations
@@ -44,16 +47,17 @@ from microc.tir.ir import Buffer, Expr, Stmt, Var
 
 _LOG_2, _ROOT_HALF, _FOURTH_ROOT_HALF = 1488522236, 1518500250, 1805811301
 _ALPHA_N, _ALPHA_D, _ALPHA_I, _ALPHA_F = 117049297, 127690142, 1057819769, 638450708
-"""Q0.31: log 2, 2**-1/2, 2**-1/4, and the coefficients of the rational function."""
+"""Constants in Q0.31: log 2, 2**-1/2, 2**-1/4, and the coefficients of the rational function."""
 _QUARTER, _ACCUMULATOR = 1 << 23, 25
-"""One quarter in Q6.25, and its fractional bits."""
+"""One quarter in Q6.25, and the number of fraction bits of Q6.25."""
 _RESULT = Quant((1 / 16,), (127,))
 
 
 def log_q5_26(z: Any, bind_to_name: Callable[[Any], Any], arith: Arith[Any]) -> Any:
     """Return the logarithm in Q5.26 of z >= 1 in Q12.19.
 
-    ``arith``: the arithmetic, over numpy or TIR. ``bind_to_name`` gives a name to a value that is used more than once."""
+    ``arith``: the arithmetic, over numpy or TIR. ``bind_to_name`` defines a variable for a value that is used more than
+    once."""
     room = bind_to_name(int32_headroom(z, 31 - SUM_BITS, arith))
     wide = saturating_double(bind_to_name(doubling_high_mul(bind_to_name(z << room), _ROOT_HALF, arith)))
     scaled = bind_to_name(doubling_high_mul(z, _ROOT_HALF, arith))
@@ -166,7 +170,7 @@ def _reference_qlog_softmax(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> 
 
 
 def _compute_qlog_softmax(call: OpCall) -> te.Tensor:
-    """Build three passes over each row: its largest number, the sum, the results."""
+    """Build three passes over each row: the largest number, the sum of exponentials, and the results."""
     data, powers, reals = call.present
     classes, attrs = data.type.shape[-1], call.attrs
     rows = data.type.size // classes
@@ -206,9 +210,10 @@ def _compute_qlog_softmax(call: OpCall) -> te.Tensor:
 
 
 def _qlog_softmax_error_message(application: Application) -> str:
-    """Return a message if a table or the length of rows makes the sum of a row invalid, else an empty string.
+    """Return an error message if the tables or the length of rows are invalid, else an empty string.
 
-    The exponential of a row's largest number must be one, and a row of ones must fit the sum."""
+    The exponential of a row's largest number must be one, and the sum of a row in which all exponentials are one must
+    not overflow."""
     powers, classes = application.data[1], application.types[0].shape[-1]
     if not 0 < classes < 1 << SUM_BITS:
         return f"rows of {classes} classes, expected up to {(1 << SUM_BITS) - 1}"
@@ -219,10 +224,10 @@ def _qlog_softmax_error_message(application: Application) -> str:
 
 
 def _reals_overflow_message(reals: Array, attrs: Mapping[str, Any]) -> str:
-    """Return a message if a table entry minus a logarithm can overflow int32, else an empty string.
+    """Return an error message if a table entry minus a logarithm can overflow int32, else an empty string.
 
-    Entries count for distances from the row's largest number up to a limit, which grows with the logarithm. The largest
-    logarithm for which an entry counts is found by bisection."""
+    An entry is used only if its distance from the row's largest number is within a limit, which grows with the
+    logarithm. The largest logarithm for which an entry is used is found by bisection."""
     distances = np.arange(len(reals), dtype=np.int64)
     low, high = np.full_like(distances, -1), np.full_like(distances, INT32_MAX)
     while (low < high).any():

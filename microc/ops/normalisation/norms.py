@@ -1,4 +1,4 @@
-"""L2 and layer normalisation, of floats and integers."""
+"""L2 normalisation and layer normalisation, of floats and of integers."""
 
 from __future__ import annotations
 
@@ -55,9 +55,11 @@ from microc.tir.ir import Buffer, Expr, Stmt, Var
 # (GetInvSqrtQuantizedMultiplierExp).
 
 _LEAST = 1e-6
+"""Least norm by which a row is divided."""
 _OUTPUT_BITS = 7
+"""Number of fraction bits of the quantised result."""
 _MOST_DEPTH = 1 << 15
-"""Largest number of elements of a row whose sum of squares fits 31 bits."""
+"""Largest number of elements in a row whose sum of squares fits 31 bits."""
 
 
 def _l2_normalize_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -147,7 +149,8 @@ def _ql2_normalize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) ->
 
 
 def _ql2_normalize_compute(call: OpCall) -> te.Tensor:
-    """Build the sum of squares of each row, its inverse root by Newton's method, and the row times that."""
+    """Build, for each row, the sum of squares, its inverse square root by Newton's method, and the product of row and
+    root."""
     data = call.data
     depth, zero_point = data.type.shape[-1], int(call.attrs["zero_point"])
     rows = data.type.size // depth
@@ -170,7 +173,10 @@ def _ql2_normalize_compute(call: OpCall) -> te.Tensor:
 
 
 def build_inverse_root(x: Expr) -> tuple[list[tuple[Var, Expr]], Expr, Expr]:
-    """Build :func:`microc.numerics.inverse_square_root` over TIR; return ``Let`` definitions, mantissa and shift."""
+    """Build :func:`microc.numerics.inverse_square_root` over TIR.
+
+    Return ``(definitions, mantissa, shift)``: the variables and values of the ``Let`` statements to define first, and
+    the result."""
     square, large, small = Var("square"), Var("large", "bool"), Var("small")
     lets = [(square, x), (large, square >= (1 << 29)), (small, ir.select(large, square >> 2, square))]
     more, bits = build_bit_length(ir.cast("uint32", small), "square")
@@ -227,8 +233,8 @@ L2_NORMALIZE_OPERATORS: tuple[OpDef, ...] = (
 )
 
 
-# ---- ``qlayer_norm``: normalised rows of integers, times a factor and plus a term for each channel, in integers of
-# any scale.
+# ---- ``qlayer_norm``: rows of integers are normalised, multiplied by a factor and added to a term for each channel; the results
+# are integers of any scale.
 #
 # For the stored integers q of a row of N, T = N q - sum(q) and V = N sum(q * q) - sum(q) ** 2 + N ** 2 epsilon / scale ** 2 are
 # exact, and zero points cancel. T / sqrt(V) is the normalised number; its magnitude is at most the root of N. The inverse root is
@@ -238,26 +244,28 @@ L2_NORMALIZE_OPERATORS: tuple[OpDef, ...] = (
 
 DTYPES = ("int8", "uint8", "int16")
 LAYER_NORM_FIXED_MOST_DEPTH = 1 << 11
-"""Largest number of elements of a row; V has 52 bits then."""
+"""Largest number of elements in a row of ``qlayer_norm``; V then has 52 bits."""
 
 MOST_EPSILON = float(1 << 52)
+"""Largest epsilon in units of V."""
 
 GUARD = 4
-"""Half the number of fractional bits of V, which its epsilon needs."""
+"""Half the number of fraction bits with which V is represented, so that epsilon can be added to it."""
 
 _ROOM = 26
-"""Bits of a normalised number in fixed point. Mantissas of inverse roots are 0.088 at least, so that T, which is within the root
-of N V, is at most 2 * 11.4 times as large after its left shift: 31 bits."""
+"""Number of bits of a normalised number in fixed point. Mantissas of inverse roots are at least 0.088. Therefore T,
+which is at most the root of N V, is at most 2 * 11.4 times as large after its left shift and fits 31 bits."""
 
 
 @frozen
 class FixedPointAffine:
-    """Factors and addends of channels in fixed point, and numbers of fraction bits, for a normalisation.
+    """Factors and addends of the channels of a normalisation, in fixed point, and the numbers of fraction bits.
 
-    Factors are Q0.29 of a power of two; addends are int32 that include the zero point and half a unit. ``fraction`` and
-    ``right``: fraction bits of the normalised numbers and of the results. Factors may be negative, unlike mantissas, so
-    the rewritings of schedules for products with mantissas would be wrong: the operand is doubled twice, a form that
-    these do not match."""
+    Factors are Q0.29 with a common power of two. Addends are int32; they include the zero point and half a unit for
+    rounding. ``fraction`` and ``right``: numbers of fraction bits of the normalised numbers and of the results before
+    the last right shift. Unlike mantissas, factors may be negative, so that the rewritings which schedules apply to
+    products with mantissas would be wrong. The operand is therefore doubled twice: the rewritings do not match this
+    form."""
 
     factors: Array
     terms: Array
@@ -270,7 +278,7 @@ def quantise_affine(
 ) -> FixedPointAffine | None:
     """Convert ``gamma`` and ``beta`` (``row_length``), divided by the scale of ``out_quant``, to fixed point.
 
-    Return None if that leaves too few bits."""
+    Return None if too few fraction bits remain."""
     scale, zero = float(np.float32(out_quant.scale[0])), out_quant.zero_point[0]
     factors, terms = (np.asarray(part, np.float64) / scale for part in (gamma, beta))
     if not (np.isfinite(factors).all() and np.isfinite(terms).all() and factors.any()):
@@ -319,7 +327,7 @@ def _layer_norm_fixed_reference(attrs: Mapping[str, Any], arrays: Sequence[Any])
 
 
 def _layer_norm_fixed_compute(call: OpCall) -> te.Tensor:
-    """Build a loop over rows: both sums, the inverse root, the results."""
+    """Build a loop over rows: the sum and the sum of squares, the inverse root, and the results."""
     data, factors, terms = call.present
     depth, attrs = data.type.shape[-1], call.attrs
     rows = data.type.size // depth
@@ -355,9 +363,10 @@ def _layer_norm_fixed_compute(call: OpCall) -> te.Tensor:
 
 
 def build_inverse_root_of_int64(scaled_variance: Expr) -> tuple[list[tuple[Var, Expr]], Expr, Expr]:
-    """Build the inverse square root of a positive int64 of at most 62 bits, of which the upper 31 are used.
+    """Build the inverse square root of a positive int64 of at most 62 bits; only its upper 31 bits are used.
 
-    Return ``Let`` definitions, mantissa and shift."""
+    Return ``(definitions, mantissa, shift)``: the variables and values of the ``Let`` statements to define first, and
+    the result."""
     whole, halved = Var("spread", "int64"), Var("halved")
     lets: list[tuple[Var, Expr]] = [(whole, scaled_variance)]
     high = Var("high", "uint32")
@@ -369,9 +378,9 @@ def build_inverse_root_of_int64(scaled_variance: Expr) -> tuple[list[tuple[Var, 
 
 
 def _layer_norm_fixed_cases() -> Iterable[Case]:
-    """Yield cases at the ends of ranges and at ties.
+    """Yield cases with numbers at the ends of their ranges and at ties.
 
-    In the last row one number has the largest possible distance from all others."""
+    In the last row, one number has the largest possible distance from all others."""
     for dtype, out_dtype in (("int8", "int8"), ("uint8", "int16"), ("int16", "int16"), ("int16", "int8")):
         low, high = dtypes.int_range(dtype)
         for shape, epsilon in (
@@ -395,17 +404,17 @@ def _layer_norm_fixed_cases() -> Iterable[Case]:
 
 
 def _normalised_overflow_message(application: Application) -> str:
-    """Return a message if a normalised number can exceed 26 bits, else an empty string.
+    """Return an error message if a normalised number can exceed 26 bits, else an empty string.
 
-    It is at most the square root of the row's length."""
+    A normalised number is at most the square root of the row's length."""
     attrs, depth = application.attrs, application.types[0].shape[-1]
     most = _ROOM - ceil(log2(depth) / 2)
     return "" if attrs["fraction"] <= most else f"fraction={attrs['fraction']}, expected at most {most}"
 
 
 def qlayer_norm_attrs(affine: FixedPointAffine, epsilon: float, out_dtype: str) -> dict[str, Attr]:
-    """Return the attributes of ``qlayer_norm`` for a result of ``out_dtype``; ``epsilon`` is added to the scaled variance
-    V."""
+    """Return the attributes of ``qlayer_norm`` for a result of ``out_dtype``; ``epsilon`` is in units of the scaled
+    variance V."""
     low, high = dtypes.int_range(out_dtype)
     result: dict[str, Attr] = {"minimum": low, "maximum": high, "out_dtype": out_dtype}
     return {**result, "epsilon": max(round(epsilon * 4**GUARD), 1), "fraction": affine.fraction, "right": affine.right}
@@ -434,7 +443,7 @@ QLAYER_NORM = OpDef(
 )
 
 
-# ---- ``layer_norm``: rows less their mean, over the root of their variance: (x - mean) / sqrt(variance + epsilon),
+# ---- ``layer_norm``: rows minus their mean, divided by the root of their variance: (x - mean) / sqrt(variance + epsilon),
 # in float32.
 #
 # Integers are normalised as their stored numbers q: a scale s divides epsilon by s * s, and zero points cancel. Their sums are
@@ -445,7 +454,7 @@ QLAYER_NORM = OpDef(
 # Sources: ONNX LayerNormalization.
 
 LAYER_NORM_MOST_DEPTH = 1 << 20
-"""Largest number of elements of a row of floats or bytes; N q of bytes fits 31 bits."""
+"""Largest number of elements in a row of floats or bytes; N q of bytes then fits 31 bits."""
 
 
 def _layer_norm_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -468,7 +477,7 @@ def _layer_norm_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tu
 
 
 def _layer_norm_compute(call: OpCall) -> te.Tensor:
-    """Build the stages of each row's statistics, then ``normal``."""
+    """Build the stages of each row's statistics, then the stage ``normal``."""
     (data,) = call.present
     depth = data.type.shape[-1]
     x = data.tensor((prod(data.type.shape[:-1]), depth))

@@ -1,4 +1,4 @@
-"""Softmax of floats, in TFLite's fixed point, and of bytes with any output scale."""
+"""Softmax of floats, of integers in TFLite's fixed point, and of bytes with any output scale."""
 
 from __future__ import annotations
 
@@ -45,11 +45,14 @@ from microc.tir.ir import Expr
 # (GetReciprocal, LUTPopulate, LUTLookup) and ``softmax_common.cc`` of TFLite Micro.
 
 SUM_BITS = 12
-"""Integer bits of the sum of exponentials in the 8-bit kernel; 2**12 classes or more can overflow it."""
+"""Number of integer bits of the sum of exponentials in the 8-bit kernel. With 2**12 classes or more the sum can
+overflow."""
 
 
 def int32_headroom(positive_number: Any, lowest_bit: int, arith: Arith[Any], max_shifted: int = INT32_MAX) -> Any:
-    """Return the largest left shift of ``positive_number`` that keeps it an int32; it is 2**lowest_bit..``max_shifted``."""
+    """Return the largest left shift of ``positive_number`` that does not overflow int32.
+
+    ``positive_number`` is at least 2**``lowest_bit`` and at most ``max_shifted``."""
     zero = positive_number * 0
     highest = min(max_shifted.bit_length(), 31)
     count = zero + (31 - highest)
@@ -93,16 +96,17 @@ def _qsoftmax_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tu
 
 
 def row_reciprocal(exponential_sum: Any, headroom: Any, arith: Arith[Any]) -> Any:
-    """Return the reciprocal in Q0.31 of ``exponential_sum`` (Q12.19) after its left shift by ``headroom``.
+    """Return the reciprocal in Q0.31 of ``exponential_sum`` (Q12.19), after a left shift of the sum by ``headroom``.
 
     The shifted sum is (1 + x) / 2 in Q0.31."""
     return numerics.saturating_double(numerics.reciprocal(exponential_sum << headroom, arith))
 
 
 def _unclamped_probability(exponential: Any, reciprocal: Any, headroom: Any, out_dtype: str, arith: Arith[Any]) -> Any:
-    """Return exponential * reciprocal, shifted to the output's bits, plus the output's lowest value, before clamping.
+    """Return exponential * reciprocal, shifted to the bits of the output, plus the output's lowest value. The result is
+    not clamped yet.
 
-    Nothing is negative, so RoundingDivideByPOT is ((x >> (exponent - 1)) + 1) >> 1. If the exponent exceeds 32, the
+    As nothing is negative, RoundingDivideByPOT is ((x >> (exponent - 1)) + 1) >> 1. If the exponent exceeds 32, the
     result is zero."""
     low, _ = dtypes.int_range(out_dtype)
     most = SUM_BITS - 2 + 31 - dtypes.dtype_parts(out_dtype).bits
@@ -122,7 +126,8 @@ def _qsoftmax_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tupl
 
 
 def largest_of_rows(x: te.Tensor, rows: int, classes: int, lowest_value: int) -> te.Tensor:
-    """Build stage ``largest``: the largest element of every row (rows, classes), at least ``lowest_value``."""
+    """Build the stage ``largest``: the largest element of every row of ``x`` (rows, classes), at least
+    ``lowest_value``."""
     k = te.reduce_axis(classes, "k")
     return te.compute(
         (rows,), lambda n: te.max_reduce(ir.cast("int32", x[n, k.var]), k, init=lowest_value), "largest", ("n",)
@@ -156,9 +161,10 @@ def _qsoftmax_compute(call: OpCall) -> te.Tensor:
 
 
 def _qsoftmax_table_error_message(application: Application) -> str:
-    """Return a message if the table's exponential of a row's largest number is not one, else an empty string.
+    """Return an error message if the exponential of distance zero, the first entry of the table, is not one; else an
+    empty string.
 
-    It is the least sum of a row."""
+    This exponential of the row's largest number is the least sum that a row can have."""
     table = application.data[1]
     return "" if table is None or table[0] == INT32_MAX else f"table[0]={table[0]}, expected {INT32_MAX}"
 
@@ -180,7 +186,7 @@ def _qsoftmax_cases() -> Iterable[Case]:
 def qsoftmax16_tables(
     in_scale: float, beta: float, rounding: Rounding
 ) -> tuple[Mapping[str, Attr], tuple[Array, Array]]:
-    """Return attributes and tables of ``qsoftmax16`` for data of scale ``in_scale``.
+    """Return ``(attributes, tables)`` of ``qsoftmax16`` for data of scale ``in_scale``.
 
     The tables are exp on -10 .. 0 and 1 / (1 + x) on 0 .. 1, in Q0.15. TFLite Micro computes them in float32, LiteRT in
     float64, which changes some points by one."""
@@ -215,19 +221,23 @@ def _qsoftmax16_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
 
 
 def _scale_distance16(distance: Any, attrs: Mapping[str, Any], arith: Arith[Any]) -> Any:
-    """Scale a distance <= 0 from the row's largest number so that -65535 stands for -10, and add an offset for int16."""
+    """Return the argument of the exp table for a distance <= 0 from the row's largest number.
+
+    The distance is scaled so that -65535 corresponds to -10, and an offset is added so that the result fits int16."""
     scaled = Multiplier(attrs["rounding"]).times(distance, attrs["multiplier"], attrs["shift"], arith)
     return arith.select(scaled > -65535, scaled + 32767, scaled * 0 - 32768)
 
 
 def _reciprocal_table_argument(exponential_sum: Any, headroom: Any, arith: Arith[Any]) -> Any:
-    """Return x as int16 (-32768 for x = 0), where ``exponential_sum`` shifted left by ``headroom`` is 1 + x."""
+    """Return the argument x of the reciprocal table as int16, where -32768 means x = 0. ``exponential_sum`` shifted
+    left by ``headroom`` is 1 + x."""
     x = numerics.shift_right_half_up(exponential_sum << headroom, 14) - ((1 << 15) + (1 << 16))
     return arith.select(x < 32767, x, x * 0 + 32767)
 
 
 def _unclamped_probability16(exponential: Any, reciprocal: Any, headroom: Any) -> Any:
-    """Return exponential * reciprocal (each Q0.15), shifted to Q0.15 with ties upwards, before clamping."""
+    """Return exponential * reciprocal (each Q0.15), shifted to Q0.15 with ties upwards. The result is not clamped
+    yet."""
     shift = 30 - headroom
     half = (shift * 0 + 1) << (shift - 1)
     return (exponential * reciprocal + half) >> shift
@@ -279,9 +289,10 @@ def _qsoftmax16_compute(call: OpCall) -> te.Tensor:
 
 
 def _qsoftmax16_table_error_message(application: Application) -> str:
-    """Return a message if the exponential of zero, at the table's end, is not about one, else an empty string.
+    """Return an error message if the exponential of distance zero, at the end of the table, is not about one; else an
+    empty string.
 
-    It is the least sum of a row."""
+    This exponential of the row's largest number is the least sum that a row can have."""
     table = application.data[1]
     if table is None or table[-2:].min() >= 1 << 14:
         return ""
@@ -334,11 +345,13 @@ QSOFTMAX16 = OpDef(
 # classes and less than 0.13 for 1024, the most. So a result differs from the float one by one step at most, and only near ties.
 
 MOST_CLASSES = 1024
+"""Largest number of classes of ``qsoftmax_scaled``."""
 _TOTAL_BITS = 30
+"""Number of bits that a row's sum of exponentials may have."""
 
 
 def exponential_fraction_bits(classes: int) -> int:
-    """Return the number of fraction bits with which a sum of ``classes`` exponentials fits an int32.
+    """Return the number of fraction bits of an exponential with which a sum of ``classes`` exponentials fits an int32.
 
     Twice an exponential also fits 31 bits."""
     return _TOTAL_BITS - max((classes - 1).bit_length(), 1)
@@ -351,7 +364,8 @@ def scaled_exponentials(in_scale: float, classes: int) -> Array:
 
 
 def can_compute_scaled_softmax(out_scale: float, classes: int) -> bool:
-    """Test whether ``qsoftmax_scaled`` can compute rows of ``classes`` classes with an output of ``out_scale``."""
+    """Test whether ``qsoftmax_scaled`` can compute rows of ``classes`` classes with an output of scale
+    ``out_scale``."""
     if not 0 < classes <= MOST_CLASSES:
         return False
     return 0 <= quantize_multiplier(1 / float(np.float32(out_scale)))[1] < exponential_fraction_bits(classes)
@@ -372,9 +386,9 @@ def _softmax_scaled_infer(attrs: Mapping[str, Any], types: Sequence[TensorType])
 
 
 def _row_multiplier(exponential_sum: Any, headroom: Any, attrs: Mapping[str, Any], arith: Arith[Any]) -> Any:
-    """Return 1 / (``exponential_sum`` * the output's scale) as a mantissa in Q0.31.
+    """Return 1 / (``exponential_sum`` * scale of the output) as a mantissa in Q0.31.
 
-    :func:`_product_right_shift` gives the right shift of products with it."""
+    Products with the mantissa are to be shifted right by :func:`_product_right_shift`."""
     return doubling_high_mul(row_reciprocal(exponential_sum, headroom, arith), attrs["multiplier"], arith)
 
 
@@ -393,7 +407,8 @@ def _softmax_scaled_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -
 
 
 def _softmax_scaled_compute(call: OpCall) -> te.Tensor:
-    """Build stages ``largest``, ``total``, ``headroom``, ``multiplier``, ``shift`` per row, then ``softmax``."""
+    """Build the stages ``largest``, ``total``, ``headroom``, ``multiplier`` and ``shift`` of each row, then
+    ``softmax``."""
     data, table_operand = call.present
     shape, attrs = data.type.shape, call.attrs
     rows, classes = prod(shape[:-1]), shape[-1]
@@ -418,9 +433,10 @@ def _softmax_scaled_compute(call: OpCall) -> te.Tensor:
 
 
 def _scaled_softmax_error_message(application: Application) -> str:
-    """Return a message if the table or the shift is invalid, else an empty string.
+    """Return an error message if the table or the shift is invalid, else an empty string.
 
-    Exponentials are at most one, that of the largest number is one, and results are shifted right."""
+    Exponentials must be at most one, the exponential of distance zero must be one, and results must be shifted
+    right."""
     bits, table = exponential_fraction_bits(application.types[0].shape[-1]), application.data[1]
     if table is not None and (table[0] != 1 << bits or int(table.max()) > 1 << bits):
         return f"table begins with {table[0]} and reaches {table.max()}, expected {1 << bits} for both"
@@ -429,7 +445,7 @@ def _scaled_softmax_error_message(application: Application) -> str:
 
 
 def scaled_softmax_attrs(out_scale: float, out_zero_point: int, out_dtype: str) -> dict[str, Attr]:
-    """Return the attributes of ``qsoftmax_scaled`` for an output of this scale, zero point and dtype."""
+    """Return the attributes of ``qsoftmax_scaled`` for an output with the given scale, zero point and dtype."""
     multiplier, shift = quantize_multiplier(1 / float(np.float32(out_scale)))
     return {"multiplier": multiplier, "shift": shift, "zero_point": out_zero_point, "out_dtype": out_dtype}
 
@@ -471,6 +487,7 @@ QSOFTMAX_SCALED = OpDef(
 
 
 def _nonnegative_axis(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> int:
+    """Return the attribute ``axis`` counted from the first axis; raise ModelError if it is out of range."""
     axis: int = attrs["axis"]
     if not -len(shape) <= axis < len(shape):
         raise ModelError(
@@ -501,11 +518,11 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 
 
 def _compute(call: OpCall) -> te.Tensor:
-    """Build stages ``largest``, ``power``, ``total``, ``factor`` and ``softmax`` over (outer, classes, inner).
+    """Build the stages ``largest``, ``power``, ``total``, ``factor`` and ``softmax`` over (outer, classes, inner).
 
-    In float32 the error of a power is at most 2e-7 (``scalar_functions.py``), where the largest element's power is 1. So the
-    error of a result is at most 1e-6 of the largest one, including the rounding of the common factor.
-    """
+    In float32 the error of a power is at most 2e-7 (``scalar_functions.py``), where the power of the largest element is
+    1. Therefore the error of a result is at most 1e-6 of the row's largest result, including the rounding of the common
+    factor."""
     data = call.data
     shape = data.type.shape
     axis = _nonnegative_axis(call.attrs, shape)
@@ -585,7 +602,8 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
 
 
 def _legalize_by_table(node: Node, graph: Graph) -> Legalized:
-    """Rewrite a softmax of 8-bit data to ``qsoftmax_scaled`` with a table of exponentials, of others to float operators."""
+    """Rewrite a softmax of 8-bit data to ``qsoftmax_scaled`` with a table of exponentials, and any other softmax to
+    float operators."""
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     scale, _ = per_tensor_quant(node, graph, node.inputs[0])
     out_scale, zero = per_tensor_quant(node, graph, node.outputs[0])
