@@ -15,7 +15,7 @@ from microc.graph.ir import Graph, Node
 from microc.ops import registry
 from microc.ops.attributes import Ties
 
-# ---- Expansion of composed operators, which only name others (``OpDef.expand``).
+# ---- Expansion of composed operators, which are defined by other operators (``OpDef.expand``).
 
 
 def expand_composed_operator(graph: Graph) -> Graph:

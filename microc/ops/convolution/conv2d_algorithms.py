@@ -118,8 +118,8 @@ def _padded_rows(g: Geometry, data: Operand, pad_value: int | float, extra_eleme
     return te.compute(extents, element, PADDED, ("n", "y", "i"))
 
 
-# ---- Depthwise convolutions in float16 (``--math half``): windows of three taps a row. All terms of a window are one run of
-# :mod:`microc.ops.matrix.gemm`, whose error bound holds.
+# ---- Depthwise convolutions in float16 (``--math half``), with windows of three taps in a row. All terms of a window are
+# summed in float16 as one run, so that the error bound in :mod:`microc.ops.matrix.gemm` holds.
 
 WIDTH, STRIDES = 3, (1, 2)
 """Number of taps in a row, and horizontal strides, for which the core has intrinsics."""
@@ -166,7 +166,7 @@ def float16_depthwise_product(call: OpCall) -> te.Tensor:
     return te.compute(shape, float32_sum, "wide", axes)
 
 
-# ---- Winograd's minimal filtering F(2 x 2, 3 x 3): 16 products instead of 36 for four outputs; of integers exactly.
+# ---- Winograd's minimal filtering F(2 x 2, 3 x 3): 16 products instead of 36 for four outputs. Exact for integers.
 #
 # A tile of 2 x 2 outputs reads 4 x 4 inputs d. With the matrices of Lavin and Gray (Fast Algorithms for Convolutional Neural
 # Networks, 2015, section 4.1)

@@ -327,8 +327,8 @@ ELEMENTS_OPERATORS: tuple[OpDef, ...] = (
 )
 
 
-# ---- ``one_hot``, ``gather_nd``, ``scatter_nd``: elements at run-time indices. Indices outside are clamped, so that no other
-# memory is accessed.
+# ---- ``one_hot``, ``gather_nd``, ``scatter_nd``: elements at run-time indices. Indices out of range are clamped, so that no
+# other memory is accessed.
 #
 # Sources: TFLite ``gather_nd``, ``scatter_nd``; ONNX OneHot, GatherND, ScatterND.
 

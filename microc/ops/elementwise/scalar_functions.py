@@ -298,8 +298,10 @@ def _power_array(a: Array, b: Array) -> Array:
 
 
 def _floor_divide(a: Expr, b: Expr) -> Expr:
-    """Build the quotient rounded down. Floats are divided in double precision, in which no quotient of two float32
-    rounds to an integer that it does not equal."""
+    """Build the quotient rounded down.
+
+    The quotient of floats is computed in double precision, in which no quotient of two float32 numbers is rounded to an
+    integer unless it is an integer."""
     if not dtypes.is_float(a.dtype):
         return _integer_quotient("floordiv", a, b)
     return ir.cast(a.dtype, ir.call("floor", ir.cast("float64", a) / ir.cast("float64", b)))

@@ -267,7 +267,7 @@ def _hard_swish_table(parameters: TableParameters) -> Array:
 
 
 def _abs_table(parameters: TableParameters) -> Array:
-    """Compute the table of abs(x). If the scales differ, abs(x) is multiplied by their ratio."""
+    """Compute the table of abs(x). If the scales of input and output differ, abs(x) is multiplied by their ratio."""
     size = np.abs(parameters.input)
     return parameters.to_output(
         size if parameters.scales[0] == parameters.scales[1] else parameters.rescale(size, parameters.ratio)

@@ -124,7 +124,7 @@ def _dense_compute(call: OpCall) -> te.Tensor:
     units = weight.type.shape[0]
     if form is not None:
         return unit_product(call, terms, units, depth, packed_notes(call, form))
-    # An odd unit alone would load its row of data a second time; one of zeros beside it shares the load.
+    # An odd last unit would load the row of data again for itself alone; paired with a unit of zeros it shares the load.
     more = 1 if algorithm == "even" else padded_unit_count(call, units) - units
     return unit_product(call, terms, units, depth, product_notes(data, weight, bias), more)
 

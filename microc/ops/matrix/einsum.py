@@ -70,7 +70,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     wide = np.float64 if arrays[0].dtype.kind == "f" else np.int64
-    # numpy takes the numbers 0 to 51 for labels, formats any
+    # numpy accepts only the integers 0 to 51 as labels; model formats permit any integers
     number = {label: k for k, label in enumerate(_label_extents(attrs, [array.shape for array in arrays]))}
     terms: list[Any] = []
     for array, labels in zip(arrays, attrs["inputs"], strict=True):

@@ -37,14 +37,14 @@ from microc.tir.ir import Expr, Var
 from microc.tir.names import ACC, OPENED, SCALED, SMALLEST_WEIGHT, SUM_BOUND, WEIGHT_BITS, WEIGHT_BLOCK, WEIGHT_TABLES
 from microc.tir.names import HALVES as BLOCK
 
-# ---- Nine-bit weights in one byte: all weights are shifted by c, and c sum(x), equal for all channels, is added back.
+# ---- Nine-bit weights in one byte: all weights are shifted by c, and c sum(x), equal for all channels, is added to the sums.
 #
-# uint8 weights less their zero point exceed int8, mostly by the one number at the end of their range. As int16 they would take
-# twice the flash and products that few cores have. Instead,
+# uint8 weights minus their zero point exceed int8, mostly by only one number at the end of their range. Stored as int16 they
+# would need twice the flash, and products for which few cores have instructions. Instead,
 #
 #     sum(x w)  =  sum(x (w - c)) + sum(x c),
 #
-# where w - c fits int8, and the last sum is the same for all channels: the product with one more channel, added to each.
+# where w - c fits int8. The last sum is the same for all channels: it is computed once, as one more channel, and added to each.
 
 MIN_SHARING_CHANNELS: Mapping[str, int] = MappingProxyType({"dense": 8, "conv2d": 32})
 """Least number of output channels that share the sum of the shift, by operator. A convolution stores an int32 sum for
@@ -67,7 +67,7 @@ def find_weight_shift(node: Node, graph: Graph, weight_matrix: Array) -> int:
         return 0
     shift = high - (_BYTE - 1) if high >= _BYTE else low + _BYTE
     least, most = dtypes.int_range(graph.types[node.inputs[0]].dtype)
-    # A generous bound of all partial sums: the sum itself, and twice the shifted sum and the shift's own.
+    # A generous bound of all partial sums: the sum itself, plus twice the shifted sum and twice the sum of the shift.
     sums = (
         np.abs(weight_matrix).sum(axis=1)
         + 2 * np.abs(weight_matrix - shift).sum(axis=1)
@@ -109,7 +109,7 @@ def padded_term_count(call: OpCall, depth: int, min_padded_depth: int = WORD) ->
 
     Only a product by constant weights whose ``depth`` exceeds ``min_padded_depth`` is padded."""
     data, weight, _ = call.weighted
-    # A plain matrix is read in place where the core multiplies partial words: padding would need a copy of it.
+    # A matrix is read in place if the core can multiply partial words, because padding would need a copy of the matrix.
     in_place = call.multiples.partly and len(data.type.shape) == 2
     if in_place or weight.data is None or call.attrs.get("out_dtype") != "int32" or depth <= min_padded_depth:
         return depth
@@ -470,7 +470,7 @@ RUN = 32
 LANES = 8
 """Number of columns in a vector of float16."""
 HALF_TOLERANCE = 2e-2
-"""Absolute tolerance of test cases, whose sums are a few dozen terms of about one."""
+"""Absolute tolerance of test cases in float16, whose sums have a few dozen terms of magnitude one or so."""
 RUN_END_COST, ITERATION_COST, PADDING_COST = 5.0, 0.1, 4.0
 """Estimated costs, in units of a term: of the end of a run, of the end of an iteration, and of the zeros after a row of
 data. measured: unknown"""

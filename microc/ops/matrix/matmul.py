@@ -142,7 +142,7 @@ def _compute(call: OpCall) -> te.Tensor:
     every batch element."""
     a, b = call.present
     dtype = call.attrs.get("out_dtype") or a.type.dtype
-    if dtype in WRAPPING and a.type.dtype == b.type.dtype == dtype:  # C defines overflow without signs alone
+    if dtype in WRAPPING and a.type.dtype == b.type.dtype == dtype:  # C defines overflow of unsigned integers only
         total = _build_product(call, f"u{dtype}")
         return te.compute(total.shape, lambda *index: ir.cast(dtype, total[index]), "wrapped")
     return _build_product(call, dtype)

@@ -82,7 +82,7 @@ def legalize_product(node: Node, graph: Graph, product_form: ProductForm) -> Leg
     assert weight is not None and output.quant is not None
     rounding = str(node.attrs.get("rounding", Rounding.DOUBLE))
     exact_scales = rounding == Rounding.LITERT
-    # LiteRT rounds once, as TFLite with single rounding; it differs in the scales (double precision) and in wide sums below.
+    # LiteRT rounds once, like TFLite with single rounding. It differs in the scales (double precision) and in 64-bit sums, below.
     rounding = Rounding.SINGLE if exact_scales else rounding
     weights = constant_data(graph, node.inputs[1])
     if product_form.centres:
@@ -93,8 +93,8 @@ def legalize_product(node: Node, graph: Graph, product_form: ProductForm) -> Leg
     else:
         terms = _fold_zero_points(rewrite, weights, data_zero)
     fits = terms.largest <= INT32_MAX
-    # TFLite sums int16 data without an int32 bias in 64 bits and scales by a 16-bit multiplier. That is a different number, so it
-    # is kept even where 32 bits hold the sum; only exact scales permit the shorter form.
+    # TFLite sums int16 data without an int32 bias in 64 bits and scales the sum by a 16-bit multiplier. As this rounds
+    # differently, 64 bits are used even where the sum fits 32 bits. With exact scales (LiteRT) 32 bits are permitted.
     wide = rounding != Rounding.EVEN and _accumulates_in_64_bits(node, graph) and not (exact_scales and fits)
     if wide and _WIDE_SUM_LIMIT <= terms.largest != _UNKNOWN:
         raise UnsupportedError(
@@ -116,7 +116,7 @@ def legalize_product(node: Node, graph: Graph, product_form: ProductForm) -> Leg
     shift_sum = (
         emit_shift_sum(rewrite, terms.operands, terms.shift, output.shape, accumulator, attrs) if terms.shift else ""
     )
-    # lacking, if any, was emitted first: then the product's kernel can fuse the addition below.
+    # The sum of the weights' shift was emitted before the product, so that the product's kernel can fuse the addition below.
     acc = rewrite.emit(node.op, terms.operands, rewrite.value("acc", output.shape, accumulator), attrs)
     if shift_sum:
         acc = rewrite.emit("add", (acc, shift_sum), rewrite.value("whole", output.shape, accumulator), {})
