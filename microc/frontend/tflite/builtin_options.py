@@ -1,4 +1,4 @@
-"""Options of TFLite operators, quantisation parameters, sparse constants."""
+"""Checked reading of the parts of a TFLite flatbuffer: operator options, quantisation parameters, sparse and int4 constants."""
 
 from __future__ import annotations
 
@@ -18,24 +18,27 @@ from microc.errors import ModelError, UnsupportedError
 from microc.frontend.model_limits import MAX_RANK
 from microc.graph.ir import Quant
 
-# ---- The only access to the generated flatbuffer classes, and options of operators.
+# ---- Access to the classes that the flatbuffer compiler generated (package ``tflite``), and options of operators.
 
 _INT32_MAX = (1 << 31) - 1
 _NAME_BYTES = 240
 _BUILTIN_CODE = 10
-"""Offset of ``builtin_code`` in a vtable of OperatorCode: the fourth field, after two sizes."""
+"""Byte offset of the field ``builtin_code`` in a vtable of OperatorCode. It is the fourth field, and two sizes precede
+the fields."""
 _MOST_REALS = 1 << 12
 _EMPTY_TABLE = struct.pack("<HHi", 4, 4, 4)
-"""A table without fields (vtable, then the offset back to it), for which every accessor returns the schema's default."""
+"""Bytes of a flatbuffer table without fields: a vtable, then the offset back to the vtable. Every accessor of such a table
+returns the schema's default value."""
 
 
 Custom = int | float | str | tuple[int | float | str, ...]
-"""Type of a custom operator's option."""
+"""Type of the value of a custom operator's option."""
 
 
 @contextmanager
 def guard_flatbuffer(where: str) -> Iterator[None]:
-    """Convert exceptions that the generated flatbuffer classes raise on corrupt offsets into a ModelError."""
+    """Run the body of a ``with`` statement, and raise ModelError for exceptions that flatbuffer classes raise on corrupt
+    offsets. ``where`` is the location that the error mentions."""
     try:
         yield
     except (struct.error, LookupError, ValueError, TypeError, OverflowError) as error:
@@ -48,9 +51,10 @@ def guard_flatbuffer(where: str) -> Iterator[None]:
 
 @frozen
 class Options:
-    """The builtin options of one operator; fields are read by their schema names in camel case.
+    """The builtin options of one operator: a flatbuffer union of options tables.
 
-    ``second``: the options are in BuiltinOptions2, the union that newer operators use."""
+    ``kind`` is the number of the table's type in the union (0: no options), ``table`` the flatbuffer table, ``where`` the
+    operator's location for errors. ``second`` is True if the options are in BuiltinOptions2, the union of newer operators."""
 
     kind: int
     table: Any
@@ -58,9 +62,10 @@ class Options:
     second: bool = False
 
     def fields(self, table_name: str, *, required: bool = False) -> Fields:
-        """Return the fields of the options table ``table_name``, such as ``Conv2DOptions``.
+        """Return the fields of the options as those of the table type ``table_name``, such as ``Conv2DOptions``.
 
-        If optional options are absent, fields have the schema's defaults."""
+        If the operator has no options, all fields have the schema's default values; with ``required`` this is a ModelError.
+        Options of another table type are a ModelError too."""
         import tflite
 
         union = tflite.BuiltinOptions2 if self.second else tflite.BuiltinOptions
@@ -80,41 +85,41 @@ class Options:
 
 @frozen
 class Fields:
-    """Typed access to one options table."""
+    """Fields of one options table, read by type and by schema name in camel case; ModelError for an invalid value."""
 
     table: Any
     where: str
 
     def _read_field(self, field_name: str) -> Any:
-        """Return the field ``field_name`` of the options."""
+        """Return the value of the field ``field_name``, as the generated class returns it."""
         with guard_flatbuffer(self.where):
             return getattr(self.table, field_name)()
 
     def integer(self, name: str, lowest: int = -(1 << 31), highest: int = _INT32_MAX) -> int:
-        """Return an integer, enumeration or bool within bounds."""
+        """Return the field ``name``, an integer, enumeration or bool; ModelError if it is not in ``lowest`` .. ``highest``."""
         value = int(self._read_field(name))
         if not lowest <= value <= highest:
             raise ModelError(f"{name} is {value}, expected {lowest}..{highest}", where=self.where)
         return value
 
     def real(self, name: str) -> float:
-        """Return a finite float."""
+        """Return the field ``name``, a float; ModelError if it is not finite."""
         value = float(self._read_field(name))
         if not math.isfinite(value):
             raise ModelError(f"{name} is {value}, expected a finite number", where=self.where)
         return value
 
     def text(self, name: str) -> str:
-        """Return a string, empty if absent."""
+        """Return the field ``name``, a string; "" if the field is absent."""
         return printable_text(self._read_field(name))
 
     def integers(self, name: str) -> tuple[int, ...]:
-        """Return a short vector of integers, empty if absent."""
+        """Return the field ``name``, a vector of at most MAX_RANK integers; an empty tuple if the field is absent."""
         with guard_flatbuffer(self.where):
             return short_vector(getattr(self.table, f"{name}AsNumpy")(), name, self.where)
 
     def reals(self, name: str) -> tuple[float, ...]:
-        """Return a short vector of finite floats, empty if absent."""
+        """Return the field ``name``, a vector of at most _MOST_REALS finite floats; an empty tuple if the field is absent."""
         with guard_flatbuffer(self.where):
             entries = as_array(getattr(self.table, f"{name}AsNumpy")(), np.float32)
         if len(entries) > _MOST_REALS or not np.isfinite(entries).all():
@@ -125,27 +130,29 @@ class Fields:
 
 
 def printable_text(raw: bytes | None) -> str:
-    """Decode a name of the file, at most _NAME_BYTES bytes; characters that are not printable become ``_``."""
+    """Decode the first _NAME_BYTES bytes of a name in the file as UTF-8. Characters that are not printable become ``_``."""
     decoded = (raw or b"")[:_NAME_BYTES].decode("utf-8", errors="replace")
     return "".join(char if char.isprintable() else "_" for char in decoded)
 
 
 def as_array(numpy_vector: Any, element_dtype: Any = np.int64) -> Array:
-    """Return the result of a generated ``AsNumpy`` accessor as an array; empty if it is 0, which means absent."""
+    """Return the result of a generated ``AsNumpy`` accessor as an array.
+
+    The accessor returns the number 0 if the vector is absent; the array is empty then."""
     return numpy_vector if isinstance(numpy_vector, np.ndarray) else np.empty(0, element_dtype)
 
 
 def enumeration_names(enumeration: Any) -> Mapping[int, str]:
-    """Return the names of a generated enumeration class, by value."""
+    """Return the names of the members of a generated enumeration class, by their numbers."""
     return {value: name for name, value in vars(enumeration).items() if isinstance(value, int)}
 
 
 def builtin_code(code: Any) -> int:
-    """Return an operator's number: the larger one of its two fields.
+    """Return the BuiltinOperator number of an OperatorCode table: the larger value of its two fields.
 
-    Old writers know only the deprecated field, of 8 bits. New ones may leave it out; then ``OperatorCode.BuiltinCode()`` of the
-    generated classes returns 0, which is ADD, for numbers below 127. So the table's own field is read. Source: TFLite
-    ``schema_utils.cc``.
+    Old writers set only the deprecated field of 8 bits. New writers may set only ``builtin_code``; for numbers below
+    127 the generated ``OperatorCode.BuiltinCode()`` then returns 0, which is ADD. Therefore the field ``builtin_code``
+    is read directly from the flatbuffer table. Source: TFLite ``schema_utils.cc``.
     """
     from flatbuffers.number_types import Int32Flags
 
@@ -155,14 +162,14 @@ def builtin_code(code: Any) -> int:
 
 
 def check_index(index: int, table_count: int) -> int:
-    """Return ``index`` if there are more tables than that; raise IndexError if not."""
+    """Return ``index``; IndexError if it is not the index of one of ``table_count`` tables."""
     if not 0 <= index < table_count:
         raise IndexError(index)
     return index
 
 
 def short_vector(vector: Any, description: str, where: str) -> tuple[int, ...]:
-    """Return a vector of at most MAX_RANK integers, for shapes and axes."""
+    """Return a flatbuffer vector of integers, such as a shape, as a tuple; ModelError if it has more than MAX_RANK entries."""
     entries = as_array(vector)
     if len(entries) > MAX_RANK:
         raise ModelError(f"{description} has {len(entries)} entries, expected at most {MAX_RANK}", where=where)
@@ -171,11 +178,14 @@ def short_vector(vector: Any, description: str, where: str) -> tuple[int, ...]:
 
 _CUSTOM_ITEMS = 256
 MOST_CUSTOM_BYTES = 4096
-"""Bytes of a custom operator's options; longer ones are ignored."""
+"""Maximum number of bytes of a custom operator's options. Longer options are ignored."""
 
 
 def custom_options(data: bytes) -> Mapping[str, Custom]:
-    """Return the options of a flexbuffer map by name: numbers, texts, and tuples of them; empty if ``data`` is no such map."""
+    """Decode the options of a custom operator, a flexbuffer map; return the options by name.
+
+    An option is a number, a text, or a tuple of both; options of other types are dropped. The result is empty if ``data`` is no
+    flexbuffer map, or has more than MOST_CUSTOM_BYTES bytes."""
     from flatbuffers import flexbuffers
 
     if not 3 <= len(data) <= MOST_CUSTOM_BYTES:
@@ -197,13 +207,16 @@ _MOST_WORDS = 16
 
 
 def custom_words(data: bytes) -> tuple[int, ...]:
-    """Return the leading options as little-endian int32, at most _MOST_WORDS; an incomplete last word is dropped."""
+    """Decode the options of a custom operator as little-endian int32 words, for options that are a C structure.
+
+    At most _MOST_WORDS words are returned. An incomplete last word is dropped."""
     count = min(len(data) // 4, _MOST_WORDS)
     return struct.unpack(f"<{count}i", data[: 4 * count])
 
 
 def _convert_custom_option(option: Any) -> Custom | None:
-    """Convert an option of a flexbuffer; None for maps, nested lists, and lists of more than _CUSTOM_ITEMS items."""
+    """Convert the flexbuffer value of an option to Python. Return None for maps, nested lists, and lists of more than
+    _CUSTOM_ITEMS items."""
     if (option.IsVector or option.IsTypedVector) and not option.IsMap:
         items = option.AsVector if option.IsVector else option.AsTypedVector
         values = tuple(_scalar_option(items[k]) for k in range(len(items))) if len(items) <= _CUSTOM_ITEMS else ()
@@ -212,7 +225,7 @@ def _convert_custom_option(option: Any) -> Custom | None:
 
 
 def _scalar_option(option: Any) -> int | float | str | None:
-    """Return an option of a flexbuffer that is a number or a text, else None."""
+    """Convert a flexbuffer value that is a number or text to Python; return None for other values."""
     value: int | float | str | None = (
         option.Value if option.IsInt or option.IsFloat or option.IsBool or option.IsString else None
     )
@@ -222,13 +235,16 @@ def _scalar_option(option: Any) -> int | float | str | None:
 # ---- Quantisation parameters of a TFLite tensor: scales and zero points, checked.
 
 _CUSTOM, _BLOCKS = 1, 2
-"""Kinds of quantisation details: custom ones are ignored by TFLite too; blocks of scales are stored in a tensor of their own."""
+"""Types of the schema's QuantizationDetails union. Custom details are ignored, by TFLite too. With blockwise quantisation a block
+of elements has a scale, and the scales are in another tensor."""
 
 
 def read_quantisation(quantization_table: Any, shape: tuple[int, ...], dtype: str, where: str) -> Quant | None:
-    """Read scales and zero points, checked against shape and dtype; None without them or for a real dtype.
+    """Read the scales and zero points of a tensor, and check them against its shape and dtype.
 
-    Raises ModelError if they are inconsistent, UnsupportedError for kinds of details that microc does not know.
+    Return None for a tensor without scales, or one that is not of integers. Raises ModelError if scales, zero points,
+    axis and shape contradict each other, UnsupportedError for blockwise quantisation and other QuantizationDetails that
+    microc does not support.
     """
     if quantization_table is None:
         return None
@@ -263,11 +279,13 @@ def read_quantisation(quantization_table: Any, shape: tuple[int, ...], dtype: st
     return Quant(tuple(map(float, scale)), tuple(map(int, zero_point)), axis)
 
 
-# ---- Constants that are stored in another form than they are used in: sparse tensors and int4.
+# ---- Constants whose stored format differs from the array that the network computes with: sparse tensors and int4.
 #
-# A sparse tensor lists its dimensions in order of traversal, blocks after the tensor's own dimensions. A level holds all elements
-# of its dimension (dense), or those between two segments, at listed indices (compressed sparse rows). Source: TFLite
-# ``sparsity_format_converter.cc``; schema, SparsityParameters.
+# A sparse tensor is stored as a tree with one level for each dimension, in the order of traversal. Dimensions are the axes of
+# the tensor, then block dimensions, each of which divides an axis into blocks. A dense level stores all elements of its
+# dimension. A compressed level is in the format of compressed sparse rows (CSR): segments say where the elements of each parent
+# begin, indices say where each element is along the dimension. Source: TFLite ``sparsity_format_converter.cc``; schema,
+# SparsityParameters.
 
 _MOST_LEVELS = 16
 _VECTORS = ("", "Int32Vector", "Uint16Vector", "Uint8Vector")
@@ -275,7 +293,10 @@ _VECTORS = ("", "Int32Vector", "Uint16Vector", "Uint8Vector")
 
 @frozen
 class Level:
-    """One level of a sparse tensor: ``size`` elements below each parent, or, if ``size`` is 0, those that CSR arrays list."""
+    """One level of a sparse tensor's tree of dimensions.
+
+    In a dense level ``size`` is the number of elements below each parent. In a compressed level ``size`` is 0, and the CSR arrays
+    ``segments`` and ``indices`` list the elements."""
 
     size: int
     segments: Array
@@ -284,8 +305,11 @@ class Level:
 
 @frozen
 class Sparsity:
-    """The layout of a sparse tensor: its dimensions in order of traversal (numbers from the tensor's rank on are blocks), the
-    tensor's dimension that each block divides, and the levels."""
+    """Layout of a sparse tensor.
+
+    ``order`` lists the dimensions in the order of traversal: numbers below the tensor's rank are axes, others are block
+    dimensions. ``blocks`` contains, for each block dimension, the axis that it divides. ``levels`` describes the storage of each
+    dimension, in the order of traversal."""
 
     order: tuple[int, ...]
     blocks: tuple[int, ...]
@@ -293,7 +317,7 @@ class Sparsity:
 
 
 def read_sparsity(table: Any, where: str) -> Sparsity:
-    """Read the flatbuffer's SparsityParameters."""
+    """Read a SparsityParameters table of the flatbuffer."""
     with guard_flatbuffer(where):
         count = int(table.DimMetadataLength())
         if count > _MOST_LEVELS:
@@ -304,7 +328,7 @@ def read_sparsity(table: Any, where: str) -> Sparsity:
 
 
 def _read_level(table: Any) -> Level:
-    """Read one level of a sparse tensor: dense, or as segments and indices."""
+    """Read a DimensionMetadata table of the flatbuffer: one level of a sparse tensor, dense or compressed."""
     if int(table.Format()) == 0:
         return Level(int(table.DenseSize()), np.empty(0, np.int64), np.empty(0, np.int64))
     segments = _read_index_vector(int(table.ArraySegmentsType()), table.ArraySegments())
@@ -312,7 +336,9 @@ def _read_level(table: Any) -> Level:
 
 
 def _read_index_vector(vector_type: int, table: Any) -> Array:
-    """Read a union of vectors of three integer widths as int64."""
+    """Read a SparseIndexVector, a flatbuffer union of int32, uint16 and uint8 vectors, as int64.
+
+    ValueError if the union is empty; :func:`guard_flatbuffer` converts it."""
     import tflite
 
     if not 1 <= vector_type < len(_VECTORS) or table is None:
@@ -323,7 +349,9 @@ def _read_index_vector(vector_type: int, table: Any) -> Array:
 
 
 def dense_array(values: Array, shape: Sequence[int], sparsity: Sparsity, where: str) -> Array:
-    """Return a sparse tensor as a dense array, zero where nothing is stored; ModelError if the layout is inconsistent."""
+    """Convert the stored ``values`` of a sparse tensor to a dense array. Elements that are not stored become zero.
+
+    ModelError if the layout contradicts itself, the shape or the number of values."""
     rank, levels = len(shape), sparsity.levels
     if not rank:
         raise ModelError("got a sparse tensor without axes, expected at least one", where=where)
@@ -359,10 +387,11 @@ def dense_array(values: Array, shape: Sequence[int], sparsity: Sparsity, where: 
 
 
 def _expand_level(level: Level, parent_positions: Array, max_elements: int, where: str) -> tuple[Array, Array, Array]:
-    """Expand one level of a sparse tensor below the positions ``parent_positions``.
+    """List the elements of one level of a sparse tensor.
 
-    Return for every element of the level the index of its parent in ``parent_positions``, its index along the level's
-    dimension, and its own position. Raise ModelError for more than ``max_elements``."""
+    ``parent_positions`` are the positions of the elements of the level above, in that level's storage. Return three arrays with
+    one entry for each element: the index of its parent in ``parent_positions``, its index along the level's dimension, and its
+    position in the storage of this level. ModelError for more than ``max_elements`` elements."""
     if level.size:
         counts = np.full(len(parent_positions), level.size, np.int64)
         starts = parent_positions * level.size
@@ -392,7 +421,7 @@ def _expand_level(level: Level, parent_positions: Array, max_elements: int, wher
 
 
 def unpack_int4(packed_bytes: Array, element_count: int) -> Array:
-    """Unpack two's-complement four-bit integers, the lower half of a byte first, to int8."""
+    """Unpack two's-complement 4-bit integers to int8. The lower four bits of a byte are the first element."""
     nibbles = np.stack([packed_bytes & 15, packed_bytes >> 4], axis=-1).reshape(-1)[:element_count].astype(np.int8)
     unpacked: Array = np.where(nibbles > 7, nibbles - 16, nibbles).astype(np.int8)
     return unpacked

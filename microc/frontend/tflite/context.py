@@ -1,4 +1,4 @@
-"""One TFLite operator as its converter sees it, and the graph under construction."""
+"""Context of a TFLite operator's converter: operands and options in the file, and the graph under construction."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, new_value
 from microc.ops import registry
 from microc.ops.attributes import Ties
 
-# ---- A subgraph of control flow. The variables that it uses become additional last inputs and outputs.
+# ---- A subgraph of control flow. Resource variables that the subgraph uses are appended to its inputs and outputs.
 
 
 @frozen
 class ControlSubgraph:
-    """A subgraph of a control-flow operator, as a graph of its own.
+    """A TFLite subgraph of a control-flow operator (WHILE, IF, CALL), converted to a graph of its own.
 
-    The last inputs of ``graph`` are the variables that it reads (``given``), the last outputs those that it assigns
-    (``assigned``). ``handed``: for each output of the subgraph that is a handle, its position and the variable; such
-    outputs are not outputs of ``graph``."""
+    ``given`` lists the keys of the resource variables that the subgraph reads; the last inputs of ``graph`` are the
+    contents of these variables. ``assigned`` lists the keys of the variables that the subgraph assigns; the last outputs
+    of ``graph`` are their new contents. An output of the subgraph that is a variable's handle is no output of ``graph``:
+    ``handed`` maps the position of each such output to the variable's key."""
 
     graph: Graph
     given: tuple[str, ...] = ()
@@ -39,16 +40,17 @@ class ControlSubgraph:
 
     @property
     def variable_types(self) -> dict[str, TensorType]:
-        """Types of the variables that the subgraph reads or assigns, by variable."""
+        """Types of the contents of all variables that the subgraph reads or assigns, by variable key."""
         graph = self.graph
         output_values = zip(self.assigned, graph.outputs[len(graph.outputs) - len(self.assigned) :], strict=True)
         inputs = zip(self.given, graph.inputs[len(graph.inputs) - len(self.given) :], strict=True)
         return {key: graph.types[name] for key, name in (*output_values, *inputs)}
 
     def with_variables(self, given: Mapping[str, TensorType], assigned: Sequence[str]) -> Graph:
-        """Return the graph with exactly these variables as last inputs and outputs.
+        """Return the graph with the variables ``given`` as last inputs and the variables ``assigned`` as last outputs.
 
-        An assigned variable that the subgraph only passes through is copied from its input to its output.
+        The two subgraphs of an IF or WHILE need the same inputs and outputs. A variable in ``assigned`` that this
+        subgraph does not assign is copied from its input to its output.
         """
         graph, types = self.graph, dict(self.graph.types)
         inputs, outputs = len(graph.inputs) - len(self.given), len(graph.outputs) - len(self.assigned)
@@ -76,18 +78,20 @@ class ControlSubgraph:
 # ---- The graph under construction: values, constants and state, inputs bound to shapes.
 
 DTYPES = ("float32", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool")
-"""Dtypes of values in the graph."""
+"""Dtypes that a value of the graph may have."""
 _MAX_STATE_BYTES = 64 << 20
 STATE_INSIDE = "keep recurrent layers outside, or write them with variables"
 
 
 @frozen
 class Variables:
-    """Resource variables of one subgraph, by name.
+    """TFLite's resource variables of one subgraph, while its operators are converted. All but ``handles`` are indexed by
+    variable key (container and shared name).
 
-    ``handles`` maps tensor indices to variables. ``initial`` and ``current``: contents before the first run, and at
-    this point. ``states``: the value that holds a variable at the start of a run, which is a state of the graph, or in
-    control flow an input. ``assigned``: the assigned variables in order."""
+    ``initial`` maps a key to the variable's content before the first run, ``current`` to the value that contains the
+    variable at this point of the conversion. ``handles`` maps the index of a tensor that is a handle to the variable's key.
+    ``states`` maps a key to the value that contains the variable at the start of a run: a state of the graph, or an input
+    if the subgraph belongs to control flow. ``assigned`` is an ordered set of the keys of assigned variables."""
 
     initial: dict[str, Array] = field(default_factory=dict)
     handles: dict[int, str] = field(default_factory=dict)
@@ -98,9 +102,10 @@ class Variables:
 
 @frozen
 class ComputedSlice:
-    """A slice whose begin or size is computed at run time: ``size`` elements (-1: the rest) of ``data`` from ``begin`` on.
+    """A slice of the value ``data`` whose begin or size is computed at run time.
 
-    ``begin`` and ``size`` are values of the graph.
+    ``begin`` and ``size`` are names of values of the graph: the index of the first element and the number of elements
+    along each axis. A size of -1 means all elements from ``begin`` to the end of the axis.
     """
 
     data: str
@@ -109,13 +114,17 @@ class ComputedSlice:
 
 
 class TfliteGraphBuilder:
-    """Builder of the graph of a TFLite subgraph: nodes, types, constants and state so far.
+    """Builder of the graph of one TFLite subgraph. It stores the nodes, types, constants and states defined so far.
 
-    ``subgraph(index, handles)`` reads another subgraph of the file for control flow. ``around`` is the builder of the
-    enclosing subgraph, ``handles`` maps this subgraph's inputs to variables of it. ``pieces`` are slices of computed size,
-    until CONCATENATION joins them. ``gates`` lists (first node, condition): nodes from there on run only if the condition
-    holds. ``complexes`` maps complex tensors to float values with an axis of real and imaginary parts. ``halves`` holds
-    float16 constants that operators compute, by tensor index."""
+    ``subgraph(index, handles)`` reads another subgraph of the file, for control flow. ``around`` is the builder of the
+    enclosing subgraph, or None for the main subgraph. ``handles`` maps positions of this subgraph's inputs to keys of
+    resource variables whose handles they are.
+
+    Some tensors of the file have no value in the graph of their own. ``pieces`` contains slices of computed size, by
+    tensor name, until a CONCATENATION joins them. ``complexes`` maps names of complex tensors to float values with an
+    additional last axis of real and imaginary parts. ``halves`` contains float16 constants computed by operators, by
+    tensor index. ``gates`` lists pairs (index of a node, condition): that node and all later ones run only if the
+    condition is true."""
 
     def __init__(
         self,
@@ -140,7 +149,7 @@ class TfliteGraphBuilder:
         self._bind_inputs(input_shapes, handles)
 
     def graph(self, name: str) -> Graph:
-        """Return the finished graph; ModelError if an output was never written."""
+        """Return the finished graph; ModelError if no operator writes one of its outputs."""
         variables, outputs = self.variables, list[str]()
         inputs = [self.file.names[index] for index in self.file.inputs if index not in variables.handles]
         results = [
@@ -160,7 +169,7 @@ class TfliteGraphBuilder:
         return Graph(name, tuple(inputs), tuple(outputs), tuple(self.nodes), self.types, consts, state, self.updates)
 
     def value(self, index: int, where: str) -> str:
-        """Return the name of tensor ``index`` as an operand. Constants enter the graph at their first use."""
+        """Return the name of tensor ``index`` as an operand. A constant is added to the graph at its first use."""
         name = self.file.names[index]
         if name not in self.types:
             tensor = self.file.tensor(index)
@@ -170,14 +179,14 @@ class TfliteGraphBuilder:
         return name
 
     def constant(self, name: str, data: Array, quant: Quant | None = None) -> str:
-        """Define ``name`` as constant data and return it."""
+        """Define a constant value ``name`` with the content ``data``; return the name."""
         self.file.charge(data.nbytes)
         self.define(name, TensorType(data.shape, str(data.dtype), quant), self.file.name)
         self.consts[name] = np.ascontiguousarray(data).reshape(data.shape)
         return name
 
     def define(self, name: str, type_: TensorType, where: str) -> None:
-        """Define the type of a new value; ModelError if it has one already."""
+        """Define the type of a new value ``name``; ModelError if the name is defined already."""
         if name in self.types:
             raise ModelError(f"{name!r} is defined twice, expected one operator that writes it", where=where)
         if type_.dtype not in DTYPES:
@@ -188,9 +197,10 @@ class TfliteGraphBuilder:
         self.types[name] = type_
 
     def define_state(self, name: str, type_: TensorType, data: Array | None, where: str) -> str:
-        """Define a tensor that lives across calls.
+        """Define a state: a tensor that keeps its content between calls. Return its name.
 
-        Without ``data`` it starts at real zero, which for int8 is the zero point, as in TFLM.
+        ``data`` is the initial content. By default it is the real number 0, as in TFLite Micro: int8 elements start at the
+        zero point.
         """
         self.define(name, type_, where)
         if type_.nbytes + sum(array.nbytes for array in self.state.values()) > _MAX_STATE_BYTES:
@@ -202,9 +212,9 @@ class TfliteGraphBuilder:
         return name
 
     def _distinct_output(self, value_name: str, earlier_outputs: Sequence[str]) -> str:
-        """Return ``value_name``, or a copy of it, as an output of the graph.
+        """Return ``value_name``, or the name of a copy of this value, for use as an output of the graph.
 
-        It is copied if no node computes it, or if an earlier output is the same value."""
+        The value is copied if no node computes it, or if an earlier output is the same value."""
         if self.is_computed(value_name) and value_name not in earlier_outputs:
             return value_name
         copy, type_ = self.file.unique(f"{value_name}_copy"), self.types[value_name]
@@ -213,22 +223,26 @@ class TfliteGraphBuilder:
         return copy
 
     def append(self, node: Node) -> None:
-        """Append a node; its outputs count as computed from here on."""
+        """Append a node, and record that its outputs are computed by a node."""
         self.nodes.append(node)
         self._computed.update(node.outputs)
 
     def is_computed(self, name: str) -> bool:
-        """Test whether a node computes the value, which then is no input, constant or state."""
+        """Test whether a node computes the value ``name``. False for inputs, constants and states."""
         return name in self._computed
 
     def assume(self, tensor_indices: Sequence[int]) -> None:
-        """Give the outputs of an operator that was not converted the types that the file declares, to check later
-        operators."""
+        """Define the outputs of an operator that was not converted, with the types that the file declares.
+
+        Later operators that read these outputs can then still be checked."""
         for tensor in map(self.file.tensor, tensor_indices):
             self.types.setdefault(tensor.name, tensor.type)
 
     def _bind_inputs(self, shapes: Mapping[str, tuple[int, ...]], handles: Mapping[int, str]) -> None:
-        """Define the subgraph's inputs, in order, with the shapes given for them."""
+        """Define the subgraph's inputs in order.
+
+        ``shapes`` maps names of inputs to the shapes that the caller requests. ``handles`` maps positions of inputs that
+        are handles to keys of variables; such inputs are not defined as values."""
         names = [self.file.names[index] for index in self.file.inputs]
         for name in shapes:
             if name not in names:
@@ -253,10 +267,10 @@ class TfliteGraphBuilder:
             self.define(tensor.name, TensorType(shape, tensor.type.dtype, tensor.type.quant), where)
 
     def _bind_shape(self, tensor: Tensor, requested_shape: tuple[int, ...] | None) -> tuple[int, ...]:
-        """Return the shape of an input.
+        """Return the shape of an input. Extents that the file does not declare are taken from ``requested_shape``.
 
-        Unknown extents come from ``requested_shape``. Without it an unknown batch (axis 0) is 1, and any other unknown
-        extent a UsageError."""
+        Without a requested shape an unknown batch (axis 0) becomes 1. UsageError if another extent is unknown then, or if
+        the requested shape contradicts the declared one."""
         declared, where = tensor.type.shape, self.file.where(tensor)
         declared_text = ",".join("?" if axis in tensor.unknown else str(extent) for axis, extent in enumerate(declared))
         if requested_shape is None:
@@ -280,9 +294,9 @@ class TfliteGraphBuilder:
         return tuple(requested_shape)
 
 
-# ---- One TFLite operator as its converter sees it: operands and options of the file, nodes of the graph.
+# ---- Context of one TFLite operator: its operands and options in the file, and functions that append nodes to the graph.
 #
-# Shapes are inferred by our operators, then compared with the shapes that the file declares.
+# Shapes of results are inferred by microc's operators, then compared with the shapes that the file declares.
 
 _NO_ATTRS: Mapping[str, Attr] = {}
 
@@ -292,8 +306,9 @@ _FIX = "make it one: convert with fixed shapes and sizes, which kernels are comp
 
 @frozen
 class OpContext(Operands):
-    """One operator of a TFLite file as its converter sees it: operands, options and outputs, and functions that append
-    nodes."""
+    """Context of the converter of one operator in a TFLite file.
+
+    It provides the operator's operands, options and outputs, and appends nodes to the graph under construction."""
 
     operator: Operator
     builder: TfliteGraphBuilder
@@ -301,27 +316,30 @@ class OpContext(Operands):
 
     @property
     def where(self) -> str:
-        """The operator's position and code, for error messages."""
+        """Location in the file and builtin name of the operator, for error messages."""
         return f"{self.loc} {self.operator.code}"
 
     def has(self, position: int) -> bool:
-        """Test whether input ``position`` is present: trailing inputs and those of index -1 are absent."""
+        """Test whether input ``position`` is present. Optional inputs are left out at the end of the list or have the tensor
+        index -1."""
         return position < len(self.operator.inputs) and self.operator.inputs[position] >= 0
 
     def source(self, position: int) -> Tensor:
-        """Return input ``position`` as the file declares it; ModelError if it is missing."""
+        """Return the file's declaration of the tensor that is input ``position``; ModelError if the input is missing."""
         if not self.has(position):
             self.broken(f"input {position} is missing")
         return self.builder.file.tensor(self.operator.inputs[position])
 
     def target(self, position: int = 0) -> Tensor:
-        """Return output ``position`` as the file declares it; ModelError if it is missing."""
+        """Return the file's declaration of the tensor that is output ``position``; ModelError if the output is missing."""
         if position >= len(self.operator.outputs):
             self.broken(f"output {position} is missing")
         return self.builder.file.tensor(self.operator.outputs[position])
 
     def unchanged_operand(self, position: int) -> str:
-        """Return an operand whose elements the operator only moves: its dtype is that of the output."""
+        """Return the name of an operand whose elements the operator moves without computing on them.
+
+        Refuse the operator if the operand and the output differ in dtype."""
         source, target = self.source(position), self.target()
         if source.type.dtype != target.type.dtype:
             self.refuse(
@@ -331,10 +349,10 @@ class OpContext(Operands):
         return self.value(position)
 
     def operand(self, position: int, dtype: str = "", *, symmetric: bool = True) -> str:
-        """Return an operand of arithmetic.
+        """Return the name of an operand of arithmetic, after checking its dtype and quantisation.
 
-        It has ``dtype`` (default: the output's); integers of 8 or 16 bits are quantised per tensor. ``symmetric``: int16
-        tensors must not have a zero point.
+        Refuse the operator if the operand's dtype is not ``dtype`` (default: dtype of the output), or if the operand or the
+        output has 8 or 16 bits and is not quantised per tensor. With ``symmetric`` the zero point of int16 must be 0.
         """
         source, target = self.source(position), self.target()
         expected = dtype or target.type.dtype
@@ -348,7 +366,9 @@ class OpContext(Operands):
         return self.value(position)
 
     def _require_quantisation(self, tensor: Tensor, symmetric: bool) -> None:
-        """Check that an integer tensor of 8 or 16 bits has one scale."""
+        """Refuse an int8, uint8 or int16 tensor that is not quantised per tensor.
+
+        With ``symmetric`` also refuse int16 with a zero point other than 0."""
         type_ = tensor.type
         if type_.dtype not in ("int8", "uint8", "int16"):
             return
@@ -366,7 +386,9 @@ class OpContext(Operands):
             )
 
     def value(self, position: int) -> str:
-        """Return the name of input ``position``, of any dtype."""
+        """Return the name of input ``position``, of any dtype and quantisation.
+
+        Refuse an int4 tensor that is no constant."""
         source = self.source(position)
         if source.packed and not source.constant:
             self.refuse(
@@ -380,14 +402,14 @@ class OpContext(Operands):
         return self.builder.types[value]
 
     def constant(self, position: int) -> Array:
-        """Return the data of an input that must be known at compile time."""
+        """Return the data of a constant input; refuse the operator if the input is not known at compile time."""
         data = self.builder.consts.get(self.value(position))
         if data is None:
             self.refuse(f"input {position} ({self.source(position).name!r}) is not a constant", _FIX)
         return data
 
     def index(self, indices: str) -> str:
-        """Return indices as int32 or int64; narrower integers are cast to int32."""
+        """Return the value ``indices`` as int32 or int64; a narrower integer dtype is cast to int32."""
         type_ = self.type(indices)
         if type_.dtype in ("int32", "int64"):
             return indices
@@ -403,33 +425,37 @@ class OpContext(Operands):
         return shape
 
     def new_constant(self, stem: str, data: Array, quant: Quant | None = None) -> str:
-        """Add a constant that is no tensor of the file, under a new name made from ``stem``."""
+        """Add a constant that is no tensor of the file; return its name, which is made unique from ``stem``."""
         return self.builder.constant(self.builder.file.unique(stem), data, quant)
 
     def new_filled(self, stem: str, shape: Sequence[int], fill_value: float, dtype: str) -> str:
-        """Add a constant filled with one number. Its bytes are charged to the file's budget before memory is allocated."""
+        """Add a constant whose elements all have the same number; return its name.
+
+        The constant's bytes are subtracted from the file's reading budget before memory is allocated."""
         if any(extent < 0 for extent in shape):
             self.broken(f"got shape {tuple(shape)}, expected extents of at least 0")
         self.builder.file.charge(prod(shape) * dtypes.nbytes(dtype))
         return self.new_constant(stem, np.full(tuple(shape), fill_value, dtypes.to_numpy(dtype)))
 
     def scalar(self, number: float) -> str:
-        """Add a float32 constant of one element."""
+        """Add a float32 constant of shape (1,); return its name."""
         return self.new_constant("scalar", np.array([number], np.float32))
 
     def emit(
         self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS, like: TensorType | None = None
     ) -> str:
-        """Append a node and return its value, named after the operator's output.
+        """Append a node with one intermediate result; return the result's name, made from that of the TFLite operator's output.
 
-        The value has dtype and quantisation of ``like``. By default the dtype is inferred, and the quantisation is that
-        of the first input if the dtypes are equal."""
+        The result has the dtype and quantisation of ``like``. By default its dtype is inferred, and it has the quantisation
+        of the first input if both have the same dtype."""
         name = self.builder.file.unique(f"{self.loc.name}_{op}")
         self.append(op, inputs, attrs, (name,), (like,))
         return name
 
     def result(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], position: int = 0) -> str:
-        """Append the node that computes output ``position``: dtype and quantisation as declared, shape as inferred."""
+        """Append the node that computes output ``position`` of the operator; return the output's name.
+
+        The output has the dtype and quantisation that the file declares, and the shape that microc infers."""
         target = self.target(position)
         self.append(op, inputs, attrs, (target.name,), (target.type,))
         self.check_declared_shape(target)
@@ -444,7 +470,7 @@ class OpContext(Operands):
             self.check_declared_shape(target)
 
     def result_reshape(self, value: str, shape: Sequence[int], position: int = 0) -> str:
-        """Make ``value`` under another (or the same) shape output ``position``."""
+        """Define output ``position`` as ``value`` reshaped to ``shape``; return the output's name."""
         if prod(shape) != self.type(value).size:
             self.broken(
                 f"shape {self.type(value).shape} cannot become {tuple(shape)}, which has another number of elements"
@@ -452,20 +478,20 @@ class OpContext(Operands):
         return self.result("reshape", (value,), {"shape": tuple(shape)}, position)
 
     def result_constant(self, data: Array) -> None:
-        """Make constant data the first output."""
+        """Define the first output as a constant."""
         target = self.target()
         self.builder.constant(target.name, data, target.type.quant)
         self.check_declared_shape(target)
 
     def result_with_state(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], state: str) -> None:
-        """Append a node of two outputs: the first is the operator's output, the second the next value of ``state``."""
+        """Append a node with two results: the operator's output, and the content of ``state`` after this call."""
         target, next_state = self.target(), self.builder.file.unique(f"{state}_next")
         self.append(op, inputs, attrs, (target.name, next_state), (target.type, self.type(state)))
         self.check_declared_shape(target)
         self.builder.updates[state] = next_state
 
     def infer_types(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> tuple[TensorType, ...]:
-        """Infer the types of an operator's results."""
+        """Infer the types of the results of microc's operator ``op``."""
         return infer_types(op, attrs, [self.type(name) for name in inputs], self.where)
 
     def append(
@@ -476,9 +502,10 @@ class OpContext(Operands):
         outputs: Sequence[str],
         likes: Sequence[TensorType | None],
     ) -> None:
-        """Append a node whose outputs have new names.
+        """Append a node, or evaluate it now if it is arithmetic on small constants. Define its outputs.
 
-        ``likes``: types whose dtypes and quantisation the outputs get. Shapes are inferred."""
+        ``outputs`` are new names. ``likes`` has one type for each output, which gives its dtype and quantisation; the
+        shape is inferred. None means the default of :meth:`emit`."""
         definition = registry.get(op)
         attrs = {**definition.defaults, **attrs}
         inferred_types = self.infer_types(op, inputs, attrs)
@@ -495,10 +522,10 @@ class OpContext(Operands):
         self.builder.append(Node(op, tuple(inputs), tuple(outputs), attrs, self.loc))
 
     def _can_fold(self, inputs: Sequence[str], result_types: Sequence[TensorType]) -> bool:
-        """Test whether a node is evaluated now: all inputs are constants, none quantised, of at most MAX_INTEGERS
-        elements.
+        """Test whether a node can be evaluated at compile time.
 
-        Such nodes are arithmetic on shapes and sizes."""
+        This needs at least one input, constant inputs, and inputs and results without quantisation that have at most
+        MAX_INTEGERS elements each. Such nodes are arithmetic on shapes and sizes."""
         known = bool(inputs) and all(name in self.builder.consts for name in inputs)
         types = (*result_types, *map(self.type, inputs)) if known else ()
         return known and all(type_.size <= MAX_INTEGERS and type_.quant is None for type_ in types)
@@ -506,14 +533,16 @@ class OpContext(Operands):
     def _fold_to_constants(
         self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], outputs: Sequence[str]
     ) -> None:
-        """Evaluate the operator by its reference and define the results as constants."""
+        """Evaluate microc's operator ``op`` by its reference implementation, and define the results as constants."""
         with np.errstate(all="ignore"):
             results = registry.get(op).reference(attrs, [self.builder.consts[name] for name in inputs])
         for name, data in zip(outputs, results, strict=True):
             self.builder.constant(name, np.asarray(data))
 
     def check_declared_shape(self, target: Tensor) -> None:
-        """Compare the inferred shape of an output with the declared one, where that is known."""
+        """Raise ModelError if the inferred shape of an output contradicts the shape that the file declares.
+
+        Extents that the file does not declare are not compared."""
         shape, declared = self.type(target.name).shape, target.type.shape
         agrees = len(shape) == len(declared) and all(
             axis in target.unknown or extent == declared[axis] for axis, extent in enumerate(shape)
@@ -522,7 +551,7 @@ class OpContext(Operands):
             self.broken(f"the output has shape {shape}, but the file declares {declared}")
 
 
-# ---- Shared by the converters of all operator families: dtypes, activations, padding.
+# ---- Helpers that all families of converters share: dtypes, activations, padding.
 
 FLOAT = ("float32",)
 QUANTISED = ("int8", "uint8", "int16")
@@ -533,21 +562,23 @@ MOVABLE = DTYPES
 
 ONE_SCALE = "give them one scale and zero point, as converters do, or put a QUANTIZE before the operator"
 ACTIVATIONS = ("", "relu", "relu_n1_to_1", "relu6", "tanh")
-"""Our names of TFLite's ActivationFunctionType, by its number."""
+"""microc's names of fused activations, indexed by TFLite's ActivationFunctionType."""
 
 
 @frozen
 class Converter:
-    """A converter of one TFLite operator, and the dtypes that its first output may have."""
+    """Converter of one TFLite operator: a function that appends the operator's nodes to the graph, and the dtypes that the
+    first output may have. An empty ``dtypes`` allows every dtype."""
 
     convert: Callable[[OpContext], None]
     dtypes: tuple[str, ...] = REAL
 
 
 def activation_name(application: OpContext, activation_code: int) -> str:
-    """Return our name of a fused activation.
+    """Return microc's name of a fused activation; "" if there is none.
 
-    ``activation_code``: a number of TFLite's ActivationFunctionType. Refuse one that the output's dtype does not have."""
+    ``activation_code`` is a number of TFLite's ActivationFunctionType. Refuse an activation that microc does not support
+    for the output's dtype."""
     if not 0 <= activation_code < len(ACTIVATIONS):
         application.refuse(
             f"the fused activation of TFLite's number {activation_code} is not supported",
@@ -561,7 +592,9 @@ def activation_name(application: OpContext, activation_code: int) -> str:
 
 
 def real_operand(application: OpContext, position: int) -> str:
-    """Return an operand as float32: quantised ones are dequantised. For operators that become several nodes on real numbers."""
+    """Return the name of an operand as float32; a quantised operand is dequantised.
+
+    For operators that microc computes by several nodes on float32."""
     value = application.operand(position)
     quant = application.type(value).quant
     if quant is None:
@@ -573,7 +606,9 @@ def real_operand(application: OpContext, position: int) -> str:
 def write_real_result(
     application: OpContext, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS
 ) -> None:
-    """Append the last node of an operator on real numbers as the output, quantised if the output is."""
+    """Append the last of the float32 nodes of an operator, and define the operator's output as its result.
+
+    The result is quantised if the file declares a quantised output."""
     type_ = application.target().type
     if type_.quant is None:
         application.result(op, inputs, attrs)
@@ -595,7 +630,7 @@ def write_real_activation(application: OpContext, value: str, activation: str) -
 
 
 def stored_integers(application: OpContext, value: str) -> str:
-    """Return the stored integers of a value, without quantisation."""
+    """Return a quantised value reinterpreted as plain integers, without scale and zero point."""
     type_ = application.type(value)
     if type_.quant is None:
         return value
@@ -603,7 +638,9 @@ def stored_integers(application: OpContext, value: str) -> str:
 
 
 def check_same_quantisation(application: OpContext, input_positions: Sequence[int]) -> None:
-    """Refuse operands whose quantisation differs from the output's: moving their integers would change the real values."""
+    """Refuse the operator if an operand's quantisation differs from the output's.
+
+    For operators that move the stored integers: with another scale the same integer is another real number."""
     target = application.target().type
     if target.dtype in QUANTISED and any(application.source(i).type.quant != target.quant for i in input_positions):
         application.refuse("operands and output are quantised differently", ONE_SCALE)
@@ -617,7 +654,7 @@ def explicit_padding(
     strides: tuple[int, int],
     dilation: tuple[int, int] = (1, 1),
 ) -> tuple[int, int, int, int]:
-    """Return TFLite's SAME (0) or VALID (1) as (top, left, bottom, right) elements."""
+    """Return the padding of TFLite's scheme SAME (0) or VALID (1) as numbers of elements (top, left, bottom, right)."""
     if padding_scheme not in (0, 1):
         application.broken(f"padding is {padding_scheme}, expected 0 (SAME) or 1 (VALID)")
     return (0, 0, 0, 0) if padding_scheme == 1 else same_padding(data_extents, window_extents, strides, dilation)
@@ -626,10 +663,10 @@ def explicit_padding(
 def same_padding(
     data_extents: Sequence[int], window_extents: Sequence[int], strides: Sequence[int], dilation: Sequence[int] = (1, 1)
 ) -> tuple[int, int, int, int]:
-    """Return (top, left, bottom, right) of SAME.
+    """Return the padding of TFLite's scheme SAME as numbers of elements (top, left, bottom, right).
 
-    On each axis max((ceil(extent / stride) - 1) * stride + (window - 1) * dilation + 1 - extent, 0), the smaller half before
-    (TFLite ``padding.h``, ComputePaddingWithOffset).
+    The padding of an axis is max((ceil(extent / stride) - 1) * stride + (window - 1) * dilation + 1 - extent, 0) elements. An odd
+    number is split with the smaller half before the data. Source: TFLite ``padding.h``, ComputePaddingWithOffset.
     """
     before, after = [], []
     for size, taps, stride, spread in zip(data_extents, window_extents, strides, dilation, strict=True):

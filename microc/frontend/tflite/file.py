@@ -1,9 +1,10 @@
-"""Checked access to the TFLite flatbuffer: plain tensors, operators and options, or a ModelError.
+"""Checked access to a TFLite flatbuffer: its tensors, operators and options as Python objects; ModelError if it is corrupt.
 
-A flatbuffer is a graph of unchecked offsets. The generated classes follow them through ``struct`` and numpy, which refuse to
-read outside of the file; :func:`~microc.frontend.tflite.builtin_options.guard_flatbuffer` converts their exceptions into
-ModelError. They do not refuse a small file whose tables share the same bytes a million times. So tables, bytes and elements of
-sparse tensors are charged to a :class:`Budget`, whose limits are ten times what real files need.
+The tables of a flatbuffer refer to each other by unchecked offsets. The classes that the flatbuffer compiler generated
+follow the offsets through ``struct`` and numpy, which raise exceptions for reads outside of the file;
+:func:`~microc.frontend.tflite.builtin_options.guard_flatbuffer` converts these exceptions to ModelError. A small file
+can still refer to the same bytes a million times. Therefore every file has a :class:`Budget` of tables, bytes and
+elements of sparse tensors that may be read, ten times what real files need.
 """
 
 from __future__ import annotations
@@ -40,22 +41,24 @@ from microc.graph.ir import TensorType
 
 IDENTIFIER = b"TFL3"
 _FREE_TABLES, _BYTES_OF_A_TABLE = 1 << 14, 8
-"""Tables of tensors and operators that any file may have, and bytes of a file for each further one.
+"""Number of flatbuffer tables (tensors and operators) allowed in every file, and number of bytes that a file must have for each
+additional table.
 
-Real files take 81 bytes or more per table, names, shapes and scales included (measured: 107 files of the converter, 408 bytes
-to 1.9 MB).
+Real files have at least 81 bytes for each table, with names, shapes and scales (measured on 107 files written by the TFLite
+converter, of 408 bytes to 1.9 MB).
 """
 _INDEX_BYTES = 64
-"""Bytes that Python needs for an operand's index, or for a scale with its zero point."""
+"""Bytes of Python memory for one tensor index of an operator, or for one scale with its zero point."""
 _FREE_BYTES, _TIMES_READ = 2 * MAX_STORED, 40
-"""Bytes that constants of any file may take once decoded and stored, and how often every byte of a file may be read.
+"""Number of bytes that may be read from every file, and number of additional bytes for each byte of its size.
 
-Real files read theirs 2.9 times at most, scales and names included (measured as above).
+Bytes count each time they are read. Bytes of decoded constants count too. Real files are read 2.9 times at most, with scales and
+names (measured on the same 107 files).
 """
 _SPARSE_ELEMENTS, _LARGEST_SPARSE = 1 << 27, 1 << 23
-"""Elements of all sparse tensors of a file, and of one.
+"""Maximum number of elements of all sparse tensors of a file together, and of a single one.
 
-Unpacking takes 50 bytes per element. The limit is ten times 50 MB of float32 weights.
+Unpacking takes 50 bytes per element. The first limit is ten times the elements of 50 MB of float32 weights.
 """
 
 _DTYPES = {
@@ -74,15 +77,17 @@ _DTYPES = {
     "INT4": "int8",
 }
 _NEWER_TYPES = {19: "INT2", 20: "UINT4"}
-"""Types that the schema got after the generated classes were made."""
+"""Names of tensor types that are newer than the generated classes of the ``tflite`` package, by number in the schema."""
 
 
 @frozen
 class Tensor:
-    """One tensor as the file declares it. ``unknown``: the axes whose extents the file does not declare.
+    """Declaration of a tensor in a TFLite file.
 
-    ``type.dtype`` is the file's name in lower case (``string``, ``resource``) if microc has no such dtype. Packed int4
-    has dtype int8, and ``packed`` is True. ``buffer``: index of the buffer with its data."""
+    ``unknown`` lists the axes whose extents the file does not declare; their extents in ``type.shape`` are 1. If microc
+    does not have the file's dtype, ``type.dtype`` is the schema's name in lower case (``string``, ``resource``). Packed int4
+    has the dtype int8 and ``packed`` True. ``variable`` is True for a tensor that keeps its content between calls,
+    ``constant`` for one with data in the file. ``buffer`` is the index of the buffer with the data."""
 
     index: int
     name: str
@@ -97,10 +102,12 @@ class Tensor:
 
 @frozen
 class Operator:
-    """One operator: its builtin's name, tensor indices (-1: absent), and its options.
+    """An operator of a TFLite file: its position in the subgraph, name, input and output tensors, and options.
 
-    ``custom``: options of a custom operator (numbers, text or tuples of them), empty if they are no flexbuffer map.
-    ``words``: the same bytes as int32, for operators whose options are a C structure."""
+    ``code`` is the name of the builtin operator, or ``CUSTOM:<code>``. ``inputs`` and ``outputs`` are tensor indices; an
+    optional input that is absent has the index -1. ``custom`` contains the options of a custom operator by name (numbers,
+    text, or tuples of both); it is empty if the options are no flexbuffer map. ``words`` contains the bytes of the same
+    options as int32 numbers, for custom operators whose options are a C structure."""
 
     index: int
     code: str
@@ -113,7 +120,8 @@ class Operator:
 
 @dataclass(slots=True)
 class Budget:
-    """Remaining budget of a file: tables of tensors and operators, bytes, and elements of sparse tensors that may be read."""
+    """Reading budget of a TFLite file: how many flatbuffer tables of tensors and operators, bytes, and elements of sparse
+    tensors may still be read from it. It stops malformed files that refer to the same bytes again and again."""
 
     tables: int
     bytes: int
@@ -121,14 +129,15 @@ class Budget:
 
     @staticmethod
     def of(file_bytes: int) -> Budget:
-        """Return the budget of a file of ``file_bytes`` bytes."""
+        """Return the initial budget of a file of ``file_bytes`` bytes."""
         return Budget(_FREE_TABLES + file_bytes // _BYTES_OF_A_TABLE, _FREE_BYTES + _TIMES_READ * file_bytes)
 
 
 class TfliteFile:
-    """One TFLite model in memory; tables are read on demand.
+    """One subgraph of a TFLite model in memory. Its tensors and operators are read on demand.
 
-    ``data``: the whole file. Raises ModelError if the file is corrupt, UnsupportedError for features that microc does not read.
+    ``data``: bytes of the whole file. ``subgraph``: index of the subgraph. ``budget``: remaining reading budget of the file; a
+    new one by default. Raises ModelError if the file is corrupt, UnsupportedError for features that microc does not read.
     """
 
     def __init__(self, data: bytes, file_name: str, subgraph: int = 0, budget: Budget | None = None) -> None:
@@ -170,13 +179,14 @@ class TfliteFile:
         self._arrays: dict[int, Array] = {}
 
     def subgraph(self, index: int) -> TfliteFile:
-        """Return another subgraph of the same file, read again for each caller."""
+        """Open another subgraph of the same file, with the same reading budget. Each call reads the subgraph again."""
         return TfliteFile(self._data, self.name, index, self._budget)
 
     def charge(self, byte_count: int = 0, *, table_count: int = 0, element_count: int = 0) -> None:
-        """Subtract bytes, tables and elements from what may still be read; raise ModelError if that is exceeded.
+        """Subtract bytes, tables and elements of sparse tensors from the file's reading budget.
 
-        A broken file exceeds it, whose tables refer to the same bytes again and again."""
+        Raise ModelError if the budget is used up. It stops malformed files whose tables refer to the same bytes again and
+        again."""
         left = self._budget
         left.bytes, left.tables, left.elements = (
             left.bytes - byte_count,
@@ -190,13 +200,13 @@ class TfliteFile:
             )
 
     def tensor(self, index: int) -> Tensor:
-        """Return tensor ``index``, which must be in range."""
+        """Return the declaration of tensor ``index``. The index must be in range."""
         if index not in self._tensors:
             self._tensors[index] = self._read_tensor(index)
         return self._tensors[index]
 
     def operator(self, index: int) -> Operator:
-        """Return operator ``index`` of the subgraph."""
+        """Return operator ``index`` of the subgraph, with its options."""
         where = f"{self.name} #{index}"
         with guard_flatbuffer(where):
             table = self._graph.Operators(index)
@@ -224,18 +234,21 @@ class TfliteFile:
         return Operator(index, name, inputs, outputs, options, custom, words)
 
     def array(self, tensor: Tensor) -> Array:
-        """Return a copy of a constant tensor's data, with its dtype and shape (int4 unpacked)."""
+        """Return the data of a constant tensor as an array of its dtype and shape. int4 is unpacked, sparse data made dense.
+
+        The array is cached, and not connected to the file's bytes."""
         if tensor.index not in self._arrays:
             self._arrays[tensor.index] = self._read_array(tensor)
         return self._arrays[tensor.index]
 
     def where(self, tensor: Tensor) -> str:
-        """Return a tensor's position and name, for error messages."""
+        """Return the file's name with a tensor's index and name, for error messages."""
         return f"{self.name} tensor {tensor.index} {tensor.name}"
 
     def _checked_indices(self, index_vector: Any, description: str, *, optional: bool) -> tuple[int, ...]:
-        """Return a vector of tensor indices; raise ModelError if one is out of range; -1 (absent) is valid if
-        ``optional``."""
+        """Return a flatbuffer vector of tensor indices as a tuple; ModelError if an index is out of range.
+
+        With ``optional`` the index -1, which means an absent tensor, is valid too."""
         indices = tuple(int(i) for i in as_array(index_vector))
         self.charge(_INDEX_BYTES * len(indices))
         for index in indices:
@@ -246,7 +259,7 @@ class TfliteFile:
         return indices
 
     def _tensor_name(self, index: int) -> str:
-        """Return a unique name for a tensor, made from its name in the file."""
+        """Return a unique name for tensor ``index``, made from the tensor's name in the file."""
         with guard_flatbuffer(f"{self.name} tensor {index}"):
             raw = self._graph.Tensors(index).Name() or b""
         self.charge(len(raw))
@@ -295,7 +308,7 @@ class TfliteFile:
         return Tensor(index, name, type_, unknown, variable, constant, sparse, type_name == "INT4", buffer)
 
     def _read_array(self, tensor: Tensor) -> Array:
-        """Read the data of a constant tensor; ModelError if its size does not fit shape and dtype."""
+        """Read the data of a constant tensor; ModelError if the number of bytes contradicts shape and dtype."""
         where = self.where(tensor)
         with guard_flatbuffer(where):
             raw = as_array(self._model.Buffers(tensor.buffer).DataAsNumpy(), np.uint8)
@@ -320,7 +333,7 @@ class TfliteFile:
         return stored.astype(native).reshape(tensor.type.shape)
 
     def _read_sparse(self, tensor: Tensor, raw: Array, where: str) -> Array:
-        """Return a sparse constant as a dense array."""
+        """Convert the data ``raw`` of a sparse constant to a dense array."""
         if tensor.packed or tensor.type.dtype == "bool":
             dtype = "int4" if tensor.packed else "bool"
             raise UnsupportedError(

@@ -1,4 +1,4 @@
-"""TFLite control flow, subgraphs and resource variables."""
+"""Converters of TFLite's control flow (WHILE, IF, CALL) and resource variables."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from microc.graph.ir import Attr, Graph, Node, TensorType, fresh_name, new_value
 from microc.ops import registry
 from microc.ops.control import UNBOUNDED
 
-# ---- Converters of resource variables, which become state of the graph, read at the start of a call.
+# ---- Converters of operators on resource variables. A variable becomes a state of the graph.
 #
-# The first READ_VARIABLE of a variable returns its state; ASSIGN_VARIABLE sets the content that later reads of the same call
-# return. In control flow, variables are additional inputs and outputs of subgraphs (:mod:`microc.frontend.tflite.context`).
-# CALL_ONCE runs a subgraph before the first call; it may only assign constants, which are the initial contents. A variable
-# without initialisation starts at real zero, as in TFLM.
+# READ_VARIABLE returns the state, or the value that an earlier ASSIGN_VARIABLE of the same call assigned. In control flow,
+# variables are additional inputs and outputs of subgraphs (:mod:`microc.frontend.tflite.context`). CALL_ONCE runs a subgraph
+# before the first call. This subgraph may only assign constants, which are the initial contents. A variable without
+# initialisation starts at the real number 0, as in TFLite Micro.
 
 
 def _variable_key(operator: Operator) -> str:
-    """Return the key of the variable that a VAR_HANDLE names: container and shared name."""
+    """Return the key of a VAR_HANDLE's resource variable: its container and its shared name."""
     fields = operator.options.fields("VarHandleOptions", required=True)
     return f"{fields.text('Container')}/{fields.text('SharedName')}"
 
 
 def var_handle(application: OpContext) -> None:
-    """VAR_HANDLE: record which variable the output is a handle of."""
+    """Convert VAR_HANDLE: record the variable whose handle is the output."""
     application.builder.variables.handles[application.target().index] = _variable_key(application.operator)
 
 
 def read_variable(application: OpContext) -> None:
-    """READ_VARIABLE: the variable's content at this point of the call."""
+    """Convert READ_VARIABLE: the output is the variable's content at this point of the call."""
     target, key = application.target(), _variable_of_handle(application)
     value = variable_value(application, key, target.type, target.name)
     if value != target.name:
@@ -44,14 +44,15 @@ def read_variable(application: OpContext) -> None:
 
 
 def assign_variable(application: OpContext) -> None:
-    """ASSIGN_VARIABLE: the variable's content from here on."""
+    """Convert ASSIGN_VARIABLE: record the second operand as the variable's content for the operators that follow."""
     assign_variable_value(application, _variable_of_handle(application), application.value(1))
 
 
 def variable_value(application: OpContext, variable_key: str, type_: TensorType, state_name: str = "") -> str:
-    """Return the value that the variable ``variable_key`` holds.
+    """Return the name of the value that the variable ``variable_key`` contains at this point of the call.
 
-    At its first use it becomes a state of the graph (in control flow: an input) named ``state_name``."""
+    At its first use a variable is defined as a state of the graph, or, in control flow, as an input of the subgraph's graph.
+    ``state_name`` is the name of this state or input; by default it is made from the operator's name."""
     builder, variables = application.builder, application.builder.variables
     if variable_key not in variables.current:
         initial = variables.initial.get(variable_key)
@@ -69,7 +70,7 @@ def variable_value(application: OpContext, variable_key: str, type_: TensorType,
 
 
 def assign_variable_value(application: OpContext, variable_key: str, value: str) -> None:
-    """Make ``value`` the content of the variable ``variable_key`` from here on."""
+    """Record that the variable ``variable_key`` contains ``value`` for the operators that follow."""
     builder, variables = application.builder, application.builder.variables
     state = variables.states.get(variable_key)
     if state is not None:
@@ -87,7 +88,9 @@ def assign_variable_value(application: OpContext, variable_key: str, value: str)
 
 
 def call_once(application: OpContext) -> None:
-    """CALL_ONCE: the initial contents of variables, from a subgraph of VAR_HANDLE and ASSIGN_VARIABLE."""
+    """Convert CALL_ONCE: record the initial contents of variables.
+
+    Its subgraph may contain only VAR_HANDLE, and ASSIGN_VARIABLE of constants."""
     index = application.operator.options.fields("CallOnceOptions", required=True).integer("InitSubgraphIndex", 1)
     file = application.builder.file.subgraph(index)
     handles: dict[int, str] = {}
@@ -106,7 +109,10 @@ def call_once(application: OpContext) -> None:
 def _record_initial_content(
     application: OpContext, file: TfliteFile, handles: Mapping[int, str], inputs: tuple[int, ...]
 ) -> None:
-    """Record the constant that ASSIGN_VARIABLE assigns as a variable's initial content."""
+    """Record the constant assigned by an ASSIGN_VARIABLE of CALL_ONCE's subgraph as a variable's initial content.
+
+    ``handles`` maps indices of tensors of the subgraph ``file`` to variable keys. ``inputs`` are ASSIGN_VARIABLE's inputs: the
+    handle and the assigned tensor."""
     key, index = handles.get(inputs[0]), inputs[1]
     if key is None or index < 0:
         application.broken("the subgraph that initialises variables assigns to a tensor that is no variable")
@@ -117,7 +123,7 @@ def _record_initial_content(
 
 
 def _variable_of_handle(application: OpContext) -> str:
-    """Return the key of the variable that input 0 is a handle of."""
+    """Return the key of the variable whose handle is the operator's input 0."""
     index = application.source(0).index
     if index not in application.builder.variables.handles:
         application.broken(f"{application.source(0).name!r} is no variable, expected the output of VAR_HANDLE")
@@ -132,12 +138,14 @@ VARIABLES_CONVERTERS: Mapping[str, Converter] = {
 }
 
 
-# ---- Operands and results of operators with subgraphs: their tensors, and the contents of variables that the subgraphs use.
+# ---- Operands and results of operators with subgraphs: tensors, then the contents of variables that the subgraphs use.
 
 
 @frozen
 class SubgraphResult:
-    """A result of an operator with subgraphs: one of its outputs, or (``position`` -1) the content of a variable after it."""
+    """A result of an operator with subgraphs: output ``position`` of the operator, or a variable's content after the operator.
+
+    ``position`` is -1 for the content of a variable."""
 
     name: str
     type: TensorType
@@ -145,9 +153,9 @@ class SubgraphResult:
 
 
 def handle_inputs(application: OpContext, first_subgraph_input: int) -> dict[int, str]:
-    """Return the inputs of the subgraph that are handles of variables, by position.
+    """Return the keys of the variables whose handles are inputs of the operator's subgraph, by input position.
 
-    ``first_subgraph_input``: the operator's input that is the subgraph's first."""
+    ``first_subgraph_input``: position of the operator's input that is the subgraph's first input."""
     known = application.builder.variables.handles
     return {
         k: known[index] for k, index in enumerate(application.operator.inputs[first_subgraph_input:]) if index in known
@@ -155,7 +163,7 @@ def handle_inputs(application: OpContext, first_subgraph_input: int) -> dict[int
 
 
 def collect_variables(application: OpContext, subgraphs: Sequence[ControlSubgraph]) -> dict[str, TensorType]:
-    """Return the types of all variables that subgraphs read or assign."""
+    """Return the types of all variables that the subgraphs read or assign, by key; ModelError if types of one variable differ."""
     types: dict[str, TensorType] = {}
     for key, type_ in ((key, type_) for side in subgraphs for key, type_ in side.variable_types.items()):
         first_type = types.setdefault(key, type_)
@@ -173,7 +181,10 @@ def subgraph_operands(
     variables: Mapping[str, TensorType],
     first_subgraph_input: int,
 ) -> list[str]:
-    """Return the operands of subgraphs: tensors, then the contents of variables."""
+    """Return the names of the values that an operator passes to its subgraphs: tensors, then the contents of variables.
+
+    ``variables_by_input``: keys of variables whose handles are inputs; such inputs are left out. ``variables``: types of the
+    variables that the subgraphs use, by key. ``first_subgraph_input``: position of the operator's first input that is passed."""
     positions = range(first_subgraph_input, len(application.operator.inputs))
     tensors = [
         application.value(position)
@@ -184,7 +195,7 @@ def subgraph_operands(
 
 
 def subgraph_results(application: OpContext, variables: Mapping[str, TensorType]) -> list[SubgraphResult]:
-    """Return the results of subgraphs: tensors, then the contents of variables."""
+    """Return the results of an operator with subgraphs: outputs that are no handles, then the contents of ``variables``."""
     unique = application.builder.file.unique
     outputs = [application.target(position) for position in range(len(application.operator.outputs))]
     tensors = [SubgraphResult(t.name, t.type, k) for k, t in enumerate(outputs) if t.type.dtype != "resource"]
@@ -195,7 +206,9 @@ def subgraph_results(application: OpContext, variables: Mapping[str, TensorType]
 
 
 def update_variables(application: OpContext, handed: Mapping[int, str], assigned: Mapping[str, str]) -> None:
-    """Record the outputs that are handles of variables, and the contents that subgraphs assigned."""
+    """Record the operator's outputs that are handles of variables, and the contents that its subgraphs assigned.
+
+    ``handed`` maps positions of such outputs to variable keys, ``assigned`` maps variable keys to values of the graph."""
     for position, key in handed.items():
         application.builder.variables.handles[application.target(position).index] = key
     for key, name in assigned.items():
@@ -203,10 +216,10 @@ def update_variables(application: OpContext, handed: Mapping[int, str], assigned
 
 
 def inline_graph(application: OpContext, subgraph: Graph, value_names: dict[str, str]) -> None:
-    """Append the nodes of ``subgraph`` in place of the operator.
+    """Append the nodes and constants of ``subgraph`` to the graph under construction, in place of the operator.
 
-    ``value_names`` maps the subgraph's inputs and outputs to values of this graph; entries for its other values are
-    added."""
+    ``value_names`` maps the subgraph's inputs and outputs to values of the graph under construction. The function adds entries
+    for the subgraph's other values."""
     builder, unique = application.builder, application.builder.file.unique
     for name, data in subgraph.consts.items():
         value_names[name] = builder.constant(unique(f"{application.loc.name}_{name}"), data, subgraph.types[name].quant)
@@ -219,21 +232,22 @@ def inline_graph(application: OpContext, subgraph: Graph, value_names: dict[str,
         application.append(node.op, inputs, node.attrs, [value_names[name] for name in node.outputs], likes)
 
 
-# ---- Converter of WHILE.
+# ---- Converter of WHILE, to microc's operator ``loop``.
 #
-# The iteration count follows from carried values that start as constants and change by constants: counters. They are evaluated
-# here, iteration by iteration. A counter that equals the iteration's number is dropped; a list whose element t is set in
-# iteration t becomes a stacked output of the loop; a value that is handed on unchanged becomes a fixed input. If data decide
-# when the loop ends, it becomes a guarded loop, which tests its condition after every iteration.
+# The converter evaluates the condition and the body at compile time, as far as they depend on constants. If the condition is
+# known in every iteration, this gives the trip count. A carried value that equals the iteration's number (a counter) is then
+# replaced by ``loop``'s own. A list whose element t is set in iteration t becomes a stacked output of the loop. A carried value
+# that the body returns unchanged becomes a loop-invariant ("fixed") input. If the condition depends on data, the WHILE becomes
+# a guarded loop, which tests the condition after every iteration.
 
 _MAX_ITERATIONS = 1 << 14
-"""Iterations after which a loop counts as bounded by data; its counters are not evaluated further."""
+"""Number of iterations after which compile-time evaluation of a WHILE stops. The loop then becomes a guarded loop."""
 _MAX_EVALUATED = 64
-"""Largest tensor, in elements, that is evaluated in every iteration."""
+"""Maximum number of elements of a tensor that is evaluated at compile time in every iteration."""
 
 
 def loop(application: OpContext) -> None:
-    """WHILE: a condition and a body, both subgraphs of the carried values."""
+    """Convert WHILE. Its condition and its body are subgraphs whose inputs are the carried values."""
     fields = application.operator.options.fields("WhileOptions", required=True)
     keys = handle_inputs(application, 0)
     sides = [application.builder.subgraph(fields.integer(f"{f}SubgraphIndex", 1), keys) for f in ("Cond", "Body")]
@@ -274,13 +288,14 @@ def loop(application: OpContext) -> None:
 # ---------------------------------------------------------------- evaluating counters
 
 Known = Mapping[str, Array]
-"""Values known at compile time, by name."""
+"""Contents of values that are known at compile time, by name of the value."""
 
 
 def _evaluate_iterations(condition: Graph, body: Graph, start_values: Mapping[int, Array]) -> list[Known] | None:
-    """Return, for every iteration, the values that are known at compile time.
+    """Evaluate a WHILE at compile time; return, for each iteration, the values of the body that are known.
 
-    Return None if the number of iterations depends on data, or exceeds _MAX_ITERATIONS."""
+    ``start_values``: constant initial contents of carried values, by position. Return None if the trip count depends on data
+    or exceeds _MAX_ITERATIONS."""
     known = {k: array for k, array in start_values.items() if array.size <= _MAX_EVALUATED}
     iterations: list[Known] = []
     while True:
@@ -296,7 +311,9 @@ def _evaluate_iterations(condition: Graph, body: Graph, start_values: Mapping[in
 
 
 def _evaluate_known_values(graph: Graph, known_inputs: Known) -> Known:
-    """Return the values of a graph that follow from known inputs; only small and unquantised values are computed."""
+    """Evaluate a graph as far as its values follow from constants and ``known_inputs``; return the known values.
+
+    Only values without quantisation that have at most _MAX_EVALUATED elements are evaluated."""
     known: dict[str, Array] = {**{n: a for n, a in graph.consts.items() if a.size <= _MAX_EVALUATED}, **known_inputs}
     for node in graph.nodes:
         inputs = [name for name in node.inputs if name]
@@ -318,22 +335,25 @@ def _evaluate_known_values(graph: Graph, known_inputs: Known) -> Known:
 
 @frozen
 class _WhileLoop:
-    """A WHILE of ``count`` iterations.
+    """A WHILE with the constant trip count ``count``.
 
-    ``roles`` classifies every carried value: ``carried``; ``fixed`` (the body returns it unchanged); ``counter`` (the
-    iteration's number); ``stacked`` (a list whose element t is replaced in iteration t)."""
+    ``roles`` classifies every carried value: ``fixed`` (loop-invariant: the body returns it unchanged); ``counter`` (the
+    iteration's number); ``stacked`` (a list whose element t is replaced in iteration t); ``carried`` (any other value)."""
 
     body: Graph
     count: int
     roles: tuple[str, ...]
 
     def positions_of(self, carried_role: str) -> list[int]:
-        """Return the positions of the carried values that have the role ``carried_role``."""
+        """Return the positions of the carried values whose role is ``carried_role``."""
         return [k for k, own_role in enumerate(self.roles) if own_role == carried_role]
 
 
 def _carried_roles(body: Graph, iterations: Sequence[Known]) -> tuple[str, ...]:
-    """Return the role of every carried value (see :class:`_WhileLoop`), derived from the body and the known values."""
+    """Classify every carried value; return its role (see :class:`_WhileLoop`).
+
+    ``iterations``: values of the body that are known in each iteration; empty for a guarded loop, which has no role but
+    ``fixed`` and ``carried``."""
     makers, readers = body.producer(), body.consumers()
     roles = []
     for input_, output in zip(body.inputs, body.outputs, strict=True):
@@ -353,7 +373,7 @@ def _carried_roles(body: Graph, iterations: Sequence[Known]) -> tuple[str, ...]:
 
 
 def _equals_number(known_value: Array | None, number: int) -> bool:
-    """Test whether a known value is the int32 scalar ``number``."""
+    """Test whether a value is known at compile time, and is the int32 scalar ``number``."""
     return (
         known_value is not None
         and known_value.shape == ()
@@ -363,7 +383,8 @@ def _equals_number(known_value: Array | None, number: int) -> bool:
 
 
 def _is_stacked(body: Graph, node: Node, list_input: str, iterations: Sequence[Known]) -> bool:
-    """Test whether a list has one element per iteration, and iteration t replaces element t."""
+    """Test whether the carried list ``list_input`` has one element for each iteration, and ``node`` replaces element t of it in
+    iteration t."""
     if node.op != "dynamic_update_slice" or node.inputs[0] != list_input:
         return False
     shape, row = body.types[list_input].shape, body.types[node.inputs[1]].shape
@@ -379,7 +400,7 @@ def _is_stacked(body: Graph, node: Node, list_input: str, iterations: Sequence[K
 def _emit_counted_loop(
     application: OpContext, while_loop: _WhileLoop, carried_values: Sequence[str], targets: Sequence[SubgraphResult]
 ) -> None:
-    """Append the ``loop`` node and define the operator's outputs."""
+    """Append a ``loop`` node with a constant trip count, and define the results ``targets`` of the WHILE."""
     builder, body = application.builder, _loop_body(while_loop)
     carried, fixed, stacked = (while_loop.positions_of(role) for role in ("carried", "fixed", "stacked"))
     attrs: Mapping[str, Attr] = {"body": body, "count": while_loop.count, "carried": len(carried), "guarded": False}
@@ -398,7 +419,7 @@ def _emit_counted_loop(
 
 
 def _emit_with_renames(application: OpContext, value: str, shape: tuple[int, ...], target: SubgraphResult) -> None:
-    """Define a result that is a value under another shape or name."""
+    """Define a result of the WHILE as the existing ``value``, reshaped to ``shape``."""
     if target.position >= 0:
         application.result_reshape(value, shape, target.position)
     else:
@@ -412,7 +433,7 @@ def _emit_guarded_loop(
     carried_values: Sequence[str],
     targets: Sequence[SubgraphResult],
 ) -> None:
-    """Append a ``loop`` that its condition ends.
+    """Append a guarded ``loop`` node, which ends when its condition is false, and define the results ``targets`` of the WHILE.
 
     The condition is computed once before the loop, and again at the end of every iteration.
     """
@@ -440,8 +461,10 @@ def _emit_guarded_loop(
 def _guarded_body(
     condition: Graph, body: Graph, carried_positions: Sequence[int], fixed_positions: Sequence[int]
 ) -> Graph:
-    """Return the body in the form of a guarded ``loop``: the body's nodes, then the condition on its results, which is the
-    first output."""
+    """Return the body graph of a guarded ``loop``: the nodes of the WHILE's body, then those of its condition.
+
+    The condition is evaluated on the body's results; its value is the first output. ``carried_positions`` and
+    ``fixed_positions``: positions of the carried values that change, and of the loop-invariant ones."""
     types = dict(body.types)
     values = dict(zip(condition.inputs, body.outputs, strict=True))
 
@@ -466,8 +489,10 @@ def _guarded_body(
 
 
 def _loop_body(while_loop: _WhileLoop) -> Graph:
-    """Return the body in the form of ``loop``: inputs are the iteration's number, the carried and the fixed values; outputs the
-    next carried values and one row per stacked list."""
+    """Return the body graph of a ``loop`` with a constant trip count.
+
+    Its inputs are the iteration's number, the carried values and the fixed values. Its outputs are the next carried values,
+    and one row of each stacked list."""
     body, makers = while_loop.body, while_loop.body.producer()
     iteration = fresh_name(body.types, "turn")
     carried, fixed, stacked = (while_loop.positions_of(role) for role in ("carried", "fixed", "stacked"))
@@ -490,7 +515,7 @@ def _loop_body(while_loop: _WhileLoop) -> Graph:
 
 
 def _prune_nodes(nodes: Sequence[Node], wanted_values: Sequence[str]) -> list[Node]:
-    """Return the nodes that the values ``wanted_values`` depend on."""
+    """Return the nodes that the values ``wanted_values`` depend on, in their order. Other nodes are dropped."""
     wanted, kept = set(wanted_values), list[Node]()
     for node in reversed(nodes):
         if wanted & set(node.outputs):
@@ -505,7 +530,7 @@ _COMPOSITE = ("StableHLOCompositeOptions", "DecompositionSubgraphIndex")
 
 
 def branch(application: OpContext) -> None:
-    """IF: one of two subgraphs, by a computed condition."""
+    """Convert IF: run one of two subgraphs, selected by the condition in operand 0."""
     fields = application.operator.options.fields("IfOptions", required=True)
     keys = handle_inputs(application, 1)
     sides = [application.builder.subgraph(fields.integer(f"{f}SubgraphIndex", 1), keys) for f in ("Then", "Else")]
@@ -528,7 +553,7 @@ def branch(application: OpContext) -> None:
 
 
 def composite(application: OpContext) -> None:
-    """STABLEHLO_COMPOSITE and CALL: inline the subgraph of the decomposition."""
+    """Convert STABLEHLO_COMPOSITE and CALL: append the nodes of the operator's subgraph (its decomposition) in place of it."""
     table, field = ("CallOptions", "Subgraph") if application.operator.code == "CALL" else _COMPOSITE
     fields = application.operator.options.fields(table, required=True)
     keys = handle_inputs(application, 0)

@@ -1,4 +1,4 @@
-"""The TFLite reader: a flatbuffer becomes a Graph of our operators, with quantisation on the types."""
+"""Reader of TFLite models: converts a flatbuffer to a Graph of microc's operators, with quantisation as part of the types."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ CONVERTERS: Registry[Converter] = Registry(
         **tflite_volumes.VOLUMES_CONVERTERS,
     },
 )
-"""Converters by operator. Custom operators are named ``CUSTOM:<code>``; plugins extend the registry temporarily."""
+"""Converters by TFLite's operator name. A custom operator's name is ``CUSTOM:<code>``. Plugins extend the registry while they
+are active."""
 
 _RECURRENT = "use LSTM cells (UNIDIRECTIONAL_SEQUENCE_LSTM), or unroll the layer when converting (Keras: unroll=True)"
 _SIZE = "its result is as large as data say; give it a fixed size (top-k, a mask), or leave it to the application"
@@ -92,23 +93,25 @@ _HINTS = (
 
 
 def unsupported_operator_hint(code: str) -> str:
-    """Return advice about an operator that has no converter."""
+    """Return the hint for an error about a TFLite operator that microc has no converter for."""
     return next(text for prefix, text in _HINTS if code.startswith(prefix))
 
 
-# ---- The reader. Converters define what an operator means; :mod:`microc.frontend.tflite.file` reads the bytes. Nothing is
-# optimised here.
+# ---- The reader calls the converter of each operator in the file's order. It does not optimise the graph.
+#
+# :mod:`microc.frontend.tflite.file` reads the bytes of the file.
 
 
 def read_tflite(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
-    """Read the network in ``data``, a whole TFLite file.
+    """Read the network in ``data``, the bytes of a whole TFLite file; return it as a graph.
 
-    ``file_name`` is used in errors, locations and (its stem) as the graph's name. ``input_shapes`` binds the unknown extents of
-    inputs by name; an unknown batch (axis 0) is 1 by default. Values are named after the file's tensors (:func:`tensor_names`);
-    additional values of converters have names of their own.
+    Errors and locations mention ``file_name``; its stem is the graph's name. ``input_shapes`` maps names of inputs to
+    shapes, which bind extents that the file does not declare; an unknown batch (axis 0) is 1 by default. The graph's
+    values have the names of the file's tensors (:func:`tensor_names`). Intermediate values that converters add have
+    names that no tensor has.
 
     Raises ModelError if the file is corrupt or inconsistent, UnsupportedError with one line for every operator that cannot be
-    converted, UsageError if ``input_shapes`` does not fit the inputs.
+    converted, UsageError if ``input_shapes`` contradicts the declared inputs.
     """
     return _read_subgraph(TfliteFile(data, file_name), PurePath(file_name).stem, input_shapes, (), None, {}).graph
 
@@ -121,13 +124,16 @@ def _read_subgraph(
     enclosing_builder: TfliteGraphBuilder | None,
     variables_by_input: Mapping[int, str],
 ) -> ControlSubgraph:
-    """Read a subgraph of a file.
+    """Convert the subgraph that ``file`` is open at.
 
-    ``enclosing_indices``: the enclosing subgraphs. ``enclosing_builder``: the builder of the innermost of them.
-    ``variables_by_input``: the variables whose handles are inputs."""
+    ``enclosing_indices``: indices of the subgraphs whose operators use this one, outermost first; empty for the main subgraph.
+    ``enclosing_builder``: graph builder of the innermost enclosing subgraph. ``variables_by_input``: keys of the resource
+    variables whose handles are inputs of this subgraph, by input position."""
 
     def read_inner_subgraph(index: int, inner_handles: Mapping[int, str]) -> ControlSubgraph:
-        """Read a subgraph that an operator of this one uses; ModelError if it is inside itself or nested too deeply."""
+        """Read the subgraph ``index``, which an operator of the current subgraph uses.
+
+        ModelError if the subgraph contains itself or is nested too deeply."""
         if index in enclosing_indices:
             raise ModelError(
                 f"subgraph {index} is inside itself; expected subgraphs without recursion", where=file.name
@@ -157,15 +163,15 @@ def _read_subgraph(
 
 
 def tensor_names(data: bytes, file_name: str = "model.tflite") -> dict[int, str]:
-    """Return the value name of every tensor of the main subgraph, by its index in the file; names are unique."""
+    """Return the names of all tensors of the main subgraph, by tensor index. Equal names in the file are made unique."""
     return dict(enumerate(TfliteFile(data, file_name).names))
 
 
 def _convert_all(builder: TfliteGraphBuilder, operators: list[Operator]) -> list[str]:
-    """Convert operators in order; return one line for each that is refused, or whose dtype no kernel supports.
+    """Convert operators in order; return one error line for each operator that cannot be converted.
 
-    After a refusal the operator's outputs get their declared types, so that later operators can be checked. A
-    contradiction found then may follow from that guess, so it ends the search and is not reported."""
+    The outputs of such an operator get the types that the file declares, to check later operators too. These types may be
+    wrong. A ModelError after the first refusal may therefore be a consequence: it ends the loop and is not reported."""
     refusals: list[str] = []
     for operator in operators:
         application = OpContext(operator, builder, _operator_location(builder.file, operator))
@@ -183,7 +189,7 @@ def _convert_all(builder: TfliteGraphBuilder, operators: list[Operator]) -> list
 
 
 def _check_dtype(application: OpContext) -> None:
-    """Check the first output's dtype against those of the converter."""
+    """Refuse the operator if its converter does not support the dtype of the first output."""
     dtypes = CONVERTERS[application.operator.code].dtypes
     if dtypes:
         dtype = application.target().type.dtype
@@ -192,7 +198,7 @@ def _check_dtype(application: OpContext) -> None:
 
 
 def _refusal_line(file: TfliteFile, operator: Operator, reason: str, help_text: str) -> str:
-    """Return one line of the list: ``#index name OP (dtype): reason (help: hint)``."""
+    """Return the error line of an operator that cannot be converted: ``#index name OP (dtype): reason (help: hint)``."""
     indices = [index for index in (*operator.outputs, *operator.inputs) if index >= 0]
     dtype = file.tensor(indices[0]).type.dtype if indices else "no tensors"
     name = _operator_location(file, operator).name
@@ -201,6 +207,6 @@ def _refusal_line(file: TfliteFile, operator: Operator, reason: str, help_text: 
 
 
 def _operator_location(file: TfliteFile, operator: Operator) -> Loc:
-    """Return an operator's location, named after its first tensor."""
+    """Return an operator's location in the file. Its name is that of the operator's first output, or first input."""
     indices = [index for index in (*operator.outputs, *operator.inputs) if index >= 0]
     return Loc(file.name, operator.index, file.names[indices[0]] if indices else "")

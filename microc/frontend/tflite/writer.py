@@ -1,4 +1,4 @@
-"""Quantised graphs of ours as TFLite models."""
+"""Writer of TFLite models: converts quantised int8 graphs of microc to a TFLite flatbuffer."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from microc.frontend.tflite.context import ACTIVATIONS, same_padding
 from microc.graph.ir import Graph, Node, Quant, TensorType
 from microc.ops.attributes import Rounding
 
-# ---- Conversion of a quantised layer to TFLite: one operator, or a PAD before one, with the tensors that only it uses.
+# ---- Conversion of one int8 node to a TFLite operator, or to a PAD and an operator.
 #
-# The inverse of the reader's converters (``frontend/tflite/operators_layers.py`` and others), for layers of int8 data.
+# These functions are the inverse of the reader's converters (``frontend/tflite/operators_layers.py`` and others).
 
 Field = bool | int | float | tuple[int, ...]
 _SAME, _VALID = 0, 1
@@ -32,8 +32,9 @@ _NO_FIELDS: Mapping[str, Field] = {}
 class TfliteOperator:
     """A TFLite operator to be written.
 
-    ``inputs``, ``outputs``: names of tensors ("" is absent); ``options``: the schema's name of its table of options;
-    ``fields``: values of these options."""
+    ``code`` is the builtin operator's name, ``version`` its version in the model. ``inputs`` and ``outputs`` are names of
+    tensors; "" is an optional input that is absent. ``options`` is the schema's name of the options table, "" for no
+    options. ``fields`` maps fields of this table to values."""
 
     code: str
     version: int
@@ -43,21 +44,24 @@ class TfliteOperator:
     fields: Mapping[str, Field] = field(default_factory=dict)
 
     def with_names(self, names: Mapping[str, str]) -> TfliteOperator:
-        """Return the operator with other names for all of its tensors."""
+        """Return the operator with all of its tensors renamed; ``names`` maps old names to new ones."""
         ends = [tuple(names[name] for name in side) for side in (self.inputs, self.outputs)]
         return replace(self, inputs=ends[0], outputs=ends[1])
 
 
 @frozen
 class Layer:
-    """A node as TFLite operators, and the tensors that only they use, with the data of constants."""
+    """TFLite operators that compute one node of a graph.
+
+    ``tensors`` contains the tensors that no other node uses, by name: weights, options that TFLite passes as operands, padded
+    data. Each has a type, and data if it is a constant."""
 
     operators: tuple[TfliteOperator, ...]
     tensors: Mapping[str, tuple[TensorType, Array | None]]
 
 
 def convert_node(graph: Graph, node: Node) -> Layer:
-    """Convert a node of int8 data to TFLite operators; UnsupportedError with the reason if there is no converter for it."""
+    """Convert a node whose first input and outputs are int8 to TFLite operators; UnsupportedError if that is not possible."""
     node_writer = _NodeWriter(graph, node)
     if node.op not in WRITERS:
         node_writer.refuse("no TFLite operator is written for it")
@@ -72,7 +76,9 @@ def convert_node(graph: Graph, node: Node) -> Layer:
 
 
 class _NodeWriter:
-    """Writer of one node as TFLite operators: the node's types, constants and attributes, and what is written so far."""
+    """Writer of one node as TFLite operators.
+
+    It reads the types, constants and attributes of the node, and collects the operators and tensors written so far."""
 
     def __init__(self, graph: Graph, node: Node) -> None:
         self.graph, self.node = graph, node
@@ -80,7 +86,7 @@ class _NodeWriter:
         self.tensors: dict[str, tuple[TensorType, Array | None]] = {}
 
     def refuse(self, why: str) -> None:
-        """Raise UnsupportedError: the node is left to microc's own kernels."""
+        """Raise UnsupportedError with the reason ``why``. microc's own kernel then computes the node."""
         raise UnsupportedError(why, where=str(self.node.loc), hint="microc's own kernel computes this layer")
 
     def type(self, position: int) -> TensorType:
@@ -99,12 +105,12 @@ class _NodeWriter:
         return array
 
     def tensor(self, name_stem: str, type_: TensorType, data: Array | None = None) -> str:
-        """Add a tensor that only this node uses; return its name, made from ``name_stem``."""
+        """Add a tensor that no other node uses; return its name, made from ``name_stem`` and the node's output."""
         self.tensors[f"{name_stem} of {self.node.outputs[0]}"] = (type_, data)
         return f"{name_stem} of {self.node.outputs[0]}"
 
     def ints(self, name_stem: str, *values: object) -> str:
-        """Add an int32 constant that only this node uses; return its name, made from ``name_stem``."""
+        """Add an int32 constant that no other node uses; return its name, made from ``name_stem`` and the node's output."""
         array = np.array(values, np.int32)
         return self.tensor(name_stem, TensorType(array.shape, "int32"), array)
 
@@ -116,34 +122,39 @@ class _NodeWriter:
         fields: Mapping[str, Field] = _NO_FIELDS,
         operator_version: int = 2,
     ) -> None:
-        """Add an operator that writes the node's output."""
+        """Add a TFLite operator that computes the node's output."""
         self.operators.append(
             TfliteOperator(builtin_operator, operator_version, inputs, self.node.outputs[:1], options_table, fields)
         )
 
     def activation(self) -> int:
-        """Return TFLite's number of the fused activation; refuse one that is not among the first four of ACTIVATIONS."""
+        """Return TFLite's number of the node's fused activation.
+
+        Refuse the node if the activation is not one of the first four of ACTIVATIONS, which TFLite's int8 kernels compute."""
         name = str(self.node.attrs.get("activation", ""))
         if name not in ACTIVATIONS[:4]:
             self.refuse(f"its activation is {name}")
         return ACTIVATIONS.index(name)
 
     def require_defaults(self, **defaults: object) -> None:
-        """Refuse attributes that TFLite has no field for, unless they have TFLite's fixed value."""
+        """Refuse the node if one of its attributes differs from the value given for it in ``defaults``.
+
+        For attributes that TFLite has no field for: it always computes as if they had this value."""
         for name, value in defaults.items():
             if self.node.attrs.get(name, value) not in (value, None):
                 self.refuse(f"its {name} is {self.node.attrs[name]}")
 
     def require_same_quantisation(self) -> None:
-        """Refuse operands whose quantisation differs from the result's, since TFLite does not rescale here."""
+        """Refuse the node if an operand's quantisation differs from the result's. TFLite does not rescale in such operators."""
         quants = [self.graph.types[name].quant for name in self.node.inputs]
         if any(quant != self.result.quant for quant in quants):
             self.refuse("data and results have other scales")
 
     def weights(self, axis_order: tuple[int, ...], scale_axis: int) -> tuple[str, ...]:
-        """Return the names of weights and bias in TFLite's order of axes.
+        """Add the node's weights and its bias, if any; return their names.
 
-        Weights must be int8 with zero point 0, with one scale or one for each element along ``scale_axis``."""
+        ``axis_order`` transposes the weights to TFLite's layout. Weights must be int8 with zero point 0, and have one scale, or
+        one scale for each index along the axis ``scale_axis`` of TFLite's layout."""
         type_, data = self.type(1), self.const(1)
         if type_.dtype != "int8" or type_.quant is None or any(type_.quant.zero_point):
             self.refuse("its weights are not int8 with zero point 0")
@@ -165,10 +176,10 @@ class _NodeWriter:
         return tuple(names)
 
     def window(self, kernel: tuple[int, ...], *, pads: bool) -> tuple[str, dict[str, Field]]:
-        """Return the data and the option fields of strides and padding.
+        """Return the name of the data operand of a convolution or pool, and its option fields for strides and padding.
 
-        Padding that is neither SAME nor VALID becomes a PAD operator before this one if ``pads``, else the node is
-        refused."""
+        TFLite has the padding schemes SAME and VALID only. Any other padding becomes a PAD operator before this one if
+        ``pads`` is True; otherwise the node is refused."""
         data, strides, padding = self.type(0), self.node.attr("strides"), self.node.attr("padding")
         dilation = self.node.attr("dilation") if "dilation" in self.node.attrs else (1, 1)
         fields: dict[str, Field] = {"StrideH": strides[0], "StrideW": strides[1], "Padding": _VALID}
@@ -188,7 +199,7 @@ class _NodeWriter:
 
 
 def _conv2d(a: _NodeWriter) -> None:
-    """Write CONV_2D, or DEPTHWISE_CONV_2D if there is a group for each channel."""
+    """Write CONV_2D, or DEPTHWISE_CONV_2D if every input channel is a group of its own."""
     a.require_defaults(layout="NHWC", pad_value=0, out_dtype="")
     weight, groups = a.type(1).shape, a.node.attr("groups")
     if groups != 1 and (groups != a.type(0).shape[3] or weight[3] != 1):
@@ -209,7 +220,9 @@ def _conv2d(a: _NodeWriter) -> None:
 
 
 def _conv2d_transpose(a: _NodeWriter) -> None:
-    """Write TRANSPOSE_CONV; TFLite's scheme gives the padding of the forward convolution of the result."""
+    """Write TRANSPOSE_CONV.
+
+    TFLite's padding scheme applies to the convolution in the opposite direction, from the result to the data."""
     a.require_defaults(groups=1, dilation=(1, 1), out_dtype="")
     strides, shape, kernel = a.node.attr("strides"), a.result.shape, a.type(1).shape[1:3]
     same = same_padding(shape[1:3], kernel, strides)
@@ -239,7 +252,7 @@ def _write_fully_connected(a: _NodeWriter) -> None:
 
 
 def _pool_writer(builtin_operator: str) -> Callable[[_NodeWriter], None]:
-    """Return the writer of the pool ``builtin_operator``."""
+    """Return the function that writes a node as the pooling operator ``builtin_operator``."""
 
     def write(a: _NodeWriter) -> None:
         a.require_defaults(layout="NHWC", count_include_pad=False)
@@ -253,7 +266,7 @@ def _pool_writer(builtin_operator: str) -> Callable[[_NodeWriter], None]:
 
 
 def _binary_writer(builtin_operator: str, options_table: str) -> Callable[[_NodeWriter], None]:
-    """Return the writer of an operator on two int8 operands with a fused activation."""
+    """Return the function that writes a node of two int8 operands, with its fused activation."""
 
     def write(a: _NodeWriter) -> None:
         types = [a.type(k) for k in range(2)]
@@ -265,7 +278,7 @@ def _binary_writer(builtin_operator: str, options_table: str) -> Callable[[_Node
 
 
 def _unary_writer(builtin_operator: str, options_table: str = "") -> Callable[[_NodeWriter], None]:
-    """Return the writer of an operator whose options are all defaults."""
+    """Return the function that writes a node as an operator whose options all have default values."""
     return lambda a: a.emit(builtin_operator, a.node.inputs, options_table)
 
 
@@ -337,22 +350,22 @@ WRITERS: Mapping[str, Callable[[_NodeWriter], None]] = {
     "tanh": _unary_writer("TANH"),
     "transpose": _transpose,
 }
-"""Functions that write an operator, by our name of it."""
+"""Functions that write a node as TFLite operators, by microc's name of the node's operator."""
 
 
-# ---- Tensors and operators as a TFLite flatbuffer (schema version 3), and graphs of ours as such models.
+# ---- A whole graph as a TFLite flatbuffer of schema version 3.
 
 _LAST_OF_A_BYTE = 127
-"""Value of the deprecated code field of 8 bits for all operator numbers from there on."""
+"""Value of the deprecated 8-bit field ``deprecated_builtin_code`` for all operator numbers of 127 or more."""
 
 
 def to_tflite(graph: Graph) -> bytes:
-    """Write a graph without state as a TFLite model.
+    """Convert a graph without state to a TFLite model; return the bytes of the file.
 
-    Values are called ``t0_``, ``t1_`` ... in the order of ``graph.types``; tensors that only one layer uses are named after its
-    result. Names end in ``_`` so that they stay readable for tools that append to them.
+    Values are named ``t0_``, ``t1_`` ... in the order of ``graph.types``. The name of a tensor that only one node uses
+    begins with the name of the node's result. Names end in ``_``, which keeps them readable if a tool appends text.
 
-    UnsupportedError for an operator, dtype or attribute that has no TFLite form here.
+    UnsupportedError for an operator, dtype or attribute that cannot be written.
     """
     names = tflite_names(graph)
     layers = [convert_node(graph, node) for node in graph.nodes]
@@ -369,7 +382,7 @@ def to_tflite(graph: Graph) -> bytes:
 
 
 def tflite_names(graph: Graph) -> Mapping[str, str]:
-    """Return the model's name of every value of a graph."""
+    """Return the tensor names of a written TFLite model, by value of the graph."""
     return {name: f"t{k}_" for k, name in enumerate(graph.types)}
 
 
@@ -377,14 +390,15 @@ def tflite_names(graph: Graph) -> Mapping[str, str]:
 class _ModelFlatbuffer:
     """The flatbuffer of a TFLite model under construction.
 
-    Flatbuffers are written from their end, so referenced tables come before those that refer to them."""
+    ``tensors`` contains the type of each tensor, and its data if it is a constant, by name. ``buffers`` collects the data of
+    constants. A flatbuffer is written from its end: a table must be written before any table that refers to it."""
 
     tensors: Mapping[str, tuple[TensorType, Array | None]]
     fb: Any = field(default_factory=lambda: flatbuffers.Builder(1024))
     buffers: list[bytes] = field(default_factory=lambda: [b""])
 
     def serialise(self, operators: Sequence[TfliteOperator], inputs: Sequence[str], outputs: Sequence[str]) -> bytes:
-        """Write the model and return its bytes."""
+        """Write the model; return the bytes of the file. ``inputs`` and ``outputs`` are names of tensors."""
         numbers = {name: k for k, name in enumerate(self.tensors)} | {"": -1}
         codes = list(dict.fromkeys((operator.code, operator.version) for operator in operators))
         tensors = self._write_offset_vector([self._write_tensor(name, *entry) for name, entry in self.tensors.items()])
@@ -409,18 +423,18 @@ class _ModelFlatbuffer:
         return bytes(self.fb.Output())
 
     def _write_offset_vector(self, entries: Sequence[int]) -> int:
-        """Write a vector of offsets of tables; return its own offset."""
+        """Write a vector of offsets of tables; return the offset of the vector."""
         self.fb.StartVector(4, len(entries), 4)
         for entry in reversed(entries):
             self.fb.PrependUOffsetTRelative(entry)
         return int(self.fb.EndVector())
 
     def _write_number_vector(self, values: Sequence[float], dtype: Any) -> int:
-        """Write a vector of numbers; return its offset."""
+        """Write a vector of numbers of ``dtype``; return the vector's offset."""
         return int(self.fb.CreateNumpyVector(np.asarray(values, dtype)))
 
     def _write_buffer(self, data: bytes) -> int:
-        """Write a buffer with the data of a constant; return its offset."""
+        """Write a Buffer table with the bytes of a constant; return the table's offset."""
         vector = self.fb.CreateNumpyVector(np.frombuffer(data, np.uint8)) if data else 0
         tflite.BufferStart(self.fb)
         if data:
@@ -428,7 +442,7 @@ class _ModelFlatbuffer:
         return int(tflite.BufferEnd(self.fb))
 
     def _write_operator_code(self, builtin_operator: str, version: int) -> int:
-        """Write an OperatorCode; return its offset."""
+        """Write an OperatorCode table; return its offset."""
         number = getattr(tflite.BuiltinOperator, builtin_operator)
         tflite.OperatorCodeStart(self.fb)
         tflite.OperatorCodeAddDeprecatedBuiltinCode(self.fb, min(number, _LAST_OF_A_BYTE))
@@ -437,7 +451,7 @@ class _ModelFlatbuffer:
         return int(tflite.OperatorCodeEnd(self.fb))
 
     def _write_tensor(self, name: str, type_: TensorType, data: Array | None) -> int:
-        """Write a tensor, and keep its data for a buffer; return the tensor's offset."""
+        """Write a Tensor table and return its offset. Data of a constant are appended to ``buffers``, to be written later."""
         shape, label = self._write_number_vector(type_.shape, np.int32), self.fb.CreateString(name)
         quant = self._write_quantisation(type_.quant) if type_.quant else 0
         if data is not None:
@@ -452,7 +466,7 @@ class _ModelFlatbuffer:
         return int(tflite.TensorEnd(self.fb))
 
     def _write_quantisation(self, quant: Quant) -> int:
-        """Write the scales and zero points of a tensor; return their offset."""
+        """Write a QuantizationParameters table with a tensor's scales and zero points; return its offset."""
         scale, zero_point = (
             self._write_number_vector(quant.scale, np.float32),
             self._write_number_vector(quant.zero_point, np.int64),
@@ -466,9 +480,10 @@ class _ModelFlatbuffer:
     def _write_operator(
         self, operator: TfliteOperator, operator_codes: Sequence[tuple[str, int]], tensor_indices: Mapping[str, int]
     ) -> int:
-        """Write an operator with its options; return its offset.
+        """Write an Operator table with its options; return its offset.
 
-        ``operator_codes``: the model's operator codes in order. ``tensor_indices``: index of each tensor, by name."""
+        ``operator_codes``: all pairs (builtin operator, version) of the model, in the order in which they are written.
+        ``tensor_indices``: index of each tensor, by name."""
         options = self._write_options(operator) if operator.options else 0
         inputs, outputs = (
             self._write_number_vector([tensor_indices[n] for n in side], np.int32)
@@ -484,7 +499,7 @@ class _ModelFlatbuffer:
         return int(tflite.OperatorEnd(self.fb))
 
     def _write_options(self, operator: TfliteOperator) -> int:
-        """Write the table of an operator's options; return its offset."""
+        """Write the options table of an operator; return its offset."""
         values = {
             n: self._write_number_vector(v, np.int32) if isinstance(v, tuple) else v for n, v in operator.fields.items()
         }
