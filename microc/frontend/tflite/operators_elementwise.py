@@ -1,4 +1,4 @@
-"""TFLite elementwise operators, conversions, comparisons, reductions."""
+"""Converters of TFLite's elementwise operators, dtype conversions, comparisons and reductions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from microc.numerics import quantize_multiplier
 from microc.ops.attributes import Multiplier, Rounding, Ties
 from microc.ops.elementwise.lookup import function_table
 
-# ---- Converters of elementwise operators: arithmetic, functions, bits.
+# ---- Converters of elementwise operators: arithmetic, mathematical functions, bitwise operators.
 
 _INT8 = (*FLOAT, "int8")
 _BYTES = (*FLOAT, "int8", "uint8")
@@ -40,7 +40,9 @@ _NO_ATTRS: Mapping[str, Attr] = {}
 
 
 def unary(op: str, output_dtypes: tuple[str, ...] = FLOAT, attrs: Mapping[str, Attr] = _NO_ATTRS) -> Converter:
-    """Return the converter of an operator on one operand, without options. Integers of 32 and 64 bits are not quantised."""
+    """Return the converter of a TFLite operator with one operand and no options.
+
+    ``op``: microc's operator, ``attrs``: its attributes. int32 and int64 operands must not have a scale."""
 
     def convert(application: OpContext) -> None:
         _check_plain(application)
@@ -50,7 +52,9 @@ def unary(op: str, output_dtypes: tuple[str, ...] = FLOAT, attrs: Mapping[str, A
 
 
 def unary_interpolated(op: str) -> Converter:
-    """Return the converter of a function of which TFLite interpolates int16 in a table, and computes other dtypes."""
+    """Return the converter of a mathematical function ``op`` that TFLite computes for int16 by interpolation in a table.
+
+    Other dtypes become microc's operator ``op``."""
     plain = unary(op, _SIGNED)
 
     def convert(application: OpContext) -> None:
@@ -61,7 +65,9 @@ def unary_interpolated(op: str) -> Converter:
 
 
 def _interpolate(application: OpContext, function_name: str) -> bool:
-    """Convert a function of int16 with zero points of 0 to ``lookup16``; return False if the operator is no such function."""
+    """Convert a mathematical function of int16 to ``lookup16``, which interpolates in a table as TFLite does.
+
+    Return False, and append nothing, unless operand and result are quantised int16 tensors with zero point 0."""
     source, target = application.source(0).type, application.target().type
     if any(type_.dtype != "int16" or type_.quant is None or any(type_.quant.zero_point) for type_ in (source, target)):
         return False
@@ -73,9 +79,10 @@ def _interpolate(application: OpContext, function_name: str) -> bool:
 
 
 def binary(op: str, options: str = "", dtypes: tuple[str, ...] = REAL) -> Converter:
-    """Return the converter of an operator on two operands that broadcast.
+    """Return the converter of a TFLite operator with two operands that are broadcast.
 
-    ``options``: the schema's name of the options table that holds the fused activation."""
+    ``op``: microc's operator. ``options``: the schema's name of the options table with the fused activation; "" if the operator
+    has none. ``dtypes``: allowed dtypes of the output."""
 
     def convert(application: OpContext) -> None:
         attrs: dict[str, Attr] = {}
@@ -89,7 +96,7 @@ def binary(op: str, options: str = "", dtypes: tuple[str, ...] = REAL) -> Conver
 
 
 def binary_stored(op: str, output_dtypes: tuple[str, ...]) -> Converter:
-    """Return the converter of an operator on two stored numbers, which ignores the scales of integers."""
+    """Return the converter of a TFLite operator that computes with the stored integers and ignores their scales."""
 
     def convert(application: OpContext) -> None:
         value = application.emit(
@@ -103,7 +110,9 @@ def binary_stored(op: str, output_dtypes: tuple[str, ...]) -> Converter:
 
 
 def extremum(op: str) -> Converter:
-    """MAXIMUM and MINIMUM: TFLite compares the stored integers, so the three quantisations must be equal."""
+    """Return the converter of MAXIMUM or MINIMUM.
+
+    TFLite compares the stored integers. Therefore both operands and the output must have the same quantisation."""
 
     def convert(application: OpContext) -> None:
         _check_plain(application)
@@ -116,7 +125,7 @@ def extremum(op: str) -> Converter:
 
 
 def _check_plain(application: OpContext) -> None:
-    """Refuse 32- and 64-bit integers with a scale: TFLite computes with the stored numbers."""
+    """Refuse an output of 32- or 64-bit integers with a scale: TFLite computes with the stored integers and ignores the scale."""
     if application.target().type.dtype in PLAIN and application.target().type.quant is not None:
         application.refuse(
             f"{application.target().type.dtype} tensors with a scale",
@@ -128,7 +137,7 @@ _ADD_N_SHIFT = 20
 
 
 def add_n(application: OpContext) -> None:
-    """ADD_N: the sum of all operands; int8 operands must have one scale."""
+    """Convert ADD_N, the sum of all operands. The operands must have the same shape and quantisation."""
     values = [application.operand(position) for position in range(len(application.operator.inputs))]
     types, target = [application.type(value) for value in values], application.target().type
     if len(values) < 2:
@@ -145,10 +154,10 @@ def add_n(application: OpContext) -> None:
 
 
 def _add_bytes(application: OpContext, operand_values: list[str]) -> None:
-    """Sum int8 operands as TFLite does (``reference/add_n.h``).
+    """Convert ADD_N of int8 operands with TFLite's fixed-point arithmetic (``reference/add_n.h``).
 
-    Each is shifted left by 20, halved, summed, and scaled to the output. TFLite's sum starts from the contribution of a
-    stored zero, so that there are ``len(operand_values) + 1`` zero points."""
+    TFLite shifts every operand left by 20 bits, halves it, adds all, and rescales the sum to the output. Its sum starts with
+    the contribution of a stored zero; therefore ``len(operand_values) + 1`` zero points are subtracted."""
     type_, target = application.type(operand_values[0]), application.target().type
     assert type_.quant is not None and target.quant is not None
     zero, half = type_.quant.zero_point[0], 1 << _ADD_N_SHIFT - 1
@@ -172,20 +181,20 @@ def _add_bytes(application: OpContext, operand_values: list[str]) -> None:
 
 
 def leaky_relu(application: OpContext) -> None:
-    """LEAKY_RELU: alpha * x below zero."""
+    """Convert LEAKY_RELU: alpha * x for negative x, else x."""
     alpha = application.operator.options.fields("LeakyReluOptions", required=True).real("Alpha")
     application.result("leaky_relu", (application.operand(0),), {"alpha": alpha})
 
 
 def prelu(application: OpContext) -> None:
-    """PRELU: the slope is a tensor that broadcasts."""
+    """Convert PRELU: slope * x for negative x, else x. The slope is an operand that is broadcast."""
     dtype = application.target().type.dtype
     operands = (application.operand(0), application.operand(1, "int8" if dtype == "int16" else dtype))
     application.result("prelu", operands, {})
 
 
 def gelu(application: OpContext) -> None:
-    """GELU: exact, or TFLite's approximation by tanh."""
+    """Convert GELU, exact or approximated by tanh."""
     approximate = bool(application.operator.options.fields("GeluOptions").integer("Approximate"))
     if _interpolate(application, "gelu_by_tanh" if approximate else "gelu"):
         return
@@ -194,7 +203,7 @@ def gelu(application: OpContext) -> None:
 
 
 def right_shift(application: OpContext) -> None:
-    """RIGHT_SHIFT: the count is clamped to 0 .. bits - 1."""
+    """Convert RIGHT_SHIFT. The shift count is clamped to 0 .. bits - 1, as in TFLite."""
     data, counts = (stored_integers(application, application.unchanged_operand(position)) for position in (0, 1))
     bits = 8 * dtypes.nbytes(application.target().type.dtype)
     bounds: Mapping[str, Attr] = {"minimum": 0.0, "maximum": bits - 1.0, "rounding": Rounding.NONE}
@@ -203,13 +212,13 @@ def right_shift(application: OpContext) -> None:
 
 
 def square(application: OpContext) -> None:
-    """SQUARE: x * x."""
+    """Convert SQUARE: x * x."""
     data = application.operand(0)
     application.result("mul", (data, data), {})
 
 
 def l2_normalization(application: OpContext) -> None:
-    """L2_NORMALIZATION over the last axis."""
+    """Convert L2_NORMALIZATION over the last axis; refuse a fused activation."""
     code = application.operator.options.fields("L2NormOptions").integer("FusedActivationFunction")
     if activation_name(application, code):
         application.refuse("a fused activation", "make the activation an operator of its own")
@@ -259,11 +268,11 @@ ELEMENTWISE_CONVERTERS: Mapping[str, Converter] = {
 }
 
 
-# ---- Converters between dtypes, between integers and real numbers, and of storage formats.
+# ---- Converters of operators that change the dtype: QUANTIZE, DEQUANTIZE, CAST, BITCAST, DENSIFY ...
 
 
 def quantize(application: OpContext) -> None:
-    """QUANTIZE: float32 to integers, or integers to another quantisation."""
+    """Convert QUANTIZE: quantise float32, or requantise integers to another scale and zero point."""
     target, source = application.target(), application.source(0).type.dtype
     if source not in (*REAL, "int32"):
         application.refuse(f"{source} input", "convert it to float32, or quantise it to int8, uint8, int16 or int32")
@@ -276,7 +285,7 @@ def quantize(application: OpContext) -> None:
 
 
 def dequantize(application: OpContext) -> None:
-    """DEQUANTIZE: integers to float32; float16 constants are widened at compile time."""
+    """Convert DEQUANTIZE: integers to float32. A float16 constant becomes a float32 constant at compile time."""
     source, target = application.source(0), application.target()
     half = _float16_constant(application)
     if half is not None:
@@ -294,9 +303,9 @@ def dequantize(application: OpContext) -> None:
 
 
 def densify(application: OpContext) -> None:
-    """DENSIFY of a constant.
+    """Convert DENSIFY of a sparse constant, which the reader has already made dense.
 
-    Reading the file already made it dense; a float16 constant is kept for the operator that widens it.
+    A float16 constant is recorded in ``halves`` of the graph builder, for the operator that converts it to float32.
     """
     target, half = application.target(), _float16_constant(application)
     if half is None:
@@ -308,9 +317,9 @@ def densify(application: OpContext) -> None:
 
 
 def _float16_constant(application: OpContext) -> Array | None:
-    """Return the first operand if it is a float16 constant of the file or of DENSIFY, else None.
+    """Return the data of the first operand if it is float16: a constant of the file, or the result of DENSIFY. Else return None.
 
-    The graph has no float16 values.
+    The graph cannot contain float16 values.
     """
     source = application.source(0)
     if source.type.dtype != "float16":
@@ -319,7 +328,7 @@ def _float16_constant(application: OpContext) -> Array | None:
 
 
 def cast(application: OpContext) -> None:
-    """CAST: the stored numbers in another dtype; float16 constants are widened at compile time."""
+    """Convert CAST: the stored numbers in another dtype. A float16 constant becomes a float32 constant at compile time."""
     half = _float16_constant(application)
     if half is not None and application.target().type.dtype == "float32":
         application.builder.constant(application.target().name, half.astype(np.float32))
@@ -330,7 +339,7 @@ def cast(application: OpContext) -> None:
 
 
 def fake_quant(application: OpContext) -> None:
-    """FAKE_QUANT: round float32 to the values that integers of ``NumBits`` bits between min and max would have."""
+    """Convert FAKE_QUANT: round float32 values to those that ``NumBits``-bit integers represent for the range min .. max."""
     fields = application.operator.options.fields("FakeQuantOptions", required=True)
     low, high, bits = fields.real("Min"), fields.real("Max"), fields.integer("NumBits", 2, 16)
     least, most = int(bool(fields.integer("NarrowRange"))), (1 << bits) - 1
@@ -349,7 +358,7 @@ def fake_quant(application: OpContext) -> None:
 
 
 def bucketize(application: OpContext) -> None:
-    """BUCKETIZE: for every number the count of (ascending) boundaries that are at most as large."""
+    """Convert BUCKETIZE: for every element x, the number of boundaries that are at most x. Boundaries ascend."""
     boundaries = application.operator.options.fields("BucketizeOptions", required=True).reals("Boundaries")
     data = application.value(0)
     type_ = application.type(data)
@@ -367,7 +376,7 @@ def bucketize(application: OpContext) -> None:
 
 
 def bitcast(application: OpContext) -> None:
-    """BITCAST: the same bits as another dtype of equal width; constants may become any dtype."""
+    """Convert BITCAST between integer dtypes of the same width. A constant may be reinterpreted as any dtype."""
     source, target = application.source(0), application.target()
     data = application.builder.consts.get(application.value(0))
     if data is not None:
@@ -404,7 +413,7 @@ _COMPARED = (*FLOAT, *QUANTISED, *PLAIN, "uint32", "bool")
 
 
 def comparison(op: str) -> Converter:
-    """Return the converter of a comparison of two operands of one dtype; quantised ones are compared as real numbers."""
+    """Return the converter of a comparison of two operands of the same dtype. Quantised operands are compared as real numbers."""
 
     def convert(application: OpContext) -> None:
         first, second = (application.source(position).type for position in (0, 1))
@@ -421,7 +430,7 @@ def comparison(op: str) -> Converter:
 
 
 def logical(op: str, operand_count: int) -> Converter:
-    """Return the converter of an operator on ``operand_count`` bool operands."""
+    """Return the converter of a logical operator with ``operand_count`` bool operands."""
 
     def convert(application: OpContext) -> None:
         application.result(op, [application.operand(position, "bool") for position in range(operand_count)], {})
@@ -430,7 +439,9 @@ def logical(op: str, operand_count: int) -> Converter:
 
 
 def select(application: OpContext) -> None:
-    """SELECT and SELECT_V2. A vector condition of SELECT chooses whole rows: it gets trailing axes of extent 1."""
+    """Convert SELECT and SELECT_V2.
+
+    A condition of rank 1 of SELECT selects whole rows of the data. It is reshaped with trailing axes of extent 1 for this."""
     condition = application.operand(0, "bool")
     a, b = application.unchanged_operand(1), application.unchanged_operand(2)
     check_same_quantisation(application, [1, 2])
@@ -441,7 +452,7 @@ def select(application: OpContext) -> None:
 
 
 def arg_extremum(op: str) -> Converter:
-    """ARG_MAX and ARG_MIN along a constant axis; the stored numbers are compared."""
+    """Return the converter of ARG_MAX or ARG_MIN along a constant axis. The stored numbers are compared."""
 
     def convert(application: OpContext) -> None:
         data = application.value(0)
@@ -458,7 +469,7 @@ def arg_extremum(op: str) -> Converter:
 
 
 def topk(application: OpContext) -> None:
-    """TOPK_V2: a constant number of largest elements along the last axis, and their indices."""
+    """Convert TOPK_V2: the k largest elements along the last axis and their indices, for a constant k."""
     data = application.unchanged_operand(0)
     check_same_quantisation(application, [0])
     (count,) = application.integers(1)[:1] or (0,)
@@ -467,7 +478,7 @@ def topk(application: OpContext) -> None:
 
 
 def one_hot(application: OpContext) -> None:
-    """ONE_HOT: indices, constant depth, on value, off value."""
+    """Convert ONE_HOT. Its operands are indices, a constant depth, the on value and the off value."""
     fields = application.operator.options.fields("OneHotOptions", required=True)
     indices, (depth,) = application.value(0), application.integers(1)[:1] or (0,)
     on, off = application.unchanged_operand(2), application.unchanged_operand(3)
@@ -498,7 +509,9 @@ LOGIC_CONVERTERS: Mapping[str, Converter] = {
 
 
 def reduction(op: str, output_dtypes: tuple[str, ...]) -> Converter:
-    """Return the converter of a reduction over constant axes. On bool, max is "any" and min is "all", computed in int8."""
+    """Return the converter of a reduction over constant axes.
+
+    REDUCE_ANY and REDUCE_ALL, on bool, are the maximum and the minimum, computed in int8."""
 
     def convert(application: OpContext) -> None:
         keepdims = bool(application.operator.options.fields("ReducerOptions").integer("KeepDims"))
@@ -521,7 +534,7 @@ def reduction(op: str, output_dtypes: tuple[str, ...]) -> Converter:
 
 
 def cumsum(application: OpContext) -> None:
-    """CUMSUM along a constant axis."""
+    """Convert CUMSUM, the cumulative sum along a constant axis."""
     fields = application.operator.options.fields("CumsumOptions")
     data = application.operand(0)
     (axis,) = application.integers(1)[:1] or (0,)

@@ -1,4 +1,4 @@
-"""TFLite gathers, scatters, segments, and compressed constants."""
+"""Converters of TFLite's gathers, scatters and segment reductions, and of TFLite Micro's compressed constants."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from microc.frontend.tflite.context import DTYPES, FLOAT, MOVABLE, Converter, Op
 from microc.graph.ir import Attr, TensorType
 from microc.ops.attributes import Rounding
 
-# ---- Converters of operators that rearrange elements: gathers, mirrored borders, space to batch.
+# ---- Converters of operators that rearrange elements: gathers, mirror padding, space to batch.
 
 _MIRRORS = ("reflect", "symmetric")
 
 
 def gather(application: OpContext) -> None:
-    """GATHER along an axis; with batch axes each batch has its own indices."""
+    """Convert GATHER along an axis. With ``BatchDims`` leading batch axes, each batch has its own indices."""
     fields = application.operator.options.fields("GatherOptions")
     data, indices = application.unchanged_operand(0), application.value(1)
     check_same_quantisation(application, [0])
@@ -30,14 +30,14 @@ def gather(application: OpContext) -> None:
 
 
 def gather_nd(application: OpContext) -> None:
-    """GATHER_ND: elements or slices at index vectors."""
+    """Convert GATHER_ND: gather the elements or slices at index vectors."""
     data, indices = application.unchanged_operand(0), application.value(1)
     check_same_quantisation(application, [0])
     application.result("gather_nd", (data, application.index(indices)), {"batch_dims": 0})
 
 
 def embedding_lookup(application: OpContext) -> None:
-    """EMBEDDING_LOOKUP: rows of a table; integer rows are dequantised."""
+    """Convert EMBEDDING_LOOKUP: gather rows of a matrix. Rows of integers are dequantised if the output is float32."""
     indices, table = application.value(0), application.value(1)
     type_, target = application.source(1).type, application.target().type
     if type_.dtype == target.dtype:
@@ -61,7 +61,7 @@ def embedding_lookup(application: OpContext) -> None:
 
 
 def reverse(application: OpContext) -> None:
-    """REVERSE_V2 along constant axes."""
+    """Convert REVERSE_V2 along constant axes."""
     data = application.unchanged_operand(0)
     check_same_quantisation(application, [0])
     rank = len(application.type(data).shape)
@@ -70,7 +70,9 @@ def reverse(application: OpContext) -> None:
 
 
 def reverse_sequence(application: OpContext) -> None:
-    """REVERSE_SEQUENCE: in every batch, reverse the first elements along an axis; their count per batch is an operand."""
+    """Convert REVERSE_SEQUENCE: in every batch, reverse the first elements along the time axis.
+
+    The second operand contains the number of reversed elements of each batch."""
     fields = application.operator.options.fields("ReverseSequenceOptions", required=True)
     data, lengths = application.unchanged_operand(0), application.index(application.value(1))
     check_same_quantisation(application, [0])
@@ -80,7 +82,7 @@ def reverse_sequence(application: OpContext) -> None:
 
 
 def mirror_pad(application: OpContext) -> None:
-    """MIRROR_PAD: REFLECT leaves out the border, SYMMETRIC repeats it."""
+    """Convert MIRROR_PAD. The mode REFLECT does not repeat the border element, the mode SYMMETRIC repeats it."""
     mode = application.operator.options.fields("MirrorPadOptions", required=True).integer("Mode", 0, 1)
     data, amounts = application.unchanged_operand(0), application.integers(1)
     check_same_quantisation(application, [0])
@@ -92,14 +94,14 @@ def mirror_pad(application: OpContext) -> None:
 
 
 def broadcast_to(application: OpContext) -> None:
-    """BROADCAST_TO a constant shape."""
+    """Convert BROADCAST_TO, to a constant shape."""
     data = application.unchanged_operand(0)
     check_same_quantisation(application, [0])
     application.result("broadcast_to", (data,), {"shape": application.integers(1)})
 
 
 def space_to_batch(application: OpContext) -> None:
-    """SPACE_TO_BATCH_ND: pad, then move the pixels of every block to the batch axis."""
+    """Convert SPACE_TO_BATCH_ND: pad the spatial axes, then move the elements of every block to the batch axis."""
     data, block, paddings = application.unchanged_operand(0), application.integers(1), application.integers(2)
     check_same_quantisation(application, [0])
     shape, count = application.type(data).shape, len(block)
@@ -124,7 +126,7 @@ def space_to_batch(application: OpContext) -> None:
 
 
 def batch_to_space(application: OpContext) -> None:
-    """BATCH_TO_SPACE_ND: move batches to the pixels of blocks, then crop."""
+    """Convert BATCH_TO_SPACE_ND: move batches to the elements of spatial blocks, then crop the spatial axes."""
     data, block, crops = application.unchanged_operand(0), application.integers(1), application.integers(2)
     check_same_quantisation(application, [0])
     shape, count, cells = application.type(data).shape, len(block), int(np.prod(block))
@@ -151,7 +153,7 @@ def batch_to_space(application: OpContext) -> None:
 
 
 def dynamic_update_slice(application: OpContext) -> None:
-    """DYNAMIC_UPDATE_SLICE: replace a part of the operand, from computed indices on."""
+    """Convert DYNAMIC_UPDATE_SLICE: replace the part of the operand that begins at computed indices."""
     data, update, begin = application.unchanged_operand(0), application.unchanged_operand(1), application.value(2)
     check_same_quantisation(application, [0, 1])
     application.result("dynamic_update_slice", (data, update, begin), {})
@@ -171,22 +173,23 @@ GATHER_CONVERTERS: Mapping[str, Converter] = {
 }
 
 
-# ---- Converters of operators that scatter rows: segments, sparse values, diagonals.
+# ---- Converters of operators that scatter rows or elements: segment reductions, SPARSE_TO_DENSE, diagonals.
 
 _REDUCTIONS = ("add", "mul", "max", "min")
 
 
 def scatter_nd(application: OpContext) -> None:
-    """SCATTER_ND: add updates to zeros of a constant shape."""
+    """Convert SCATTER_ND: add updates, at index vectors, to a tensor of zeros of a constant shape."""
     indices, updates, shape = application.value(0), application.unchanged_operand(1), application.integers(2)
     zeros = application.new_filled("zeros", shape, 0, application.target().type.dtype)
     application.result("scatter_nd", (zeros, application.index(indices), updates), {"reduction": "add"})
 
 
 def segment_sum(application: OpContext) -> None:
-    """SEGMENT_SUM: sum the rows of each segment.
+    """Convert SEGMENT_SUM: add the rows of each segment.
 
-    Segment numbers ascend; they are constants, or the output's shape declares their count.
+    The number of segments must be known at compile time: from constant segment numbers, which ascend, or from the output's
+    declared shape.
     """
     numbers = application.builder.consts.get(application.value(1))
     if numbers is not None:
@@ -199,8 +202,9 @@ def segment_sum(application: OpContext) -> None:
 
 
 def unsorted_segment(reduction: str) -> Converter:
-    """UNSORTED_SEGMENT_SUM, ..._PROD, ..._MAX, ..._MIN: reduce the rows of each segment; rows with negative numbers are
-    dropped."""
+    """Return the converter of UNSORTED_SEGMENT_SUM, _PROD, _MAX or _MIN: reduce the rows of each segment.
+
+    Rows with a negative segment number are dropped."""
 
     def convert(application: OpContext) -> None:
         (count,) = application.integers(2)[:1] or (0,)
@@ -210,9 +214,9 @@ def unsorted_segment(reduction: str) -> Converter:
 
 
 def _reduce_segments(application: OpContext, reduction: str, segment_count: int) -> None:
-    """Reduce the rows of each of ``segment_count`` segments by scattering them into neutral rows.
+    """Emit the reduction of the rows of each segment, as a scatter into rows of the reduction's neutral element.
 
-    An additional last row takes those with a negative number; it is sliced off afterwards."""
+    Rows with a negative segment number are scattered to an additional last row, which is sliced off afterwards."""
     data, numbers = application.unchanged_operand(0), application.index(application.value(1))
     shape, numbers_shape = application.type(data).shape, application.type(numbers).shape
     if segment_count < 1 or not numbers_shape or shape[: len(numbers_shape)] != numbers_shape:
@@ -243,7 +247,8 @@ def _reduce_segments(application: OpContext, reduction: str, segment_count: int)
 
 
 def sparse_to_dense(application: OpContext) -> None:
-    """SPARSE_TO_DENSE: values at index vectors of a constant shape, a default value elsewhere."""
+    """Convert SPARSE_TO_DENSE: a tensor of constant shape with the given values at index vectors, and a default value at all
+    other indices."""
     indices, values, default = (
         application.index(application.value(0)),
         application.unchanged_operand(2),
@@ -264,10 +269,10 @@ def sparse_to_dense(application: OpContext) -> None:
 
 
 def matrix_diag(application: OpContext) -> None:
-    """MATRIX_DIAG: matrices with the operand as diagonal.
+    """Convert MATRIX_DIAG: square matrices whose diagonals are the rows of the operand.
 
-    With ``extent`` zeros after each of the ``extent`` elements, element i of the flattened row is at i * (extent + 1), which is
-    the diagonal.
+    ``extent`` zeros are appended to each of the ``extent`` elements of a row. Element i is then at index i * (extent + 1) of the
+    flattened matrix, which is on the diagonal.
     """
     data = application.unchanged_operand(0)
     check_same_quantisation(application, [0])
@@ -282,7 +287,7 @@ def matrix_diag(application: OpContext) -> None:
 
 
 def matrix_set_diag(application: OpContext) -> None:
-    """MATRIX_SET_DIAG: replace the diagonals of matrices."""
+    """Convert MATRIX_SET_DIAG: replace the diagonals of matrices."""
     data, diagonal = application.unchanged_operand(0), application.unchanged_operand(1)
     check_same_quantisation(application, [0, 1])
     *lead, rows, columns = application.type(data).shape if len(application.type(data).shape) > 1 else (0, 0)
@@ -314,21 +319,23 @@ SEGMENT_CONVERTERS: Mapping[str, Converter] = {
 }
 
 
-# ---- Converter of TFLite Micro's TFLM_DECODE: compressed constants, decompressed at compile time.
+# ---- Converter of TFLite Micro's TFLM_DECODE: constants that are compressed in the file are decompressed at compile time.
 #
-# Operands are pairs of compressed data and its description (a header of 16 bytes, then tables); every pair gives one tensor. Bits
-# are read from the highest one of every byte. Source: TFLite Micro ``decode_state_lut.cc``, ``..._prune.cc``, ``..._huffman.cc``.
+# Every output has two operands: the compressed data, and ancillary data (a header of 16 bytes, then tables). The highest bit of a
+# byte is read first. Source: TFLite Micro ``decode_state_lut.cc``, ``..._prune.cc``, ``..._huffman.cc``.
 
 _HEADER = 16
-"""Bytes of the header of a compressed constant."""
+"""Number of bytes of the header of a compressed constant."""
 _VERSION = 1
 _WINDOW = 8
-"""Bytes read for one code word: its parts have at most 32 bits and may begin at any bit."""
+"""Number of bytes read at a time when a code word is decoded. The bits for one table look-up are at most 32 and may
+begin at any bit of a byte."""
 
 
 @frozen
 class _CompressedConstant:
-    """A constant compressed for TFLM_DECODE: its bits, header, tables, and the type of the tensor."""
+    """A constant compressed for TFLM_DECODE: the compressed ``bits``, the ``header`` and ``tables`` of the ancillary
+    data, and the type of the decompressed tensor."""
 
     application: OpContext
     bits: bytes
@@ -337,13 +344,13 @@ class _CompressedConstant:
     type_: TensorType
 
     def numbers(self, table_dtype: str) -> Array:
-        """Return the tables as numbers of ``table_dtype``; an incomplete last number is dropped."""
+        """Return the bytes of the tables as an array of ``table_dtype``. An incomplete last entry is dropped."""
         native = dtypes.to_numpy(table_dtype)
         whole = len(self.tables) // native.itemsize * native.itemsize
         return np.frombuffer(self.tables[:whole], native.newbyteorder("<")).astype(native)
 
     def check_bits(self, bits_per_element: int) -> None:
-        """Raise ModelError unless there are ``bits_per_element`` bits for every element."""
+        """Raise ModelError if there are fewer than ``bits_per_element`` compressed bits for each element."""
         if bits_per_element * self.type_.size > 8 * len(self.bits):
             expected = -(-bits_per_element * self.type_.size // 8)
             self.application.broken(
@@ -351,7 +358,7 @@ class _CompressedConstant:
             )
 
     def channels(self) -> Array:
-        """Return the channel of every element in memory order: channels are along the first axis or the last."""
+        """Return the quantisation channel of every element, in memory order. The channel axis must be the first or the last."""
         quant, shape = self.type_.quant, self.type_.shape
         if quant is None or quant.axis is None:
             return np.zeros(self.type_.size, np.int64)
@@ -365,7 +372,7 @@ class _CompressedConstant:
 
 
 def decode(application: OpContext) -> None:
-    """TFLM_DECODE: every output becomes a constant."""
+    """Convert TFLM_DECODE: decompress every output at compile time and define it as a constant."""
     if len(application.operator.inputs) != 2 * len(application.operator.outputs):
         expected = f"{2 * len(application.operator.outputs)}, two for each output"
         application.broken(f"got {len(application.operator.inputs)} inputs, expected {expected}")
@@ -387,7 +394,9 @@ def decode(application: OpContext) -> None:
 
 
 def _decode_table(compressed: _CompressedConstant) -> Array:
-    """Decode indices of 1 to 7 bits into a table per channel; the tables of channels are ``stride`` entries apart."""
+    """Decompress a constant whose elements are stored as indices of 1 to 7 bits into a table of values.
+
+    Each channel has its own table. The header contains the distance in entries between the tables of two channels."""
     width, stride = compressed.header[5] & 7, compressed.header[6]
     if not width:
         compressed.application.broken("got indices of 0 bits, expected 1..7")
@@ -400,7 +409,9 @@ def _decode_table(compressed: _CompressedConstant) -> Array:
 
 
 def _decode_pruned_codes(compressed: _CompressedConstant) -> Array:
-    """Decode a bit mask: 1 takes the next stored element, 0 the zero point of the channel."""
+    """Decompress a pruned constant, which is stored as a bit mask and the elements that were not pruned.
+
+    An element whose bit is 1 is the next stored element. An element whose bit is 0 is the zero point of its channel."""
     compressed.check_bits(1)
     mask = np.unpackbits(np.frombuffer(compressed.bits, np.uint8), count=compressed.type_.size).astype(bool)
     quant = compressed.type_.quant
@@ -421,7 +432,10 @@ def _take_after_checks(compressed: _CompressedConstant, table: Array, indices: A
 
 
 def _decode_huffman(compressed: _CompressedConstant) -> Array:
-    """Decode code words by tables of entries: a symbol with its number of bits, or the offset of the next table."""
+    """Decompress a constant whose elements are Huffman code words.
+
+    A code word is decoded by look-ups in a chain of tables. An entry is a symbol with its number of bits, or the offset of the
+    table for the next look-up."""
     wide = compressed.header[5] & 1
     count_at, is_symbol = (27, 1 << 31) if wide else (11, 1 << 15)
     offset_mask = (1 << count_at) - 1
@@ -460,6 +474,6 @@ _DECODERS: Mapping[int, Callable[[_CompressedConstant], Array]] = {
     1: _decode_huffman,
     2: _decode_pruned_codes,
 }
-"""Decoders by the header's compression type."""
+"""Decompression functions by the compression type in the header."""
 
 COMPRESSED_CONVERTERS: Mapping[str, Converter] = {"CUSTOM:TFLM_DECODE": Converter(decode, DTYPES)}

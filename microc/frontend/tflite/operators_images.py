@@ -1,4 +1,4 @@
-"""TFLite operators on images and volumes."""
+"""Converters of TFLite's operators on images and volumes."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ from microc.graph.ir import Attr
 # ---- Converters of operators that change the size of images: transposed convolution and resizing.
 
 _MOST = 1 << 15
-"""Largest side of a resized image, in pixels."""
+"""Maximum height and width of a resized image, in pixels."""
 _ONE = 1 << 10
-"""1.0 in the fixed point format with 10 fractional bits by which TFLite resizes integers."""
+"""The number 1.0 with 10 fractional bits, the fixed-point format in which TFLite resizes images of integers."""
 
 
 def transpose_conv(application: OpContext) -> None:
-    """TRANSPOSE_CONV: output shape, weights OHWI, data. The padding is that of the forward convolution of the output."""
+    """Convert TRANSPOSE_CONV. Its operands are the output shape, weights OHWI, data and an optional bias.
+
+    TFLite's padding scheme applies to the convolution in the opposite direction, from the output to the data."""
     fields = application.operator.options.fields("TransposeConvOptions", required=True)
     data = application.operand(2)
     batch, rows, columns, channels = application.rank(data, 4)
@@ -59,7 +61,7 @@ def transpose_conv(application: OpContext) -> None:
 
 
 def resize_nearest(application: OpContext) -> None:
-    """RESIZE_NEAREST_NEIGHBOR: every pixel is a copy of one input pixel."""
+    """Convert RESIZE_NEAREST_NEIGHBOR: every output pixel is a copy of one input pixel."""
     fields = application.operator.options.fields("ResizeNearestNeighborOptions")
     corners, centres = bool(fields.integer("AlignCorners")), bool(fields.integer("HalfPixelCenters"))
     data = application.unchanged_operand(0)
@@ -73,7 +75,7 @@ def resize_nearest(application: OpContext) -> None:
 
 
 def resize_bilinear(application: OpContext) -> None:
-    """RESIZE_BILINEAR: float32, or integers in fixed point with 10 fractional bits along each axis."""
+    """Convert RESIZE_BILINEAR of float32, or of integers with weights of 10 fractional bits along each axis."""
     fields = application.operator.options.fields("ResizeBilinearOptions")
     corners, centres = bool(fields.integer("AlignCorners")), bool(fields.integer("HalfPixelCenters"))
     data = application.unchanged_operand(0)
@@ -90,7 +92,7 @@ def resize_bilinear(application: OpContext) -> None:
 
 
 def _resized_image_size(application: OpContext, data: str) -> tuple[int, int]:
-    """Return the constant height and width that an image is resized to."""
+    """Return the constant height and width of the resized image."""
     application.rank(data, 4)
     sizes = application.integers(1)
     if len(sizes) != 2 or min(sizes) < 1:
@@ -101,13 +103,15 @@ def _resized_image_size(application: OpContext, data: str) -> tuple[int, int]:
 
 
 def _index_table(application: OpContext, indices: Array) -> str:
-    """Add a constant of indices, int16 if they fit."""
+    """Add a constant of indices, as int16 if all of them fit, else as int32; return its name."""
     dtype = np.int16 if indices.max() < 1 << 15 else np.int32
     return application.new_constant("resize_indices", indices.astype(dtype))
 
 
 def _nearest_indices(in_extent: int, out_extent: int, align_corners: bool, half_pixel_centers: bool) -> Array:
-    """Return the input index of every output element, computed in float32 (``resize_nearest_neighbor.h``, GetNearestNeighbor)."""
+    """Return, for every output element along an axis, the index of the nearest input element.
+
+    Computed in float32, as in TFLite's ``resize_nearest_neighbor.h`` (GetNearestNeighbor)."""
     aligns_corners = align_corners and out_extent > 1
     scale = (
         np.float32(in_extent - 1) / np.float32(out_extent - 1)
@@ -122,7 +126,9 @@ def _nearest_indices(in_extent: int, out_extent: int, align_corners: bool, half_
 def _linear_neighbours(
     in_extent: int, out_extent: int, align_corners: bool, half_pixel_centers: bool
 ) -> tuple[Array, Array]:
-    """Return the two input indices around every output element and their weights, in float32 (ComputeInterpolationValues)."""
+    """Return, for every output element along an axis, the indices and float32 weights of the two neighbouring input elements.
+
+    Both arrays have the shape (``out_extent``, 2). Source: TFLite, ComputeInterpolationValues."""
     aligns_corners = align_corners and out_extent > 1
     scale = (
         np.float32(in_extent - 1) / np.float32(out_extent - 1)
@@ -140,9 +146,10 @@ def _linear_neighbours(
 def _linear_neighbours_fixed_point(
     in_extent: int, out_extent: int, align_corners: bool, half_pixel_centers: bool
 ) -> tuple[Array, Array]:
-    """Return the two input indices around every output element and their weights, in fixed point with 10 fractional bits.
+    """Return, for every output element along an axis, the indices and weights of the two neighbouring input elements.
 
-    Source: TFLite, ComputeInterpolationValuesInteger."""
+    The weights are int16 with 10 fractional bits. Both arrays have the shape (``out_extent``, 2). Source: TFLite,
+    ComputeInterpolationValuesInteger."""
     span, steps = (in_extent - 1, out_extent - 1) if align_corners and out_extent > 1 else (in_extent, out_extent)
     scale = (_ONE * span + steps // 2) // steps
     positions = np.arange(out_extent) * scale + (scale // 2 - _ONE // 2 if half_pixel_centers else 0)
@@ -159,13 +166,13 @@ IMAGES_CONVERTERS: Mapping[str, Converter] = {
 }
 
 
-# ---- Converters of less common windows: over volumes, over neighbouring channels, dilation of images.
+# ---- Converters of less common operators on windows: 3D convolution, local response normalisation, DILATE.
 
 _CHANNELS_FIRST, _CHANNELS_LAST = (0, 4, 1, 2, 3), (0, 2, 3, 4, 1)
 
 
 def conv_3d(application: OpContext) -> None:
-    """CONV_3D: data (N, D, H, W, C), weights (D, H, W, C / groups, O)."""
+    """Convert CONV_3D of data (N, D, H, W, C) with weights (D, H, W, C / groups, O)."""
     fields, (weight, bias) = _conv_3d_options(application), _volume_weights(application, (4, 3, 0, 1, 2))
     data, taps = _volume_channels_first(application, 0), weight.shape[2:]
     shape = application.type(data).shape
@@ -182,9 +189,9 @@ def conv_3d(application: OpContext) -> None:
 
 
 def conv_3d_transpose(application: OpContext) -> None:
-    """CONV_3D_TRANSPOSE: output shape, weights (D, H, W, O, C), data.
+    """Convert CONV_3D_TRANSPOSE. Its operands are the output shape, weights (D, H, W, O, C), data and an optional bias.
 
-    The padding is that of the forward convolution of the output.
+    TFLite's padding scheme applies to the convolution in the opposite direction, from the output to the data.
     """
     fields, (weight, bias) = _conv_3d_options(application), _volume_weights(application, (4, 3, 0, 1, 2))
     data, taps, output_shape = _volume_channels_first(application, 2), weight.shape[2:], application.integers(0)
@@ -202,20 +209,20 @@ def conv_3d_transpose(application: OpContext) -> None:
 
 
 def _conv_3d_options(application: OpContext) -> Fields:
-    """Return the operator's Conv3DOptions."""
+    """Return the fields of the operator's Conv3DOptions."""
     return application.operator.options.fields("Conv3DOptions", required=True)
 
 
 def _option_per_axis(fields: Fields, field_pattern: str) -> tuple[int, int, int]:
-    """Return an option of each spatial axis as (depth, height, width).
+    """Return an option that has a field for each spatial axis as (depth, height, width).
 
-    ``field_pattern``: the field's name with a place for the axis."""
+    ``field_pattern``: name of the fields, such as ``Stride{}``, where D, H or W replaces ``{}``."""
     depth, height, width = (fields.integer(field_pattern.format(axis), 1) for axis in "DHW")
     return depth, height, width
 
 
 def _volume_weights(application: OpContext, axis_order: tuple[int, ...]) -> tuple[Array, tuple[str, ...]]:
-    """Return the constant weights with their axes in ``axis_order``, and the name of the bias, if any."""
+    """Return the constant weights of a 3D convolution, transposed to ``axis_order``, and a tuple with the bias, if any."""
     weight = application.constant(1)
     if weight.ndim != 5 or weight.dtype != np.float32:
         application.refuse(f"weights of {weight.dtype} {weight.shape}", "give float32 weights of five axes")
@@ -225,7 +232,7 @@ def _volume_weights(application: OpContext, axis_order: tuple[int, ...]) -> tupl
 
 
 def _volume_channels_first(application: OpContext, position: int) -> str:
-    """Return an operand (N, D, H, W, C) as (N, C, D, H, W)."""
+    """Return the operand ``position``, which is (N, D, H, W, C), transposed to (N, C, D, H, W)."""
     data = application.operand(position)
     application.rank(data, 5)
     return application.emit("transpose", (data,), {"axes": _CHANNELS_FIRST})
@@ -239,7 +246,9 @@ def _volume_padding(
     strides: Sequence[int],
     dilation: Sequence[int],
 ) -> tuple[int, ...]:
-    """Return SAME or VALID as the amounts before all axes, then after all axes (``padding.h``)."""
+    """Return the padding of a 3D convolution by TFLite's scheme SAME or VALID (``padding.h``).
+
+    Three numbers of elements before the data (depth, height, width), then three numbers after the data."""
     scheme = fields.integer("Padding", 0, 1)
     rows = zip(extents, taps, strides, dilation, strict=True)
     total = [0 if scheme else max((-(-e // s) - 1) * s + (k - 1) * d + 1 - e, 0) for e, k, s, d in rows]
@@ -247,14 +256,16 @@ def _volume_padding(
 
 
 def _write_volume(application: OpContext, fields: Fields, channels_first_value: str) -> None:
-    """Write the output: the value transposed to channels last, with the fused activation."""
+    """Define the output: the value transposed from channels first to channels last, with the fused activation."""
     last = application.emit("transpose", (channels_first_value,), {"axes": _CHANNELS_LAST})
     code = fields.integer("FusedActivationFunction")
     write_real_activation(application, last, activation_name(application, code))
 
 
 def local_response_normalization(application: OpContext) -> None:
-    """LOCAL_RESPONSE_NORMALIZATION: x (bias + alpha s) ** -beta, where s sums the squares of 2 * radius + 1 channels."""
+    """Convert LOCAL_RESPONSE_NORMALIZATION: x * (bias + alpha * s) ** -beta.
+
+    s is the sum of the squares of 2 * radius + 1 neighbouring channels."""
     fields = application.operator.options.fields("LocalResponseNormalizationOptions", required=True)
     data = application.operand(0)
     shape = application.rank(data, 4)
@@ -271,7 +282,7 @@ def local_response_normalization(application: OpContext) -> None:
 
 
 def dilate(application: OpContext) -> None:
-    """DILATE: insert a constant value between the elements, along every axis."""
+    """Convert DILATE: insert copies of a constant between neighbouring elements along every axis."""
     data, factors, filler = application.unchanged_operand(0), application.integers(1), application.constant(2)
     check_same_quantisation(application, [0])
     shape = application.type(data).shape

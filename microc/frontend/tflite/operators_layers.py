@@ -1,4 +1,4 @@
-"""TFLite layers with weights."""
+"""Converters of TFLite's layers: convolution, dense, SVDF, pooling, softmax, BATCH_MATMUL."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ from microc.frontend.tflite.context import (
 )
 from microc.graph.ir import Attr
 
-# ---- Converters of layers with weights and windows: convolution, dense, SVDF, pooling, softmax.
+# ---- Converters of layers: convolution, dense, SVDF, pooling, softmax.
 
 _WEIGHT_DTYPES = {"float32": ("float32", "int8"), "int8": ("int8",), "uint8": ("uint8",), "int16": ("int8",)}
 _BIAS_DTYPES = {"float32": ("float32",), "int8": ("int32",), "uint8": ("int32",), "int16": ("int64", "int32")}
 
 
 def conv2d(application: OpContext) -> None:
-    """CONV_2D: weights OHWI; fewer input channels in the weights than in the data mean groups."""
+    """Convert CONV_2D with weights OHWI.
+
+    It is a grouped convolution if the weights have fewer input channels than the data."""
     fields = application.operator.options.fields("Conv2DOptions", required=True)
     data = application.operand(0)
     weight = layer_weights(application, 1, channel_axis=0)
@@ -44,7 +46,9 @@ def conv2d(application: OpContext) -> None:
 
 
 def depthwise_conv2d(application: OpContext) -> None:
-    """DEPTHWISE_CONV_2D: weights (1, H, W, C * multiplier) become OHWI with one input channel and C groups."""
+    """Convert DEPTHWISE_CONV_2D to a convolution with C groups.
+
+    The weights (1, H, W, C * multiplier) are transposed to OHWI with one input channel."""
     fields = application.operator.options.fields("DepthwiseConv2DOptions", required=True)
     data = application.operand(0)
     channels = application.rank(data, 4)[3]
@@ -61,7 +65,9 @@ def depthwise_conv2d(application: OpContext) -> None:
 
 
 def fully_connected(application: OpContext) -> None:
-    """FULLY_CONNECTED: data of any rank as (M, K) times weights (N, K); ``KeepNumDims`` keeps the leading axes."""
+    """Convert FULLY_CONNECTED: the product of the data, reshaped to (M, K), and the weights (N, K).
+
+    The output is (M, N), or has the leading axes of the data if ``KeepNumDims`` is set."""
     fields = application.operator.options.fields("FullyConnectedOptions")
     if fields.integer("WeightsFormat") != 0:
         application.refuse("shuffled weights", "convert the model with default weights")
@@ -90,7 +96,9 @@ def fully_connected(application: OpContext) -> None:
 
 
 def _computed_weights(application: OpContext) -> str:
-    """Return weights that the network computes, of the dtype of the data. Converters write a product of two activations so."""
+    """Return the weights of a FULLY_CONNECTED whose weights are computed by the network.
+
+    TFLite converters write a product of two activations like this. Data and weights must have the same dtype."""
     dtype = application.source(0).type.dtype
     weights = application.source(1).type
     if weights.dtype != dtype or dtype not in ("float32", "int8", "uint8"):
@@ -103,7 +111,9 @@ def _computed_weights(application: OpContext) -> str:
 
 
 def svdf(application: OpContext) -> None:
-    """SVDF: a dense layer over time whose weights are factored in ``rank`` terms; its memory is a state of the graph."""
+    """Convert SVDF: a dense layer over the last time steps, whose weights are factored into ``rank`` terms.
+
+    The memory of earlier time steps is a variable tensor, which becomes a state of the graph."""
     fields = application.operator.options.fields("SVDFOptions", required=True)
     data = application.operand(0)
     depth = application.rank(data, 2)[1]
@@ -151,7 +161,7 @@ def svdf(application: OpContext) -> None:
 
 
 def pool(op: str) -> Converter:
-    """AVERAGE_POOL_2D (the mean of the elements inside the image) and MAX_POOL_2D."""
+    """Return the converter of AVERAGE_POOL_2D or MAX_POOL_2D. The average does not count padding."""
 
     def convert(application: OpContext) -> None:
         fields = application.operator.options.fields("Pool2DOptions", required=True)
@@ -168,7 +178,7 @@ def pool(op: str) -> Converter:
 
 
 def l2_pool(application: OpContext) -> None:
-    """L2_POOL_2D: the square root of the mean square of the elements inside the image."""
+    """Convert L2_POOL_2D: the square root of the mean of the squares in each window. The mean does not count padding."""
     fields = application.operator.options.fields("Pool2DOptions", required=True)
     data = application.operand(0)
     application.rank(data, 4)
@@ -182,7 +192,7 @@ def l2_pool(application: OpContext) -> None:
 
 
 def softmax(application: OpContext) -> None:
-    """SOFTMAX over the last axis; int8 data may give int16 probabilities."""
+    """Convert SOFTMAX over the last axis. The output of int8 data may be int16."""
     fields = application.operator.options.fields("SoftmaxOptions")
     source, target = application.source(0).type.dtype, application.target().type.dtype
     if source != target and (source, target) != ("int8", "int16"):
@@ -198,14 +208,15 @@ def softmax(application: OpContext) -> None:
 
 
 def log_softmax(application: OpContext) -> None:
-    """LOG_SOFTMAX over the last axis."""
+    """Convert LOG_SOFTMAX over the last axis."""
     application.result("log_softmax", (application.operand(0),), {})
 
 
 def _window_attributes(
     application: OpContext, fields: Fields, data: str, kernel: tuple[int, int], *, dilated: bool
 ) -> dict[str, Attr]:
-    """Return the attributes that convolutions and pools share: strides, padding, dilation, activation."""
+    """Return the attributes that convolutions and pools have in common: strides, padding, activation, and dilation if
+    ``dilated``."""
     strides = (fields.integer("StrideH", 1), fields.integer("StrideW", 1))
     dilation = (fields.integer("DilationHFactor", 1), fields.integer("DilationWFactor", 1)) if dilated else (1, 1)
     height, width = application.type(data).shape[1:3]
@@ -221,10 +232,10 @@ def _window_attributes(
 
 
 def hybrid_quantisation_attrs(application: OpContext, is_asymmetric: bool | None) -> dict[str, Attr]:
-    """Return the attribute ``dynamic``: how LiteRT quantises the float data of a layer with int8 weights.
+    """Return the attribute ``dynamic`` of a hybrid layer, which has float data and int8 weights; {} for any other layer.
 
-    ``is_asymmetric`` None: asymmetrically if the weights have a scale per channel. The result is empty for layers that
-    are not hybrid."""
+    The attribute records whether LiteRT quantises the data symmetrically or asymmetrically at run time. ``is_asymmetric`` None
+    means asymmetrically if the weights have a scale for each channel."""
     target, weights = application.target().type, application.source(1).type
     if target.dtype != "float32" or weights.dtype != "int8" or weights.quant is None or any(weights.quant.zero_point):
         return {}
@@ -234,9 +245,10 @@ def hybrid_quantisation_attrs(application: OpContext, is_asymmetric: bool | None
 
 
 def layer_weights(application: OpContext, position: int, *, channel_axis: int, axis_order: tuple[int, ...] = ()) -> str:
-    """Return constant weights, transposed to ``axis_order``, quantised per tensor or along ``channel_axis``.
+    """Return the name of a layer's constant weights, transposed to ``axis_order`` if it is not empty.
 
-    int8 weights of a float layer are dequantised; the layer's attribute ``dynamic`` records how LiteRT computes it."""
+    Weights may be quantised per tensor, or along ``channel_axis``. int8 weights of a float layer are dequantised; the layer's
+    attribute ``dynamic`` records how LiteRT computes such a layer."""
     tensor, dtype = application.source(position), application.target().type.dtype
     type_ = tensor.type
     if type_.dtype not in _WEIGHT_DTYPES[dtype]:
@@ -265,7 +277,7 @@ def layer_weights(application: OpContext, position: int, *, channel_axis: int, a
 
 
 def layer_bias(application: OpContext, position: int, channels: int) -> tuple[str, ...]:
-    """Return the constant bias of ``channels`` elements, or () if the layer has none."""
+    """Return a tuple with the name of a layer's constant bias of ``channels`` elements; () if the layer has none."""
     if not application.has(position):
         return ()
     tensor, dtype = application.source(position), application.target().type.dtype
@@ -295,13 +307,13 @@ NEURAL_CONVERTERS: Mapping[str, Converter] = {
 }
 
 
-# ---- Converter of BATCH_MATMUL: of floats, of integers, and of floats by constant int8 weights.
+# ---- Converter of BATCH_MATMUL of floats, of integers, and of float data by a constant int8 matrix.
 
 
 def batch_matmul(application: OpContext) -> None:
-    """BATCH_MATMUL; an adjoint operand is transposed first.
+    """Convert BATCH_MATMUL. An operand whose adjoint option (AdjX, AdjY) is set is transposed first.
 
-    For int16 by int8 the int8 operand is a constant, widened at compile time.
+    The int8 operand of int16 data must be a constant; it is widened to int16 at compile time.
     """
     fields = application.operator.options.fields("BatchMatMulOptions")
     adjoint = [bool(fields.integer(name)) for name in ("AdjX", "AdjY")]
@@ -320,16 +332,17 @@ def batch_matmul(application: OpContext) -> None:
 
 
 def _transpose_adjoint(application: OpContext, value: str, is_adjoint: bool) -> str:
-    """Swap the last two axes of a value if ``is_adjoint``; else return the value."""
+    """Return ``value`` with its last two axes swapped if ``is_adjoint``, else unchanged."""
     rank = len(application.rank(value, 2, 3, 4, 5))
     axes = (*range(rank - 2), rank - 1, rank - 2)
     return application.emit("transpose", (value,), {"axes": axes}) if is_adjoint else value
 
 
 def _matmul_int8_weights(application: OpContext, data: str, is_adjoint: bool, is_asymmetric: bool) -> None:
-    """Multiply float data by a constant int8 matrix: a dense layer, whose rows ``--hybrid dynamic`` quantises.
+    """Emit the product of float data and a constant int8 matrix as a dense layer with dequantised weights.
 
-    Other ranks or scales become a float matmul.
+    The option ``hybrid`` with the value ``dynamic`` quantises the rows of the data of such a layer at run time. If the constant
+    is no matrix, or has scales along the wrong axis, a float matmul is emitted.
     """
     tensor, weight = application.source(1), application.constant(1)
     quant = tensor.type.quant
