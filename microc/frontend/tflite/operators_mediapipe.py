@@ -1,4 +1,4 @@
-"""TFLite detection operators and MediaPipe's custom ones."""
+"""Converters of TFLite's object detection operators and of MediaPipe's custom operators."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ from microc.frontend.tflite.operators_signal import integer_option
 from microc.graph.ir import Attr, Graph
 from microc.ops.attributes import Rounding
 
-# ---- Converters of operators that choose among boxes: NON_MAX_SUPPRESSION_V4, V5 and TFLite_Detection_PostProcess.
+# ---- Converters of non-maximum suppression (NMS): NON_MAX_SUPPRESSION_V4, V5 and TFLite_Detection_PostProcess.
 #
-# Boxes are decoded in float32, while TFLite Micro decodes in double and rounds. A corner may differ in its last bits, so a box
-# whose overlap is that close to the threshold may be kept by one and dropped by the other. Unused result entries are zero.
+# Boxes are decoded in float32; TFLite Micro decodes them in double and rounds. A coordinate may therefore differ in its last
+# bits. If the overlap of two boxes is that close to the threshold, microc may keep a box that TFLite Micro drops, or drop a box
+# that it keeps. Unused entries of the results are zero.
 
 _MAX_DETECTIONS = 1 << 16
 _PER_CLASS = 100
-"""Default of ``detections_per_class``."""
+"""Default of the option ``detections_per_class``: the maximum number of boxes kept for each class."""
 
 
 def non_max_suppression(application: OpContext) -> None:
-    """NON_MAX_SUPPRESSION_V4 (indices, count) and V5 (indices, scores, count).
+    """Convert NON_MAX_SUPPRESSION_V4, with the outputs indices and count, and V5, with the outputs indices, scores and count.
 
-    V5 may decay scores (soft NMS). Limits are constants.
+    V5 can decay the scores of overlapping boxes (soft NMS). The maximum number of boxes and the thresholds must be constants.
     """
     soft = application.operator.code == "NON_MAX_SUPPRESSION_V5"
     boxes, scores = application.operand(0, "float32"), application.operand(1, "float32")
@@ -55,7 +56,7 @@ def non_max_suppression(application: OpContext) -> None:
 
 
 def _sort_corners(application: OpContext, boxes: str) -> str:
-    """Return boxes given by any two opposite corners as (top, left, bottom, right)."""
+    """Return boxes (N, 4), each given by any two opposite corners, as (top, left, bottom, right)."""
     count = application.type(boxes).shape[0]
     corners = [_slice_columns(application, boxes, first, first + 2) for first in (0, 2)]
     ends = [application.emit(op, corners, {"rounding": Rounding.NONE}) for op in ("minimum", "maximum")]
@@ -63,13 +64,13 @@ def _sort_corners(application: OpContext, boxes: str) -> str:
 
 
 def _slice_columns(application: OpContext, value: str, begin: int, end: int) -> str:
-    """Slice columns ``begin`` to ``end`` - 1 of a matrix."""
+    """Return columns ``begin`` to ``end`` - 1 of a matrix."""
     rows = application.type(value).shape[0]
     return application.emit("slice", (value,), {"begin": (0, begin), "end": (rows, end), "strides": (1, 1)})
 
 
 def _emit_all(application: OpContext, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> list[str]:
-    """Append ``suppress`` or ``topk`` and return their three or two values."""
+    """Append a node of ``suppress`` or ``topk``; return the names of its three or two results."""
     count = 3 if op == "suppress" else 2
     names = [application.builder.file.unique(f"{application.loc.name}_{op}") for _ in range(count)]
     types = application.infer_types(op, inputs, attrs)
@@ -84,7 +85,10 @@ def _emit_all(application: OpContext, op: str, inputs: Sequence[str], attrs: Map
 class _DetectionOptions:
     """Options of TFLite_Detection_PostProcess.
 
-    ``per_class``: boxes of a class (regular NMS); ``per_box``: classes of a box (fast NMS).
+    ``most``: maximum number of detections. ``classes``: number of classes. ``regular``: True for regular NMS, which suppresses
+    the boxes of each class separately; False for fast NMS, which suppresses boxes by their best class. ``per_class``: maximum
+    number of boxes kept for each class by regular NMS. ``per_box``: number of classes listed for each box by fast NMS.
+    ``score``: minimum score. ``overlap``: maximum intersection over union. ``scales``: scales of the encoded y, x, h and w.
     """
 
     most: int
@@ -98,18 +102,18 @@ class _DetectionOptions:
 
 
 def _read_detection_options(application: OpContext) -> _DetectionOptions:
-    """Read the options from the operator's flexbuffer."""
+    """Read the options of TFLite_Detection_PostProcess from the operator's flexbuffer."""
     custom = application.operator.custom
 
     def real_option(name: str) -> float:
-        """Return an option that is a finite number."""
+        """Return the option ``name``, which must be a finite number."""
         value = custom.get(name)
         if isinstance(value, str | tuple) or value is None or not np.isfinite(value):
             application.broken(f"option {name} is {value!r}, expected a number")
         return float(value)
 
     def count(name: str, default: int | None = None) -> int:
-        """Return an option that is a count, or ``default`` if it is absent."""
+        """Return the option ``name``, a number of objects; ``default`` if the option is absent."""
         number = default if default is not None and name not in custom else int(real_option(name))
         if not 1 <= number <= _MAX_DETECTIONS:
             application.broken(f"option {name} is {number}, expected 1..{_MAX_DETECTIONS}")
@@ -133,8 +137,10 @@ def _read_detection_options(application: OpContext) -> _DetectionOptions:
 
 
 def detection_post_process(application: OpContext) -> None:
-    """TFLite_Detection_PostProcess: box encodings (1, N, 4 or more), class scores (1, N, C or 1 + C with a background first),
-    anchors (N, 4)."""
+    """Convert TFLite_Detection_PostProcess: decode boxes relative to anchors, then suppress overlapping boxes.
+
+    Its operands are box encodings (1, N, 4 or more), class scores (1, N, C), and anchors (N, 4). Scores may have an additional
+    first column for the background."""
     options = _read_detection_options(application)
     encodings, predictions, anchors = (_operand_as_float32(application, position) for position in range(3))
     _, boxes, depth = application.rank(encodings, 3)
@@ -153,7 +159,7 @@ def detection_post_process(application: OpContext) -> None:
 
 
 def _operand_as_float32(application: OpContext, position: int) -> str:
-    """Return an operand as float32; LiteRT's models also have quantised ones."""
+    """Return an operand as float32. A quantised operand, as LiteRT's models may have, is dequantised."""
     type_ = application.source(position).type
     if type_.dtype == "float32" or type_.quant is None or type_.quant.axis is not None:
         return application.operand(position, "float32")
@@ -162,7 +168,7 @@ def _operand_as_float32(application: OpContext, position: int) -> str:
 
 
 def _decode_boxes(application: OpContext, encodings: str, anchors: str, options: _DetectionOptions) -> str:
-    """Return boxes (y, x, h, w), encoded relative to anchors, as (top, left, bottom, right)."""
+    """Decode boxes (y, x, h, w) that are encoded relative to anchors; return them as (top, left, bottom, right)."""
     y, x, h, w = options.scales
 
     def divide(first: int, scales: tuple[float, float]) -> str:
@@ -179,12 +185,14 @@ def _decode_boxes(application: OpContext, encodings: str, anchors: str, options:
 
 
 def _suppression_attributes(options: _DetectionOptions, max_boxes: int) -> Mapping[str, Attr]:
-    """Return the attributes of ``suppress`` for at most ``max_boxes`` boxes."""
+    """Return the attributes of a ``suppress`` node that keeps at most ``max_boxes`` boxes."""
     return {"most": max_boxes, "overlap": options.overlap, "score": options.score, "score_inclusive": True}
 
 
 def _emit_fast_nms(application: OpContext, boxes: str, scores: str, options: _DetectionOptions) -> None:
-    """Suppress boxes by their best class; each chosen box is listed once for each of its ``per_box`` best classes."""
+    """Emit fast NMS: suppress boxes by the scores of their best classes.
+
+    Every kept box is listed ``per_box`` times in the results, once for each of its best classes."""
     classes_per_box, rows = options.per_box, application.type(boxes).shape[0]
     top: Mapping[str, Attr] = {"axis": 1, "k": classes_per_box, "largest": True, "out_dtype": "int32"}
     values, classes = _emit_all(application, "topk", (scores,), top)
@@ -203,7 +211,7 @@ def _emit_fast_nms(application: OpContext, boxes: str, scores: str, options: _De
 
 
 def _emit_regular_nms(application: OpContext, boxes: str, scores: str, options: _DetectionOptions) -> None:
-    """Suppress the boxes of every class separately, in a loop that keeps the best of all classes."""
+    """Emit regular NMS: a loop over classes that suppresses the boxes of each class, and keeps the best boxes of all classes."""
     names = [
         application.builder.file.unique(f"{application.loc.name}_{stem}") for stem in ("kept", "places", "classes")
     ]
@@ -223,7 +231,10 @@ def _emit_regular_nms(application: OpContext, boxes: str, scores: str, options: 
 
 
 def _class_suppression_body(application: OpContext, kept_rows: int, options: _DetectionOptions) -> Graph:
-    """Return the loop's body: merge the boxes of the class of this iteration into the best so far."""
+    """Return the body of regular NMS's loop over classes.
+
+    It suppresses the boxes of one class, and merges the kept ones into the best boxes of earlier iterations. ``kept_rows`` is
+    the number of boxes before suppression."""
     body = GraphBuilder(application.loc.file)
     body.at(application.loc.index, application.loc.name)
     iteration = body.input("turn", (), "int32")
@@ -248,7 +259,9 @@ def _class_suppression_body(application: OpContext, kept_rows: int, options: _De
 
 
 def _emit_results(application: OpContext, values: Sequence[str], detection_count: str, max_detections: int) -> None:
-    """Define boxes, classes, scores and their number as float32; entries after the last detection are zero."""
+    """Define the outputs of TFLite_Detection_PostProcess as float32: boxes, classes, scores, and the number of detections.
+
+    ``values``: boxes, classes and scores. Their entries after the last detection become zero."""
     positions = application.new_constant("places", np.arange(max_detections, dtype=np.int32))
     is_valid = application.emit("less", (positions, detection_count), {"rounding": Rounding.NONE})
     shapes = ((1, max_detections, 4), (1, max_detections), (1, max_detections))
@@ -264,9 +277,9 @@ def _emit_results(application: OpContext, values: Sequence[str], detection_count
 
 
 def _declared_shape(application: OpContext, position: int, default_shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape that the file declares for an output; ``default_shape`` if it declares none.
+    """Return the shape that the file declares for output ``position``; ``default_shape`` if it declares no shape.
 
-    Converters declare none for this operator."""
+    TFLite converters declare no shapes for the outputs of TFLite_Detection_PostProcess."""
     target = application.target(position)
     return target.type.shape if target.type.shape and not target.unknown else default_shape
 
@@ -278,12 +291,13 @@ DETECTION_CONVERTERS: Mapping[str, Converter] = {
 }
 
 
-# ---- Converters of MediaPipe's custom operators on landmarks: the matrix of the cut-out around some landmarks, and landmarks
-# transformed by a matrix.
+# ---- Converters of MediaPipe's custom operators on landmarks (points of a face or hand).
 #
-# A 4 x 4 matrix maps pixels of the cut-out to pixels of the image: the first two elements of its product with (x, y, 0, 1). In
-# both versions the line between two landmarks is rotated to an angle; the bounding box of the rotated subset, enlarged, becomes
-# the cut-out. Source: MediaPipe ``landmarks_to_transform_matrix.cc``, ``transform_landmarks.cc``.
+# Landmarks2TransformMatrix computes a crop of the image that contains a subset of the landmarks. It rotates the landmarks until
+# the line between two of them has a given angle. The crop is the bounding box of the rotated subset, enlarged. The result is a
+# 4 x 4 matrix that maps pixels of the crop to pixels of the image: the image's x and y are the first two elements of the
+# product of the matrix and (x, y, 0, 1). The operator has two versions, with different options. TransformLandmarks multiplies
+# landmarks by such a matrix. Source: MediaPipe ``landmarks_to_transform_matrix.cc``, ``transform_landmarks.cc``.
 
 _MAX_LANDMARKS = 1 << 15
 _Pair = tuple[float, float]
@@ -291,11 +305,13 @@ _Pair = tuple[float, float]
 
 @frozen
 class _CropParameters:
-    """Parameters of both versions of Landmarks2TransformMatrix, as (x, y) pairs.
+    """Parameters of Landmarks2TransformMatrix, computed from the options of either version. Pairs are (x, y).
 
-    ``image``: factor to pixels of the image; ``pixel``: size of a cut-out's pixel in units of the box; ``centre``: offset from
-    the cut-out's first pixel to its centre; ``middle``: factor of the box's centre. ``level``: the angle that the line gets;
-    None: version 1, which takes arctan of the slope.
+    ``subset``: indices of the landmarks that the crop contains. ``level``: angle in radians that the line between the
+    two landmarks gets; None for version 1, which rotates by the arctangent of the line's slope. ``image``: factors from
+    the landmarks' unit to pixels of the image. ``pixel``: size of a pixel of the crop as a fraction of the bounding
+    box. ``centre``: offset from the centre of the crop to its first pixel. ``middle``: factors from the centre of the
+    bounding box to pixels of the image.
     """
 
     subset: tuple[int, ...]
@@ -307,7 +323,7 @@ class _CropParameters:
 
 
 def landmarks_to_matrix(application: OpContext) -> None:
-    """Landmarks2TransformMatrix: landmarks of x, y, z give a matrix (1, 4, 4)."""
+    """Convert Landmarks2TransformMatrix: compute the matrix (1, 4, 4) of a crop from landmarks of x, y and z."""
     crop = (
         _read_version_2(application) if "subset_idxs" in application.operator.custom else _read_version_1(application)
     )
@@ -337,7 +353,10 @@ def landmarks_to_matrix(application: OpContext) -> None:
 
 
 def _read_version_1(application: OpContext) -> _CropParameters:
-    """Read the options of version 1: landmarks within a range, images from -1 to 1, aligned corners."""
+    """Read the options of Landmarks2TransformMatrix, version 1.
+
+    Landmarks are in 0 .. ``landmarks_range``. Image coordinates are -1 .. 1, from the centre of the first pixel to that of the
+    last one."""
     if integer_option(application, "dimensions") != 3:
         application.refuse("landmarks that are not of x, y and z", "set dimensions to 3")
     span, factor = (
@@ -354,7 +373,9 @@ def _read_version_1(application: OpContext) -> _CropParameters:
 
 
 def _read_version_2(application: OpContext) -> _CropParameters:
-    """Read the options of version 2: landmarks in pixels, a target angle of the line."""
+    """Read the options of Landmarks2TransformMatrix, version 2.
+
+    Landmarks are in pixels, and an option gives the angle of the line between the two landmarks."""
     wide, high = (integer_option(application, f"output_{side}", 1, _MAX_LANDMARKS) for side in ("width", "height"))
     pixel = (_finite_option(application, "scale_x") / wide, _finite_option(application, "scale_y") / high)
     level = _finite_option(application, "target_rotation_radians")
@@ -366,7 +387,10 @@ def _read_version_2(application: OpContext) -> _CropParameters:
 def _rotation_matrix(
     application: OpContext, points: str, line_landmarks: tuple[int, ...], line_angle: float | None
 ) -> str:
-    """Return the matrix ((cos r, sin r), (-sin r, cos r)), by which rows of points are rotated by r."""
+    """Return the matrix ((cos r, sin r), (-sin r, cos r)), whose product with rows of points rotates them by the angle r.
+
+    r is ``line_angle`` minus the angle of the line between the two landmarks with the indices ``line_landmarks``. If
+    ``line_angle`` is None, r is minus the arctangent of the line's slope."""
     left, right = (_slice_matrix(application, points, (end, end + 1), (0, 2)) for end in line_landmarks)
     difference = application.emit("sub", (right, left), {})
     x, y = (_slice_matrix(application, difference, (0, 1), (k, k + 1)) for k in (0, 1))
@@ -381,7 +405,9 @@ def _rotation_matrix(
 
 
 def transform_landmarks(application: OpContext) -> None:
-    """TransformLandmarks: x and y of all landmarks times the first two rows of a matrix, whose offset may be scaled."""
+    """Convert TransformLandmarks: multiply x and y of all landmarks by the first two rows of a 4 x 4 matrix.
+
+    The option ``scale`` multiplies the matrix's offset. A third coordinate is returned unchanged."""
     data, matrix = application.operand(0), application.operand(1)
     shape, custom = application.rank(data, 3, 4), application.operator.custom
     axes = integer_option(application, "dimensions", 2, 3) if "dimensions" in custom else shape[-1]
@@ -402,25 +428,25 @@ def transform_landmarks(application: OpContext) -> None:
 
 
 def _slice_matrix(application: OpContext, value: str, rows: tuple[int, int | None], columns: tuple[int, int]) -> str:
-    """Slice rows and columns of a matrix; rows up to None end with the last."""
+    """Return a part of a matrix: ``rows`` and ``columns`` are (begin, end). An end of None means all rows from ``begin`` on."""
     last = application.type(value).shape[0] if rows[1] is None else rows[1]
     attrs = {"begin": (rows[0], columns[0]), "end": (last, columns[1]), "strides": (1, 1)}
     return application.emit("slice", (value,), attrs)
 
 
 def _reduce_axis(application: OpContext, op: str, value: str, axis: int) -> str:
-    """Reduce a value over one axis, which stays with extent 1."""
+    """Emit the reduction of a value over one axis. The result has extent 1 along this axis."""
     return application.emit(op, (value,), {"axes": (axis,), "keepdims": True, "rounding": Rounding.NONE})
 
 
 def _scale_columns(application: OpContext, value: str, factors: _Pair, *, as_rows: bool = False) -> str:
-    """Multiply the x and y columns of a matrix (``as_rows``: rows) by a factor each."""
+    """Multiply the two columns (x and y) of a matrix by one factor each; with ``as_rows`` its two rows."""
     numbers = np.array(factors, np.float32).reshape((2, 1) if as_rows else (1, 2))
     return application.emit("mul", (value, application.new_constant("factors", numbers)), {})
 
 
 def _finite_option(application: OpContext, name: str) -> float:
-    """Return a finite real option."""
+    """Return the option ``name``, which must be a finite number."""
     value = application.operator.custom.get(name)
     if isinstance(value, str | tuple) or value is None or not np.isfinite(value):
         application.broken(f"option {name} is {value!r}, expected a number")
@@ -428,7 +454,7 @@ def _finite_option(application: OpContext, name: str) -> float:
 
 
 def _image_size_option(application: OpContext, name: str) -> tuple[int, int]:
-    """Return an option of rows and columns of an image."""
+    """Return the option ``name``, a list of two integers: an image's numbers of rows and columns, each at least 2."""
     first, second = (*_integers_option(application, name), 0, 0)[:2]
     if not 2 <= min(first, second) <= max(first, second) <= _MAX_LANDMARKS:
         application.broken(f"option {name} is {(first, second)}, expected two numbers in 2..{_MAX_LANDMARKS}")
@@ -436,7 +462,7 @@ def _image_size_option(application: OpContext, name: str) -> tuple[int, int]:
 
 
 def _landmark_indices_option(application: OpContext, name: str) -> tuple[int, ...]:
-    """Return an option of landmark indices."""
+    """Return the option ``name``, a list of indices of landmarks."""
     indices = _integers_option(application, name)
     if not indices or min(indices) < 0:
         application.broken(f"option {name} is {indices}, expected landmark numbers of at least 0")
@@ -444,7 +470,7 @@ def _landmark_indices_option(application: OpContext, name: str) -> tuple[int, ..
 
 
 def _integers_option(application: OpContext, name: str) -> tuple[int, ...]:
-    """Return an option that is a list of integers, empty if it is absent."""
+    """Return the option ``name``, a list of integers; () if the option is absent."""
     value = application.operator.custom.get(name)
     return tuple(v for v in value if isinstance(v, int)) if isinstance(value, tuple) else ()
 
@@ -455,24 +481,27 @@ LANDMARKS_CONVERTERS: Mapping[str, Converter] = {
 }
 
 
-# ---- Converters of MediaPipe's custom layers: a transposed convolution with a bias, pooling with argmax and its inverse,
-# resampled images.
+# ---- Converters of MediaPipe's custom layers: transposed convolution with a bias, max pooling with argmax and its inverse,
+# resampling of images.
 #
-# All are of float32. The options of the first three are TFLite's C structures, those of the others a flexbuffer. Source:
-# MediaPipe ``mediapipe/util/tflite/operations``.
+# All of these layers are float32. The options of the first three are C structures of TFLite; the others have a flexbuffer.
+# Source: MediaPipe ``mediapipe/util/tflite/operations``.
 
 _SAME, _VALID = 1, 2
-"""TfLitePadding of C structures."""
+"""Numbers of padding schemes in TFLite's C structures (TfLitePadding)."""
 _MAX_PIXELS = 1 << 15
 _CHANNELS_FIRST, _CHANNELS_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 _OUTSIDE = -2.0
-"""A position all of whose neighbours are outside of any image."""
+"""Coordinate of a sampling position so far outside of the image that none of its neighbouring pixels is inside."""
 _NUDGE = 0.1
-"""Offset that MediaPipe adds to an element's number, so that truncating the float gives that number."""
+"""Offset that MediaPipe adds to an element's index, which is a float. Truncation then gives the index even after
+rounding errors."""
 
 
 def transpose_conv_bias(application: OpContext) -> None:
-    """Convolution2DTransposeBias: data, weights OHWI, bias. SAME crops what the last window does not need."""
+    """Convert Convolution2DTransposeBias. Its operands are data, weights OHWI and a bias.
+
+    With the padding scheme SAME the result is cropped."""
     scheme, *across = _read_words(application, 3)
     data, weight = application.operand(0), layer_weights(application, 1, channel_axis=0)
     shape, (out_channels, *window, depth) = application.rank(data, 4), application.rank(weight, 4)
@@ -488,10 +517,10 @@ def transpose_conv_bias(application: OpContext) -> None:
 
 
 def max_pooling_with_argmax(application: OpContext) -> None:
-    """MaxPoolingWithArgmax2D: the maximum of each window, and its row-major number in the window plus 0.1.
+    """Convert MaxPoolingWithArgmax2D: the maximum of each window, and its row-major index in the window plus 0.1.
 
-    ``window_argmax`` gives positions in the whole plane. Position minus the window's first position, with the plane's width
-    replaced by the window's, is the number in the window.
+    microc's operator ``window_argmax`` returns row-major indices in the whole plane. They are converted to indices in the window:
+    row * width of the window + column, minus the same expression for the window's first element.
     """
     scheme, across, down, width, height, code = _read_words(application, 6)
     data, function = application.operand(0), activation_name(application, code)
@@ -519,7 +548,7 @@ def max_pooling_with_argmax(application: OpContext) -> None:
 
 
 def _emit_window_argmax(application: OpContext, data: str, attrs: Mapping[str, Attr]) -> list[str]:
-    """Return the maxima of all windows and their positions in the whole tensor, both channels first."""
+    """Return the maxima of all windows, and their row-major indices in the whole tensor. Both results are channels first."""
     attrs = {**attrs, "column_major": False}
     planes = application.emit("transpose", (data,), {"axes": _CHANNELS_FIRST})
     names = [application.builder.file.unique(f"{application.loc.name}_window") for _ in range(2)]
@@ -529,7 +558,9 @@ def _emit_window_argmax(application: OpContext, data: str, attrs: Mapping[str, A
 
 
 def max_unpooling(application: OpContext) -> None:
-    """MaxUnpooling2D: windows of zeros with one element each, at the number in the window that the second operand gives."""
+    """Convert MaxUnpooling2D: each element becomes a window of zeros that contains the element.
+
+    The second operand contains the element's row-major index in the window."""
     _, across, down, width, height = _read_words(application, 5)
     if (across, down) != (width, height):
         application.refuse(
@@ -552,7 +583,7 @@ def max_unpooling(application: OpContext) -> None:
 
 
 def resampler(application: OpContext) -> None:
-    """Resampler: sample an image bilinearly at positions (x, y); outside of the image it is zero."""
+    """Convert Resampler: sample an image bilinearly at positions (x, y). Pixels outside of the image count as zero."""
     data, positions = application.operand(0), application.operand(1)
     shape = application.rank(data, 4)
     if application.type(positions).shape != (*shape[:3], 2):
@@ -561,11 +592,11 @@ def resampler(application: OpContext) -> None:
 
 
 def transform_tensor(application: OpContext) -> None:
-    """TransformTensor and TransformTensorBilinear: sample an image bilinearly where a 4 x 4 matrix maps the pixels of the
-    result.
+    """Convert TransformTensor and TransformTensorBilinear: transform an image by a 4 x 4 matrix.
 
-    Pixels mapped outside are zero. TransformTensorBilinear measures positions from the corner of the first pixel instead of its
-    centre.
+    The matrix maps each pixel of the result to a position in the image, where the image is sampled bilinearly. A pixel mapped
+    outside of the image is zero. TransformTensorBilinear measures positions from the corner of the first pixel, TransformTensor
+    from its centre.
     """
     size = _output_size(application)
     data, matrix = application.operand(0), application.operand(1)
@@ -592,7 +623,7 @@ def transform_tensor(application: OpContext) -> None:
 
 
 def _output_size(application: OpContext) -> tuple[int, int]:
-    """Return rows and columns of the result, by the options of either version."""
+    """Return the numbers of rows and columns of the result, from the options of TransformTensor or TransformTensorBilinear."""
     custom = application.operator.custom
     if custom.get("mode", "bilinear") != "bilinear":
         application.refuse(f"interpolation {custom['mode']!r}", "set mode to bilinear")
@@ -605,13 +636,13 @@ def _output_size(application: OpContext) -> tuple[int, int]:
 
 
 def _gather_matrix_entries(application: OpContext, matrix: str, entry_indices: tuple[int, int]) -> str:
-    """Return two of the 16 numbers of a 4 x 4 matrix."""
+    """Return two elements of a 4 x 4 matrix, which is a value of 16 elements, as a vector."""
     chosen = application.new_constant("entries", np.array(entry_indices, np.int32))
     return application.emit("gather", (matrix, chosen), {"axis": 0})
 
 
 def _emit_samples(application: OpContext, data: str, positions: str) -> None:
-    """Define the output as the image sampled at positions (N, H, W, 2) of (row, column)."""
+    """Define the output: the image ``data`` sampled at ``positions`` (N, H, W, 2), whose last axis is (row, column)."""
     planes = application.emit("transpose", (data,), {"axes": _CHANNELS_FIRST})
     attrs: Mapping[str, Attr] = {"mode": "linear", "border": "zeros", "coordinates": "elements"}
     samples = application.emit("grid_sample", (planes, positions), attrs)
@@ -619,9 +650,9 @@ def _emit_samples(application: OpContext, data: str, positions: str) -> None:
 
 
 def _read_words(application: OpContext, word_count: int) -> tuple[int, ...]:
-    """Read ``word_count`` leading options of a C structure: padding, then values of at least 1.
+    """Return the first ``word_count`` int32 options of an operator whose options are a C structure.
 
-    The sixth, an activation, is not checked."""
+    The first option is the padding scheme; the next four must be at least 1. A sixth option, the activation, is not checked."""
     words = application.operator.words[:word_count]
     if (
         len(words) < word_count
@@ -634,7 +665,7 @@ def _read_words(application: OpContext, word_count: int) -> tuple[int, ...]:
 
 
 def _int_constant(application: OpContext, value: int) -> str:
-    """Add an int32 constant of one element."""
+    """Add an int32 constant of shape (1,); return its name."""
     return application.new_constant("whole", np.array([value], np.int32))
 
 

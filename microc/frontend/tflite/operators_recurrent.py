@@ -1,4 +1,4 @@
-"""TFLite recurrent layers."""
+"""Converters of TFLite's recurrent layers: RNN and LSTM, in one direction or both."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from microc.graph.ir import Attr, Graph, Quant, TensorType
 from microc.ops.arithmetic import ACTIVATIONS
 from microc.ops.attributes import Rounding
 
-# ---- Shared by layers over time: data in forward or reverse order, results in the order of time.
+# ---- Helpers that all recurrent layers share: read the data, forwards or backwards in time, and write the results in order of
+# time.
 
 
 @frozen
 class SequenceLayer:
-    """The data of a recurrent layer, (batch, steps, depth) or time first; ``axis`` is the time axis.
+    """Input sequence of a recurrent layer: a value (batch, steps, depth), or (steps, batch, depth).
 
-    ``backwards``: the data is reversed in time."""
+    ``axis`` is the time axis. ``backwards`` is True if the data are reversed in time."""
 
     data: str
     axis: int
@@ -33,26 +34,28 @@ class SequenceLayer:
     backwards: bool = False
 
     def reversed_in_time(self, application: OpContext) -> SequenceLayer:
-        """Return the same layer with its data reversed in time."""
+        """Return the sequence with its data reversed in time."""
         data = application.emit("reverse", (self.data,), {"axes": (self.axis,)})
         return replace(self, data=data, backwards=not self.backwards)
 
     def in_time(self, application: OpContext, rows: str) -> str:
-        """Return rows that a loop stacked, (steps, batch, units), in the order and layout of the layer's data."""
+        """Return the results of a loop over time, (steps, batch, units), in forward order and in the layout of the data."""
         if self.backwards:
             rows = application.emit("reverse", (rows,), {"axes": (0,)})
         return application.emit("transpose", (rows,), {"axes": (1, 0, 2)}) if self.axis else rows
 
 
 def read_sequence(application: OpContext, fields: Fields) -> SequenceLayer:
-    """Return the first operand as a sequence."""
+    """Return the operator's first operand as a :class:`SequenceLayer`."""
     data, axis = application.operand(0), 0 if fields.integer("TimeMajor") else 1
     shape = application.rank(data, 3)
     return SequenceLayer(data, axis, shape[axis], shape[1 - axis], shape[2])
 
 
 def emit_directions(application: OpContext, fields: Fields, direction_rows: tuple[str, str]) -> None:
-    """Define the outputs of both directions: concatenated along the last axis, or as two outputs."""
+    """Define the operator's outputs from the results of both directions.
+
+    They are concatenated along the last axis if the option MergeOutputs is set; otherwise they are two outputs."""
     if fields.integer("MergeOutputs"):
         application.result("concat", direction_rows, {"axis": 2, "rounding": Rounding.NONE})
         return
@@ -60,15 +63,15 @@ def emit_directions(application: OpContext, fields: Fields, direction_rows: tupl
         application.result_reshape(name, application.type(name).shape, position)
 
 
-# ---- Converters of plain recurrent cells: h = f(W x + R h + b), where h lives across calls.
+# ---- Converters of plain recurrent cells: h = f(W x + R h + b). The state h keeps its content between calls.
 #
-# RNN takes one step, UNIDIRECTIONAL_SEQUENCE_RNN a sequence, BIDIRECTIONAL_SEQUENCE_RNN a sequence in both directions. Weights
-# are float32, or int8 that is dequantised (``--hybrid dynamic`` quantises rows of the data instead). Sources: LiteRT
-# ``basic_rnn.cc`` and ``bidirectional_sequence_rnn.cc``.
+# RNN computes one time step, UNIDIRECTIONAL_SEQUENCE_RNN a sequence, BIDIRECTIONAL_SEQUENCE_RNN a sequence in both directions.
+# Weights are float32, or int8 that is dequantised; with ``--hybrid dynamic`` the rows of the data are quantised at run time
+# instead. Sources: LiteRT ``basic_rnn.cc`` and ``bidirectional_sequence_rnn.cc``.
 
 
 def rnn(application: OpContext) -> None:
-    """RNN: one step of data (batch, depth)."""
+    """Convert RNN, which computes one time step of data (batch, depth)."""
     fields = application.operator.options.fields("RNNOptions", required=True)
     data = application.operand(0)
     batch, depth = application.rank(data, 2)
@@ -79,14 +82,14 @@ def rnn(application: OpContext) -> None:
 
 
 def sequence_rnn(application: OpContext) -> None:
-    """UNIDIRECTIONAL_SEQUENCE_RNN: data (batch, time, depth), or time first."""
+    """Convert UNIDIRECTIONAL_SEQUENCE_RNN of data (batch, steps, depth), or (steps, batch, depth)."""
     fields = application.operator.options.fields("SequenceRNNOptions", required=True)
     rows = _emit_rnn_loop(application, fields, read_sequence(application, fields), 1)
     application.result_reshape(rows, application.type(rows).shape)
 
 
 def bidirectional_rnn(application: OpContext) -> None:
-    """BIDIRECTIONAL_SEQUENCE_RNN: two layers, one of which starts at the last step."""
+    """Convert BIDIRECTIONAL_SEQUENCE_RNN: a forward layer, and a backward layer that starts at the last time step."""
     fields = application.operator.options.fields("BidirectionalSequenceRNNOptions", required=True)
     if any(application.has(position) for position in _RNN_AUXILIARY):
         application.refuse("a second input", "join it to the first one")
@@ -101,9 +104,9 @@ _RNN_AUXILIARY = (9, 10, 11)
 
 
 def _emit_rnn_loop(application: OpContext, fields: Fields, data: SequenceLayer, first_operand: int) -> str:
-    """Append a loop over time that stacks its states; return the stacked rows.
+    """Append a loop over time that computes one direction of an RNN; return the hidden states of all steps, in order of time.
 
-    Weights, recurrent weights, bias and state are the operands from ``first_operand`` on."""
+    The operands at ``first_operand`` and the next three positions are weights, recurrent weights, bias and state."""
     memory, units = application.source(first_operand + 3), application.source(first_operand).type.shape[0]
     if not memory.variable or memory.type.dtype != "float32" or memory.type.size != data.batch * units:
         expected = f"make it a variable tensor of float32 {(data.batch, units)}"
@@ -123,7 +126,10 @@ def _emit_rnn_loop(application: OpContext, fields: Fields, data: SequenceLayer, 
 def _rnn_body(
     application: OpContext, fields: Fields, data: SequenceLayer, unit_count: int, first_operand: int
 ) -> Graph:
-    """Return the loop's body: from the state and all data, the next state and the same as a row."""
+    """Return the body of an RNN's loop over time.
+
+    Its inputs are the iteration's number, the state and the data of all steps. Its outputs are the next state, twice: as carried
+    value, and as a row of the loop's stacked results."""
     body = GraphBuilder(application.loc.file)
     body.at(application.loc.index, application.loc.name)
     iteration, hidden = body.input("turn", (), "int32"), body.input("hidden", (data.batch, unit_count))
@@ -154,7 +160,10 @@ def _rnn_body(
 def _rnn_weights(
     application: OpContext, body: GraphBuilder, position: int, shape: tuple[int, int], asymmetric: bool
 ) -> tuple[str, Mapping[str, Attr]]:
-    """Return constant weights, and the layer's ``dynamic`` attribute if they are int8."""
+    """Add constant weights to the loop's body; return their name, and the attributes for the dense layer that uses them.
+
+    The attribute ``dynamic`` is present for int8 weights. It records whether LiteRT quantises the data symmetrically or
+    asymmetrically."""
     type_, values = application.source(position).type, application.constant(position)
     if (
         type_.shape != shape
@@ -180,23 +189,24 @@ RNN_CONVERTERS: Mapping[str, Converter] = {
 }
 
 
-# ---- Float LSTM cells with all features of LiteRT's except layer normalisation, in one direction or both.
+# ---- Converter of float LSTM layers, in one direction or both, with all of LiteRT's features except layer normalisation.
 #
 #     i = sigmoid(Wi x + Ri h + pi c + bi)        f = sigmoid(Wf x + Rf h + pf c + bf)        g = a(Wg x + Rg h + bg)
 #     c' = clip(f c + i g)                        o = sigmoid(Wo x + Ro h + po c' + bo)       h' = clip(P (o a(c')) + q)
 #
-# Without weights of the input gate i = 1 - f; p (peepholes) and P (a projection) are optional. Hidden state and cell live across
-# calls. Weights are float32, or int8 that is dequantised (``--hybrid dynamic`` quantises rows of the data instead). Source:
-# LiteRT ``lstm_eval.cc``, ``bidirectional_sequence_lstm.cc``.
+# x is the data, h the hidden state, c the cell state. If the input gate has no weights, i = 1 - f (coupled gates). The
+# peepholes p and the projection P are optional. Hidden state and cell state keep their contents between calls. Weights are
+# float32, or int8 that is dequantised; with ``--hybrid dynamic`` the rows of the data are quantised at run time instead.
+# Source: LiteRT ``lstm_eval.cc``, ``bidirectional_sequence_lstm.cc``.
 
 _INPUT, _RECURRENT, _PEEPHOLES, _LSTM_BIASES, _PROJECTION, _PROJECTION_BIAS = 0, 4, 8, 11, 15, 16
-"""Operands of a cell, from its first one on: four each in the order input, forget, cell, output. Peepholes have none for the
-cell."""
+"""Offsets of a cell's operands from its first operand. Weights and biases are four operands each, in the order input,
+forget, cell, output gate. Peepholes are three operands, because the cell gate has no peephole."""
 _LSTM_AUXILIARY = range(39, 48)
 
 
 def bidirectional_lstm(application: OpContext) -> None:
-    """BIDIRECTIONAL_SEQUENCE_LSTM: two layers, one of which starts at the last step."""
+    """Convert BIDIRECTIONAL_SEQUENCE_LSTM: a forward layer, and a backward layer that starts at the last time step."""
     fields = application.operator.options.fields("BidirectionalSequenceLSTMOptions", required=True)
     if any(application.has(position) for position in _LSTM_AUXILIARY):
         application.refuse("a second input", "join it to the first one")
@@ -211,9 +221,11 @@ def bidirectional_lstm(application: OpContext) -> None:
 def float_lstm(
     application: OpContext, fields: Fields, data: SequenceLayer, first_operand: int, state_positions: tuple[int, int]
 ) -> str:
-    """Append one direction of a float LSTM; return its rows in the order of time.
+    """Append a loop over time that computes one direction of a float LSTM; return the hidden states of all steps, in
+    order of time.
 
-    Its operands begin at ``first_operand``. ``state_positions``: inputs with the hidden state and the cell."""
+    ``first_operand``: position of the direction's first operand. ``state_positions``: positions of the hidden state and the cell
+    state."""
     cell = _FloatLstmCell(application, fields, data, first_operand)
     state_types = [TensorType((data.batch, extent), "float32") for extent in (cell.outputs, cell.units)]
     state_names = []
@@ -232,7 +244,9 @@ def float_lstm(
 
 @dataclass(slots=True)
 class _FloatLstmCell:
-    """The operands of a float LSTM's cell, and its arithmetic."""
+    """The operands of one direction of a float LSTM, and functions that build its loop body.
+
+    ``first``: position of the direction's first operand in the operator's inputs."""
 
     application: OpContext
     fields: Fields
@@ -245,22 +259,26 @@ class _FloatLstmCell:
 
     @property
     def outputs(self) -> int:
-        """Units of the hidden state: rows of the projection, or the cell's units."""
+        """Number of units of the hidden state: rows of the projection, or units of the cell if there is no projection."""
         projected = self.has(_PROJECTION)
         return self.application.source(self.first + _PROJECTION).type.shape[0] if projected else self.units
 
     @property
     def gates(self) -> tuple[int, ...]:
-        """The gates with weights of their own: without the input gate if it is coupled to the forget gate."""
+        """Indices of the gates that have weights (0 input, 1 forget, 2 cell, 3 output).
+
+        The input gate has no weights if it is coupled to the forget gate."""
         return (0, 1, 2, 3) if self.has(_INPUT) else (1, 2, 3)
 
     def has(self, operand_offset: int) -> bool:
-        """Test whether the cell's operand ``operand_offset`` is present."""
+        """Test whether the operand ``operand_offset`` positions after the direction's first operand is present."""
         return self.application.has(self.first + operand_offset)
 
     def body(self) -> Graph:
-        """Return the loop's body: from hidden state, cell and all data, the next hidden state and cell, and the hidden state
-        as a row."""
+        """Return the body of the loop over time.
+
+        Its inputs are the iteration's number, the hidden state, the cell state and the data of all steps. Its outputs are the
+        next hidden state, the next cell state, and the hidden state once more as a row of the loop's stacked results."""
         body = GraphBuilder(self.application.loc.file)
         body.at(self.application.loc.index, self.application.loc.name)
         iteration = body.input("turn", (), "int32")
@@ -299,7 +317,9 @@ class _FloatLstmCell:
     # ------------------------------------------------------------ arithmetic
 
     def emit_gate(self, body: GraphBuilder, gate_sum: str, peephole_offset: int, cell: str) -> str:
-        """Return the sigmoid of a gate's sum, after adding its peephole term if there is one."""
+        """Emit a gate: the sigmoid of ``gate_sum``, to which the peephole term is added if the gate has a peephole.
+
+        ``peephole_offset``: index of the gate among the peepholes (0 input, 1 forget, 2 output). ``cell``: the cell state."""
         if self.has(_PEEPHOLES + peephole_offset):
             peephole_term = body.emit(
                 "mul",
@@ -310,20 +330,20 @@ class _FloatLstmCell:
         return body.emit("sigmoid", (gate_sum,), {"rounding": Rounding.NONE})
 
     def activate(self, body: GraphBuilder, value: str) -> str:
-        """Apply the cell's activation."""
+        """Emit the layer's activation function, the option FusedActivationFunction; return its result."""
         name = activation_name(self.application, self.fields.integer("FusedActivationFunction"))
         return body.emit(ACTIVATIONS[name][0], (value,), ACTIVATIONS[name][1]) if name else value
 
     def clip(self, body: GraphBuilder, value: str, option_name: str) -> str:
-        """Clip a value to the limit that the option ``option_name`` gives; 0 means no limit."""
+        """Clip a value to -limit .. limit, where limit is the option ``option_name``. 0 means no limit."""
         limit = float(np.float32(self.fields.real(option_name)))
         return body.emit("clip", (value,), {"minimum": -limit, "maximum": limit}) if limit > 0 else value
 
     def dense(self, body: GraphBuilder, value: str, weight_offset: int, input_width: int, bias: tuple[str, ...]) -> str:
-        """Return the sums of all gates from one dense layer, or the projection.
+        """Emit the dense layer that computes the sums of all gates, or the projection; return its result.
 
-        The gates' weights are stacked to one matrix with a scale per row: one product instead of four, and each gate
-        keeps its own scale."""
+        ``weight_offset``: offset of the weights among the direction's operands. The weights of all gates are stacked to one
+        matrix, with a scale for each row. One product thus replaces four, and every gate keeps its own scale."""
         projection = weight_offset == _PROJECTION
         offsets = (weight_offset,) if projection else tuple(weight_offset + gate for gate in self.gates)
         rows = self.outputs if projection else self.units
@@ -347,7 +367,9 @@ class _FloatLstmCell:
         return body.emit("dense", (value, weights, *bias), {"rounding": Rounding.NONE, **attrs})
 
     def biases(self, body: GraphBuilder, first_bias_offset: int) -> tuple[str, ...]:
-        """Return the biases of all gates as one vector; ``first_bias_offset``: the operand of the first."""
+        """Add the biases of all gates as one constant vector; return a tuple with its name.
+
+        ``first_bias_offset``: offset of the input gate's bias among the direction's operands."""
         gate_biases = [self.application.constant(self.first + first_bias_offset + gate) for gate in self.gates]
         if any(bias.shape != (self.units,) for bias in gate_biases):
             self.application.broken(
@@ -356,7 +378,7 @@ class _FloatLstmCell:
         return (body.new_constant("bias", np.concatenate(gate_biases)),)
 
     def constant(self, body: GraphBuilder, offset: int, shape: tuple[int, ...]) -> str:
-        """Add a constant vector; integers are dequantised."""
+        """Add a constant vector operand (bias or peephole) to the loop's body; return its name. Integers are dequantised."""
         type_, values = (
             self.application.source(self.first + offset).type,
             self.application.constant(self.first + offset),
@@ -375,15 +397,15 @@ BIDIRECTIONAL_LSTM_CONVERTERS: Mapping[str, Converter] = {
 }
 
 
-# ---- Converter of UNIDIRECTIONAL_SEQUENCE_LSTM, whose state lives across calls, as in TFLite Micro.
+# ---- Converter of UNIDIRECTIONAL_SEQUENCE_LSTM. Its state keeps its content between calls, as in TFLite Micro.
 #
-# Cells with peepholes, a projection or coupled gates are converted above, as float cells. A plain cell becomes the operator
-# ``lstm``, which defines the arithmetic. Source: TFLite Micro ``lstm_eval.h``, ``lstm_eval_common.cc``.
+# A layer with peepholes, a projection or coupled gates is converted to a loop over time, by the functions above, if it is
+# float. A plain LSTM becomes microc's operator ``lstm``. Source: TFLite Micro ``lstm_eval.h``, ``lstm_eval_common.cc``.
 
 _INPUT_WEIGHTS, _RECURRENT_WEIGHTS, _RECURRENT_BIASES = (1, 2, 3, 4), (5, 6, 7, 8), (12, 13, 14, 15)
-"""Positions of the operands, in the order input, forget, cell, output."""
+"""Positions of the operands of the four gates, in the order input, forget, cell, output."""
 _VARIANTS, _NORMALISED = (9, 10, 11, 16, 17), (20, 21, 22, 23)
-"""Operands of peepholes and projections, and of layer normalisation, which TFLite Micro does not have."""
+"""Positions of the operands of peepholes and projections, and of layer normalisation. TFLite Micro supports none of them."""
 _HIDDEN, _CELL = 18, 19
 _TANH = 4
 _PLAIN_CELL = "use a plain LSTM cell, which is what TFLite Micro has, or unroll the layer when converting"
@@ -392,7 +414,10 @@ _WEIGHT_DTYPES = {"float32": ("float32", "int8"), "int8": ("int8",), "int16": ("
 
 @frozen
 class _GateWeights:
-    """The weights of the four gates as one matrix (4 H, depth), their scales, and the biases as one vector."""
+    """Weights of the four gates of an LSTM layer with H units.
+
+    ``input`` (4 H, depth) and ``recurrent`` (4 H, H) are the stacked matrices, ``bias`` (4 H) the stacked biases. The ``_quant``
+    fields contain a scale for each row of a matrix; None for float32."""
 
     input: Array
     input_quant: Quant | None
@@ -402,7 +427,7 @@ class _GateWeights:
 
 
 def lstm(application: OpContext) -> None:
-    """UNIDIRECTIONAL_SEQUENCE_LSTM of floats, or of int8 or int16 data with int8 weights."""
+    """Convert UNIDIRECTIONAL_SEQUENCE_LSTM of float32 data, or of int8 or int16 data with int8 weights."""
     fields = application.operator.options.fields("UnidirectionalSequenceLSTMOptions", required=True)
     if any(application.has(position) for position in _NORMALISED):
         application.refuse("layer normalisation inside of the cell", _PLAIN_CELL)
@@ -426,7 +451,9 @@ def lstm(application: OpContext) -> None:
 
 
 def _emit_lstm(application: OpContext, fields: Fields, weights: _GateWeights, states: Sequence[str]) -> None:
-    """Append the ``lstm`` node; define the next states and the operator's output."""
+    """Append the ``lstm`` node of a plain LSTM; define the operator's output and the next contents of ``states``.
+
+    ``states``: hidden state and cell state."""
     target, data, builder = application.target(), application.operand(0), application.builder
     type_ = application.type(states[0])
     if (target.type.dtype, target.type.quant) != (type_.dtype, type_.quant):
@@ -453,7 +480,7 @@ def _emit_lstm(application: OpContext, fields: Fields, weights: _GateWeights, st
 
 
 def _read_gate_weights(application: OpContext, input_width: int) -> _GateWeights:
-    """Return the weights and biases of an LSTM's gates, checked against each other."""
+    """Return the weights and biases of a plain LSTM, after checking their shapes, dtypes and scales."""
     dtype = application.target().type.dtype
     units = application.source(_INPUT_WEIGHTS[0]).type.shape[:1]
     matrices: list[tuple[Array, Quant | None]] = []
@@ -489,7 +516,7 @@ def _read_gate_weights(application: OpContext, input_width: int) -> _GateWeights
 
 
 def _define_variable_state(application: OpContext, position: int, shape: tuple[int, int]) -> str:
-    """Define a variable tensor (batch, units) as state of the graph."""
+    """Define the variable tensor at input ``position``, of shape (batch, units), as a state of the graph; return its name."""
     memory, dtype = application.source(position), application.target().type.dtype
     expected_dtype = "int16" if position == _CELL and dtype != "float32" else dtype
     if (

@@ -1,4 +1,4 @@
-"""TFLite operators on shapes and slices."""
+"""Converters of TFLite's operators that compute shapes, reshape, join, pad and slice tensors."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from microc.frontend.tflite.context import (
 from microc.graph.ir import Attr
 from microc.ops.attributes import Ties
 
-# ---- Converters of operators whose results are known at compile time: shapes, ranks, ranges, filled tensors.
+# ---- Converters of operators with constant results: SHAPE, RANK, RANGE, FILL, ZEROS_LIKE, BROADCAST_ARGS.
 
 _MOST = 1 << 20
-"""Elements of a range."""
+"""Maximum number of elements of a RANGE."""
 _SMALL = 1 << 16
-"""Elements up to which a filled tensor is a constant; larger ones are filled at run time."""
+"""Maximum number of elements of a FILL that becomes a constant. A larger tensor is filled at run time."""
 
 
 def shape_of(application: OpContext) -> None:
-    """SHAPE: a constant, since every shape is known at compile time."""
+    """Convert SHAPE to a constant, because every shape is known at compile time."""
     application.result_constant(np.array(application.type(application.value(0)).shape, application.target().type.dtype))
 
 
 def rank_of(application: OpContext) -> None:
-    """RANK: the number of axes."""
+    """Convert RANK, the number of axes, to a constant."""
     application.result_constant(
         np.array(len(application.type(application.value(0)).shape), application.target().type.dtype)
     )
 
 
 def range_of(application: OpContext) -> None:
-    """RANGE with constant start, limit and step."""
+    """Convert RANGE with constant start, limit and step to a constant."""
     start, limit, step = (application.constant(position).reshape(-1)[:1] for position in range(3))
     if not (start.size == limit.size == step.size == 1) or step[0] == 0:
         application.broken(
@@ -57,7 +57,7 @@ def range_of(application: OpContext) -> None:
 
 
 def fill(application: OpContext) -> None:
-    """FILL: a constant shape filled with one value."""
+    """Convert FILL: a tensor of constant shape whose elements all have the same value."""
     shape, value = application.integers(0), application.unchanged_operand(1)
     check_same_quantisation(application, [1])
     if any(extent < 0 for extent in shape) or application.type(value).size != 1:
@@ -73,13 +73,13 @@ def fill(application: OpContext) -> None:
 
 
 def zeros_like(application: OpContext) -> None:
-    """ZEROS_LIKE: stored zeros in the shape of the operand."""
+    """Convert ZEROS_LIKE: a constant of stored zeros in the shape of the operand."""
     type_ = application.type(application.value(0))
     application.result_constant(np.zeros(type_.shape, application.target().type.dtype))
 
 
 def broadcast_args(application: OpContext) -> None:
-    """BROADCAST_ARGS: the shape to which two constant shapes broadcast."""
+    """Convert BROADCAST_ARGS: the shape that tensors of two constant shapes are broadcast to."""
     shapes = (application.integers(0), application.integers(1))
     try:
         shape = np.broadcast_shapes(*shapes)
@@ -98,13 +98,15 @@ CONSTANT_CONVERTERS: Mapping[str, Converter] = {
 }
 
 
-# ---- Converters of operators that move elements and compute nothing.
+# ---- Converters of operators that move elements without computing on them: RESHAPE, CONCATENATION, PAD, TRANSPOSE ...
 
 _ONE_ELEMENT = "microc knows slices of computed size only where together they replace one element of a list"
 
 
 def reshape(application: OpContext) -> None:
-    """RESHAPE: the shape is an operand, an option, or, if the network computes it, the declared one."""
+    """Convert RESHAPE.
+
+    The new shape is a constant operand or an option. If the network computes it, the shape that the file declares is used."""
     data, target = _data_operand(application), application.target()
     if application.has(1) and application.value(1) in application.builder.consts:
         shape = application.integers(1)
@@ -116,7 +118,7 @@ def reshape(application: OpContext) -> None:
 
 
 def _data_operand(application: OpContext) -> str:
-    """Return the operand; of a complex tensor its float parts, with one more axis."""
+    """Return the name of operand 0. For a complex tensor, return the float value that contains its real and imaginary parts."""
     source = application.source(0)
     if source.type.dtype != "complex64":
         return application.unchanged_operand(0)
@@ -126,13 +128,13 @@ def _data_operand(application: OpContext) -> str:
 
 
 def _logical_shape(application: OpContext, data: str) -> tuple[int, ...]:
-    """Return the shape of the operand without the axis of complex parts."""
+    """Return the shape of operand 0. For a complex tensor, leave out the additional axis of real and imaginary parts."""
     shape = application.type(data).shape
     return shape[:-1] if application.source(0).name in application.builder.complexes else shape
 
 
 def _emit_with_shape(application: OpContext, data: str, shape: tuple[int, ...]) -> None:
-    """Define the operand in a new shape as the output; of a complex tensor its float parts."""
+    """Define the output as ``data`` reshaped to ``shape``. For a complex tensor, record the reshaped float value instead."""
     complexes = application.builder.complexes
     if application.source(0).name in complexes:
         complexes[application.target().name] = application.reshape(data, (*shape, 2))
@@ -141,7 +143,7 @@ def _emit_with_shape(application: OpContext, data: str, shape: tuple[int, ...]) 
 
 
 def same_elements(application: OpContext) -> None:
-    """SQUEEZE and EXPAND_DIMS: the elements in a shape that follows from the operator."""
+    """Convert SQUEEZE and EXPAND_DIMS, which remove or insert axes of extent 1, to a reshape."""
     data = _data_operand(application)
     shape = _logical_shape(application, data)
     if application.operator.code == "EXPAND_DIMS":
@@ -158,7 +160,7 @@ def same_elements(application: OpContext) -> None:
 
 
 def concatenation(application: OpContext) -> None:
-    """CONCATENATION along one axis, of operands with the output's quantisation."""
+    """Convert CONCATENATION along one axis. Operands other than uint8 must have the output's quantisation."""
     fields = application.operator.options.fields("ConcatenationOptions")
     if activation_name(application, fields.integer("FusedActivationFunction")):
         application.refuse("a fused activation", "make the activation an operator of its own")
@@ -177,7 +179,7 @@ def concatenation(application: OpContext) -> None:
 
 
 def _rescale_to_output(application: OpContext, value: str) -> str:
-    """Return a uint8 operand with the output's scale; LiteRT's concatenation rescales uint8 operands."""
+    """Return a uint8 operand of CONCATENATION, requantised to the output's scale and zero point as in LiteRT."""
     own, quant = application.type(value).quant, application.target().type.quant
     if own == quant or own is None or quant is None:
         return value
@@ -194,10 +196,11 @@ def _rescale_to_output(application: OpContext, value: str) -> str:
 
 
 def _emit_replaced_element(application: OpContext) -> None:
-    """Define the output of CONCATENATION as a tensor with one element replaced.
+    """Convert a CONCATENATION that replaces one element of a list to ``dynamic_update_slice``.
 
-    Converters write a list update as the slice before the element, the element, and the slice after it, all of one tensor. As
-    the parts together are as large as the tensor, the element's index is the size of the first slice.
+    TFLite converters write the update of a list (a tensor) as a concatenation of three operands: the slice before the
+    element, the new element, and the slice after it. The result is as large as the list. Therefore the element's index
+    is the size of the first slice. Any other use of slices of computed size is refused.
     """
     pieces = application.builder.pieces
     if len(application.operator.inputs) != 3:
@@ -213,7 +216,7 @@ def _emit_replaced_element(application: OpContext) -> None:
 
 
 def pack(application: OpContext) -> None:
-    """PACK: stack operands of one shape along a new axis."""
+    """Convert PACK: stack operands of the same shape along a new axis."""
     fields = application.operator.options.fields("PackOptions", required=True)
     values = [application.unchanged_operand(position) for position in range(len(application.operator.inputs))]
     if not values:
@@ -230,7 +233,7 @@ def pack(application: OpContext) -> None:
 
 
 def tile(application: OpContext) -> None:
-    """TILE: repeat the tensor along every axis."""
+    """Convert TILE: repeat the tensor along every axis a constant number of times."""
     data, multiples = application.unchanged_operand(0), application.integers(1)
     shape = application.type(data).shape
     if len(multiples) != len(shape) or min(multiples, default=1) < 0:
@@ -243,7 +246,7 @@ def tile(application: OpContext) -> None:
 
 
 def transpose(application: OpContext) -> None:
-    """TRANSPOSE by a constant permutation."""
+    """Convert TRANSPOSE by a constant permutation of the axes."""
     data = application.unchanged_operand(0)
     rank = len(application.type(data).shape)
     axes = tuple(application.axis(axis, rank) for axis in application.integers(1))
@@ -253,7 +256,10 @@ def transpose(application: OpContext) -> None:
 
 
 def pad(application: OpContext) -> None:
-    """PAD (with real zero: the zero point) and PADV2 (with a constant of the data's dtype, in stored form)."""
+    """Convert PAD and PADV2.
+
+    PAD pads with the real number 0, which is the zero point of a quantised tensor. PADV2 pads with a constant operand of the
+    data's dtype, a stored number."""
     data, type_ = application.unchanged_operand(0), application.target().type
     rank = len(application.type(data).shape)
     amounts = application.integers(1)
@@ -275,7 +281,7 @@ def pad(application: OpContext) -> None:
 
 
 def depth_and_space(application: OpContext) -> None:
-    """SPACE_TO_DEPTH and DEPTH_TO_SPACE: blocks of pixels become channels and back."""
+    """Convert SPACE_TO_DEPTH, which moves the pixels of a block to channels, and the inverse, DEPTH_TO_SPACE."""
     to_depth = application.operator.code == "SPACE_TO_DEPTH"
     options = "SpaceToDepthOptions" if to_depth else "DepthToSpaceOptions"
     block = application.operator.options.fields(options, required=True).integer("BlockSize", 1, 1 << 15)
@@ -297,7 +303,9 @@ def depth_and_space(application: OpContext) -> None:
 
 
 def _resolve_shape(application: OpContext, shape: tuple[int, ...], source: tuple[int, ...]) -> tuple[int, ...]:
-    """Return ``shape`` with one -1 resolved from the number of elements."""
+    """Return ``shape`` with an extent of -1 replaced by the extent that follows from the number of elements.
+
+    ``source``: shape of the tensor that is reshaped."""
     known = prod(extent for extent in shape if extent != -1)
     if any(extent < -1 for extent in shape) or shape.count(-1) > 1 or (shape.count(-1) == 1 and not known):
         application.broken(f"shape: got {shape}, expected extents of at least 0, at most one of them -1")
@@ -323,7 +331,7 @@ SHAPE_CONVERTERS: Mapping[str, Converter] = {
 
 
 def unpack(application: OpContext) -> None:
-    """UNPACK: one output per index of an axis, which is removed."""
+    """Convert UNPACK: one output for each index of an axis, without this axis."""
     fields = application.operator.options.fields("UnpackOptions", required=True)
     data = application.unchanged_operand(0)
     shape = application.type(data).shape
@@ -338,7 +346,7 @@ def unpack(application: OpContext) -> None:
 
 
 def split(application: OpContext) -> None:
-    """SPLIT: equal parts along a constant axis (input 0)."""
+    """Convert SPLIT: split a tensor (input 1) into equal parts along a constant axis (input 0)."""
     data = application.unchanged_operand(1)
     (axis,) = application.integers(0)[:1] or (0,)
     shape = application.type(data).shape
@@ -349,7 +357,9 @@ def split(application: OpContext) -> None:
 
 
 def split_v(application: OpContext) -> None:
-    """SPLIT_V: parts of given sizes along a constant axis; one size may be -1, the rest."""
+    """Convert SPLIT_V: split a tensor into parts of constant sizes along a constant axis.
+
+    One size may be -1, which means all elements that the other parts do not contain."""
     data, sizes = application.unchanged_operand(0), list(application.integers(1))
     (axis,) = application.integers(2)[:1] or (0,)
     shape = application.type(data).shape
@@ -365,7 +375,7 @@ def split_v(application: OpContext) -> None:
 
 
 def slice_(application: OpContext) -> None:
-    """SLICE: begin and size per axis; size -1 means up to the end."""
+    """Convert SLICE. Begin and size are given for each axis; a size of -1 means all elements from begin to the end."""
     data = application.unchanged_operand(0)
     if any(application.value(position) not in application.builder.consts for position in (1, 2)):
         _record_computed_slice(application, data)
@@ -387,9 +397,10 @@ def slice_(application: OpContext) -> None:
 
 
 def _record_computed_slice(application: OpContext, data: str) -> None:
-    """Append a slice of constant size whose begin is computed.
+    """Convert a SLICE whose begin or size is computed at run time.
 
-    A slice of computed size is kept for CONCATENATION (:class:`ComputedSlice`)."""
+    If the size is constant, append ``dynamic_slice``. If not, only record the slice (:class:`ComputedSlice`): a CONCATENATION may
+    combine it with others to a tensor of known size."""
     begin, size, shape = application.value(1), application.value(2), application.type(data).shape
     known = application.builder.consts.get(size)
     if known is not None and known.size == len(shape) and known.min(initial=1) >= 1:
@@ -400,7 +411,7 @@ def _record_computed_slice(application: OpContext, data: str) -> None:
 
 @frozen
 class _SliceMasks:
-    """The bit masks of STRIDED_SLICE; bit i belongs to entry i of the specification."""
+    """Bit masks of STRIDED_SLICE. Bit i refers to entry i of the operands begin, end and strides."""
 
     begin: int
     end: int
@@ -410,7 +421,9 @@ class _SliceMasks:
 
 
 def strided_slice(application: OpContext) -> None:
-    """STRIDED_SLICE: numpy's slicing with new and removed axes. Axes with negative strides are reversed first."""
+    """Convert STRIDED_SLICE, which slices as numpy does, with inserted and removed axes.
+
+    Axes with negative strides are reversed first."""
     fields = application.operator.options.fields("StridedSliceOptions", required=True)
     masks = _SliceMasks(
         *(fields.integer(f"{name}Mask") for name in ("Begin", "End", "Ellipsis", "NewAxis", "ShrinkAxis"))
@@ -445,9 +458,10 @@ def strided_slice(application: OpContext) -> None:
 
 
 def _emit_computed_slice(application: OpContext, data: str, masks: _SliceMasks) -> None:
-    """Define a slice ``x[:, i]`` or ``x[i : i + 3]`` with computed begin and steps of 1; the declared shape gives its size.
+    """Convert a STRIDED_SLICE whose begin is computed at run time, such as ``x[:, i]`` or ``x[i : i + 3]``.
 
-    Negative begins count from the end, as in a constant STRIDED_SLICE.
+    Strides must be 1. The size of the slice follows from the output's declared shape. A negative begin counts from the end of the
+    axis, as in a constant STRIDED_SLICE.
     """
     begin, shape, target = application.value(1), application.type(data).shape, application.target()
     entries = prod(application.type(begin).shape)
@@ -488,7 +502,9 @@ def _emit_computed_slice(application: OpContext, data: str, masks: _SliceMasks) 
 def _slice_ranges(
     application: OpContext, shape: tuple[int, ...], spec: Sequence[tuple[int, ...]], masks: _SliceMasks
 ) -> tuple[list[tuple[int, int, int]], list[int]]:
-    """Return (begin, end, stride) per data axis, and the output's shape."""
+    """Return the range (begin, end, stride) of every axis of the data, and the output's shape.
+
+    ``spec``: the constant operands begin, end and strides."""
     entries = len(spec[0])
     consumed = sum(not (masks.ellipsis | masks.new_axis) >> i & 1 for i in range(entries))
     if consumed > len(shape) or (masks.ellipsis & (1 << entries) - 1).bit_count() > 1:
@@ -499,7 +515,7 @@ def _slice_ranges(
     result: list[int] = []
 
     def take_whole_axes(axis_count: int) -> None:
-        """Add the whole ranges of the next ``axis_count`` axes."""
+        """Append the ranges of the next ``axis_count`` axes, which are not sliced."""
         for extent in shape[len(ranges) : len(ranges) + axis_count]:
             ranges.append((0, extent, 1))
             result.append(extent)
@@ -522,7 +538,7 @@ def _slice_ranges(
 
 
 def _range_of_index(application: OpContext, index: int, extent: int) -> tuple[int, int, int]:
-    """Return the range (begin, end, stride) of one index; negative indices count from the end."""
+    """Return the range (begin, end, stride) that contains only ``index``. A negative index counts from the end of the axis."""
     index += extent if index < 0 else 0
     if not 0 <= index < extent:
         application.broken(f"got index {index}, expected 0..{extent - 1}")
@@ -530,7 +546,9 @@ def _range_of_index(application: OpContext, index: int, extent: int) -> tuple[in
 
 
 def _range_within_axis(application: OpContext, begin: int, end: int, stride: int, extent: int) -> tuple[int, int, int]:
-    """Return a range (begin, end, stride) clamped to the axis: 0 .. extent, or (backwards) extent - 1 .. -1."""
+    """Return the range (begin, end, stride) with its bounds clamped to the axis.
+
+    Bounds are in 0 .. extent for a positive stride and in -1 .. extent - 1 for a negative one. An empty range is (0, 0, 1)."""
     if stride == 0:
         application.broken("got stride 0, expected another number")
     begin, end = (bound + extent if bound < 0 else bound for bound in (begin, end))
@@ -540,16 +558,16 @@ def _range_within_axis(application: OpContext, begin: int, end: int, stride: int
 
 
 def _slice_attributes(shape: tuple[int, ...], axis: int, first_element: int, end_element: int) -> dict[str, Attr]:
-    """Return the attributes of a slice of elements ``first_element`` to ``end_element`` - 1 along ``axis``.
+    """Return the attributes of a ``slice`` node that contains elements ``first_element`` to ``end_element`` - 1 along ``axis``.
 
-    The other axes are whole."""
+    The other axes are not sliced."""
     begin = tuple(first_element if i == axis else 0 for i in range(len(shape)))
     end = tuple(end_element if i == axis else extent for i, extent in enumerate(shape))
     return {"begin": begin, "end": end, "strides": (1,) * len(shape)}
 
 
 def _write_parts(application: OpContext, data: str, axis: int, part_extents: Sequence[int]) -> None:
-    """Write the outputs as consecutive slices of ``part_extents`` elements along an axis."""
+    """Define the operator's outputs as consecutive slices of the data along an axis; ``part_extents``: extents of the slices."""
     first = 0
     for position, size in enumerate(part_extents):
         attrs = _slice_attributes(application.type(data).shape, axis, first, first + size)

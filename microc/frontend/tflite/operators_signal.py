@@ -1,4 +1,4 @@
-"""TFLite operators on signals: frames, spectra, filter banks."""
+"""Converters of TFLite's operators on signals: frames, spectra, filter banks, CIRCULAR_BUFFER."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from microc.frontend.tflite.context import FLOAT, Converter, OpContext, check_sa
 from microc.graph.ir import Attr, Graph, Node, TensorType, fresh_name
 from microc.ops.attributes import Rounding
 
-# ---- Converters of TFLite Micro's custom operators on signals; their options are a flexbuffer map.
+# ---- Converters of TFLite Micro's custom operators on signals. Their options are a flexbuffer map.
 
 _RFFT_DTYPES = ("int16", "int32", "float32")
 
 
 def integer_option(application: OpContext, option_name: str, minimum: int = 0, maximum: int = (1 << 31) - 1) -> int:
-    """Return an integer option, which must be present and within bounds."""
+    """Return an integer option of a custom operator; ModelError if it is absent or not in ``minimum`` .. ``maximum``."""
     value = application.operator.custom.get(option_name)
     if not isinstance(value, (int, bool)) or not minimum <= value <= maximum:
         application.broken(f"option {option_name} is {value!r}, expected {minimum}..{maximum}")
@@ -28,30 +28,30 @@ def integer_option(application: OpContext, option_name: str, minimum: int = 0, m
 
 
 def window(application: OpContext) -> None:
-    """SignalWindow: samples times a window, shifted right."""
+    """Convert SignalWindow: the product of samples and a window function, shifted right."""
     operands = (application.value(0), application.value(1))
     application.result("signal_window", operands, {"shift": integer_option(application, "shift", 0, 30)})
 
 
 def fft_auto_scale(application: OpContext) -> None:
-    """SignalFftAutoScale: samples shifted left as far as they fit, and that shift."""
+    """Convert SignalFftAutoScale: the samples shifted left by the largest number of bits without overflow, and this number."""
     application.results("fft_auto_scale", (application.value(0),), {})
 
 
 def rfft(application: OpContext) -> None:
-    """SignalRfft: the spectrum of rows, padded with zeros."""
+    """Convert SignalRfft: the spectrum of each row of real samples, padded with zeros to the option ``fft_length``."""
     length = integer_option(application, "fft_length", 4, 1 << 16)
     application.result("rfft", (application.value(0),), {"fft_length": length})
 
 
 def irfft(application: OpContext) -> None:
-    """SignalIrfft: the rows of a spectrum."""
+    """Convert SignalIrfft, the inverse of SignalRfft: rows of real samples from their spectrum."""
     length = integer_option(application, "fft_length", 4, 1 << 16)
     application.result("irfft", (application.value(0),), {"fft_length": length})
 
 
 def energy(application: OpContext) -> None:
-    """SignalEnergy: squared magnitudes of the spectrum."""
+    """Convert SignalEnergy: squared magnitudes of the frequencies ``start_index`` to ``end_index`` of a spectrum."""
     attrs: dict[str, Attr] = {
         "start": integer_option(application, "start_index"),
         "end": integer_option(application, "end_index"),
@@ -60,7 +60,7 @@ def energy(application: OpContext) -> None:
 
 
 def filter_bank(application: OpContext) -> None:
-    """SignalFilterBank: energies summed by overlapping triangular channels."""
+    """Convert SignalFilterBank: weighted sums of energies over overlapping triangular channels."""
     operands = [application.value(position) for position in range(6)]
     sizes = [application.type(operand).size for operand in operands]
     frequencies, firsts, widths = (application.constant(position).astype(np.int64) for position in (3, 4, 5))
@@ -75,12 +75,12 @@ def filter_bank(application: OpContext) -> None:
 
 
 def square_root(application: OpContext) -> None:
-    """SignalFilterBankSquareRoot: square roots, scaled down by a computed number of bits."""
+    """Convert SignalFilterBankSquareRoot: square roots, shifted right by a number of bits that is an operand."""
     application.result("filter_bank_square_root", (application.value(0), application.value(1)), {})
 
 
 def spectral_subtraction(application: OpContext) -> None:
-    """SignalFilterBankSpectralSubtraction: the signal minus the noise, whose estimate is state."""
+    """Convert SignalFilterBankSpectralSubtraction: the signal minus an estimate of the noise, which is a state of the graph."""
     data = application.value(0)
     channels = application.rank(data, 1)[0]
     if integer_option(application, "num_channels", 1) != channels:
@@ -103,13 +103,13 @@ def spectral_subtraction(application: OpContext) -> None:
 
 
 def pcan(application: OpContext) -> None:
-    """SignalPCAN: per-channel gain control by the noise estimate."""
+    """Convert SignalPCAN: automatic gain control of each channel by the noise estimate (per-channel amplitude normalisation)."""
     operands = [application.value(position) for position in range(3)]
     application.result("pcan", operands, {"snr_shift": integer_option(application, "snr_shift", 0, 63)})
 
 
 def log(application: OpContext) -> None:
-    """SignalFilterBankLog: scaled natural logarithms."""
+    """Convert SignalFilterBankLog: scaled natural logarithms."""
     attrs: dict[str, Attr] = {
         "input_correction_bits": integer_option(application, "input_correction_bits", 0, 31),
         "output_scale": integer_option(application, "output_scale", 0, 1 << 16),
@@ -131,13 +131,14 @@ SIGNAL_CONVERTERS: Mapping[str, Converter] = {
 }
 
 
-# ---- Converters of TFLite Micro's custom operators that split signals into frames and join them; past samples are state.
+# ---- Converters of TFLite Micro's custom operators that split signals into frames, or join frames. Samples of earlier calls
+# are a state of the graph.
 
 _MOST = 1 << 20
 
 
 def _rows_and_length(application: OpContext, data: str) -> tuple[int, int]:
-    """Return the number of rows of the data and their length."""
+    """Return the number of rows of the data, and the length of a row (the last axis)."""
     shape = application.type(data).shape
     if not shape or 0 in shape:
         application.broken(f"got data of shape {shape}, expected at least one axis and one element")
@@ -145,7 +146,7 @@ def _rows_and_length(application: OpContext, data: str) -> tuple[int, int]:
 
 
 def _define_named_state(application: OpContext, name_stem: str, type_: TensorType, data: Array | None = None) -> str:
-    """Define a state of the graph whose name is made from the output's name and ``name_stem``."""
+    """Define a state of the graph; return its name, which is made from the output's name and ``name_stem``."""
     name = application.builder.file.unique(f"{application.target().name}_{name_stem}")
     return application.builder.define_state(name, type_, data, application.where)
 
@@ -159,7 +160,9 @@ def _slice_last_axis(application: OpContext, value: str, begin: int, end: int) -
 
 
 def _prepend_past(application: OpContext, data: str, past_length: int) -> str:
-    """Return rows of data preceded by the last ``past_length`` elements of the previous call, which are state."""
+    """Return the rows of data, each preceded by the last ``past_length`` elements of the previous calls.
+
+    These elements are stored in a state of the graph."""
     rows, size = _rows_and_length(application, data)
     flat = application.reshape(data, (rows, size))
     if not past_length:
@@ -171,7 +174,7 @@ def _prepend_past(application: OpContext, data: str, past_length: int) -> str:
 
 
 def delay(application: OpContext) -> None:
-    """SignalDelay: rows of samples delayed by a number of samples."""
+    """Convert SignalDelay: delay rows of samples by the option ``delay_length``, a number of samples."""
     data = application.value(0)
     joined = _prepend_past(application, data, integer_option(application, "delay_length", 0, _MOST))
     shape = application.type(data).shape
@@ -179,9 +182,10 @@ def delay(application: OpContext) -> None:
 
 
 def framer(application: OpContext) -> None:
-    """SignalFramer: overlapping frames.
+    """Convert SignalFramer: split a stream of samples into overlapping frames.
 
-    Without prefill (zeros before the first call) the second output tells when all frames are complete.
+    With the option ``prefill`` the stream is preceded by zeros. Without it the first frames are incomplete; the second output is
+    true from the first call on that returns complete frames only.
     """
     data, size = application.value(0), integer_option(application, "frame_size", 1, _MOST)
     step, prefill = integer_option(application, "frame_step", 1, _MOST), integer_option(application, "prefill", 0, 1)
@@ -211,9 +215,9 @@ def framer(application: OpContext) -> None:
 
 
 def stacker(application: OpContext) -> None:
-    """SignalStacker: a frame with its neighbours; before the beginning the first frame is repeated.
+    """Convert SignalStacker: concatenate a frame with its neighbours in time. Before the first frame it is repeated.
 
-    The second output tells when the result counts.
+    The second output is true in the calls whose result is valid: one call in every ``stacker_step``.
     """
     data = application.value(0)
     left = integer_option(application, "stacker_left_context", 0, 1 << 10)
@@ -249,7 +253,7 @@ def stacker(application: OpContext) -> None:
 
 
 def overlap_add(application: OpContext) -> None:
-    """SignalOverlapAdd: frames added where they overlap; int16 sums saturate."""
+    """Convert SignalOverlapAdd: join overlapping frames to a signal by adding them. int16 sums saturate."""
     data, step = application.value(0), integer_option(application, "frame_step", 1, _MOST)
     shape, dtype = application.type(data).shape, application.type(data).dtype
     if len(shape) < 2 or 0 in shape or step > shape[-1]:
@@ -270,7 +274,11 @@ def overlap_add(application: OpContext) -> None:
 
 
 def _overlap_add_body(application: OpContext, shape: Sequence[int], dtype: str, step: int) -> Graph:
-    """Return the loop's body: from the buffer and all frames, the shifted buffer and the finished samples."""
+    """Return the body of SignalOverlapAdd's loop over frames.
+
+    Its inputs are the iteration's number, a buffer of partial sums, and all frames. Its outputs are the buffer shifted
+    by ``step`` samples, and the ``step`` samples that no later frame overlaps. ``shape``: (rows, frames, samples of a
+    frame)."""
     rows, _, size = shape
     body = GraphBuilder(application.loc.file)
     body.at(application.loc.index, application.loc.name)
@@ -301,16 +309,20 @@ FRAME_CONVERTERS: Mapping[str, Converter] = {
 }
 
 
-# ---- Converters of RFFT2D, and of REAL, IMAG and COMPLEX_ABS, which read its result.
+# ---- Converters of RFFT2D, and of REAL, IMAG and COMPLEX_ABS, which read its complex result.
 #
-# A complex tensor is a float tensor with one more axis, of real and imaginary parts. Only these operators and reshapes accept it.
+# The graph contains a complex tensor as a float value with an additional last axis of real and imaginary parts. Only these
+# operators and reshapes accept complex tensors.
 
 _MOST_ROWS = 1 << 10
-"""Longest transform over rows, which is a product with a matrix."""
+"""Maximum number of rows of an RFFT2D. The transform along columns is a matrix product, and its matrix has this extent
+squared."""
 
 
 def rfft2d(application: OpContext) -> None:
-    """RFFT2D: real images, cropped or zero-padded to constant lengths; the non-negative frequencies of the columns."""
+    """Convert RFFT2D of real images, cropped or zero-padded to the constant ``fft_length``.
+
+    The last axis of the result contains only the non-negative frequencies."""
     data, lengths = application.operand(0, "float32"), application.integers(1)
     shape = application.type(data).shape
     if len(lengths) != 2 or len(shape) < 2 or 0 in shape:
@@ -339,7 +351,7 @@ def rfft2d(application: OpContext) -> None:
 
 
 def _fit_image(application: OpContext, data: str, rows: int, columns: int) -> str:
-    """Crop or zero-pad the last two axes of an image."""
+    """Crop or zero-pad the last two axes of ``data`` to ``rows`` and ``columns``; return the result."""
     shape = application.type(data).shape
     *lead, height, width = shape
     cropped_shape = (*lead, min(height, rows), min(width, columns))
@@ -353,7 +365,7 @@ def _fit_image(application: OpContext, data: str, rows: int, columns: int) -> st
 
 
 def _complex_operand(application: OpContext) -> str:
-    """Return the complex operand as floats with an axis of real and imaginary parts."""
+    """Return the float value that contains the real and imaginary parts of the complex operand, along its last axis."""
     name = application.source(0).name
     if name not in application.builder.complexes:
         application.refuse(
@@ -380,7 +392,7 @@ def complex_part(part_index: int) -> Converter:
 
 
 def magnitude(application: OpContext) -> None:
-    """COMPLEX_ABS: the square root of the sum of both squares."""
+    """Convert COMPLEX_ABS: the square root of the sum of the squares of real and imaginary part."""
     value = _complex_operand(application)
     squares = application.emit("mul", (value, value), {})
     axes: Mapping[str, Attr] = {
@@ -399,15 +411,18 @@ SPECTRUM_CONVERTERS: Mapping[str, Converter] = {
 }
 
 
-# ---- TFLite Micro's CIRCULAR_BUFFER: the last rows of a stream; operators after it run only in every n-th call.
+# ---- Converter of TFLite Micro's CIRCULAR_BUFFER, which returns the last rows of a stream.
 #
-# A buffer with a period above 1 ends the call early until the period is complete: results of the operators after it, outputs and
-# state, keep their values. So these operators become one side of a ``branch`` (:func:`apply_gates`), whose other side returns the
-# last values. Until the first period is complete, outputs hold real zero. Source: TFLite Micro ``circular_buffer.cc``.
+# With the option ``cycles_max`` = n, TFLite Micro runs the operators after the buffer in every n-th call only. In other calls
+# it returns before them, and their outputs and states keep their values. Therefore the nodes after the buffer become one side
+# of a ``branch`` (:func:`apply_gates`), whose other side returns the values of the last run. Before the first run, outputs
+# contain the real number 0. Source: TFLite Micro ``circular_buffer.cc``.
 
 
 def circular_buffer(application: OpContext) -> None:
-    """CIRCULAR_BUFFER: append a row (N, 1, W, C) to a buffer (N, rows, W, C) and drop the oldest; int8 in TFLite Micro."""
+    """Convert CIRCULAR_BUFFER: append a row (N, 1, W, C) to a buffer (N, rows, W, C), and drop the oldest row.
+
+    TFLite Micro supports int8 only."""
     data, target = application.unchanged_operand(0), application.target()
     check_same_quantisation(application, [0])
     shape, buffer_shape = application.rank(data, 4), target.type.shape
@@ -431,7 +446,7 @@ def circular_buffer(application: OpContext) -> None:
 
 
 def _emit_call_counter(application: OpContext, calls_per_run: int) -> None:
-    """Count calls, and gate the following nodes: they run in every call whose number is a multiple of ``calls_per_run``."""
+    """Append nodes that count calls, and record a gate: later nodes run only in every ``calls_per_run``-th call."""
     builder = application.builder
     count = builder.file.unique(f"{application.loc.name}_calls")
     builder.define_state(count, TensorType((), "int32"), np.array(0, np.int32), application.where)
@@ -443,8 +458,10 @@ def _emit_call_counter(application: OpContext, calls_per_run: int) -> None:
 
 
 def apply_gates(graph: Graph, gates: Sequence[tuple[int, str]]) -> Graph:
-    """Return the graph in which the nodes from each gate's index on run only if its condition holds; ``gates``: (index,
-    condition)."""
+    """Return the graph with gates applied. A gate is a pair (index of a node, name of a bool value).
+
+    The node with this index and all later nodes run only if the value is true. Otherwise their outputs and states keep their
+    values."""
     for index, condition in reversed(gates):
         if index < len(graph.nodes):
             graph = _apply_gate(_with_last_outputs(graph, index), index, condition)
@@ -452,9 +469,9 @@ def apply_gates(graph: Graph, gates: Sequence[tuple[int, str]]) -> Graph:
 
 
 def _with_last_outputs(graph: Graph, first_node: int) -> Graph:
-    """Return the graph with outputs that keep their last values between runs of the gated nodes.
+    """Return the graph with additional states, which contain the last values of gated outputs.
 
-    Every output that is computed from node ``first_node`` on becomes a state."""
+    A gated output is computed by node ``first_node`` or a later one."""
     gated_values = {name for node in graph.nodes[first_node:] for name in node.outputs}
     types, state, updates = dict(graph.types), dict(graph.state), dict(graph.updates)
     for name in graph.outputs:
@@ -469,14 +486,17 @@ def _with_last_outputs(graph: Graph, first_node: int) -> Graph:
 
 @frozen
 class _GatedValue:
-    """A gated value that is used outside of the gate, and the state that holds its last value."""
+    """A gated value (result of a node that does not run in every call), and the state that contains its value after the
+    last run."""
 
     value: str
     state: str
 
 
 def _apply_gate(graph: Graph, first_node: int, condition: str) -> Graph:
-    """Move the nodes from ``first_node`` on into a ``branch``, whose other side returns the values of the last run."""
+    """Return the graph with node ``first_node`` and all later nodes moved into a ``branch`` on ``condition``.
+
+    The other side of the branch returns the values of the last run."""
     gated_nodes = graph.nodes[first_node:]
     gated_names = {name for node in gated_nodes for name in node.outputs}
     gated_values = {value: _GatedValue(value, state) for state, value in graph.updates.items() if value in gated_names}
@@ -496,7 +516,7 @@ def _apply_gate(graph: Graph, first_node: int, condition: str) -> Graph:
 
 
 def _copy_state(graph: Graph, gated_value: _GatedValue) -> Node:
-    """Return the node that returns a gated value's last value."""
+    """Return a node that computes a gated value as a copy of its last value."""
     return Node("reshape", (gated_value.state,), (gated_value.value,), {"shape": graph.types[gated_value.value].shape})
 
 
