@@ -308,10 +308,10 @@ class _CropParameters:
     """Parameters of Landmarks2TransformMatrix, computed from the options of either version. Pairs are (x, y).
 
     ``subset``: indices of the landmarks that the crop contains. ``level``: angle in radians that the line between the
-    two landmarks gets; None for version 1, which rotates by the arctangent of the line's slope. ``image``: factors from
-    the landmarks' unit to pixels of the image. ``pixel``: size of a pixel of the crop as a fraction of the bounding
-    box. ``centre``: offset from the centre of the crop to its first pixel. ``middle``: factors from the centre of the
-    bounding box to pixels of the image.
+    two landmarks gets; None for version 1, which rotates by the arctangent of the line's slope. ``pixel``: factors from
+    the size of the bounding box to the size of a pixel of the crop. ``image``: factors from the unit of that size to
+    pixels of the image. ``centre``: offset from the centre of the crop to its first pixel. ``middle``: factors from the
+    centre of the bounding box to pixels of the image.
     """
 
     subset: tuple[int, ...]

@@ -51,7 +51,7 @@ def irfft(application: OpContext) -> None:
 
 
 def energy(application: OpContext) -> None:
-    """Convert SignalEnergy: squared magnitudes of the frequencies ``start_index`` to ``end_index`` of a spectrum."""
+    """Convert SignalEnergy: squared magnitudes of a range of frequencies of a spectrum (options start_index and end_index)."""
     attrs: dict[str, Attr] = {
         "start": integer_option(application, "start_index"),
         "end": integer_option(application, "end_index"),
@@ -315,8 +315,8 @@ FRAME_CONVERTERS: Mapping[str, Converter] = {
 # operators and reshapes accept complex tensors.
 
 _MOST_ROWS = 1 << 10
-"""Maximum number of rows of an RFFT2D. The transform along columns is a matrix product, and its matrix has this extent
-squared."""
+"""Maximum number of rows of an RFFT2D, because the transform over the rows is a product with a matrix of rows x rows complex
+numbers."""
 
 
 def rfft2d(application: OpContext) -> None:
