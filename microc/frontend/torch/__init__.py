@@ -1,1 +1,1 @@
-"""PyTorch programs (``torch.export``), checked before PyTorch sees them."""
+"""Reader of PyTorch programs (``torch.export``). The bytes of a file are checked before PyTorch loads them."""

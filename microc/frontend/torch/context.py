@@ -1,4 +1,4 @@
-"""One call of an ATen operator as its converter sees it."""
+"""Context of the converter of an ATen operator: arguments of the call, and functions that append nodes to the graph."""
 
 from __future__ import annotations
 
@@ -28,20 +28,25 @@ _DTYPE_PRESERVING = (
     "slice",
     "transpose",
 )
-"""Operators that move or convert elements and compute nothing."""
+"""microc's operators that move elements or change their dtype. They are emitted for float16 and bfloat16 as they are; arithmetic
+operators are computed in float32."""
 
 
 def numbers_per_axis(x: Any, axis_count: int) -> tuple[int, ...]:
-    """Return an argument, one number or a sequence, as one number for each of ``axis_count`` axes."""
+    """Return an argument such as a kernel size as a tuple with one number for each of ``axis_count`` axes.
+
+    ``x``: a number, or a sequence of one number (both for all axes), or a sequence of ``axis_count`` numbers."""
     values = [int(n) for n in x] if isinstance(x, Sequence) and not isinstance(x, str) else [int(x)]
     return tuple(values * axis_count if len(values) == 1 else values)
 
 
 @dataclass(frozen=True)
 class OpContext:
-    """One call of an ATen operator as its converter sees it.
+    """Context of the converter of one call of an ATen operator.
 
-    Arguments are found by the names of its schema: values of the graph are strings, known tensors are PyTorch's."""
+    ``write`` is the builder of the graph, ``node`` the call's node in the PyTorch program, ``name`` the operator's name without
+    namespace and overload. Arguments are found by the names in the operator's schema. An argument that is a value of the graph
+    is a string; a tensor that is known at compile time is a torch.Tensor. ``array`` converts such a tensor to numpy."""
 
     torch: Any
     write: GraphBuilder
@@ -52,11 +57,13 @@ class OpContext:
     name: str
 
     def refuse(self, what: str, hint: str) -> NoReturn:
-        """Raise UnsupportedError, with the operator's name and position."""
+        """Raise UnsupportedError with the operator's name and location: microc does not support ``what``."""
         raise UnsupportedError(f"{self.name}: {what}", where=self.write.where, hint=hint)
 
     def argument(self, name: str, default: Any = None) -> Any:
-        """Return an argument, given by position or name, or the schema's default."""
+        """Return the argument ``name`` of the call, or its default value in the operator's schema.
+
+        ``default`` is returned if the schema has no default value, or no such argument."""
         for position, declared in enumerate(self.node.target._schema.arguments):
             if declared.name == name:
                 if position < len(self.args):
@@ -67,7 +74,7 @@ class OpContext:
         return default
 
     def constant(self, name: str) -> Array | None:
-        """Return a tensor that must be known at compile time; None if the argument is absent."""
+        """Return the data of a tensor argument that must be known at compile time; None if the argument is absent."""
         argument = self.argument(name)
         if argument is None:
             return None
@@ -79,8 +86,10 @@ class OpContext:
         return self.array(argument)
 
     def value(self, x: Any, dtype: str = "") -> str:
-        """Return the value of the graph for an argument: a value itself, or a constant for a tensor or a number (of
-        ``dtype``)."""
+        """Return the name of a value of the graph that contains the argument ``x``.
+
+        A known tensor or a number is added as a constant of ``dtype``. By default the tensor's dtype is kept, and a number
+        becomes float32."""
         if isinstance(x, str):
             return x
         if isinstance(x, self.torch.Tensor):
@@ -89,7 +98,7 @@ class OpContext:
         return self.write.new_constant("number", np.array(x, dtypes.to_numpy(dtype or "float32")))
 
     def operand(self, name: str) -> str:
-        """Return a tensor argument, which must be present."""
+        """Return the name of the value for the tensor argument ``name``; refuse the operator if the argument is absent."""
         x = self.argument(name)
         if x is None:
             self.refuse(f"{name} is missing", "export the program again with torch.export.export")
@@ -102,7 +111,7 @@ class OpContext:
         return self.write.type(value).dtype
 
     def result_shape(self, output_index: int | None = None) -> tuple[int, ...]:
-        """Return the result's shape as PyTorch inferred it."""
+        """Return the shape that PyTorch inferred for the result, or for result ``output_index`` of several."""
         results = self.node.meta["val"]
         return tuple(int(extent) for extent in (results if output_index is None else results[output_index]).shape)
 
@@ -110,9 +119,9 @@ class OpContext:
         return str(self.node.meta["val"].dtype).removeprefix("torch.")
 
     def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> str:
-        """Emit an operator and return its value.
+        """Append a node of microc's operator ``op``; return the name of its result.
 
-        As in PyTorch, arithmetic on float16 and bfloat16 is done in float32, and its result is rounded.
+        Arithmetic on float16 and bfloat16 is computed in float32 and the result rounded, as in PyTorch.
         """
         half = next((self.dtype(name) for name in inputs if name and self.dtype(name) in dtypes.HALF), "")
         if not half or op in _DTYPE_PRESERVING or registry.get(op).moves:
@@ -122,13 +131,14 @@ class OpContext:
         return self.cast(result, half) if self.dtype(result) == "float32" else result
 
     def cast(self, value: str, dtype: str) -> str:
-        """Return a value in another dtype, or itself if it has that dtype."""
+        """Return ``value`` cast to ``dtype``; the value itself if it has this dtype already."""
         return value if self.dtype(value) == dtype else self.write.emit("cast", (value,), {"dtype": dtype})
 
     def reshape(self, value: str, shape: Sequence[int]) -> str:
-        """Return a value under another shape, or itself if it has that shape."""
+        """Return ``value`` reshaped to ``shape``; the value itself if it has this shape already."""
         return self.write.reshape(value, shape)
 
 
 Converter = Callable[[OpContext], Any]
-"""Type of a converter: it writes an operator and returns a value's name, or a tuple of these."""
+"""Type of a converter: a function that appends the nodes for a call of an ATen operator. It returns the name of the result, or a
+tuple of names if the operator has several results."""

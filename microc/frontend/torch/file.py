@@ -1,4 +1,5 @@
-"""The archive of a PyTorch program, checked before PyTorch sees it."""
+"""Checker of PyTorch program archives (``.pt2``): rewrites an archive so that loading it with PyTorch executes no code from the
+file."""
 
 from __future__ import annotations
 
@@ -13,22 +14,22 @@ from typing import Any
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.model_limits import MAX_NESTED, MAX_STORED, read_json
 
-# ---- The JSON of a PyTorch program, checked string by string before PyTorch makes Python of it.
+# ---- Check of the JSON of a PyTorch program, string by string, before PyTorch generates Python code from it.
 #
-# PyTorch looks up the names of operators in its modules, compiles the names of nodes as Python, evaluates expressions, and
-# imports modules that descriptions of arguments name. A checked program has only operators of PyTorch's own, names that are
-# identifiers, extents that are numbers, and arguments in tuples, lists and dictionaries. Parts that microc does not need are
-# removed: guards, ranges, the origin of nodes, calls of inner modules.
+# When PyTorch loads a program, it looks up the names of operators in its modules, compiles the names of nodes as Python,
+# evaluates expressions, and imports modules that the descriptions of arguments name. After the check, operators are PyTorch's
+# own, names are identifiers, extents are numbers, and arguments are in tuples, lists and dictionaries. Parts that microc does
+# not need are removed: guards, ranges of symbolic extents, metadata of nodes, signatures of inner modules.
 
 _TARGET = re.compile(r"torch\.ops\.(aten|prims|quantized_decomposed)\.(\w+)\.\w+", re.ASCII)
 _OTHERS = ("_operator.getitem", "torch.ops.higher_order.wrap_with_set_grad_enabled")
-"""Targets of calls beside operators: items of several results, and a region without gradients."""
+"""Allowed targets of calls that are no operators: selection of one of several results, and a region without gradients."""
 _FILES = ("from_file", "save")
-"""Operators that access files."""
+"""Names of ATen operators that access files. They are refused."""
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w{0,999}", re.ASCII)
 _PLAIN = re.compile(r"[\w.:+\-/ <>]{0,1000}", re.ASCII)
 _PRINTED = ("as_string", "as_strings")
-"""Strings that are operands: PyTorch quotes them."""
+"""JSON keys of string arguments. Any text is allowed there, because PyTorch quotes it."""
 _REFUSED = {
     "expr_str": ("an extent that is an expression", "export without dynamic shapes"),
     "as_custom_obj": ("an object that is no tensor", "keep tensors in the module only"),
@@ -40,11 +41,11 @@ _MOST_NODES = 20_000
 
 
 def check_program(program: Any, file_name: str) -> dict[str, Any]:
-    """Return the program without anything that PyTorch would execute.
+    """Check a program; return it without the parts that PyTorch would evaluate or that microc does not need.
 
-    ``program``: what its JSON holds. Raises UnsupportedError for parts that only Python could evaluate, and for operators that
-    are not PyTorch's own, all of which it lists; ModelError if it is no program. May raise KeyError, TypeError and the like if
-    parts are missing.
+    ``program``: the parsed JSON. Raises UnsupportedError for parts that need evaluation as Python, and for operators that are not
+    PyTorch's own; the error lists all of these operators. Raises ModelError for invalid names. May raise KeyError, TypeError and
+    similar exceptions if parts are missing.
     """
     module = program["graph_module"]
     reduced = {**program, "range_constraints": {}, "guards_code": []}
@@ -63,7 +64,9 @@ def check_program(program: Any, file_name: str) -> dict[str, Any]:
 
 
 def integer_extents(extents: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
-    """Return extents that must be integers; PyTorch marks the type of each."""
+    """Return a list of extents in the JSON, such as a shape, as integers. ValueError if an extent is no integer.
+
+    The JSON stores each number as an object whose key is its type, ``as_int``."""
     values = tuple(extent["as_int"] for extent in extents)
     if any(type(extent) is not int for extent in values):
         raise ValueError(f"extents: got {values}, expected integers")
@@ -71,15 +74,19 @@ def integer_extents(extents: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
 
 
 class _ProgramChecker:
-    """A traversal of a program's JSON that checks it. ``foreign``: operators that are not PyTorch's own, in order."""
+    """Checker that traverses the JSON of a program.
+
+    ``nodes`` counts the nodes of the program, ``foreign`` collects the names of operators that are not PyTorch's own,
+    in order."""
 
     def __init__(self, file: str) -> None:
         self.file, self.nodes = file, 0
         self.foreign: dict[str, None] = {}
 
     def walk(self, json_value: Any, json_key: str, depth: int) -> None:
-        """Check ``json_value``, the entry ``json_key`` of an object, and everything in it; metadata of nodes' origins is
-        removed."""
+        """Check ``json_value`` and all values nested in it. ``json_key`` is its key in the enclosing JSON object.
+
+        Metadata of nodes is removed in place. Raise an error for a value that is not allowed."""
         if depth > MAX_NESTED:
             raise ModelError(f"the program is nested more than {MAX_NESTED} deep", where=self.file)
         if isinstance(json_value, str):
@@ -97,7 +104,7 @@ class _ProgramChecker:
                 self.walk(value, name, depth + 1)
 
     def check_node(self, node: dict[str, Any]) -> None:
-        """Check the target of a node; operators of others are collected."""
+        """Check the target of a node, the operator that it calls. Collect it in ``foreign`` if it is not PyTorch's own."""
         self.nodes += 1
         if self.nodes > _MOST_NODES:
             raise UnsupportedError(f"more than {_MOST_NODES} operators", where=self.file)
@@ -108,7 +115,10 @@ class _ProgramChecker:
             self.foreign[ascii(target)] = None
 
     def check_word(self, word: str, json_key: str) -> None:
-        """Check a string: an identifier if the key makes it a name, else characters without meaning to Python."""
+        """Check a string of the JSON; ModelError if it is not allowed.
+
+        The value of a key that stores names must be an identifier. Other strings may contain only characters that cannot form
+        Python code."""
         if json_key in _PRINTED or json_key in ("in_spec", "out_spec", "target"):
             return  # quoted, checked where the call is, refused with the operator
         if json_key in ("name", "as_name", "forward_arg_names"):
@@ -120,9 +130,9 @@ class _ProgramChecker:
 
 
 def _program_signature(calls: Sequence[Mapping[str, Any]], file: str) -> dict[str, Any]:
-    """Return the call signature of the whole program.
+    """Return the call signature of the whole program, after checking the nesting of its arguments.
 
-    Its tree of arguments is JSON in a string, which PyTorch parses once more.
+    ``calls``: signatures of all modules of the program. The nesting is described by JSON inside of a string.
     """
     call = dict(next(call for call in calls if call["fqn"] == ""))
     for name in ("in_spec", "out_spec"):
@@ -132,8 +142,9 @@ def _program_signature(calls: Sequence[Mapping[str, Any]], file: str) -> dict[st
 
 
 def _check_tree(tree: Mapping[str, Any], file: str, depth: int) -> None:
-    """Check that arguments are in tuples, lists and dictionaries with words as keys; for these PyTorch looks up no class and
-    imports no module."""
+    """Check a description of nested arguments; UnsupportedError unless they are in tuples, lists and dictionaries.
+
+    For other containers PyTorch would look up a class and import its module."""
     context = json.loads(tree["context"]) if tree["context"] is not None else None
     has_plain_words = context is None or (isinstance(context, list) and all(isinstance(w, (str, int)) for w in context))
     if tree["type"] not in _TREES or not has_plain_words or depth > MAX_NESTED:
@@ -144,33 +155,35 @@ def _check_tree(tree: Mapping[str, Any], file: str, depth: int) -> None:
         _check_tree(child, file, depth + 1)
 
 
-# ---- The archive of a PyTorch program (``.pt2``), rewritten so that nothing in it can be executed.
+# ---- A new archive from the checked parts of a PyTorch program archive (``.pt2``).
 #
-# ``torch.export.load`` trusts its file. It unpickles (sample inputs, older and unusual weights, custom objects), which executes
-# the pickle; it evaluates symbolic extents and guards as Python, imports modules that descriptions of arguments name, and
-# compiles the names of nodes as Python. So a new archive is written from the parts that are plain data, each checked: weights as
-# raw bytes, and the reduced program. Anything else is refused. PyTorch is not needed here.
+# ``torch.export.load`` trusts its file. It unpickles sample inputs, older and unusual weights, and custom objects, and a pickle
+# can execute code. It evaluates symbolic extents and guards as Python, imports modules that descriptions of arguments name, and
+# compiles the names of nodes as Python. Therefore microc writes a new archive that contains only checked plain data: weights as
+# raw bytes, and the checked program. Files that need anything else are refused. This module does not import PyTorch.
 
 SUFFIX = "models/model.json"
 _WEIGHTS, _CONSTANTS = "data/weights/", "data/constants/"
 _SAMPLES = "data/sample_inputs/model.pt"
 _MOST_JSON = 64 << 20
 _BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 2, 7: 4, 8: 8, 12: 1, 13: 2, 28: 2}
-"""Bytes of an element by PyTorch's number of its dtype: integers, floats and bool."""
+"""Number of bytes of an element, by PyTorch's number of the dtype. Contains integers, floats and bool."""
 _STRIDED = 7
 _SAVE_AGAIN = "load and save it with PyTorch 2.9 or later, or compile the object: microc.compile(program)"
 
 
 def is_archive(names: list[str]) -> bool:
-    """Test whether an archive with these members is an exported program, in this format or an older one."""
+    """Test whether an archive is an exported PyTorch program, of the current format or an older one.
+
+    ``names``: names of the archive's members."""
     return any(name.endswith((f"/{SUFFIX}", "serialized_exported_program.json")) for name in names)
 
 
 def sanitise_archive(data: bytes, file_name: str) -> bytes:
-    """Return an archive that holds the same program and nothing that could be executed.
+    """Return the bytes of a new archive with the same program, which PyTorch can load without executing code from the file.
 
-    ``data``: the whole file. Raises ModelError if it is broken, UnsupportedError for parts that can only be read by unpickling
-    or by evaluating Python.
+    ``data``: bytes of the whole file. Raises ModelError if the archive is corrupt, UnsupportedError for parts that can
+    only be read by unpickling or by evaluating Python.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -193,11 +206,14 @@ def sanitise_archive(data: bytes, file_name: str) -> bytes:
 
 
 _ARCHIVE_ERRORS = (NotImplementedError, RuntimeError, EOFError, OverflowError, RecursionError)
-"""Exceptions of archives that are encrypted, truncated or packed by an unknown method, and of JSON that is nested too deeply."""
+"""Exceptions that Python raises for archives that are encrypted, truncated or compressed by an unknown method, and for
+JSON that is nested too deeply."""
 
 
 class _ArchiveMembers:
-    """The members of a program's archive, by their names below its only folder."""
+    """Members of a program's archive, whose names begin with one common folder. Methods take names without this folder.
+
+    ``sizes`` contains the uncompressed size of each member in bytes."""
 
     def __init__(self, archive: zipfile.ZipFile, file_name: str) -> None:
         self.archive, self.file = archive, file_name
@@ -219,20 +235,21 @@ class _ArchiveMembers:
         self.sizes = {info.filename.removeprefix(self.root): info.file_size for info in infos}
 
     def read(self, name: str) -> bytes:
-        """Return a member's bytes."""
+        """Return the bytes of the member ``name``."""
         return self.archive.read(self.root + name)
 
     def json(self, name: str) -> Any:
-        """Return a member's JSON, of at most _MOST_JSON bytes."""
+        """Parse the member ``name`` as JSON; ModelError if it has more than _MOST_JSON bytes."""
         if self.sizes.get(name, 0) > _MOST_JSON:
             raise ModelError(f"{name} has {self.sizes[name]} bytes, expected at most {_MOST_JSON}", where=self.file)
         return read_json(self.read(name), f"{self.file} {name}")
 
 
 def _read_raw_tensors(members: _ArchiveMembers, folder: str, description: str) -> dict[str, bytes]:
-    """Return the archive members that hold a folder's tensors, and their description.
+    """Return the archive members with the tensors of ``folder``, by name, and the JSON file that describes the tensors.
 
-    Raise UnsupportedError unless all are raw bytes."""
+    ``description`` is ``weights`` or ``constants``. Raise UnsupportedError if a tensor is pickled instead of stored as raw
+    bytes."""
     name = f"{folder}model_{description}_config.json"
     if f"{folder}model.pt" in members.sizes:
         raise UnsupportedError(
@@ -259,7 +276,10 @@ def _read_raw_tensors(members: _ArchiveMembers, folder: str, description: str) -
 
 
 def _check_tensor_meta(tensor_meta: Mapping[str, Any], stored_bytes: int, where: str) -> int:
-    """Return how many bytes a tensor has; raise ModelError if extents and strides exceed ``stored_bytes``."""
+    """Return the number of bytes of a tensor with all elements; ModelError if extents and strides need more than
+    ``stored_bytes``.
+
+    ``tensor_meta``: JSON with the tensor's dtype, layout, device, sizes, strides and offset."""
     width = _BYTES.get(tensor_meta["dtype"], 0)
     if not width or tensor_meta["layout"] != _STRIDED or tensor_meta["device"]["type"] not in ("cpu", "cuda"):
         what = f"got dtype {tensor_meta['dtype']!r}, layout {tensor_meta['layout']!r}, device {tensor_meta['device']['type']!r}"
@@ -287,12 +307,12 @@ def _check_tensor_meta(tensor_meta: Mapping[str, Any], stored_bytes: int, where:
 
 
 def _to_json_bytes(plain_data: Any) -> bytes:
-    """Return plain data as the bytes of its JSON."""
+    """Serialise plain data as JSON; return its bytes."""
     return json.dumps(plain_data).encode()
 
 
 def _write_archive(members: Mapping[str, bytes]) -> bytes:
-    """Return an uncompressed zip archive of members in the folder ``model``."""
+    """Return the bytes of an uncompressed zip archive, with the members in a folder ``model``."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, content in members.items():

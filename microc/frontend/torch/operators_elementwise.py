@@ -1,4 +1,4 @@
-"""ATen elementwise operators, reductions, searches."""
+"""Converters of ATen's elementwise operators, reductions, searches and sorting."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from microc.graph.ir import Attr
 
 
 def unary(op: str, **attrs: Attr) -> Converter:
-    """Return the converter of a function of every element; integers are converted if the result is real."""
+    """Return the converter of an elementwise function of one tensor. Integers are cast to float if the result is float."""
 
     def convert(a: OpContext) -> str:
         x, result_dtype = a.operand("self"), a.result_dtype()
@@ -28,11 +28,13 @@ def unary(op: str, **attrs: Attr) -> Converter:
 
 
 _BOOL_LOGIC = {"add": "logical_or", "maximum": "logical_or", "minimum": "logical_and", "mul": "logical_and"}
-"""Arithmetic that PyTorch does on bool tensors, as logical operators."""
+"""Logical operators that replace arithmetic operators on bool tensors, by the name of the arithmetic operator."""
 
 
 def binary(op: str, *, swapped: bool = False) -> Converter:
-    """Return the converter of arithmetic on two tensors, or a tensor and a number; ``alpha`` scales the second."""
+    """Return the converter of an arithmetic operator on two tensors, or on a tensor and a number.
+
+    The second operand is multiplied by the argument ``alpha``, if present. ``swapped`` exchanges the operands."""
 
     def convert(a: OpContext) -> str:
         x, y = promote_operands(a, a.argument("self"), a.argument("other"), a.result_dtype())
@@ -47,7 +49,7 @@ def binary(op: str, *, swapped: bool = False) -> Converter:
 
 
 def comparison(op: str) -> Converter:
-    """Return the converter of a comparison of two tensors, or a tensor and a number; bool is ordered as 0 and 1."""
+    """Return the converter of a comparison of two tensors, or of a tensor and a number. bool counts as 0 and 1."""
 
     def convert(a: OpContext) -> str:
         x, y = promote_operands(a, a.argument("self"), a.argument("other"))
@@ -59,7 +61,7 @@ def comparison(op: str) -> Converter:
 
 
 def logical(op: str) -> Converter:
-    """Return the converter of a logical operator on two tensors; a number is true if it is not zero."""
+    """Return the converter of a logical operator on two tensors, whose elements are true if they are not zero."""
     return lambda a: a.emit(op, [to_bool(a, a.argument(name)) for name in ("self", "other")])
 
 
@@ -68,13 +70,15 @@ def logical_not(a: OpContext) -> str:
 
 
 def to_bool(a: OpContext, x: Any) -> str:
-    """Return a tensor as bool: true where it is not zero."""
+    """Convert a tensor to bool: true where an element is not zero."""
     value = a.value(x)
     return value if a.dtype(value) == "bool" else a.emit("not_equal", (value, a.value(0, a.dtype(value))))
 
 
 def promote_operands(a: OpContext, x: Any, y: Any, dtype: str = "") -> tuple[str, str]:
-    """Return both operands in one dtype: ``dtype``, or else the one that PyTorch promotes them to."""
+    """Cast both operands to the same dtype; return their names.
+
+    The dtype is ``dtype``, or, by default, the dtype that PyTorch's type promotion gives."""
     if not dtype:
         tensors = [part for part in (x, y) if isinstance(part, (str, a.torch.Tensor))]
         tensor_dtypes = [a.dtype(t) if isinstance(t, str) else str(t.dtype).removeprefix("torch.") for t in tensors]
@@ -85,12 +89,12 @@ def promote_operands(a: OpContext, x: Any, y: Any, dtype: str = "") -> tuple[str
 
 
 def _to_dtype(a: OpContext, x: Any, dtype: str) -> str:
-    """Return a value or a number as a value of the graph of ``dtype``."""
+    """Return the name of a value of ``dtype`` that contains ``x``, a value of the graph, a known tensor or a number."""
     return a.cast(x, dtype) if isinstance(x, str) else a.value(x, dtype)
 
 
 def divide(a: OpContext) -> str:
-    """div, rounded down or towards zero if ``rounding_mode`` says so."""
+    """Convert div. The argument ``rounding_mode`` may be ``floor`` (round down) or ``trunc`` (round towards zero)."""
     mode = a.argument("rounding_mode")
     operands = promote_operands(a, a.argument("self"), a.argument("other"), a.result_dtype())
     if mode == "floor":
@@ -100,13 +104,13 @@ def divide(a: OpContext) -> str:
 
 
 def _truncate_to_zero(a: OpContext, x: str) -> str:
-    """Round towards zero."""
+    """Emit the value rounded towards zero."""
     whole = a.emit("floor", (a.emit("abs", (x,)),))
     return a.emit("mul", (_emit_sign(a, x), whole))
 
 
 def _emit_sign(a: OpContext, x: str) -> str:
-    """Return -1, 0 or 1 in the dtype of the value."""
+    """Emit the sign of each element: -1, 0 or 1, in the dtype of the value."""
     zero = a.value(0, a.dtype(x))
     sides = [a.cast(a.emit(op, (x, zero)), a.dtype(x)) for op in ("greater", "less")]
     return a.emit("sub", sides)
@@ -121,7 +125,7 @@ def truncate(a: OpContext) -> str:
 
 
 def power(a: OpContext) -> str:
-    """pow; the exponents 2 and 0.5 become a product and a square root."""
+    """Convert pow. The exponents 2 and 0.5 become a product and a square root."""
     exponent = a.argument("exponent")
     x = a.argument("self")
     if exponent == 2 and isinstance(x, str):
@@ -132,7 +136,7 @@ def power(a: OpContext) -> str:
 
 
 def clamp(a: OpContext) -> str:
-    """clamp, hardtanh, clamp_min and clamp_max."""
+    """Convert clamp, hardtanh, clamp_min and clamp_max. Bounds are numbers or tensors."""
     x = a.operand("self")
     names = ("min_val", "max_val") if a.name == "hardtanh" else ("min", "max")
     low, high = (a.argument(name) for name in names)
@@ -161,12 +165,12 @@ def elu(a: OpContext) -> str:
 
 
 def formula_converter(formula: Callable[..., str]) -> Converter:
-    """Return the converter of a formula of one operand."""
+    """Return the converter of an elementwise function that is composed of several operators by ``formula``."""
     return lambda a: _in_float32(a, lambda x: formula(composer(a.write), x))
 
 
 def _in_float32(a: OpContext, build_formula: Callable[[str], str]) -> str:
-    """Apply a formula of one operand; float16 and bfloat16 are computed in float32."""
+    """Emit ``build_formula`` of the operand. float16 and bfloat16 are computed in float32, and only the result is rounded."""
     x = a.operand("self")
     if a.dtype(x) not in dtypes.HALF:
         return build_formula(x)
@@ -174,7 +178,7 @@ def _in_float32(a: OpContext, build_formula: Callable[[str], str]) -> str:
 
 
 def gelu(a: OpContext) -> str:
-    """gelu: exact, or the approximation by tanh."""
+    """Convert gelu, exact or approximated by tanh."""
     tanh = a.argument("approximate", "none") == "tanh"
     return _in_float32(a, lambda x: formulas.gelu(composer(a.write), x, tanh))
 
@@ -184,7 +188,7 @@ def softmax(a: OpContext) -> str:
 
 
 def log_softmax(a: OpContext) -> str:
-    """log_softmax: x minus its maximum, minus the logarithm of the sum of exponentials."""
+    """Convert log_softmax: x - m - log(sum(exp(x - m))), where m is the maximum along the axis."""
     x = a.operand("self")
     over: Mapping[str, Attr] = {"axes": (int(a.argument("dim")) % len(a.result_shape()),), "keepdims": True}
     centred = a.emit("sub", (x, a.emit("max", (x,), over)))
@@ -193,7 +197,7 @@ def log_softmax(a: OpContext) -> str:
 
 
 def reduction(op: str) -> Converter:
-    """Return the converter of a reduction over ``dim``, or over everything, in the dtype in which PyTorch computes it."""
+    """Return the converter of a reduction over the axes ``dim``, or over all axes. Its dtype is PyTorch's dtype of the result."""
 
     def convert(a: OpContext) -> str:
         x = _bool_as_int(a, a.cast(a.operand("self"), a.result_dtype()))
@@ -207,12 +211,14 @@ def reduction(op: str) -> Converter:
 
 
 def _bool_as_int(a: OpContext, x: str) -> str:
-    """Return bool as int32, which has an order."""
+    """Cast a bool value to int32, which can be ordered; return any other value unchanged."""
     return a.cast(x, "int32") if a.dtype(x) == "bool" else x
 
 
 def extreme(op: str, binary_op: str, arg_op: str) -> Converter:
-    """max and min: of two tensors, along an axis with the indices, or of everything."""
+    """Return the converter of max or min: of two tensors, along an axis (with the indices), or of all elements.
+
+    ``op``, ``binary_op``, ``arg_op``: microc's operators for the reduction, for two tensors, and for the indices."""
 
     def convert(a: OpContext) -> Any:
         if a.argument("other") is not None:
@@ -250,7 +256,7 @@ def flip(a: OpContext) -> str:
 
 
 def variance(a: OpContext) -> str:
-    """var: the sum of squared differences from the mean, over n - correction."""
+    """Convert var: the sum of squared differences from the mean, divided by (number of elements - correction)."""
     x, rank, dims = a.operand("self"), len(a.shape(a.operand("self"))), a.argument("dim")
     axes = tuple(sorted(d % rank for d in dims)) if dims else tuple(range(rank))
     correction = a.argument("correction", 1)
@@ -262,7 +268,7 @@ def variance(a: OpContext) -> str:
 
 
 def variance_and_mean(a: OpContext) -> tuple[str, str]:
-    """var_mean."""
+    """Convert var_mean; return the variance and the mean."""
     x, dims = a.operand("self"), a.argument("dim")
     rank = len(a.shape(x))
     axes = tuple(sorted(d % rank for d in dims)) if dims else tuple(range(rank))
@@ -270,7 +276,7 @@ def variance_and_mean(a: OpContext) -> tuple[str, str]:
 
 
 def arg_extremum(op: str) -> Converter:
-    """Return the converter of argmax or argmin, of an axis or of everything."""
+    """Return the converter of argmax or argmin, along an axis or over all elements."""
 
     def convert(a: OpContext) -> str:
         x, dim = a.operand("self"), a.argument("dim")
@@ -359,7 +365,7 @@ ELEMENTWISE_CONVERTERS: Mapping[str, Converter] = {
 
 
 def logarithm(base: float) -> Converter:
-    """Return the converter of a logarithm to a base."""
+    """Return the converter of the logarithm to the base ``base``."""
     return lambda a: a.emit("mul", (a.emit("log", (a.operand("self"),)), a.value(1 / math.log(base))))
 
 
@@ -368,7 +374,7 @@ def exp2(a: OpContext) -> str:
 
 
 def bitwise(bool_op: str, integer_op: str) -> Converter:
-    """Return the converter of a bitwise operator, which on bool is a logical one."""
+    """Return the converter of a bitwise operator. On bool operands it becomes the logical operator ``bool_op``."""
 
     def convert(a: OpContext) -> str:
         operands = [a.operand("self")]
@@ -388,7 +394,7 @@ def is_infinite(a: OpContext) -> str:
 
 
 def any_of(a: OpContext) -> str:
-    """any: test for nonzero elements along some axes or all."""
+    """Convert any: test whether an element is not zero, along some axes or over all elements."""
     x, dims = a.operand("self"), a.argument("dim")
     if a.dtype(x) != "bool":
         x = a.emit("not_equal", (x, a.value(0, a.dtype(x))))
@@ -401,14 +407,14 @@ def any_of(a: OpContext) -> str:
 
 
 def _reduced_axes(a: OpContext, value_name: str, dims: object) -> tuple[int, ...]:
-    """Return the axes of ``dims``, ascending and from 0 on; all axes if it names none."""
+    """Return the axes ``dims`` as ascending numbers of at least 0. No ``dims`` means all axes."""
     rank = len(a.shape(value_name))
     axes = [dims] if isinstance(dims, int) else list(dims) if isinstance(dims, (list, tuple)) else []
     return tuple(sorted(d % rank for d in axes)) if axes else tuple(range(rank))
 
 
 def fmod(a: OpContext) -> str:
-    """fmod: the remainder has the sign of the dividend."""
+    """Convert fmod, the remainder with the sign of the dividend."""
     return a.emit("fmod", promote_operands(a, a.argument("self"), a.argument("other"), a.result_dtype()))
 
 
@@ -421,7 +427,7 @@ def expm1(a: OpContext) -> str:
 
 
 def atan2(a: OpContext) -> str:
-    """atan2: the angle of (x, y) by its quadrant; 0 at the origin."""
+    """Convert atan2(y, x): the arctangent of y / x, corrected for the quadrant of (x, y); 0 at the origin."""
     y, x = promote_operands(a, a.argument("self"), a.argument("other"), a.result_dtype())
     zero = a.value(0.0, a.dtype(x))
     slope = a.emit("atan", (a.emit("div", (y, x)),))
@@ -433,24 +439,26 @@ def atan2(a: OpContext) -> str:
 
 
 def erfc(a: OpContext) -> str:
-    """erfc: 1 - erf(x)."""
+    """Convert erfc: 1 - erf(x)."""
     return a.emit("sub", (a.value(1.0), a.emit("erf", (a.operand("self"),))))
 
 
 def hypot(a: OpContext) -> str:
-    """hypot: the square root of the sum of both squares."""
+    """Convert hypot: sqrt(x * x + y * y)."""
     sides = promote_operands(a, a.argument("self"), a.argument("other"), a.result_dtype())
     return a.emit("sqrt", (a.emit("add", [a.emit("mul", (side, side)) for side in sides]),))
 
 
 def rrelu(a: OpContext) -> tuple[str, str]:
-    """rrelu in evaluation mode: the slope is the mean of both limits. The second result, noise, is only used in training."""
+    """Convert rrelu in evaluation mode: a leaky_relu whose slope is the mean of the arguments ``lower`` and ``upper``.
+
+    The operator's second result, noise, is used only in training; it becomes ""."""
     slope = (float(a.argument("lower")) + float(a.argument("upper"))) / 2
     return a.emit("leaky_relu", (a.operand("self"),), {"alpha": slope}), ""
 
 
 def norm(a: OpContext) -> str:
-    """linalg_vector_norm of any order from 1 on."""
+    """Convert linalg_vector_norm of an order of at least 1."""
     x, order = a.operand("self"), float(a.argument("ord", 2))
     over: Mapping[str, Attr] = {
         "axes": _reduced_axes(a, x, a.argument("dim")),
@@ -460,7 +468,7 @@ def norm(a: OpContext) -> str:
 
 
 def _emit_norm(a: OpContext, x: str, order: float, axes_attrs: Mapping[str, Attr]) -> str:
-    """Emit the norm of an order from 1 to infinity over some axes."""
+    """Emit the vector norm of an order from 1 to infinity; ``axes_attrs``: attributes of the reductions over the axes."""
     if order == 2:
         return a.emit("sqrt", (a.emit("sum", (a.emit("mul", (x, x)),), axes_attrs),))
     size = a.emit("abs", (x,))
@@ -473,7 +481,7 @@ def _emit_norm(a: OpContext, x: str, order: float, axes_attrs: Mapping[str, Attr
 
 
 def cdist(a: OpContext) -> str:
-    """cdist: distances between all rows of one side and all rows of the other."""
+    """Convert cdist: the distances between all rows of ``x1`` and all rows of ``x2``."""
     x, y = a.operand("x1"), a.operand("x2")
     one, other = a.shape(x), a.shape(y)
     left, right = a.reshape(x, (*one[:-1], 1, one[-1])), a.reshape(y, (*other[:-2], 1, *other[-2:]))
@@ -486,14 +494,14 @@ def cumprod(a: OpContext) -> str:
 
 
 def sort(a: OpContext) -> tuple[str, ...]:
-    """sort: all elements in order and their indices; among equal elements the first comes first."""
+    """Convert sort: the elements along an axis in order, and their indices. The order of equal elements does not change."""
     x, axis = a.operand("self"), int(a.argument("dim", -1))
     attrs: Mapping[str, Attr] = {"axis": axis, "k": a.shape(x)[axis], "largest": bool(a.argument("descending", False))}
     return a.write.emit_all("topk", (x,), attrs)
 
 
 def copy(a: OpContext) -> str:
-    """copy: the second operand with the first one's shape and dtype."""
+    """Convert copy: the operand ``src``, broadcast to the shape of ``self`` and cast to its dtype."""
     value = a.cast(a.operand("src"), a.result_dtype())
     shape = a.result_shape()
     return value if a.shape(value) == shape else a.emit("broadcast_to", (value,), {"shape": shape})

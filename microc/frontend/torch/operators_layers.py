@@ -1,4 +1,4 @@
-"""ATen layers: convolutions, products, attention, pools, normalisations."""
+"""Converters of ATen's layers: convolutions, matrix products, attention, resizing, quantisation, normalisations, pools."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from microc.frontend.torch.context import Converter, OpContext, numbers_per_axis
 from microc.graph.ir import Attr
 from microc.ops.attributes import Rounding
 
-# ---- Converters of layers: convolutions, products, attention, resizing, quantisation.
+# ---- Converters of convolutions, matrix products, attention, resizing and quantisation.
 
 
 def convolution(a: OpContext) -> str:
-    """conv1d, conv2d, conv3d (also as ``convolution``); transposed ones over one or two axes."""
+    """Convert conv1d, conv2d, conv3d and ``convolution``. Transposed convolutions may have one or two spatial axes."""
     x = a.argument("input")
     data, weight, bias = a.value(x), a.operand("weight"), a.argument("bias")
     rank, is_unbatched = len(a.shape(weight)) - 2, len(a.shape(data)) == len(a.shape(weight)) - 1
@@ -46,7 +46,7 @@ def convolution(a: OpContext) -> str:
 
 
 def _flat_weight(a: OpContext, weight: str) -> str:
-    """Return weights (O, I, W) as (O, I, 1, W)."""
+    """Return the weights (O, I, W) of a 1D convolution as those of a 2D convolution, (O, I, 1, W)."""
     shape, data = a.shape(weight), a.write.consts.get(weight)
     if data is not None:
         return a.write.new_constant("weight", data[:, :, None])
@@ -54,7 +54,7 @@ def _flat_weight(a: OpContext, weight: str) -> str:
 
 
 def _convolution_padding(a: OpContext, kernel: Sequence[int], dilation: Sequence[int]) -> tuple[int, ...]:
-    """Return the padding before every axis, then after every axis."""
+    """Return the padding of a convolution: numbers of elements before each spatial axis, then after each spatial axis."""
     padding = a.argument("padding", 0)
     if padding == "valid":
         padding = 0
@@ -73,7 +73,10 @@ def _emit_conv2d_transpose(
     groups: int,
     rank: int,
 ) -> str:
-    """Emit a transposed convolution: data to channels last, grouped weights (I, O, H, W) to OHWI, and back."""
+    """Emit a transposed convolution over two spatial axes; return its result, channels first.
+
+    microc's ``conv2d_transpose`` is channels last. Therefore data and weights (I, O / groups, H, W) are transposed before it,
+    the weights to OHWI, and the result is transposed back. ``rank``: number of spatial axes in PyTorch."""
     output_padding = numbers_per_axis(a.argument("output_padding", 0), rank)
     output_padding = (0, *output_padding) if rank == 1 else output_padding
     inputs, outputs_per_group, *kernel = a.shape(operands[1])
@@ -88,13 +91,13 @@ def _emit_conv2d_transpose(
 
 
 def linear(a: OpContext) -> str:
-    """linear: a dense layer over the last axis."""
+    """Convert linear, a dense layer over the last axis."""
     data, weight, bias = a.value(a.argument("input")), a.operand("weight"), a.argument("bias")
     return emit_dense(a, data, weight, bias)
 
 
 def emit_dense(a: OpContext, data: str, weight: str, bias: Any) -> str:
-    """Emit a dense layer over the last axis."""
+    """Emit a dense layer over the last axis of ``data``. ``bias`` may be None."""
     shape = a.shape(data)
     rows = a.reshape(data, (math.prod(shape[:-1]), shape[-1]))
     product = a.emit(
@@ -104,7 +107,7 @@ def emit_dense(a: OpContext, data: str, weight: str, bias: Any) -> str:
 
 
 def addmm(a: OpContext) -> str:
-    """addmm: beta * self + alpha * mat1 mat2."""
+    """Convert addmm: beta * self + alpha * mat1 mat2."""
     product = emit_matmul(a, a.value(a.argument("mat1")), a.argument("mat2"))
     if float(a.argument("alpha", 1)) != 1:
         product = a.emit("mul", (product, a.value(float(a.argument("alpha")))))
@@ -115,7 +118,7 @@ def addmm(a: OpContext) -> str:
 
 
 def emit_matmul(a: OpContext, x: str, y: Any) -> str:
-    """Emit a product of matrices; a known right side makes a dense layer."""
+    """Emit the matrix product x y. It becomes a dense layer if y is a matrix that is known at compile time."""
     if isinstance(y, a.torch.Tensor) and y.dim() == 2 and len(a.shape(x)) == 2:
         weight = a.write.new_constant("weight", np.ascontiguousarray(a.array(y).T))
         return a.emit("dense", (x, weight), {"rounding": Rounding.EVEN})
@@ -123,7 +126,7 @@ def emit_matmul(a: OpContext, x: str, y: Any) -> str:
 
 
 def matmul(a: OpContext) -> str:
-    """mm, bmm and matmul."""
+    """Convert mm, bmm and matmul. A vector operand counts as a matrix of one row or one column."""
     second = next(a.argument(name) for name in ("mat2", "other") if a.argument(name) is not None)
     x = a.operand("self")
     rank = second.dim() if isinstance(second, a.torch.Tensor) else len(a.shape(second))
@@ -137,7 +140,7 @@ def matmul(a: OpContext) -> str:
 
 
 def attention(a: OpContext) -> str:
-    """scaled_dot_product_attention: softmax(q k' scale + mask) v."""
+    """Convert scaled_dot_product_attention: softmax(q k' scale + mask) v, where k' is k transposed."""
     q, k, v = (a.operand(name) for name in ("query", "key", "value"))
     scale = a.argument("scale")
     scale = 1 / math.sqrt(a.shape(q)[-1]) if scale is None else float(scale)
@@ -160,7 +163,9 @@ def attention(a: OpContext) -> str:
 
 
 def _shared_heads(a: OpContext, x: str, query_heads: int) -> str:
-    """Return heads of keys or values (..., G, S, E), each repeated for the ``query_heads // G`` queries that share it."""
+    """Repeat each of the G heads of keys or values (..., G, S, E) for the ``query_heads`` / G heads of queries that share it.
+
+    The result is (..., query_heads, S, E)."""
     *front, groups, rows, width = a.shape(x)
     if groups == query_heads:
         return x
@@ -170,7 +175,7 @@ def _shared_heads(a: OpContext, x: str, query_heads: int) -> str:
 
 
 def upsample_nearest(a: OpContext) -> str:
-    """upsample_nearest by integer factors: every element repeated."""
+    """Convert upsample_nearest1d and upsample_nearest2d: a gather along each axis that is resized."""
     x = a.operand("self") if a.argument("self") is not None else a.operand("input")
     for axis, extent in enumerate(a.result_shape()):
         current = a.shape(x)[axis]
@@ -181,7 +186,7 @@ def upsample_nearest(a: OpContext) -> str:
 
 
 def upsample_linear(a: OpContext) -> str:
-    """upsample_bilinear2d: two weighted neighbours along each axis."""
+    """Convert upsample_bilinear2d: the weighted sum of two neighbours along each spatial axis."""
     x = a.operand("input")
     shape, result_shape = a.shape(x), a.result_shape()
     factors = a.argument("scale_factors") or (None,) * 2
@@ -197,7 +202,9 @@ def upsample_linear(a: OpContext) -> str:
 def _linear_neighbours(
     in_extent: int, out_extent: int, aligns_corners: bool, factor: float | None
 ) -> tuple[Array, Array]:
-    """Return for every output the two inputs that it lies between, and their weights."""
+    """Return, for every output element along an axis, the indices and weights of the two neighbouring input elements.
+
+    Both arrays have the shape (``out_extent``, 2). ``factor``: the scale factor that the program gives, or None."""
     if aligns_corners:
         source = np.arange(out_extent) * ((in_extent - 1) / max(out_extent - 1, 1))
     else:
@@ -234,7 +241,8 @@ def dequantize(a: OpContext) -> str:
 
 
 def _quantisation_parameters(a: OpContext) -> tuple[tuple[float, ...], tuple[int, ...], int | None, str]:
-    """Return scales, zero points, the axis (None: per tensor), and the dtype of a quantised tensor's integers."""
+    """Return the scales, zero points, axis and integer dtype of a quantised tensor. The axis is None for per-tensor
+    quantisation."""
     dtype = str(a.argument("dtype")).removeprefix("torch.")
     if a.name.endswith("per_tensor"):
         numbers = [x.item() if hasattr(x, "item") else x for x in (a.argument("scale"), a.argument("zero_point"))]
@@ -268,11 +276,13 @@ LAYER_CONVERTERS: Mapping[str, Converter] = {
 }
 
 
-# ---- Converters of normalisations. Operators that return statistics have three results; only the first one is used.
+# ---- Converters of normalisations.
+#
+# Some ATen operators return the normalised tensor and two statistics. The statistics are used only in training; they become "".
 
 
 def batch_norm(a: OpContext) -> tuple[str, str, str]:
-    """batch_norm in evaluation mode: a factor and an offset per channel."""
+    """Convert batch_norm in evaluation mode: multiply each channel by a factor and add an offset."""
     x = a.operand("input")
     mean, var = (a.constant(name) for name in ("running_mean", "running_var"))
     if mean is None or var is None:
@@ -285,7 +295,7 @@ def batch_norm(a: OpContext) -> tuple[str, str, str]:
 
 
 def _scale_and_offset_channels(a: OpContext, x: str, factor: Array, offset: Array) -> str:
-    """Multiply by a factor and add an offset per channel."""
+    """Emit x * factor + offset, with one factor and one offset for each channel (axis 1)."""
     shape = (-1, *(1,) * (len(a.shape(x)) - 2))
     names = [
         a.write.new_constant(stem, part.astype(np.float32).reshape(shape))
@@ -295,7 +305,7 @@ def _scale_and_offset_channels(a: OpContext, x: str, factor: Array, offset: Arra
 
 
 def instance_norm(a: OpContext) -> tuple[str, str, str]:
-    """_native_batch_norm_legit without statistics: every channel is normalised by its own mean and variance."""
+    """Convert _native_batch_norm_legit without running statistics: normalise every channel by its own mean and variance."""
     x = a.operand("input")
     rank = len(a.shape(x))
     normalised = _normalise_axes(a, x, {"axes": (0, *range(2, rank)), "keepdims": True})
@@ -313,7 +323,7 @@ def instance_norm(a: OpContext) -> tuple[str, str, str]:
 
 
 def layer_norm(a: OpContext) -> Any:
-    """layer_norm over the last axes: (x - mean) / sqrt(var + eps), scaled and shifted."""
+    """Convert layer_norm over the last axes: (x - mean) / sqrt(var + eps) * weight + bias."""
     x = a.operand("input")
     rank, count = len(a.shape(x)), len(a.argument("normalized_shape"))
     over: Mapping[str, Attr] = {"axes": tuple(range(rank - count, rank)), "keepdims": True}
@@ -325,7 +335,7 @@ def layer_norm(a: OpContext) -> Any:
 
 
 def _normalise_axes(a: OpContext, x: str, axes_attrs: Mapping[str, Attr]) -> str:
-    """Return (x - mean) / sqrt(var + eps) over some axes."""
+    """Emit (x - mean) / sqrt(var + eps). ``axes_attrs``: attributes of the reductions over the normalised axes."""
     centred = a.emit("sub", (x, a.emit("mean", (x,), axes_attrs)))
     spread = a.emit("mean", (a.emit("mul", (centred, centred)),), axes_attrs)
     scale = a.emit("rsqrt", (a.emit("add", (spread, a.value(float(a.argument("eps"))))),))
@@ -333,7 +343,7 @@ def _normalise_axes(a: OpContext, x: str, axes_attrs: Mapping[str, Attr]) -> str
 
 
 def group_norm(a: OpContext) -> Any:
-    """native_group_norm: every group of channels is normalised, then a factor and an offset are applied per channel."""
+    """Convert native_group_norm: normalise every group of channels, then multiply each channel by a factor and add an offset."""
     x, groups = a.operand("input"), int(a.argument("group"))
     shape = a.shape(x)
     rows = a.reshape(x, (shape[0] * groups, math.prod(shape[1:]) // groups))
@@ -356,11 +366,16 @@ NORMALISATION_CONVERTERS: Mapping[str, Converter] = {
 }
 
 
-# ---- Converters of pools: over images as pool operators, which have schedules, over anything else as window operators.
+# ---- Converters of pools.
+#
+# Most pools over one or two axes without dilation become pool operators, which have optimised schedules. All others become window
+# operators (``window_sum``, ``window_max``).
 
 
 def pool(op: str) -> Converter:
-    """Return the converter of pools over any number of spatial axes; ``ceil_mode`` becomes padding at the end."""
+    """Return the converter of pools over one, two or three spatial axes. ``ceil_mode`` becomes additional padding at the end.
+
+    ``op``: ``avg_pool2d`` or ``max_pool2d``."""
 
     def convert(a: OpContext) -> Any:
         x, rank = a.operand("self"), int(a.name.split("_pool")[1][0])
@@ -390,7 +405,10 @@ def pool(op: str) -> Converter:
 
 
 class _PoolWindow:
-    """The window of a pool. ``extra``: padding at the end that only ``ceil_mode`` adds."""
+    """Window of a pool: its kernel, strides, padding and dilation along each spatial axis.
+
+    ``padding``: elements of padding on both sides of an axis. ``extra``: additional elements after it, because of
+    ``ceil_mode``."""
 
     def __init__(
         self,
@@ -404,7 +422,8 @@ class _PoolWindow:
         self.after = tuple(p + e for p, e in zip(padding, extra, strict=True))
 
     def emit_pool2d(self, a: OpContext, op: str, x: str, counts_padding: bool) -> str:
-        """Emit a 2D pool of one or two axes without dilation; one axis becomes two with unit height."""
+        """Emit a pool over one or two spatial axes, without dilation, as a 2D pool operator. A single axis gets a second axis of
+        extent 1."""
         unit_axes = (1,) * (2 - len(self.kernel))
         no_padding = (0,) * len(unit_axes)
         shape = a.shape(x)
@@ -420,7 +439,8 @@ class _PoolWindow:
         return a.emit(op, (a.reshape(x, (*shape[:2], *unit_axes, *shape[2:])),), attrs)
 
     def emit_windows(self, a: OpContext, op: str, x: str, counts_padding: bool) -> str:
-        """Emit a pool over any number of axes: the maximum, or window sums divided by counts, which differ at the edges."""
+        """Emit a pool over any number of spatial axes as window operators: the maximum of each window, or its sum divided by its
+        number of elements. This number differs at the edges."""
         attrs: dict[str, Attr] = {
             "kernel": self.kernel,
             "strides": self.strides,
@@ -438,9 +458,9 @@ class _PoolWindow:
         return a.emit("div", (total, a.write.new_constant("counts", counts[None])))
 
     def _elements_per_window(self, axis: int, extent: int, out_extent: int, counts_padding: bool) -> Array:
-        """Count the elements of every window along an axis.
+        """Return the number of elements of every window along an axis.
 
-        Padding counts if ``counts_padding``; padding that only ceil_mode adds never counts."""
+        ``counts_padding`` includes padding, except for the padding that ``ceil_mode`` adds."""
         low, high = (-self.before[axis], extent + self.before[axis]) if counts_padding else (0, extent)
         starts = np.arange(out_extent)[:, None] * self.strides[axis] - self.before[axis]
         positions = starts + np.arange(self.kernel[axis]) * self.dilation[axis]
@@ -448,8 +468,10 @@ class _PoolWindow:
 
 
 def adaptive_average(a: OpContext) -> str:
-    """Adaptive average pool: a mean if the result has one element, a pool if extents are multiples, else weighted sums along
-    each axis."""
+    """Convert adaptive average pools.
+
+    The result is a mean if it has one element for each channel, a pool operator if the input's extents are multiples of the
+    result's, and otherwise weighted sums along each axis."""
     return _emit_adaptive_pool(a, "mean", "avg_pool2d", a.result_shape())
 
 
@@ -458,7 +480,9 @@ def adaptive_max(a: OpContext) -> tuple[str, str]:
 
 
 def _emit_adaptive_pool(a: OpContext, reduce_op: str, pool_op: str, result_shape: tuple[int, ...]) -> str:
-    """Emit an adaptive pool: a reduction, a pool, or a reduction over a table of elements for every result."""
+    """Emit an adaptive pool as a reduction, as a pool operator, or as gathers of the elements of each window with a reduction.
+
+    ``reduce_op`` and ``pool_op``: microc's operators for the first two."""
     x = a.operand("self")
     count = int(a.name.split("_pool")[1][0])
     shape = a.shape(x)
@@ -482,9 +506,10 @@ def _emit_adaptive_pool(a: OpContext, reduce_op: str, pool_op: str, result_shape
 
 
 def _adaptive_windows(in_extent: int, out_extent: int) -> tuple[Array, Array]:
-    """Return for each of ``out_extent`` results the indices of its elements, and their weights.
+    """Return the indices and weights of the input elements of each of the ``out_extent`` windows of an adaptive pool.
 
-    The last index is repeated where other results have more elements."""
+    Both arrays have the shape (``out_extent``, elements of the largest window). A smaller window repeats its last index, with
+    weight 0."""
     starts = np.arange(out_extent) * in_extent // out_extent
     ends = -(-(np.arange(out_extent) + 1) * in_extent // out_extent)
     indices = starts[:, None] + np.arange(int((ends - starts).max()))

@@ -1,4 +1,4 @@
-"""ATen operators that move elements."""
+"""Converters of ATen's operators that move elements: views, slices, concatenations, padding, gathers and scatters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from microc.base import dtypes
 from microc.frontend.torch.context import Converter, OpContext
 
-# ---- Converters of operators that move elements: views, slices, concatenations, padding, constants of a shape.
+# ---- Converters of views, slices, concatenations, padding, and constants of a shape.
 
 
 def view(a: OpContext) -> str:
@@ -19,7 +19,7 @@ def view(a: OpContext) -> str:
 
 
 def identity(a: OpContext) -> str:
-    """A copy, a change of strides, dropout in evaluation mode: the operand itself."""
+    """Return the operand unchanged, for operators that copy, change strides, or act only in training (dropout)."""
     return a.operand("self") if a.argument("self") is not None else a.operand("input")
 
 
@@ -66,7 +66,7 @@ def stack(a: OpContext) -> str:
 
 
 def emit_slice(a: OpContext, x: str, axis: int, begin: int, end: int, step: int = 1) -> str:
-    """Slice one axis: elements begin, begin + step ... below end."""
+    """Emit a slice along one axis: elements begin, begin + step ... below end."""
     shape = a.shape(x)
     if (begin, end, step) == (0, shape[axis], 1):
         return x
@@ -100,7 +100,10 @@ def unbind(a: OpContext) -> tuple[str, ...]:
 
 
 def pad(a: OpContext) -> str:
-    """constant_pad_nd: pairs of amounts from the last axis on; negative ones crop."""
+    """Convert constant_pad_nd.
+
+    The argument ``pad`` has two numbers of elements (before, after) for each axis, beginning with the last axis. Negative
+    numbers crop."""
     x, amounts = a.operand("self"), a.argument("pad")
     rank = len(a.shape(x))
     pairs: list[Sequence[int]] = [(0, 0)] * rank
@@ -119,7 +122,7 @@ def to_dtype(a: OpContext) -> str:
 
 
 def full_like(a: OpContext) -> str:
-    """full_like, zeros_like and ones_like: a constant of the operand's shape."""
+    """Convert full_like, zeros_like and ones_like to a constant."""
     number = {"zeros_like": 0, "ones_like": 1}.get(a.name, a.argument("fill_value"))
     return a.write.new_constant("full", np.full(a.result_shape(), number, dtypes.to_numpy(a.result_dtype())))
 
@@ -155,7 +158,7 @@ MOVEMENT_CONVERTERS: Mapping[str, Converter] = {
 }
 
 
-# ---- Converters of operators with indices and strides: gathers and scatters.
+# ---- Converters of gathers, scatters, indexing and strided views.
 
 
 def embedding(a: OpContext) -> str:
@@ -171,7 +174,7 @@ def gather(a: OpContext) -> str:
 
 
 def scatter(a: OpContext) -> str:
-    """scatter of a tensor or a number, and scatter_add."""
+    """Convert scatter, of a tensor or a number, and scatter_add."""
     x, indices, source = a.operand("self"), a.operand("index"), a.argument("src")
     if source is None:
         number = a.value(a.argument("value"), a.dtype(x))
@@ -185,13 +188,13 @@ def scatter(a: OpContext) -> str:
 
 
 def _dim_axis(a: OpContext) -> int:
-    """Return the argument ``dim`` as 0..rank-1."""
+    """Return the argument ``dim`` as an axis 0..rank - 1."""
     rank = len(a.shape(a.operand("self")))
     return int(a.argument("dim")) % rank
 
 
 def index(a: OpContext) -> str:
-    """index: indices (tensors) along some axes, the other axes whole."""
+    """Convert index: select elements by index tensors along some axes, and all elements along the other axes."""
     x, indices = a.operand("self"), a.argument("indices")
     indexed_axes = [axis for axis, axis_indices in enumerate(indices) if axis_indices is not None]
     if len(indexed_axes) == 1:
@@ -209,7 +212,7 @@ def index(a: OpContext) -> str:
 
 
 def index_put(a: OpContext) -> str:
-    """index_put: set or add values at indices along some axes."""
+    """Convert index_put: set the elements selected by index tensors along some axes, or add to them."""
     x, indices, values = a.operand("self"), a.argument("indices"), a.operand("values")
     indexed_axes = [axis for axis, axis_indices in enumerate(indices) if axis_indices is not None]
     rank, first = len(a.shape(x)), indexed_axes[0]
@@ -232,7 +235,9 @@ def index_put(a: OpContext) -> str:
 
 
 def _masked_fill(a: OpContext, x: str, mask: str, fill_value: str, first_axis: int) -> str:
-    """Set or add one number where a mask over the axes from ``first_axis`` on is true."""
+    """Emit index_put with a bool mask: set the elements to one number, or add it, where the mask is true.
+
+    ``mask`` covers consecutive axes of ``x``, beginning with ``first_axis``."""
     after = len(a.shape(x)) - first_axis - len(a.shape(mask))
     wide = a.reshape(mask, (*(1,) * first_axis, *a.shape(mask), *(1,) * after))
     fill_value = a.reshape(fill_value, ())
@@ -241,7 +246,9 @@ def _masked_fill(a: OpContext, x: str, mask: str, fill_value: str, first_axis: i
 
 
 def _stack_indices(a: OpContext, indices: Sequence[object]) -> str:
-    """Return the indices of several axes, broadcast to each other, as vectors along a new last axis."""
+    """Emit the index vectors for ``gather_nd`` and ``scatter_nd`` from one index tensor for each axis.
+
+    The tensors are broadcast to the same shape and concatenated along a new last axis."""
     names = [a.value(axis_indices) for axis_indices in indices]
     if any(a.dtype(name) == "bool" for name in names):
         a.refuse("indexing by a bool tensor", "use torch.where")
@@ -254,14 +261,14 @@ def _stack_indices(a: OpContext, indices: Sequence[object]) -> str:
 
 
 def _emit_transpose(a: OpContext, x: str, axes: Sequence[int]) -> str:
-    """Transpose a value unless the axes are in order already."""
+    """Emit a transpose of ``x`` to ``axes``; return ``x`` itself if the axes are in order already."""
     return x if list(axes) == sorted(axes) else a.emit("transpose", (x,), {"axes": tuple(axes)})
 
 
 def as_strided(a: OpContext) -> str:
-    """as_strided: the operand's memory read with other strides.
+    """Convert as_strided, which reads the operand's memory with other strides, to a gather.
 
-    PyTorch applies the strides to the numbers of the elements; the result is a gather.
+    The indices of the gather are found at compile time: PyTorch applies the same strides to a tensor of element numbers.
     """
     operand = a.node.all_input_nodes[0].meta["val"]
     numbers = a.torch.empty_strided(operand.shape, operand.stride(), dtype=a.torch.int64)
@@ -276,13 +283,13 @@ def diagonal(a: OpContext) -> str:
 
 
 def _element_numbers(a: OpContext) -> Any:
-    """Return the flat number of every element of the operand, as a PyTorch tensor."""
+    """Return a PyTorch tensor of the operand's shape, whose elements are their own row-major indices."""
     shape = a.shape(a.operand("self"))
     return a.torch.arange(math.prod(shape)).view(shape)
 
 
 def _take_elements(a: OpContext, flat_indices: Any) -> str:
-    """Return the operand's elements at flat indices that are known at compile time."""
+    """Emit a gather of the operand's elements at row-major indices that are known at compile time."""
     x = a.operand("self")
     count, indices = math.prod(a.shape(x)), a.array(flat_indices).reshape(-1)
     if np.array_equal(indices, np.arange(count)):
@@ -292,16 +299,17 @@ def _take_elements(a: OpContext, flat_indices: Any) -> str:
 
 
 def unfold(a: OpContext) -> str:
-    """unfold: windows of ``size`` elements along an axis, ``step`` apart, as a new last axis."""
+    """Convert unfold: windows of ``size`` elements along an axis, ``step`` elements apart. A window's elements are a new last
+    axis."""
     return _take_elements(
         a, _element_numbers(a).unfold(*(int(a.argument(name)) for name in ("dimension", "size", "step")))
     )
 
 
 def slice_scatter(a: OpContext) -> str:
-    """slice_scatter and select_scatter: replace a part along an axis.
+    """Convert slice_scatter and select_scatter, which replace a part of the operand along an axis.
 
-    A gather from both operands, concatenated along the axis.
+    The result is a gather along the axis from the concatenation of both operands.
     """
     x, source, axis = a.operand("self"), a.operand("src"), _dim_axis(a)
     shape = a.shape(x)

@@ -1,7 +1,7 @@
-"""Converters of ATen's recurrent layers (``lstm``, ``gru``, ``rnn_tanh``, ``rnn_relu``) as loops over time, with several layers
-and both directions.
+"""Converters of ATen's recurrent layers (``lstm``, ``gru``, ``rnn_tanh``, ``rnn_relu``) to loops over time. Several
+layers and both directions are supported.
 
-Gates are side by side in the weights: LSTM input, forget, cell, output; GRU reset, update, new.
+A weight matrix contains the rows of all gates, in the order input, forget, cell, output for LSTM, and reset, update, new for GRU.
 """
 
 from __future__ import annotations
@@ -15,11 +15,15 @@ from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.torch.context import Converter, OpContext
 
 Weights = Sequence[Array]
-"""Arrays of one direction: the matrices of the data (G U, C) and of the state (G U, U), and their biases, if any."""
+"""Weights of one direction of a layer with G gates, U units and C input channels: the matrix multiplied by the data (G U, C), the
+matrix multiplied by the state (G U, U), and the biases of both products, if any."""
 
 
 def recurrent(cell: Callable[[Gates], Step], state_count: int) -> Converter:
-    """Return the converter of recurrent layers of ``cell``, whose state is ``state_count`` values."""
+    """Return the converter of recurrent layers with the given cell.
+
+    ``cell`` receives the weights and bias of the state, and returns the function that emits one time step. ``state_count``:
+    number of values that the state consists of (2 for LSTM)."""
 
     def convert(a: OpContext) -> tuple[str, ...]:
         if a.argument("batch_sizes") is not None:
@@ -56,7 +60,7 @@ def recurrent(cell: Callable[[Gates], Step], state_count: int) -> Converter:
 
 
 def _layer_weights(a: OpContext) -> list[Weights]:
-    """Return the weights of every direction of every layer."""
+    """Return the weights of every direction of every layer, in PyTorch's order."""
     params = a.argument("params")
     if any(isinstance(x, str) and x not in a.write.consts for x in params):
         a.refuse("weights that are not known when compiling", "make them parameters of the module")
@@ -66,7 +70,9 @@ def _layer_weights(a: OpContext) -> list[Weights]:
 
 
 def _direction_state(a: OpContext, stacked_states: str, direction_index: int) -> str:
-    """Return the state (N, U) of one direction of one layer."""
+    """Return the initial state (N, U) of one direction of one layer.
+
+    ``stacked_states``: states of all directions of all layers, (layers * directions, N, U)."""
     count, batch, units = a.shape(stacked_states)
     if stacked_states in a.write.consts:
         return a.write.new_constant("state", a.write.consts[stacked_states][direction_index])
@@ -75,14 +81,14 @@ def _direction_state(a: OpContext, stacked_states: str, direction_index: int) ->
 
 
 def _stack_states(a: OpContext, values: Sequence[str]) -> str:
-    """Stack states (N, U) along a new first axis."""
+    """Stack states (N, U) along a new first axis; return the stacked value."""
     batch, units = a.shape(values[0])
     unsqueezed = [a.reshape(value, (1, batch, units)) for value in values]
     return unsqueezed[0] if len(unsqueezed) == 1 else a.emit("concat", unsqueezed, {"axis": 0})
 
 
 def plain(activation: str) -> Callable[[Gates], Step]:
-    """Return the cell of a plain RNN: h' = ``activation``(x W + h U)."""
+    """Return the cell function of a plain RNN: h' = ``activation``(x W + h U)."""
 
     def cell(state_gates: Gates) -> Step:
         def step(write: GraphBuilder, input_products: str, state: State) -> State:
@@ -94,7 +100,7 @@ def plain(activation: str) -> Callable[[Gates], Step]:
 
 
 def lstm(state_gates: Gates) -> Step:
-    """LSTM: c' = f c + i g, h' = o tanh(c')."""
+    """Return the function that emits one time step of an LSTM: c' = f c + i g, h' = o tanh(c')."""
 
     def step(write: GraphBuilder, input_products: str, state: State) -> State:
         units, emit = state_gates.weight.shape[1], write.emit
@@ -108,7 +114,7 @@ def lstm(state_gates: Gates) -> Step:
 
 
 def gru(state_gates: Gates) -> Step:
-    """GRU: n = tanh(x W + r (h U)), h' = (1 - z) n + z h."""
+    """Return the function that emits one time step of a GRU: n = tanh(x W + r (h U)), h' = (1 - z) n + z h."""
 
     def step(write: GraphBuilder, input_products: str, state: State) -> State:
         units, emit = state_gates.weight.shape[1], write.emit

@@ -1,4 +1,4 @@
-"""PyTorch programs and modules as graphs."""
+"""Reader of PyTorch programs and modules: exports a module if necessary, and converts the program to a graph."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ from microc.graph.ir import Graph
 
 # ---- PyTorch programs (``torch.export``): an ``ExportedProgram``, or the ``.pt2`` file that ``torch.export.save`` writes.
 #
-# The program is decomposed to core ATen first, except for layers that microc has operators for. PyTorch evaluates what depends on
-# constants only. Weights that ``dequantize`` reads stay stored integers. Data is channels first, as in PyTorch.
+# PyTorch first decomposes the program to core ATen operators, except for layers that microc has operators for. Nodes that
+# depend on constants only are evaluated by PyTorch. Quantised weights, which ``dequantize`` reads, remain integers. Data is
+# channels first, as in PyTorch.
 
 CONVERTERS: Mapping[str, Converter] = {
     **torch_ops.ELEMENTWISE_CONVERTERS,
@@ -42,7 +43,7 @@ CONVERTERS: Mapping[str, Converter] = {
     **torch_pool.POOL_CONVERTERS,
     **torch_recurrent.RECURRENT_CONVERTERS,
 }
-"""Converters by the operator's name without namespace and overload (``aten.add.Tensor`` is ``add``)."""
+"""Converters by the name of the ATen operator, without namespace and overload (``aten.add.Tensor`` is ``add``)."""
 
 NOT_DECOMPOSED = (
     "linear",
@@ -56,10 +57,10 @@ NOT_DECOMPOSED = (
     "gelu",
     *torch_recurrent.RECURRENT_CONVERTERS,
 )
-"""Operators that are not decomposed."""
+"""ATen operators that are not decomposed to core ATen, because microc converts them as a whole."""
 
 _MAX_CONSTANT = 1 << 24
-"""Elements of a tensor that is computed at compile time."""
+"""Maximum number of elements of a tensor that is computed at compile time."""
 _EVALUATED = (
     "lift_fresh_copy",
     "lift_fresh",
@@ -81,23 +82,25 @@ _EVALUATED = (
     "tril_indices",
     "triu_indices",
 )
-"""Operators that are evaluated at compile time though they are not in PyTorch's core set."""
+"""Operators outside of core ATen that may be evaluated at compile time."""
 _EMPTY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted")
-"""Operators whose results have no defined values. Zeros make the result the same whenever the program is read."""
+"""Operators that allocate tensors without initialising them. Their results are replaced by zeros, to make compilation
+reproducible."""
 _UNDEFINED = ("resize_",)
-"""Core operators whose results are undefined."""
+"""Core ATen operators whose results are undefined. They are not evaluated at compile time."""
 _UNEXPECTED_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""Exceptions of a converter whose operator has arguments of a form that it does not handle."""
+"""Exceptions that a converter raises for arguments of types or forms that it does not handle."""
 
 
 def is_torch(data: bytes) -> bool:
-    """Test whether a zip archive's bytes hold an exported program."""
+    """Test whether ``data`` are the bytes of a zip archive with an exported PyTorch program."""
     return is_archive(archive_names(data))
 
 
 def read_pt2(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
-    """Read the network of a ``.pt2`` file; raises what :func:`read_program` and :func:`sanitise_archive` raise, ToolError without
-    PyTorch."""
+    """Read the network in ``data``, the bytes of a ``.pt2`` file; return it as a graph.
+
+    Raises the errors of :func:`read_program` and :func:`sanitise_archive`, and ToolError if PyTorch is not installed."""
     if input_shapes:
         raise UsageError(
             "an exported program has one shape",
@@ -115,18 +118,18 @@ def read_pt2(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, 
 
 
 def read_program(program: Any, file_name: str = "torch") -> Graph:
-    """Return the network of an ``ExportedProgram``.
+    """Convert a ``torch.export.ExportedProgram`` to a graph.
 
-    Inputs and outputs keep the program's order and PyTorch's names. Raises UnsupportedError, which lists all operators that
-    cannot be converted, and ModelError for a program that changes its buffers or whose shapes are not known.
+    Inputs and outputs have the program's order and PyTorch's names. Raises UnsupportedError, which lists all operators
+    that cannot be converted, or if the program changes its buffers; ModelError if the shape of an input is not known.
     """
     return _Translator(_import_torch(file_name), decompose_program(program, file_name), file_name).graph()
 
 
 def decompose_program(program: Any, file_name: str = "torch") -> Any:
-    """Decompose a program to core ATen, except for operators that microc has itself.
+    """Decompose a program to core ATen operators, except for those in NOT_DECOMPOSED; return the new program.
 
-    Values of the network are named after the nodes of this program.
+    Values of the graph have the names of the nodes of the new program.
     """
     torch = _import_torch(file_name)
     table = torch.export.default_decompositions()
@@ -140,7 +143,7 @@ def decompose_program(program: Any, file_name: str = "torch") -> Any:
 
 
 def _import_torch(file_name: str) -> Any:
-    """Import PyTorch; ToolError if it is not installed."""
+    """Import PyTorch and return the module; ToolError if PyTorch is not installed."""
     try:
         import torch
         import torch.ao.quantization.fx._decomposed  # the operators that quantised programs use
@@ -154,10 +157,11 @@ def _import_torch(file_name: str) -> Any:
 
 
 class _Translator:
-    """Converter of a program's nodes, in order, to one graph.
+    """Translator of a program's nodes, in order, to one graph.
 
-    ``known`` maps nodes to their results: a value's name, a tensor, a number, or several of these. ``lost``: nodes that
-    were refused, or that read the result of such a node."""
+    ``known`` maps converted nodes to their results: the name of a value of the graph, a tensor or number known at compile time,
+    or a list of such results. ``lost`` contains nodes that cannot be converted, and nodes that read their results. ``bytes``
+    counts the bytes of tensors computed at compile time."""
 
     def __init__(self, torch: Any, program: Any, file: str) -> None:
         self.torch, self.program, self.file = torch, program, file
@@ -167,7 +171,7 @@ class _Translator:
         self.bytes = 0
 
     def graph(self) -> Graph:
-        """Convert the program; UnsupportedError lists all nodes that are refused."""
+        """Convert the program to a graph; UnsupportedError lists all nodes that cannot be converted."""
         signature = self.program.graph_signature
         changed_buffers = [spec.target for spec in signature.output_specs if spec.kind.name != "USER_OUTPUT"]
         if changed_buffers:
@@ -209,7 +213,8 @@ class _Translator:
         raise UnsupportedError(what, where=self.write.where, hint=hint)
 
     def placeholder(self, node: Any, spec: Any) -> Any:
-        """Return an input's name, or the tensor that the program holds for it."""
+        """Convert a placeholder node: add an input of the graph and return its name, or return the program's parameter or
+        buffer."""
         if spec.kind.name == "USER_INPUT":
             value = node.meta.get("val")
             if not hasattr(value, "shape"):
@@ -235,7 +240,7 @@ class _Translator:
         return name
 
     def array(self, tensor: Any) -> Array:
-        """Return a tensor as a numpy array."""
+        """Convert a tensor to a numpy array."""
         name = self.dtype(tensor)
         data = tensor.detach().cpu().contiguous()
         if name == "bfloat16":  # a dtype that numpy has by ml_dtypes only: the same bits under its name
@@ -243,7 +248,7 @@ class _Translator:
         return np.asarray(data.numpy())
 
     def value(self, node_result: Any) -> str:
-        """Return the graph's name of a node's result."""
+        """Return the name of a value of the graph that contains ``node_result``. A known tensor is added as a constant."""
         if isinstance(node_result, str):
             return node_result
         if isinstance(node_result, self.torch.Tensor):
@@ -251,7 +256,7 @@ class _Translator:
         return self.refuse(f"got {type(node_result).__name__}, expected a tensor", "let forward() return tensors")
 
     def call(self, node: Any) -> Any:
-        """Convert a call, or evaluate it if all its operands are known."""
+        """Convert a call node, or evaluate it if all its operands are known at compile time; return its result."""
         if any(operand in self.lost for operand in node.all_input_nodes):
             self.lost.add(node)
             return None
@@ -280,10 +285,10 @@ class _Translator:
             )
 
     def evaluate(self, node: Any, name: str, args: Any, kwargs: Any) -> Any:
-        """Evaluate a call by PyTorch.
+        """Evaluate a call node with PyTorch; return the result.
 
-        Only core operators and those in _EVALUATED and _EMPTY, whose results are deterministic, up to a limit of elements and
-        bytes."""
+        Only deterministic operators are evaluated: core ATen, and those in _EVALUATED and _EMPTY. Refuse other operators, and
+        results of too many elements or bytes."""
         fake_result, tags = node.meta.get("val"), getattr(node.target, "tags", ())
         is_allowed = self.torch.Tag.core in tags or name in CONVERTERS or name in _EVALUATED or name in _EMPTY
         if not is_allowed or name in _UNDEFINED or self.torch.Tag.nondeterministic_seeded in tags:
@@ -302,7 +307,7 @@ class _Translator:
 
 
 def _replace_nodes(call_arguments: Any, results_by_node: Mapping[Any, Any]) -> Any:
-    """Return call arguments with nodes replaced by their results in ``results_by_node``."""
+    """Return call arguments, nested in lists and dictionaries, with nodes replaced by their results."""
     if isinstance(call_arguments, (list, tuple)):
         return [_replace_nodes(item, results_by_node) for item in call_arguments]
     if isinstance(call_arguments, dict):
@@ -311,7 +316,7 @@ def _replace_nodes(call_arguments: Any, results_by_node: Mapping[Any, Any]) -> A
 
 
 def _has_value(call_arguments: Any) -> bool:
-    """Test whether a value of the graph (a string) is among the arguments."""
+    """Test whether nested call arguments contain the name of a value of the graph, which is a string."""
     if isinstance(call_arguments, (list, tuple)):
         return any(map(_has_value, call_arguments))
     if isinstance(call_arguments, dict):
@@ -320,14 +325,14 @@ def _has_value(call_arguments: Any) -> bool:
 
 
 def _combined_error(file: str, refusals: Sequence[UnsupportedError]) -> UnsupportedError:
-    """Return one error that lists all refusals, each operator once."""
+    """Combine the errors of all nodes that cannot be converted into one; equal lines are listed once."""
     if len(refusals) == 1:
         return refusals[0]
     lines = list(dict.fromkeys(f"{error.where}: {error.what}" for error in refusals))
     return UnsupportedError(f"{len(refusals)} operators are not supported:\n  " + "\n  ".join(lines[:40]), where=file)
 
 
-# ---- PyTorch modules, exported for example inputs.
+# ---- Export of a PyTorch module to a program, for the shapes of example inputs.
 
 _LONGEST = 300
 
@@ -339,7 +344,9 @@ def is_module(model: Any) -> bool:
 
 
 def warn_training_mode(module: Any) -> None:
-    """Warn, at the user's own line, that a module in training mode is compiled as if after ``eval()``."""
+    """Warn if a module is in training mode, because it is compiled in evaluation mode.
+
+    The warning shows the line of the user's own code that called microc."""
     if any(part.training for part in module.modules()):
         warnings.warn(
             f"{type(module).__name__} is in training mode: it is compiled as after module.eval(), without dropout and with the "
@@ -349,11 +356,12 @@ def warn_training_mode(module: Any) -> None:
 
 
 def export_module(module: Any, example_inputs: Any) -> Any:
-    """Export a module for ``example_inputs``: a tensor or array for every argument of ``forward``, in order, or a mapping by
-    the arguments' names.
+    """Export a PyTorch module to an ``ExportedProgram``.
 
-    Only shapes and dtypes of the examples matter. A module in training mode is exported in evaluation mode and stays in
-    training mode. Raises UsageError without inputs or if they do not fit, UnsupportedError if PyTorch cannot export the module.
+    ``example_inputs``: a tensor or array for each argument of ``forward`` in order, or a mapping of argument names to
+    tensors or arrays. Only their shapes and dtypes matter. A module in training mode is exported in evaluation mode,
+    then set back to training mode. Raises UsageError if there are no example inputs or one is no array,
+    UnsupportedError if PyTorch cannot export the module.
     """
     where = type(module).__name__
     if not len(example_inputs):
@@ -396,7 +404,7 @@ def export_module(module: Any, example_inputs: Any) -> Any:
 
 
 def _example_tensor(torch: Any, example: Any) -> Any:
-    """Return an example input as a PyTorch tensor; UsageError if it is neither a tensor nor an array."""
+    """Convert an example input to a PyTorch tensor; UsageError if it is neither a tensor nor an array."""
     if isinstance(example, torch.Tensor):
         return example.detach()
     try:
@@ -406,7 +414,7 @@ def _example_tensor(torch: Any, example: Any) -> Any:
 
 
 def _user_stack_level() -> int:
-    """Return the stack level of the user's own line, for ``warnings.warn``."""
+    """Return the stack level, for ``warnings.warn``, of the innermost caller outside of microc."""
     depth, frame = 2, sys._getframe(2)
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).split(".")[0] == "microc":
         depth, frame = depth + 1, frame.f_back
