@@ -1,1 +1,1 @@
-"""Keras models (``.keras``, HDF5), read without Keras."""
+"""Reader of Keras models (``.keras`` archives and HDF5 files). It does not import Keras."""

@@ -1,4 +1,4 @@
-"""One call of a Keras layer as its converter sees it, and Keras's activations."""
+"""Context of the converter of a Keras layer: configuration, weights and operands of one call, and Keras's activations."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ _PLAIN: Mapping[str, tuple[str, Mapping[str, Attr]]] = {
 
 
 def dtype_of(config: Mapping[str, Any]) -> str:
-    """Return a layer's dtype, which its configuration gives by name or as a policy; for a quantised layer the quantised
-    dtype."""
+    """Return the dtype of a layer from its configuration, which contains a name or a dtype policy.
+
+    For a layer that Keras quantised, return the quantised dtype, such as ``int8``."""
     dtype = config.get("dtype", "float32")
     if isinstance(dtype, str):
         return dtype
@@ -41,32 +42,34 @@ def dtype_of(config: Mapping[str, Any]) -> str:
 
 
 class Weights(Protocol):
-    """The weights that a file has for a model."""
+    """Interface of the weights of a model in a file."""
 
     def layers(self, layers: Sequence[Mapping[str, Any]]) -> Mapping[str, LayerWeights]:
-        """Return the weights of each layer, by its name."""
+        """Return the weights of each layer of a model, by the layer's name. ``layers``: configurations of the layers."""
 
 
 class LayerWeights(Weights, Protocol):
-    """The weights that a file holds for a layer; the layer may itself be a model."""
+    """Interface of the weights of a layer in a file. The layer may itself be a model with layers."""
 
     def arrays(self) -> tuple[Array, ...]:
-        """Return the layer's variables, in Keras's order."""
+        """Return the arrays of the layer's variables, in Keras's order."""
 
     @property
     def path(self) -> str:
-        """A path that identifies the layer among all layers of the file."""
+        """Path of the layer in the file. It is different for every layer."""
 
     def inside(self, part_name: str) -> LayerWeights:
-        """Return the weights of the layer's part ``part_name``, such as a cell or a wrapped layer."""
+        """Return the weights of a layer inside of this layer, such as a cell or a wrapped layer, by its attribute name."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One call of a layer.
+    """Context of the converter of one call of a Keras layer.
 
-    ``operands``: values of the graph, or numbers in arithmetic. ``weights``: the layer's weights in the file.
-    ``converters``: the table of converters, for layers that wrap others."""
+    ``write`` is the builder of the graph, ``code`` the layer's class name, ``config`` its configuration, ``weights`` its
+    weights in the file. ``operands`` are names of values of the graph, or numbers in arithmetic on a tensor and a number.
+    ``kwargs`` are the keyword arguments of the call. ``converters`` is the table of all converters, for layers that wrap other
+    layers."""
 
     write: GraphBuilder
     code: str
@@ -77,34 +80,37 @@ class Layer:
     converters: Mapping[str, Converter]
 
     def refuse(self, what: str, hint: str) -> NoReturn:
-        """Raise UnsupportedError, with the layer's class and position."""
+        """Raise UnsupportedError with the layer's class and location: microc does not support ``what``."""
         raise UnsupportedError(f"{self.code}: {what}", where=self.write.where, hint=hint)
 
     @property
     def has_int8_weights(self) -> bool:
-        """True if Keras quantised the weights by ``quantize("int8")``.
+        """True if Keras quantised the layer with ``quantize("int8")``.
 
-        They are then integers, and the last arrays are their scale factors."""
+        The weights are integers then, and the last of the layer's arrays contains the factors by which they were
+        multiplied."""
         return dtype_of(self.config) == "int8"
 
     @property
     def x(self) -> str:
-        """The layer's only operand."""
+        """Name of the layer's first operand, for layers with one operand."""
         return str(self.operands[0])
 
     def shape(self, value: str = "") -> tuple[int, ...]:
-        """Return the shape of ``value`` (default: the only operand)."""
+        """Return the shape of ``value``, by default of the layer's first operand."""
         return self.write.shape(value or self.x)
 
     def arrays(self, array_count: int) -> tuple[Array, ...]:
-        """Return the layer's weights; raise ModelError unless they are ``array_count`` arrays."""
+        """Return the arrays of the layer's weights; ModelError if their number is not ``array_count``."""
         arrays = self.weights.arrays()
         if len(arrays) != array_count:
             raise ModelError(f"got {len(arrays)} weights, expected {array_count}", where=self.write.where)
         return arrays
 
     def pair(self, setting_name: str, axis_count: int = 2) -> tuple[int, ...]:
-        """Return a setting of the layer, such as its strides, with one number for each of ``axis_count`` spatial axes."""
+        """Return a setting of the layer, such as its strides, as one number for each of ``axis_count`` spatial axes.
+
+        An absent setting is 1 for every axis."""
         setting = self.config.get(setting_name)
         return (
             (int(setting),) * axis_count
@@ -113,7 +119,7 @@ class Layer:
         )
 
     def require_channels_last(self) -> None:
-        """Refuse data with channels first."""
+        """Refuse the layer if its data format is channels first."""
         if self.config.get("data_format", "channels_last") != "channels_last":
             self.refuse("data with channels first", "build the model with data_format='channels_last'")
 
@@ -121,7 +127,7 @@ class Layer:
         return self.write.emit(op, inputs, attrs)
 
     def constant(self, stem: str, array: Array) -> str:
-        """Add a float32 constant under a new name made from ``stem``."""
+        """Add a float32 constant; return its name, which is made unique from ``stem``."""
         return self.write.new_constant(stem, np.ascontiguousarray(array, np.float32))
 
     def scalar(self, number: float) -> str:
@@ -131,11 +137,13 @@ class Layer:
         return self.write.reshape(value, shape)
 
     def activate(self, value: str, name: str = "activation") -> str:
-        """Return the value after the layer's activation."""
+        """Emit the activation that the layer's configuration contains under ``name``, applied to ``value``."""
         return self.apply_activation(value, self.config.get(name))
 
     def apply_activation(self, input_value: str, activation: Any) -> str:
-        """Return the value after an activation, given by name or as a configuration."""
+        """Emit an activation, applied to ``input_value``; return the result.
+
+        ``activation``: a name, a configuration with a class name, or None for no activation."""
         if isinstance(activation, Mapping):
             activation = (
                 activation["config"] if isinstance(activation.get("config"), str) else activation.get("class_name")
@@ -152,7 +160,7 @@ class Layer:
 
 
 Converter = Callable[[Layer], str | tuple[str, ...]]
-"""Type of a converter: it writes a layer and returns its value or values."""
+"""Type of a converter: a function that appends the nodes of a layer. It returns the name of the result, or a tuple of names."""
 
 
 _COMPOSED: Mapping[str, Callable[[Compose, str], str]] = {
@@ -164,4 +172,5 @@ _COMPOSED: Mapping[str, Callable[[Compose, str], str]] = {
     "softsign": formulas.softsign,
     "swish": formulas.swish,
 }
-"""Activations that are several operators. Gelu is exact when given by name, in layers too."""
+"""Activations that are composed of several operators, by Keras's name. ``gelu`` is the exact function, not the approximation by
+tanh."""

@@ -1,4 +1,4 @@
-"""Archives of Keras models (``.keras``), HDF5 weights, and whole models in HDF5."""
+"""Checked access to the files of Keras models: ``.keras`` archives with HDF5 weights, and whole models in HDF5."""
 
 from __future__ import annotations
 
@@ -18,30 +18,35 @@ from microc.base.immutable import frozen
 from microc.errors import ModelError, ToolError, UnsupportedError
 from microc.frontend.model_limits import MAX_STORED, archive_names, check_shape, read_json
 
-# ---- Groups and arrays that are stored in the HDF5 file itself.
+# ---- Checked access to the groups and arrays of an HDF5 file.
 #
-# HDF5 follows soft and external links, and reads data sets from any other file that they name (external storage, virtual data
-# sets). A model's file needs none of these: groups are hard links, arrays are stored in the file, with HDF5's own filters. All
-# else is refused.
+# HDF5 can follow soft and external links, and can read data sets from other files (external storage, virtual data sets). The
+# file of a model needs none of these: its groups are hard links, and its arrays are stored in the file, with HDF5's own
+# filters. Anything else is refused, because it could read other files of the machine.
 
 _FILTERS = (1, 2, 3, 4, 5, 6, 32000)
-"""Filters that HDF5 itself brings, and lzf; for others it would load plugins."""
+"""Numbers of allowed compression filters: those included in HDF5, and lzf. HDF5 would load plugins for other filters."""
 _MOST_TEXT = 1 << 24
-"""Bytes of one attribute."""
+"""Maximum number of bytes of an HDF5 attribute."""
 BROKEN = (KeyError, OSError, TypeError, ValueError, RuntimeError, OverflowError, MemoryError)
-"""Exceptions that h5py raises for damaged files; MemoryError comes from invalid lengths."""
+"""Exceptions that h5py raises for damaged files, among them MemoryError for invalid lengths."""
 
 
 @dataclass(slots=True)
 class _ReadBudget:
-    """Number of bytes of arrays that may still be read. Several names may refer to one array, so every read counts."""
+    """Number of bytes of arrays that may still be read from an HDF5 file.
+
+    Every read counts, because many names can refer to the same array."""
 
     bytes: int = MAX_STORED
 
 
 @frozen
 class Group:
-    """A group of an HDF5 file. All groups of a file share one limit of bytes to read."""
+    """A group of an HDF5 file: a folder of arrays and groups, with attributes.
+
+    ``node`` is h5py's group, ``file`` the file's name for errors. ``left`` is the file's reading budget, which all groups of the
+    file share."""
 
     node: Any
     file: str
@@ -52,23 +57,24 @@ class Group:
         return str(self.node.name)
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of the group's members, in h5py's order."""
+        """Return the names of the group's arrays and subgroups, in h5py's order."""
         try:
             return tuple(self.node)
         except BROKEN as error:
             raise self._damage_error(error) from error
 
     def group(self, member_name: str) -> Group | None:
-        """Return the subgroup ``member_name``; None if there is none."""
+        """Return the subgroup ``member_name``; None if there is no subgroup of this name."""
         import h5py
 
         member = self._find_member(member_name)
         return Group(member, self.file, self.left) if isinstance(member, h5py.Group) else None
 
     def array(self, member_name: str, where: str) -> Array:
-        """Return an array of numbers.
+        """Read the array ``member_name``.
 
-        Raise ModelError if ``member_name`` is no array, is stored outside of the file, or is too large."""
+        ModelError if it is no array of numbers, or is stored outside of the file; UnsupportedError if the file's arrays are too
+        large."""
         import h5py
 
         data = self._find_member(member_name)
@@ -98,7 +104,7 @@ class Group:
             raise self._damage_error(error) from error
 
     def layer(self) -> str:
-        """Return the layer's name that the group's variables carry, empty if they carry none."""
+        """Return the name of the layer whose weights the group contains, from an attribute of its variables; "" if absent."""
         import h5py
 
         variables = self.group("vars")
@@ -112,21 +118,22 @@ class Group:
             raise self._damage_error(error) from error
 
     def texts(self, attribute_name: str) -> tuple[str, ...]:
-        """Return the strings in the attribute ``attribute_name``; empty if it is absent. Keras splits long ones into
-        numbered ones."""
+        """Return the strings in the attribute ``attribute_name``; () if the attribute is absent.
+
+        Keras splits a long attribute into several attributes with numbered names; their strings are concatenated."""
         return self._attribute_texts(attribute_name) or tuple(
             text for part in self._numbered_attributes(attribute_name) for text in self._attribute_texts(part)
         )
 
     def _numbered_attributes(self, attribute_name: str) -> Iterator[str]:
-        """Yield the names of the numbered attributes into which Keras split the long attribute ``attribute_name``."""
+        """Yield the names of the numbered attributes into which Keras has split the long attribute ``attribute_name``."""
         number = 0
         while f"{attribute_name}{number}" in self.node.attrs:
             yield f"{attribute_name}{number}"
             number += 1
 
     def _attribute_texts(self, attribute_name: str) -> tuple[str, ...]:
-        """Return the strings in one attribute; empty if it is absent or holds no strings."""
+        """Return the strings in one attribute; () if the attribute is absent or contains no strings."""
         import h5py
 
         try:
@@ -147,7 +154,9 @@ class Group:
             raise self._damage_error(error) from error
 
     def _find_member(self, member_name: str) -> Any:
-        """Return the group or array ``member_name``; None if there is none. Raise ModelError for a soft or external link."""
+        """Return h5py's group or array ``member_name``; None if the group has no such member.
+
+        ModelError for a soft or external link."""
         import h5py
 
         try:
@@ -160,18 +169,20 @@ class Group:
             raise self._damage_error(error) from error
 
     def _damage_error(self, error: Exception) -> ModelError:
-        """Return the error for an exception that h5py raised because the file is damaged."""
+        """Return the ModelError that reports ``error``, an exception of h5py for a damaged file."""
         return ModelError(f"the weights cannot be read: {error}", where=f"{self.file} {self.path}")
 
 
 def _decode_text(stored_text: Any) -> str:
-    """Return a string of an HDF5 file as text; bytes that are no UTF-8 are replaced."""
+    """Decode a string of an HDF5 file as UTF-8. Invalid bytes are replaced."""
     raw = stored_text if isinstance(stored_text, bytes) else str(stored_text).encode("utf-8", "surrogateescape")
     return raw.decode("utf-8", "replace")
 
 
 def open_hdf5(data: bytes, file_name: str) -> Group:
-    """Open an HDF5 file's bytes and return the root group; ToolError without h5py, one of ``BROKEN`` if the file is damaged."""
+    """Open an HDF5 file from its bytes; return the root group.
+
+    ToolError if h5py is not installed. h5py raises one of the exceptions ``BROKEN`` if the file is damaged."""
     try:
         import h5py
     except ImportError as error:
@@ -181,24 +192,28 @@ def open_hdf5(data: bytes, file_name: str) -> Group:
     return Group(h5py.File(io.BytesIO(data), "r")["/"], file_name, _ReadBudget())
 
 
-# ---- The archive of a Keras 3 model (``.keras``): configuration as plain data, weights as arrays. No code is run.
+# ---- The archive of a Keras 3 model (``.keras``): a zip archive with the configuration as JSON and the weights in HDF5. No code
+# of the file is run.
 
 _FILE_CONFIG, _FILE_WEIGHTS = "config.json", "model.weights.h5"
 
 
 def is_keras(data: bytes) -> bool:
-    """Test whether a zip archive's bytes hold a Keras 3 model."""
+    """Test whether ``data`` are the bytes of a zip archive with a Keras 3 model."""
     return {_FILE_CONFIG, "metadata.json"} <= set(archive_names(data))
 
 
 class Weights:
-    """One group of the weights' file: a layer's own arrays, and the groups of layers inside of it."""
+    """Weights of a layer or model in a ``.keras`` archive: a group of its HDF5 file, with the layer's own arrays and
+    the groups of layers inside of the layer.
+
+    ``group`` is None for a layer without weights; ``where`` is the layer's location for errors."""
 
     def __init__(self, group: Group | None, where: str) -> None:
         self._group, self.where = group, where
 
     def arrays(self) -> tuple[Array, ...]:
-        """Return the layer's variables in order."""
+        """Return the arrays of the layer's variables, in order."""
         variables = self._group.group("vars") if self._group is not None else None
         if variables is None:
             return ()
@@ -206,18 +221,18 @@ class Weights:
 
     @property
     def path(self) -> str:
-        """The group's path in the file, which no two layers share."""
+        """Path of the group in the file, or the layer's name if there is no group. It is different for every layer."""
         return self.where if self._group is None else self._group.path
 
     def inside(self, part_name: str) -> Weights:
-        """Return the weights of the layer's part ``part_name``, such as ``cell`` or ``forward_layer``."""
+        """Return the weights of a layer inside of this layer, by its attribute name, such as ``cell`` or ``forward_layer``."""
         return Weights(self._group.group(part_name) if self._group is not None else None, self.where)
 
     def layers(self, layers: Sequence[Mapping[str, Any]]) -> dict[str, Weights]:
-        """Return the weights of a model's layers, by the layers' names.
+        """Return the weights of the layers of a model, by layer name.
 
-        Groups in the file have the names of layers. In files of early versions they have the names of classes instead,
-        with a number."""
+        In current files an attribute of each group contains the name of its layer. In files of early versions the group itself is
+        named after the layer's class, with a number."""
         parts = self._group.group("layers") if self._group is not None else None
         groups = {name: parts.group(name) for name in parts.names()} if parts is not None else {}
         by_layer_name = {group.layer(): group for group in groups.values() if group is not None}
@@ -232,16 +247,16 @@ class Weights:
 
 
 def snake_case(class_name: str) -> str:
-    """Convert a class's name to the form that Keras uses in paths, such as ``conv2d_transpose``."""
+    """Convert a class name to snake case as Keras does for paths, such as Conv2DTranspose to ``conv2d_transpose``."""
     class_name = re.sub(r"\W+", "", class_name)
     class_name = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", class_name)
     return re.sub(r"([a-z])([A-Z])", r"\1_\2", class_name).lower()
 
 
 def decode_keras_archive(data: bytes, file_name: str) -> tuple[dict[str, Any], Weights]:
-    """Return the configuration and the weights of a ``.keras`` archive.
+    """Decode a ``.keras`` archive from its bytes; return the model's configuration and its weights.
 
-    ModelError if the archive is broken, ToolError without h5py."""
+    ModelError if the archive is corrupt, ToolError if h5py is not installed."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             if sum(entry.file_size for entry in archive.infolist()) > MAX_STORED:
@@ -255,10 +270,10 @@ def decode_keras_archive(data: bytes, file_name: str) -> tuple[dict[str, Any], W
         raise ModelError(f"the Keras archive is broken: {error}", where=file_name) from error
 
 
-# ---- Whole models in HDF5 (``.h5``), as Keras 2 saves them and Keras 3 still can: the configuration and the names of layers and
-# weights are attributes. No code is run.
+# ---- Whole models in HDF5 (``.h5``), which Keras 2 saves and Keras 3 still can. No code of the file is run.
 #
-# A layer with layers inside has one list of weights; the path of each names the inner layer.
+# The configuration and the names of layers and weights are HDF5 attributes. A layer that contains other layers has one list of
+# weights; the path of each weight contains the name of the inner layer.
 
 _LEGACY_CONFIG, _LEGACY_WEIGHTS = "model_config", "model_weights"
 _PARTS: Mapping[str, str] = {
@@ -267,13 +282,14 @@ _PARTS: Mapping[str, str] = {
     "value_dense": "value",
     "output_dense": "attention_output",
 }
-"""Parts of a layer by their names in paths, where these differ from the part's own name."""
+"""Names of inner layers in paths of weights, by the attribute name of the inner layer, where both differ."""
 _HALVES = ("forward_layer", "backward_layer")
 
 
 @frozen
 class LegacyWeights:
-    """The weights of a layer in a Keras 2 HDF5 model: the path of each, in order, and the group that contains them."""
+    """Weights of a layer in a whole HDF5 model. ``entries`` contains the path of each weight, in order, and the group
+    that the path begins at."""
 
     entries: tuple[tuple[str, Group], ...]
     where: str
@@ -286,9 +302,10 @@ class LegacyWeights:
         return self.where
 
     def inside(self, part_name: str) -> LegacyWeights:
-        """Return the weights of a part of the layer.
+        """Return the weights of a layer inside of this layer.
 
-        Each direction of a bidirectional layer has half of the weights; cells and wrapped layers have all of them."""
+        Each direction of a bidirectional layer has half of the weights. A cell or a wrapped layer has all weights of the layer
+        around it."""
         part_name = part_name.removeprefix("_")
         if part_name in _HALVES:
             half, second = len(self.entries) // 2, part_name == _HALVES[1]
@@ -296,11 +313,11 @@ class LegacyWeights:
         return self._weights_of_layer(_PARTS[part_name]) if part_name in _PARTS else self
 
     def layers(self, layers: Sequence[Mapping[str, Any]]) -> dict[str, LegacyWeights]:
-        """Return the weights of a model's layers, by name."""
+        """Return the weights of the layers of a model, by layer name."""
         return {layer["config"]["name"]: self._weights_of_layer(layer["config"]["name"]) for layer in layers}
 
     def _weights_of_layer(self, layer_name: str) -> LegacyWeights:
-        """Return the weights whose path contains ``layer_name``."""
+        """Return those weights whose path contains the folder ``layer_name``."""
         return LegacyWeights(
             tuple(entry for entry in self.entries if layer_name in entry[0].split("/")[:-1]), layer_name
         )
@@ -308,12 +325,12 @@ class LegacyWeights:
 
 @frozen
 class LegacyFile:
-    """The weights in an HDF5 model: a group for each of the model's layers."""
+    """Weights of a whole HDF5 model: an HDF5 group for each layer, by layer name."""
 
     groups: Mapping[str, Group]
 
     def layers(self, layers: Sequence[Mapping[str, Any]]) -> dict[str, LegacyWeights]:
-        """Return the weights of the layers, by name; empty for a layer without a group."""
+        """Return the weights of the layers, by layer name. A layer without a group has no weights."""
         weights = {}
         for name in (layer["config"]["name"] for layer in layers):
             group = self.groups.get(name)
@@ -323,7 +340,7 @@ class LegacyFile:
 
 
 def _array_at_path(group: Group, path: str, where: str) -> Array:
-    """Return the array at a path below a group; ModelError if it is missing."""
+    """Read the array at ``path`` below a group; ModelError if it is missing."""
     *folders, name = path.split("/")
     inner: Group | None = group
     for folder in folders:
@@ -334,8 +351,9 @@ def _array_at_path(group: Group, path: str, where: str) -> Array:
 
 
 def decode_hdf5_model(data: bytes, file_name: str) -> tuple[dict[str, Any], LegacyFile]:
-    """Return the configuration and the weights of a model in HDF5; ModelError if the file is broken or has no whole
-    model."""
+    """Decode a whole model in HDF5 from its bytes; return the model's configuration and its weights.
+
+    ModelError if the file is corrupt, or contains only weights."""
     try:
         root = open_hdf5(data, file_name)
     except BROKEN as error:
@@ -355,9 +373,9 @@ def decode_hdf5_model(data: bytes, file_name: str) -> tuple[dict[str, Any], Lega
 
 
 def modernise_config(config: Any) -> Any:
-    """Return a configuration with the calls of Keras 2 converted to the form of Keras 3.
+    """Convert the calls of layers in a configuration from Keras 2's format to Keras 3's; return the converted configuration.
 
-    Lists of [layer, call, tensor, keywords] become arguments."""
+    Keras 2 stores the operands of a call as lists [layer, call, tensor, keywords], Keras 3 as arguments and keyword arguments."""
     if isinstance(config, list):
         return [modernise_config(item) for item in config]
     if not isinstance(config, dict):
@@ -373,7 +391,8 @@ def modernise_config(config: Any) -> Any:
 
 
 def _convert_call(keras2_call: Sequence[Any]) -> dict[str, Any]:
-    """Convert one call of a layer in Keras 2's form; a call on several tensors has one entry for each."""
+    """Convert one call of a layer from Keras 2's format to Keras 3's. A call on several tensors is a list with an entry for each
+    tensor."""
     entries = [keras2_call] if keras2_call and isinstance(keras2_call[0], str) else list(keras2_call)
     operands = [_convert_tensor(entry) for entry in entries]
     keywords: dict[str, Any] = {}
@@ -384,7 +403,7 @@ def _convert_call(keras2_call: Sequence[Any]) -> dict[str, Any]:
 
 
 def _convert_keyword(value: Any) -> Any:
-    """Convert a keyword argument of a call if it refers to a tensor as [layer, call, tensor]."""
+    """Convert the value of a keyword argument if it is a reference [layer, call, tensor] to a tensor; return others unchanged."""
     is_tensor = (
         isinstance(value, list)
         and len(value) >= 3
@@ -395,5 +414,5 @@ def _convert_keyword(value: Any) -> Any:
 
 
 def _convert_tensor(keras2_tensor: Sequence[Any]) -> dict[str, Any]:
-    """Convert a reference [layer, call, tensor] of Keras 2 to the form of Keras 3."""
+    """Convert a reference [layer, call, tensor] to a tensor from Keras 2's format to Keras 3's."""
     return {"class_name": "__keras_tensor__", "config": {"keras_history": list(keras2_tensor[:3])}}

@@ -1,4 +1,4 @@
-"""Keras layers that compute: dense, convolution, pools, normalisation, activations."""
+"""Converters of Keras layers that compute: dense layers, convolutions, pools, normalisations, activations, resizing."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from microc.base.dtypes import Array
 from microc.frontend.keras.context import Converter, Layer
 from microc.graph.ir import Attr
 
-# ---- Converters of layers that compute: dense, convolutions, pools, normalisations, activations, embedding.
+# ---- Converters of dense layers, convolutions, pools, normalisations by learned statistics, activations and Embedding.
 
 
 def dense(layer: Layer) -> str:
-    """A dense layer over the last axis. Keras's int8 kernels are divided by a factor per unit."""
+    """Convert Dense, over the last axis. An int8 kernel of Keras is dequantised: divided by the factor of each unit."""
     kernel, *others = layer.arrays(1 + bool(layer.config["use_bias"]) + layer.has_int8_weights)
     if layer.has_int8_weights:
         kernel = kernel / others.pop()
@@ -29,7 +29,9 @@ def dense(layer: Layer) -> str:
 
 
 def _same_padding(extent: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
-    """Return the padding before and after an axis for ``same``: ceil(extent / stride) results, the odd element after."""
+    """Return the numbers of elements of padding before and after an axis, for Keras's scheme ``same``.
+
+    The result has ceil(extent / stride) elements. An odd number is split with the larger half after the data."""
     total = max((-(-extent // stride) - 1) * stride + (kernel - 1) * dilation + 1 - extent, 0)
     return total // 2, total - total // 2
 
@@ -37,7 +39,7 @@ def _same_padding(extent: int, kernel: int, stride: int, dilation: int) -> tuple
 def _window_padding(
     layer: Layer, extents: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
 ) -> tuple[int, ...]:
-    """Return the padding of a window, before every axis, then after every axis."""
+    """Return the padding of a convolution or pool: numbers of elements before each axis, then after each axis."""
     match layer.config.get("padding", "valid"):
         case "valid":
             return (0,) * (2 * len(extents))
@@ -51,13 +53,13 @@ def _window_padding(
 
 
 def _as_image(layer: Layer, value: str) -> str:
-    """Return (N, W, C) as (N, 1, W, C)."""
+    """Return a value (N, W, C) reshaped to (N, 1, W, C); a value of rank 4 unchanged."""
     shape = layer.shape(value)
     return value if len(shape) == 4 else layer.reshape(value, (shape[0], 1, *shape[1:]))
 
 
 def _strides_and_dilations(layer: Layer) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the strides and the dilations of rows and columns."""
+    """Return the strides and the dilations of a convolution along rows and columns. For 1D data those of the rows are 1."""
     count = len(layer.shape()) - 2
     settings = (layer.pair("strides", count), layer.pair("dilation_rate", count))
     return settings if count == 2 else ((1, *settings[0]), (1, *settings[1]))
@@ -66,7 +68,9 @@ def _strides_and_dilations(layer: Layer) -> tuple[tuple[int, ...], tuple[int, ..
 def _emit_conv2d(
     layer: Layer, value: str, weight: Array, bias: Sequence[Array], groups: int, is_pointwise: bool = False
 ) -> str:
-    """Emit a convolution by weights in layout OHWI; ``is_pointwise``: without the layer's strides, dilation and padding."""
+    """Emit a convolution with weights in the layout OHWI; 1D data are reshaped to images and back.
+
+    ``is_pointwise``: ignore the layer's strides, dilation and padding, for the second part of a separable convolution."""
     rank, image = len(layer.shape(value)), _as_image(layer, value)
     strides, dilation = ((1, 1), (1, 1)) if is_pointwise else _strides_and_dilations(layer)
     extents = layer.shape(image)[1:3]
@@ -80,7 +84,7 @@ def _emit_conv2d(
 
 
 def convolution(layer: Layer) -> str:
-    """Conv1D and Conv2D; kernels are (H, W, input channels per group, output channels)."""
+    """Convert Conv1D and Conv2D, whose kernel is (H, W, input channels of a group, output channels)."""
     layer.require_channels_last()
     kernel, *bias = layer.arrays(1 + bool(layer.config["use_bias"]))
     kernel = kernel[None] if kernel.ndim == 3 else kernel
@@ -89,21 +93,21 @@ def convolution(layer: Layer) -> str:
 
 
 def _depthwise_weight(kernel: Array) -> Array:
-    """Return a depthwise kernel (H, W, channels, multiplier) in the layout OHWI."""
+    """Convert a depthwise kernel (H, W, channels, multiplier) to the layout OHWI with one input channel."""
     kernel = kernel[None] if kernel.ndim == 3 else kernel
     moved: Array = kernel.transpose(2, 3, 0, 1)
     return moved.reshape(-1, *kernel.shape[:2], 1)
 
 
 def depthwise(layer: Layer) -> str:
-    """DepthwiseConv1D and DepthwiseConv2D."""
+    """Convert DepthwiseConv1D and DepthwiseConv2D."""
     layer.require_channels_last()
     kernel, *bias = layer.arrays(1 + bool(layer.config["use_bias"]))
     return layer.activate(_emit_conv2d(layer, layer.x, _depthwise_weight(kernel), bias, layer.shape()[-1]))
 
 
 def separable(layer: Layer) -> str:
-    """SeparableConv1D and SeparableConv2D: a depthwise, then a pointwise convolution."""
+    """Convert SeparableConv1D and SeparableConv2D: a depthwise convolution, then a pointwise convolution."""
     layer.require_channels_last()
     kernel, points, *bias = layer.arrays(2 + bool(layer.config["use_bias"]))
     value = _emit_conv2d(layer, layer.x, _depthwise_weight(kernel), (), layer.shape()[-1])
@@ -112,9 +116,9 @@ def separable(layer: Layer) -> str:
 
 
 def convolution_transpose(layer: Layer) -> str:
-    """Conv1DTranspose and Conv2DTranspose; kernels are (H, W, outputs, inputs).
+    """Convert Conv1DTranspose and Conv2DTranspose, whose kernel is (H, W, output channels, input channels).
 
-    Padding ``same`` gives extent * stride results.
+    With the padding ``same`` the result has extent * stride elements along each axis.
     """
     layer.require_channels_last()
     if layer.config.get("output_padding") is not None:
@@ -137,7 +141,7 @@ def convolution_transpose(layer: Layer) -> str:
 
 
 def pool(op: str) -> Converter:
-    """Return the converter of a pool; averages do not count padding."""
+    """Return the converter of a pool. The average of a window does not count padding."""
 
     def convert(layer: Layer) -> str:
         layer.require_channels_last()
@@ -159,7 +163,7 @@ def pool(op: str) -> Converter:
 
 
 def global_pool(op: str) -> Converter:
-    """Return the converter of a reduction over all spatial axes."""
+    """Return the converter of a global pool: a reduction ``op`` over all spatial axes."""
 
     def convert(layer: Layer) -> str:
         layer.require_channels_last()
@@ -170,7 +174,7 @@ def global_pool(op: str) -> Converter:
 
 
 def _require_last_axis(layer: Layer) -> None:
-    """Refuse a normalisation whose axis is not the last."""
+    """Refuse a normalisation over other axes than the last one."""
     axis, rank = layer.config.get("axis", -1), len(layer.shape())
     axes = [axis] if isinstance(axis, int) else list(axis)
     if [a % rank for a in axes] != [rank - 1]:
@@ -178,7 +182,7 @@ def _require_last_axis(layer: Layer) -> None:
 
 
 def batch_normalization(layer: Layer) -> str:
-    """BatchNormalization as a factor and an offset per channel, folded in float64."""
+    """Convert BatchNormalization: x * factor + offset for each channel. Both are computed in float64 at compile time."""
     _require_last_axis(layer)
     scale, centre = bool(layer.config["scale"]), bool(layer.config["center"])
     arrays = [a.astype(np.float64) for a in layer.arrays(2 + scale + centre)]
@@ -205,14 +209,14 @@ def layer_normalization(layer: Layer) -> str:
 
 
 def normalization(layer: Layer) -> str:
-    """Normalization: (x - mean) / sqrt(variance), with statistics learned by ``adapt``."""
+    """Convert Normalization: (x - mean) / sqrt(variance). Mean and variance are constants that Keras's ``adapt`` computed."""
     mean, variance = (a.astype(np.float64) for a in layer.weights.arrays()[:2])
     centred = layer.emit("sub", (layer.x, layer.constant("mean", mean)))
     return layer.emit("mul", (centred, layer.constant("factor", 1 / np.maximum(np.sqrt(variance), 1e-7))))
 
 
 def embedding(layer: Layer) -> str:
-    """Embedding: rows of a table. Keras's int8 rows are divided by a factor each."""
+    """Convert Embedding: gather rows of a table. int8 rows of Keras are dequantised: divided by the factor of each row."""
     if layer.config.get("mask_zero"):
         layer.refuse("mask_zero", "leave it at False: layers behind it would pass over rows of zeros")
     (table, *factors), indices = layer.arrays(1 + layer.has_int8_weights), layer.x
@@ -224,7 +228,9 @@ def embedding(layer: Layer) -> str:
 
 
 def relu(layer: Layer) -> str:
-    """ReLU: x above ``threshold`` (>= 0), at most ``max_value``; below, (x - threshold) * ``negative_slope``."""
+    """Convert ReLU: min(x, ``max_value``) if x > ``threshold``, else (x - ``threshold``) * ``negative_slope``.
+
+    ``threshold`` is at least 0."""
     slope, most = float(layer.config.get("negative_slope") or 0), layer.config.get("max_value")
     threshold = float(layer.config.get("threshold") or 0)
     bounds: Mapping[str, Attr] = {"minimum": 0.0, "maximum": math.inf if most is None else float(most)}
@@ -239,7 +245,7 @@ def relu(layer: Layer) -> str:
 
 
 def prelu(layer: Layer) -> str:
-    """PReLU: max(x, 0) + alpha * min(x, 0)."""
+    """Convert PReLU: max(x, 0) + alpha * min(x, 0)."""
     (alpha,) = layer.arrays(1)
     below = layer.emit("minimum", (layer.x, layer.scalar(0.0)))
     return layer.emit(
@@ -253,7 +259,7 @@ def softmax(layer: Layer) -> str:
 
 
 def time_distributed(layer: Layer) -> str:
-    """TimeDistributed: the wrapped layer, applied to all steps at once."""
+    """Convert TimeDistributed: apply the wrapped layer to all time steps at once, as rows of a larger batch."""
     inner = layer.config["layer"]
     converter = layer.converters.get(inner["class_name"])
     if converter is None:
@@ -305,12 +311,13 @@ LAYER_CONVERTERS: Mapping[str, Converter] = {
 }
 
 
-# ---- Converters of layers that normalise by statistics of the data itself, and of layers that resize or crop images.
+# ---- Converters of layers that normalise by statistics of their input, and of layers that resize or crop images.
 
 
 def group_normalization(layer: Layer) -> str:
-    """GroupNormalization over the last axis: each group of channels is normalised over its channels and all axes but the
-    batch."""
+    """Convert GroupNormalization of channels last.
+
+    Each group of channels is normalised over its channels and all axes except the batch."""
     layer.require_channels_last()
     config, shape = layer.config, layer.shape()
     channels = shape[-1]
@@ -334,7 +341,7 @@ def group_normalization(layer: Layer) -> str:
 
 
 def rms_normalization(layer: Layer) -> str:
-    """RMSNormalization: x / sqrt(mean(x ** 2) + epsilon), times a factor per element of the last axis."""
+    """Convert RMSNormalization over the last axis: x / sqrt(mean(x ** 2) + epsilon) * scale."""
     axes, rank = layer.config.get("axis", -1), len(layer.shape())
     if [axis % rank for axis in (axes if isinstance(axes, (list, tuple)) else [axes])] != [rank - 1]:
         layer.refuse(f"normalisation along axis {axes}", "normalise the last axis")
@@ -346,7 +353,7 @@ def rms_normalization(layer: Layer) -> str:
 
 
 def unit_normalization(layer: Layer) -> str:
-    """UnitNormalization: x / sqrt(max(sum(x ** 2), 1e-12))."""
+    """Convert UnitNormalization: x / sqrt(max(sum(x ** 2), 1e-12))."""
     axes = layer.config.get("axis", -1)
     rank, axes = len(layer.shape()), axes if isinstance(axes, (list, tuple)) else [axes]
     over: Mapping[str, Attr] = {"axes": tuple(sorted(int(axis) % rank for axis in axes)), "keepdims": True}
@@ -356,13 +363,13 @@ def unit_normalization(layer: Layer) -> str:
 
 
 def _inverse_root(layer: Layer, mean_square: str) -> str:
-    """Return 1 / sqrt(``mean_square`` + epsilon) with the layer's epsilon."""
+    """Emit 1 / sqrt(``mean_square`` + epsilon), with the layer's epsilon."""
     epsilon = layer.scalar(float(layer.config.get("epsilon", 1e-3)))
     return layer.emit("rsqrt", (layer.emit("add", (mean_square, epsilon)),))
 
 
 def resizing(layer: Layer) -> str:
-    """Resizing of an image, aligned by pixel centres."""
+    """Convert Resizing of an image. Input and output positions are aligned by the centres of pixels."""
     layer.require_channels_last()
     config = layer.config
     interpolation = config.get("interpolation", "bilinear")
@@ -380,7 +387,10 @@ def resizing(layer: Layer) -> str:
 
 
 def emit_resample(layer: Layer, result_extents: Sequence[int], *, bilinear: bool) -> str:
-    """Resample the axes from 1 on to ``result_extents``: the nearest element, or two neighbours weighted by distance."""
+    """Emit the resampling of the spatial axes, which begin with axis 1, to ``result_extents``.
+
+    An element of the result is the nearest input element, or, if ``bilinear``, the weighted sum of two neighbours along each
+    axis."""
     indices, weights = [], []
     for extent, size in zip(layer.shape()[1:-1], result_extents, strict=True):
         source = (np.arange(size) + 0.5) * (extent / size)
@@ -394,7 +404,7 @@ def emit_resample(layer: Layer, result_extents: Sequence[int], *, bilinear: bool
 
 
 def center_crop(layer: Layer) -> str:
-    """CenterCrop: the middle of an image that is at least as large."""
+    """Convert CenterCrop: crop an image to its middle. Refuse an image that is smaller than the crop."""
     layer.require_channels_last()
     shape, sizes = layer.shape(), (int(layer.config["height"]), int(layer.config["width"]))
     rows = len(shape) - 3

@@ -1,4 +1,4 @@
-"""Keras layers that merge, move or drop elements, and attention."""
+"""Converters of Keras layers that merge tensors or move elements, and of attention layers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from microc.base.dtypes import Array
 from microc.frontend.keras.context import Converter, Layer
 from microc.frontend.keras.operators_layers import emit_resample
 
-# ---- Converters of layers that merge, move or drop elements.
+# ---- Converters of layers that merge tensors, or move, repeat, pad or crop elements.
 
 
 def identity(layer: Layer) -> str:
-    """Layers that act only in training: the operand itself."""
+    """Return the operand unchanged, for layers that act only in training, such as Dropout."""
     return layer.x
 
 
 def merge(op: str) -> Converter:
-    """Return the converter of a binary operator over all operands, folded from the left; operands broadcast, numbers become
-    constants."""
+    """Return the converter of a layer that combines all operands by the binary operator ``op``, from left to right.
+
+    Operands are broadcast. Numbers among them become constants."""
 
     def convert(layer: Layer) -> str:
         names = [o if isinstance(o, str) else layer.scalar(float(o)) for o in layer.operands]
@@ -66,10 +67,9 @@ def repeat_vector(layer: Layer) -> str:
 
 
 def _amounts_by_axis(layer: Layer, setting_name: str, axis_count: int) -> list[tuple[int, int]]:
-    """Return the setting ``setting_name``, such as padding, as amounts before and after each of ``axis_count`` spatial
-    axes.
+    """Return a setting such as ``padding`` as numbers of elements (before, after) for each of ``axis_count`` spatial axes.
 
-    The file gives one number, one per axis, or pairs."""
+    In the configuration the setting is one number, one number for each axis, or a pair for each axis."""
     setting = layer.config[setting_name]
     setting = [setting] * axis_count if isinstance(setting, int) else setting
     if axis_count == 1 and len(setting) == 2:
@@ -93,7 +93,7 @@ def cropping(layer: Layer) -> str:
 
 
 def upsampling(layer: Layer) -> str:
-    """UpSampling by integer factors: repeated elements, or bilinear interpolation."""
+    """Convert UpSampling1D, 2D and 3D by integer factors: repeat elements, or interpolate bilinearly."""
     layer.require_channels_last()
     shape, count = layer.shape(), len(layer.shape()) - 2
     factors = layer.pair("size", count)
@@ -105,7 +105,9 @@ def upsampling(layer: Layer) -> str:
 
 
 def dot(layer: Layer) -> str:
-    """Dot: products of two operands summed over an axis of each, as matrix products per sample."""
+    """Convert Dot: sum the products of two operands over one axis of each.
+
+    Operands of rank 3 become one matrix product for each sample of the batch."""
     axes, ranks = layer.config["axes"], [len(layer.shape(str(operand))) for operand in layer.operands]
     pair = [axes] * 2 if isinstance(axes, int) else list(axes)
     first, second = (int(axis) % rank for axis, rank in zip(pair, ranks, strict=True))
@@ -129,7 +131,7 @@ def rescaling(layer: Layer) -> str:
 
 
 def _operand_as_float32(layer: Layer) -> str:
-    """Return the layer's operand, cast to float32 if it is not."""
+    """Return the layer's operand, cast to float32 if it has another dtype."""
     if layer.write.type(layer.x).dtype == "float32":
         return layer.x
     return layer.emit("cast", (layer.x,), {"dtype": "float32"})
@@ -141,7 +143,7 @@ _AUGMENTING = (
     "RandomHue", "RandomInvert", "RandomPerspective", "RandomPosterization", "RandomRotation", "RandomSaturation",
     "RandomSharpness", "RandomShear", "RandomTranslation", "RandomZoom",
 )  # fmt: skip
-"""Layers that change images in training only."""
+"""Classes of layers that change images in training only."""
 
 MERGE_CONVERTERS: Mapping[str, Converter] = {
     **dict.fromkeys(_AUGMENTING, identity),
@@ -181,27 +183,29 @@ MERGE_CONVERTERS: Mapping[str, Converter] = {
 }
 
 
-# ---- Converters of attention, and of the einsum layers that it consists of.
+# ---- Converters of attention layers, and of EinsumDense.
 #
-# Projections become dense layers over rows, which quantisation supports best; heads are moved by transposes.
+# The projections of attention layers are einsums. They become dense layers, because quantisation supports dense layers best.
+# Transposes rearrange the heads.
 
 _EQUATION = re.compile(r"(\.\.\.)?([a-zA-Z]*)(\.\.\.)?,([a-zA-Z]+)->(\.\.\.)?([a-zA-Z]*)(\.\.\.)?")
 _MASKED = ("query_mask", "value_mask", "key_mask", "attention_mask", "mask")
 _PROJECTION, _OUTPUT = "abc,cde->abde", "abcd,cde->abe"
-"""Equations of the projection of rows into heads, and of heads into rows."""
+"""Einsum equations of the projection of rows to heads, and of heads to rows."""
 
 
 def einsum_dense(layer: Layer) -> str:
-    """EinsumDense: a product of data and kernel over the axes that the equation sums, and a bias along some axes."""
+    """Convert EinsumDense: the einsum of data and kernel by the layer's equation, and a bias along some axes of the result."""
     axes = layer.config.get("bias_axes") or ""
     kernel, *bias = layer.arrays(1 + bool(axes))
     return layer.activate(_emit_einsum(layer, layer.x, str(layer.config["equation"]), kernel, bias, axes))
 
 
 def _emit_einsum(layer: Layer, value: str, equation: str, kernel: Array, bias: Sequence[Array], bias_axes: str) -> str:
-    """Emit an einsum of data and kernel as one dense layer: (kept axes, summed axes) times (summed axes, new axes).
+    """Emit an einsum of data and kernel as one dense layer, because quantisation supports dense layers best.
 
-    A dense layer is what quantisation supports best. Axes are sorted by transposes before and after.
+    The data become a matrix (kept axes, summed axes), the kernel a matrix (summed axes, new axes). Transposes before and after
+    the product sort the axes.
     """
     data, weight, result = _einsum_labels(layer, equation, len(layer.shape(value)))
     kept = [label for label in data if label not in weight]
@@ -224,7 +228,7 @@ def _emit_einsum(layer: Layer, value: str, equation: str, kernel: Array, bias: S
 
 
 def _einsum_labels(layer: Layer, equation: str, rank: int) -> tuple[str, str, str]:
-    """Return the axis labels of data, kernel and result in an equation; ``...`` is replaced by labels."""
+    """Return the axis labels of data, kernel and result in an einsum equation, with ``...`` replaced by unused labels."""
     match = _EQUATION.fullmatch(equation.replace(" ", ""))
     if match is None:
         layer.refuse(f"the equation {equation!r}", "write two operands and a result, as in 'abc,cd->abd'")
@@ -238,12 +242,15 @@ def _einsum_labels(layer: Layer, equation: str, rank: int) -> tuple[str, str, st
 
 
 def _transpose(layer: Layer, value: str, axes: Sequence[int]) -> str:
-    """Transpose a value unless the axes are in order already."""
+    """Emit a transpose of ``value`` to ``axes``; return ``value`` itself if the axes are in order already."""
     return value if list(axes) == sorted(axes) else layer.emit("transpose", (value,), {"axes": tuple(axes)})
 
 
 def multi_head_attention(layer: Layer) -> str:
-    """MultiHeadAttention: queries, keys and values (N, rows, features), projected into heads; the result projected back."""
+    """Convert MultiHeadAttention.
+
+    Queries, keys and values (N, rows, features) are projected to heads, attention is computed for each head, and the result is
+    projected back to rows."""
     config, rank = layer.config, len(layer.shape())
     if rank != 3 or list(config.get("attention_axes") or [1]) != [1]:
         layer.refuse(f"attention over data of {rank} axes", "give data of (batch, rows, features)")
@@ -253,7 +260,7 @@ def multi_head_attention(layer: Layer) -> str:
 
 
 def grouped_query_attention(layer: Layer) -> str:
-    """GroupedQueryAttention: several heads of queries share one head of keys and values."""
+    """Convert GroupedQueryAttention, in which several heads of queries share one head of keys and values."""
     config, heads = layer.config, _project_heads(layer, "_")
     scaled_numbers = np.arange(int(config["num_query_heads"])) * int(config["num_key_value_heads"])
     head_indices = layer.write.new_constant(
@@ -265,14 +272,16 @@ def grouped_query_attention(layer: Layer) -> str:
 
 
 def _attention_operands(layer: Layer) -> dict[str, str]:
-    """Return an attention's operands ``query``, ``value`` and ``key`` by name; the key defaults to the value."""
+    """Return the operands of an attention layer by name: ``query``, ``value`` and ``key``. An absent key is the value."""
     query, *rest = (str(operand) for operand in layer.operands)
     value = rest[0] if rest else str(layer.kwargs["value"])
     return {"query": query, "value": value, "key": rest[1] if rest[1:] else str(layer.kwargs.get("key", value))}
 
 
 def _project_heads(layer: Layer, part_prefix: str = "") -> dict[str, str]:
-    """Project queries, keys and values into heads (N, rows, heads, features); return them by name."""
+    """Emit the projections of query, key and value to heads (N, rows, heads, features); return the results by name.
+
+    ``part_prefix``: prefix of the attribute names of the inner dense layers."""
     return {
         name: _project_by_part(layer, value, f"{part_prefix}{name}_dense", _PROJECTION, "de")
         for name, value in _attention_operands(layer).items()
@@ -280,13 +289,14 @@ def _project_heads(layer: Layer, part_prefix: str = "") -> dict[str, str]:
 
 
 def _project_by_part(layer: Layer, value: str, part_name: str, equation: str, bias_axes: str) -> str:
-    """Multiply a value by the weights of the layer's part ``part_name``, and add that part's bias."""
+    """Emit the projection of a value by the weights and bias of the inner dense layer ``part_name``."""
     kernel, *bias = layer.weights.inside(part_name).arrays()
     return _emit_einsum(layer, value, equation, kernel, bias, bias_axes)
 
 
 def _emit_attention(layer: Layer, heads: Mapping[str, str], scale: float) -> str:
-    """Return softmax(q k' scale) v for heads (N, rows, heads, features), in the same layout."""
+    """Emit softmax(q k' scale) v for heads (N, rows, heads, features), where k' is k transposed. The result has the same
+    layout."""
     q, k, v = (
         layer.emit("transpose", (heads[name],), {"axes": axes})
         for name, axes in {"query": (0, 2, 1, 3), "key": (0, 2, 3, 1), "value": (0, 2, 1, 3)}.items()
@@ -296,7 +306,7 @@ def _emit_attention(layer: Layer, heads: Mapping[str, str], scale: float) -> str
 
 
 def _attention_weights(layer: Layer, queries: str, keys: str, scale: float) -> str:
-    """Return softmax(queries keys * ``scale``); with a causal mask, later rows get no weight."""
+    """Emit the attention weights softmax(queries keys * ``scale``). With ``use_causal_mask`` the weights of later rows are 0."""
     config, masks = layer.config, [name for name in _MASKED if layer.kwargs.get(name) is not None]
     if masks or config.get("use_gate") or config.get("sliding_window") is not None:
         option = masks[0] if masks else "use_gate" if config.get("use_gate") else "sliding_window"
@@ -312,7 +322,8 @@ def _attention_weights(layer: Layer, queries: str, keys: str, scale: float) -> s
 
 
 def attention(layer: Layer) -> str:
-    """Attention: softmax(q k' scale) v with one head; ``scale`` is learned or 1."""
+    """Convert Attention with one head: softmax(q k' scale) v, where k' is k transposed. ``scale`` is a weight of the
+    layer, or 1."""
     config = layer.config
     if config.get("score_mode", "dot") != "dot":
         layer.refuse(f"scores by {config['score_mode']!r}", "use score_mode='dot'")

@@ -1,6 +1,7 @@
-"""Keras's recurrent layers as loops over time.
+"""Converters of Keras's recurrent layers to loops over time.
 
-Gates are side by side in the kernels: LSTM input, forget, cell, output; GRU update, reset, candidate.
+A kernel contains the columns of all gates, in the order input, forget, cell, output for LSTM, and update, reset,
+candidate for GRU.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ from microc.frontend.formulas import Gates, State, run_over_time, slice_gate, sw
 from microc.frontend.keras.context import Converter, Layer, LayerWeights
 
 Cell = Callable[[Layer, str, State], State]
-"""A step, written into the layer's graph, which is the loop's body."""
+"""Type of a function that emits one time step into the loop's body. Its arguments are the layer, whose graph is the
+body, the products of the input and its kernel, and the state; it returns the next state."""
 
 
 def recurrent(
     cell: Callable[[Mapping[str, Any], LayerWeights], tuple[Array, Array, Cell]], state_count: int
 ) -> Converter:
-    """Return the converter of a layer that runs a cell along the second axis, with ``state_count`` states.
+    """Return the converter of a layer that runs a cell along the second axis (time) of its data.
 
-    ``cell`` returns the kernel and bias of the layer's input, and the function of one step."""
+    ``cell`` maps the layer's configuration and weights to the kernel and bias of the layer's input, and the function that emits
+    one time step. ``state_count``: number of values that the state consists of (2 for LSTM)."""
 
     def convert(layer: Layer) -> str | tuple[str, ...]:
         config = layer.config
@@ -51,7 +54,9 @@ def recurrent(
 
 
 def _initial_states(layer: Layer, state_count: int, state_shape: tuple[int, int]) -> State:
-    """Return the initial states: zeros, or, for a stateful layer, states that the graph keeps from the previous run."""
+    """Return the initial states of the loop over time.
+
+    They are constants of zero, or, for a stateful layer, states of the graph, which keep their contents between runs."""
     zeros = np.zeros(state_shape, np.float32)
     if not layer.config.get("stateful"):
         return (layer.constant("zero", zeros),) * state_count
@@ -62,14 +67,14 @@ def _initial_states(layer: Layer, state_count: int, state_shape: tuple[int, int]
 
 
 def _recurrent_weights(config: Mapping[str, Any], weights: LayerWeights, gate_count: int) -> tuple[Array, Array, Array]:
-    """Return kernel, recurrent kernel and bias of a layer with ``gate_count`` gates; the bias is zeros if there is none."""
+    """Return the kernel, recurrent kernel and bias of a layer with ``gate_count`` gates. An absent bias becomes zeros."""
     arrays = weights.arrays()
     bias = arrays[2] if config["use_bias"] else np.zeros(int(config["units"]) * gate_count, np.float32)
     return arrays[0], arrays[1], bias
 
 
 def simple(config: Mapping[str, Any], weights: LayerWeights) -> tuple[Array, Array, Cell]:
-    """SimpleRNN: h' = activation(x W + h U + b)."""
+    """Return the kernel, the bias and the step function of a SimpleRNN: h' = activation(x W + h U + b)."""
     kernel, recurrent_kernel, bias = _recurrent_weights(config, weights, 1)
 
     def step(layer: Layer, input_products: str, state: State) -> State:
@@ -81,7 +86,7 @@ def simple(config: Mapping[str, Any], weights: LayerWeights) -> tuple[Array, Arr
 
 
 def lstm(config: Mapping[str, Any], weights: LayerWeights) -> tuple[Array, Array, Cell]:
-    """LSTM: c' = f c + i g, h' = o activation(c')."""
+    """Return the kernel, the bias and the step function of an LSTM: c' = f c + i g, h' = o activation(c')."""
     kernel, recurrent_kernel, bias = _recurrent_weights(config, weights, 4)
     units = int(config["units"])
 
@@ -100,7 +105,9 @@ def lstm(config: Mapping[str, Any], weights: LayerWeights) -> tuple[Array, Array
 
 
 def gru(config: Mapping[str, Any], weights: LayerWeights) -> tuple[Array, Array, Cell]:
-    """GRU: h' = z h + (1 - z) g. The reset gate is applied to h U + b (``reset_after``) or to h."""
+    """Return the kernel, the bias and the step function of a GRU: h' = z h + (1 - z) g.
+
+    With the setting ``reset_after`` the reset gate multiplies h U + b, otherwise it multiplies h."""
     kernel, recurrent_kernel, bias = _recurrent_weights(config, weights, 3)
     units, after = int(config["units"]), bool(config.get("reset_after", True))
     if bias.ndim == 1:
@@ -136,7 +143,9 @@ def gru(config: Mapping[str, Any], weights: LayerWeights) -> tuple[Array, Array,
 
 
 def bidirectional(layer: Layer) -> str:
-    """Bidirectional: the layer in both directions, results merged; rows of the backward direction are reversed first."""
+    """Convert Bidirectional: run the wrapped layer forwards and backwards in time, and merge both results.
+
+    A sequence that the backward layer returns is reversed first."""
     merge_mode = layer.config.get("merge_mode")
     if merge_mode not in ("concat", "sum", "mul", "ave"):
         layer.refuse(f"merge_mode {merge_mode!r} is not supported", "use concat, sum, mul or ave")

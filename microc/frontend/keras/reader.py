@@ -1,6 +1,6 @@
-"""The Keras reader: Sequential and Functional models, nested too, layer by layer. Neither Keras nor a backend is needed.
+"""Reader of Keras models: converts Sequential and Functional models, also nested ones, layer by layer to a graph.
 
-Data is channels last. The batch is 1 unless ``input_shapes`` gives another one.
+Neither Keras nor a backend is imported. Data is channels last. The batch is 1 unless ``input_shapes`` contains another one.
 """
 
 from __future__ import annotations
@@ -29,22 +29,23 @@ CONVERTERS: Mapping[str, Converter] = {
     **keras_normalisation.NORMALISATION_CONVERTERS,
     **keras_recurrent.RECURRENT_CONVERTERS,
 }
-"""Converters by the class of the layer."""
+"""Converters by the class name of the layer."""
 
 MODELS = ("Functional", "Model", "Sequential")
 EVERY_INPUT = "*"
 _QUANTISED = ("int", "float8", "gptq", "awq")
 _CODE = ("Lambda", "SlicingOpLambda", "TFOpLambda", "TorchModuleWrapper")
 _INT8_LAYERS = ("Dense", "Embedding")
-"""Layers whose weights Keras may quantise to int8."""
+"""Classes of layers whose int8 weights, quantised by Keras, microc reads."""
 
 
 def read_keras(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
-    """Read the network of a ``.keras`` file, or of a whole model in HDF5.
+    """Read the network in ``data``, the bytes of a ``.keras`` file or of a whole model in HDF5; return it as a graph.
 
-    ``input_shapes`` binds unknown extents by the input's name, or ``"*"`` for all. Outputs keep the model's order and are named
-    after their layers, or by the keys of a dictionary of outputs. Raises ModelError for a broken file, UnsupportedError, which
-    lists all layers that cannot be converted, UsageError for shapes that do not fit.
+    ``input_shapes`` maps names of inputs, or ``"*"`` for all inputs, to shapes, which bind unknown extents. Outputs
+    have the model's order, and the names of their layers or of the keys if the model returns a dictionary. Raises
+    ModelError for a corrupt file, UnsupportedError, which lists all layers that cannot be converted, UsageError for
+    shapes that contradict the declared ones.
     """
     config, weights = read_config(data, file_name)
     reader = _ModelReader(file_name, input_shapes)
@@ -55,7 +56,7 @@ def read_keras(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int
 
 
 def read_config(data: bytes, file_name: str) -> tuple[dict[str, Any], Weights]:
-    """Return the configuration and the weights of a file of either format."""
+    """Decode a ``.keras`` or HDF5 file from its bytes; return the model's configuration, in Keras 3's format, and its weights."""
     if data.startswith(HDF5_MAGIC):
         return legacy.decode_hdf5_model(data, file_name)
     config, weights = keras_file.decode_keras_archive(data, file_name)
@@ -63,7 +64,9 @@ def read_config(data: bytes, file_name: str) -> tuple[dict[str, Any], Weights]:
 
 
 def declared_inputs(data: bytes, file_name: str) -> dict[str, tuple[int | None, ...]]:
-    """Return the extents of a Keras model's inputs by name, None for unknown ones; ModelError for a broken file."""
+    """Return the declared shapes of a Keras model's inputs, by input name. An unknown extent is None.
+
+    ModelError for a corrupt file."""
     config, _ = read_config(data, file_name)
     try:
         layers = [layer["config"] for layer in config["config"]["layers"] if layer["class_name"] == "InputLayer"]
@@ -75,7 +78,10 @@ def declared_inputs(data: bytes, file_name: str) -> dict[str, tuple[int | None, 
 
 
 class _ModelReader:
-    """Reader that converts a model's layers to one graph. ``refusals``: the errors of layers that cannot be converted."""
+    """Reader that converts the layers of one model to one graph.
+
+    ``shapes`` contains the shapes that the caller requests for inputs. ``refusals`` collects the errors of layers that cannot be
+    converted. ``index`` counts the converted layers."""
 
     def __init__(self, file: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
         self.file, self.shapes = file, shapes
@@ -84,7 +90,7 @@ class _ModelReader:
         self.index = 0
 
     def graph(self, config: Mapping[str, Any], weights: Weights) -> Graph:
-        """Return the graph of the whole network."""
+        """Convert the whole network to a graph; UnsupportedError lists all layers that cannot be converted."""
         if config["class_name"] not in MODELS:
             raise UnsupportedError(
                 f"a model of class {config['class_name']!r} is not supported",
@@ -106,16 +112,16 @@ class _ModelReader:
         return self.write.graph(str(config["config"].get("name", self.file)), named)
 
     def input_names(self, config: Mapping[str, Any]) -> list[str]:
-        """Return the names of a model's inputs."""
+        """Return the names of a model's inputs: those of its input layers, or ``input`` if there are none."""
         layers = config["config"]["layers"]
         return [layer["config"]["name"] for layer in layers if layer["class_name"] == "InputLayer"] or ["input"]
 
     def model(
         self, config: Mapping[str, Any], weights: Weights, call_arguments: Sequence[str] | None
     ) -> list[tuple[str, str]]:
-        """Convert a model, or a model that is a layer of it; return its outputs as pairs of name and value.
+        """Convert the whole model, or a model that is a layer of another one; return its outputs as pairs (name, value).
 
-        ``call_arguments``: the values on which it is called; None for the whole network."""
+        ``call_arguments``: values of the graph on which a nested model is called; None for the whole model."""
         for layer in config["config"]["layers"]:
             name = layer["config"]["name"]
             if not isinstance(name, str) or not name:
@@ -127,7 +133,9 @@ class _ModelReader:
     def sequential(
         self, config: Mapping[str, Any], weights: Weights, call_arguments: Sequence[str] | None
     ) -> list[tuple[str, str]]:
-        """Convert a Sequential model; return its output as a pair of name and value, or nothing if a layer was refused."""
+        """Convert a Sequential model; return a list with its output as a pair (name, value).
+
+        The list is empty if a layer cannot be converted."""
         layers = config["config"]["layers"]
         layer_weights = weights.layers(layers)
         value = call_arguments[0] if call_arguments is not None else None
@@ -148,7 +156,7 @@ class _ModelReader:
         return [(name, value)]
 
     def implicit_input(self, config: Mapping[str, Any]) -> str:
-        """Define the input of a Sequential model that has no input layer."""
+        """Add the input of a Sequential model that has no input layer to the graph; return its name."""
         shape = config.get("build_config", {}).get("input_shape")
         if shape is None:
             raise UnsupportedError(
@@ -159,13 +167,16 @@ class _ModelReader:
         return self.bind_input("input", shape, "float32")
 
     def input(self, layer: Mapping[str, Any]) -> str:
-        """Define the input of an input layer."""
+        """Add the input that an input layer declares to the graph; return its name."""
         config = layer["config"]
         shape = config.get("batch_shape") or config.get("batch_input_shape")
         return self.bind_input(config["name"], shape, dtype_of(config))
 
     def bind_input(self, input_name: str, declared_extents: Sequence[int | None], dtype: str) -> str:
-        """Add the input ``input_name`` to the graph, with unknown extents replaced by those that the caller gave."""
+        """Add the input ``input_name`` to the graph; return its name.
+
+        ``declared_extents``: its shape in the configuration; an unknown extent is None and is bound by the requested shape.
+        UsageError if the requested shape contradicts the declared one; UnsupportedError if extents remain unknown."""
         given = self.shapes.get(input_name, self.shapes.get(EVERY_INPUT))
         shape = tuple(given) if given is not None else (declared_extents[0] or 1, *declared_extents[1:])
         fits = len(shape) == len(declared_extents) and all(
@@ -188,9 +199,9 @@ class _ModelReader:
     def functional(
         self, config: Mapping[str, Any], weights: Weights, call_arguments: Sequence[str] | None
     ) -> list[tuple[str, str]]:
-        """Convert a Functional model and return its outputs as pairs of name and value.
+        """Convert a Functional model; return its outputs as pairs (name, value).
 
-        Layers are converted in the order in which their operands become known; each may be called several times."""
+        A layer may be called several times. Each call is converted as soon as all of its operands are converted."""
         layer_weights = weights.layers(config["layers"])
         values: dict[tuple[str, int, int], str] = {}
         entries = _tensor_keys(config["input_layers"])
@@ -198,8 +209,8 @@ class _ModelReader:
         if call_arguments is None:
             call_arguments = [self.input(inputs[name]) for name, _, _ in entries]
         values.update(zip(entries, call_arguments, strict=True))
-        # One entry for each call of a layer. The file lists calls by layer, not in order of execution: a shared layer's second
-        # call may depend on layers after it. So passes are made over the pending calls until none is left.
+        # ``pending`` has one entry for each call of a layer. The file lists calls by layer, not in order of execution: the second
+        # call of a shared layer may depend on later layers. Therefore the loop passes over the pending calls until none is left.
         pending = []
         for layer in config["layers"]:
             if layer["class_name"] == "InputLayer":
@@ -224,7 +235,8 @@ class _ModelReader:
                     where=f"{self.file} {rest[0][0]['config']['name']}",
                 )
             pending = rest
-        # A dictionary gives outputs names of their own, unless it nests others. Outputs of refused layers have no value.
+        # If the model returns a dictionary, its keys are the names of the outputs, unless it is nested. Outputs of layers that
+        # could not be converted have no value.
         output_layers = config["output_layers"]
         keys = _tensor_keys(output_layers)
         labels = (
@@ -241,7 +253,10 @@ class _ModelReader:
         inbound: Mapping[str, Any],
         values_by_tensor: Mapping[Any, str],
     ) -> list[str] | None:
-        """Convert one call of a layer; tensors in its arguments are replaced by values of the graph."""
+        """Convert one call of a layer; return its results, or None if the layer cannot be converted.
+
+        ``inbound``: arguments of the call in the configuration. ``values_by_tensor``: values of the graph, by the keys (layer,
+        call, tensor) by which arguments refer to tensors."""
         args = _resolve_tensors(inbound["args"], values_by_tensor)
         kwargs = {
             key: _resolve_tensors(value, values_by_tensor)
@@ -254,7 +269,9 @@ class _ModelReader:
     def layer(
         self, layer: Mapping[str, Any], weights: LayerWeights, operands: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> list[str] | None:
-        """Convert a layer and return its results; None, with a refusal recorded, if it cannot be converted."""
+        """Convert a layer that is called on ``operands``; return its results.
+
+        If the layer cannot be converted, record the error in ``refusals`` and return None."""
         config, code = layer["config"], layer["class_name"]
         if code in MODELS:
             count = len(self.refusals)
@@ -282,7 +299,7 @@ class _ModelReader:
 
 
 def _tensor_keys(entries: Any) -> list[tuple[str, int, int]]:
-    """Return the keys (layer, call, tensor) of all inputs or outputs in nested lists or a dictionary."""
+    """Return the keys (layer, call, tensor) of all tensors in a model's list or dictionary of inputs or outputs, also nested."""
     if isinstance(entries, dict):
         return [key for entry in entries.values() for key in _tensor_keys(entry)]
     if len(entries) == 3 and isinstance(entries[0], str):
@@ -291,7 +308,7 @@ def _tensor_keys(entries: Any) -> list[tuple[str, int, int]]:
 
 
 def _operand_keys(call_arguments: Any) -> list[tuple[str, int, int]]:
-    """Return the keys (layer, call, tensor) of all tensors in the arguments of a call."""
+    """Return the keys (layer, call, tensor) of all tensors that the arguments of a call refer to."""
     if isinstance(call_arguments, dict):
         if call_arguments.get("class_name") == "__keras_tensor__":
             return _tensor_keys(call_arguments["config"]["keras_history"])
@@ -300,7 +317,7 @@ def _operand_keys(call_arguments: Any) -> list[tuple[str, int, int]]:
 
 
 def _resolve_tensors(call_arguments: Any, values_by_tensor: Mapping[Any, str]) -> Any:
-    """Return call arguments with references to tensors replaced by values of the graph."""
+    """Return call arguments with references to tensors replaced by names of values of the graph."""
     if isinstance(call_arguments, dict) and call_arguments.get("class_name") == "__keras_tensor__":
         return values_by_tensor[_tensor_keys(call_arguments["config"]["keras_history"])[0]]
     return (
@@ -311,7 +328,7 @@ def _resolve_tensors(call_arguments: Any, values_by_tensor: Mapping[Any, str]) -
 
 
 def _combined_error(file: str, refusals: Sequence[UnsupportedError]) -> UnsupportedError:
-    """Return one error that lists all refusals."""
+    """Combine the errors of all layers that cannot be converted into one."""
     if len(refusals) == 1:
         return refusals[0]
     lines = [f"{e.where}: {e.what}" + (f" (help: {e.hint})" if e.hint else "") for e in refusals]
