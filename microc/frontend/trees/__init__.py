@@ -1,1 +1,1 @@
-"""Estimators of scikit-learn, LightGBM and XGBoost."""
+"""Readers of fitted estimators of scikit-learn, LightGBM and XGBoost."""

@@ -1,4 +1,4 @@
-"""Models of LightGBM, of its text, and of XGBoost, as JSON or UBJSON."""
+"""Parsers of model files: LightGBM's text format, and XGBoost's JSON and UBJSON. Neither library is imported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from microc.frontend.model_limits import MAX_NESTED, read_json
 from microc.frontend.trees.ensembles import MOST_TARGETS, Ensemble, parse_integers, parse_reals, replace_category_splits
 from microc.ops.trees.tree_arrays import AT_MOST, LESS, UNORDERED, Tree
 
-# ---- LightGBM's text model (``Booster.save_model``): sections of ``name=value`` lines, one per tree. LightGBM is not imported.
+# ---- LightGBM's text format (``Booster.save_model``): a header, then a section of ``name=value`` lines for each tree.
 
 START = b"tree\n"
 _CATEGORICAL, _DEFAULT_LEFT = 1, 2
@@ -34,16 +34,18 @@ _LIGHTGBM_IDENTITY = (
 )
 _LIGHTGBM_EXPONENTIAL = ("poisson", "gamma", "tweedie")
 _MOST_TREES, _MOST_LEAVES, _LIGHTGBM_MOST_FEATURES = 1 << 20, 1 << 24, 1 << 26
-"""Limits far beyond what fits a microcontroller; counts in the text are checked against them before anything is allocated."""
+"""Limits of the numbers in the text, far beyond what fits a microcontroller. They are checked before anything is allocated."""
 
 
 def is_lightgbm(data: bytes) -> bool:
-    """Test whether a file holds LightGBM's text model."""
+    """Test whether ``data`` are the bytes of a model in LightGBM's text format."""
     return data.startswith(START) and b"\nversion=" in data[:64]
 
 
 def parse_lightgbm(data: bytes, file: str) -> tuple[Ensemble, int]:
-    """Return the ensemble of a text model and its number of features; ModelError if the text is broken."""
+    """Parse a model in LightGBM's text format; return the ensemble and its number of features.
+
+    ModelError if the text is malformed."""
     head, *sections = data.decode("utf-8", "replace").split("\nTree=")
     header = _section_fields(head)
     sections = [section.split("\nend of trees")[0] for section in sections]
@@ -64,12 +66,12 @@ def parse_lightgbm(data: bytes, file: str) -> tuple[Ensemble, int]:
 
 
 def _section_fields(section: str) -> dict[str, str]:
-    """Return the ``name=value`` lines of a section."""
+    """Return the values of the ``name=value`` lines of a section, by name."""
     return dict(line.split("=", 1) for line in section.split("\n") if "=" in line)
 
 
 def _field_words(fields: Mapping[str, str], field_name: str, word_count: int, where: str) -> list[str]:
-    """Return the words of the field ``field_name``; raise ModelError unless there are ``word_count``."""
+    """Return the words of the field ``field_name``; ModelError if it is missing or has not ``word_count`` words."""
     if field_name not in fields:
         raise ModelError(f"{field_name!r} is missing", where=where)
     words = fields[field_name].split()
@@ -79,12 +81,15 @@ def _field_words(fields: Mapping[str, str], field_name: str, word_count: int, wh
 
 
 def _integer_field(fields: Mapping[str, str], field_name: str, minimum: int, maximum: int, where: str) -> int:
-    """Return a field of one integer within bounds."""
+    """Return the field ``field_name``, one integer; ModelError if it is not in ``minimum``..``maximum``."""
     return int(parse_integers(_field_words(fields, field_name, 1, where), where, repr(field_name), minimum, maximum)[0])
 
 
 def _lightgbm_tree(fields: Mapping[str, str], feature_count: int, target: int, where: str) -> Tree:
-    """Return one tree: inner nodes first, then leaf k at ``inner + k`` (the file numbers it -1 - k)."""
+    """Convert one tree of LightGBM from the fields of its section.
+
+    In the result the inner nodes are first, and leaf k is node ``inner + k``; in the file leaf k has the number -1 - k.
+    ``target``: index of the result that the tree adds to."""
     leaves = _integer_field(fields, "num_leaves", 1, _MOST_LEAVES, where)
     if fields.get("is_linear", "0") != "0":
         raise UnsupportedError("linear models in the trees' leaves", where=where, hint="train with linear_tree=false")
@@ -92,7 +97,7 @@ def _lightgbm_tree(fields: Mapping[str, str], feature_count: int, target: int, w
     inner = leaves - 1
 
     def integer_row(name: str, least: int, most: int) -> Array:
-        """Return a field of one integer for every inner node."""
+        """Return the field ``name``, which has one integer in ``least``..``most`` for every inner node."""
         return parse_integers(_field_words(fields, name, inner, where), where, repr(name), least, most)
 
     children = []
@@ -113,9 +118,9 @@ def _lightgbm_tree(fields: Mapping[str, str], feature_count: int, target: int, w
 
 
 def _split_modes(decision_types: Array, threshold: Array, where: str) -> Array:
-    """Return the comparison modes of LightGBM's splits: values up to the threshold go left.
+    """Return the comparison mode of each split of a LightGBM tree: values of at most the threshold go left.
 
-    NaN goes where the split's default direction says, or counts as zero."""
+    A missing value (NaN) goes in the split's default direction. If the split has none, NaN counts as 0."""
     if (decision_types & _CATEGORICAL).any():
         raise UnsupportedError("splits over categories", where=where, hint="encode the categories as numbers")
     missing = decision_types >> 2 & 3
@@ -128,7 +133,8 @@ def _split_modes(decision_types: Array, threshold: Array, where: str) -> Array:
 
 
 def _lightgbm_post_transform(objective: str, targets: int, where: str) -> tuple[str, float]:
-    """Return the transformation of scores, and the factor that sums are multiplied by before it."""
+    """Return the transformation of an objective's results to scores, and the factor by which the results are multiplied before
+    it."""
     name, *options = objective.split() or [""]
     slopes = [option.split(":")[1] for option in options if option.startswith("sigmoid:")]
     slope = float(parse_reals(slopes[:1] or [1.0], where, "'sigmoid' of the objective")[0])
@@ -149,7 +155,8 @@ def _lightgbm_post_transform(objective: str, targets: int, where: str) -> tuple[
     )
 
 
-# ---- Universal Binary JSON as XGBoost writes it: JSON values with length prefixes, arrays of one type packed.
+# ---- Universal Binary JSON (UBJSON) as XGBoost writes it: a binary format of JSON values with lengths, and packed arrays of
+# numbers.
 
 _NUMBERS: Mapping[bytes, np.dtype[Any]] = {
     b"i": np.dtype(">i1"),
@@ -162,19 +169,19 @@ _NUMBERS: Mapping[bytes, np.dtype[Any]] = {
 }
 _LITERALS: Mapping[bytes, Any] = {b"Z": None, b"T": True, b"F": False}
 _MOST_VALUES = 1 << 22
-"""Values that become Python objects; elements of packed arrays do not count."""
+"""Maximum number of values that become Python objects. Elements of packed arrays do not count."""
 
 
 def read_ubjson(data: bytes, where: str) -> Any:
-    """Read the value in ``data``: dictionaries, lists (packed ones as numpy arrays), texts and numbers.
+    """Parse UBJSON to dictionaries, lists, texts and numbers; packed arrays become numpy arrays.
 
-    ModelError if the bytes are no such value, or hold more values than a model has.
+    ModelError if the bytes are malformed, or contain more values than a model has.
     """
     return _UbjsonReader(data, where).value(0)
 
 
 class _UbjsonReader:
-    """Reader of UBJSON bytes, from front to back."""
+    """Parser of UBJSON, which reads the bytes from front to back."""
 
     def __init__(self, data: bytes, where: str) -> None:
         self._data, self._where, self._at, self._values = data, where, 0, 0
@@ -182,8 +189,8 @@ class _UbjsonReader:
     def value(self, depth: int, type_marker: bytes = b"") -> Any:
         """Read the next value.
 
-        ``type_marker``: its type marker in UBJSON; if empty, the marker is read first, from the byte before the value.
-        ``depth``: number of containers around the value."""
+        ``depth``: number of arrays and objects that enclose the value. ``type_marker``: UBJSON's marker of the value's
+        type; if it is empty, the next byte is the marker."""
         self._values += 1
         if self._values > _MOST_VALUES or depth > MAX_NESTED:
             raise self._broken_error(f"expected at most {_MOST_VALUES} values, nested at most {MAX_NESTED} deep")
@@ -204,7 +211,7 @@ class _UbjsonReader:
         raise self._broken_error(f"got the type marker {type_marker!r}, expected one of UBJSON's")
 
     def _read_array(self, depth: int) -> Any:
-        """Return an array; packed numbers become a numpy array."""
+        """Read the rest of an array; return a list, or a numpy array if the numbers are packed."""
         type_, count = self._container_header()
         if type_ in _NUMBERS and count is not None:
             return self._read_numbers(type_, count)
@@ -214,7 +221,7 @@ class _UbjsonReader:
         return items
 
     def _read_object(self, depth: int) -> dict[str, Any]:
-        """Return an object as a dictionary."""
+        """Read the rest of a JSON object; return a dictionary."""
         type_, count = self._container_header()
         fields: dict[str, Any] = {}
         read = 0
@@ -225,19 +232,22 @@ class _UbjsonReader:
         return fields
 
     def _container_header(self) -> tuple[bytes, int | None]:
-        """Read a container's header; return the type marker of all its values, if declared, and their count, if declared."""
+        """Read the header of an array or object; return the type marker of all of its values and the number of values.
+
+        A marker that is not declared is empty; a number that is not declared is None."""
         type_ = b""
         if self._skip_mark(b"$"):
             type_ = self._take_bytes(1)
         return type_, self._read_length() if self._skip_mark(b"#") else None
 
     def _at_end(self, end_mark: bytes, values_read: int, declared_count: int | None) -> bool:
-        """Test whether a container ends: after ``declared_count`` values, or, without a count, at ``end_mark``, which is
-        skipped."""
+        """Test whether an array or object ends here: after ``declared_count`` values, or, if that is None, at ``end_mark``.
+
+        The mark is skipped."""
         return self._skip_mark(end_mark) if declared_count is None else values_read >= declared_count
 
     def _skip_mark(self, mark: bytes) -> bool:
-        """Skip the byte ``mark`` if it comes next; return whether it did."""
+        """Skip the next byte if it is ``mark``; return True if it was."""
         is_next = self._data[self._at : self._at + 1] == mark
         self._at += is_next
         return is_next
@@ -252,7 +262,7 @@ class _UbjsonReader:
         return int(self._read_numbers(type_, 1)[0])
 
     def _read_numbers(self, type_marker: bytes, count: int) -> np.ndarray[Any, np.dtype[Any]]:
-        """Read ``count`` numbers of the type ``type_marker``; return them in the machine's byte order."""
+        """Read ``count`` numbers of the type ``type_marker``; return an array in the machine's byte order."""
         dtype = _NUMBERS[type_marker]
         return np.frombuffer(self._take_bytes(count * dtype.itemsize), dtype).astype(dtype.newbyteorder("="))
 
@@ -265,13 +275,14 @@ class _UbjsonReader:
         return chunk
 
     def _broken_error(self, reason: str) -> ModelError:
-        """Return the error for broken UBJSON at this position."""
+        """Return the ModelError for malformed UBJSON at the current position."""
         return ModelError(f"the model's UBJSON is broken at byte {self._at}: {reason}", where=self._where)
 
 
-# ---- XGBoost's model files (``save_model``, as JSON or UBJSON): plain data, without an import of XGBoost.
+# ---- XGBoost's model files (``save_model``), JSON or UBJSON.
 #
-# Its trees go left where a feature is less than the threshold, both in float32; each node says where missing values go.
+# In a tree of XGBoost a value goes left if it is less than the threshold, both in float32. Each node says whether missing
+# values go left or right.
 
 _JSON = re.compile(rb'\s*\{\s*"(learner|version)"\s*:')
 _UBJSON = re.compile(rb"\{[iUIlL]\0*\x07(learner|version)")
@@ -292,20 +303,20 @@ _POST_TRANSFORMS: Mapping[str, str] = {
     "multi:softprob": "softmax",
     "multi:softmax": "softmax",
 }
-"""Transformation of scores by objective."""
+"""Transformation of an ensemble's results to scores, by XGBoost's objective."""
 
 
 def is_xgboost(data: bytes) -> bool:
-    """Test whether a file holds an XGBoost model, in JSON or UBJSON."""
+    """Test whether ``data`` are the bytes of an XGBoost model, in JSON or UBJSON."""
     return _JSON.match(data[:256]) is not None or _UBJSON.match(data[:64]) is not None
 
 
 def parse_xgboost(data: bytes, file: str, stops_at_best: bool | None = None) -> tuple[Ensemble, int]:
-    """Return the ensemble of a model file and its number of features.
+    """Parse an XGBoost model file; return the ensemble and its number of features.
 
-    ``stops_at_best``: leave out the boosting rounds after the best iteration, as estimators do and boosters do not;
-    None: do so if an estimator saved the file. Raise ModelError if the file is broken, UnsupportedError if the model is
-    no sum of trees."""
+    ``stops_at_best``: True to leave out the boosting rounds after the best iteration, as XGBoost's scikit-learn
+    estimators do, but its boosters do not. None means True if an estimator saved the file. Raise ModelError if the file
+    is malformed, UnsupportedError if the model is no sum of trees."""
     if len(data) > _MOST_JSON:
         raise UnsupportedError(f"got {len(data)} bytes of trees, expected at most {_MOST_JSON}", where=file)
     model = read_ubjson(data, file) if _UBJSON.match(data[:64]) else read_json(data, file)
@@ -316,13 +327,14 @@ def parse_xgboost(data: bytes, file: str, stops_at_best: bool | None = None) -> 
 
 
 def is_xgboost_object(model: Any) -> bool:
-    """Test whether an object is XGBoost's booster or estimator. The classes of its estimators are numbered from 0."""
+    """Test whether an object is a booster or an estimator of XGBoost."""
     return hasattr(model, "get_booster") or hasattr(model, "save_raw")
 
 
 def parse_xgboost_object(model: Any) -> tuple[Ensemble, int]:
-    """Return the ensemble and the number of features of a booster or an estimator in this process; ModelError if it is not
-    fitted."""
+    """Convert a booster or an estimator of XGBoost, an object in memory; return the ensemble and its number of features.
+
+    ModelError if the estimator is not fitted."""
     where = type(model).__name__
     missing = getattr(model, "missing", None)
     if missing is not None and not math.isnan(missing):
@@ -335,7 +347,7 @@ def parse_xgboost_object(model: Any) -> tuple[Ensemble, int]:
 
 
 def _read_learner(learner: Mapping[str, Any], file: str, stops_at_best: bool | None) -> tuple[Ensemble, int]:
-    """Return the ensemble of a learner and its number of features."""
+    """Convert the JSON object ``learner`` of a model file; return the ensemble and its number of features."""
     sizes = learner["learner_model_param"]
     features = _bounded_integer(sizes["num_feature"], file, "num_feature")
     counts = [_bounded_integer(sizes.get(name, 0), file, name, MOST_TARGETS) for name in ("num_class", "num_target")]
@@ -360,7 +372,8 @@ def _read_learner(learner: Mapping[str, Any], file: str, stops_at_best: bool | N
 
 
 def _tree_model(booster: Mapping[str, Any], file: str) -> tuple[Mapping[str, Any], Sequence[float]]:
-    """Return the part of a booster with its trees, and the weight of each tree; no weights if all count once."""
+    """Return the JSON object of a booster that contains its trees, and the weight of each tree. Without weights all trees have
+    weight 1."""
     name = str(booster["name"])
     if name == "gbtree":
         return booster["model"], ()
@@ -373,7 +386,7 @@ def _tree_model(booster: Mapping[str, Any], file: str) -> tuple[Mapping[str, Any
 def _counted_trees(
     tree_model: Mapping[str, Any], attributes: Mapping[str, Any], file: str, stops_at_best: bool | None
 ) -> int:
-    """Return the number of trees that count: all, or, if ``stops_at_best``, those up to the best iteration."""
+    """Return the number of trees that the ensemble consists of: all, or those up to the best iteration if ``stops_at_best``."""
     best = attributes.get("best_iteration")
     if stops_at_best is None:
         stops_at_best = "scikit_learn" in attributes
@@ -386,12 +399,14 @@ def _counted_trees(
 
 
 def _bounded_integer(value: Any, where: str, description: str, maximum: int = _XGBOOST_MOST_FEATURES) -> int:
-    """Return an integer from 0 to ``maximum``, which the file may hold as text; ``description`` names it in errors."""
+    """Convert a number or text of the file to an integer from 0 to ``maximum``; ModelError if that is not possible.
+
+    ``description`` is the name of the number in errors."""
     return int(parse_integers([value], where, description, 0, maximum)[0])
 
 
 def _base_scores(stored_scores: Any) -> Array:
-    """Return the base scores: one number, or one per result, which the file holds as text."""
+    """Convert the base scores, which the file stores as text, to a vector of one number, or one number for each result."""
     scores = np.atleast_1d(np.asarray(json.loads(str(stored_scores)), np.float64))
     if scores.ndim != 1 or not np.isfinite(scores).all():
         raise ValueError(f"base_score is {stored_scores!r}, expected finite numbers")
@@ -399,7 +414,7 @@ def _base_scores(stored_scores: Any) -> Array:
 
 
 def _base_margin(base_scores: Array, objective: str) -> Array:
-    """Convert base scores to the unit of the trees' sums; files hold them in the unit of the results."""
+    """Convert base scores to the scale of the sums over trees. The file contains them on the scale of the transformed results."""
     inverse: Callable[[float], float] = float
     if objective.endswith(":logistic"):
         inverse = _logit_of
@@ -409,12 +424,14 @@ def _base_margin(base_scores: Array, objective: str) -> Array:
 
 
 def _logit_of(share: float) -> float:
-    """Return the logarithm of share / (1 - share), the inverse of the sigmoid."""
+    """Return log(share / (1 - share)), the inverse of the sigmoid."""
     return -math.log(1 / share - 1)
 
 
 def _xgboost_tree(tree: Mapping[str, Any], target: int, where: str) -> Tree:
-    """Return one tree. Nodes keep the file's numbers; the values of leaves are among the thresholds."""
+    """Convert one tree of XGBoost. Nodes have the same numbers as in the file.
+
+    The file stores the value of a leaf in place of the threshold. ``target``: index of the result that the tree adds to."""
     if _bounded_integer(tree.get("tree_param", {}).get("size_leaf_vector", 1), where, "size_leaf_vector") > 1:
         raise UnsupportedError(
             "trees whose leaves hold several results",
@@ -445,7 +462,9 @@ def _xgboost_tree(tree: Mapping[str, Any], target: int, where: str) -> Tree:
 
 
 def _right_categories(tree: Mapping[str, Any], left: Array, where: str) -> dict[int, Array]:
-    """Return the categories that go right, by node, for the nodes that split by category."""
+    """Return, for each node of a tree that splits over categories, the categories that go to its right child.
+
+    ``left``: left child of each node, -1 for a leaf."""
     nodes = parse_integers(tree.get("categories_nodes", ()), where, "categories_nodes", 0, len(left) - 1)
     all_categories = parse_integers(tree.get("categories", ()), where, "categories")
     begins, counts = (

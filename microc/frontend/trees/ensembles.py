@@ -1,4 +1,4 @@
-"""Tree ensembles of any format: numbers, categories, sums over trees."""
+"""Tree ensembles of all formats: checked numbers of model files, splits over categories, and nodes that evaluate the trees."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from microc.errors import ModelError, UnsupportedError
 from microc.frontend.graph_builder import Emitter
 from microc.ops.trees.tree_arrays import LESS, UNORDERED, Tree, flatten_trees
 
-# ---- Numbers of model files of trees, of text, JSON or binary: converted within a declared range, or refused.
+# ---- Numbers in model files of trees (text, JSON or binary): they are converted if they are in a given range, else refused.
 
 MOST_TARGETS = 1 << 12
-"""Results of one ensemble: each is a column of the C code's output, and needs a tree in every round."""
+"""Maximum number of results of one ensemble. Each result is a column of the generated code's output, and needs a tree in every
+boosting round."""
 _MOST = (1 << 31) - 1
 
 
 def parse_integers(values: Any, where: str, description: str, minimum: int = 0, maximum: int = _MOST) -> Array:
-    """Return a row of integers within ``minimum``..``maximum`` as int64; ``description`` names it in errors.
+    """Convert a list of numbers of a model file to an int64 vector.
 
-    Raise ModelError for what is no row of whole numbers, and for a number out of range: none is rounded, cut or
-    wrapped."""
+    Raise ModelError if ``values`` is no list of whole numbers, or if a number is not in ``minimum``..``maximum``: no number is
+    rounded, truncated or wrapped around. ``description`` is the name of the list in errors."""
     is_integer_row = isinstance(values, np.ndarray) and values.dtype.kind in "iu" and values.ndim == 1
     if is_integer_row and (not values.size or (minimum <= int(values.min()) and int(values.max()) <= maximum)):
         return np.asarray(values, np.int64)
@@ -40,9 +41,9 @@ def parse_integers(values: Any, where: str, description: str, minimum: int = 0, 
 
 
 def parse_reals(values: Any, where: str, description: str, *, finite: bool = True) -> Array:
-    """Return a row of numbers as float64; raise ModelError for NaN and, if ``finite``, for infinities.
+    """Convert a list of numbers of a model file to a float64 vector.
 
-    ``description`` names the row in errors."""
+    Raise ModelError for NaN and, if ``finite``, for infinities. ``description`` is the name of the list in errors."""
     try:
         numbers: Array = np.array(values, np.float64)
     except (TypeError, ValueError, OverflowError) as error:
@@ -56,7 +57,7 @@ def parse_reals(values: Any, where: str, description: str, *, finite: bool = Tru
 
 
 def _to_integer(value: Any) -> int:
-    """Return a number, or a text of one, as an integer; ValueError where it is none."""
+    """Convert a number, or a text that contains a number, to an integer; ValueError if it is no whole number."""
     if isinstance(value, str):
         return int(value)
     number = int(value)
@@ -65,18 +66,20 @@ def _to_integer(value: Any) -> int:
     return number
 
 
-# ---- Splits over categories, converted to splits at thresholds, the only ones that are compiled.
+# ---- Conversion of splits over categories to splits at thresholds, because microc compiles only splits at thresholds.
 
 MOST_CATEGORIES = 1 << 24
 MOST_NODES = 1 << 20
-"""Nodes of one tree. The subtree below a split over categories is copied for each run of categories."""
+"""Maximum number of nodes of one tree. The subtree below a split over categories is copied for each run of consecutive
+categories, which can make a tree very large."""
 
 
 def replace_category_splits(tree: Tree, categories: Mapping[int, Array], where: str) -> Tree:
-    """Replace splits over categories by splits at thresholds, for features that are integers from 0 on.
+    """Return the tree with splits over categories replaced by splits at thresholds. Categories are integers of at least 0.
 
-    ``categories``: for each such node the categories that go right. Others go left, missing values as the node's mode
-    says. A run of consecutive categories takes two thresholds and a copy of the subtree."""
+    ``categories`` maps each node that splits over categories to the categories that go to its right child. Other categories go
+    left. Missing values go where the node's mode says. Each run of consecutive categories needs two thresholds and a copy of the
+    subtree."""
     if not categories:
         return tree
     builder = _TreeBuilder(tree, where)
@@ -85,7 +88,7 @@ def replace_category_splits(tree: Tree, categories: Mapping[int, Array], where: 
 
 
 class _TreeBuilder:
-    """Builder of a tree whose splits over categories are replaced by chains of thresholds."""
+    """Builder of a tree in which each split over categories is replaced by a chain of splits at thresholds."""
 
     def __init__(self, tree: Tree, where: str) -> None:
         self._old, self._where = tree, where
@@ -93,9 +96,9 @@ class _TreeBuilder:
         self._right: list[int] = []
 
     def grow(self, categories: Mapping[int, Array]) -> None:
-        """Add all nodes, parents before children.
+        """Append all nodes of the old tree, parents before children, with splits over categories replaced.
 
-        ``waiting`` holds (old node, new parent, whether it is the left child).
+        ``waiting`` contains the nodes still to be appended: (old node, new parent, True for the left child).
         """
         waiting: list[tuple[int, int, bool]] = [(0, -1, False)]
         while waiting:
@@ -110,9 +113,10 @@ class _TreeBuilder:
             waiting += self._add_category_split(old, categories[old])
 
     def _add_category_split(self, old_node: int, categories: Array) -> list[tuple[int, int, bool]]:
-        """Add a split over categories: comparisons with the ends of their runs, as a chain of right children.
+        """Append a split over categories as a chain of nodes, each the right child of the one before.
 
-        Missing values reach the last one. Return the children that are still to be added."""
+        Each node compares the feature with a bound of a run of categories. Missing values go right until the last node. Return
+        the children still to be appended, as (old node, new parent, True for the left child)."""
         edges = _run_bounds(categories, self._where)
         missing_left = bool(self._old.mode[old_node] & UNORDERED)
         sides = (int(self._old.left[old_node]), int(self._old.right[old_node]))
@@ -130,7 +134,7 @@ class _TreeBuilder:
         return children
 
     def _attach_next(self, parent: int, is_left: bool) -> None:
-        """Make the next node to be added a child of ``parent``."""
+        """Set the child of ``parent`` to the node that will be appended next. -1 is no parent."""
         if parent < 0:
             return
         if is_left:
@@ -140,7 +144,7 @@ class _TreeBuilder:
             self._right[parent] = len(self._rows)
 
     def _append_node(self, old_node: int, threshold: float, mode: int) -> None:
-        """Append a node; UnsupportedError if there are too many."""
+        """Append a node that copies ``old_node`` with another threshold and mode; UnsupportedError if the tree is too large."""
         if len(self._rows) >= MOST_NODES:
             raise UnsupportedError(
                 "splits over categories that take too many thresholds",
@@ -151,7 +155,7 @@ class _TreeBuilder:
         self._right.append(-1)
 
     def tree(self) -> Tree:
-        """Return the tree."""
+        """Return the finished tree."""
         old, left, threshold, mode = (np.array(column) for column in zip(*self._rows, strict=True))
         return Tree(
             left,
@@ -165,7 +169,7 @@ class _TreeBuilder:
 
 
 def _run_bounds(categories: Array, where: str) -> list[float]:
-    """Return the bounds of runs of categories: the first category, and the one after the last, of each run."""
+    """Return the bounds of all runs of consecutive categories: for each run its first category, and its last category + 1."""
     unique = np.unique(categories)
     if not len(unique) or unique[0] < 0:
         raise ModelError(
@@ -180,15 +184,17 @@ def _run_bounds(categories: Array, where: str) -> list[float]:
     return [float(edge) for pair in zip(begins, ends, strict=True) for edge in pair]
 
 
-# ---- Tree ensembles of any format in our operators: the sum over the trees, the base, and the transformation to scores.
+# ---- Emission of a tree ensemble as nodes: ``tree_ensemble``, the sum with the base scores, and the transformation of the
+# scores.
 
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Trees whose leaves add to ``targets`` results.
+    """A tree ensemble with ``targets`` results. Each tree adds the values of one leaf to one or more results.
 
-    ``base``: start values of the sums (or of ``min``, ``max``). ``post``: transformation of the results, ``none``,
-    ``softmax``, ``sigmoid`` (one score gives two classes), ``logistic`` (of every score), ``exp``."""
+    ``base``: base scores, which are added to the results. ``combine``: ``sum``, ``min`` or ``max``, the operation that
+    combines the trees. ``post``: transformation of the results to scores: ``none``, ``softmax``, ``sigmoid`` (one
+    result gives the probabilities of two classes), ``logistic`` (sigmoid of every result), or ``exp``."""
 
     trees: tuple[Tree, ...]
     targets: int
@@ -200,10 +206,10 @@ class Ensemble:
 def emit_ensemble(
     emitter: Emitter, feature_rows: str, ensemble: Ensemble, where: str, leaf_dtype: str = "float32"
 ) -> str:
-    """Emit the results (N, targets) for the rows of ``feature_rows``, before ``post``.
+    """Emit the results (N, targets) of an ensemble for the rows of ``feature_rows``, before the transformation ``post``.
 
-    With an integer ``leaf_dtype`` leaves are rounded to multiples of :func:`leaf_scale`; results are int32 multiples of
-    it."""
+    With an integer ``leaf_dtype`` the leaves are rounded to multiples of :func:`leaf_scale`, and the results are int32 numbers in
+    this unit."""
     if not ensemble.trees:
         raise ModelError("got an ensemble without trees, expected at least one", where=where)
     type_ = emitter.type(feature_rows)
@@ -235,13 +241,15 @@ def emit_ensemble(
 
 
 def leaf_scale(ensemble: Ensemble, leaf_dtype: str) -> float:
-    """Return the real value of one unit of an integer leaf: the largest leaf fills the dtype."""
+    """Return the scale of integer leaves: the real number that the integer 1 stands for.
+
+    The leaf of the largest magnitude becomes the largest number of ``leaf_dtype``."""
     _, high = dtypes.int_range(leaf_dtype)
     return max(float(abs(tree.values[tree.left < 0]).max()) for tree in ensemble.trees) / high or 1.0
 
 
 def _round_leaves(ensemble: Ensemble, leaf_dtype: str, where: str) -> tuple[list[Tree], Array]:
-    """Return trees with integer leaves, and the base in the same unit."""
+    """Return the trees with leaves rounded to integers of ``leaf_dtype``, and the base scores as int32 in the same unit."""
     low, _ = dtypes.int_range(leaf_dtype)
     if not low and any(tree.values.min() < 0 for tree in ensemble.trees):
         raise UnsupportedError(
@@ -258,7 +266,7 @@ def _round_leaves(ensemble: Ensemble, leaf_dtype: str, where: str) -> tuple[list
 
 
 def emit_post_transform(emitter: Emitter, scores: str, post_name: str, where: str) -> str:
-    """Emit the transformation of scores that ONNX or a loss function names."""
+    """Emit the transformation of an ensemble's results to scores; ``post_name``: see :class:`Ensemble`."""
     match post_name:
         case "none":
             return scores
@@ -275,6 +283,6 @@ def emit_post_transform(emitter: Emitter, scores: str, post_name: str, where: st
 
 
 def emit_both_probabilities(emitter: Emitter, probability: str) -> str:
-    """Emit the probabilities of both classes from those of the second class, (N, 1)."""
+    """Emit the probabilities of two classes (N, 2) from the probability of the second class (N, 1)."""
     one = emitter.new_constant("one", np.array(1.0, np.float32))
     return emitter.emit("concat", (emitter.emit("sub", (one, probability)), probability), {"axis": 1})

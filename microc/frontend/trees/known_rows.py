@@ -1,4 +1,4 @@
-"""Rows like those that an estimator was fitted on, and its answers to them."""
+"""Sample rows for checking a converted estimator, similar to its training data, and the outputs that it predicts for them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ import numpy as np
 
 from microc.base.dtypes import Array
 
-# ---- Answers of a fitted estimator in the form of its network's outputs, and the rows whose label depends on rounding.
+# ---- Outputs of a fitted estimator in the order of its network's outputs, and a mask of the rows whose label depends on
+# rounding.
 
 _TIE = 1e-6
-"""Scores that differ by less are equal in float32: rounding decides which class wins."""
+"""Maximum difference of two scores that counts as equal in float32. Rounding then decides which class has the larger score."""
 _NUDGE = 1e-6
-"""Relative change of features that corresponds to a few rounding steps of float32."""
+"""Relative change of features by a few rounding steps of float32."""
 
 
 def estimator_outputs(estimator: Any, feature_rows: Array) -> tuple[tuple[Array, ...], dict[int, Array]]:
-    """Return what the estimator computes for rows, in the order of the network's outputs, and for the label a mask of
-    undecided rows.
+    """Compute an estimator's outputs for rows of features, in the order of the outputs of its network.
 
-    A classifier gives its label and its probabilities, others their prediction or transformation."""
+    A classifier has the outputs label and probabilities, other estimators their prediction or transformation. Also return masks
+    of the rows whose label depends on rounding, by the position of the label output."""
     if not hasattr(estimator, "predict"):
         return (np.asarray(estimator.transform(feature_rows)),), {}
     predicted = np.asarray(estimator.predict(feature_rows))
@@ -47,11 +48,11 @@ def estimator_outputs(estimator: Any, feature_rows: Array) -> tuple[tuple[Array,
 
 
 def _find_undecided_rows(estimator: Any, feature_rows: Array, probabilities: Array) -> Array:
-    """Find the rows whose label depends on rounding.
+    """Return a mask of the rows whose label depends on rounding: rows whose two largest scores are equal up to rounding.
 
-    They are found by scores if the estimator derives its label from these, else by ``probabilities``. Probabilities
-    that saturate are equal in float32 while their scores differ: a network that takes its label from them is wrong on
-    such rows, and no rounding excuses it."""
+    The scores are those of ``decision_function`` if the estimator has one, else ``probabilities``. Saturated
+    probabilities are equal in float32 although the scores differ. Such rows are not in the mask: a network that takes
+    its label from the probabilities is wrong there."""
     if not hasattr(estimator, "decision_function"):
         return find_ties(probabilities)
     scores = np.asarray(estimator.decision_function(feature_rows))
@@ -60,7 +61,7 @@ def _find_undecided_rows(estimator: Any, feature_rows: Array, probabilities: Arr
 
 
 def _class_indices(estimator: Any, label: Array) -> Array:
-    """Return integer classes as they are, others as indices into ``classes_``."""
+    """Return labels as integers: integer classes unchanged, other classes as indices into the estimator's ``classes_``."""
     classes = np.asarray(getattr(estimator, "classes_", label))
     if label.dtype.kind in "iub" or classes.dtype.kind in "iub":
         return label
@@ -68,16 +69,17 @@ def _class_indices(estimator: Any, label: Array) -> Array:
 
 
 def find_ties(class_shares: Array) -> Array:
-    """Return a mask of the rows whose two largest shares are equal up to rounding."""
+    """Return a mask of the rows of ``class_shares`` (rows, classes) whose two largest numbers are equal up to rounding."""
     top = np.sort(class_shares, axis=1)[:, -2:]
     return np.asarray(top[:, -1] - top[:, 0] <= _TIE)
 
 
-# ---- Rows of features like those that an estimator was fitted on, drawn from its fitted attributes.
+# ---- Rows of features similar to an estimator's training data, drawn from its fitted attributes.
 #
-# Standard normal rows are far from most data: all neighbours are equally far from them, and a calibration is flat there. Fitted
-# attributes tell where the data is: training rows, centres, means with variances, thresholds of trees, hyperplanes. They are
-# collected from the estimator and those inside of it; rows of a pipeline's later steps are transformed back through the scalers.
+# Rows from a standard normal distribution are far from most training data. All neighbours are about equally far from such rows,
+# and a calibration is constant there, so that they would not show errors. Fitted attributes contain information about the
+# training data: training rows, centres, means with variances, thresholds of trees, hyperplanes. They are collected from the
+# estimator and all estimators inside of it. Rows of a later step of a pipeline are transformed back through the earlier steps.
 
 _ROWS = (
     "_fit_X",
@@ -103,23 +105,23 @@ _MORE_ROWS = (
 _SPREADS = ("scale_", "data_range_")
 _PLANES = (("coef_", "intercept_"), ("coefs_", "intercepts_"))
 _MOST = 256
-"""Rows taken from one attribute."""
+"""Maximum number of rows taken from one attribute."""
 _DEPTH = 4
-"""Levels of estimators inside of estimators."""
+"""Maximum nesting depth of estimators in estimators."""
 _SEED = 20
 
 
 def sample_known_rows(estimator: Any, feature_count: int, row_count: int) -> Array:
-    """Return ``row_count`` float32 rows like those that the estimator was fitted on, the same in every call.
+    """Return ``row_count`` float32 rows similar to the estimator's training data. Every call returns the same rows.
 
-    Return none if no fitted attribute tells where the estimator's data is."""
+    Return an array of 0 rows if no fitted attribute contains information about the training data."""
     generator = np.random.default_rng(_SEED)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         groups = [rows for rows in _fitted_rows(estimator, feature_count, generator, 0) if len(rows)]
     if not groups:
         return np.zeros((0, feature_count), np.float32)
-    # Attributes of many rows (training data) must not hide those of few (means of classes).
+    # Take at most 32 rows of each attribute: attributes with few rows (means of classes) must appear beside training data.
     pool = np.concatenate([rows[np.linspace(0, len(rows) - 1, min(len(rows), 32)).astype(int)] for rows in groups])
     pool = _fill_unknown(pool[np.isfinite(pool).any(axis=1)], generator)
     if not len(pool):
@@ -135,8 +137,9 @@ def sample_known_rows(estimator: Any, feature_count: int, row_count: int) -> Arr
 
 
 def _fill_unknown(partial_rows: Array, generator: np.random.Generator) -> Array:
-    """Fill the NaN features of ``partial_rows`` from rows that know them; from a standard normal distribution if none
-    does."""
+    """Return rows with NaN replaced by numbers of the same feature in other rows.
+
+    A feature that is NaN in all rows is drawn from a standard normal distribution."""
     partial_rows = partial_rows.copy()
     for column in range(partial_rows.shape[1]):
         unknown = ~np.isfinite(partial_rows[:, column])
@@ -151,7 +154,9 @@ def _fill_unknown(partial_rows: Array, generator: np.random.Generator) -> Array:
 def _fitted_rows(
     estimator: Any, feature_count: int, generator: np.random.Generator, nesting_depth: int
 ) -> Iterator[Array]:
-    """Yield groups of rows (k, features) from fitted attributes, with NaN for features that a group does not know."""
+    """Yield arrays of rows (k, features) from the fitted attributes of an estimator and of those inside of it.
+
+    A feature about which an attribute contains no information is NaN."""
     if nesting_depth > _DEPTH:
         return
     steps = getattr(estimator, "steps", None)
@@ -175,7 +180,7 @@ def _fitted_rows(
 
 
 def nested_estimators(estimator: Any, depth: int = 0) -> Iterator[Any]:
-    """Yield the estimator and all fitted estimators inside of it."""
+    """Yield the estimator and all estimators inside of it."""
     yield estimator
     if depth < 2 * _DEPTH:
         attributes = _instance_attributes(estimator)
@@ -185,12 +190,12 @@ def nested_estimators(estimator: Any, depth: int = 0) -> Iterator[Any]:
 
 
 def _instance_attributes(estimator: Any) -> Mapping[str, Any]:
-    """Return the attributes of an estimator's instance, by name."""
+    """Return the instance attributes of an estimator, by name."""
     return getattr(estimator, "__dict__", {})
 
 
 def _inner_estimators(attributes: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the fitted estimators among attributes, and in lists of them."""
+    """Yield the fitted estimators among attributes, also those in lists and arrays."""
     for name, value in attributes.items():
         if not name.endswith("_") and name not in ("estimators", "estimator", "calibrators"):
             continue
@@ -208,7 +213,9 @@ def _inner_estimators(attributes: Mapping[str, Any]) -> Iterator[Any]:
 def _pipeline_rows(
     pipeline_steps: Sequence[Any], feature_count: int, generator: np.random.Generator, nesting_depth: int
 ) -> Iterator[Array]:
-    """Yield rows of every step of a pipeline, transformed back through the steps before it that have an inverse."""
+    """Yield rows of every step of a pipeline, transformed back to the pipeline's features by the inverses of earlier steps.
+
+    Rows that cannot be transformed back are left out."""
     before: list[Any] = []
     width = feature_count
     for step in pipeline_steps:
@@ -228,7 +235,7 @@ def _pipeline_rows(
 def _column_rows(
     transformer_parts: Sequence[Any], feature_count: int, generator: np.random.Generator, nesting_depth: int
 ) -> Iterator[Array]:
-    """Yield rows of a ColumnTransformer's parts, which see some of the columns."""
+    """Yield rows of the transformers inside of a ColumnTransformer. Each transformer gets only some of the columns."""
     for _, part, columns in transformer_parts:
         columns_of_part = np.arange(feature_count)[columns] if isinstance(columns, slice) else np.asarray(columns)
         if isinstance(part, str) or columns_of_part.dtype.kind not in "iu":
@@ -238,7 +245,7 @@ def _column_rows(
 
 
 def _scatter_columns(rows: Array, columns: Any, feature_count: int) -> Array:
-    """Return rows of some columns as rows of all features, NaN elsewhere."""
+    """Return rows of ``columns`` only as rows of all features, with NaN in the other columns."""
     wide = np.full((len(rows), feature_count), np.nan)
     wide[:, columns] = rows
     return wide
@@ -247,7 +254,7 @@ def _scatter_columns(rows: Array, columns: Any, feature_count: int) -> Array:
 def _attribute_rows(
     attributes: Mapping[str, Any], feature_count: int, generator: np.random.Generator
 ) -> Iterator[Array]:
-    """Yield rows from one estimator's own attributes."""
+    """Yield arrays of rows from the attributes of one estimator, without those of estimators inside of it."""
     for name in (*_ROWS, *_MORE_ROWS):
         rows: Any = attributes.get(name)
         rows = rows.toarray() if hasattr(rows, "toarray") else rows
@@ -275,7 +282,9 @@ def _attribute_rows(
 def _rows_around_means(
     attributes: Mapping[str, Any], feature_count: int, generator: np.random.Generator
 ) -> Iterator[Array]:
-    """Yield rows around means, spread by variances; for discrete features rows drawn by their probabilities."""
+    """Yield rows from normal distributions, if the attributes contain means and variances or scales.
+
+    For discrete features, yield rows drawn by the attribute's probabilities."""
     mean = next(
         (
             attributes[name]
@@ -308,7 +317,7 @@ def _rows_around_means(
 
 
 def _is_feature_rows(candidate: Any, feature_count: int) -> bool:
-    """Test whether an attribute is an array of floats whose last axis has all features."""
+    """Test whether an attribute is a vector or matrix of floats whose last axis has ``feature_count`` elements."""
     return (
         isinstance(candidate, np.ndarray)
         and candidate.dtype.kind == "f"
@@ -320,7 +329,8 @@ def _is_feature_rows(candidate: Any, feature_count: int) -> bool:
 def _rows_near_thresholds(
     feature: Array, threshold: Array, feature_count: int, generator: np.random.Generator
 ) -> Array:
-    """Return rows whose features are near the thresholds of a tree, on both sides."""
+    """Return rows whose features are near the thresholds of a tree, on both sides. ``feature``: the feature that each node
+    compares."""
     rows = np.full((8, feature_count), np.nan)
     for column in np.unique(feature[feature >= 0]).tolist():
         known = threshold[feature == column]
@@ -330,10 +340,10 @@ def _rows_near_thresholds(
 
 
 def _rows_near_planes(weights: Array, biases: Array, generator: np.random.Generator) -> Array:
-    """Return rows near hyperplanes weight x + bias = 0.
+    """Return rows near the hyperplanes weight x + bias = 0.
 
-    Features are scaled inversely to their weights, so that each affects the decision equally; then each row is moved along the
-    plane's normal to a distance drawn from -2 .. 2.
+    Features are scaled inversely to their weights, to make each feature affect the decision equally. Then each row is
+    moved along the normal of its plane until weight x + bias is a number drawn from -2 .. 2.
     """
     size = np.abs(weights).max(axis=0)
     scale = 1 / np.maximum(size, max(float(size.max()), 1e-30) * 1e-6) / np.sqrt(weights.shape[1])

@@ -1,7 +1,8 @@
-"""Fitted estimators of scikit-learn, LightGBM and XGBoost as graphs: trees directly, others through skl2onnx.
+"""Reader of fitted estimators of scikit-learn, LightGBM and XGBoost. Trees are converted directly, other estimators by skl2onnx.
 
-A classifier gives ``label``, the index of the largest score among ``classes_`` (the class itself if classes are integers), and
-``probabilities``; a regressor gives ``prediction``. Only objects are read, never pickles: unpickling a file executes it.
+The graph of a classifier has the outputs ``label``, the class if classes are integers, else the index of the class in
+``classes_``, and ``probabilities``. The graph of a regressor has the output ``prediction``. Estimators are read as
+objects in memory, never from pickles, because unpickling a file can execute code.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ from microc.ops.trees.tree_arrays import Tree
 
 INPUT_DTYPES = ("float32", "int8", "uint8", "int16", "uint16", "int32")
 OPSETS = {"": 17, "ai.onnx.ml": 3}
-"""Opsets requested from skl2onnx: versions that all of its converters know."""
+"""ONNX opset versions requested from skl2onnx. All of its converters support these versions."""
 _CHECK_ROWS = 96
-"""Rows on which the result of skl2onnx is compared: enough that each kind of row comes from several attributes."""
+"""Number of rows on which the graph from skl2onnx is compared with the estimator. Each kind of sampled row then comes
+from several attributes."""
 _TOLERANCE = 1e-3
-"""Tolerated difference, relative to the largest number."""
+"""Tolerated difference between the outputs of graph and estimator, relative to the largest number."""
 LEAF_DTYPES = ("float32", "int8", "uint8", "int16")
 
 
@@ -46,15 +48,18 @@ def read_estimator(
     input_scale: float | Sequence[float] = 1.0,
     leaf_dtype: str = "float32",
 ) -> Graph:
-    """Return the graph of a fitted estimator for rows of features.
+    """Convert a fitted estimator to a graph, whose input is rows of features.
 
-    ``input_shape``: (rows, features), one row by default. With an integer ``input_dtype`` the network takes integers q for
-    features q * ``input_scale`` (a number, or one per feature) and compares integers only; thresholds are rounded so that no
-    decision changes. With an integer ``leaf_dtype`` leaves are integers too: the network then gives ``label`` and ``scores``
-    (int32, with the scale that makes them the sums before softmax or sigmoid) and computes no floats. Both are for estimators
-    of trees.
+    ``input_shape``: (rows, features), one row by default.
 
-    Raises UnsupportedError for estimators, or parts of one, that cannot be converted; ModelError for one that is not fitted.
+    ``input_dtype`` and ``leaf_dtype`` may be integer dtypes for estimators of trees. With an integer ``input_dtype`` the input
+    contains integers q that stand for features q * ``input_scale`` (one number, or one number for each feature). The network then
+    compares integers only; thresholds are rounded without changing any decision. With an integer ``leaf_dtype`` the leaves are
+    integers. The outputs are then ``label`` and ``scores``, the int32 sums before softmax or sigmoid, with a scale; the network
+    computes no floats.
+
+    Raises UnsupportedError for an estimator that cannot be converted, also inside of another one; ModelError for an
+    estimator that is not fitted.
     """
     tree_model = _read_ensemble(estimator)
     if tree_model is None:
@@ -85,7 +90,9 @@ def read_estimator(
 
 
 def read_booster_file(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
-    """Read LightGBM's text model, or XGBoost's model file; ``input_shapes`` may give the number of rows."""
+    """Read a model file of LightGBM (text) or XGBoost (JSON, UBJSON) from its bytes; return it as a graph.
+
+    ``input_shapes``: shape (rows, features) of the input ``input``; one row by default."""
     ensemble, features = (boosters.parse_lightgbm if boosters.is_lightgbm(data) else boosters.parse_xgboost)(
         data, file_name
     )
@@ -95,7 +102,9 @@ def read_booster_file(data: bytes, file_name: str, input_shapes: Mapping[str, tu
 
 
 def single_input_shape(input_shapes: Mapping[str, tuple[int, ...]], where: str) -> tuple[int, ...] | None:
-    """Return the shape given for the only input, which is called ``input``."""
+    """Return the shape that the caller requests for the only input, which is named ``input``; None for the default.
+
+    UsageError if ``input_shapes`` contains another name."""
     unknown = [name for name in input_shapes if name not in ("input", "*")]
     if unknown:
         raise UsageError(f"the model has no input {unknown[0]!r}", where=where, hint="use its only input, 'input'")
@@ -103,7 +112,7 @@ def single_input_shape(input_shapes: Mapping[str, tuple[int, ...]], where: str) 
 
 
 def _input_shape(requested_shape: Sequence[int] | None, feature_count: int, where: str) -> tuple[int, ...]:
-    """Return (rows, features); one row by default."""
+    """Return the shape (rows, features) of the input, by default of one row; UsageError for a shape of other rank or features."""
     input_shape = tuple(requested_shape or (1, feature_count))
     if len(input_shape) != 2 or input_shape[1] != feature_count or input_shape[0] < 1:
         raise UsageError(
@@ -115,7 +124,9 @@ def _input_shape(requested_shape: Sequence[int] | None, feature_count: int, wher
 
 
 def _read_ensemble(estimator: Any) -> tuple[Ensemble, int] | None:
-    """Return the ensemble and the number of features of an estimator that consists of trees; None for other estimators."""
+    """Convert an estimator that consists of trees; return the ensemble and its number of features.
+
+    None for other estimators; ModelError if the estimator is not fitted."""
     where = type(estimator).__name__
     try:
         booster = getattr(estimator, "booster_", estimator)
@@ -138,7 +149,10 @@ def ensemble_graph(
     input_scale: float | Sequence[float] = 1.0,
     leaf_dtype: str = "float32",
 ) -> Graph:
-    """Return the graph of an ensemble for an input of ``input_shape``. ``classes``: the labels, if known."""
+    """Convert a tree ensemble to a graph.
+
+    ``input_shape``: (rows, features). ``classes``: labels of a classifier, if known. For the other arguments see
+    :func:`read_estimator`."""
     write = GraphBuilder(file_name)
     quant = None
     if dtypes.is_integer(input_dtype):
@@ -166,9 +180,10 @@ def ensemble_graph(
 def _scale_thresholds(
     ensemble: Ensemble, input_scale: float | Sequence[float], feature_count: int
 ) -> tuple[Ensemble, Quant | None]:
-    """Return the ensemble for integer features that stand for multiples of ``input_scale``, and the input's quantisation.
+    """Convert the thresholds of an ensemble for integer features, which stand for multiples of ``input_scale``.
 
-    All decisions stay the same."""
+    Return the converted ensemble and the quantisation of the input. The quantisation is None if features have different
+    scales, or the scale is 1. All decisions of the trees stay the same."""
     factors = np.broadcast_to(np.asarray(input_scale, np.float64), (feature_count,))
     if not (factors > 0).all() or not np.isfinite(factors).all():
         raise UsageError(
@@ -181,7 +196,7 @@ def _scale_thresholds(
 
 
 def _divide_thresholds(tree: Tree, feature_scales: Array) -> Tree:
-    """Return a tree with each threshold divided by the scale of its feature."""
+    """Return the tree with each threshold divided by the scale of its feature."""
     inner = tree.left >= 0
     factor = np.where(inner, feature_scales[np.where(inner, tree.feature, 0)], 1.0)
     pairs = zip(np.where(inner, tree.threshold, 0.0).tolist(), factor.tolist(), strict=True)
@@ -189,14 +204,14 @@ def _divide_thresholds(tree: Tree, feature_scales: Array) -> Tree:
 
 
 def _separating_quotient(threshold: float, scale: float) -> float:
-    """Return ``threshold / scale`` such that it separates integers as the exact quotient does."""
+    """Return ``threshold / scale``, rounded to a float that separates the same integers as the exact quotient."""
     quotient = threshold / scale
     is_too_large = quotient.is_integer() and Fraction(quotient) * Fraction(scale) > Fraction(threshold)
     return nextafter(quotient, -inf) if is_too_large else quotient
 
 
 def _emit_label(write: GraphBuilder, scores: str, classes: Array | None) -> str:
-    """Emit the class of the largest score. A single integer score (of two classes) is compared with zero."""
+    """Emit the label: the class of the largest score. A single integer score, of two classes, is compared with 0 instead."""
     if write.shape(scores)[1] == 1:
         rows = write.reshape(scores, write.shape(scores)[:1])
         label = write.emit("clip", (rows,), {"minimum": 0, "maximum": 1, "rounding": Rounding.NONE})
@@ -206,8 +221,9 @@ def _emit_label(write: GraphBuilder, scores: str, classes: Array | None) -> str:
 
 
 def _by_own_formula(estimator: Any, input_shape: Sequence[int] | None) -> Graph | None:
-    """Return the graph of an estimator whose formula is in ``sklearn_formulas``, alone or after scalers in a pipeline; else
-    None."""
+    """Convert an estimator by microc's own formula from ``sklearn_formulas``; return the graph.
+
+    The estimator may be the last step of a pipeline of scalers. Return None if there is no formula for it."""
     where = type(estimator).__name__
     steps = [step for _, step in estimator.steps] if where == "Pipeline" else [estimator]
     emit = formula_of(steps[-1])
@@ -224,10 +240,10 @@ def _by_own_formula(estimator: Any, input_shape: Sequence[int] | None) -> Graph 
 
 
 def _check_against_estimator(graph: Graph, estimator: Any) -> Graph:
-    """Return the graph of skl2onnx if it agrees with the estimator on rows like those it was fitted on.
+    """Return ``graph``, which skl2onnx converted, after comparing its outputs with the estimator's on sampled rows.
 
-    UnsupportedError if a label or a number differs. Some converters silently drop parameters (weights of neighbours, steps of a
-    calibration).
+    UnsupportedError if a label or a number differs. The check is needed because some of skl2onnx's converters silently ignore
+    parameters (weights of neighbours, steps of a calibration).
     """
     rows, features = graph.types[graph.inputs[0]].shape
     x = sample_known_rows(estimator, features, rows * -(-_CHECK_ROWS // rows))
@@ -255,10 +271,10 @@ def _check_against_estimator(graph: Graph, estimator: Any) -> Graph:
 def _describe_difference(
     network_output: Array, estimator_output: Array, nearby_outputs: Array, undecided_rows: Array | None
 ) -> str:
-    """Describe how the network's outputs differ from the estimator's; empty if they agree.
+    """Return a description of how an output of the network differs from the estimator's output; "" if both agree.
 
-    They also agree if a rounding step of float32 in the features changes the estimator's own output
-    (``nearby_outputs``)."""
+    A difference is allowed where rounding errors of float32 in the features change the estimator's own output, or in
+    ``undecided_rows``. ``nearby_outputs``: the estimator's outputs for slightly changed features."""
     if network_output.size != estimator_output.size:
         return f"has {network_output.size} elements for {estimator_output.size}"
     network_output = network_output.reshape(estimator_output.shape)
@@ -280,7 +296,7 @@ def _describe_difference(
 
 
 def _through_onnx(estimator: Any, input_shape: Sequence[int] | None) -> Graph:
-    """Convert an estimator by skl2onnx, without ZipMap."""
+    """Convert an estimator by skl2onnx to ONNX, and that to a graph. Probabilities are a tensor, not ZipMap's dictionaries."""
     try:
         from skl2onnx import convert_sklearn
         from skl2onnx.common.data_types import FloatTensorType
@@ -306,7 +322,7 @@ def _through_onnx(estimator: Any, input_shape: Sequence[int] | None) -> Graph:
             where=where,
             hint="calibrate by method='sigmoid'",
         )
-    # A vote's flag of transform(), which is not asked for, is refused where it is True.
+    # skl2onnx refuses VotingClassifier's parameter flatten_transform=True. It affects transform() only, which is not converted.
     flags = {name: False for name in estimator.get_params() if name.split("__")[-1] == "flatten_transform"}
     if flags:
         estimator = deepcopy(estimator).set_params(**flags)

@@ -1,4 +1,4 @@
-"""scikit-learn estimators by their own formulas, and forests by their arrays."""
+"""Direct conversion of scikit-learn estimators: trees and forests from their arrays, other estimators by formulas of microc."""
 
 from __future__ import annotations
 
@@ -16,39 +16,42 @@ from microc.frontend.trees.ensembles import Ensemble, emit_ensemble, emit_post_t
 from microc.frontend.trees.known_rows import nested_estimators
 from microc.ops.trees.tree_arrays import AT_MOST, UNORDERED, Tree
 
-# ---- scikit-learn's trees, forests and boosted trees as ensembles, from the fitted estimator's arrays.
+# ---- Conversion of scikit-learn's trees, forests and boosted trees to ensembles, from the arrays of the fitted estimator.
 
 Read = Callable[[Any], Ensemble]
 
 
 def tree_ensemble_of(estimator: Any) -> Ensemble | None:
-    """Return the ensemble of a fitted estimator; None if it has no trees or is unknown."""
+    """Convert a fitted estimator of trees to an ensemble; return None for any other estimator."""
     names = [kind.__name__ for kind in type(estimator).__mro__]
     read = next((READERS[name] for name in names if name in READERS), None)
     return read(estimator) if read is not None else None
 
 
 def _unsupported_error(estimator: Any, what: str, hint: str = "") -> UnsupportedError:
-    """Return the error for an estimator that cannot be converted."""
+    """Return the UnsupportedError for an estimator that cannot be converted, with the estimator's class as its location."""
     return UnsupportedError(what, where=type(estimator).__name__, hint=hint)
 
 
 def _split_modes(tree_structure: Any, left: Array) -> Array:
-    """Return the modes of scikit-learn's splits: at most the threshold goes left; missing values too if training chose
-    so."""
+    """Return the comparison mode of each split of a scikit-learn tree: values of at most the threshold go left.
+
+    Missing values go in the direction that training chose."""
     missing = getattr(tree_structure, "missing_go_to_left", np.zeros(len(left), bool))
     return np.where(np.asarray(missing, bool), AT_MOST | UNORDERED, AT_MOST)
 
 
 def _convert_tree(estimator: Any, node_values: Array, target: int = 0) -> Tree:
-    """Convert one of scikit-learn's trees; ``node_values`` (nodes, width) are the values of its nodes."""
+    """Convert one tree of scikit-learn.
+
+    ``node_values`` (nodes, width): values that each leaf adds to ``width`` results, the first of which is ``target``."""
     structure = estimator.tree_
     left, right = np.asarray(structure.children_left), np.asarray(structure.children_right)
     return Tree(left, right, structure.feature, structure.threshold, _split_modes(structure, left), node_values, target)
 
 
 def _averaged_trees(estimator: Any) -> Ensemble:
-    """Return trees whose values are averaged: class probabilities, or one number per output."""
+    """Convert a tree or forest whose result is the average over the trees: class probabilities, or one number for each output."""
     trees = getattr(estimator, "estimators_", [estimator])
     converted = []
     for tree in trees:
@@ -66,7 +69,9 @@ def _averaged_trees(estimator: Any) -> Ensemble:
 
 
 def _gradient_boosting(estimator: Any) -> Ensemble:
-    """Return gradient boosting: one tree per round and class, times the learning rate, added to a constant."""
+    """Convert gradient boosting: a constant plus the sum of all trees, times the learning rate.
+
+    There is one tree for each round and class."""
     rounds = np.asarray(estimator.estimators_)
     starts_constant = estimator.init_ == "zero" or type(estimator.init_).__name__.startswith("Dummy")
     if not starts_constant:
@@ -89,7 +94,7 @@ def _gradient_boosting(estimator: Any) -> Ensemble:
 
 
 def _histogram_boosting(estimator: Any) -> Ensemble:
-    """Return histogram gradient boosting; missing values follow the nodes."""
+    """Convert histogram gradient boosting. Each node says whether missing values go left or right."""
     converted = [
         _histogram_tree(estimator, tree.nodes, k) for row in estimator._predictors for k, tree in enumerate(row)
     ]
@@ -103,7 +108,7 @@ def _histogram_boosting(estimator: Any) -> Ensemble:
 
 
 def _histogram_tree(estimator: Any, nodes: Array, target: int) -> Tree:
-    """Convert one tree of histogram gradient boosting."""
+    """Convert one tree of histogram gradient boosting; ``target``: index of the result that the tree adds to."""
     leaf = nodes["is_leaf"].astype(bool)
     if (nodes["is_categorical"].astype(bool) & ~leaf).any():
         raise _unsupported_error(
@@ -116,10 +121,12 @@ def _histogram_tree(estimator: Any, nodes: Array, target: int) -> Tree:
 
 
 def isolation_ensemble(estimator: Any) -> Ensemble:
-    """Return an isolation forest, scaled so that exp of the sum is 2 ** (-depth / c).
+    """Convert an isolation forest to an ensemble whose result is 2 ** (-depth / c).
 
-    A leaf counts its depth and the expected further path of its training rows. Trees may see only some of the features; for one
-    training row every leaf counts as depth c.
+    depth is a row's mean depth over the trees, c the average path length of an unsuccessful search. The value of a leaf
+    is its depth plus the expected length of the further path that separates its training rows, scaled so that exp(sum
+    over trees) is the result. If there is only one training row, every leaf counts as depth c. A tree may use only some
+    of the features.
     """
     trees, converted = estimator.estimators_, []
     depths, further = estimator._decision_path_lengths, estimator._average_path_length_per_tree
@@ -155,16 +162,19 @@ READERS: Mapping[str, Read] = {
     "HistGradientBoostingClassifier": _histogram_boosting,
     "HistGradientBoostingRegressor": _histogram_boosting,
 }
-"""Readers by the name of the class or of a base class (ExtraTrees and RandomForest extend the forests)."""
+"""Functions that convert an estimator of trees, by the name of its class or of a base class. ExtraTrees and RandomForest are
+subclasses of the forests."""
 
 
-# ---- scikit-learn's estimators that skl2onnx converts inefficiently, inaccurately or not at all, by their own formulas.
+# ---- Formulas of microc for estimators of scikit-learn that skl2onnx converts inefficiently, inaccurately or not at all.
 
 Write = Callable[[GraphBuilder, str, Any], dict[str, str]]
 
 
 def formula_of(estimator: Any) -> Write | None:
-    """Return the function that emits an estimator's results for rows of features, by name; None if it has no formula here."""
+    """Return the function that emits an estimator's outputs for rows of features; None if microc has no formula for it.
+
+    The function returns values of the graph by the names of the outputs."""
     if _is_logistic(estimator):
         return emit_logistic
     if _is_linear(estimator):
@@ -173,7 +183,9 @@ def formula_of(estimator: Any) -> Write | None:
 
 
 def refuse_ties(estimator: Any) -> None:
-    """Refuse estimators whose results by skl2onnx differ from scikit-learn's if rows or quantiles are equal."""
+    """Refuse an estimator for which skl2onnx's formula differs from scikit-learn's because of ties in its training data.
+
+    Ties are neighbours at equal distance for LocalOutlierFactor, and repeated quantiles for QuantileTransformer."""
     for part in nested_estimators(estimator):
         kind = type(part).__name__
         if kind == "LocalOutlierFactor" and hasattr(part, "_fit_X"):
@@ -196,10 +208,11 @@ def refuse_ties(estimator: Any) -> None:
 
 
 def emit_isolation_forest(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
-    """Emit an IsolationForest: ``label``, -1 for outliers and 1 for others, and ``scores``, its decision function.
+    """Emit the outputs of an IsolationForest: ``label``, -1 for outliers and 1 for other rows, and ``scores``, its
+    decision function.
 
-    A row's score is -2 ** (-depth / c): its mean depth over the trees, relative to the average length c of an unsuccessful
-    search."""
+    The decision function is -2 ** (-depth / c) minus an offset, where depth is the row's mean depth over the trees, and
+    c the average path length of an unsuccessful search."""
     ensemble = isolation_ensemble(estimator)
     where = type(estimator).__name__
     write.at(-1, "trees")
@@ -215,7 +228,9 @@ def emit_isolation_forest(write: GraphBuilder, x: str, estimator: Any) -> dict[s
 
 
 def emit_nearest_centroid(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
-    """Emit a NearestCentroid: ``label``, the class whose mean is nearest, by the sum of squares or of magnitudes."""
+    """Emit the output ``label`` of a NearestCentroid: the class whose centroid is nearest.
+
+    The distance is the sum of the squared differences of the features, or of their magnitudes for the manhattan metric."""
     classes = np.asarray(estimator.classes_)
     if not np.allclose(estimator.class_prior_, 1 / len(classes)):
         raise UnsupportedError(
@@ -237,10 +252,11 @@ def emit_nearest_centroid(write: GraphBuilder, x: str, estimator: Any) -> dict[s
 
 
 def emit_linear_discriminant(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
-    """Emit a LinearDiscriminantAnalysis: ``label`` and ``probabilities``.
+    """Emit the outputs ``label`` and ``probabilities`` of a LinearDiscriminantAnalysis.
 
-    Scores W x + b cancel: on badly scaled features the products are 1e4 times their sum. So the training mean c is
-    subtracted first, and b + W c is folded in float64; float32 then rounds only the remaining products."""
+    The scores W x + b suffer from cancellation: for badly scaled features the products can be 1e4 times their sum. Therefore
+    the training mean c is subtracted from x, and b + W c is computed in float64 at compile time; float32 then rounds only the
+    remaining products."""
     weight, bias = (np.asarray(part, np.float64) for part in (estimator.coef_, estimator.intercept_))
     mean = np.asarray(estimator.means_, np.float64).T @ np.asarray(estimator.priors_, np.float64)
     centre = mean.astype(np.float32)
@@ -258,11 +274,12 @@ def emit_linear_discriminant(write: GraphBuilder, x: str, estimator: Any) -> dic
 
 
 def emit_logistic(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
-    """Emit an SGDClassifier or OneVsRestClassifier of one logistic regression per class: ``label`` and ``probabilities``.
+    """Emit the outputs ``label`` and ``probabilities`` of a classifier that has one logistic regression for each class.
 
-    The label is that of the largest score W x + b. Probabilities are sigmoids divided by their sum; several may be 1 in
-    float32, so they do not decide the label. If all are 0, SGDClassifier gives 1 / classes and OneVsRestClassifier 0, as in
-    scikit-learn."""
+    These are SGDClassifier and OneVsRestClassifier. The label is the class of the largest score W x + b. Probabilities
+    are the sigmoids of the scores, divided by their sum. Several sigmoids may be 1 in float32; therefore the label does
+    not depend on them. If all sigmoids are 0, the probabilities are 1 / classes for SGDClassifier and 0 for
+    OneVsRestClassifier, as in scikit-learn."""
     weight, bias = _weights_and_biases(estimator)
     operands = (
         write.new_constant(stem, np.asarray(part, np.float32)) for stem, part in (("weight", weight), ("bias", bias))
@@ -290,10 +307,10 @@ def emit_logistic(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]
 
 
 def emit_linear(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
-    """Emit a OneVsRestClassifier of linear classifiers without probabilities: ``label`` and ``scores`` W x + b.
+    """Emit the outputs ``label`` and ``scores`` of a OneVsRestClassifier of linear classifiers that have no probabilities.
 
-    skl2onnx divides the scores by the sum of their magnitudes instead. Of two classes the first one's score is minus the
-    second's."""
+    The scores are W x + b; skl2onnx divides them by the sum of their magnitudes. If there are two classes, the score of
+    the first is minus that of the second."""
     weight, bias = _weights_and_biases(estimator)
     operands = (
         write.new_constant(stem, np.asarray(part, np.float32)) for stem, part in (("weight", weight), ("bias", bias))
@@ -306,9 +323,9 @@ def emit_linear(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
 
 
 def emit_gaussian_mixture(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
-    """Emit a GaussianMixture: ``label`` and ``probabilities``, from squares of (x - mean) * precision.
+    """Emit the outputs ``label`` and ``probabilities`` of a GaussianMixture, from the squares of (x - mean) * precision.
 
-    skl2onnx multiplies the squares out; its float32 sums cancel if means are many deviations from zero."""
+    skl2onnx expands the squares. Its float32 sums suffer from cancellation if means are many standard deviations from 0."""
     means, roots = (np.asarray(part, np.float64) for part in (estimator.means_, estimator.precisions_cholesky_))
     covariance, (components, features) = estimator.covariance_type, means.shape
     rows = write.shape(x)[0]
@@ -337,9 +354,11 @@ def emit_gaussian_mixture(write: GraphBuilder, x: str, estimator: Any) -> dict[s
 
 
 def emit_quantile_transformer(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
-    """Emit a QuantileTransformer: ``variable``, the shares of training rows below, as sums of ramps and steps.
+    """Emit the output ``variable`` of a QuantileTransformer: for each feature the fraction of training rows with smaller numbers.
 
-    A repeated quantile is a step. For a feature equal to it scikit-learn gives the middle of the step, skl2onnx an end."""
+    The fraction is a piecewise linear function of the feature, the sum of ramps and steps. A quantile that occurs
+    several times is a step. For a feature equal to it scikit-learn returns the middle of the step, but skl2onnx an end
+    of it."""
     where = type(estimator).__name__
     if estimator.output_distribution != "uniform":
         raise UnsupportedError(
@@ -367,15 +386,15 @@ def emit_quantile_transformer(write: GraphBuilder, x: str, estimator: Any) -> di
 
 
 _NARROW = 64
-"""Width of a ramp, in float32 steps, up to which it becomes single steps: rounding its start by half a step would change the
-share by 1 % of that between two quantiles."""
+"""Maximum width of a ramp, in float32 rounding steps, that is replaced by single steps. Rounding the start of so narrow a ramp by
+half a rounding step would change the result by 1 % of the ramp's height."""
 
 
 def _ramps_and_steps(quantiles: Array, references: Array) -> tuple[tuple[Array, Array, Array], tuple[Array, Array]]:
-    """Return the ramps (start, slope, most) and steps (threshold, height) that sum to one feature's share of training
-    rows.
+    """Return the ramps and steps whose sum is a QuantileTransformer's function of one feature.
 
-    A step counts above its threshold."""
+    Ramps are three vectors: start, slope, and maximum height. Steps are two vectors, threshold and height; a step is added for
+    features above its threshold. ``references``: result for each of the ``quantiles``."""
     values, first, count = np.unique(quantiles, return_index=True, return_counts=True)
     low, high = references[first], references[first + count - 1]
     rise = low[1:] - high[:-1]
@@ -400,7 +419,7 @@ def _ramps_and_steps(quantiles: Array, references: Array) -> tuple[tuple[Array, 
 
 
 def _floats_between(high: Array, low: Array) -> Array:
-    """Return the float32 values above ``low`` up to ``high``, ascending."""
+    """Return all float32 numbers x with ``low`` < x <= ``high``, ascending."""
     values = []
     while high > low:
         values.append(high)
@@ -409,7 +428,7 @@ def _floats_between(high: Array, low: Array) -> Array:
 
 
 def _stack_columns(columns: list[Array]) -> Array:
-    """Stack columns of different lengths side by side, zero-padded, with at least one row."""
+    """Stack vectors of different lengths as the columns of a matrix of at least one row. Shorter columns end with zeros."""
     table = np.zeros((max(1, *(len(column) for column in columns)), len(columns)))
     for index, column in enumerate(columns):
         table[: len(column), index] = column
@@ -422,7 +441,9 @@ def _as_float32(x: Array) -> Array:
 
 
 def _weights_and_biases(estimator: Any) -> tuple[Array, Array]:
-    """Return weights (classes, features) and biases (classes,); for two classes those of the second only."""
+    """Return the weights (classes, features) and biases (classes,) of a linear classifier or of one classifier for each class.
+
+    For two classes they have only one row, which belongs to the second class."""
     members = getattr(estimator, "estimators_", [estimator])
     weights = [np.atleast_2d(member.coef_) for member in members]
     biases = [np.broadcast_to(member.intercept_, len(weight)) for member, weight in zip(members, weights, strict=True)]
@@ -430,7 +451,7 @@ def _weights_and_biases(estimator: Any) -> tuple[Array, Array]:
 
 
 def _is_logistic(estimator: Any) -> bool:
-    """Test whether :func:`emit_logistic` computes what an estimator does."""
+    """Test whether :func:`emit_logistic` is the formula of an estimator."""
     class_name = type(estimator).__name__
     if class_name == "OneVsRestClassifier":
         members = getattr(estimator, "estimators_", [])
@@ -443,7 +464,7 @@ def _is_logistic(estimator: Any) -> bool:
 
 
 def _is_linear(estimator: Any) -> bool:
-    """Test whether :func:`emit_linear` computes what an estimator does."""
+    """Test whether :func:`emit_linear` is the formula of an estimator."""
     members = getattr(estimator, "estimators_", [])
     return (
         type(estimator).__name__ == "OneVsRestClassifier"
@@ -459,12 +480,14 @@ def _is_linear(estimator: Any) -> bool:
 
 
 def _is_binary_regression(estimator: Any) -> bool:
-    """Test for a logistic regression of two classes, whose probability is a sigmoid whatever its solver."""
+    """Test whether an estimator is a logistic regression of two classes. Its probability is a sigmoid for every solver."""
     return type(estimator).__name__ == "LogisticRegression" and np.shape(getattr(estimator, "coef_", ()))[:1] == (1,)
 
 
 def emit_scaler(write: GraphBuilder, x: str, scaler: Any) -> str | None:
-    """Emit (x - offset) * factor of a scaler of scikit-learn, folded in float64; None for any other transformer."""
+    """Emit (x - offset) * factor, the formula of scikit-learn's scalers, with constants computed in float64 at compile time.
+
+    Return None for any other transformer."""
     kind = type(scaler).__name__
     if kind == "StandardScaler":
         offset, factor = scaler.mean_, scaler.scale_
@@ -484,7 +507,7 @@ def emit_scaler(write: GraphBuilder, x: str, scaler: Any) -> str | None:
 
 
 def emit_class(write: GraphBuilder, index: str, classes: Array | None) -> str:
-    """Emit the class at an index if classes are integers other than indices; else the index."""
+    """Emit the class for an index. The result is the index itself if classes are no integers, or are 0, 1, 2 ..."""
     if classes is None or classes.dtype.kind not in "iu" or np.array_equal(classes, np.arange(len(classes))):
         return index
     return write.emit("gather", (write.new_constant("classes", classes.astype(np.int32)), index), {"axis": 0})
@@ -498,7 +521,7 @@ _LINEAR = (
     "RidgeClassifierCV",
     "SGDClassifier",
 )
-"""Classifiers whose decision function is W x + b."""
+"""Names of classifiers whose decision function is W x + b."""
 WRITERS: Mapping[str, Write] = {
     "GaussianMixture": emit_gaussian_mixture,
     "IsolationForest": emit_isolation_forest,
@@ -506,4 +529,4 @@ WRITERS: Mapping[str, Write] = {
     "NearestCentroid": emit_nearest_centroid,
     "QuantileTransformer": emit_quantile_transformer,
 }
-"""Functions that emit an estimator, by the name of the class or of a base class."""
+"""Functions that emit an estimator's outputs, by the name of its class or of a base class."""
