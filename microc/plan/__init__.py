@@ -1,1 +1,1 @@
-"""Static memory planning."""
+"""Static memory planning: an order of the calls, and an offset in the arena for every tensor."""

@@ -1,9 +1,10 @@
-"""Liveness of values, and the offsets at which two of them may share memory.
+"""Liveness of values, and the distances at which two values may overlap in memory.
 
-1. When is each value alive (:func:`lifetimes`)? Values that are not alive together may share memory freely.
-2. A call may write a result over an operand that dies with it, at *safe distances* that follow from the order in which
-  its loops touch the bytes (:class:`Overlaps`, :func:`safe_distances`).
-3. Both together are the :class:`Demand` that the planners place.
+1. :func:`lifetimes` computes the first and last call of each value. Values that no call needs together may share memory.
+2. A call may write a result over an operand whose last use is this call. Safe *distances* (differences of their
+  offsets) follow from the order in which the loops of the call's kernel touch the bytes (:class:`Overlaps`,
+  :func:`safe_distances`).
+3. A :class:`Demand` combines the lifetimes and the safe distances. It is the input of the planners.
 """
 
 from __future__ import annotations
@@ -26,21 +27,22 @@ from microc.tir.analysis.size_forms import Conflict
 # ---- Safe distances between two blocks of memory that overlap.
 
 GRAIN = 4
-"""Bytes of a grain: every offset in the arena is a multiple of it, so that only such distances matter."""
+"""Granularity of offsets in the arena, in bytes: all offsets, and so all distances, are multiples of a grain."""
 _SAMPLES = 16
-"""Grains, at either end and at random between, at which a distance is tested before it is compared in full."""
+"""Number of grains at each end, and of random grains, at which a distance is tested before all grains are compared."""
 _STRIDE = 127
-"""Step, in grains, of the rows that a full comparison looks at first."""
+"""Stride, in grains, of the sparse comparison that refutes most unsafe distances before all grains are compared."""
 _TRIES = 256
-"""Most single distances that are compared in full; the rest count as unsafe."""
+"""Most distances for which all grains are compared one by one; distances beyond this number count as unsafe."""
 
 
 @frozen
 class SafeOffsets:
-    """Allowed distances in bytes, from the start of a block of ``under`` bytes to the start of one of ``over`` bytes.
+    """Allowed distances in bytes from the start of a first block of memory to the start of a second block.
 
-    Distances up to -over and from ``under`` on keep the blocks apart. Between them those in ``safe`` are allowed:
-    rising ranges that do not overlap.
+    ``under``: bytes of the first block; ``over``: bytes of the second block. At distances of at most ``-over`` or at least
+    ``under`` the blocks do not overlap, so these are allowed. ``safe``: the allowed distances at which the blocks overlap,
+    as rising disjoint ranges.
     """
 
     under: int
@@ -48,7 +50,7 @@ class SafeOffsets:
     safe: tuple[range, ...] = ()
 
     def next(self, distance: int) -> int:
-        """Return the smallest allowed distance that is not below ``distance``."""
+        """Return the smallest allowed distance that is at least ``distance``."""
         if distance <= -self.over or distance >= self.under:
             return distance
         for span in self.safe:
@@ -63,7 +65,7 @@ class SafeOffsets:
 
     @property
     def shared(self) -> int:
-        """The most bytes that the blocks may share."""
+        """Most bytes that the two blocks may share at an allowed distance."""
         inner = sorted((0, self.under - self.over))  # between these distances one block contains the other
         # The overlap rises up to `inner`, is constant within and falls behind it, so the maximum is at an allowed distance
         # nearest to `inner`.
@@ -73,14 +75,15 @@ class SafeOffsets:
 
 
 def safe_distances(first_write: Array, last_touch: Array) -> tuple[range, ...]:
-    """Return the safe distances, multiples of :data:`GRAIN`, of a block that is written over one that dies.
+    """Return the safe distances from an old block of memory to a new block that is written over it.
 
-    ``first_write`` (by byte of the new block) and ``last_touch`` (by byte of the old one) are times on one clock. A
-    distance d is safe if ``last_touch[x + d] < first_write[x]`` wherever both exist.
+    The distances are multiples of :data:`GRAIN`. ``first_write``: times at which the bytes of the new block are first
+    written; ``last_touch``: times at which the bytes of the old block are last accessed, on the same clock. A distance d
+    is safe if ``last_touch[x + d] < first_write[x]`` for all x at which both blocks have a byte.
     """
     new, old = _pad_to_rows(first_write, NEVER_WRITTEN, GRAIN), _pad_to_rows(last_touch, NEVER_TOUCHED, GRAIN)
     if _has_uniform_rows(new) and _has_uniform_rows(old):
-        # One byte of each grain is enough, and a quarter of the work.
+        # Comparing one byte of each grain is enough then, which is a quarter of the work.
         new, old = new[:, :1], old[:, :1]
     low, high = _safe_distance_ends(new, old)
     safe = np.ones(len(old) + len(new) - 1, bool)  # distance d has index d + len(new) - 1
@@ -92,9 +95,9 @@ def safe_distances(first_write: Array, last_touch: Array) -> tuple[range, ...]:
 
 
 def distances_without(conflicts: Iterable[Conflict], under: int, over: int) -> tuple[range, ...]:
-    """Return the distances, multiples of :data:`GRAIN`, at which blocks overlap and none of the conflicts arises.
+    """Return the distances at which two blocks of memory overlap without any of the conflicts.
 
-    ``under``, ``over``: bytes of the blocks, as in :class:`SafeOffsets`.
+    The distances are multiples of :data:`GRAIN`. ``under``, ``over``: bytes of the two blocks, as in :class:`SafeOffsets`.
     """
     distances = np.arange(1 - -(-over // GRAIN), -(-under // GRAIN)) * GRAIN
     safe = np.ones(len(distances), bool)
@@ -105,18 +108,20 @@ def distances_without(conflicts: Iterable[Conflict], under: int, over: int) -> t
 
 
 def _pad_to_rows(times: Array, padding_value: int, width: int) -> Array:
-    """Reshape times to rows of ``width``; the last row is padded with ``padding_value``."""
+    """Return the times of bytes as rows of ``width`` bytes; the last row is padded with ``padding_value``."""
     return np.concatenate([times, np.full(-len(times) % width, padding_value, np.int64)]).reshape(-1, width)
 
 
 def _has_uniform_rows(rows: Array) -> bool:
-    """Test whether the bytes of every row (grain) have equal times, as with elements of at least a grain."""
+    """Test whether all bytes of a row (grain) have equal times, in every row.
+
+    This holds for elements of at least :data:`GRAIN` bytes."""
     return bool((rows[:, 1:] == rows[:, :1]).all())
 
 
 def _safe_distance_ends(new: Array, old: Array) -> tuple[int, int]:
-    """Return (low, high) in grains: every distance up to ``low`` and every one from ``high`` on is safe."""
-    # Distances from above are distances from below of the reversed blocks.
+    """Return two distances (low, high) in grains: all distances d <= low and all d >= high are safe."""
+    # The upper end is computed as the lower end of the reversed blocks.
     low = min(_safe_prefix_end(new[:, k], old[:, k]) for k in range(new.shape[1]))
     down = min(_safe_prefix_end(new[::-1, k], old[::-1, k]) for k in range(new.shape[1]))
     if low >= len(old) - 1 or down >= len(old) - 1:
@@ -125,21 +130,24 @@ def _safe_distance_ends(new: Array, old: Array) -> tuple[int, int]:
 
 
 def _safe_prefix_end(new: Array, old: Array) -> int:
-    """Return the largest d such that d and every smaller distance are safe.
+    """Return the largest distance d such that d and all smaller distances are safe.
 
-    Old grains at y <= x + d must be done before x is written, so the latest time of a prefix counts.
+    The old grains at y <= x + d must be last touched before the new grain x is first written. So the times of the old
+    block are compared as a running maximum.
     """
-    # For each x the first y whose prefix is not done before x is written; then d < y - x.
+    # `reached`: for each x, the first y such that an old grain up to y is still touched when x is written. So d < y - x.
     reached = np.searchsorted(np.maximum.accumulate(old), new, side="left")
     bound = reached < len(old)
     return int((reached - np.arange(len(new)))[bound].min()) - 1 if bound.any() else len(old) - 1
 
 
 def _single_safe_distances(new: Array, old: Array, candidates: range) -> list[int]:
-    """Return the safe distances among ``candidates``, some of which are unsafe.
+    """Return the safe distances among ``candidates``.
 
-    Most are refuted by the grain touched last of all, the one written first, and samples. The rest often follows from a
-    period (a kernel that goes channel by channel); if not, the nearest ones are compared in full."""
+    Most unsafe distances are refuted at a few grains: at the old grain that is touched last, at the new grain that is
+    written first, and at samples. Many of the remaining distances are proved at once if the accesses are periodic, as in a
+    kernel that works channel by channel. Of the others, the :data:`_TRIES` with the largest overlaps are tested one by
+    one."""
     left = np.arange(candidates.start, candidates.stop)
     latest, earliest = int(old.max(axis=1).argmax()), int(new.min(axis=1).argmin())
     left = left[_is_below_limits(-new[::-1], left + (len(new) - 1 - latest), -old[latest])]
@@ -151,14 +159,15 @@ def _single_safe_distances(new: Array, old: Array, candidates: range) -> list[in
         left = left[_is_below_limits(old, left + x, new[x])]
     periodic = _periodic_safe_distances(new, old, left)
     rest, level = np.setdiff1d(left, periodic, assume_unique=True), len(old) - len(new)
-    # Nearest to 0 or to aligned ends: there the blocks share most.
+    # The blocks share most bytes at distances near 0 (equal starts) and near `level` (equal ends).
     nearest = rest[np.lexsort((rest, np.minimum(abs(rest), abs(rest - level))))][:_TRIES]
     return [*periodic.tolist(), *(d for d in nearest.tolist() if _safe(new, old, d))]
 
 
 def _is_below_limits(times: Array, positions: Array, limits: Array) -> Array:
-    """Test for each of some rising positions whether its row of times is below the limits; positions outside of ``times``
-    are."""
+    """Test for each position whether all times in its row of ``times`` are below ``limits``.
+
+    ``positions``: rising row indices; ``limits``: one limit per column. Positions outside of ``times`` pass the test."""
     inside = slice(*np.searchsorted(positions, (0, len(times))))
     rows, is_below = positions[inside], np.ones(len(positions), bool)
     for column, limit in zip(times.T, limits, strict=True):  # long columns are compared faster than many short rows
@@ -167,21 +176,22 @@ def _is_below_limits(times: Array, positions: Array, limits: Array) -> Array:
 
 
 def _safe(new: Array, old: Array, d: int) -> bool:
-    """Test whether one distance is safe. A few rows refute most that are not."""
+    """Test whether the distance ``d`` is safe. A sparse comparison first refutes most unsafe distances."""
     first, last = max(0, -d), min(len(new), len(old) - d)
     made, done = new[first:last], old[first + d : last + d]
     return bool((done[::_STRIDE] < made[::_STRIDE]).all() and (done < made).all())
 
 
 def _periodic_safe_distances(new: Array, old: Array, distances: Array) -> Array:
-    """Return those of some rising distances whose safety follows from a period.
+    """Return the distances that are safe because the accesses are periodic.
 
-    All distances of one residue are safe if every class of old grains, modulo the period, is done before the class of
-    new grains at that distance is first written."""
+    ``distances``: rising candidates. Let grains be in one class if their indices are equal modulo a period. All distances
+    with one residue are safe if each class of old grains is last touched before the class of new grains at that residue
+    is first written."""
     steps = np.diff(distances)
     if not len(steps):
         return distances[:0]
-    # The most frequent step is taken as the period, and of it the most frequent residue: only one class is proved.
+    # The period is the most frequent difference of neighbouring distances. Only the most frequent residue is tested.
     period = int(np.bincount(steps).argmax())
     residue = int(np.bincount(distances % period).argmax())
     width = new.shape[1]
@@ -192,7 +202,7 @@ def _periodic_safe_distances(new: Array, old: Array, distances: Array) -> Array:
 
 
 def _split_into_ranges(rising: Array) -> Iterable[range]:
-    """Split rising numbers into ranges of constant step, each as long as possible."""
+    """Split rising numbers into ranges of constant step; each range is as long as possible."""
     steps = np.diff(rising)
     bends = np.append(np.flatnonzero(np.diff(steps)) + 1, len(rising) - 1)
     start = 0
@@ -203,37 +213,39 @@ def _split_into_ranges(rising: Array) -> Iterable[range]:
         start = end + 1
 
 
-# ---- Values that may share memory in part: a call writes over operands that it no longer reads.
+# ---- Values that may overlap in memory: a call writes over operands that it no longer reads.
 #
-# A call may place a result or workspace over a value that dies with it (an operand's last use, another workspace). The safe
-# distances follow from the lowered loops of its kernel (:mod:`microc.tir.analysis.access_order`): 0 for elementwise work, a few
-# rows for a convolution. A kernel with dynamic sizes uses the distances that are safe at all sizes, since offsets are fixed.
-# Buffers of two dtypes overlap only if one of them has 8 bits, since in C only character types may alias others.
+# A result or workspace of a call may overlap an operand whose last use is this call, or another workspace. The safe
+# distances follow from the lowered loops of its kernel (:mod:`microc.tir.analysis.access_order`): 0 for elementwise kernels, a
+# few rows for a convolution. A kernel with dynamic sizes uses the distances that are safe at all sizes, since offsets are fixed.
+# Buffers of two dtypes overlap only if one of them has 8 bits, since in C only character types may alias other types.
 
 MOST_SIZES = 1 << 16
-"""Most combinations of sizes that are examined; a kernel with more keeps its operands apart."""
+"""Most combinations of dynamic sizes that are examined; operands of a kernel with more combinations never overlap."""
 Lifetimes = Mapping[str, tuple[int, int]]
 SafeOffsetsByPair = Mapping[tuple[str, str], SafeOffsets]
-"""By (base of one value, base of another): the allowed distances from the first to the second. Both orders are included."""
+"""The allowed distances from one value to another, by the pair of their names. Both orders of a pair are included."""
 
 
 @frozen
 class _ValueAccesses:
-    """Accesses to a value during one call: ticks of its bytes on the kernel's clock
-    (:mod:`microc.tir.analysis.access_order`), and the dtypes with which they are accessed."""
+    """Accesses to the bytes of a value during one call.
+
+    ``times``: when each byte is first written and last touched, in ticks of the kernel's clock
+    (:mod:`microc.tir.analysis.access_order`). ``dtypes``: element types with which the call accesses the value."""
 
     times: AccessTimes
     dtypes: frozenset[str]
 
 
 MOST_BYTES = 1 << 23
-"""Largest sum of two values that may overlap: analysis takes a few hundred times their memory, byte by byte."""
+"""Most bytes of two values together that may overlap. The analysis needs a few hundred times as much memory."""
 
 
 class Overlaps:
-    """Allowed distances between operands of a module's calls, computed on demand, once per kernel.
+    """Allowed distances between the operands of each call of a module.
 
-    They do not depend on the order of the calls.
+    Distances are computed on demand, once per kernel. They do not depend on the order of the calls.
     """
 
     def __init__(self, module: Module) -> None:
@@ -244,7 +256,9 @@ class Overlaps:
         self._known: dict[tuple[object, ...], SafeOffsets] = {}
 
     def room(self, call: Call, old: str, new: str) -> SafeOffsets | None:
-        """Return the distances from a value that dies with a call to one that starts with it; None if they must stay apart."""
+        """Return the allowed distances from the value ``old`` to the value ``new``; None if they must not overlap.
+
+        ``call`` is the last call that uses ``old``, and the first call that uses ``new``."""
         kernel = self._kernels.get(call.kernel)
         sizes = self.module.values[old].nbytes, self.module.values[new].nbytes
         if (
@@ -261,14 +275,16 @@ class Overlaps:
         return self._known[key] if self._known[key].shared else None
 
     def _argument_positions(self, call: Call, base: str) -> tuple[tuple[int, int], ...]:
-        """Return the positions of a value among a call's arguments, each with the byte offset there."""
+        """Return the positions of a value or its views among a call's arguments.
+
+        Each position is paired with the byte offset of the argument in the value."""
         arguments = ((k, *self.module.base_of(name)) for k, name in enumerate(call.args))
         return tuple((k, offset) for k, owner, offset in arguments if owner == base)
 
     def _safe(self, kernel: Kernel, call: Call, old: str, new: str) -> tuple[range, ...]:
-        """Return the safe distances between two values of a call, by its access times.
+        """Return the safe distances from the value ``old`` to the value ``new``, from the times at which a call accesses them.
 
-        If sizes are dynamic, the distances that are safe at all sizes."""
+        If the kernel has dynamic sizes, only distances that are safe at all sizes are returned."""
         if kernel.func.scalars:
             return self._safe_distances_at_all_sizes(kernel, call, old, new)
         if kernel.name not in self._clocks:
@@ -281,7 +297,7 @@ class Overlaps:
         return safe_distances(starting.times.first_write, dying.times.last_touch)
 
     def _safe_distances_at_all_sizes(self, kernel: Kernel, call: Call, old: str, new: str) -> tuple[range, ...]:
-        """Return the distances that are safe at all sizes."""
+        """Return the distances from ``old`` to ``new`` that are safe for all dynamic sizes of a kernel."""
         if kernel.name not in self._proofs:
             self._proofs[kernel.name] = Precedence(
                 expand_memory_calls(kernel.func), self._size_combinations(kernel) or {}
@@ -296,7 +312,9 @@ class Overlaps:
         return distances_without(conflicts, self.module.values[old].nbytes, self.module.values[new].nbytes)
 
     def _size_combinations(self, kernel: Kernel) -> dict[str, Array] | None:
-        """Return all combinations of sizes of a kernel as columns, by scalar; None if there are too many."""
+        """Return all combinations of a kernel's dynamic sizes; None if there are more than :data:`MOST_SIZES`.
+
+        The result has a column for each scalar parameter. Element k of all columns is the k-th combination."""
         sizes = [size for size in self.module.sizes if size.scalar in kernel.func.scalars]
         ranges = [range(-(-s.minimum // s.step) * s.step, s.maximum + 1, s.step) for s in sizes]
         if prod(map(len, ranges)) > MOST_SIZES:
@@ -305,7 +323,7 @@ class Overlaps:
         return {size.scalar.name: column.reshape(-1) for size, column in zip(sizes, grid, strict=True)}
 
     def _accesses_in_call(self, kernel: Kernel, call: Call, base: str) -> _ValueAccesses:
-        """Return the accesses to a value during a call, whose arguments may include several views of it."""
+        """Return the accesses to a value during a call. Several arguments may be views of the value."""
         size, clock, accessed_dtypes = self.module.values[base].nbytes, self._clocks[kernel.name], set()
         first, last = np.full(size, NEVER_WRITTEN, np.int64), np.full(size, NEVER_TOUCHED, np.int64)
         for position, offset in self._argument_positions(call, base):
@@ -318,9 +336,9 @@ class Overlaps:
 
 
 def find_safe_offsets(module: Module, overlaps: Overlaps, alive: Lifetimes) -> SafeOffsetsByPair:
-    """Return the allowed distances of all pairs of values that may overlap.
+    """Return the allowed distances between all pairs of values that may overlap while both are alive.
 
-    ``alive``: first and last call of every value in the arena.
+    ``alive``: indices of the first and last call that need each value of the arena.
     """
     allowed: dict[tuple[str, str], SafeOffsets] = {}
     for time, call in enumerate(module.calls):
@@ -329,13 +347,13 @@ def find_safe_offsets(module: Module, overlaps: Overlaps, alive: Lifetimes) -> S
             for new in starting:
                 room = overlaps.room(call, old, new) if old != new else None
                 if room is not None and ((old, new) not in allowed or allowed[old, new].shared < room.shared):
-                    # Both orders are stored, since of two workspaces either may be the older one.
+                    # Both orders are stored, since two workspaces of a call have no order.
                     allowed[old, new], allowed[new, old] = room, room.reverse()
     return allowed
 
 
 def shared_bytes(module: Module, call: Call) -> int:
-    """Return the bytes of a planned call's results that overlap its operands."""
+    """Return the number of bytes that the results of a planned call share with its operands."""
     reads, writes = ([_byte_range(module, name) for name in names] for names in (call.reads, call.writes))
     return sum(
         max(0, min(a.stop, b.stop) - max(a.start, b.start))
@@ -347,15 +365,16 @@ def shared_bytes(module: Module, call: Call) -> int:
 
 
 def _byte_range(module: Module, name: str) -> range | None:
-    """Return the range of bytes that a value takes in the arena; None if it is not in the arena."""
+    """Return the range of bytes that a value occupies in the arena; None if it is not in the arena."""
     base, offset = module.base_of(name)
     start = module.plan.offsets.get(base) if module.plan is not None else None
     return None if start is None else range(start + offset, start + offset + module.values[name].nbytes)
 
 
 def _dying_and_starting(module: Module, call: Call, alive: Lifetimes, time: int) -> tuple[list[str], list[str]]:
-    """Return the values in the arena whose lifetime ends with a call, and those whose lifetime starts with it. Workspaces
-    do both."""
+    """Return two lists: the values in the arena whose lifetime ends with a call, and the values whose lifetime starts with it.
+
+    Workspaces of the call are in both lists. ``time``: index of the call."""
     touched = dict.fromkeys(module.base_of(name)[0] for name in (*call.reads, *call.writes, *call.workspace))
     alive_values = [name for name in touched if name in alive]
     written = {module.base_of(name)[0] for name in call.writes}
@@ -368,15 +387,19 @@ def _may_alias(a: str, b: str) -> bool:
     return a == b or bool({a, b} & {"int8", "uint8"})
 
 
-# ---- Lifetimes of the values in the arena, their conflicts, and the demand of memory.
+# ---- Lifetimes of the values in the arena, their conflicts, and the demand for memory.
+#
+# Time is counted in calls: time k is the call of index k.
 
 BEFORE = -1
-"""The time before the first call, when inputs are written."""
+"""Time before the first call, when the inputs are written."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unit:
-    """A value to place in memory, alive from call ``first`` to call ``last``, both included."""
+    """A value to place in memory, of ``size`` bytes at an offset that is a multiple of ``align``.
+
+    The value is alive from call ``first`` to call ``last``, both included."""
 
     name: str
     size: int
@@ -385,18 +408,21 @@ class Unit:
     last: int
 
     def conflicts(self, other: Unit) -> bool:
-        """Test whether two values are alive during the same call."""
+        """Test whether two values are alive during a common call, so that they must not overlap without a proof."""
         return self.first <= other.last and other.first <= self.last
 
 
 def is_in_arena(module: Module, name: str, *, io_in_arena: bool) -> bool:
-    """Test whether a value (not a view) is in the arena."""
+    """Test whether a value, which is not a view, is placed in the arena."""
     storage = module.values[name].storage
     return storage in ("intermediate", "workspace", "state") or (io_in_arena and storage in ("input", "output"))
 
 
 def lifetimes(module: Module, *, io_in_arena: bool) -> dict[str, tuple[int, int]]:
-    """Return the first and last call of every value in the arena; a use of a view is a use of its base."""
+    """Return the indices of the first and last call that need each value of the arena.
+
+    A use of a view counts as a use of the value that it views. Inputs and state are alive before the first call
+    (:data:`BEFORE`), outputs and state after the last call (time ``len(module.calls)``)."""
     end = len(module.calls)
     spans: dict[str, tuple[int, int]] = {}
 
@@ -418,10 +444,11 @@ def lifetimes(module: Module, *, io_in_arena: bool) -> dict[str, tuple[int, int]
 
 @frozen
 class Demand:
-    """The values to place in memory, and at which distances they may overlap.
+    """Memory planning problem: the values to place (units), and the distances at which they may overlap.
 
-    ``rooms``: by unit, the allowed distances to it from the units that it conflicts with and may overlap. It stays
-    apart from all others that it conflicts with. ``limit``: placements of so many bytes or more are of no use."""
+    ``rooms[unit][other]``: the allowed distances from ``other`` to ``unit``, for conflicting units (alive during a common
+    call) that may overlap. All other conflicting units must not overlap. ``limit``: placements of at least this number of
+    bytes are rejected."""
 
     units: tuple[Unit, ...]
     rooms: Mapping[Unit, Mapping[Unit, SafeOffsets]]
@@ -429,7 +456,10 @@ class Demand:
 
 
 def make_demand(units: tuple[Unit, ...], overlapping: SafeOffsetsByPair = MappingProxyType({})) -> Demand:
-    """Create the demand of units; those that conflict stay apart, except pairs (of names, in both orders) in ``overlapping``."""
+    """Create the demand of some units.
+
+    ``overlapping``: allowed distances of the pairs of units that may overlap although they conflict, by names, in both
+    orders. All other units that conflict must not overlap."""
     named, rooms_to = {unit.name: unit for unit in units}, {unit: dict[Unit, SafeOffsets]() for unit in units}
     for (other, name), room in overlapping.items():
         rooms_to[named[name]][named[other]] = room
@@ -437,20 +467,20 @@ def make_demand(units: tuple[Unit, ...], overlapping: SafeOffsetsByPair = Mappin
 
 
 def conflicting_bytes(wanted: Demand) -> dict[Unit, int]:
-    """Return for each unit the bytes of all others that it conflicts with (alive during a common call)."""
+    """Return for each unit the total bytes of the other units that it conflicts with (alive during a common call)."""
     found = _sum_over_conflicts(wanted, np.array([unit.size for unit in wanted.units], np.int64))
     return dict(zip(wanted.units, found.tolist(), strict=True))
 
 
 def count_conflicts(wanted: Demand) -> int:
-    """Count the pairs of units that some call needs both of."""
+    """Count the pairs of units that are alive during a common call."""
     return int(_sum_over_conflicts(wanted, np.ones(len(wanted.units), np.int64)).sum()) // 2
 
 
 def _sum_over_conflicts(wanted: Demand, weights: Array) -> Array:
-    """Return for each unit the sum of ``weights`` over all others that it conflicts with.
+    """Return for each unit the sum of ``weights`` over all other units that it conflicts with.
 
-    That is all that begin before it ends, less those that end before it begins.
+    A unit conflicts with all units that begin before it ends, except those that end before it begins.
     """
     first, last = (
         np.array(times, np.int64) for times in ([u.first for u in wanted.units], [u.last for u in wanted.units])
@@ -464,12 +494,12 @@ Placement = dict[Unit, int]
 
 
 def placement_size(placement: Placement) -> int:
-    """Return the bytes of memory that a placement needs."""
+    """Return the bytes of memory that a placement needs: the end of its highest unit."""
     return max((at + unit.size for unit, at in placement.items()), default=0)
 
 
 def demand_of_module(module: Module, overlaps: Overlaps, *, io_in_arena: bool) -> Demand:
-    """Return the values of a module to place in the arena, with the distances at which they may overlap."""
+    """Return the demand for memory of a module: the values in its arena, and the distances at which they may overlap."""
     alive = lifetimes(module, io_in_arena=io_in_arena)
     values = module.values
     units = tuple(Unit(n, values[n].nbytes, values[n].align, first, last) for n, (first, last) in alive.items())
@@ -477,18 +507,21 @@ def demand_of_module(module: Module, overlaps: Overlaps, *, io_in_arena: bool) -
 
 
 def placement_lower_bound(wanted: Demand) -> int:
-    """Return a lower bound of the bytes of any placement: the largest need of one call."""
+    """Return a lower bound of the bytes of any placement: the most bytes that one call needs."""
     return max(least_bytes_by_call(wanted, max((unit.last for unit in wanted.units), default=BEFORE) + 1), default=0)
 
 
 def least_bytes_by_call(wanted: Demand, call_count: int) -> list[int]:
-    """Return the least bytes needed before the first call, and by each of the first ``call_count`` calls.
+    """Return lower bounds of the bytes needed before the first call, and by each of the first ``call_count`` calls.
 
-    Values alive together take the sum of their sizes, less the most that pairs of them may share. A byte shared by
-    three values counts in three pairs although it saves two bytes, so this is a lower bound."""
+    The bound of a call is the sum of the sizes of the values alive, less the most bytes that each pair of these values may
+    share. It is a lower bound: a byte that three values share is subtracted for three pairs, although it saves only two
+    bytes."""
 
     def alive(sizes: Iterable[tuple[int, int, int]]) -> Array:
-        """Return the sum of the sizes alive at each time; items are (first time, last time, size), both times included."""
+        """Return the sum of the sizes that are alive at each time.
+
+        ``sizes``: triples (first time, last time, size), both times included."""
         steps = np.zeros(call_count + 3, np.int64)
         for first, last, size in sizes:
             steps[min(first, call_count) - BEFORE] += size
@@ -507,7 +540,7 @@ def least_bytes_by_call(wanted: Demand, call_count: int) -> list[int]:
 
 
 def count_covered_addresses(ranges: Sequence[tuple[int, int]]) -> int:
-    """Count the addresses in the union of half-open ranges."""
+    """Count the addresses in the union of half-open ranges (start, end)."""
     total = end = 0
     for start, stop in sorted(ranges):
         total += max(0, stop - max(start, end))

@@ -1,9 +1,11 @@
 """Assignment of values, weights and hot kernels to the memories of a board.
 
-- :func:`with_hot_code`: kernels that run from RAM (knapsack).
-- :func:`find_resident_copies`, :func:`find_copies_ahead`: constants that are worth a copy in RAM.
-- :func:`assign_memories`: the memory of every value (first fit, moves, branch and bound).
-- :func:`plan_in_memories`: all of it, with an arena for each memory.
+- :func:`with_hot_code` chooses the kernels that run from RAM, as a knapsack problem.
+- :func:`find_resident_copies` and :func:`find_copies_ahead` find the constants that are worth a copy in RAM.
+- :func:`assign_memories` chooses the memory of every value: first fit, then moves, then branch and bound.
+- :func:`plan_in_memories` combines these steps, and plans an arena for each memory.
+
+Waits are cycles that the core is stalled by a memory.
 """
 
 from __future__ import annotations
@@ -33,18 +35,21 @@ from microc.plan.placement import (
 )
 from microc.target import CodeMemory, Memory, Traffic
 
-# ---- Hot code: kernels that run from a memory that waits less for instructions than the flash they are linked in.
+# ---- Hot code: kernels that run from RAM, where instruction fetches wait less than in the flash.
 #
-# A kernel gains the waits that its calls save in a run (:class:`microc.target.Fetching`), and takes its estimated size with a
-# margin, since the size of compiled code is unknown before the compiler ran; the linker decides in the end. The choice is a 0/1
-# knapsack, solved exactly by :func:`microc.base.knapsack.pareto_front`.
+# The gain of a kernel is the number of wait cycles that its calls save in a run (:class:`microc.target.Fetching`). Its weight is
+# its estimated code size with a margin, since the size is unknown before the C compiler runs; the linker has the final say. The
+# choice is a 0/1 knapsack, solved exactly by :func:`microc.base.knapsack.pareto_front`.
 
 MARGIN, BESIDE = 1.5, 48
-"""Size of a function in RAM: a factor on its estimate, and bytes for alignment, literals behind it, and jumps to flash."""
+"""Size reserved for a function in RAM: factor on its estimated size, and bytes added for alignment, literal pools, and jumps
+to flash."""
 
 
 def with_hot_code(module: Module, memory: CodeMemory) -> Module:
-    """Return a planned module with kernels placed in ``memory``, and with the waits for code added to its calls."""
+    """Return a planned module in which hot kernels run from ``memory``.
+
+    The cycles that calls wait for instruction fetches are added to their estimates."""
     assert module.plan is not None
     calls = Counter(call.kernel for call in module.calls)
     linked = {k.name: memory.linked.waits(k.fetches) for k in module.kernels}
@@ -70,10 +75,10 @@ def with_hot_code(module: Module, memory: CodeMemory) -> Module:
 
 
 def _choose_kernels(gains: Mapping[str, float], sizes: Mapping[str, int], capacity: int) -> tuple[str, ...]:
-    """Return the kernels with the largest gain that fit, in the module's order.
+    """Return the names of the kernels with the largest total gain that fit into ``capacity`` bytes, in the module's order.
 
-    The choice is exact among the :data:`MAX_HOT_KERNELS` kernels with the largest gain per byte; of the others it takes each that
-    still fits.
+    The choice is optimal among the :data:`MAX_HOT_KERNELS` kernels with the largest gain per byte. Then each of the other
+    kernels is added if it still fits.
     """
     ordered = sorted(sizes, key=lambda name: (-gains[name] / sizes[name], name))
     exact_candidates, others = ordered[:MAX_HOT_KERNELS], ordered[MAX_HOT_KERNELS:]
@@ -97,23 +102,24 @@ def reserved_code_bytes(kernel: Kernel) -> int:
     return round(MARGIN * kernel.code_bytes) + BESIDE
 
 
-# ---- Weights in RAM: copies of constants in an arena, resident or made by the call before the one that reads them.
+# ---- Weights in RAM: copies of constants in an arena. Calls read them instead of the originals in flash.
 #
-# A resident copy takes memory in all calls and is made once, at reset. A copy ahead takes memory in two calls and is made in
-# every run: it pays for constants that a call reads several times from slow flash. Copies are timed as done by the core,
-# without DMA.
+# A resident copy is made once, at reset, and occupies memory during all calls. A copy ahead is made in every run, while the
+# call before the one that reads it runs, and occupies memory during these two calls only. It pays off for constants that a
+# call reads several times from slow flash. The cost assumes that the core copies, without DMA.
 
 COPY_CYCLES = 2.0
-"""Cycles for copying a byte by the core: a word at a time, including the loop."""
+"""Cycles per byte that the core needs for copying word by word, including the loop."""
 
 
 @frozen
 class ConstantCopy:
-    """A copy of a constant in RAM. ``step``: the call at whose start copying begins, :data:`BEFORE` for a resident copy,
-    which is made at reset.
+    """A possible copy of a constant in RAM.
 
-    ``waits``: cycles that a run waits for the constant with a copy in each memory, copying included; ``flash``: cycles
-    that it waits without a copy."""
+    ``unit``: bytes and lifetime of the copy. ``step``: index of the call at whose start copying begins; :data:`BEFORE` for
+    a resident copy, which is made at reset. ``waits``: for each memory, the cycles that a run waits for the constant if its
+    copy is in this memory, including the time for copying. ``flash``: cycles that a run waits for the constant without a
+    copy."""
 
     unit: Unit
     step: int
@@ -122,7 +128,7 @@ class ConstantCopy:
 
 
 def find_resident_copies(module: Module, memories: Sequence[Memory], flash_wait: float) -> list[ConstantCopy]:
-    """Return the copies of constants in RAM, made at reset, that are read faster than the flash.
+    """Return the resident copies (made at reset) of constants that are read faster from RAM than from flash.
 
     ``flash_wait``: cycles that the core waits for a byte of flash."""
     end = len(module.calls)
@@ -136,9 +142,10 @@ def find_resident_copies(module: Module, memories: Sequence[Memory], flash_wait:
 
 
 def find_copies_ahead(module: Module, memories: Sequence[Memory], flash_wait: float) -> list[ConstantCopy]:
-    """Return the copies that pay in every run, of constants that a single call reads.
+    """Return the copies ahead that save cycles although they are made in every run.
 
-    Each is made while the call before runs. ``flash_wait``: cycles that the core waits for a byte of flash."""
+    Only constants that a single call reads are copied ahead, while the call before runs. ``flash_wait``: cycles that the
+    core waits for a byte of flash."""
     copies = []
     for name, uses in _constant_uses(module).items():
         if len(uses) != 1:
@@ -153,7 +160,9 @@ def find_copies_ahead(module: Module, memories: Sequence[Memory], flash_wait: fl
 
 
 def _constant_uses(module: Module) -> dict[str, list[tuple[int, Traffic]]]:
-    """Return the calls that read each constant of the generated C, with their traffic; constants with views are left out."""
+    """Return, for each constant of the generated C, the calls that read it: (index of the call, bytes that it moves).
+
+    Constants that have views are left out."""
     uses: dict[str, list[tuple[int, Traffic]]] = {}
     viewed = {module.base_of(view.name)[0] for view in module.views}
     for number, call in enumerate(module.calls):
@@ -164,22 +173,24 @@ def _constant_uses(module: Module) -> dict[str, list[tuple[int, Traffic]]]:
     return uses
 
 
-# ---- The memory of every value: the split with the least waits whose parts fit.
+# ---- The memory of every value: search for the split (assignment of values to memories) with the least waits that fits.
 #
-# Branch and bound assigns values one by one, by gain per byte of fast memory and call. A branch ends if its waits, with all
-# other values in their best memory, are no better than the best split so far, or if some call needs more of a memory than
-# there is. It is exact (up to the placements that the planners find) within :data:`~microc.plan.placement.SPLIT_EFFORT` steps,
-# for up to :data:`~microc.plan.placement.MAX_BRANCH_VALUES` values. It starts from a first fit in the same order, improved by
-# moves of single values, so that large networks get a good split too.
+# Branch and bound assigns the values one by one, sorted by cycles saved per byte of memory and call. A branch is pruned if its
+# waits, with all remaining values in their best memory, are no less than those of the best split so far, or if some call needs
+# more bytes of a memory than there are. The search is exact (as far as the planners find placements) within
+# :data:`~microc.plan.placement.SPLIT_EFFORT` steps, for up to :data:`~microc.plan.placement.MAX_BRANCH_VALUES` values. It starts
+# from a first fit in the same order, improved by moves of single values, so that large networks get a good split too.
 
 Waits = Mapping[Unit, tuple[float, ...]]
-"""Cycles of a run that the accesses to a unit wait, in each memory; infinite if it may not be there."""
+"""For each unit (value to place): the cycles that a run waits for it in each memory; infinite if the memory is not allowed."""
 Homes = dict[Unit, int]
-"""The number of each unit's memory."""
+"""Assignment of units to memories: index of each unit's memory."""
 
 
 def assign_memories(wanted: Demand, waits: Waits, memories: Sequence[Memory]) -> Homes:
-    """Assign a memory to every unit. If no split fits, the remaining units go into the first memory, beyond its end."""
+    """Return an assignment of all units to memories with few waits.
+
+    If no assignment fits, the units for which there is no space are assigned to the first memory, which is then exceeded."""
     search = _SplitSearch(wanted, waits, memories)
     search.first_fit()
     search.improve_by_moves()
@@ -188,19 +199,19 @@ def assign_memories(wanted: Demand, waits: Waits, memories: Sequence[Memory]) ->
 
 
 def restrict_demand(wanted: Demand, units: Iterable[Unit]) -> Demand:
-    """Restrict a demand to some units."""
+    """Return the part of a demand that concerns only the units ``units``."""
     chosen = set(units)
     kept = tuple(unit for unit in wanted.units if unit in chosen)
     return Demand(kept, {u: {o: r for o, r in wanted.rooms[u].items() if o in chosen} for u in kept})
 
 
 def fits(size: int, wanted: Demand) -> bool:
-    """Test whether so many bytes hold all units, by the quick planners."""
+    """Test whether the quick planners find a placement of all units within ``size`` bytes."""
     return fits_side_by_side(size, wanted) or _fits_greedily(size, wanted)
 
 
 def fits_side_by_side(size: int, wanted: Demand) -> bool:
-    """Test whether ``size`` bytes hold all units side by side, without any sharing."""
+    """Test whether all units fit into ``size`` bytes without sharing any memory."""
     return sum(unit.size + unit.align for unit in wanted.units) <= size
 
 
@@ -225,7 +236,7 @@ class _SplitSearch:
         self._fits: dict[tuple[int, frozenset[str], bool], bool] = {}
 
     def _usable_memories(self, unit: Unit) -> list[int]:
-        """Return the memories that are large enough for a unit, the one with the least waits first."""
+        """Return the indices of the memories that are large enough for a unit, the memory with the least waits first."""
         large = (m for m in self.numbers if unit.size <= self.memories[m].size and self.waits[unit][m] < inf)
         return sorted(large, key=lambda m: (self.waits[unit][m], m))
 
@@ -234,16 +245,19 @@ class _SplitSearch:
         return min((self.waits[unit][m] for m in self.ways[unit]), default=inf)
 
     def _gain_density(self, unit: Unit) -> float:
-        """Return the cycles that a unit's best memory saves over its worst, per byte and call that it is alive."""
+        """Return the wait cycles that a unit saves in its best memory compared with its worst memory.
+
+        The result is per byte of the unit and per call of its lifetime."""
         waits = [cycles for cycles in self.waits[unit] if cycles < inf]
         return (max(waits) - min(waits)) / (max(unit.size, 1) * (unit.last - unit.first + 1))
 
     def total(self, homes: Homes) -> float:
-        """Return the cycles that a run waits for all units with this assignment."""
+        """Return the cycles that a run waits for all units, if they are assigned to memories as in ``homes``."""
         return sum(self.waits[unit][home] for unit, home in homes.items())
 
     def fits(self, memory: int, units: Iterable[Unit], *, fully: bool) -> bool:
-        """Test whether a memory holds some units: by the quick planners, or by all."""
+        """Test whether planners find a placement of some units in a memory. ``fully``: try all planners, not only the quick
+        ones."""
         chosen = frozenset(units)
         key = memory, frozenset(unit.name for unit in chosen), fully
         if key not in self._fits:
@@ -253,7 +267,9 @@ class _SplitSearch:
         return self._fits[key]
 
     def _is_placeable(self, size: int, wanted: Demand, *, fully: bool) -> bool:
-        """Test whether ``size`` bytes hold all units, as far as the effort limits allow to find out."""
+        """Test whether planners find a placement of all units within ``size`` bytes, and within the effort limits.
+
+        ``fully``: try all planners, not only the quick ones."""
         if fits_side_by_side(size, wanted):
             return True
         self._pairs += len(wanted.units) ** 2
@@ -263,12 +279,13 @@ class _SplitSearch:
             return True
         if not fully or placement_lower_bound(wanted) > size:
             return False
-        # All planners are slow, so only few memories get them; small ones are solved exactly and do not count.
+        # Running all planners is slow, so this is done a limited number of times. Sets of few units are placed exactly and
+        # do not count.
         small = len(wanted.units) <= EXACT_LIMIT
         return (small or next(self._placements) < FULL_PLACEMENTS) and placement_size(place_units(wanted)[1]) <= size
 
     def first_fit(self) -> None:
-        """Assign every unit to the memory with the least waits that still holds it."""
+        """Set ``best`` to the assignment of every unit to the memory with the least waits that still has space for it."""
         homes: Homes = {}
         fitting = True
         for unit in self.units:
@@ -278,8 +295,9 @@ class _SplitSearch:
         self.best, self.cost = homes, self.total(homes) if fitting else inf
 
     def _first_fitting_memory(self, unit: Unit, homes: Homes, *, excluded_memory: int = -1) -> int | None:
-        """Return the memory with the least waits that still holds a unit, other than ``excluded_memory``; None if there is
-        none."""
+        """Return the index of the memory with the least waits that still has space for a unit; None if there is none.
+
+        ``homes``: assignment of the other units; ``excluded_memory``: index of a memory that is not considered."""
         for memory in self.ways[unit]:
             inside = [other for other, home in homes.items() if home == memory]
             if memory != excluded_memory and self.fits(memory, [*inside, unit], fully=False):
@@ -287,10 +305,12 @@ class _SplitSearch:
         return None
 
     def improve_by_moves(self) -> None:
-        """Move a unit into a better memory, and the units with the least gain out of it until it fits, while the waits shrink."""
+        """Improve ``best`` by moves of single units into faster memories, as long as the waits shrink.
+
+        If the faster memory is full, the units with the least gain are moved out of it."""
         moves = iter(range(MAX_MOVES))
         moved = self.cost < inf
-        # In each pass, units that lose most where they are come first.
+        # Each pass starts with the units that wait longest compared with their best memory.
         while moved:
             moved = False
             for unit in sorted(self.units, key=lambda u: self._least_waits(u) - self.waits[u][self.best[u]]):
@@ -305,7 +325,9 @@ class _SplitSearch:
                         break
 
     def _with_moved(self, unit: Unit, memory: int) -> Homes | None:
-        """Return the best split so far with a unit in a memory, and others moved out of it; None if these fit nowhere."""
+        """Return the best assignment so far, changed so that ``unit`` is in ``memory``.
+
+        Other units are moved out of ``memory`` to make space. None if these units fit into no other memory."""
         homes = {**self.best, unit: memory}
         evicted: list[Unit] = []
         inside = [u for u, home in homes.items() if home == memory]
@@ -325,7 +347,7 @@ class _SplitSearch:
         return homes if self.fits(memory, [u for u, home in homes.items() if home == memory], fully=False) else None
 
     def branch_and_bound(self) -> None:
-        """Search all splits by branch and bound, for few enough values."""
+        """Improve ``best`` by branch and bound over all assignments, if there are at most :data:`MAX_BRANCH_VALUES` units."""
         if len(self.units) > MAX_BRANCH_VALUES:
             return
         least = [0.0]
@@ -356,20 +378,22 @@ class _SplitSearch:
         search(0, 0.0)
 
 
-# ---- Plans with several arenas: the memory of every value and copied weight, and its offset.
+# ---- Plans with several arenas: a memory and an offset for every value and every copied weight.
 
 ARENA_SPACING = 64
-"""Alignment of the arenas in a plan's offsets, in bytes."""
+"""Alignment in bytes of the start of each arena, in the address space in which a plan's offsets are counted."""
 FLASH = Memory("flash", 1 << 40)
-"""The flash as a choice of memory for constants."""
+"""The flash as one of the memories for constants: a constant that is assigned to it is not copied to RAM."""
 MemoryWaits = dict[Unit, tuple[float, ...]]
 
 
 def plan_in_memories(module: Module, wanted: Demand, memories: Sequence[Memory], flash_wait: float) -> Plan:
-    """Plan an arena for each memory, one behind the other in the plan's offsets; empty if the memory holds nothing.
+    """Plan an arena for each memory. The plan's offsets count through all arenas, one after the other.
 
-    ``flash_wait``: cycles that a byte of constants waits in flash. Either resident weights are assigned together with
-    tensors and the others are copied ahead into what is left, or vice versa, whichever waits less.
+    The arena of an unused memory is empty. Two assignments are compared, and the one with fewer waits is used. The first
+    assigns tensors and resident copies of weights together, and then makes copies ahead in the memory that is left. The
+    second assigns copies ahead first, and then resident copies. ``flash_wait``: cycles that the core waits for a byte of
+    constants in flash.
     """
     waits = _tensor_waits(module, wanted, memories)
     resident_copies, ahead_copies = (
@@ -395,15 +419,15 @@ def plan_in_memories(module: Module, wanted: Demand, memories: Sequence[Memory],
 
 
 def _most_gainful_copies(copies: Sequence[ConstantCopy]) -> list[ConstantCopy]:
-    """Return the copies with the largest gain per byte.
+    """Return the :data:`MAX_COPIES` copies of constants that save the most cycles per byte.
 
-    Their number is limited, so that the time of the search does not grow with the number of constants.
+    The limit keeps the search fast for networks with many constants.
     """
     return sorted(copies, key=lambda c: ((min(c.waits) - c.flash) / c.unit.size, c.unit.name))[:MAX_COPIES]
 
 
 def _add_units(wanted: Demand, copies: Iterable[ConstantCopy]) -> Demand:
-    """Add copies of constants, which overlap nothing, to a demand."""
+    """Return a demand with copies of constants added. A copy must not overlap any other unit that is alive with it."""
     units = [each.unit for each in copies]
     return Demand((*wanted.units, *units), {**wanted.rooms, **{unit: {} for unit in units}})
 
@@ -415,7 +439,9 @@ def _split_with_copies(
     other_copies: Sequence[ConstantCopy],
     memories: Sequence[Memory],
 ) -> tuple[Homes, dict[str, ConstantCopy]]:
-    """Split tensors and copies of one kind, then add copies of the other kind that still fit."""
+    """Assign tensors and the copies ``copies`` to memories, then add the copies of ``other_copies`` that still fit.
+
+    Returns the assignment, and by name the copies of constants that are made."""
     choices = {unit: (*cycles, inf) for unit, cycles in waits.items()}
     choices |= {each.unit: (*each.waits, each.flash) for each in copies}
     homes = assign_memories(_add_units(wanted, copies), choices, (*memories, FLASH))
@@ -430,8 +456,10 @@ def _add_copies(
     candidates: Sequence[ConstantCopy],
     memories: Sequence[Memory],
 ) -> tuple[Homes, dict[str, ConstantCopy]]:
-    """Add copies of constants (``candidates``) to what an assignment leaves free, those with the largest gain per byte and
-    call first."""
+    """Add copies of constants to an assignment, in the memory that it leaves free.
+
+    The ``candidates`` that save the most cycles per byte and call are tried first. Returns the assignment, and by name all
+    copies of constants that are made."""
     homes, copies = dict(homes), dict(copies)
     rooms = {**wanted.rooms, **{unit: {} for unit in homes if unit not in wanted.rooms}}
     last_call = max((unit.last for unit in homes), default=0)
@@ -457,7 +485,7 @@ def _add_copies(
 
 
 def _tensor_waits(module: Module, wanted: Demand, memories: Sequence[Memory]) -> MemoryWaits:
-    """Return the cycles that a run waits for each unit, in each memory."""
+    """Return the cycles that a run waits for each tensor (unit of the demand), in each memory."""
     by_name = {unit.name: unit for unit in wanted.units}
     waits = {unit: [0.0] * len(memories) for unit in wanted.units}
     for call in module.calls:
@@ -477,7 +505,9 @@ def _make_plan(
     waits: MemoryWaits,
     memories: Sequence[Memory],
 ) -> Plan:
-    """Place the units of each memory in its arena, and return the plan."""
+    """Place the units of each memory in its arena, and return the plan.
+
+    ``homes``: index of each unit's memory; ``copied``: by name the copies of constants among the units."""
     accesses = dict.fromkeys((unit.name for unit in wanted.units), 0.0)
     for call in module.calls:
         for name, moved in zip(call.args, call.traffic, strict=True):
@@ -510,7 +540,9 @@ def _make_plan(
 
 
 def add_operand_waits(module: Module, memories: Sequence[Memory], flash_wait: float) -> Module:
-    """Add the waits for operands to the cycles of a planned module's calls."""
+    """Return a planned module whose calls include the cycles that they wait for their operands.
+
+    ``flash_wait``: cycles that the core waits for a byte of constants in flash."""
     assert module.plan is not None
     runs = any(map(_is_copied_per_run, module.plan.copies.values()))
     ahead_copies = {each.unit.name: each for each in find_copies_ahead(module, memories, flash_wait)} if runs else {}
@@ -522,7 +554,9 @@ def add_operand_waits(module: Module, memories: Sequence[Memory], flash_wait: fl
 def _with_waits(
     module: Module, call: Call, memories: Sequence[Memory], flash_wait: float, ahead_copies: Mapping[str, ConstantCopy]
 ) -> Call:
-    """Return a call with its waits; ``ahead_copies``: constants that may be copied in every run."""
+    """Return a call whose estimate includes the cycles that it waits for its operands.
+
+    ``ahead_copies``: copies of constants that are made in every run, by name."""
     plan, cycles = module.plan, 0.0
     assert plan is not None
     for name, moved in zip(call.args, call.traffic, strict=True):
@@ -538,5 +572,5 @@ def _with_waits(
 
 
 def _is_copied_per_run(step: int) -> bool:
-    """Test whether a copy is made in every run, not at reset."""
+    """Test whether a copy of a constant is made in every run, not once at reset. ``step``: call at which copying begins."""
     return step >= 0

@@ -1,6 +1,6 @@
-"""Placement of units in the arena: first fit in priority orders, hill climbing over orders, beam search, and an exact
-search.
+"""Placement of units (values with a size and a lifetime) in the arena.
 
+The planners are first fit in several priority orders, hill climbing over orders, beam search, and an exact search.
 :func:`place_units` runs all planners and returns the smallest placement.
 """
 
@@ -31,26 +31,27 @@ from microc.plan.liveness import (
     placement_size,
 )
 
-# ---- Interval index: placed units in arrays, so that a gap among thousands of them is found without a Python loop.
+# ---- Interval index: placed units in numpy arrays, so that a gap among thousands of units is found without a Python loop.
 
 INDEX_MIN_UNITS = 1 << 8
-"""Units from which arrays are faster than a list."""
+"""Number of units above which first fit uses the interval index, because arrays are faster then than a list."""
 
 
 class IntervalIndex:
-    """Index of placed units by rising offset, for finding gaps.
+    """Index of placed units, sorted by offset, for finding gaps between them.
 
-    Columns of ``spans``: offset, end, first call, last call, number of the unit in order of placement."""
+    ``spans`` has a row for each unit, with these columns: offset, end, first call, last call, and number of the unit in
+    order of placement."""
 
     def __init__(self, placed: Mapping[Unit, int]) -> None:
-        """Start with units that are placed already."""
+        """Create the index of some placed units. ``placed``: offset of each unit."""
         self.placed, self.numbers = Placement(), dict[Unit, int]()
         self.spans = np.zeros((0, 5), np.int64)
         for unit, at in placed.items():
             self.put(unit, at)
 
     def put(self, unit: Unit, at: int) -> None:
-        """Add a unit that is placed at offset ``at``."""
+        """Add a unit at offset ``at`` to the index."""
         self.placed[unit], self.numbers[unit] = at, len(self.numbers)
         row = int(np.searchsorted(self.spans[:, 0], at))
         self.spans = np.insert(self.spans, row, (at, at + unit.size, unit.first, unit.last, self.numbers[unit]), axis=0)
@@ -58,12 +59,13 @@ class IntervalIndex:
     def lowest_gap(self, unit: Unit, rooms: Mapping[Unit, SafeOffsets]) -> int:
         """Return the lowest aligned offset for ``unit`` at an allowed distance from all units that it conflicts with.
 
-        The units of ``rooms``, which it may overlap, are examined one by one; the others leave gaps.
+        ``rooms``: the allowed distances to ``unit`` from the units that it may overlap. These units are examined one by
+        one. Between all others, ``unit`` must fit into a gap.
         """
         near = {other: room for other, room in rooms.items() if other in self.placed and other.conflicts(unit)}
         starts, ends = self._gaps(unit, [self.numbers[other] for other in near])
         offset, settled = 0, -1
-        # Offsets only rise: repeat until gaps and all neighbours agree.
+        # The offset only rises. Repeat until the gaps and all allowed distances leave it unchanged.
         while offset != settled:
             settled = offset
             offset = max(offset, int(ends[np.searchsorted(starts, offset + unit.size)]))
@@ -74,7 +76,10 @@ class IntervalIndex:
         return offset
 
     def _gaps(self, unit: Unit, without: list[int]) -> tuple[Array, Array]:
-        """Return the ends of the gaps that hold ``unit``, and the first offset for it in each; the last gap is open."""
+        """Return two arrays: the end of each gap that is large enough for ``unit``, and the lowest offset for it in each gap.
+
+        Gaps are between units that conflict with ``unit``, except the units numbered in ``without``. The last gap has no
+        end."""
         at, end, first, last, number = self.spans.T
         conflicting = (first <= unit.last) & (unit.first <= last) & ~np.isin(number, without)
         begins = np.append(0, np.maximum.accumulate(end[conflicting]))
@@ -86,64 +91,70 @@ class IntervalIndex:
 
 # ---- Effort limits of the searches, counted in steps, never in seconds, so that plans are the same on every machine.
 #
-# Nearly all networks stay below the limits and are searched in full. Beyond a limit a search follows fewer branches, or returns
-# its best result. The correctness of a plan does not depend on any search.
+# Nearly all networks stay below the limits and are searched in full. Beyond a limit, a search follows fewer branches or returns
+# its best result so far. The correctness of a plan does not depend on any search.
 
 ORDER_EFFORT = 1 << 17
-"""Calls appended to partial orders (:mod:`microc.plan.plan`), shared equally between the positions of the order."""
+"""Limit of the search for an order of calls (:mod:`microc.plan.plan`): number of calls appended to partial orders, shared
+equally between the positions of the order."""
 BEAM_EFFORT = 1 << 18
-"""Comparisons of partial placements with neighbours, for each order of units (:func:`microc.plan.placement.beam_search`)."""
+"""Limit of :func:`microc.plan.placement.beam_search`: number of comparisons of partial placements with neighbouring units, for
+each order of units."""
 CLIMB_EFFORT = 1 << 22
-"""Pairs of conflicting units, summed over all placements of :func:`microc.plan.placement.hill_climbing`."""
+"""Limit of :func:`microc.plan.placement.hill_climbing`: number of pairs of conflicting units, summed over all placements."""
 EXACT_EFFORT = 1 << 16
-"""Gaps that :func:`microc.plan.placement.exact` searches."""
+"""Limit of :func:`microc.plan.placement.exact`: number of searches for a gap."""
 SPLIT_EFFORT = 1 << 12
-"""Tentative assignments of values to memories in the branch and bound of :func:`microc.plan.memories.assign_memories`."""
+"""Limit of branch and bound in :func:`microc.plan.memories.assign_memories`: number of tentative assignments of values to
+memories."""
 FULL_PLACEMENTS = 1 << 1
-"""Memories of complete splits on which all planners run, after the quick ones failed.
+"""How often :func:`microc.plan.memories.assign_memories` may run all planners for a memory, after the quick planners failed.
 
-Memories with few values, which are placed exactly, do not count.
+Memories with few values do not count, because these values are placed exactly.
 """
 PAIR_EFFORT = 1 << 22
-"""Pairs of values that quick planners examine in this search; beyond, only values that fit in any order count as fitting."""
+"""Limit of the quick planners in :func:`microc.plan.memories.assign_memories`: number of pairs of values. Beyond the limit,
+values count as fitting only if they fit without sharing memory."""
 MAX_BRANCH_VALUES = 1 << 8
-"""Most values for branch and bound: with more, :data:`SPLIT_EFFORT` steps would hardly leave the first branch."""
+"""Most values for branch and bound: with more values, :data:`SPLIT_EFFORT` steps would hardly leave the first branch."""
 MAX_COPIES = 1 << 7
-"""Constants, those with the largest gain per byte, that are considered for a copy in RAM."""
+"""Most constants that are considered for a copy in RAM: those that save the most cycles per byte."""
 MAX_HOT_KERNELS = 1 << 7
-"""Kernels, those with the largest gain per byte, that are considered for a memory for code (:mod:`microc.plan.memories`)."""
+"""Most kernels for which the choice of hot code (:mod:`microc.plan.memories`) is exact: those that save the most cycles per
+byte."""
 MAX_MOVES = 1 << 9
-"""Moves of values into a better memory before branch and bound."""
+"""Most moves of values into a faster memory that are tried before branch and bound."""
 
 MAX_CHAINS = 1 << 12
-"""Chains of layers that :mod:`microc.compiler.fit.striping` estimates before it uses what it has."""
+"""Most chains of layers that :mod:`microc.compiler.fit.striping` estimates; then it chooses among the chains estimated so
+far."""
 MAX_LOWERED_CHAINS = 1 << 8
-"""Chains that it lowers to know their scratch."""
+"""Most chains of layers that :mod:`microc.compiler.fit.striping` lowers to know the bytes of their scratch buffers."""
 
 
 def affordable_repeats(wanted: Demand, max_comparisons: int, max_repeats: int) -> int:
-    """Return how often all units can be compared with their neighbours within ``max_comparisons``.
+    """Return how often all units can be compared with the units that they conflict with, in ``max_comparisons`` comparisons.
 
-    At most ``max_repeats``. A unit counts as its own neighbour."""
+    The result is at most ``max_repeats``. A unit counts as conflicting with itself."""
     return min(max_repeats, max_comparisons // max(count_conflicts(wanted) + len(wanted.units), 1))
 
 
 # ---- Beam search: units are placed one by one next to those that they may overlap, in many partial placements at once.
 #
-# First fit places every unit as low as possible, which is wrong for a chain of kernels that each write a little below their
-# operand: the chain drifts down, so it must start high. Here offsets may be negative, and the size of a placement is the
-# distance from the lowest to the highest byte in use.
+# First fit places every unit as low as possible. That is wrong for a chain of kernels that each write a little below their
+# operand: the offsets fall along the chain, so the chain must start high. In the beam search offsets may be negative, and the
+# size of a placement is the distance from the lowest to the highest byte in use.
 
 WIDTH = 32
-"""Partial placements that are kept at each step."""
+"""Beam width: number of partial placements that are kept after each unit."""
 
 
 @frozen
 class _PartialPlacement:
-    """A partial placement, as a linked list from the last unit.
+    """A partial placement of units in memory: a state of the beam search, as a linked list from the last placed unit.
 
-    ``low``, ``high``: the lowest and highest byte; ``near``: offsets of the units that conflict with later ones;
-    ``unit``, ``at``: the last unit and its offset.
+    ``low``, ``high``: the range of offsets in use. ``near``: offsets of the placed units that conflict with units that are
+    not placed yet. ``unit``, ``at``: the last placed unit and its offset. ``before``: the placement of the earlier units.
     """
 
     low: int
@@ -154,20 +165,22 @@ class _PartialPlacement:
     before: _PartialPlacement | None = None
 
     def ends(self, at: int, size: int) -> tuple[int, int]:
-        """Return the lowest and highest byte in use once another block of ``size`` bytes is at ``at``."""
+        """Return the range of offsets (low, high) in use after ``size`` more bytes are placed at offset ``at``."""
         return (at, at + size) if self.unit is None else (min(at, self.low), max(at + size, self.high))
 
     @property
     def key(self) -> tuple[int, ...]:
-        """Key of placements that are equal for all later units: their size, and relative offsets of the units near them."""
+        """Key that is the same for partial placements that leave the same choices for all later units.
+
+        It consists of the bytes in use, and of the relative offsets of the units that conflict with later units."""
         return self.high - self.low, *[at - self.low for at in self.near.values()]
 
 
 def beam_search(wanted: Demand) -> Placement | None:
-    """Return the best placement that beam search finds with three orders: by time, against time, and outwards from the
-    largest unit.
+    """Return the smallest placement that beam search finds with three orders of the units.
 
-    None if the effort is too large, or if nothing is below the limit."""
+    The units are ordered by their first call, by their last call backwards, and by distance in time from the largest unit.
+    None if there are too many units for :data:`BEAM_EFFORT`, or if no placement is below the demand's limit."""
     width = affordable_repeats(wanted, BEAM_EFFORT, WIDTH)
     if not width:
         return None
@@ -195,10 +208,10 @@ def beam_search(wanted: Demand) -> Placement | None:
 
 
 def place_in_order(wanted: Demand, order: Sequence[Unit], beam_width: int = WIDTH) -> Placement | None:
-    """Place units in this order by beam search; the order should bring units that conflict close together.
+    """Place units in the order ``order`` by beam search. Units that conflict should be close together in the order.
 
-    None if all placements reach the limit. The size in use never shrinks, so a partial placement that reaches the limit
-    is dropped."""
+    The bytes in use never shrink, so a partial placement that reaches the demand's limit is dropped. None if all placements
+    reach the limit."""
     states = [_PartialPlacement(0, 0, {})]
     last = {unit: max(k for k, other in enumerate(order) if other.conflicts(unit)) for unit in order}
     for k, unit in enumerate(order):
@@ -223,9 +236,10 @@ def place_in_order(wanted: Demand, order: Sequence[Unit], beam_width: int = WIDT
 def _keep_smallest(
     extensions: list[tuple[int, int, _PartialPlacement]], unit: Unit, unfinished: Sequence[Unit], beam_width: int
 ) -> list[_PartialPlacement]:
-    """Return the ``beam_width`` smallest different partial placements.
+    """Return the ``beam_width`` smallest partial placements with different keys, after ``unit`` is placed.
 
-    ``extensions``: bytes in use, offset of the unit, placement before it."""
+    ``extensions``: triples (bytes in use, offset of ``unit``, partial placement before ``unit``). ``unfinished``: units that
+    conflict with later units."""
     partials: dict[tuple[int, ...], _PartialPlacement] = {}
     for _, at, state in sorted(extensions, key=itemgetter(0)):
         near = {**state.near, unit: at}
@@ -237,24 +251,24 @@ def _keep_smallest(
 
 
 Near = list[tuple[int, SafeOffsets, SafeOffsets]]
-"""Offsets of neighbours, with the allowed distances from them and to them."""
+"""For each placed unit that may be overlapped: its offset, and the allowed distances from it and to it."""
 
 
 @frozen
 class _Intervals:
-    """Rising open intervals that do not meet; no unit may start inside of one."""
+    """Disjoint open intervals of forbidden offsets, in rising order: no unit may start inside of an interval."""
 
     lows: list[int]
     highs: list[int]
 
     def around(self, offset: int) -> tuple[int, int]:
-        """Return both ends of the interval that contains an offset; the offset twice if there is none."""
+        """Return both ends of the interval that contains an offset; if no interval does, return the offset twice."""
         k = bisect_left(self.lows, offset) - 1
         return (self.lows[k], self.highs[k]) if k >= 0 and offset < self.highs[k] else (offset, offset)
 
 
 def _merge_intervals(overlapping: Iterable[tuple[int, int]]) -> _Intervals:
-    """Merge overlapping intervals to rising ones that do not meet."""
+    """Merge intervals that may overlap into disjoint intervals in rising order."""
     lows, highs = list[int](), list[int]()
     for low, high in sorted(overlapping):
         if highs and low < highs[-1]:
@@ -266,10 +280,10 @@ def _merge_intervals(overlapping: Iterable[tuple[int, int]]) -> _Intervals:
 
 
 def _offset_candidates(state: _PartialPlacement, unit: Unit, neighbours: Near, forbidden: _Intervals) -> list[int]:
-    """Return the offsets at which a unit is tried in a partial placement.
+    """Return the offsets at which beam search tries to place a unit in a partial placement.
 
-    These are at both ends of the bytes in use and of forbidden intervals, and at the ends of neighbours' allowed
-    distances."""
+    The candidates are next to both ends of the bytes in use, of the ``forbidden`` intervals, and of the allowed distances
+    from the units ``neighbours`` that may be overlapped."""
     starts = {state.low, state.high - unit.size, *forbidden.lows, *forbidden.highs}
     for at, room, _ in neighbours:
         starts |= {at - room.over, at + room.under, at, at + room.under - room.over}
@@ -281,7 +295,9 @@ def _offset_candidates(state: _PartialPlacement, unit: Unit, neighbours: Near, f
 
 
 def _nearest_offset(start: int, unit: Unit, neighbours: Near, forbidden: _Intervals, upwards: bool) -> int:
-    """Return the nearest allowed offset at or above (``upwards``) or at or below ``start``, which is aligned."""
+    """Return the allowed offset of a unit that is nearest to ``start``, which is aligned.
+
+    The search goes up from ``start`` if ``upwards`` is True, else down."""
     offset, previous = start, None
     while offset != previous:
         previous = offset
@@ -298,8 +314,9 @@ def _nearest_offset(start: int, unit: Unit, neighbours: Near, forbidden: _Interv
 
 
 def _shifted_offsets(state: _PartialPlacement) -> Placement:
-    """Return the offsets of all units in a partial placement, moved so that the lowest (rounded down to the alignment) is
-    0."""
+    """Return the placement of all units of a partial placement, shifted so that the lowest offset becomes 0.
+
+    The lowest offset is rounded down to the largest alignment first."""
     offsets: Placement = {}
     link: _PartialPlacement | None = state
     while link is not None and link.unit is not None:
@@ -312,11 +329,11 @@ def _shifted_offsets(state: _PartialPlacement) -> Placement:
 # ---- Planners: a priority order for first fit, or a search over orders.
 
 Planner = Callable[[Demand], Placement | None]
-"""Returns a placement; None if there are too many units for it, or if it finds nothing below the limit."""
+"""A function that returns a placement; None if there are too many units for it, or if no placement is below the limit."""
 
-HILL_CLIMBING_STEPS = 400  # swaps at most
+HILL_CLIMBING_STEPS = 400  # most swaps of two units in the order
 EXACT_LIMIT = 9
-"""Most units for the exact search."""
+"""Most units that the exact search places."""
 
 
 def first_fit(
@@ -326,10 +343,10 @@ def first_fit(
     before: Mapping[Unit, int] = MappingProxyType({}),
     conflicting_units: Mapping[Unit, Sequence[Unit]] | None = None,
 ) -> Placement:
-    """Place units one by one at the lowest offset that all earlier units allow, up to the first that exceeds ``limit``.
+    """Place units one by one, each at the lowest offset that all earlier units allow; stop once ``limit`` is exceeded.
 
-    ``before``: offsets of the first units of the order, which are not placed again. ``conflicting_units``: by unit, those that it
-    conflicts with, if known.
+    ``before``: offsets of the first units of the order, which are not placed again. ``conflicting_units``: for each unit, the
+    units that it conflicts with, if known; this only saves time.
     """
     if len(order) > INDEX_MIN_UNITS:
         return _first_fit_by_index(wanted, order, limit, before)
@@ -347,7 +364,7 @@ def first_fit(
 
 
 def _first_fit_by_index(wanted: Demand, order: Sequence[Unit], limit: float, before: Mapping[Unit, int]) -> Placement:
-    """Compute the placement of :func:`first_fit` with the interval index."""
+    """Return the placement of :func:`first_fit`, computed with the interval index, which is faster for many units."""
     shelf = IntervalIndex(before)
     for unit in order[len(before) :]:
         at = shelf.lowest_gap(unit, wanted.rooms[unit])
@@ -363,7 +380,7 @@ def lowest_gap(wanted: Demand, unit: Unit, placed: Placement) -> int:
     conflicting = [(at, other) for other, at in placed.items() if other.first <= last and first <= other.last]
     conflicting.sort(key=itemgetter(0))
     offset, settled = 0, -1
-    # Repeated, since the distance to a unit that was passed already changes, and may be forbidden then.
+    # Repeated, since a higher offset changes the distance to units that were compared before, and may be forbidden for them.
     while offset != settled:
         settled = offset
         for at, other in conflicting:
@@ -377,24 +394,26 @@ def lowest_gap(wanted: Demand, unit: Unit, placed: Placement) -> int:
 
 
 def _size_key(unit: Unit) -> tuple[int, int, str]:
-    """Return the sort key of a unit: the largest first."""
+    """Return a sort key that orders units by size, the largest first."""
     return -unit.size, unit.first, unit.name
 
 
 def greedy_by_size(wanted: Demand) -> Placement:
-    """Place the largest units first."""
+    """Return the first-fit placement of the units in order of their size, the largest first."""
     return first_fit(wanted, sorted(wanted.units, key=_size_key))
 
 
 def greedy_by_conflicts(wanted: Demand) -> Placement:
-    """Place units first that are alive together with the most bytes."""
+    """Return the first-fit placement in which the units that are alive together with the most bytes are placed first."""
     pressure = conflicting_bytes(wanted)
     return first_fit(wanted, sorted(wanted.units, key=lambda u: (-pressure[u], *_size_key(u))))
 
 
 def hill_climbing(wanted: Demand) -> Placement:
-    """Return the placement that hill climbing finds: from the best greedy order, two units are swapped while the arena
-    does not grow. Deterministic."""
+    """Return the placement that hill climbing over first-fit orders finds.
+
+    It starts from the better greedy order and swaps two units of the order at a time. A swap is kept if the arena does not
+    grow. The pseudo-random choice of units is deterministic."""
     best = min((greedy_by_size(wanted), greedy_by_conflicts(wanted)), key=placement_size)
     order = list(best)
     bound, dice = placement_lower_bound(wanted), random.Random(0)
@@ -403,12 +422,12 @@ def hill_climbing(wanted: Demand) -> Placement:
     for _ in range(steps):
         if placement_size(best) == bound:
             break
-        # The arena shrinks only if the unit at its top gets lower, so that is one of the two.
+        # The arena shrinks only if the unit at its top gets lower, so one of the two swapped units is the unit at the top.
         top = max(best, key=lambda u: (best[u] + u.size, u.name))
         trial = list(order)
         i, j = trial.index(top), dice.randrange(len(trial))
         trial[i], trial[j] = trial[j], trial[i]
-        # Units before the first of the two keep their offsets.
+        # Units before both swapped units in the order keep their offsets.
         placement = first_fit(
             wanted, trial, placement_size(best), {unit: best[unit] for unit in order[: min(i, j)]}, near
         )
@@ -418,11 +437,11 @@ def hill_climbing(wanted: Demand) -> Placement:
 
 
 def exact(wanted: Demand) -> Placement:
-    """Return the best first-fit placement, by branch and bound over placement orders.
+    """Return the smallest first-fit placement, by branch and bound over the orders of units.
 
-    Without overlaps that is an optimum, and orders of rising offsets suffice: take any optimal placement, sort it by
-    offset, and let every unit sink as first fit does; none gets higher. Beyond :data:`EXACT_EFFORT` gaps the best so far is
-    returned.
+    If no units may overlap, the result is optimal, and only orders in which the offsets rise need to be searched. Proof: sort
+    any optimal placement by offset and place its units by first fit in this order; no unit gets higher. After
+    :data:`EXACT_EFFORT` searches for a gap, the best placement so far is returned.
     """
     bound = placement_lower_bound(wanted)
     best = min((greedy_by_size(wanted), greedy_by_conflicts(wanted)), key=placement_size)
@@ -459,11 +478,13 @@ PLANNERS: tuple[tuple[str, Planner], ...] = (
 
 
 REMEMBERED_PLACEMENTS = 128
-"""Placements that are remembered: quantisation, tuning and the search for a fit plan equal networks many times."""
+"""Number of placements in the cache. Quantisation, tuning and the search for a fit plan equal networks many times."""
 
 
 def place_units(wanted: Demand) -> tuple[str, Placement]:
-    """Return the smallest placement of all planners, and the name of its planner; of equal ones the first."""
+    """Return the name of the planner that finds the smallest placement, and this placement.
+
+    If several placements are equally small, the first planner of :data:`PLANNERS` is preferred."""
     numbers = {unit: number for number, unit in enumerate(wanted.units)}
     rooms = tuple(
         (numbers[unit], numbers[other], room) for unit, others in wanted.rooms.items() for other, room in others.items()
@@ -477,9 +498,10 @@ def place_units(wanted: Demand) -> tuple[str, Placement]:
 def _place_values(
     values: tuple[tuple[str, int, int, int, int], ...], rooms: tuple[tuple[int, int, SafeOffsets], ...], limit: float
 ) -> tuple[str, Mapping[int, int]]:
-    """Return the planner's name and the offsets, by number, of the values of a demand.
+    """Return the result of :func:`place_units` for a demand in hashable form, so that results can be cached.
 
-    ``values``: the fields of the units; ``rooms``: the allowed distances to a unit from another, by their numbers."""
+    Units are numbered: offsets are returned by number. ``values``: the fields of each :class:`Unit`. ``rooms``: triples
+    (number of a unit, number of another unit, allowed distances from the other unit to the unit)."""
     units = tuple(Unit(*fields) for fields in values)
     rooms_to: dict[Unit, dict[Unit, SafeOffsets]] = {unit: {} for unit in units}
     for number, other, room in rooms:
@@ -490,7 +512,7 @@ def _place_values(
 
 
 def _smallest_placement(wanted: Demand) -> tuple[str, Placement]:
-    """Return what :func:`place_units` returns, without remembering it."""
+    """Return the result of :func:`place_units`, computed without the cache."""
     planners = PLANNERS + ((("exact", exact),) if len(wanted.units) <= EXACT_LIMIT else ())
     bound, name, best = placement_lower_bound(wanted), "", Placement()
     for tried, planner in planners:

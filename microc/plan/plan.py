@@ -1,4 +1,6 @@
-"""Plan the memory of a module: an order of its calls, a memory and an offset for every value, checked independently."""
+"""Plan the memory of a module: choose an order of its calls, and a memory and an offset for every value.
+
+An independent checker (:mod:`microc.plan.plan_check`) verifies each plan."""
 
 from __future__ import annotations
 
@@ -18,20 +20,21 @@ from microc.target import Memory
 
 # ---- The order of calls with the smallest peak of memory, for networks that branch.
 #
-# Beam search over sets of finished calls: level k has the sets of k calls, of which the best few are kept. It is exact while
-# there are at most :data:`WIDTH` sets, and while a level takes no more than its share of
-# :data:`~microc.plan.placement.ORDER_EFFORT`. A chain has only one order.
+# Beam search over sets of finished calls: level k contains sets of k calls, and the best :data:`WIDTH` of them are kept. The
+# search is exact while a level has at most :data:`WIDTH` sets, and while it needs no more than its share of
+# :data:`~microc.plan.placement.ORDER_EFFORT`. A chain of calls has only one order, so it is not searched.
 
-WIDTH = 64  # sets of calls that are kept at each level
+WIDTH = 64  # beam width: number of sets of calls that are kept at each level
 
 
 @frozen
 class _PartialOrder:
-    """A set of finished calls, with the best order found for it.
+    """A set of finished calls, with the best order found for these calls: a state of the beam search.
 
-    ``peak``: the largest need so far; ``size``: bytes alive; ``call``: the last call; ``done``, ``live``: finished
-    calls and live values as bits by number; ``place``: rank of the order before the last call, among the compared
-    orders sorted lexicographically."""
+    ``peak``: the largest number of bytes needed so far. ``size``: bytes alive after the last call. ``call``: index of the
+    last call. ``done``, ``live``: bit sets of the finished calls and of the live values. ``before``: the partial order
+    without its last call. ``place``: index of ``before`` among the states of its level in lexicographic order, which
+    breaks ties."""
 
     peak: int
     size: int
@@ -43,11 +46,11 @@ class _PartialOrder:
 
     @property
     def rank(self) -> tuple[int, int, int, int]:
-        """Sort key: a smaller peak, then fewer bytes, then a fixed order."""
+        """Sort key: a smaller peak first, then fewer bytes alive, then lexicographic order, which makes ties deterministic."""
         return self.peak, self.size, self.place, self.call
 
     def order(self) -> tuple[int, ...]:
-        """Return the finished calls in their order."""
+        """Return the indices of the finished calls, in the order in which they run."""
         found, state = list[int](), self
         while state.before is not None:
             found.append(state.call)
@@ -56,7 +59,9 @@ class _PartialOrder:
 
 
 def order_calls(module: Module, overlaps: Overlaps, *, io_in_arena: bool) -> Module:
-    """Reorder the calls topologically for a small peak; return ``module`` unchanged if no order is better."""
+    """Reorder the calls of a module for a smaller peak of memory; the new order respects all dependences.
+
+    Returns ``module`` unchanged if the search finds no better order."""
     search = OrderSearch(module, overlaps, io_in_arena=io_in_arena)
     # A chain: every call depends on the one before.
     if all(k - 1 in earlier for k, earlier in enumerate(search.needs) if k):
@@ -68,9 +73,9 @@ def order_calls(module: Module, overlaps: Overlaps, *, io_in_arena: bool) -> Mod
 
 
 def reorder_like(module: Module, reference_module: Module) -> Module:
-    """Reorder the calls of a module like those of ``reference_module``, which computes the same values.
+    """Reorder the calls of a module as in ``reference_module``, which computes the same values.
 
-    ``module`` is returned unchanged if the other one does not."""
+    Returns ``module`` unchanged if ``reference_module`` lacks a call that writes the same values."""
     places = {call.writes: k for k, call in enumerate(reference_module.calls)}
     if reference_module is module or any(call.writes not in places for call in module.calls):
         return module
@@ -78,9 +83,10 @@ def reorder_like(module: Module, reference_module: Module) -> Module:
 
 
 def _predecessors(module: Module) -> list[set[int]]:
-    """Return for each call the earlier ones that must precede it: it reads their results, or writes what they read or wrote.
+    """Return for each call the indices of the earlier calls that must stay before it.
 
-    Parts of a concatenation may be written in any order.
+    These calls write a value that the call reads, or read or write a value that the call writes. Views of one concatenated
+    value may be written in any order, because they are disjoint.
     """
     bases = {name: module.base_of(name)[0] for name in module.values}
     readers, writers, writers_by_name = (defaultdict[str, set[int]](set) for _ in range(3))
@@ -104,10 +110,10 @@ def _predecessors(module: Module) -> list[set[int]]:
 
 
 class OrderSearch:
-    """Search for an order of a module's calls with a small peak of memory. ``needs``: for each call those that must run
-    before it.
+    """Beam search for an order of a module's calls with a small peak of memory.
 
-    Sets of calls and of values are bit sets."""
+    ``needs``: for each call, the indices of the calls that must run before it. Sets of calls and sets of values are stored
+    as bit sets."""
 
     def __init__(self, module: Module, overlaps: Overlaps, *, io_in_arena: bool) -> None:
         self.needs = _predecessors(module)
@@ -138,19 +144,21 @@ class OrderSearch:
         self._savings: dict[tuple[int, frozenset[int], frozenset[int]], int] = {}
 
     def after(self, state: _PartialOrder, call_index: int, place: int = 0) -> _PartialOrder:
-        """Return the partial order extended by call ``call_index``."""
+        """Return the partial order ``state`` with call ``call_index`` appended."""
         done, accessed = state.done | 1 << call_index, self.accessed_values[call_index]
         starting = frozenset(n for n in accessed if not state.live >> n & 1)
         ending = frozenset(n for n in accessed if n not in self.kept and not self.users[n] & ~done)
         during = state.size + sum(self.sizes[n] for n in starting)
-        # A call's results may overlap the operands that die with it.
+        # A call's results may overlap operands whose last use is this call.
         need = during + self.scratch[call_index] - self._max_shared_bytes(call_index, ending - starting, starting)
         left = during - sum(self.sizes[n] for n in ending)
         live = (state.live | _to_bit_set(starting)) & ~_to_bit_set(ending)
         return _PartialOrder(max(state.peak, need), left, place, call_index, done, live, state)
 
     def _max_shared_bytes(self, call_index: int, ending: frozenset[int], starting: frozenset[int]) -> int:
-        """Return the most bytes that call ``call_index`` can save by placing starting values over ending ones."""
+        """Return the most bytes that call ``call_index`` can save by sharing memory between values.
+
+        Values that it is the first to use (``starting``) may overlap values that it is the last to use (``ending``)."""
         key = call_index, ending, starting
         if key not in self._savings:
             call = self.calls[call_index]
@@ -160,7 +168,7 @@ class OrderSearch:
         return self._savings[key]
 
     def along(self, order: Sequence[int]) -> _PartialOrder:
-        """Return the partial order that consists of these calls."""
+        """Return the partial order in which the calls ``order`` run one after the other."""
         state = self.start
         for k in order:
             state = self.after(state, k)
@@ -184,10 +192,10 @@ class OrderSearch:
     def _extensions(
         self, states: Iterable[_PartialOrder], earlier: Mapping[int, list[int]], ready: dict[int, list[int]]
     ) -> Iterator[tuple[_PartialOrder, int]]:
-        """Yield partial orders with each call that may run next; these calls are stored in ``ready``, by set of finished
-        calls.
+        """Yield (partial order, index of a call that may run next), for all partial orders of a level.
 
-        ``earlier``: the calls stored for the partial orders of the level before."""
+        The calls that may run next are stored in ``ready``, by set of finished calls. ``earlier``: contents of ``ready`` at
+        the level before, from which this level is updated."""
         for state in states:
             if state.before is None:
                 ready[state.done] = [k for k, needed in enumerate(self.needs) if not needed]
@@ -222,12 +230,13 @@ def plan_module(
     flash_wait: float = 0.0,
     order_like: Module | None = None,
 ) -> Module:
-    """Order the calls of a module and assign offsets to everything in the arena.
+    """Order the calls of a module, and assign an offset to every value in the arena.
 
-    The order needs the least memory, or is that of the module ``order_like`` (it may be ``module``). ``io_in_arena``:
-    inputs and outputs are inside. ``memories``: for a board with several memories for tensors, the one of the stack
-    first; then there are several arenas, and calls have their waits for operands. ``flash_wait``: cycles that the core
-    waits for a byte of constants in flash."""
+    By default the calls are ordered for a small peak of memory. If ``order_like`` is a module (it may be ``module``), its
+    order of calls is used. ``io_in_arena``: also place the inputs and outputs in the arena. ``memories``: the memories for
+    tensors of a board that has several, starting with the memory of the stack. The plan then has an arena in each memory,
+    and the calls include wait cycles for their operands. ``flash_wait``: cycles that the core waits for a byte of constants
+    in flash."""
     overlaps = Overlaps(module)
     module = (
         order_calls(module, overlaps, io_in_arena=io_in_arena)
@@ -251,7 +260,10 @@ def plan_module(
 
 
 def plan_in_one_arena(module: Module, flash_wait: float = 0.0) -> Module:
-    """Plan again for a board with one memory, for builds that place a single arena; hot code is kept."""
+    """Replace the plan of several arenas by one of a single arena, for builds that can place only one.
+
+    The choice of hot code (kernels that run from RAM) is kept. A module without a plan, or with a single arena, is returned
+    unchanged."""
     plan = module.plan
     if plan is None or not plan.arenas:
         return module
@@ -261,7 +273,7 @@ def plan_in_one_arena(module: Module, flash_wait: float = 0.0) -> Module:
 
 
 def _plan_one_arena(wanted: Demand) -> Plan:
-    """Place all values in one arena."""
+    """Return the plan that places all values in one arena."""
     name, best = place_units(wanted)
     offsets = {unit.name: at for unit, at in best.items()}
     return Plan(dict(sorted(offsets.items())), -(-placement_size(best) // 4) * 4, placement_lower_bound(wanted), name)

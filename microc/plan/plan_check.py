@@ -1,7 +1,7 @@
-"""Check a plan by replaying every access on an arena of owners.
+"""Check a memory plan: replay the calls on a model of the arena in which every byte has an owner.
 
-The checker shares no code with the planner, nor with the analysis that it trusts
-(:mod:`microc.tir.analysis.access_order`).
+The owner of a byte is the value that was written there last. A read of a byte with another owner is an error. The checker
+shares no code with the planner, nor with the analysis that the planner trusts (:mod:`microc.tir.analysis.access_order`).
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ from microc.tir.ir import Buffer, PrimFunc
 from microc.tir.operators import ARRAYS
 from microc.tir.rewrite import free_vars
 
-# ---- Access paths: the path to every access of a lowered function, through sequences, guards, names and loops.
+# ---- Access paths: the path to every memory access of a lowered function, from its outermost statement inwards, through
+# sequences, guards, bindings and loops.
+#
+# Time is counted in ticks of a clock that starts with the call.
 
 
 @frozen
 class ClockAdvance:
-    """A step of an access path: the clock advances by ``start`` ticks."""
+    """A step of an access path: the clock advances by ``start`` ticks, the duration of the statements before."""
 
     start: int
 
 
 @frozen
 class LoopStep:
-    """A step of an access path: the iterations of a loop, ``span`` ticks each, at most ``longest`` of them."""
+    """A step of an access path: a loop of at most ``longest`` iterations. Each iteration lasts ``span`` ticks."""
 
     loop: ir.For
     span: int
@@ -44,7 +47,7 @@ class LoopStep:
 
 @frozen
 class GuardStep:
-    """A step of an access path: a condition, with the outcome for which the access happens."""
+    """A step of an access path: a condition. The access happens only if its outcome is ``holds``."""
 
     condition: ir.Expr
     holds: bool
@@ -52,7 +55,7 @@ class GuardStep:
 
 @frozen
 class LetStep:
-    """A step of an access path: a variable bound to a value, visible from here on."""
+    """A step of an access path: a let statement that binds a variable to a value for the rest of the path."""
 
     var: ir.Var
     value: ir.Expr
@@ -64,8 +67,10 @@ Way = tuple[Step, ...]
 
 @frozen
 class Access:
-    """An access in a lowered function: the path to it through loops, guards and bindings, and the elements that it
-    touches."""
+    """A memory access in a lowered function, with the path to it through loops, guards and bindings (``way``).
+
+    It touches ``extent`` elements of ``buffer``, ``step`` elements apart, starting at ``indices``. ``write`` is True for a
+    store, False for a read."""
 
     way: Way
     buffer: ir.Buffer
@@ -77,16 +82,18 @@ class Access:
 
 _ENDLESS = ir.const(ir.ENDLESS, "int32")
 LEAF = 3
-"""Ticks of a statement: 0 reads, 1 writes, 2 reads that continue while a call writes."""
+"""Ticks of a simple statement. It reads in tick 0 and writes in tick 1. In tick 2 a called function may still read."""
 
 
 def accesses(func: ir.PrimFunc) -> Iterator[Access]:
-    """Yield all accesses of a lowered function, each with the path to it."""
+    """Yield all memory accesses of a lowered function, each with the path to it."""
     return _sequence_accesses(func.body, (), _Durations())
 
 
 class _Durations:
-    """Upper bounds of the durations of statements in ticks. Each is computed once, after the loops around it."""
+    """Upper bounds of the durations of statements, in ticks.
+
+    Each bound is computed once. The enclosing loops must be measured before the statements inside of them."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[ir.Stmt, int]] = {}
@@ -99,7 +106,7 @@ class _Durations:
         return self._known[id(stmt)][1]
 
     def item(self, item: ir.Stmt | LetStep) -> int:
-        """Return the duration in ticks of one statement or binding of a sequence."""
+        """Return the duration in ticks of one item of a sequence: a statement, or the binding of a let statement."""
         match item:
             case ir.For(_, _, body):
                 return self.iterations(item) * self.of(body) + LEAF
@@ -109,9 +116,9 @@ class _Durations:
                 return LEAF
 
     def iterations(self, loop: ir.For) -> int:
-        """Return the largest number of iterations of a loop, derived from the ranges of the loops around it.
+        """Return an upper bound of a loop's trip count, derived from the ranges of the enclosing loop variables.
 
-        An endless loop counts as two iterations, which are equal."""
+        An endless loop counts as two iterations, because all of its iterations are equal."""
         most = 2 if loop.extent == _ENDLESS else Simplifier(self._reach).reach(loop.extent)[1]
         if not isinstance(most, int):
             raise InternalError("the order of accesses in a loop whose extent has no bound is unknown")
@@ -120,7 +127,7 @@ class _Durations:
 
 
 def _sequence_accesses(stmt: ir.Stmt, path: Way, ticks: _Durations) -> Iterator[Access]:
-    """Yield the accesses of a statement that is at the end of ``path``."""
+    """Yield the accesses of a statement. ``path``: the access path to the statement."""
     start = 0
     for item in _items_in_order(stmt):
         here = (*path, ClockAdvance(start))
@@ -141,7 +148,7 @@ def _sequence_accesses(stmt: ir.Stmt, path: Way, ticks: _Durations) -> Iterator[
                 longest = ticks.iterations(item)
                 loop = LoopStep(item, ticks.of(body), longest)
                 yield from _sequence_accesses(body, (*here, loop), ticks)
-                # The condition of the loop is evaluated once more at its end.
+                # The extent of the loop is evaluated once more after the last iteration.
                 yield from _operand_accesses((extent,), (*here, ClockAdvance(loop.longest * loop.span)))
             case LetStep():
                 yield from _operand_accesses((item.value,), here)
@@ -151,7 +158,9 @@ def _sequence_accesses(stmt: ir.Stmt, path: Way, ticks: _Durations) -> Iterator[
 
 
 def _items_in_order(stmt: ir.Stmt) -> Iterator[ir.Stmt | LetStep]:
-    """Yield statements in order; a let becomes a :class:`LetStep` for the statements behind it."""
+    """Yield the statements of a sequence in program order.
+
+    A let statement is yielded as a :class:`LetStep`, followed by the statements of its body."""
     pending = [stmt]
     while pending:
         match pending.pop():
@@ -167,16 +176,19 @@ def _items_in_order(stmt: ir.Stmt) -> Iterator[ir.Stmt | LetStep]:
 
 
 def _operand_accesses(exprs: tuple[ir.Expr, ...], path: Way) -> Iterator[Access]:
-    """Yield the accesses of expressions.
+    """Yield the accesses of the expressions of one statement.
 
-    Reads come before writes through pointers, but a call that does both may read until it ends.
+    Reads are assumed to precede writes through pointers. A called function that gets pointers for both may read until it
+    returns.
     """
     for expr in exprs:
         yield from _expression_accesses(expr, path, during=False)
 
 
 def _expression_accesses(expr: ir.Expr, path: Way, *, during: bool) -> Iterator[Access]:
-    """Yield the accesses of an expression. ``during``: it is read while the call around it writes."""
+    """Yield the accesses of an expression.
+
+    ``during``: the expression is a pointer argument of a call that also writes, so it may be read while the call writes."""
     match expr:
         case ir.Load(buffer, indices):
             yield Access((*path, ClockAdvance(2 if during else 0)), buffer, indices, 1, False)
@@ -210,7 +222,7 @@ def _expression_accesses(expr: ir.Expr, path: Way, *, during: bool) -> Iterator[
 
 
 def deciding_variables(access: Access) -> set[ir.Var]:
-    """Return the variables on which it depends whether an access happens and to which element."""
+    """Return the variables that decide whether an access happens, and which element it touches."""
     needed = {var for index in access.indices for var in free_vars(index)}
     for step in reversed(access.way):
         match step:
@@ -225,23 +237,25 @@ def deciding_variables(access: Access) -> set[ir.Var]:
 
 # ---- Replay: the times of the first write and last touch of every byte of a call's operands.
 #
-# It works the other way round than the analysis that the planner trusts (:mod:`microc.tir.analysis.access_order`). That one
-# collects accesses from the inside out, derives the times of addresses and ignores guards. Here the path to each access is
-# walked from the outside in, with all executions side by side in arrays, and guards drop those that do not pass. A loop that
-# an access does not depend on runs only its first and last iteration: those between touch the same bytes.
+# The replay works in the opposite direction to the analysis that the planner trusts (:mod:`microc.tir.analysis.access_order`).
+# That analysis collects accesses from the innermost loop outwards, derives the times of addresses and ignores guards. The replay
+# walks the path to each access from the outermost loop inwards. All executions of an access are computed at once, as numpy
+# arrays, and guards remove the executions that do not pass. Of a loop that an access does not depend on, only the first and
+# last iteration are replayed, because the iterations between touch the same bytes.
 
-NEVER = 1 << 62  # time of the first write of a byte that is not written
+NEVER = 1 << 62  # time of the first write of a byte that is never written
 _CHUNK = 1 << 18
-"""Executions of an access that are computed side by side."""
+"""Most executions of an access that are computed at once, as one array."""
 
 
 Values = Mapping[ir.Var, Array | None]
-"""Variables, one number for each of some executions side by side; None if it depends on data."""
+"""Values of variables: an array with an element for each execution of an access; None if the value depends on data."""
 
 
 class Replay:
-    """Times of the first write and the last touch of every byte of the watched buffers of a lowered function, on one
-    clock."""
+    """Times at which a lowered function first writes and last touches every byte of the buffers ``watched``.
+
+    ``first_write``, ``last_touch``: arrays of times by buffer, on one clock. A touch is a read or a write."""
 
     def __init__(self, func: ir.PrimFunc, watched: Iterable[ir.Buffer]) -> None:
         self.first_write = {b: np.full(b.nbytes, NEVER, np.int64) for b in watched}
@@ -258,15 +272,15 @@ class Replay:
     def _record_executions(self, access: Access, values: Values, ticks: Array) -> None:
         """Record the times of some executions of an access.
 
-        ``values``: values of the variables, by execution; ``ticks``: when each happens."""
+        ``values``: values of the variables in each execution; ``ticks``: time of each execution."""
         buffer, width = access.buffer, dtypes.nbytes(access.buffer.dtype)
         numbers = [_evaluate(index, values) for index in access.indices]
         known, inside = np.zeros_like(ticks), np.ones(len(ticks), bool)
-        unknown = np.zeros(1, np.int64)  # an index that depends on data may be any along its axis
+        unknown = np.zeros(1, np.int64)  # an index that depends on data may have any value along its axis
         for number, extent, stride in zip(numbers, buffer.shape, buffer.strides, strict=True):
             if number is None:
                 unknown = (unknown[:, None] + np.arange(extent) * stride).reshape(-1)
-            else:  # behind a guard that depends on data, indices may be out of range
+            else:  # guards that depend on data are ignored, so indices inside of them may be out of range
                 inside &= (number >= 0) & (number < extent)
                 known = known + number * stride
         known, first, last = _first_and_last_times(known[inside], ticks[inside])
@@ -278,7 +292,9 @@ class Replay:
             self._record_bytes(access, touched, first[part, None, None], last[part, None, None])
 
     def _record_bytes(self, access: Access, byte_positions: Array, first_ticks: Array, last_ticks: Array) -> None:
-        """Record the first and last ticks at which an access touches bytes, by their positions in the buffer."""
+        """Record that an access touches bytes of its buffer.
+
+        ``first_ticks``, ``last_ticks``: first and last time at which each byte of ``byte_positions`` is touched."""
         byte_positions, first_ticks, last_ticks = (
             part.reshape(-1) for part in np.broadcast_arrays(byte_positions, first_ticks, last_ticks)
         )
@@ -288,7 +304,7 @@ class Replay:
 
 
 def _first_and_last_times(positions: Array, ticks: Array) -> tuple[Array, Array, Array]:
-    """Return the distinct positions, each with the earliest and the latest of its ticks."""
+    """Return three arrays: the distinct positions, and the earliest and the latest tick of each."""
     distinct, number = np.unique(positions, return_inverse=True)
     first, last = np.full(len(distinct), NEVER, np.int64), np.full(len(distinct), -1, np.int64)
     np.minimum.at(first, number, ticks)
@@ -299,9 +315,10 @@ def _first_and_last_times(positions: Array, ticks: Array) -> tuple[Array, Array,
 def _executions_at_end(
     path: Way, needed_variables: set[ir.Var], values: Values, ticks: Array
 ) -> Iterator[tuple[Values, Array]]:
-    """Yield the executions that reach the end of a path, in batches: values of variables, and ticks.
+    """Yield the executions that reach the end of an access path, in batches.
 
-    ``needed_variables``: variables that decide whether and where the access happens."""
+    A batch is a pair: the values of the variables in each execution, and the time of each execution.
+    ``needed_variables``: the variables that decide whether the access happens, and which element it touches."""
     for position, step in enumerate(path):
         match step:
             case ClockAdvance(start):
@@ -319,8 +336,10 @@ def _executions_at_end(
 
 
 def _filter_by_guard(condition: ir.Expr, holds: bool, values: Values, ticks: Array) -> tuple[Values, Array]:
-    """Return those executions that pass a guard, with their values and ticks; a guard that depends on data passes all."""
-    # `a and b` holds if both hold, `a or b` fails if both fail: each part is a guard, even if the other depends on data.
+    """Return the values and ticks of the executions in which ``condition`` has the outcome ``holds``.
+
+    If the condition depends on data, all executions are returned."""
+    # `a and b` holds if both hold, and `a or b` fails if both fail. So each operand filters, even if the other depends on data.
     if isinstance(condition, ir.Bin) and condition.op == ("and" if holds else "or"):
         for part in (condition.a, condition.b):
             values, ticks = _filter_by_guard(part, holds, values, ticks)
@@ -335,9 +354,9 @@ def _filter_by_guard(condition: ir.Expr, holds: bool, values: Values, ticks: Arr
 def _iterate_loop(
     step: LoopStep, needed_variables: set[ir.Var], values: Values, ticks: Array
 ) -> Iterator[tuple[Values, Array]]:
-    """Yield the executions of a loop's iterations, some at a time.
+    """Yield the executions of a loop's iterations, in batches.
 
-    Only the first and the last iteration if the loop variable is not among ``needed_variables``."""
+    If the loop variable is not among ``needed_variables``, only the first and the last iteration are executed."""
     loop = step.loop
     extents = _evaluate(loop.extent, values)
     if extents is None or loop.kind == "parallel":
@@ -363,12 +382,12 @@ def _iterate_loop(
 
 
 def _select_executions(values: Values, chosen: Array) -> dict[ir.Var, Array | None]:
-    """Return the values of variables in the chosen executions."""
+    """Return the values of variables in the executions selected by ``chosen``, a mask or an array of indices."""
     return {var: None if array is None else array[chosen] for var, array in values.items()}
 
 
 def _evaluate(expr: ir.Expr, values: Values) -> Array | None:
-    """Evaluate an integer expression for every execution; None if it depends on data."""
+    """Return the value of an integer expression in every execution; None if the expression depends on data."""
     match expr:
         case ir.Const(int() as value):
             return np.array(value)
@@ -390,20 +409,22 @@ def _evaluate(expr: ir.Expr, values: Values) -> Array | None:
             return None
 
 
-# ---- The checker: executes the calls on an arena of owners.
+# ---- The checker: executes the calls, recording the owner of every byte of the arenas.
 #
-# Every byte of every arena has an owner, the value that was written there last. A read of a byte with another owner, or
-# outside of the arenas, is a defect of the plan. If operands of one call overlap, its loops are replayed for the order in
-# which they touch each byte.
+# The owner of a byte is the value that was written there last. A read of a byte with another owner, or outside of the
+# arenas, is a defect of the plan. If operands of one call overlap, the call's loops are replayed to find the order in which
+# they touch each byte.
 
 _KEPT = 1 << 15
-"""Bytes of operands up to which a replay is kept for the next call of the same kernel; it takes 16 times as much memory."""
+"""Most bytes of operands for which a replay is cached for the next call of the same kernel. A replay needs 16 times as much
+memory."""
 
 
 class _ArenaOwners:
     """The owner of every byte of the arena: the value that was written there last.
 
-    Bytes between two neighbouring ends of values always have the same owner, so they share an element of ``owner``."""
+    Values start and end at few addresses (``edges``). The bytes between two neighbouring edges always have the same owner,
+    so they share one element of ``owner``."""
 
     def __init__(self, module: Module) -> None:
         assert module.plan is not None
@@ -415,12 +436,14 @@ class _ArenaOwners:
         self.replays: dict[tuple[object, ...], Replay] = {}
 
     def cells(self, byte_range: slice) -> slice:
-        """Return the elements of ``owner`` that a range of bytes covers."""
+        """Return the slice of ``owner`` that corresponds to a range of bytes of the arena."""
         first, last = np.searchsorted(self.edges, (byte_range.start, byte_range.stop))
         return slice(int(first), int(last))
 
     def place(self, name: str) -> tuple[slice, int] | None:
-        """Return the bytes of a value (or view) in the arena and the number of its owner; None if it is not in the arena."""
+        """Return the range of bytes of a value or view in the arena, and the number of the value that owns it.
+
+        None if the value is not in the arena. InternalError if its place is invalid: outside of the arena, or misaligned."""
         nbytes, offset = self.module.values[name].nbytes, 0
         base = name
         links = {v.name: v for v in self.module.views}
@@ -446,27 +469,28 @@ class _ArenaOwners:
         return slice(start, start + nbytes), self.numbers[base]
 
     def write(self, name: str) -> None:
-        """Make a value the owner of its bytes."""
+        """Record that a value is written: it now owns its bytes."""
         place = self.place(name)
         if place is not None:
             self.owner[self.cells(place[0])] = place[1]
 
     def read(self, name: str, reader: str) -> None:
-        """Check that a value owns its bytes; InternalError, which names the ``reader``, if not."""
+        """Raise InternalError unless a value still owns all of its bytes. ``reader``: name of the kernel that reads the value."""
         place = self.place(name)
         if place is not None and not np.all(self.owner[self.cells(place[0])] == place[1]):
             raise InternalError(f"{reader} reads {name}, whose memory was overwritten")
 
 
 def _common_bytes(a: slice, b: slice) -> slice:
-    """Return the bytes that two ranges share; an empty or backward slice if there are none."""
+    """Return the range of bytes that two ranges share. If they share none, its stop is at or before its start."""
     return slice(max(a.start, b.start), min(a.stop, b.stop))
 
 
 def _check_call(arena: _ArenaOwners, call: Call) -> None:
-    """Check operands of one call that share bytes: one must be done before the other is written.
+    """Check the operands of one call that share bytes of the arena.
 
-    A result, which later calls read, must be written last.
+    Each shared byte must be last used by one operand before the other operand is first written there. A result must be
+    written last, because later calls read it.
     """
     ranges = {name: place[0] for name in (*call.reads, *call.writes, *call.workspace) if (place := arena.place(name))}
     pairs = [
@@ -486,9 +510,9 @@ def _check_call(arena: _ArenaOwners, call: Call) -> None:
 
 
 def _check_pairs(order: _TouchTimes, call: Call, places: Mapping[str, slice], pairs: Sequence[tuple[str, str]]) -> None:
-    """Check pairs of operands that share bytes of the arena, at one choice of sizes.
+    """Check pairs of operands of a call that share bytes of the arena, for one combination of dynamic sizes.
 
-    InternalError if an operand is overwritten while it is in use."""
+    Raises InternalError if an operand is overwritten while it is in use. ``places``: range of bytes of each operand."""
     for one, other in pairs:
         common = _common_bytes(places[one], places[other])
         free = order.done_before(other, one, places, common) & (other not in call.writes)
@@ -502,9 +526,10 @@ def _check_pairs(order: _TouchTimes, call: Call, places: Mapping[str, slice], pa
 
 
 def _replay_sizes(module: Module) -> list[dict[str, int]]:
-    """Return sizes at which calls are replayed.
+    """Return the combinations of dynamic sizes at which calls are replayed, each as sizes by name of the scalar parameter.
 
-    These are the largest, the smallest, their neighbours, the middle, and one size large with the others small.
+    All sizes are at their maximum, at their minimum, one step from either, or in the middle. In further combinations one
+    size is at its maximum and the others are at their minimum.
     """
     most = [(size.maximum - size.minimum) // size.step for size in module.sizes]
     steps = [most, [0 for _ in most], [min(n, 1) for n in most], [max(n - 1, 0) for n in most], [n // 2 for n in most]]
@@ -520,12 +545,12 @@ def _slice_length(byte_range: slice) -> int:
 
 
 def _may_alias(one: set[str], other: set[str]) -> bool:
-    """Test whether C allows accesses of these dtypes to the same memory: only characters may alias other types."""
+    """Test whether C allows accesses to the same memory with all of these dtypes: only character types may alias others."""
     return all(a == b or "int8" in (a, b) or "uint8" in (a, b) for a in one for b in other)
 
 
 class _TouchTimes:
-    """Times at which a call touches the bytes of some of its operands."""
+    """Times at which a call first writes and last touches the bytes of the operands ``names``."""
 
     def __init__(
         self, arena: _ArenaOwners, func: PrimFunc, sizes: Mapping[str, int], call: Call, names: set[str]
@@ -540,7 +565,9 @@ class _TouchTimes:
             arena.replays[key] = self.replay
 
     def done_before(self, first: str, second: str, places: Mapping[str, slice], common: slice) -> Array:
-        """Test for each byte whether ``first`` is touched for the last time before ``second`` is first written."""
+        """Test for each byte of the range ``common`` whether operand ``first`` is last touched before ``second`` is written.
+
+        ``places``: range of bytes of each operand in the arena."""
 
         def part(times: Mapping[Buffer, Array], name: str) -> list[Array]:
             base = places[name].start
@@ -552,9 +579,10 @@ class _TouchTimes:
 
 
 def _check_arenas(plan: Plan) -> None:
-    """Check that arenas are disjoint and within their memories.
+    """Check that arenas do not overlap, and that each fits into its memory.
 
-    Only the first may exceed its memory: the fit of the firmware is checked elsewhere, and refuses the board.
+    Only the first arena may exceed its memory, because a later check of the whole firmware rejects a board that is too
+    small.
     """
     end = 0
     for arena in plan.used:
@@ -566,7 +594,7 @@ def _check_arenas(plan: Plan) -> None:
 
 
 def check_plan(module: Module) -> None:
-    """Raise InternalError if the plan lets any value be overwritten before its last use."""
+    """Raise InternalError if, with the module's memory plan, any value is overwritten before its last use."""
     arena = _ArenaOwners(module)
     _check_arenas(arena.plan)
     kept = [name for name, step in arena.plan.copies.items() if step < 0]
