@@ -1,1 +1,1 @@
-"""The graph IR. Values are names, nodes are immutable, a pass is Graph -> Graph."""
+"""The graph IR: a network as operators (nodes) and named values. Nodes are immutable; a pass maps a graph to a new graph."""

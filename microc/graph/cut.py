@@ -1,4 +1,4 @@
-"""Extraction of the part of a graph between named values, and conversion of inputs to state."""
+"""Extraction of the subgraph between named values, and conversion of inputs to state that persists across runs."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from microc.base.dtypes import Array
 from microc.errors import UsageError, known_names_hint, similar_names_hint
 from microc.graph.ir import Graph, TensorType
 
-# ---- Cutting: the part of a graph that computes given outputs from given inputs.
+# ---- Cutting: extraction of the subgraph that computes given outputs from given inputs.
 
 
 def cut_graph(graph: Graph, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> Graph:
-    """Return the part of a graph that computes the values ``outputs`` from the values ``inputs``, in these orders.
+    """Return the subgraph that computes the values ``outputs`` from the values ``inputs``, in these orders.
 
-    Without ``outputs``, those of the graph remain; without ``inputs``, those of the graph's inputs remain that are
-    needed. State that the part reads remains with everything its update depends on; a state named in ``inputs`` becomes
-    an input.
+    If ``outputs`` is empty, the outputs of the graph are kept. If ``inputs`` is empty, the inputs of the graph on which the
+    outputs depend are kept. State that the subgraph reads is kept, together with the nodes that compute its update. A state
+    named in ``inputs`` becomes an input.
 
-    UsageError for an unknown name (the hint lists similar ones), for a constant, for an input that the outputs do not
-    depend on, and if they depend on an input of the graph that is not in ``inputs``."""
+    Raises UsageError for an unknown name (the hint lists similar names), for the name of a constant, for an input on which
+    the outputs do not depend, and if the outputs depend on an input of the graph that is not in ``inputs``."""
     for what, names in (("input", inputs), ("output", outputs)):
         for name in names:
             _check_value_name(graph, what, name)
@@ -51,7 +51,7 @@ def cut_graph(graph: Graph, inputs: Sequence[str] = (), outputs: Sequence[str] =
         state=state,
         updates={name: graph.updates[name] for name in state},
     ).with_nodes(
-        # A node that stays because of its other results no longer has those that are inputs now.
+        # A node may be kept because of some of its results although another result is an input now: drop the latter.
         replace(node, outputs=tuple("" if name in inputs else name for name in node.outputs))
         for node in graph.nodes
         if any(name in needed and name not in inputs for name in node.outputs if name)
@@ -59,7 +59,9 @@ def cut_graph(graph: Graph, inputs: Sequence[str] = (), outputs: Sequence[str] =
 
 
 def _check_value_name(graph: Graph, role: str, name: str) -> None:
-    """Raise UsageError unless ``name`` is a value of the graph and no constant; ``role``: "input" or "output"."""
+    """Raise UsageError unless ``name`` is a value of the graph, and not a constant.
+
+    ``role``: "input" or "output", the intended use of the value, for the error."""
     if name not in graph.types:
         raise UsageError(
             f"there is no tensor {name!r}",
@@ -75,7 +77,7 @@ def _check_value_name(graph: Graph, role: str, name: str) -> None:
 
 
 def _find_needed_nodes(graph: Graph, outputs: Iterable[str], inputs: frozenset[str]) -> set[str]:
-    """Return the values on which ``outputs`` depend, these included; the search stops at ``inputs``."""
+    """Return the names of the values on which ``outputs`` depend, including ``outputs``. The search stops at ``inputs``."""
     producer = graph.producer()
     found: set[str] = set()
     waiting = list(outputs)
@@ -96,7 +98,10 @@ def _find_needed_nodes(graph: Graph, outputs: Iterable[str], inputs: frozenset[s
 def _check_inputs(
     graph: Graph, outputs: Sequence[str], inputs: Sequence[str], reached_inputs: Sequence[str], needed_values: set[str]
 ) -> None:
-    """Raise UsageError unless ``inputs`` are exactly the inputs on which ``outputs`` depend."""
+    """Raise UsageError unless ``outputs`` depend on all of ``inputs``, and on no other input of the graph.
+
+    ``reached_inputs``: inputs of the graph on which ``outputs`` depend; ``needed_values``: all values on which ``outputs``
+    depend."""
     idle = [name for name in inputs if name not in needed_values]
     if idle:
         raise UsageError(
@@ -113,15 +118,15 @@ def _check_inputs(
         )
 
 
-# ---- Carrying: inputs that are fed with an output of the previous run become state of the graph.
+# ---- Conversion to state: an input that the caller would set to an output of the previous run becomes state of the graph.
 
 
 def convert_to_state(graph: Graph, pairs: Mapping[str, str]) -> Graph:
-    """Return the graph with the inputs and outputs of ``pairs`` (input -> output) converted to state.
+    """Return the graph with pairs of an input and an output converted to state that persists across runs.
 
-    Each state has the input's name, starts as real zero and becomes the output. UsageError for a name that is no input
-    or output, for an output that two inputs name, if shape, dtype or quantisation differ, and if no output would be
-    left.
+    ``pairs``: name of the output by name of the input. Each state has the input's name. It starts as real zero, and after
+    each run its value is the output. Raises UsageError for an unknown input or output, for an output that occurs in two
+    pairs, if shape, dtype or quantisation of a pair differ, and if no output would be left.
     """
     for name, output in pairs.items():
         for what, wanted, known in (("input", name, graph.inputs), ("output", output, graph.outputs)):
@@ -156,11 +161,11 @@ def convert_to_state(graph: Graph, pairs: Mapping[str, str]) -> Graph:
 
 
 def _real_zeros(kind: TensorType) -> Array:
-    """Return an array of a type that represents zeros: zero points if it is quantised."""
+    """Return an array of type ``kind`` whose elements represent real zero: the zero point if the type is quantised."""
     zero = kind.quant.zero_point[0] if kind.quant else 0
     return np.full(kind.shape, zero, dtypes.to_numpy(kind.dtype))
 
 
 def _type_text(kind: TensorType) -> str:
-    """Return the text of a type: dtype and shape."""
+    """Return the dtype and shape of a type as text, as in ``int8[1,4]``."""
     return f"{kind.dtype}[{','.join(map(str, kind.shape))}]"

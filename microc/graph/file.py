@@ -1,13 +1,14 @@
-"""A graph and its parameters as the bytes of one file, and back.
+"""Reading and writing of ``.mcg`` files, which contain a graph and its parameters.
 
-The file is a zip archive of these members, in this order, stored as they are:
+The file is a zip archive of these members, uncompressed and in this order:
 
 - ``microc-graph``: the version of the format, ``1``;
-- ``graph.txt``: the text of :mod:`microc.graph.text`;
-- ``const0.npy``, ``const1.npy`` ... and ``state0.npy`` ...: the data of constants and state, in the text's order, little-endian.
-  Dtypes that numpy does not have of its own are stored as their bits, and named: ``const0.bfloat16.npy``.
+- ``graph.txt``: the graph as text (:mod:`microc.graph.text`);
+- ``const0.npy``, ``const1.npy`` ... and ``state0.npy`` ...: the data of the constants and of the state, little-endian, in the
+  order in which the text declares them. An array of a dtype that numpy itself lacks is stored as unsigned integers with the
+  same bits, and the member's name contains the dtype: ``const0.bfloat16.npy``.
 
-``numpy.load`` opens such a file too. Equal graphs give equal bytes.
+``numpy.load`` opens such a file too. Equal graphs are written as equal bytes.
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ _HEADER = re.compile(
     re.DOTALL,
 )
 _DAMAGE = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, TypeError, EOFError, OverflowError)
-"""What zipfile and numpy raise for archives that are damaged, encrypted or of a kind that they do not know."""
+"""Exceptions that zipfile and numpy raise for archives that are damaged, encrypted or unsupported."""
 
 
 def is_graph_file(data: bytes) -> bool:
-    """Test whether ``data`` begins like :func:`to_bytes` output."""
+    """Test whether ``data``, the contents of a file, begins like a graph file that :func:`to_bytes` writes."""
     mark = _MARK.encode()
     return data.startswith(b"PK\x03\x04") and data[_LOCAL_HEADER : _LOCAL_HEADER + len(mark)] == mark
 
 
 def to_bytes(graph: Graph) -> bytes:
-    """Return the bytes of a file that contains ``graph``."""
+    """Return the contents of the ``.mcg`` file for a graph."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, content in _archive_members(graph):
@@ -57,7 +58,7 @@ def to_bytes(graph: Graph) -> bytes:
 
 
 def _archive_members(graph: Graph) -> Iterator[tuple[str, bytes]]:
-    """Yield name and contents of every member of the archive for a graph, in order."""
+    """Yield the name and the contents of every member of the archive that stores a graph, in order."""
     yield _MARK, f"{VERSION}\n".encode()
     yield _TEXT, to_text(graph).encode("ascii")
     constants = [array for each in (graph, *nested_graphs(graph)) for array in each.consts.values()]
@@ -73,10 +74,11 @@ def _archive_members(graph: Graph) -> Iterator[tuple[str, bytes]]:
 
 
 def from_bytes(data: bytes, name: str) -> Graph:
-    """Return the graph in ``data``, the contents of a file; ``name`` is the file's, for messages.
+    """Read a graph from ``data``, the contents of an ``.mcg`` file. ``name``: name of the file, for error messages.
 
-    Nothing takes more memory than a few times ``len(data)``, and nothing is unpickled or evaluated. Operators and
-    attributes are not checked. ModelError if the file is damaged or of a newer version."""
+    Safe for untrusted files: reading needs at most a few times ``len(data)`` bytes of memory, and nothing is unpickled or
+    evaluated. Operators and attributes are not checked. Raises ModelError if the file is damaged or has another version
+    of the format."""
     try:
         members = _read_archive(data)
         _check_version(members.pop(_MARK, b""), name)
@@ -93,8 +95,9 @@ def from_bytes(data: bytes, name: str) -> Graph:
 
 
 def _read_archive(data: bytes) -> dict[str, bytes]:
-    """Return the contents of all members of an archive by name. ValueError for compressed, overlapping or repeated
-    members, which microc does not write."""
+    """Return the contents of all members of a zip archive by name.
+
+    Raises ValueError for compressed, overlapping or repeated members, which microc never writes."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         infos = archive.infolist()
         stored = all(i.compress_type == zipfile.ZIP_STORED and i.compress_size == i.file_size for i in infos)
@@ -106,9 +109,10 @@ def _read_archive(data: bytes) -> dict[str, bytes]:
 
 
 def _check_version(version_content: bytes, file_name: str) -> None:
-    """Check the version of a graph file; ModelError if it is not the current one.
+    """Check the version of a graph file's format.
 
-    ``version_content``: the content of the member with the version."""
+    Raises ModelError if it is not the current version, ValueError if it is no number. ``version_content``: contents of the
+    archive member that stores the version."""
     text = version_content.decode("ascii").strip()
     if not text.isdecimal() or len(text) > 9:
         raise ValueError(f"it names no version; got {text[:20]!r}")
@@ -121,14 +125,18 @@ def _check_version(version_content: bytes, file_name: str) -> None:
 
 
 def _named_array(member: str, content: bytes) -> tuple[str, Array]:
-    """Return the name and the array of a .npy member; its bits are viewed as the dtype in the member's name."""
+    """Return the name and the array of a ``.npy`` member of the archive.
+
+    If the member's name contains a dtype, the bits of the array are viewed as this dtype."""
     name, _, dtype = member.removesuffix(".npy").partition(".")
     array = _read_array(content)
     return name, array.view(to_numpy(dtype)).reshape(array.shape) if dtype else array
 
 
 def _read_array(content: bytes) -> Array:
-    """Read a .npy member. Its header must have exactly numpy's form and match the bytes after it."""
+    """Read the array in a ``.npy`` member of the archive.
+
+    Raises ValueError unless the header has exactly the form that numpy writes and fits the number of bytes after it."""
     header = _HEADER.match(content)
     if header is None:
         raise ValueError("the header of an array has a form that microc does not write")

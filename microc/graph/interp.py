@@ -1,7 +1,7 @@
-"""Execution of a graph on numpy arrays, operator by operator.
+"""Interpreter of graphs: executes the operators one by one on numpy arrays.
 
-With the operators of ``ops/meaning.py``, its results are those that a compiled network must equal, at every stage of
-the passes.
+With the operators defined in ``ops/meaning.py``, it is the reference that a compiled network must match. The graph can be run
+after every pass.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Apply = Callable[[Node, Sequence[Array]], Sequence[Array]]
 def run(
     graph: Graph, inputs: Mapping[str, Array], apply: Apply, state: Mapping[str, Array] | None = None
 ) -> dict[str, Array]:
-    """Run a graph on arrays; return every value by name, constants and state included.
+    """Run a graph on arrays; return the arrays of all values by name, constants and state included.
 
-    ``apply(node, arrays)`` computes one node; ``arrays`` are the operands that are present, in order. ``state`` holds
-    the contents before this call (the initial ones unless given); those after it are the values named by
-    ``graph.updates``.
+    ``apply(node, arrays)`` computes the results of one node; ``arrays`` are the operands that are present, in order.
+    ``state``: contents of the state before this run, by default the initial contents. The contents after this run are the
+    values named in ``graph.updates``.
 
-    UsageError if inputs or state do not fit the graph, InternalError if a result does not fit its type."""
+    Raises UsageError if inputs or state do not fit the graph, and InternalError if a result does not have its type."""
     state = graph.state if state is None else state
     _check_arrays("input", graph, graph.inputs, inputs)
     _check_arrays("state", graph, tuple(graph.state), state)
@@ -48,7 +48,9 @@ def run(
 
 
 def _check_arrays(role: str, graph: Graph, names: tuple[str, ...], arrays: Mapping[str, Array]) -> None:
-    """Raise UsageError for arrays that are missing, superfluous, or of another shape or dtype than the graph's values."""
+    """Raise UsageError unless ``arrays`` has exactly the values ``names``, with the shapes and dtypes of the graph.
+
+    ``role``: "input" or "state", for the error."""
     if set(arrays) != set(names):
         raise UsageError(
             f"wrong names of {role}s; got {', '.join(sorted(arrays)) or 'none'}, expected {', '.join(sorted(names))}"

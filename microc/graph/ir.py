@@ -1,6 +1,7 @@
-"""The graph IR: operators of a network and the values between them, without loops.
+"""The graph IR: the operators of a network and the values between them, without loops.
 
-Values are names, so a graph prints as text and parses back. Everything is frozen; a pass builds a new :class:`Graph`.
+Operators refer to values by name, so a graph can be printed as text and parsed back. All objects are immutable; a pass
+builds a new :class:`Graph`.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from microc.base.dtypes import Array
 from microc.errors import InternalError
 
 Attr = Union[int, float, str, bool, None, tuple["Attr", ...], "Graph"]
-"""Values of attributes; graphs are those of control flow."""
+"""Values that attributes of operators may have. A graph is the body of a control flow operator."""
 _LONGEST = 200
-"""Characters of name, inputs and outputs in a one-line representation."""
+"""Most characters of a graph's name, inputs and outputs in its one-line representation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loc:
-    """Source of a node: model file (without folder), index of the operator in it, and its name."""
+    """Location of an operator in the model: name of the model file (without folder), index of the operator, its name."""
 
     file: str = ""
     index: int = -1
@@ -37,7 +38,9 @@ class Loc:
 
 @dataclass(frozen=True, slots=True)
 class Quant:
-    """Affine quantisation, real = scale * (q - zero_point). One entry, or one per index along ``axis``."""
+    """Parameters of affine quantisation: real = scale * (q - zero_point).
+
+    ``scale`` and ``zero_point`` have one entry (per tensor), or one entry for each index along ``axis`` (per channel)."""
 
     scale: tuple[float, ...]
     zero_point: tuple[int, ...]
@@ -52,7 +55,9 @@ class Quant:
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """Shape, dtype, optional quantisation, and the meaning of the axes (``NHWC``, ``NCHW``, ``OHWI`` or empty)."""
+    """Type of a value: shape, dtype, quantisation parameters (or None), and layout.
+
+    ``layout`` states the meaning of the axes: ``NHWC``, ``NCHW``, ``OHWI``, or empty if it is unknown."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -71,9 +76,10 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An application of an operator. ``group`` names the kernel that fusion put it in (empty before fusion).
+    """A node of the graph: one application of an operator to named values.
 
-    An absent optional input is the empty name.
+    An optional input that is absent has the empty name. ``group``: name of the kernel to which fusion assigned the node;
+    empty before fusion. ``loc``: location of the operator in the model.
     """
 
     op: str
@@ -87,7 +93,7 @@ class Node:
         object.__setattr__(self, "attrs", MappingProxyType(dict(sorted(self.attrs.items()))))
 
     def attr(self, name: str) -> Any:
-        """Return the attribute, which must be present: inference fills in defaults, never a consumer."""
+        """Return the value of an attribute. InternalError if it is absent, because inference fills in all default values."""
         try:
             return self.attrs[name]
         except KeyError:
@@ -96,11 +102,11 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A network in topological order.
+    """A network: nodes in topological order, and the values that they read and compute.
 
-    ``types`` contains every value's type; ``consts`` the data of constants (numpy arrays, never written to); ``state``
-    the initial data of tensors that persist across calls. Each state is updated by a node's output, bound in
-    ``updates`` (state name -> name of the value with its next contents).
+    ``types``: type of every value. ``consts``: data of the constants, as read-only numpy arrays. ``state``: initial data of
+    the tensors that persist across runs. ``updates``: for each state, the name of the value that becomes its contents
+    after a run.
     """
 
     name: str
@@ -119,8 +125,9 @@ class Graph:
             array.setflags(write=False)
 
     def __eq__(self, other: object) -> bool:
-        """Test for equality except of the graph's name, which is its file's; arrays must be equal bit by bit, with
-        equal dtype and shape."""
+        """Test whether two graphs are equal, apart from their names, which are those of their files.
+
+        Arrays must have equal dtypes and shapes, and equal bits."""
         if not isinstance(other, Graph):
             return NotImplemented
         plain = ("inputs", "outputs", "nodes", "types", "updates")
@@ -131,7 +138,9 @@ class Graph:
     __hash__ = None  # type: ignore[assignment]
 
     def __str__(self) -> str:
-        """Return a line for each node, with shapes and without weights; :mod:`microc.graph.text` prints everything."""
+        """Return a summary with one line for each node, with shapes and without weights.
+
+        :mod:`microc.graph.text` prints the complete graph."""
         lines = [f"graph {self.name}({', '.join(map(self._with_type, self.inputs))})"]
         for node in self.nodes:
             made, read = ", ".join(map(self._with_type, node.outputs)), ", ".join(name or "_" for name in node.inputs)
@@ -139,7 +148,7 @@ class Graph:
         return "\n".join([*lines, f"  return {', '.join(self.outputs)}"])
 
     def __repr__(self) -> str:
-        """Return a single short line."""
+        """Return one short line: name, inputs, outputs and number of operators."""
         ends = " -> ".join(", ".join(map(self._with_type, names)) for names in (self.inputs, self.outputs))
         return f"<Graph {shorten_text(f'{self.name}({ends})')}, {len(self.nodes)} operators>"
 
@@ -147,16 +156,16 @@ class Graph:
         return f"<pre>{escape(str(self))}</pre>"
 
     def _with_type(self, name: str) -> str:
-        """Return the name of a value, with its dtype and shape if it has a type."""
+        """Return the name of a value as text, followed by its dtype and shape if it has a type."""
         kind = self.types.get(name)
         return f"{name}: {kind.dtype}{list(kind.shape)}" if kind else name
 
     def producer(self) -> dict[str, Node]:
-        """Return the node that computes each value, by name."""
+        """Return the node that computes each value, by the name of the value."""
         return {name: node for node in self.nodes for name in node.outputs}
 
     def consumers(self) -> dict[str, tuple[Node, ...]]:
-        """Return the nodes that read each value, by name, in order."""
+        """Return the nodes that read each value, by the name of the value; nodes are in the order of the graph."""
         found: dict[str, list[Node]] = {}
         for node in self.nodes:
             for name in dict.fromkeys(node.inputs):
@@ -164,13 +173,13 @@ class Graph:
         return {name: tuple(nodes) for name, nodes in found.items()}
 
     def place(self, name: str) -> Loc:
-        """Return the location of a value that no operator computes (an input): the model's file and the value's
-        name."""
+        """Return the location of an input, which no operator computes: the name of the model file and of the value."""
         return Loc(next((node.loc.file for node in self.nodes if node.loc.file), ""), name=name)
 
     def with_nodes(self, nodes: Iterable[Node], **changes: Any) -> Graph:
-        """Return the graph with its nodes (and the fields in ``changes``) replaced; unused types and constants are
-        dropped."""
+        """Return a copy of the graph with other nodes, and with the fields in ``changes`` replaced.
+
+        Types and constants that the new graph does not use are dropped."""
         nodes = tuple(nodes)
         graph = replace(self, nodes=nodes, **changes)
         used = {*graph.inputs, *graph.outputs, *graph.state, *graph.updates.values()}
@@ -193,15 +202,16 @@ def _same_arrays(first: Mapping[str, Array], second: Mapping[str, Array]) -> boo
 
 
 class NameSet(set[str]):
-    """A set of the names in use; names are never removed."""
+    """A set of the names that are in use, from which names are never removed."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         super().__init__(names)
         self._numbers: dict[str, int] = {}
 
     def fresh(self, stem: str) -> str:
-        """Return a name like :func:`fresh_name`, and add it. All numbers up to the last one of a stem are known to
-        be in use."""
+        """Return the first of ``stem``, ``stem_1``, ``stem_2`` ... that is not in use, and add it to the set.
+
+        Unlike :func:`fresh_name`, the search continues at the last number that was returned for the stem."""
         name, number = stem, self._numbers.get(stem, 0)
         while name in self:
             number += 1
@@ -212,7 +222,7 @@ class NameSet(set[str]):
 
 
 def fresh_name(used_names: Iterable[str], stem: str) -> str:
-    """Return the first of ``stem``, ``stem_1``, ``stem_2`` ... that is not in use."""
+    """Return the first of the names ``stem``, ``stem_1``, ``stem_2`` ... that is not in ``used_names``."""
     used_names = used_names if isinstance(used_names, (set, frozenset, Mapping)) else set(used_names)
     if stem not in used_names:
         return stem
@@ -223,12 +233,14 @@ def fresh_name(used_names: Iterable[str], stem: str) -> str:
 
 
 def new_value(types: dict[str, TensorType], stem: str, kind: TensorType) -> str:
-    """Add a value of type ``kind`` to ``types`` under a :func:`fresh_name`; return its name."""
+    """Add a new value of type ``kind`` to ``types``, the types of values by name; return its name.
+
+    The name is ``stem``, with a number appended if the name is in use (:func:`fresh_name`)."""
     name = fresh_name(types, stem)
     types[name] = kind
     return name
 
 
 def shorten_text(text: str) -> str:
-    """Shorten a text to the length of a one-line representation."""
+    """Shorten a text to :data:`_LONGEST` characters, the limit of a one-line representation."""
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

@@ -1,4 +1,4 @@
-"""Graph rewriting: patterns, rules, and their application."""
+"""Graph rewriting: patterns that match nodes, rules that replace matches, and the application of rules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from microc.base.dtypes import Array
 from microc.errors import InternalError
 from microc.graph.ir import Attr, Graph, Loc, NameSet, Node, TensorType
 
-# ---- Rules: a pattern describes what to find, a function returns its replacement.
+# ---- Rules: a rule is a pattern, and a function that returns the replacement of a match (None: no replacement).
 #
 # ::
 #
@@ -19,7 +19,8 @@ from microc.graph.ir import Attr, Graph, Loc, NameSet, Node, TensorType
 #
 #     graph = rewrite(graph, [(P.op("add", P.any("x"), P.const("c"), commutative=True), drop_zero)])
 #
-# A replacement computes the outputs of the pattern's root under their names, so that whatever refers to a name remains valid.
+# The root of a match is the node whose result the pattern describes. A replacement computes the outputs of the root under
+# their old names, so that all references to these names remain valid.
 
 _NO_ATTRS: Mapping[str, Attr] = MappingProxyType({})
 
@@ -28,7 +29,7 @@ _NO_ATTRS: Mapping[str, Attr] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """Pattern of any value, or (``constant``) of a value whose data are known; captured as ``name``."""
+    """Pattern that matches any value, or only constants if ``constant`` is True. The value is captured as ``name``."""
 
     name: str = ""
     constant: bool = False
@@ -36,7 +37,9 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """Pattern of a value that one of the operators ``ops`` computes from ``operands`` (None: any). See :meth:`P.op`."""
+    """Pattern that matches a value computed by one of the operators ``ops`` from ``operands`` (None: any operands).
+
+    :meth:`P.op` explains the fields."""
 
     ops: frozenset[str]
     operands: tuple[Pattern, ...] | None
@@ -50,16 +53,16 @@ Pattern = Leaf | Op
 
 
 class P:
-    """Constructors of patterns."""
+    """Functions that create patterns."""
 
     @staticmethod
     def any(name: str = "") -> Leaf:
-        """Match any value; the same name twice requires the same value."""
+        """Return a pattern that matches any value. A name that occurs twice in a pattern requires the same value twice."""
         return Leaf(name)
 
     @staticmethod
     def const(name: str = "") -> Leaf:
-        """Match a value known at compile time."""
+        """Return a pattern that matches a constant: a value that is known at compile time."""
         return Leaf(name, constant=True)
 
     @staticmethod
@@ -71,23 +74,26 @@ class P:
         commutative: bool = False,
         shared: bool = False,
     ) -> Op:
-        """Match the first output of a node of one of ``ops``; without ``operands``, any operands.
+        """Return a pattern that matches the first output of a node with one of the operators ``ops``.
 
-        Attributes of the node equal those in ``attrs``, if it has them; the node is captured as ``name``.
-        ``commutative`` tries two operands in both orders. Below the root, the value must have a single reader and be no
-        graph output, unless ``shared``.
+        ``operands``: patterns of the node's operands; if there are none, any operands match. ``attrs``: values that the
+        node's attributes must have, if the node has these attributes. ``name``: name under which the node is captured.
+        ``commutative``: try the two operands in both orders. ``shared``: the value may have several readers or be an
+        output of the graph. Otherwise only the root of a match may.
         """
         names = frozenset((ops,) if isinstance(ops, str) else ops)
         return Op(names, operands or None, attrs, name, commutative, shared)
 
 
-# ---------------------------------------------------------------- what a rule sees and gives
+# ---------------------------------------------------------------- input and result of a rule's function
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Replacement:
-    """Replacement of a match: ``nodes`` that compute the root's outputs, or the value that is the ``same``; with the
-    types and constants that it adds."""
+    """Replacement of a match.
+
+    It consists of ``nodes`` that compute the outputs of the root, or of an existing value ``same`` that the root's output is
+    replaced by. ``types``, ``consts``: types and data of the new values and constants."""
 
     nodes: tuple[Node, ...] = ()
     types: Mapping[str, TensorType] = field(default_factory=dict)
@@ -99,8 +105,11 @@ class Replacement:
 
 
 class Scope:
-    """State of a graph while it is rewritten: types, constants, producers and readers of values, as far as nodes have been
-    visited."""
+    """State of a graph while its nodes are visited and rewritten in order.
+
+    ``types``, ``consts`` and ``producers`` (the node that computes each value) include the replacements made so far.
+    ``readers``: the nodes that read each value in the original graph. ``kept``: values whose names must not change,
+    because they are outputs or state updates of the graph. ``taken``: all names in use."""
 
     def __init__(self, graph: Graph) -> None:
         self.types = dict(graph.types)
@@ -114,22 +123,25 @@ class Scope:
         return self.types[value]
 
     def producer(self, value: str) -> Node | None:
-        """Return the node that computes a value; None for inputs, constants and state."""
+        """Return the node that computes a value; None for inputs, constants and state, and for nodes not visited yet."""
         return self.producers.get(value)
 
     def is_alone(self, value: str) -> bool:
-        """Test whether at most one node reads a value, and nothing outside of the graph does."""
+        """Test whether at most one node reads a value, and the value is neither an output nor a state update of the graph."""
         return value not in self.kept and len(self.readers.get(value, ())) <= 1
 
     def fresh(self, stem: str) -> str:
-        """Return a name for a new value, and reserve it."""
+        """Return an unused name for a new value, derived from ``stem``, and mark it as used."""
         return self.taken.fresh(stem)
 
 
 @dataclass(repr=False)
 class Match:
-    """A match of a pattern: ``root``, captured ``values`` and ``nodes``, and all nodes that it covers (``whole``).
-    It also collects the nodes of the replacement."""
+    """A match of a pattern, from which a rule's function builds the replacement.
+
+    ``root``: the node whose output the pattern describes. ``values``, ``nodes``: captured values and nodes by name.
+    ``whole``: all nodes that the pattern covers. :meth:`emit` and :meth:`constant` collect new nodes and constants;
+    :meth:`replacement` returns them."""
 
     scope: Scope
     root: Node
@@ -148,15 +160,15 @@ class Match:
 
     @property
     def output(self) -> str:
-        """The root's first output."""
+        """Name of the first output of the root node."""
         return self.root.outputs[0]
 
     def type(self, value: str) -> TensorType:
-        """Return the type of a value, old or new."""
+        """Return the type of a value of the graph, or of a new value of the replacement."""
         return self._types[value] if value in self._types else self.scope.types[value]
 
     def is_like(self, capture: str) -> bool:
-        """Test whether a captured value and the root's output have the same shape, dtype and quantisation."""
+        """Test whether a captured value and the root's first output have the same shape, dtype and quantisation."""
         source, result = self.type(self[capture]), self.type(self.output)
         return (source.shape, source.dtype, source.quant) == (result.shape, result.dtype, result.quant)
 
@@ -165,7 +177,9 @@ class Match:
         return self.scope.consts[self.values[capture]]
 
     def constant(self, stem: str, array: Array, kind: TensorType | None = None) -> str:
-        """Add a constant, of its array's type unless another is given; return its name."""
+        """Add a new constant to the replacement; return its name.
+
+        ``kind``: type of the constant; the default is the shape and dtype of ``array``."""
         name = self.scope.fresh(stem)
         self._types[name] = kind or TensorType(array.shape, str(array.dtype))
         self._consts[name] = array
@@ -180,8 +194,10 @@ class Match:
         stem: str = "",
         loc: Loc | None = None,
     ) -> str:
-        """Append a node that computes a new value of type ``kind``, or without it the root's output; return the
-        value's name."""
+        """Append a node to the replacement; return the name of the value that it computes.
+
+        The node computes a new value of type ``kind``, or the root's output if ``kind`` is None. ``stem``: beginning of the
+        new value's name; ``loc``: location of the node, by default that of the root."""
         name = self.output if kind is None else self.scope.fresh(stem or f"{self.output}.{op}")
         if kind is not None:
             self._types[name] = kind
@@ -189,15 +205,15 @@ class Match:
         return name
 
     def replacement(self) -> Replacement:
-        """Return the emitted nodes, with their types and constants, as the replacement."""
+        """Return the replacement that consists of the nodes and constants added so far."""
         return Replacement(tuple(self._nodes), self._types, self._consts)
 
     def same(self, capture: str) -> Replacement:
-        """Return the replacement of the root's output by a captured value."""
+        """Return a replacement that substitutes the captured value for the root's output."""
         return self.same_as(self.values[capture])
 
     def same_as(self, value: str) -> Replacement:
-        """Return the replacement of the root's output by ``value``: an old one, or a new constant."""
+        """Return a replacement that substitutes ``value`` (a value of the graph, or a new constant) for the root's output."""
         return Replacement((), self._types, self._consts, value)
 
 
@@ -209,14 +225,14 @@ Rule = tuple[Op, Callable[[Match], Replacement | None]]
 
 @dataclass(frozen=True, slots=True)
 class _Captures:
-    """Values and nodes captured so far under names, and all nodes that the match covers."""
+    """Values and nodes that a partial match has captured, by name. ``whole``: all nodes that the match covers."""
 
     values: Mapping[str, str]
     nodes: Mapping[str, Node]
     whole: tuple[Node, ...] = ()
 
     def with_value(self, name: str, value: str) -> _Captures | None:
-        """Return the captures with one more value; None if the name stands for another value already."""
+        """Return the captures with ``value`` added under ``name``; None if another value is already captured as ``name``."""
         if not name:
             return self
         if self.values.get(name, value) != value:
@@ -224,13 +240,13 @@ class _Captures:
         return _Captures({**self.values, name: value}, self.nodes, self.whole)
 
     def with_node(self, name: str, node: Node) -> _Captures:
-        """Return the captures with one more node, captured as ``name`` unless that is empty."""
+        """Return the captures with ``node`` added, under ``name`` unless the name is empty."""
         whole = self.whole if any(node is each for each in self.whole) else (*self.whole, node)
         return _Captures(self.values, {**self.nodes, name: node} if name else self.nodes, whole)
 
 
 def find_matches(pattern: Op, node: Node, scope: Scope) -> Iterator[Match]:
-    """Yield every match of a pattern whose root is ``node``."""
+    """Yield every match of a pattern that has ``node`` as its root."""
     for found in _match_node(pattern, node, scope, _Captures({}, {})):
         yield Match(scope, node, found.values, found.nodes, found.whole)
 
@@ -269,14 +285,15 @@ def _match_all(
         yield from _match_all(patterns[1:], values[1:], scope, captured)
 
 
-# ---- Application: rules are applied until none returns a replacement; dead nodes are removed.
+# ---- Application: rules are applied until no rule returns a replacement. Nodes whose results nothing reads are removed.
 
 
 def rewrite(graph: Graph, rules: Sequence[Rule], sweeps: int | None = None) -> Graph:
-    """Apply the first rule that returns a replacement at every node, in order, until no rule does; remove dead nodes.
+    """Rewrite a graph by rules until no rule returns a replacement, and remove dead nodes.
 
-    The same object is returned if nothing matches. InternalError after ``sweeps`` walks over the graph (default: a
-    number that grows with the graph), since the rules then undo each other.
+    At every node the first rule that returns a replacement is applied. If no rule does, the same object is returned.
+    Raises InternalError after ``sweeps`` walks over the graph, because the rules then probably undo each other. By default,
+    the limit grows with the graph.
     """
     table: dict[str, list[Rule]] = {}
     for rule in rules:
@@ -291,8 +308,10 @@ def rewrite(graph: Graph, rules: Sequence[Rule], sweeps: int | None = None) -> G
 
 
 class _Sweep:
-    """One walk over the graph that applies rules: every node is replaced at most once, and later nodes see the
-    replacements of earlier ones."""
+    """One walk over the nodes of a graph that applies rules.
+
+    Every node is replaced at most once. Rules at later nodes see the replacements of earlier nodes. ``alias``: values that
+    are replaced by another value; ``renamed``: values that take over the name of a graph output."""
 
     def __init__(self, graph: Graph, table: Mapping[str, Sequence[Rule]]) -> None:
         self.graph, self.table = graph, table
@@ -303,7 +322,7 @@ class _Sweep:
         self.changed = False
 
     def run(self) -> Graph:
-        """Walk over the graph and return the rewritten graph; the same object if no rule applied."""
+        """Return the rewritten graph; the same object if no rule was applied."""
         for old in self.graph.nodes:
             inputs = tuple(self.alias.get(name, name) for name in old.inputs)
             node = old if inputs == old.inputs else replace(old, inputs=inputs)
@@ -319,14 +338,14 @@ class _Sweep:
         self.scope.producers.update(dict.fromkeys(node.outputs, node))
 
     def with_promised_names(self, node: Node) -> Node:
-        """Rename values to the graph outputs that they replace."""
+        """Return a node with values renamed to the graph outputs that they replace."""
         inputs, outputs = (tuple(self.renamed.get(n, n) for n in names) for names in (node.inputs, node.outputs))
         return (
             node if (inputs, outputs) == (node.inputs, node.outputs) else replace(node, inputs=inputs, outputs=outputs)
         )
 
     def try_rules(self, node: Node) -> bool:
-        """Apply the first rule that returns a replacement; return whether one did."""
+        """Apply the first rule that returns a replacement for ``node``. Returns True if a rule was applied."""
         for pattern, function in self.table.get(node.op, ()):
             for match in find_matches(pattern, node, self.scope):
                 replacement = function(match)
@@ -336,7 +355,7 @@ class _Sweep:
         return False
 
     def apply_replacement(self, node: Node, replacement: Replacement) -> bool:
-        """Apply the replacement of a node; return False if the graph's inputs and outputs do not permit it."""
+        """Apply the replacement of a node. Returns False if it is impossible, because graph outputs must keep their names."""
         if replacement.same and not self.alias_output(node.outputs[0], replacement.same):
             return False
         made = {name for new in replacement.nodes for name in new.outputs}
@@ -352,16 +371,17 @@ class _Sweep:
         return True
 
     def alias_output(self, output: str, value: str) -> bool:
-        """Make ``output`` an alias of ``value``, which its readers read instead; return False if that is not possible.
+        """Make all readers of ``output`` read ``value`` instead. Returns False if that is impossible.
 
-        An output of the graph keeps its name, which ``value`` takes if it is computed here."""
+        If ``output`` is an output of the graph, its name must stay, so ``value`` is renamed to ``output``. That requires that
+        a node computes ``value``, and that ``value`` is not an output itself."""
         if output not in self.scope.kept:
             self.alias[output] = value
             for name, target in self.alias.items():
                 if target == output:
                     self.alias[name] = value
             return True
-        # A value that is visible itself, has another such name already, or is not computed here cannot take the name.
+        # The name cannot be given to a value that is a graph output itself, is already renamed, or is not computed by a node.
         busy = value in self.scope.kept or value in self.renamed or value not in self.scope.producers
         if busy:
             return False
@@ -370,7 +390,9 @@ class _Sweep:
 
 
 def without_dead_nodes(graph: Graph) -> Graph:
-    """Remove nodes on which neither outputs nor state updates depend; the same graph if there are none."""
+    """Return the graph without the nodes on which neither outputs nor state updates depend.
+
+    If there are no such nodes, the same object is returned."""
     needed = {*graph.outputs, *graph.updates.values()}
     alive: list[Node] = []
     for node in reversed(graph.nodes):

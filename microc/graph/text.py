@@ -1,4 +1,4 @@
-"""Graphs as text, one node per line: printer and parser."""
+"""Printer and parser of graphs as text, with one node per line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from microc.base.immutable import frozen
 from microc.errors import InternalError, ModelError
 from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType
 
-# ---- Tokens of one line, and the values that consist of few of them. Nothing is evaluated.
+# ---- Scanner: the tokens of one line, and values that consist of a few tokens, such as strings and numbers.
 
 T = TypeVar("T")
 
@@ -29,11 +29,11 @@ _TOKEN = re.compile(
 )
 NOTHING = ("end", "")
 _DIGITS = 400
-"""Numbers are no longer than this: Python refuses to convert much longer ones."""
+"""Most characters of a number. Python refuses to convert much longer numbers."""
 
 
 class Scanner:
-    """Tokens of one line of text, and the position of the next token."""
+    """Scanner of one line of text: the tokens of the line, and the position of the next token."""
 
     def __init__(self, line: str, line_number: int) -> None:
         self.number = line_number
@@ -44,7 +44,7 @@ class Scanner:
         raise ModelError(f"the graph's text is damaged: {problem}", where=f"line {self.number}")
 
     def scan(self, line: str) -> list[tuple[str, str]]:
-        """Split a line into tokens (type, text). ModelError at a character that begins none."""
+        """Split a line into tokens, pairs (type, text). ModelError at a character that cannot begin a token."""
         found, at = [], 0
         while at < len(line):
             match = _TOKEN.match(line, at)
@@ -60,7 +60,9 @@ class Scanner:
         return self.tokens[self.position] if self.position < len(self.tokens) else NOTHING
 
     def take(self, token_type: str, expected: str = "") -> str:
-        """Return the text of the next token and move on. ModelError unless the token is of type ``token_type``."""
+        """Return the text of the next token and advance. ModelError unless the token has type ``token_type``.
+
+        ``expected``: description of the token for the error."""
         found, text = self.next
         if found != token_type:
             self.fail(f"{expected or token_type} expected, {text or 'the end of the line'!r} found")
@@ -68,7 +70,7 @@ class Scanner:
         return text
 
     def sees(self, *texts: str) -> bool:
-        """Skip these signs and words if they come next; return whether they did."""
+        """Advance past the signs and words ``texts`` if they are the next tokens. Returns True if they are."""
         upcoming = [text for kind, text in self.tokens[self.position : self.position + len(texts)] if kind != "string"]
         if upcoming != list(texts):
             return False
@@ -76,12 +78,14 @@ class Scanner:
         return True
 
     def expect(self, *texts: str) -> None:
-        """Skip these signs and words. ModelError unless they come next."""
+        """Advance past the signs and words ``texts``. ModelError unless they are the next tokens."""
         if not self.sees(*texts):
             self.fail(f"{' '.join(texts)!r} expected, {self.next[1] or 'the end of the line'!r} found")
 
     def comma_separated(self, item: Callable[[], T], end: str) -> list[T]:
-        """Read items separated by commas (one may follow the last) up to ``end``."""
+        """Read items separated by commas, up to and including the sign ``end``. A comma may follow the last item.
+
+        ``item``: function that reads one item."""
         found: list[T] = []
         while not self.sees(end):
             found.append(item())
@@ -97,7 +101,7 @@ class Scanner:
             self.fail("a string has an invalid escape sequence")
 
     def word(self, expected: str) -> str:
-        """Return a name: a word, or a string in quotes."""
+        """Read a name: a word, or a string in quotes. ``expected``: description of the name for the error."""
         return self.string() if self.next[0] == "string" else self.take("word", expected)
 
     def number_value(self) -> int | float:
@@ -113,19 +117,20 @@ class Scanner:
         return value
 
 
-# ---- Parser: a descent over the tokens of every line. Nothing is evaluated.
+# ---- Parser: recursive descent over the tokens of every line. No text is evaluated as code.
 
 _DEPTH = 32
 _CONSTANTS: Mapping[str, Attr] = MappingProxyType(
     {"none": None, "true": True, "false": False, "inf": math.inf, "nan": math.nan}
 )
 _REGIONS, _REGION_DEPTH = 1000, 50
-"""Graphs of control flow in a network, counted as often as they are used, and how deep they may lie in each other."""
+"""Limits of the bodies of control flow operators: their number in a network, counted as often as they are used, and the depth
+to which they may be nested."""
 
 
 @dataclass
 class _GraphParts:
-    """The parts of a graph that the lines read so far have declared."""
+    """The parts of a graph (the fields of :class:`Graph`) that the lines read so far have declared."""
 
     name: str | None = None
     inputs: list[str] = field(default_factory=list)
@@ -141,8 +146,9 @@ class _GraphParts:
 class _DataSource:
     """Source of the data of one graph's constants and state.
 
-    Data are found by name, with ``prefix`` before it, or, if ``numbered``, by order, with constants from number
-    ``first`` on. ``graphs``: the nested graphs read so far, by number."""
+    ``consts``, ``state``: arrays by name. If ``numbered`` is False, their names are the names of the values after
+    ``prefix``. If ``numbered`` is True, their names are numbers in the order of declaration; the first constant of this graph has
+    number ``first``. ``graphs``: the nested graphs read so far, by number."""
 
     consts: Mapping[str, Array]
     state: Mapping[str, Array]
@@ -153,9 +159,11 @@ class _DataSource:
 
 
 def from_text(text: str, consts: Mapping[str, Array], state: Mapping[str, Array], *, numbered: bool = False) -> Graph:
-    """Parse the graph that ``to_text`` printed, with data by name, or (``numbered``) by order as ``const0``, ``state0`` ...
+    """Parse the text of a graph that :func:`to_text` printed.
 
-    Raises ModelError, naming the line, where the text is damaged or names data that are not there.
+    ``consts``, ``state``: data of constants and state, by the names of the values. If ``numbered`` is True, the data are in
+    the order of declaration and are named ``const0``, ``const1`` ..., ``state0`` ... Raises ModelError with the number of
+    the line if the text is damaged, or if data are missing.
     """
     sections: list[list[tuple[int, str]]] = [[]]
     for number, line in enumerate(text.split("\n"), 1):
@@ -176,8 +184,10 @@ def from_text(text: str, consts: Mapping[str, Array], state: Mapping[str, Array]
 
 
 def _graph_count_and_depth(graph: Graph, known_counts: Mapping[int, tuple[int, int]], line: int) -> tuple[int, int]:
-    """Return the number of graphs that a graph contains, itself included, and how deeply they nest. ModelError if either
-    exceeds its limit, since a short text may nest the same graph again and again."""
+    """Return the number of graphs that a graph contains, itself included, and the depth to which they are nested.
+
+    Raises ModelError if either exceeds its limit, because a short text can nest the same graph again and again.
+    ``known_counts``: the results for the nested graphs, by identity; ``line``: number of the graph's first line."""
     inside = [known_counts[id(v)] for node in graph.nodes for v in node.attrs.values() if isinstance(v, Graph)]
     count, depth = 1 + sum(c for c, _ in inside), 1 + max((d for _, d in inside), default=0)
     if count > _REGIONS or depth > _REGION_DEPTH:
@@ -186,7 +196,7 @@ def _graph_count_and_depth(graph: Graph, known_counts: Mapping[int, tuple[int, i
 
 
 def _read_graph(lines: Sequence[tuple[int, str]], source: _DataSource) -> Graph:
-    """Read one graph from its lines (number, text); graphs nested in it have been read before."""
+    """Read one graph from its lines, pairs (number, text). The graphs nested in it must have been read before."""
     parts = _GraphParts()
     for number, line in lines:
         _LineReader(line, number, parts, source).read()
@@ -206,7 +216,7 @@ def _read_graph(lines: Sequence[tuple[int, str]], source: _DataSource) -> Graph:
 
 
 class _LineReader(Scanner):
-    """Reader of one line, which adds what the line declares to the parts of its graph."""
+    """Parser of one line, which adds the declaration in the line to the parts of its graph."""
 
     def __init__(self, line: str, line_number: int, parts: _GraphParts, source: _DataSource) -> None:
         super().__init__(line, line_number)
@@ -215,20 +225,20 @@ class _LineReader(Scanner):
     # ------------------------------------------------------------ pieces
 
     def value(self) -> str:
-        """Read the name of a value, ``%name`` or ``@name``."""
+        """Read the name of a value: ``%name``, or ``@name`` for constants and state."""
         if not (self.sees("%") or self.sees("@")):
             self.fail(f"a value (% or @) expected, {self.next[1] or 'the end of the line'!r} found")
         return self.word("a name")
 
     def defined_value(self) -> str:
-        """Read the name of a value that an earlier line defined."""
+        """Read the name of a value. ModelError unless an earlier line defines the value."""
         name = self.value()
         if name not in self.parts.types:
             self.fail(f"{name!r} is not defined before")
         return name
 
     def operand(self) -> str:
-        """Read an operand: a value that is defined, or ``_`` for an absent one."""
+        """Read an operand of a node: the name of a value that is defined, or ``_`` for an absent operand (empty name)."""
         return "" if self.sees("_") else self.defined_value()
 
     def value_and_type(self) -> tuple[str, TensorType]:
@@ -237,7 +247,7 @@ class _LineReader(Scanner):
         return name, self.type()
 
     def result(self) -> tuple[str, TensorType | None]:
-        """Read a result with its type, or ``_`` for one that is not used."""
+        """Read a result of a node: the name and the type of a value, or ``_`` for a result that nothing reads."""
         return ("", None) if self.sees("_") else self.value_and_type()
 
     def type(self) -> TensorType:
@@ -253,7 +263,7 @@ class _LineReader(Scanner):
         return TensorType(shape, dtype, quant, layout)
 
     def quant(self) -> Quant:
-        """Read quantisation parameters: scale, zero point and, if there are several, the axis."""
+        """Read quantisation parameters: scale and zero point; or several scales and zero points, and their axis."""
         scale = self.attr()
         self.expect(",")
         zero_point = self.attr()
@@ -289,7 +299,7 @@ class _LineReader(Scanner):
         return name, self.region() if self.sees("$") else self.attr()
 
     def region(self) -> Graph:
-        """Return the nested graph with the number that follows."""
+        """Read the number of a nested graph; return the graph."""
         number = self.integer()
         if number not in self.source.graphs:
             self.fail(f"there is no region {number} behind this one")
@@ -306,7 +316,7 @@ class _LineReader(Scanner):
     # ------------------------------------------------------------ lines
 
     def read(self) -> None:
-        """Add the line's contents to the parts."""
+        """Parse the line, and add its declaration or node to the parts of the graph."""
         if self.parts.name is None:
             self.expect("graph")
             self.parts.name = self.word("a name")
@@ -318,7 +328,9 @@ class _LineReader(Scanner):
             self.fail(f"the end of the line expected, {self.next[1]!r} found")
 
     def declaration(self, keyword: str) -> None:
-        """Read the rest of a line that begins with the word ``keyword``: an input, constant, state, value, output or update."""
+        """Read the rest of a line that begins with ``keyword``, and add what the line declares to the parts of the graph.
+
+        Keywords are ``input``, ``const``, ``state``, ``value``, ``output`` and ``update``."""
         parts = self.parts
         match keyword:
             case "input":
@@ -339,16 +351,16 @@ class _LineReader(Scanner):
                 self.fail(f"there are no lines that begin with {keyword!r}")
 
     def define(self, name: str, kind: TensorType) -> str:
-        """Record the type of a value that a line defines; return its name. ModelError if it is defined already."""
+        """Record the type of a value that this line defines; return its name. ModelError if the value is already defined."""
         if name in self.parts.types:
             self.fail(f"{name!r} is defined twice")
         self.parts.types[name] = kind
         return name
 
     def array(self, keyword: str, name: str, position: int) -> Array:
-        """Return the data of a constant or state, which is number ``position`` of its kind in the graph.
+        """Return the data of the constant or state ``name``. ModelError if they are missing or do not have its type.
 
-        ModelError if they are missing or do not fit its type."""
+        ``keyword``: ``const`` or ``state``; ``position``: number of earlier constants (or states) in the graph."""
         source = self.source
         data, first = (source.consts, source.first) if keyword == "const" else (source.state, 0)
         array = data.get(f"{keyword}{first + position}" if source.numbered else f"{source.prefix}{name}")
@@ -362,7 +374,7 @@ class _LineReader(Scanner):
         return array
 
     def node(self) -> None:
-        """Read a line that applies an operator."""
+        """Read a line that applies an operator, and add the node to the parts of the graph."""
         results = self.comma_separated(self.result, "=")
         op = self.word("an operator")
         self.expect("(")
@@ -386,8 +398,9 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def to_text(graph: Graph) -> str:
-    """Print a graph; ``from_text(to_text(g), g.consts, g.state) == g``. Constants of nested graphs have names such
-    as ``$0.w``."""
+    """Return a graph as text, without the data of constants and state: ``from_text(to_text(g), g.consts, g.state) == g``.
+
+    Nested graphs follow the graph; their constants have names such as ``$0.w``."""
     whole = [graph, *nested_graphs(graph)]
     numbers = {id(inner): number for number, inner in enumerate(whole[1:])}
     texts = [_GraphPrinter(each, numbers).text() for each in whole]
@@ -395,8 +408,9 @@ def to_text(graph: Graph) -> str:
 
 
 def nodes_text(graph: Graph, nodes: Sequence[Node]) -> str:
-    """Print some nodes of a graph, after the types of their operands, for people; nested graphs are ``$0``, ``$1``
-    ..."""
+    """Return some nodes of a graph as text for people, after the types of the operands that these nodes read.
+
+    Nested graphs are shown as ``$0``, ``$1`` ..."""
     made = {name for node in nodes for name in node.outputs}
     read = dict.fromkeys(name for node in nodes for name in node.inputs if name and name not in made)
     inner = [value for node in nodes for value in node.attrs.values() if isinstance(value, Graph)]
@@ -405,9 +419,9 @@ def nodes_text(graph: Graph, nodes: Sequence[Node]) -> str:
 
 
 def nested_graphs(graph: Graph) -> list[Graph]:
-    """Return all graphs nested in a graph: the bodies of its control flow operators, then the bodies inside these.
+    """Return all graphs nested in a graph, in breadth-first order.
 
-    Bodies are attributes of nodes; the order is breadth first."""
+    Nested graphs are the bodies of control flow operators, and are stored as attributes of nodes."""
     found = [graph]
     for each in found:
         found += [value for node in each.nodes for value in node.attrs.values() if isinstance(value, Graph)]
@@ -415,7 +429,7 @@ def nested_graphs(graph: Graph) -> list[Graph]:
 
 
 class _GraphPrinter:
-    """Printer of one graph. ``numbers``: numbers of its nested graphs, by identity."""
+    """Printer of one graph as text. ``numbers``: numbers of the graphs nested in it, by identity."""
 
     def __init__(self, graph: Graph, numbers: Mapping[int, int]) -> None:
         self.graph, self.numbers = graph, numbers
@@ -455,20 +469,21 @@ class _GraphPrinter:
 
 
 def _quoted_word(name: str) -> str:
-    """Return a name, in quotes unless it is an identifier."""
+    """Return a name as text: an identifier as it is, any other name in quotes."""
     return name if _IDENTIFIER.fullmatch(name) else json.dumps(name)
 
 
 def _value_text(graph: Graph, name: str) -> str:
-    """Return the name of a value as text contains it: ``@name`` for constants and state, ``%name`` for others, ``_`` if
-    absent."""
+    """Return the name of a value as text: ``@name`` for constants and state, ``%name`` for other values, ``_`` if absent."""
     if not name:
         return "_"
     return ("@" if name in graph.consts or name in graph.state else "%") + _quoted_word(name)
 
 
 def _value_with_type(graph: Graph, name: str) -> str:
-    """Print a value with its type if it has one: a graph that fails verification is still printed."""
+    """Return a value and its type as text.
+
+    A missing type is left out, so that a graph that fails verification can still be printed."""
     kind = graph.types.get(name)
     return _value_text(graph, name) + (f": {_type_text(kind)}" if kind is not None else "")
 

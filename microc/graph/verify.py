@@ -1,4 +1,4 @@
-"""Graph verification: every pass leaves a graph for which :func:`verify` holds."""
+"""Graph verification: :func:`verify` checks the rules that every pass must preserve."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ Fault = Callable[[Node, Graph, Mapping[str, Node]], str]
 
 
 def verify(graph: Graph, infer: Infer | None = None, where: str = "", constants: Fault | None = None) -> None:
-    """Raise :class:`InternalError` unless ``graph`` is well-formed; ``where`` (the pass that made it) is part of the
-    message.
+    """Raise :class:`InternalError` unless ``graph`` is well-formed. ``where``: name of the pass that made it, for the error.
 
-    Checked: names are defined once and before use (so there are no cycles); every name has a type, and constants match
-    theirs; inputs are not computed, outputs and state updates exist; every group of nodes can run as one kernel.
-    ``infer(op, attributes, types of the inputs that are present)`` gives output types to compare in shape and dtype.
-    ``constants(node, graph, nodes by the values that they compute)`` returns what is wrong with a node's numbers that
-    become indices, shifts and the like: a :class:`ModelError`, since the model contains them."""
+    These rules are checked. Names are defined once and before use, so there are no cycles. Every name has a type, and the
+    data of constants have their type. Inputs are not computed; outputs and state updates are defined. Every group of nodes
+    can run as one kernel.
+
+    If ``infer`` is given, the types of all results are compared in shape and dtype with ``infer(op, attributes, types of
+    the inputs that are present)``. If ``constants`` is given, ``constants(node, graph, nodes by the values that they
+    compute)`` returns the problem of a node whose constant operands are invalid as indices, shifts and the like, or an
+    empty string. Such a problem raises :class:`ModelError`, because the model contains these numbers."""
     _Verifier(graph, infer, where).run()
     if constants is not None:
         producers = graph.producer()
@@ -33,7 +35,7 @@ def verify(graph: Graph, infer: Infer | None = None, where: str = "", constants:
 
 
 class _Verifier:
-    """Verification of one graph; ``defined`` contains the values defined so far."""
+    """Verification of one graph. ``defined``: names of the values that the nodes checked so far have defined."""
 
     def __init__(self, graph: Graph, infer: Infer | None, where: str) -> None:
         self.graph, self.infer, self.where = graph, infer, where
@@ -53,7 +55,7 @@ class _Verifier:
         raise InternalError(problem, where=f"{place}, after {self.where}" if self.where else place)
 
     def define(self, names: Iterable[str], role: str, node: Node | None = None) -> None:
-        """Record values as defined. InternalError if a name is empty, defined already or without a type."""
+        """Record that the values ``names`` are defined. InternalError if a name is empty, already defined or has no type."""
         for name in names:
             if not name:
                 self.fail(f"{role} has an empty name", node)
@@ -64,7 +66,7 @@ class _Verifier:
             self.defined.add(name)
 
     def check_sources(self) -> None:
-        """Check that inputs, constants and state are defined once and typed, and that data match their types."""
+        """Check that inputs, constants and state are defined once and have types, and that their data match these types."""
         graph = self.graph
         self.define(graph.inputs, "input")
         self.define(graph.consts, "constant")
@@ -75,7 +77,7 @@ class _Verifier:
                 self.fail(f"{name!r} is {_type_text(kind)}, its data are {array.dtype}{list(array.shape)}")
 
     def type(self, name: str, kind: TensorType) -> None:
-        """Check a value's type: dtype, shape, and quantisation parameters."""
+        """Check the type of the value ``name``: its dtype, shape and quantisation parameters."""
         if not dtypes.is_valid(kind.dtype) or any(extent < 0 for extent in kind.shape):
             self.fail(f"{name!r} has the impossible type {_type_text(kind)}")
         quant = kind.quant
@@ -94,7 +96,7 @@ class _Verifier:
             self.fail(f"{name!r}, {_type_text(kind)}, has {len(quant.scale)} scales along axis {quant.axis}")
 
     def node(self, node: Node) -> None:
-        """Check that a node's operands are defined, its results new, and their types those of inference."""
+        """Check that a node's operands are defined, that its results are new, and that inference yields the results' types."""
         for name in node.inputs:
             if name and name not in self.defined:
                 self.fail(f"operand {name!r} is not defined before its use", node)
@@ -103,7 +105,7 @@ class _Verifier:
             self.check_inferred_types(node, self.infer)
 
     def check_inferred_types(self, node: Node, infer: Infer) -> None:
-        """Check that the types of the results are those of inference."""
+        """Check that the types of a node's results equal the types that ``infer`` returns, in shape and dtype."""
         try:
             wanted = infer(node.op, node.attrs, [self.graph.types[name] for name in node.inputs if name])
         except MicrocError as error:
@@ -134,8 +136,10 @@ class _Verifier:
                 self.fail(f"state {name!r} is {_type_text(old)}, its update {_type_text(new)}")
 
     def check_groups(self) -> None:
-        """Check that groups of nodes are convex. A group runs at the position of its last node: its operands must exist by
-        then, and its readers follow."""
+        """Check that every group of nodes (the nodes of one kernel) is convex.
+
+        A group runs at the position of its last node. So all of its operands must be computed before this position, and
+        all nodes that read its results must follow."""
         graph = self.graph
         last = {node.group: position for position, node in enumerate(graph.nodes) if node.group}
         ready = {*graph.inputs, *graph.consts, *graph.state}
