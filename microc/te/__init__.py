@@ -1,4 +1,4 @@
-"""Tensor expressions. What is computed, one element at a time; :func:`create_prim_func` makes the loops."""
+"""Tensor expressions: a tensor is defined by an expression of one element. :func:`create_prim_func` lowers tensors to loops."""
 
 from microc.te.lower import create_prim_func, formula, stages, tensor_reads, to_text
 from microc.te.tensor import (

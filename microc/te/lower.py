@@ -1,4 +1,4 @@
-"""Lowering of tensor expressions to loops, and their printing as text."""
+"""Lowering of tensor expressions to loops, and printing of tensor expressions as text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from microc.tir.text.print import ATOM, COMPARISON, INFIX, NAMED_BINARY, PREFIX
 
 
 def stages(outputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
-    """Return the outputs and every tensor that they depend on, producers first (placeholders included)."""
+    """Return ``outputs`` and all tensors on which they depend, including placeholders; producers precede their readers."""
     order: dict[int, Tensor] = {}
 
     def visit(tensor: Tensor) -> None:
@@ -40,8 +40,9 @@ def stages(outputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
 
 
 def tensor_reads(expr: Expr) -> Iterable[TensorRead]:
-    """Yield every element of a tensor that an expression reads, outer ones before those in their indices; a shared
-    subexpression is visited once."""
+    """Yield the reads of tensor elements in an expression. A read is yielded before the reads in its indices.
+
+    A subexpression that occurs several times as the same object is visited once."""
     seen: set[int] = set()
     waiting = [expr]
     while waiting:
@@ -60,7 +61,7 @@ def tensor_reads(expr: Expr) -> Iterable[TensorRead]:
 
 
 class _Lowering:
-    """Lowering of tensors to loops: the buffers and names of one function."""
+    """Lowering of tensors to the loops of one function, with the buffers of the tensors and the names in use."""
 
     def __init__(self, params: Sequence[tuple[Tensor, str]], outputs: Sequence[Tensor], sizes: Iterable[Var]) -> None:
         self.taken = {size.name for size in sizes}
@@ -71,7 +72,7 @@ class _Lowering:
             self.buffers[id(tensor)] = Buffer(self.fresh(tensor.name), tensor.shape, tensor.dtype)
 
     def fresh(self, stem: str) -> str:
-        """Return a name that the function does not use yet."""
+        """Return a name, derived from ``stem``, that the function does not use yet."""
         name, number = stem, 1
         while name in self.taken:
             name, number = f"{stem}_{number}", number + 1
@@ -79,7 +80,7 @@ class _Lowering:
         return name
 
     def buffer(self, tensor: Tensor) -> Buffer:
-        """Return the buffer of a tensor; intermediate tensors get a workspace."""
+        """Return the buffer of a tensor; a workspace is created for an intermediate tensor."""
         if id(tensor) not in self.buffers:
             if tensor.definition is None:
                 raise ProgramError(
@@ -91,17 +92,19 @@ class _Lowering:
         return self.buffers[id(tensor)]
 
     def expr(self, x: Expr, values: Mapping[Var, Expr]) -> Expr:
-        """Lower an expression of tensors to one of buffers, with variables replaced by ``values``."""
+        """Lower an expression over tensors to an expression over buffers, with variables replaced as in ``values``."""
         return self.lower_shared(x, values, {})
 
     def lower_shared(self, x: Expr, values: Mapping[Var, Expr], known: dict[int, Expr]) -> Expr:
-        """Lower an expression; ``known`` contains the lowered parts by identity, so that shared parts remain shared."""
+        """Lower an expression, keeping shared subexpressions shared.
+
+        ``known``: lowered subexpressions by the identity of the original."""
         if id(x) not in known:
             known[id(x)] = self.lower_with(x, values, lambda part: self.lower_shared(part, values, known))
         return known[id(x)]
 
     def lower_with(self, x: Expr, values: Mapping[Var, Expr], lower_operand: ExprMap) -> Expr:
-        """Lower an expression whose operands ``lower_operand`` lowers."""
+        """Lower an expression. ``lower_operand``: function that lowers each of its operands."""
         match x:
             case Var():
                 return values.get(x, x)
@@ -116,9 +119,9 @@ class _Lowering:
                 return map_children(x, lower_operand)
 
     def lower_extern(self, definition: ExternDef, needed_results: Sequence[Tensor]) -> ir.Stmt:
-        """Lower an operator's own loops to a block without iterators.
+        """Lower tensors that are defined by loops to one block without iterators.
 
-        Results of the operator that are not among ``needed_results`` are allocated in the block."""
+        Results of the definition that are not in ``needed_results`` become local buffers, allocated around the block."""
         operands = tuple(self.buffer(operand) for operand in definition.operands)
         known = {tensor.position: self.buffer(tensor) for tensor in needed_results}
         unread: list[Buffer] = []
@@ -133,7 +136,7 @@ class _Lowering:
         return body
 
     def lower_compute(self, tensor: Tensor, block_name: str) -> ir.Stmt:
-        """Lower a computed tensor to loops around a block ``block_name``."""
+        """Lower a tensor that is defined by an expression to loops around a block named ``block_name``."""
         definition = tensor.definition
         assert isinstance(definition, ComputeDef)
         buffer, body = self.buffer(tensor), definition.body
@@ -168,9 +171,9 @@ def create_prim_func(
 ) -> ir.PrimFunc:
     """Return the function whose loops compute ``outputs``.
 
-    Parameters in order: inputs, constants, outputs. Intermediate tensors become ``workspace`` buffers allocated around
-    the body. Blocks are named after their tensors, with a number if names repeat. Symbolic extents make it a function
-    whose scalars are the sizes in them."""
+    Its parameters are the inputs, the constants and the outputs, in this order. Intermediate tensors become ``workspace``
+    buffers that are allocated around the body. Each block is named after its tensor; a number is appended if names repeat.
+    Symbolic sizes in extents become scalar parameters of the function."""
     order = stages(outputs)
     scalars = sizes_in(extent for tensor in (*inputs, *consts, *order) for extent in _all_extents(tensor))
     lowering = _Lowering([(t, "global") for t in inputs] + [(t, "const") for t in consts], outputs, scalars)
@@ -204,16 +207,16 @@ def create_prim_func(
 
 
 def _all_extents(tensor: Tensor) -> tuple[int, ...]:
-    """Return the extents of a tensor's axes and of its reduction axes."""
+    """Return the extents of a tensor's axes, followed by the extents of its reduction axes."""
     body = tensor.definition.body if isinstance(tensor.definition, ComputeDef) else None
     return (*tensor.shape, *(axis.extent for axis in body.axes)) if isinstance(body, Reduce) else tensor.shape
 
 
 def combine_step(combine: str, total: Expr, value: Expr) -> Expr:
-    """Return the next total of a reduction.
+    """Return the result of one step of a reduction, which combines the running ``total`` with the next ``value``.
 
-    ``max`` and ``min`` of floats ignore NaN: the total stays unless the value exceeds it, as these operators return
-    their second operand in a comparison with NaN. ``maximum`` and ``minimum`` are NaN from the first NaN on.
+    ``max`` and ``min`` of floats ignore NaN values: these operators return their second operand in a comparison with NaN,
+    and the total is the second operand. ``maximum`` and ``minimum`` return NaN if any value is NaN.
     """
     if combine in ("maximum", "minimum"):
         plain = "max" if combine == "maximum" else "min"
@@ -227,7 +230,7 @@ def combine_step(combine: str, total: Expr, value: Expr) -> Expr:
     return ir.Bin(combine, value, total) if swapped else ir.Bin(combine, total, value)
 
 
-# ---- Tensor expressions as text: one tensor per line, producers first, in the notation of index sums.
+# ---- Printing of tensor expressions: one tensor per line, producers first. Reductions are written as sums over indices.
 #
 # ::
 #
@@ -235,26 +238,29 @@ def combine_step(combine: str, total: Expr, value: Expr) -> Expr:
 #     acc[p < 64, o < 8]: int32 = bias[o] + sum(int32(x[p, k]) * int32(weight[o, k]) for k < 9)
 
 WIDTH = 120
-"""Longest line; a longer expression gets a line of its own."""
+"""Most characters of a line. A definition that is longer is continued on a second line."""
 _SUMS = {"add": ("sum", "+"), "mul": ("product", "*")}
 
 
 def to_text(outputs: Iterable[Tensor], consts: Sequence[Tensor] = ()) -> str:
-    """Print the expressions that ``outputs`` are computed from; placeholders in ``consts`` are marked as constant."""
+    """Return the definitions of ``outputs``, and of all tensors on which they depend, as text.
+
+    Placeholders in ``consts`` are marked as constant."""
     known = {id(tensor) for tensor in consts}
     return "".join(f"{_tensor_text(tensor, constant=id(tensor) in known)}\n" for tensor in stages(outputs))
 
 
 def formula(tensor: Tensor) -> str:
-    """Print a computed tensor without types, for comments: ``acc[p, o] = bias[o] + sum(x[p, k] * weight[o, k] for k
-    < 9)``."""
+    """Return the definition of a computed tensor as text without types, for comments in generated code.
+
+    An example is ``acc[p, o] = bias[o] + sum(x[p, k] * weight[o, k] for k < 9)``."""
     made = tensor.definition
     assert isinstance(made, ComputeDef)
     return f"{tensor.name}[{', '.join(var.name for var in made.axes)}] = {_body_text(_drop_types(made.body))}"
 
 
 def _drop_types(expr: Expr) -> Expr:
-    """Rewrite an expression for display: without casts between integers, and without the dtypes of literals."""
+    """Return an expression simplified for display: without casts between integers, and without the dtypes of literals."""
     match expr:
         case ir.Cast(dtype, a) if dtypes.is_integer(dtype) and dtypes.is_integer(a.dtype):
             return _drop_types(a)
@@ -269,7 +275,7 @@ def _drop_types(expr: Expr) -> Expr:
 
 
 def _tensor_text(tensor: Tensor, *, constant: bool) -> str:
-    """Return the line that defines a tensor: its expression, its loops' name, or its type."""
+    """Return the text of a tensor's definition: its expression, the name of its loops, or for a placeholder its type."""
     shape = ", ".join(map(_extent_text, tensor.shape))
     match tensor.definition:
         case ComputeDef(axes, body, notes):
@@ -289,7 +295,7 @@ def _extent_text(extent: object) -> str:
 
 
 def _body_text(body: Expr) -> str:
-    """Return the text of a tensor's defining expression, which may be a reduction."""
+    """Return the text of the expression that defines a tensor, which may be a reduction."""
     if not isinstance(body, Reduce):
         return _text_and_precedence(body)[0]
     over = ", ".join(f"{axis.var.name} < {_extent_text(axis.extent)}" for axis in body.axes)

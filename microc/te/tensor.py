@@ -1,4 +1,6 @@
-"""Tensors defined by an expression of their indices: ``compute((n, m), lambda i, j: a[i, j] + b[j])``."""
+"""Tensor expressions: tensors defined by an expression of one element, as in TVM.
+
+An example is ``compute((n, m), lambda i, j: a[i, j] + b[j])``."""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from microc.tir.symbolic import convert_extent
 
 @dataclass(frozen=True, slots=True)
 class ReduceAxis:
-    """An axis over which a tensor is reduced: summed, maximised ... Use ``axis.var`` in expressions."""
+    """A reduction axis: an axis over which values are summed, or whose maximum is taken, and so on.
+
+    Expressions refer to the axis as ``axis.var``."""
 
     var: Var
     extent: int
@@ -22,7 +26,7 @@ class ReduceAxis:
 
 @dataclass(frozen=True, slots=True)
 class TensorRead(Expr):
-    """An element of a tensor; lowering replaces it by a buffer load."""
+    """A read of one element of a tensor. Lowering replaces it by a load from a buffer."""
 
     tensor: Tensor
     indices: tuple[Expr, ...]
@@ -34,11 +38,12 @@ class TensorRead(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Reduce(Expr):
-    """Reduction of ``value`` over ``axes`` by ``combine``, starting from ``init``.
+    """Reduction of ``value`` over ``axes`` by the operation ``combine``, starting from ``init``.
 
-    ``combine`` is ``add``, ``mul``, ``fma`` (of products, each rounded once, with its sum), or, depending on the
-    treatment of NaN (:func:`microc.te.lower.combine_step`), ``max``, ``min``, ``maximum``, ``minimum``. A reduction must be
-    the whole body of a compute. ``init`` may use the spatial axes (a bias, say).
+    ``combine`` is ``add``, ``mul``, ``fma`` (a sum of products; a product and its addition are rounded once), ``max``,
+    ``min``, ``maximum`` or ``minimum``. The last two differ from ``max`` and ``min`` for NaN
+    (:func:`microc.te.lower.combine_step`). A reduction must be the whole expression of a :func:`compute`. ``init`` may
+    depend on the spatial axes, for example a bias.
     """
 
     combine: str
@@ -53,7 +58,9 @@ class Reduce(Expr):
 
 @dataclass(frozen=True, slots=True)
 class ComputeDef:
-    """Definition of a tensor by one expression over its axes. ``notes`` become the block's annotations."""
+    """Definition of a tensor by one expression of an element, over the variables ``axes``.
+
+    ``notes``: annotations of the block to which the tensor is lowered."""
 
     axes: tuple[Var, ...]
     body: Expr
@@ -61,15 +68,15 @@ class ComputeDef:
 
 
 Build = Callable[[tuple[ir.Buffer, ...], tuple[ir.Buffer, ...]], ir.Stmt]
-"""Function that writes the loops of an :class:`ExternDef`, given the buffers of its operands and of its results."""
+"""Function that returns the loops of an :class:`ExternDef`. Its arguments are the buffers of the operands and of the results."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ExternDef:
-    """Definition of tensors by loops, for operations that no expression of a single element describes: sorting,
-    recurrences, FFT.
+    """Definition of tensors by loops, for operations that no expression of a single element can describe.
 
-    ``results``: (name, shape, dtype) of every tensor that ``build`` fills; it may read what it has written.
+    Examples are sorting, recurrences and the FFT. ``build`` returns the loops, which may also read elements that they have
+    written. ``results``: (name, shape, dtype) of every tensor that the loops fill.
     """
 
     name: str
@@ -80,10 +87,10 @@ class ExternDef:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Tensor:
-    """A placeholder (``definition`` None) or a computed tensor. Compared by identity.
+    """A tensor: a placeholder (``definition`` is None), or a tensor computed by its definition. Compared by identity.
 
-    Operators do not take tensors whose extents are expressions (:mod:`microc.tir.symbolic`). ``position``: index of
-    this result of an :class:`ExternDef`.
+    Extents may be expressions over symbolic sizes (:mod:`microc.tir.symbolic`); such tensors cannot be operands of
+    operators. ``position``: index of the tensor among the results of its :class:`ExternDef`.
     """
 
     name: str
@@ -104,18 +111,19 @@ class Tensor:
 
 
 def var(name: str) -> Var:
-    """Return an int32 variable that stands for a size given later. It, and expressions over it, may be extents and may be
-    computed with."""
+    """Return an int32 variable for a symbolic size, whose value is given at run time.
+
+    The variable, and expressions over it, may be extents of tensors and operands of expressions."""
     return Var(name)
 
 
 def placeholder(shape: Sequence[int | Expr], dtype: str, name: str) -> Tensor:
-    """Return an input tensor."""
+    """Return a placeholder: an input tensor of a function."""
     return Tensor(name, _convert_extents(name, shape), dtype)
 
 
 def reduce_axis(extent: int | Expr, name: str) -> ReduceAxis:
-    """Return an axis to reduce over, 0..extent."""
+    """Return a reduction axis whose index runs from 0 to ``extent`` - 1."""
     return ReduceAxis(Var(name), *_convert_extents(name, (extent,)))
 
 
@@ -132,7 +140,7 @@ def compute(
 ) -> Tensor:
     """Return the tensor whose element at ``(i, j, ...)`` is ``f(i, j, ...)``.
 
-    ``axes`` names the loop variables; ``notes`` are hints for schedules.
+    ``axes``: names of the loop variables. ``notes``: annotations of the tensor's block, which schedules read as hints.
     """
     names = axes or tuple(f"i{k}" for k in range(len(shape)))
     variables = tuple(Var(axis) for axis in names)
@@ -143,13 +151,13 @@ def compute(
 def extern(
     name: str, operands: Sequence[Tensor], results: Sequence[tuple[str, tuple[int, ...], str]], build: Build
 ) -> tuple[Tensor, ...]:
-    """Return the tensors that ``build``'s loops compute, one for every (name, shape, dtype) of ``results``."""
+    """Return the tensors that the loops of ``build`` compute: one for every (name, shape, dtype) in ``results``."""
     definition = ExternDef(name, tuple(operands), tuple(results), build)
     return tuple(Tensor(*result, definition, position) for position, result in enumerate(results))
 
 
 def _make_reduce(combine: str, value: Expr, axes: tuple[ReduceAxis, ...], init: Expr | int | float) -> Reduce:
-    """Return a reduction; ProgramError if the dtype of ``init`` is not that of ``value``."""
+    """Return a reduction. ProgramError if ``init`` and ``value`` have different dtypes."""
     start = ir.as_expr(init, value.dtype)
     if start.dtype != value.dtype:
         raise ProgramError(
@@ -165,16 +173,17 @@ def sum_reduce(value: Expr, *axes: ReduceAxis, init: Expr | int | float = 0) -> 
 
 
 def fma_reduce(a: Expr, b: Expr, *axes: ReduceAxis, init: Expr | int | float = 0) -> Reduce:
-    """Return the sum of ``a * b`` over ``axes``, plus ``init``, in the order of the axes. Every term is added with a
-    single rounding, to the dtype of the factors."""
+    """Return the sum of ``a * b`` over ``axes``, plus ``init``. Terms are added in the order of the axes.
+
+    Each product is added to the sum with a single rounding (fused multiply-add), in the dtype of the factors."""
     return _make_reduce("fma", ir.binary("mul", a, b), axes, init)
 
 
 def max_reduce(value: Expr, *axes: ReduceAxis, init: Expr | int | float) -> Reduce:
-    """Return the largest ``value`` over ``axes``, at least ``init``."""
+    """Return the maximum of ``init`` and of ``value`` over ``axes``."""
     return _make_reduce("max", value, axes, init)
 
 
 def min_reduce(value: Expr, *axes: ReduceAxis, init: Expr | int | float) -> Reduce:
-    """Return the smallest ``value`` over ``axes``, at most ``init``."""
+    """Return the minimum of ``init`` and of ``value`` over ``axes``."""
     return _make_reduce("min", value, axes, init)

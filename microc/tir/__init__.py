@@ -1,4 +1,4 @@
-"""The loop IR (TIR), which does not know the graph.
+"""The loop IR (TIR): functions of loops, blocks and buffers, as in TVM's TensorIR. It is independent of the graph IR.
 
 ::
 
@@ -10,7 +10,7 @@
     print(tir.to_text(tir.lower_func(func)))      # plain loops, as C is printed from
     tir.specialize(func, {"n": 64})          # a function of symbolic extents at some sizes
 
-:mod:`microc.tir.ir` has the expressions and statements themselves. Names are loaded when they are first used.
+:mod:`microc.tir.ir` defines the expressions and statements. Modules are imported when their names are first used.
 """
 
 from __future__ import annotations

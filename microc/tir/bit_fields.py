@@ -1,19 +1,20 @@
-"""Sub-byte integers packed in bytes and words: layouts, packing, and the expressions that extract a number.
+"""Sub-byte integers (weights) packed into bytes and words: layouts, packing, and the expressions that unpack a number.
 
-A row of numbers of ``bits`` bits, in two's complement, becomes a row of elements that hold several numbers each. The
-order suits the instructions that unpack them:
+A row of numbers of ``bits`` bits, in two's complement, is packed into a row of elements that contain several numbers each.
+The order of the numbers depends on the instructions that unpack them:
 
-- ``neighbours``: a byte holds consecutive numbers, the first one lowest. For cores that unpack one at a time.
-- ``halves``: consecutive numbers go alternately to the low and the high half of a 32-bit word, so that one shift and one mask
-  leave two of them as the upper bits of int16 pairs, which dual multiplications (``dot2``) take.
-- ``vector``: 16 bytes hold 16 consecutive numbers in their lowest fields, the next 16 in the next fields, and so on: shifting
-  all bytes leaves 16 consecutive numbers.
+- ``neighbours``: a byte contains consecutive numbers, the first number in the lowest bits. For cores that unpack one number
+  at a time.
+- ``halves``: consecutive numbers are stored alternately in the low and the high half of a 32-bit word. One shift and one mask
+  unpack two numbers into the upper bits of two int16, the operands of dual multiplications (``dot2``).
+- ``vector``: 16 bytes contain 16 consecutive numbers in their lowest fields, the next 16 numbers in the next fields, and so
+  on. Shifting all bytes unpacks 16 consecutive numbers.
 
-Multipliers: each ``block`` of consecutive numbers may have a multiplier, 1 to 15; numbers are products of a few bits
-and it. The multipliers of a row, a byte each, follow its last element.
+Multipliers: each ``block`` of consecutive numbers may have a multiplier from 1 to 15. A number is the product of its packed
+bits and the multiplier. The multipliers of a row, one byte each, follow the last element of the row.
 
-Tables: alternatively, numbers are unsigned indices into ``tables`` of values, one for all rows or one for each. The
-tables, a byte per value, follow the last row; all of it is one run of bytes.
+Tables: alternatively, the packed numbers are unsigned indices into tables of values. There is one table for all rows, or one
+for each row. The tables, one byte per value, follow the last row; rows and tables are one array of bytes.
 """
 
 from __future__ import annotations
@@ -30,26 +31,28 @@ from microc.tir.ir import Expr
 
 NEIGHBOURS, HALVES, VECTOR = "neighbours", "halves", "vector"
 LANES = 16
-"""Bytes in a vector."""
+"""Number of bytes in a vector."""
 HALF = 16
-"""Bits in half a word."""
+"""Number of bits in half of a 32-bit word."""
 FEW = (2, 4)
-"""Widths in bits that are packed."""
+"""Bit widths of packed numbers, apart from indices into tables."""
 BLOCKS, MOST = (64, 32, 16), 15
-"""Numbers that share a multiplier; the largest multiplier."""
+"""Possible lengths of a block of consecutive numbers that share a multiplier; the largest multiplier."""
 INDICES = (1, 2, 4)
-"""Widths in bits of an index into a table."""
+"""Bit widths of packed indices into tables of values."""
 
 
 def smallest_bit_width(array: Array) -> int:
-    """Return the smallest bit width of :data:`FEW` that holds every number of an array; 8 if none does."""
+    """Return the smallest bit width of :data:`FEW` that can represent every number of an array; 8 if none can."""
     low, high = int(array.min(initial=0)), int(array.max(initial=0))
     return next((bits for bits in FEW if -(1 << (bits - 1)) <= low and high < 1 << (bits - 1)), 8)
 
 
 def smallest_packing(rows: Array) -> tuple[int, int]:
-    """Return (bits, block) of the smallest storage form that holds rows (N, K) of numbers; block is 0 without multipliers,
-    bits are 8 if no form does."""
+    """Return (bits, block) of the smallest packing that represents rows (N, K) of numbers exactly.
+
+    ``block`` is the number of consecutive numbers that share a multiplier, or 0 without multipliers. If no packing represents
+    the numbers, ``bits`` is 8."""
     bits = smallest_bit_width(rows)
     forms = [(few, block) for few in FEW if few < bits for block in BLOCKS]
     parts = (rows[:1], rows)  # the first row refutes most forms
@@ -57,9 +60,10 @@ def smallest_packing(rows: Array) -> tuple[int, int]:
 
 
 def multipliers(rows: Array, bits: int, block: int) -> Array:
-    """Return the smallest multiplier of every block of rows (N, K), shape (N, ceil(K / block)).
+    """Return the smallest multiplier of every block of consecutive numbers in rows (N, K): shape (N, ceil(K / block)).
 
-    0 if no multiplier makes the block's numbers fit ``bits`` bits. Rows are padded with zeros to whole blocks."""
+    All numbers of a block, divided by its multiplier, fit ``bits`` bits. The result is 0 for a block without such a
+    multiplier. Rows are padded with zeros to whole blocks."""
     parts = np.pad(rows, ((0, 0), (0, -rows.shape[1] % block))).reshape(len(rows), -1, block).astype(np.int64)
     found = np.zeros(parts.shape[:2], np.int64)
     for factor in range(MOST, 0, -1):
@@ -70,10 +74,9 @@ def multipliers(rows: Array, bits: int, block: int) -> Array:
 
 
 def smallest_table_packing(rows: Array) -> tuple[int, int] | None:
-    """Return (bits of an index, number of tables) of the smallest form with tables for rows (N, K) of bytes; None if a
-    table would need more than 16 values.
+    """Return (bits of an index, number of tables) of the smallest packing with tables for rows (N, K) of bytes.
 
-    Rows that do not fill whole bytes are padded with zeros."""
+    None if a table would need more than 16 values. Rows whose indices do not fill whole bytes are padded with zeros."""
     forms = []
     if _max_distinct_values(rows[:1]) > 1 << INDICES[-1]:  # the first row refutes most
         return None
@@ -92,7 +95,9 @@ def _max_distinct_values(rows: Array) -> int:
 
 
 def value_tables(rows: Array, bits: int, tables: int) -> Array:
-    """Return the values of each table in ascending order, padded with zeros: (tables, 2**bits)."""
+    """Return the tables of values for a packing of ``rows`` with tables: shape (tables, 2**bits).
+
+    The values of each table are in ascending order and padded with zeros."""
     found = np.zeros((tables, 1 << bits), rows.dtype)
     for table, part in zip(found, rows.reshape(tables, -1), strict=True):
         values = np.unique(part)
@@ -102,8 +107,10 @@ def value_tables(rows: Array, bits: int, tables: int) -> Array:
 
 @frozen
 class BitFields:
-    """A storage form of packed numbers (see the module's docstring): ``bits`` of a number, ``order``, numbers in a
-    ``block`` with a multiplier (0: no multipliers), and number of ``tables`` (0: none)."""
+    """A packing: the layout of sub-byte numbers in bytes or words (see the module's docstring).
+
+    ``bits``: bit width of a packed number. ``order``: ``neighbours``, ``halves`` or ``vector``. ``block``: number of consecutive
+    numbers that share a multiplier, 0 without multipliers. ``tables``: number of tables of values, 0 without tables."""
 
     bits: int
     order: str
@@ -112,27 +119,28 @@ class BitFields:
 
     @property
     def dtype(self) -> str:
-        """Dtype of an element that holds several packed numbers."""
+        """Dtype of an element, which contains several packed numbers."""
         return "int32" if self.order == HALVES else "int8"
 
     @property
     def count(self) -> int:
-        """Packed numbers in an element."""
+        """Number of packed numbers in an element."""
         return (32 if self.order == HALVES else 8) // self.bits
 
     @property
     def group(self) -> int:
-        """Consecutive numbers that fill whole elements."""
+        """Smallest number of consecutive packed numbers that fill whole elements."""
         return self.count * (LANES if self.order == VECTOR else 1)
 
     @property
     def shift(self) -> int:
-        """Exponent of the power of two by which numbers of a :meth:`pair` are multiplied."""
+        """Exponent of the power of two by which the numbers that :meth:`pair` unpacks are multiplied."""
         return HALF - self.bits
 
     def place(self, k: Any) -> tuple[Any, Any]:
-        """Return the index of the element that holds number ``k`` of a row, and the position of the number's lowest bit in
-        it; for integers, arrays or expressions."""
+        """Return the position of number ``k`` of a row: the index of its element, and of its lowest bit in the element.
+
+        ``k`` and the results are integers, arrays or expressions."""
         match self.order:
             case "halves":
                 return k // self.count, k % 2 * HALF + k % self.count // 2 * self.bits
@@ -142,28 +150,33 @@ class BitFields:
                 return k // self.count, k % self.count * self.bits
 
     def length(self, depth: int) -> int:
-        """Return the number of elements that hold a row of ``depth`` numbers, without its multipliers."""
+        """Return the number of elements for a row of ``depth`` numbers, without the row's multipliers."""
         return -(-depth // self.group) * self.group // self.count
 
     def size(self, depth: int) -> int:
-        """Return the number of elements that hold a row of ``depth`` numbers, multipliers included."""
+        """Return the number of elements for a row of ``depth`` numbers, including the row's multipliers."""
         multipliers = -(-depth // self.block) if self.block else 0
         return self.length(depth) + (-(-multipliers // 4) if self.order == HALVES else multipliers)
 
     def multiplier(self, row: Callable[[Expr], Expr], depth: int, block: Expr) -> Expr:
-        """Return the multiplier of a block of a row as an int32 expression; ``row`` loads an element of the row."""
+        """Return the multiplier of a block of consecutive numbers in a row, as an int32 expression.
+
+        ``row``: function that loads the element of the row with a given index. ``depth``: number of numbers in the row.
+        ``block``: index of the block."""
         if self.order != HALVES:
             return row(self.length(depth) + block).astype("int32")
         return (row(self.length(depth) + block // 4) >> block % 4 * 8) & MOST
 
     def shape(self, rows: int, depth: int) -> tuple[int, ...]:
-        """Return the shape of the packed elements of ``rows`` rows of ``depth`` numbers."""
+        """Return the shape of the packed array for ``rows`` rows of ``depth`` numbers."""
         size = self.size(depth)
         return (rows * size + (self.tables << self.bits),) if self.tables else (rows, size)
 
     def looked_up(self, load: Callable[[Expr], Expr], shape: tuple[int, int], row: Expr, k: Expr) -> Expr:
-        """Return the value of number ``k`` of a row, looked up in its table, as an int32 expression; ``load`` loads an
-        element, ``shape`` is that of the numbers."""
+        """Return the value of number ``k`` of a row, looked up in the row's table, as an int32 expression.
+
+        ``load``: function that loads the packed element with a given index. ``shape``: shape (N, K) of the unpacked
+        numbers."""
         rows, size = shape[0], self.size(shape[1])
         element, bit = self.place(k)
         index = load(row * size + element).astype("int32") >> bit & (1 << self.bits) - 1
@@ -171,7 +184,7 @@ class BitFields:
         return load(table + index).astype("int32")
 
     def packed(self, array: Array) -> Array:
-        """Pack rows (N, K) of numbers, padded with zeros, to the form's shape."""
+        """Return rows (N, K) of numbers in packed form: an array of the shape of :meth:`shape`, padded with zeros."""
         if self.tables:
             tables = value_tables(array, self.bits, self.tables)
             indices = (array[:, :, None] == tables[:, None, :]).argmax(axis=2)
@@ -193,14 +206,15 @@ class BitFields:
         return unsigned.view(np.int32 if self.order == HALVES else np.int8)
 
     def number(self, element: Expr, bit: Expr) -> Expr:
-        """Return the number in an element whose lowest bit is ``bit``, sign-extended to int32, as an expression."""
-        # Shifting left, unsigned, drops the numbers above; the arithmetic shift right extends the sign.
+        """Return the number whose lowest bit is bit ``bit`` of an element, sign-extended to int32, as an expression."""
+        # The unsigned shift left drops the numbers in higher bits; the arithmetic shift right extends the sign.
         top = ir.const(32 - self.bits, "int32")
         return ir.cast("int32", ir.cast("uint32", element.astype("int32")) << ir.cast("uint32", top - bit)) >> top
 
     def pair(self, word: Expr, k: Expr) -> Expr:
-        """Return numbers ``k`` (even) and ``k`` + 1 of a row in ``halves`` as an expression of two int16 in a word, times
-        2**shift."""
+        """Return numbers ``k`` (even) and ``k + 1`` of a row in the order ``halves``, unpacked, as an expression.
+
+        The result is a 32-bit word of two int16. Each is the number times 2**shift."""
         mask = ((1 << self.bits) - 1 << self.shift) * 0x10001
         # ``hold`` keeps the mask in a register: no compiler replaces it by an immediate in every instruction.
         mask_in_register = ir.call("hold", ir.const(mask - (1 << 32), "int32"))

@@ -17,7 +17,7 @@ _Class = TypeVar("_Class")
 
 
 class Node:
-    """A value that memoises its hash, which is composed of those of its operands."""
+    """Base class of immutable objects that cache their hash, because it is composed of the hashes of all operands."""
 
     __slots__ = ("_hash",)
     _hash: int
@@ -25,10 +25,10 @@ class Node:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def node(cls: type[_Class]) -> type[_Class]:
-    """Make a class of values that compares by its fields and memoises its hash; a :class:`Node`.
+    """Class decorator: make a subclass of :class:`Node` a dataclass that compares by its fields and caches its hash.
 
-    Fields are frozen for the type checker only. Enforcing it at run time would make every new object three times as
-    expensive, and a compilation makes hundreds of thousands.
+    Only the type checker enforces that fields are not assigned. A check at run time would make the creation of an object
+    three times as expensive, and a compilation creates hundreds of thousands.
     """
     by_fields = "__eq__" not in vars(cls)
     made = dataclass(slots=True, eq=by_fields, unsafe_hash=by_fields)(cls)
@@ -46,22 +46,23 @@ def node(cls: type[_Class]) -> type[_Class]:
     return made
 
 
-# ---- Expressions and buffers of the loop IR, and functions that build them; :mod:`microc.tir.ir` defines their
-# meaning.
+# ---- Expressions and buffers of the loop IR, and functions that build them. The docstring of :mod:`microc.tir.ir` defines
+# their semantics.
 
 REINTERPRET = "reinterpret"
-"""Call that returns the bits of its argument as another dtype of the same width."""
+"""Name of the function, called by :class:`Call`, that returns the bits of its argument as another dtype of the same width."""
 COMPARISONS = frozenset(operators.COMPARISONS)
 LOGICAL = frozenset(operators.LOGICAL)
 ARITHMETIC = frozenset(operators.ARITHMETIC)
 UNARY = frozenset(operators.UNARY)
 UNIT_SCOPES = ("unit_input", "unit_weight", "unit_sums")
-"""Memories of a tensor unit, accessible to its instructions only (:mod:`microc.isa.vocabulary.matrix_products`)."""
+"""Scopes of buffers in the memories of a tensor unit (matrix accelerator), which only the unit's instructions can access
+(:mod:`microc.isa.vocabulary.matrix_products`)."""
 SCOPES = ("global", "const", "workspace", "shared", "register", "local", *UNIT_SCOPES)
 
 
 class Expr(Node):
-    """An expression; ``dtype`` is its type. Python operators build typed expressions."""
+    """An expression of type ``dtype``. Python operators build expressions: ``a + b`` is an addition."""
 
     __slots__ = ("known_accesses", "known_index", "known_vars")
     dtype: str
@@ -130,20 +131,20 @@ class Expr(Node):
         return binary("ge", self, other)
 
     def eq(self, other: Expr | int | float) -> Expr:
-        """Return ``==`` as an expression (Python's ``==`` compares structure)."""
+        """Return the expression ``self == other``. Python's ``==`` compares the structure of expressions instead."""
         return binary("eq", self, other)
 
     def ne(self, other: Expr | int | float) -> Expr:
         return binary("ne", self, other)
 
     def astype(self, dtype: str) -> Expr:
-        """Return the value converted to ``dtype`` (C semantics: floats are truncated, integers wrap around)."""
+        """Return the expression converted to ``dtype``, as by a cast in C: floats are truncated, integers wrap around."""
         return cast(dtype, self)
 
 
 @node
 class Const(Expr):
-    """A literal. Integer values fit the dtype; floats are exact in it. 0.0 and -0.0 are different literals."""
+    """A literal, whose value is representable in ``dtype``. 0.0 and -0.0 are different literals."""
 
     value: int | float
     dtype: str
@@ -159,7 +160,9 @@ class Const(Expr):
 
 @node
 class Var(Expr):
-    """A scalar variable: loop variable, block iterator, let-bound name or scalar parameter. Unique in its function."""
+    """A scalar variable: a loop variable, block iterator, let-bound variable or scalar parameter.
+
+    Variables of equal name and dtype are the same variable, so no scope may declare a name that an enclosing scope declares."""
 
     name: str
     dtype: str = "int32"
@@ -167,7 +170,9 @@ class Var(Expr):
 
 @node
 class Bin(Expr):
-    """``a op b``; both operands have the same dtype; comparisons and logical operators have dtype ``bool``."""
+    """The binary operation ``a op b`` on operands of equal dtype.
+
+    The result has the same dtype; the result of a comparison or logical operator has dtype ``bool``."""
 
     op: str
     a: Expr
@@ -200,7 +205,9 @@ class Cast(Expr):
 
 @node
 class Select(Expr):
-    """``condition ? a : b``; only the chosen side is evaluated, so the other may index out of bounds."""
+    """The conditional expression ``condition ? a : b``. Only the selected operand is evaluated.
+
+    So the other operand may contain an index that is out of bounds."""
 
     condition: Expr
     a: Expr
@@ -213,12 +220,13 @@ class Select(Expr):
 
 @node
 class Buffer(Node):
-    """A tensor in memory, row-major.
+    """A tensor in memory, in row-major order.
 
-    ``scope``: ``global`` (parameter), ``const`` (read-only parameter), ``workspace`` (scratch from the arena),
-    ``register`` (small, unrolled completely into scalars), ``local`` (a small array on the stack), or one of
-    :data:`UNIT_SCOPES`. Names are unique in a function. Buffers in a unit's memory: ``align`` is the alignment of rows
-    in bytes; ``slots`` is the length of the first axis if it counts tiles that are used alternately.
+    ``scope``: ``global`` (a parameter), ``const`` (a read-only parameter), ``workspace`` (scratch memory in the arena),
+    ``shared`` (memory shared by the items of a group), ``register`` (a small buffer that is unrolled completely into scalar
+    variables), ``local`` (a small array on the stack), or one of :data:`UNIT_SCOPES`. Two fields are for buffers in a tensor
+    unit's memory. ``align``: alignment of rows in bytes. ``slots``: extent of the first axis if it counts tiles that are
+    used alternately (double buffering), else 0.
     """
 
     name: str
@@ -238,7 +246,7 @@ class Buffer(Node):
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Elements between consecutive indices along each axis."""
+        """Stride of each axis: number of elements between consecutive indices."""
         found, step = [], 1
         for extent in reversed(self.shape):
             found.append(step)
@@ -252,7 +260,7 @@ class Buffer(Node):
 
 @node
 class Load(Expr):
-    """The value of one element of a buffer."""
+    """A load: the value of one element of a buffer."""
 
     buffer: Buffer
     indices: tuple[Expr, ...]
@@ -264,10 +272,10 @@ class Load(Expr):
 
 @node
 class AddressOf(Expr):
-    """The address of an element; only as an argument of a :class:`Call` whose intrinsic accesses memory from there on.
+    """The address of an element, as an argument of a :class:`Call` of an intrinsic that accesses memory.
 
-    ``extent`` elements are accessed, ``step`` apart, from that one on (along the innermost axes); ``writes`` tells
-    whether they are written.
+    The intrinsic accesses ``extent`` elements, ``step`` elements apart in row-major order, starting at this element. ``writes``:
+    True if it writes these elements, False if it reads them.
     """
 
     buffer: Buffer
@@ -278,7 +286,7 @@ class AddressOf(Expr):
 
     @property
     def reach(self) -> int:
-        """Number of elements from the first to the last that is accessed."""
+        """Number of elements from the first to the last accessed element, including skipped elements between."""
         return (self.extent - 1) * self.step + 1
 
     @property
@@ -288,7 +296,9 @@ class AddressOf(Expr):
 
 @node
 class Call(Expr):
-    """A pure function: a mathematical one (``exp``, ``sqrt`` ...) or a scalar intrinsic (``dot2`` ...)."""
+    """A call of a mathematical function (``exp``, ``sqrt`` ...) or of a scalar intrinsic (``dot2`` ...).
+
+    Calls are pure. Only a call that is a statement (:class:`.statements.Evaluate`) has side effects."""
 
     name: str
     args: tuple[Expr, ...]
@@ -297,12 +307,12 @@ class Call(Expr):
 
 @lru_cache(maxsize=1 << 12)
 def _int32_literal(value: int) -> Const:
-    """Return an int32 literal. Memoised."""
+    """Return an int32 literal; equal literals are one cached object."""
     return Const(value, "int32")
 
 
 def const(value: int | float | bool, dtype: str) -> Const:
-    """Return a literal of ``dtype``. ProgramError if the value does not fit."""
+    """Return a literal of ``dtype``. Floats are rounded to the dtype. ProgramError if an integer does not fit."""
     if type(value) is int and dtype == "int32" and -(1 << 31) <= value < 1 << 31:
         return _int32_literal(value)
     if dtypes.is_float(dtype):
@@ -325,7 +335,9 @@ def as_expr(value: Expr | int | float, dtype: str) -> Expr:
 
 
 def binary(op: str, a: Expr, b: Expr | int | float) -> Bin:
-    """Return the expression ``a op b``. ProgramError if dtypes differ; a Python number takes the other operand's dtype."""
+    """Return the expression ``a op b``. If ``b`` is a Python number, it becomes a literal of the dtype of ``a``.
+
+    Raises ProgramError if the dtypes of the operands differ."""
     right = as_expr(b, a.dtype)
     if a.dtype != right.dtype:
         raise ProgramError(
@@ -336,7 +348,9 @@ def binary(op: str, a: Expr, b: Expr | int | float) -> Bin:
 
 
 def cast(dtype: str, a: Expr) -> Expr:
-    """Convert ``a`` to ``dtype``; conversions to the same dtype, and of literals that fit, are resolved here."""
+    """Return ``a`` converted to ``dtype``.
+
+    No :class:`Cast` is created if ``a`` already has this dtype, or is an integer literal that fits the dtype."""
     if a.dtype == dtype:
         return a
     if isinstance(a, Const) and dtypes.is_integer(a.dtype) and not dtypes.is_float(dtype):

@@ -1,11 +1,11 @@
 """The loop IR: typed expressions, statements, buffers, blocks, functions.
 
-Everything is frozen and compares by structure. Operand dtypes are equal by construction: nothing is promoted
-implicitly. Arithmetic happens in int32, int64, uint32, uint64, float32 and float64; narrower types are loaded,
-widened (:class:`Cast`), and narrowed again at the store.
+All objects are immutable and compare by structure. The operands of an operator have equal dtypes; there are no implicit
+conversions. Arithmetic is done in int32, int64, uint32, uint64, float32 and float64. Values of narrower types are widened
+after the load (:class:`Cast`) and narrowed before the store.
 
-Integer semantics: ``+ - *`` must not overflow (a schedule or an operator proves it from bounds); ``floordiv`` and
-``floormod`` round to minus infinity, ``truncdiv`` to zero as C does; ``shr`` of a signed value is arithmetic.
+Integer semantics: signed ``+ - *`` must not overflow (a schedule or an operator proves this from bounds). ``floordiv`` and
+``floormod`` round towards minus infinity, ``truncdiv`` towards zero as in C. ``shr`` of a signed value is an arithmetic shift.
 """
 
 from microc.tir.expressions import (

@@ -1,4 +1,7 @@
-"""Names that several layers share (blocks, notes), and the instructions of a tensor unit."""
+"""Names of blocks and of annotations that several layers of the compiler share, and names of tensor unit instructions.
+
+A *note* is an annotation, a (key, value) pair, of a block, loop or function. The constants below are the keys. A tensor unit is
+a matrix accelerator."""
 
 from __future__ import annotations
 
@@ -8,103 +11,106 @@ from typing import Final
 from microc.tir import ir
 from microc.tir.rewrite import walk_stmt
 
-# ---- Names shared by layers: names of blocks, which operators create and schedule rules look for; and notes, which one
-# layer attaches to a block or loop and another reads.
+# ---- Names of blocks, which operators create and schedule rules look for; and keys of notes (annotations), which one layer
+# attaches to a block or loop and another layer reads.
 
 SATURATED: Final = MappingProxyType(
     {"saturate_i8": (-128, 127), "saturate_u8": (0, 255), "saturate_i16": (-32768, 32767)}
 )
-"""Ranges of saturating intrinsics; ``_half`` behind a name shifts right by one first."""
+"""Result ranges of saturating intrinsics, by name. An intrinsic with the suffix ``_half`` shifts right by one first."""
 ACC: Final = "acc"
-"""Block: a reduction, of a matrix product, a convolution, a pool."""
+"""Name of the block that computes a reduction: a matrix product, a convolution or a pooling."""
 OUT: Final = "out"
-"""Block: the elementwise epilogue, which stores a result once."""
+"""Name of the block that computes the elementwise epilogue and stores each result once."""
 PADDED: Final = "padded"
-"""Block: the input with its border."""
+"""Name of the block that copies the input and adds its padding."""
 PATCH: Final = "patch"
-"""Block: im2col rows (P, K), the copied terms of a pixel."""
+"""Name of the block that computes im2col rows (P, K): the input elements that are multiplied for each output pixel."""
 COLUMNS: Final = "columns"
-"""Block: the right operand of a product of two data matrices, copied along k."""
+"""Name of the block that copies the right operand of a product of two data matrices, so that it is contiguous along k."""
 PAIRS: Final = "pairs"
-"""Block: two pixels in a word, or inputs in the form in which quads of weights multiply them."""
+"""Name of the block that packs two pixels into a word, or inputs into the form in which quads of weights multiply them."""
 ENTRY: Final = "entry"
-"""Block: the start of each block's sum."""
+"""Name of the block that computes the words with which the sum of each block of terms starts."""
 COLUMN: Final = "column"
-"""Block: the inputs of a quad's columns."""
+"""Name of the block that reads the inputs of the columns of a quad of weights."""
 PART: Final = "part"
-"""Block: sums of blocks of terms, packed in fields, which ``ACC`` adds."""
+"""Name of the block that sums blocks of terms in packed fields of a word (SWAR). The block :data:`ACC` adds these sums."""
 HALVES: Final = "halves"
-"""Block: sums of runs of terms in float16, which ``ACC`` adds in float32."""
+"""Name of the block that sums runs of terms in float16. The block :data:`ACC` adds these sums in float32."""
 VALUE: Final = "value"
-"""Block: sums extracted from their fields."""
+"""Name of the block that extracts sums from the packed fields of a word."""
 SCALED: Final = "scaled"
-"""Block: sums of levels, multiplied by the scale of these."""
+"""Name of the block that multiplies sums of quantisation levels by the scale of the levels."""
 TILE: Final = "tile"
-"""Blocks of Winograd convolutions: transformed inputs (this), rows of products transformed back, outputs of a tile."""
+"""Name of the block of a Winograd convolution that transforms the inputs of a tile."""
 ROWS: Final = "rows"
+"""Name of the block of a Winograd convolution that transforms rows of products back."""
 UNTILE: Final = "untile"
+"""Name of the block of a Winograd convolution that computes the outputs of a tile."""
 
 EXTERN: Final = "extern"
-"""Note on a block: an operator provides its loops. It is not inlined, and nothing is inlined into it."""
+"""Note on a block whose loops an operator provides itself. The block is not inlined, and nothing is inlined into it."""
 GROUPED: Final = "grouped"
-"""Note on a product: for pixels p, groups, and channels o of a group."""
+"""Note on the block of a grouped product: its spatial iterators are pixels p, groups, and channels o of a group."""
 WINDOWS: Final = "windows"
-"""Note on a convolution: windows slide over rows of an image."""
+"""Note on the block of a convolution whose windows slide over rows of an image."""
 CHANNELS_FIRST: Final = "channels_first"
-"""Note on a product: for channels o, and pixels p."""
+"""Note on the block of a product whose spatial iterators are channels o, then pixels p."""
 SUM_BOUND: Final = "sum_bound"
-"""Note on a product by constants: largest magnitude of a sum with its bias."""
+"""Note on a product by constants. Its value is the largest magnitude of a sum including the bias."""
 SMALLEST_WEIGHT: Final = "smallest_weight"
-"""Note on a product by constants: the smallest weight."""
+"""Note on a product by constants. Its value is the smallest weight."""
 WEIGHT_BITS: Final = "weight_bits"
-"""Note on a product by constant bytes that are to be packed: bits of a packed weight."""
+"""Note on a product by constant bytes that are to be packed. Its value is the number of bits of a packed weight."""
 WEIGHT_BLOCK: Final = "weight_block"
-"""Note on such a product: consecutive weights that share a multiplier; their sums with data must stay within the
-bits that a shift leaves (:mod:`microc.schedule.primitives.tensorize_bits`)."""
+"""Note on a product by packed weights. Its value is the number of consecutive weights that share a multiplier. Sums of their
+products with data must stay within the bits that a shift leaves (:mod:`microc.schedule.primitives.tensorize_bits`)."""
 WEIGHT_TABLES: Final = "weight_tables"
-"""Note on such a product: number of tables of values that the weights index."""
+"""Note on a product by packed weights that are indices into tables of values. Its value is the number of these tables."""
 OPENED: Final = "opened"
 """Note on a product of floats by constant bytes, which are quantisation levels of the weights
 (:mod:`microc.ops.matrix.gemm`)."""
 BOUND: Final = "bound"
-"""Note on an epilogue: largest magnitude of the integers that it scales."""
+"""Note on an epilogue. Its value is the largest magnitude of the integers that the epilogue scales."""
 MAGNITUDE: Final = "magnitude"
-"""Note on an epilogue: largest magnitude of its float constants, if it reads no other floats."""
+"""Note on an epilogue that reads no floats but constants. Its value is the largest magnitude of these constants."""
 TWO_ROUNDINGS: Final = "two_roundings"
-"""Note on a sum of float products whose result is quantised: products and sums round separately, so that ties round
+"""Note on a sum of float products whose result is quantised. Products and sums are rounded separately, so that ties are rounded
 as in the reference runtime."""
 PROMISES: Final = (SUM_BOUND, SMALLEST_WEIGHT, BOUND, MAGNITUDE)
-"""Notes that state bounds of numbers in constants."""
+"""Notes whose values are bounds of the numbers in constants."""
 
 FLAGS: Final = "flags"
-"""Note on a function: gcc options for this function alone."""
+"""Note on a function. Its value is gcc options for this function alone."""
 LANES: Final = "lanes"
-"""Note on a loop: number of iterations that run side by side in vector lanes."""
+"""Note on a loop. Its value is the number of iterations that run side by side in vector lanes."""
 SCALABLE: Final = "scalable"
-"""Note on a ``lanes`` loop: longer vectors take more iterations, and the tail needs no code of its own."""
+"""Note on a ``lanes`` loop for scalable vectors: longer vectors run more iterations at once, and the remainder needs no code of
+its own."""
 FLOATS: Final = "floats"
-"""Note on a ``lanes`` loop: 1 allows vectors of floats, 2 also a scalar factor for all lanes, 3 also storing them as
-float16."""
+"""Note on a ``lanes`` loop. Its value 1 allows vectors of floats, 2 also products with a scalar, 3 also stores as float16."""
 STRIDED: Final = "strided"
-"""Note on a ``lanes`` loop: largest distance of elements of 8 or 16 bits that the core copies by vectors."""
+"""Note on a ``lanes`` loop. Its value is the largest stride at which the core copies elements of 8 or 16 bits by vectors."""
 MOVED: Final = "moved"
-"""Note on a loop that copies: it tests at run time whether whole words can be copied."""
+"""Note on a copy loop for which a test is generated that decides at run time whether whole words can be copied."""
 PEEL: Final = "peel"
-"""Note on a loop: 0 keeps a test in it that peeling its first or last iterations would remove."""
+"""Note on a loop. The value 0 forbids peeling its first or last iterations to remove a test."""
 PRODUCT: Final = "product"
-"""Note on the loops of a product: one instruction computes all terms."""
+"""Note on the loops of a matrix product whose terms are all computed by one instruction."""
 UNIT: Final = "unit"
-"""Note on the loops of a tensor unit's instruction: the name of that instruction."""
+"""Note on loops that one instruction of a tensor unit replaces. Its value is the name of the instruction."""
 WINDOW: Final = "window"
-"""Note on the outermost loop of a window of float16: one instruction computes all taps."""
+"""Note on the outermost loop over a convolution window of float16 whose taps are all computed by one instruction."""
 GUARDED: Final = "guarded"
-"""Note on a loop whose body is one test of data: the loop ends when it fails, and the test holds until then."""
+"""Note on a loop whose body is a single branch on data. The condition holds until it fails for the first time, which ends the
+loop."""
 PRIVATE: Final = "private"
-"""Note on a parallel loop of a few iterations: each has workspaces of its own."""
+"""Note on a parallel loop of few iterations, each of which has workspaces of its own."""
 
 DOUBLE_BUFFER: Final = "double_buffer"
-"""Note on a loop of groups of items: while one iteration computes, data for the next one is copied to the other half
-of a buffer."""
+"""Note on a loop in a work group. While an iteration computes, the data of the next iteration are copied to the other half of
+a buffer."""
 LOOP_NOTES: Final = frozenset(
     {LANES, SCALABLE, FLOATS, STRIDED, MOVED, PEEL, PRODUCT, UNIT, WINDOW, PRIVATE, DOUBLE_BUFFER}
 )
@@ -116,11 +122,11 @@ BLOCK_NOTES: Final = frozenset(
 )
 
 
-# ---- Instructions of a tensor unit as calls, and the queue that each waits in. Their meanings are defined in
-# :mod:`microc.isa.vocabulary.matrix_products`.
+# ---- Instructions of a tensor unit (matrix accelerator) as calls, and the queue in which each instruction waits. Their
+# semantics is defined in :mod:`microc.isa.vocabulary.matrix_products`.
 
 LOAD, COMPUTE, STORE = 0, 1, 2
-"""Numbers of the queues in tokens."""
+"""Numbers of a tensor unit's instruction queues, as arguments of signals and waits."""
 SIGNAL, WAIT, BARRIER = "unit_signal", "unit_wait", "unit_barrier"
 QUEUES = MappingProxyType(
     {
@@ -135,7 +141,7 @@ QUEUES = MappingProxyType(
 
 
 def unit_instruction(stmt: ir.Stmt) -> ir.Call | None:
-    """Return the call if a statement is a tensor unit's instruction that accesses memory; else None."""
+    """Return the call if a statement is a tensor unit instruction that waits in one of the :data:`QUEUES`; else None."""
     match stmt:
         case ir.Evaluate(ir.Call(name) as call) if name in QUEUES:
             return call
@@ -144,5 +150,5 @@ def unit_instruction(stmt: ir.Stmt) -> ir.Call | None:
 
 
 def unit_instructions(stmt: ir.Stmt) -> list[ir.Call]:
-    """Return all calls of a tensor unit's instructions under a statement, in order."""
+    """Return the calls of all tensor unit instructions in a statement and its sub-statements, in order."""
     return [call for s in walk_stmt(stmt) if (call := unit_instruction(s)) is not None]

@@ -1,4 +1,4 @@
-"""Operators and mathematical functions of TIR: their meaning, and how TIR text and C write them."""
+"""Operators and mathematical functions of TIR: their semantics, and their notation in TIR text and in C."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.numerics import round_half_away
 
-# ---- Operators: one line each, from which everything else is derived. Properties that follow from the meaning are
-# elsewhere: ranges in :mod:`microc.tir.analysis.intervals`, algebra in :mod:`microc.tir.analysis.simplification`.
+# ---- Operators: one table entry for each, from which interpreter, printers and parser are derived. Interval arithmetic is in
+# :mod:`microc.tir.analysis.intervals`, algebraic simplification in :mod:`microc.tir.analysis.simplification`.
 
 Notation = tuple[str, int]
-"""The sign, and its precedence (in Python, or in C)."""
+"""Sign of an operator, and its precedence (in Python or in C)."""
 
 
 def truncdiv(a: int, b: int) -> int:
-    """Return ``a / b`` rounded toward zero."""
+    """Return the quotient ``a / b`` rounded towards zero, as in C."""
     return a // b if (a >= 0) == (b > 0) else -(-a // b)
 
 
 def truncmod(a: int, b: int) -> int:
-    """Return the remainder of ``a / b`` rounded toward zero; it has the sign of ``a``."""
+    """Return the remainder of :func:`truncdiv`, as in C. It has the sign of ``a``."""
     return a - truncdiv(a, b) * b
 
 
 def _truncate_quotient(a: Array, b: Array) -> Array:
-    """Return the quotient of arrays rounded toward zero."""
+    """Return the elementwise quotient of arrays of integers, rounded towards zero."""
     return np.where((a < 0) == (b < 0), abs(a) // abs(b), -(abs(a) // abs(b)))
 
 
@@ -44,11 +44,12 @@ return (r != 0 && (r < 0) != (b < 0)) ? r + b : r;"""
 
 @frozen
 class Operator:
-    """An operator of TIR: its meaning, and how TIR text and C write it.
+    """An operator of TIR: its semantics, and its notation in TIR text and in C.
 
-    ``value``: its value for Python numbers, exact. ``array``: for numpy arrays, if that is another function. ``text``:
-    sign in TIR text and in Python; None for a function of its name. ``c``: sign in C; None for a helper function of its
-    name, whose ``body`` computes with a and b. ``integers``: defined for integers only."""
+    ``value``: function that computes the operator exactly on Python numbers. ``array``: function for numpy arrays; None if
+    ``value`` also computes on arrays. ``text``: sign in TIR text and in Python; None if it is written as a function call.
+    ``c``: sign in C; None if C calls a helper function, whose ``body`` computes the result from a and b. ``integers``: True
+    if the operator is defined for integers only."""
 
     value: Callable[..., Any]
     text: Notation | None = None
@@ -103,7 +104,7 @@ BINARY: Mapping[str, Operator] = MappingProxyType({**ARITHMETIC, **COMPARISONS, 
 ARRAYS: Mapping[str, Callable[[Array, Array], Array]] = MappingProxyType(
     {name: each.array or each.value for name, each in BINARY.items() if name != "div"}
 )
-"""Operators on arrays of integers and truth values."""
+"""Functions that compute the binary operators on numpy arrays of integers and booleans, by the name of the operator."""
 UNARY: Mapping[str, Operator] = MappingProxyType(
     {
         "neg": Operator(operator.neg, ("-", 11), ("-", 14)),
@@ -114,7 +115,7 @@ UNARY: Mapping[str, Operator] = MappingProxyType(
 
 
 def _syntax_class(text: str) -> type[ast.AST]:
-    """Return the class of the operator node that Python's parser makes of a text."""
+    """Return the class of the operator in Python's syntax tree of ``text``, which is a single operation."""
     found: Any = ast.parse(text, mode="eval").body
     token: type[ast.AST] = type(found.ops[0] if isinstance(found, ast.Compare) else found.op)
     return token
@@ -128,7 +129,7 @@ TOKENS: Mapping[type[ast.AST], str] = MappingProxyType(
         if each.text is not None
     }
 )
-"""Operators by their class in Python's syntax tree."""
+"""Names of the operators by their classes in Python's syntax tree, for the parser of TIR text."""
 
 
 # ---- Mathematical functions that TIR calls by name, as numpy computes them in the argument's dtype.
@@ -152,12 +153,12 @@ def _sigmoid(x: Any) -> Any:
 
 
 def _fma(a: Any, b: Any, c: Any) -> Any:
-    """Return a * b + c of float32, or of float16, with a single rounding.
+    """Return a * b + c of float32 or float16 values, with a single rounding (fused multiply-add).
 
-    The product is exact in double: it has at most 48 of 53 bits. The sum is rounded to odd: if it is inexact and its
-    last bit is 0, it moves to the neighbour on the side of the error. Rounding that to float32 is then correct, since
-    double has at least two bits more (Boldo and Melquiond, Emulation of a FMA and correctly rounded sums: proved
-    algorithms using rounding to odd, 2008).
+    The product is exact in double precision: it has at most 48 of 53 bits. The sum is rounded to odd: if it is inexact and
+    its last bit is 0, it is replaced by the neighbouring number in the direction of the error. Rounding the result to
+    float32 is then correct, since double precision has at least two more bits (Boldo and Melquiond, Emulation of a FMA and
+    correctly rounded sums: proved algorithms using rounding to odd, 2008).
     """
     product, addend = float(a) * float(b), float(c)
     total = product + addend

@@ -1,4 +1,6 @@
-"""Walking and rebuilding TIR. Passes on expressions and statements are written with these functions."""
+"""Traversal and rewriting of TIR: the functions with which passes walk and rebuild expressions and statements.
+
+Functions that rewrite return the same object if nothing changed, so that facts stored with it remain valid."""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ from microc.errors import InternalError
 from microc.tir import ir
 from microc.tir.ir import Expr, Stmt
 
-# Recursive functions below are objects or functions of the module. A nested function that refers to itself is a
-# reference cycle, which stays in memory until the garbage collector runs; a compilation would make some ten thousand of
-# them.
+# The recursive functions below are callable objects or functions of the module, not nested functions. A nested function that
+# refers to itself is a reference cycle, which stays in memory until the garbage collector runs. A compilation would create about
+# ten thousand such cycles.
 ExprMap = Callable[[Expr], Expr]
 
 
@@ -41,7 +43,7 @@ _REBUILDERS: Mapping[type[Expr], Callable[[Any, tuple[Expr, ...]], Expr]] = Mapp
         ir.Call: lambda x, new: ir.Call(x.name, new, x.dtype),
     }
 )
-"""Constructors of an expression with other operands, by class."""
+"""Functions that build an expression of the same class with other operands, by class."""
 
 
 _LEAVES = (ir.Var, ir.Const)
@@ -53,7 +55,7 @@ def children(expr: Expr) -> tuple[Expr, ...]:
 
 
 def map_children(expr: Expr, f: ExprMap) -> Expr:
-    """Apply ``f`` to the direct operands of ``expr``; the same object if nothing changed."""
+    """Return ``expr`` with ``f`` applied to its direct operands; the same object if no operand changed."""
     if isinstance(expr, ir.Bin):  # most expressions are
         a, b = f(expr.a), f(expr.b)
         return expr if a is expr.a and b is expr.b else ir.Bin(expr.op, a, b)
@@ -66,10 +68,10 @@ def map_children(expr: Expr, f: ExprMap) -> Expr:
 
 
 class _BottomUpRewriter:
-    """Bottom-up rewriting of an expression.
+    """Bottom-up rewriting of an expression by a function ``f``.
 
-    A shared operand is rewritten once and remains shared: polynomials and transforms are far smaller as graphs than as
-    trees.
+    An operand that occurs several times as the same object is rewritten once and remains shared, because polynomials and
+    transforms are far smaller as graphs than as trees.
     """
 
     __slots__ = ("f", "known")
@@ -88,19 +90,22 @@ class _BottomUpRewriter:
 
 
 def map_expr(expr: Expr, f: ExprMap) -> Expr:
-    """Rewrite bottom-up: operands first, then ``f`` on the rebuilt expression. ``f`` is called once for a shared
-    operand."""
+    """Rewrite an expression bottom-up: first its operands, then the rebuilt expression by ``f``.
+
+    ``f`` is called once for an operand that occurs several times as the same object."""
     return _BottomUpRewriter(f)(expr)
 
 
 def map_stmt(stmt: Stmt, on_stmt: Callable[[Stmt], Stmt], on_expr: ExprMap | None = None) -> Stmt:
-    """Rewrite statements bottom-up. ``on_expr`` gets every whole expression in them; ``on_stmt`` gets the same
-    object if nothing in it changed."""
+    """Rewrite a statement bottom-up: first its expressions and sub-statements, then the rebuilt statement by ``on_stmt``.
+
+    ``on_expr`` rewrites every complete expression of the statements, not each sub-expression. ``on_stmt`` receives the same
+    object if nothing in the statement changed."""
     return on_stmt(_rewrite_parts(stmt, on_stmt, on_expr or _identity_expr))
 
 
 def _rewrite_parts(stmt: Stmt, on_stmt: Callable[[Stmt], Stmt], on_expr: ExprMap) -> Stmt:
-    """Rewrite the expressions and sub-statements of a statement; return the same object if nothing changed."""
+    """Return a statement with its expressions and sub-statements rewritten; the same object if nothing changed."""
     match stmt:
         case ir.Store(buffer, indices, value):
             # Identity is compared, not structure: it is cheap, and unchanged statements keep their memoised facts.
@@ -134,7 +139,7 @@ def _rewrite_parts(stmt: Stmt, on_stmt: Callable[[Stmt], Stmt], on_expr: ExprMap
 
 
 def _rewrite_block_parts(block: ir.Block, on_stmt: Callable[[Stmt], Stmt], on_expr: ExprMap) -> ir.Block:
-    """Rewrite the bindings, predicate and sub-statements of a block; return the same object if nothing changed."""
+    """Return a block with its bindings, predicate and sub-statements rewritten; the same object if nothing changed."""
     bindings = [on_expr(i.binding) for i in block.iters]
     init = map_stmt(block.init, on_stmt, on_expr) if block.init else None
     predicate = on_expr(block.predicate) if block.predicate else None
@@ -152,7 +157,7 @@ def _identity_expr(expr: Expr) -> Expr:
 
 
 class _Substitution:
-    """Substitution of variables; shared operands remain shared, as in :class:`_BottomUpRewriter`."""
+    """Substitution of expressions for variables. Shared operands remain shared, as in :class:`_BottomUpRewriter`."""
 
     __slots__ = ("known", "names", "values")
 
@@ -173,12 +178,12 @@ class _Substitution:
 
 
 def substitute(expr: Expr, values: Mapping[ir.Var, Expr]) -> Expr:
-    """Replace variables in ``expr`` by the expressions in ``values``."""
+    """Return ``expr`` with variables replaced by the expressions in ``values``."""
     return _Substitution(values)(expr)
 
 
 def substitute_stmt(stmt: Stmt, values: Mapping[ir.Var, Expr]) -> Stmt:
-    """Replace free variables in ``stmt`` by the expressions in ``values``."""
+    """Return ``stmt`` with free variables replaced by the expressions in ``values``."""
     return map_stmt(stmt, _identity_stmt, _Substitution(values)) if values else stmt
 
 
@@ -187,7 +192,7 @@ def _identity_stmt(stmt: Stmt) -> Stmt:
 
 
 def replace_buffers(stmt: Stmt, buffers: Mapping[ir.Buffer, ir.Buffer]) -> Stmt:
-    """Replace buffers in ``stmt`` by others of the same rank."""
+    """Return ``stmt`` with buffers replaced as in ``buffers`` (old -> new), by buffers with the same number of axes."""
 
     def on_expr(x: Expr) -> Expr:
         match x:
@@ -216,7 +221,7 @@ def accesses_any(expr: Expr, buffers: Container[ir.Buffer]) -> bool:
 
 
 def walk_expr(expr: Expr) -> Iterator[Expr]:
-    """Yield ``expr`` and everything below it, parents first."""
+    """Yield ``expr`` and all of its sub-expressions, each before its operands (pre-order)."""
     stack = [expr]
     while stack:
         found = stack.pop()
@@ -225,7 +230,7 @@ def walk_expr(expr: Expr) -> Iterator[Expr]:
 
 
 def stmt_exprs(stmt: Stmt) -> tuple[Expr, ...]:
-    """Return the expressions that a statement contains itself, without those of its sub-statements."""
+    """Return the expressions that a statement contains directly, without the expressions of its sub-statements."""
     match stmt:
         case ir.Store(_, indices, value):
             return (*indices, value)
@@ -266,7 +271,7 @@ _PARTS: Mapping[type[Stmt], Callable[[Any], tuple[Stmt, ...]]] = {
 
 
 def walk_stmt(stmt: Stmt) -> Iterator[Stmt]:
-    """Yield ``stmt`` and everything below it, in execution order, parents first."""
+    """Yield ``stmt`` and all of its sub-statements, in program order, each before the statements that it contains."""
     stack = [stmt]
     while stack:
         found = stack.pop()
@@ -275,14 +280,14 @@ def walk_stmt(stmt: Stmt) -> Iterator[Stmt]:
 
 
 def walk_all_exprs(stmt: Stmt) -> Iterator[Expr]:
-    """Yield every expression and sub-expression under a statement."""
+    """Yield every expression and sub-expression of a statement and its sub-statements."""
     for s in walk_stmt(stmt):
         for expr in stmt_exprs(s):
             yield from walk_expr(expr)
 
 
 def free_vars(expr: Expr) -> frozenset[ir.Var]:
-    """Return the variables in an expression. Memoised."""
+    """Return the variables that occur in an expression. The result is cached in the expression."""
     try:
         return expr.known_vars
     except AttributeError:
@@ -295,7 +300,9 @@ def free_vars(expr: Expr) -> frozenset[ir.Var]:
 
 
 def accesses_of(expr: Expr) -> tuple[ir.Load | ir.AddressOf, ...]:
-    """Return the loads and addresses in an expression, outer ones before those in their indices. Memoised."""
+    """Return the loads and addresses in an expression, each before the loads in its own indices.
+
+    The result is cached in the expression."""
     try:
         return expr.known_accesses
     except AttributeError:

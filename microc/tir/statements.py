@@ -8,19 +8,19 @@ from dataclasses import field
 from microc.errors import ProgramError
 from microc.tir.expressions import REINTERPRET, Bin, Buffer, Call, Const, Expr, Node, Select, Var, as_expr, binary, node
 
-# ---- Statements, blocks and functions of the loop IR; :mod:`microc.tir.ir` defines their meaning.
+# ---- Statements, blocks and functions of the loop IR. The docstring of :mod:`microc.tir.ir` defines their semantics.
 
 GROUPS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 ITEMS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
-"""Types of loops whose iterations are groups of an accelerator's items, or the items of a group; the meaning is that
-of plain loops."""
+"""Kinds of loops that are bound to thread axes of an accelerator. Iterations of a :data:`GROUPS` loop are work groups,
+iterations of an :data:`ITEMS` loop are the work items (threads) of a group. The semantics is that of serial loops."""
 FOR_KINDS = ("serial", "unrolled", "vectorized", "parallel", "scalable", *GROUPS, *ITEMS)
-"""Types of loops. A ``scalable`` loop runs several iterations at once in vectors, as many as the machine has lanes
+"""Kinds of loops. A ``scalable`` loop runs several iterations at once in vector lanes; their number is known only at run time
 (:mod:`microc.tir.symbolic`)."""
 
 
 class Stmt(Node):
-    """A statement."""
+    """Base class of statements."""
 
     __slots__ = ("known_blocks", "known_read", "known_written")
     known_blocks: frozenset[str]
@@ -30,7 +30,7 @@ class Stmt(Node):
 
 @node
 class Store(Stmt):
-    """``buffer[indices] = value``; the dtypes are equal."""
+    """The store ``buffer[indices] = value``. ``value`` has the buffer's dtype."""
 
     buffer: Buffer
     indices: tuple[Expr, ...]
@@ -38,12 +38,14 @@ class Store(Stmt):
 
 
 ENDLESS = (1 << 31) - 1
-"""Extent of a loop that a condition inside ends, and whose counter is in no address."""
+"""Extent of an endless loop: a condition in its body ends it, and no address depends on its loop variable."""
 
 
 @node
 class For(Stmt):
-    """``for var in range(extent)``; ``kind`` is one of :data:`FOR_KINDS`; annotations are (key, value) pairs."""
+    """The loop ``for var in range(extent): body``.
+
+    ``kind``: one of :data:`FOR_KINDS`. ``annotations``: (key, value) pairs."""
 
     var: Var
     extent: Expr
@@ -54,7 +56,7 @@ class For(Stmt):
 
 @node
 class If(Stmt):
-    """``if condition: then``, with ``else: otherwise`` if there is one."""
+    """The branch ``if condition: then``, followed by ``else: otherwise`` unless ``otherwise`` is None."""
 
     condition: Expr
     then: Stmt
@@ -63,14 +65,14 @@ class If(Stmt):
 
 @node
 class Seq(Stmt):
-    """Statements in order; never nested directly in another (:func:`seq` flattens)."""
+    """A sequence of statements. Its statements are not sequences themselves, because :func:`seq` flattens them."""
 
     body: tuple[Stmt, ...]
 
 
 @node
 class Let(Stmt):
-    """Binding of a variable to a value that ``body`` uses more than once."""
+    """A let statement: binds a variable to a value in ``body``."""
 
     var: Var
     value: Expr
@@ -79,7 +81,7 @@ class Let(Stmt):
 
 @node
 class Alloc(Stmt):
-    """Allocation of a buffer that exists during ``body``."""
+    """Allocation of a buffer that exists while ``body`` runs."""
 
     buffer: Buffer
     body: Stmt
@@ -87,14 +89,17 @@ class Alloc(Stmt):
 
 @node
 class Evaluate(Stmt):
-    """A call for its effect (an intrinsic that writes through :class:`.expressions.AddressOf`)."""
+    """A call as a statement, for its side effect: an intrinsic that writes through :class:`.expressions.AddressOf`."""
 
     value: Expr
 
 
 @node
 class IterVar(Node):
-    """A block iterator: its variable, extent (domain 0..extent), ``space`` or ``reduce``, and the value bound to it."""
+    """A block iterator, as in TensorIR.
+
+    Its variable ``var`` runs from 0 to ``extent`` - 1. ``kind``: ``space`` or ``reduce``. ``binding``: value of the iterator,
+    an expression over loop variables."""
 
     var: Var
     extent: int
@@ -104,10 +109,11 @@ class IterVar(Node):
 
 @node
 class Block(Stmt):
-    """A unit of computation, as in TensorIR: instances are independent along ``space`` iterators.
+    """A block of computation, as in TensorIR. Its instances are independent along ``space`` iterators.
 
-    ``init`` runs where all ``reduce`` iterators are zero, before ``body``. ``predicate`` (over loop variables) guards
-    instances that an imperfect split made superfluous.
+    ``init`` runs before ``body`` in instances in which all ``reduce`` iterators are zero. ``predicate``: condition over loop
+    variables; an instance is skipped if it is false. It excludes the superfluous iterations after a split that does not
+    divide a loop evenly.
     """
 
     name: str
@@ -120,9 +126,9 @@ class Block(Stmt):
 
 @node
 class PrimFunc(Node):
-    """A kernel: buffer parameters (scopes ``global`` and ``const``) and a body.
+    """A function of the loop IR: buffer parameters (of scope ``global`` or ``const``) and a body.
 
-    ``scalars`` are sizes that the caller passes after the buffers; none if all sizes are known.
+    ``scalars``: symbolic sizes, which the caller passes after the buffers; empty if all sizes are constant.
     """
 
     name: str
@@ -160,7 +166,7 @@ def select(condition: Expr, a: Expr, b: Expr | int | float) -> Expr:
 
 
 def all_of(conditions: Iterable[Expr]) -> Expr | None:
-    """Return the conjunction of conditions; None if there are none."""
+    """Return the conjunction (logical and) of conditions; None if there are no conditions."""
     result: Expr | None = None
     for condition in conditions:
         result = condition if result is None else Bin("and", result, condition)
@@ -168,14 +174,14 @@ def all_of(conditions: Iterable[Expr]) -> Expr | None:
 
 
 def conjuncts(condition: Expr | None) -> list[Expr]:
-    """Return the terms of a conjunction (:func:`all_of`), in order."""
+    """Return the conditions that a conjunction consists of, in order: the inverse of :func:`all_of`."""
     if isinstance(condition, Bin) and condition.op == "and":
         return conjuncts(condition.a) + conjuncts(condition.b)
     return [] if condition is None else [condition]
 
 
 def call(name: str, *args: Expr, dtype: str | None = None) -> Call:
-    """Return a call; the dtype defaults to that of the first argument."""
+    """Return a call of the function ``name``. ``dtype``: type of its result, by default that of the first argument."""
     return Call(name, args, dtype or args[0].dtype)
 
 
@@ -185,12 +191,12 @@ def reinterpret(dtype: str, a: Expr) -> Expr:
 
 
 def int_value(expr: Expr) -> int | None:
-    """Return the value of an integer literal, or None."""
+    """Return the value of an integer literal; None if the expression is no integer literal."""
     return expr.value if isinstance(expr, Const) and isinstance(expr.value, int) else None
 
 
 def seq(*stmts: Stmt | None) -> Stmt:
-    """Join statements in order, flattened; a single statement is returned itself."""
+    """Return a flat sequence of statements; None is skipped. A single statement is returned itself, without a sequence."""
     flat: list[Stmt] = []
     for stmt in stmts:
         if isinstance(stmt, Seq):
@@ -201,7 +207,7 @@ def seq(*stmts: Stmt | None) -> Stmt:
 
 
 def loops(extents: Iterable[tuple[Var, int]], body: Callable[[], Stmt] | Stmt) -> Stmt:
-    """Build nested serial loops around a body, outermost first."""
+    """Return nested serial loops around a body. ``extents``: (variable, extent) of each loop, outermost first."""
     result = body() if callable(body) else body
     for var, extent in reversed(list(extents)):
         result = For(var, as_expr(extent, var.dtype), result)

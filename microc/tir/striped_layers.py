@@ -1,4 +1,7 @@
-"""Several layers as one function that works row by row, so that tensors between them never exist whole."""
+"""Fusion of a chain of layers into one function that computes row by row, so that intermediate tensors never exist as a whole.
+
+Each layer keeps only a window in memory: the rows of its input that the next rows of its result need. A block is a number
+of rows of a layer that are computed at a time."""
 
 from __future__ import annotations
 
@@ -12,15 +15,15 @@ from microc.tir.lower.cleanup import unroll_loops
 from microc.tir.lower.vectorize import lower_vectorized
 from microc.tir.rewrite import map_expr, map_stmt, walk_stmt
 
-# ---- Geometry: which rows the layers hold and compute, and when.
+# ---- Geometry: the rows that each layer keeps in its window and computes in a block, and when.
 
 
 @frozen
 class Window:
-    """The rows that a layer reads for its row y: ``reach`` of them, from row ``y * stride - top`` on.
+    """The input rows that a layer reads to compute row y of its result: ``reach`` rows, from row ``y * stride - top`` on.
 
-    ``width``: elements of a row. Rows above the first, and below the last, hold ``pad_value`` if ``top`` or ``bottom``
-    is set.
+    ``width``: number of elements in an input row. ``top``, ``bottom``: number of padding rows above and below the image, whose
+    elements are ``pad_value``.
     """
 
     reach: int
@@ -32,16 +35,16 @@ class Window:
 
     @property
     def padded(self) -> bool:
-        """True if rows outside the image may be read."""
+        """True if the layer reads padding rows, which are outside of the image."""
         return bool(self.top or self.bottom)
 
 
 @frozen
 class LayerGeometry:
-    """Geometry of a layer of ``rows`` rows that computes ``block`` of them at a time.
+    """Geometry of a layer whose result has ``rows`` rows, and which computes a block of ``block`` rows at a time.
 
-    Blocks start at row ``phase`` and every ``block`` rows before and after it, even if partly outside the image. A
-    layer that reads other tensors than windows must be ``whole``: all its blocks are inside.
+    Blocks start at row ``phase``, and every ``block`` rows before and after it, so some may be partly outside of the image.
+    ``whole``: all blocks must be inside of the image, because the layer also reads tensors that have no window.
     """
 
     window: Window
@@ -52,22 +55,22 @@ class LayerGeometry:
 
     @property
     def step(self) -> int:
-        """Rows by which the window moves from block to block."""
+        """Number of rows by which the window moves from one block to the next."""
         return self.block * self.window.stride
 
     @property
     def held(self) -> int:
-        """Rows that the window holds; if the stride exceeds the reach, some are skipped."""
+        """Number of rows in the window. If the stride exceeds the reach, some of these rows are not read."""
         return max((self.block - 1) * self.window.stride + self.window.reach, self.step)
 
     @property
     def lead(self) -> int:
-        """Rows of the predecessor that exist when the layer requests more of them to compute its row 0."""
+        """Number of rows of the previous layer that must exist before the layer requests more rows to compute its row 0."""
         return self.held - self.step - self.window.top
 
     @property
     def inside(self) -> bool:
-        """True if no block extends beyond the image."""
+        """True if no block is partly outside of the image."""
         return self.phase == 0 and self.rows % self.block == 0
 
     @property
@@ -76,15 +79,18 @@ class LayerGeometry:
         return self.block * len(range(self.phase - self.block if self.phase else 0, self.rows, self.block))
 
     def serving(self, reader: LayerGeometry | None, block: int) -> LayerGeometry:
-        """Return the geometry with ``block`` rows at a time, whose phase is aligned to the requests of the next layer,
-        ``reader`` (None: this is the last layer)."""
+        """Return the geometry with blocks of ``block`` rows, aligned to the rows that the next layer requests.
+
+        ``reader``: geometry of the next layer; None if this is the last layer."""
         phase = (reader.phase * reader.window.stride + reader.lead) % block if reader is not None else 0
         return replace(self, block=block, phase=phase)
 
 
 def choose_blocks(shapes: Sequence[LayerGeometry], height: int) -> tuple[LayerGeometry, ...]:
-    """Choose the largest blocks, up to ``height`` rows, that divide what the next layer requests; from the last
-    layer to the first."""
+    """Return the geometry of each layer with the largest possible blocks of at most ``height`` rows.
+
+    A block must divide the number of rows that the next layer requests at a time, so blocks are chosen from the last layer
+    to the first."""
     found: list[LayerGeometry] = []
     for k, shape in reversed(list(enumerate(shapes))):
         reader = found[0] if found else None
@@ -97,8 +103,10 @@ def choose_blocks(shapes: Sequence[LayerGeometry], height: int) -> tuple[LayerGe
 
 
 def warm_up_rows(shapes: Sequence[LayerGeometry], position: int) -> int:
-    """Return the number of rows before its row 0 at which a layer must start, so that its window, and those of the layers
-    before it, are full by then."""
+    """Return the number of rows before row 0 at which a layer must start to compute.
+
+    When the layer reaches row 0, its window and the windows of all earlier layers are full. ``position``: index of the
+    layer in the chain."""
     shape = shapes[position]
     if position == 0 and not shape.window.padded:
         return 0
@@ -109,10 +117,10 @@ def warm_up_rows(shapes: Sequence[LayerGeometry], position: int) -> int:
 def row_access_times(
     shapes: Sequence[LayerGeometry], input_rows: int, input_readers: Set[int] = frozenset()
 ) -> tuple[list[int], list[int]]:
-    """Return when each row of the chain's input is last read, and when each row of its result is written.
+    """Return the times at which each row of the chain's input is last read, and at which each row of its result is written.
 
-    Times are numbers of computed blocks, of any layer. ``input_readers``: positions of layers that also read the input,
-    by row."""
+    The time is the number of blocks computed before, in all layers. ``input_readers``: positions of further layers that read
+    the input, each the same rows that it computes."""
     clock = _BlockOrder(shapes, [-1] * input_rows, [-1] * shapes[-1].rows, input_readers)
     block = shapes[-1].block
     early = -(-warm_up_rows(shapes, len(shapes) - 1) // block) * block
@@ -123,7 +131,10 @@ def row_access_times(
 
 @dataclass(slots=True)
 class _BlockOrder:
-    """Simulation of the order in which the layers' blocks are computed; it records when rows are read and written."""
+    """Simulation of the order in which the layers' blocks are computed.
+
+    ``read``, ``written``: the times at which rows of the chain's input are last read and rows of its result are written.
+    ``beside``: positions of layers that read rows of the input directly. ``now``: number of computed blocks."""
 
     shapes: Sequence[LayerGeometry]
     read: list[int]
@@ -132,7 +143,7 @@ class _BlockOrder:
     now: int = 0
 
     def compute_block(self, position: int, row: int) -> None:
-        """Compute one block of a layer, from ``row`` on, after the blocks that it needs."""
+        """Simulate the computation of a layer's block at ``row``, after the blocks of earlier layers that it needs."""
         shape = self.shapes[position]
         new = row * shape.window.stride + shape.lead
         if position:
@@ -147,25 +158,26 @@ class _BlockOrder:
             self.set_times(self.written, row, row + shape.block)
 
     def set_times(self, times: list[int], start: int, stop: int) -> None:
-        """Set the times of the rows from ``start`` to ``stop`` that exist to now."""
+        """Set the times of the rows from ``start`` to ``stop`` to the current time. Rows outside of the image are ignored."""
         for y in range(max(start, 0), min(stop, len(times))):
             times[y] = self.now
 
 
-# ---- Streaming: several layers as one function that works through the image from top to bottom.
+# ---- Striping: a chain of layers becomes one function that computes the image from top to bottom.
 #
-# Every layer computes a block of rows at a time from a window: the rows of its predecessor that the block needs. To
-# continue, it moves its window down: rows that are still needed move to the front, and the predecessor computes the
-# others behind them, from a window of its own. So each row of every layer is computed once, when it is first needed.
-# Windows contain the padding above and below the image, so layers need no padding of their own.
+# Every layer computes a block of rows at a time from its window: the rows of the previous layer's result that the block needs.
+# Before the next block, the window is moved down: rows that are still needed are copied to its start, and the previous layer
+# computes the rows after them, from its own window. So each row of every layer is computed once, when it is first needed.
+# Windows contain the padding above and below the image, so the layers themselves need no padding.
 
 
 @frozen
 class Layer:
-    """A layer of a chain: ``func``, lowered, computes a block of rows of its result.
+    """A layer of a chain. ``func``: lowered function that computes a block of rows of the layer's result.
 
-    ``data`` and ``result`` are its parameters for the window and for the computed rows; ``by_row`` those for the same
-    rows of tensors that are shaped like the result. All are dense."""
+    ``data``, ``result``: parameters of ``func`` for the window and for the computed rows. ``by_row``: parameters for tensors of
+    the shape of the result (such as the other operand of an addition), of which ``func`` reads the rows that it computes.
+    All of these are dense."""
 
     shape: LayerGeometry
     func: ir.PrimFunc
@@ -176,8 +188,10 @@ class Layer:
 
 @frozen
 class StripedFunction:
-    """One function for a chain of layers. ``origins``: for every parameter except workspaces the position of the layer,
-    and the layer's parameter, that it serves."""
+    """The function that computes a chain of layers.
+
+    ``origins``: for every parameter except workspaces, the layer parameter that it replaces: (position of the layer,
+    parameter of the layer's function)."""
 
     func: ir.PrimFunc
     origins: tuple[tuple[int, ir.Buffer], ...]
@@ -186,19 +200,21 @@ class StripedFunction:
 def build_striped_function(
     name: str, layers: Sequence[Layer], input_rows: int, *, word_copies: bool
 ) -> StripedFunction:
-    """Return one function that computes a chain of layers row by row.
+    """Build the function that computes a chain of layers row by row.
 
-    Parameters: the source, tensors read by row, constants, the last layer's result, workspaces. ``input_rows``: rows of
-    the source, the first layer's input, which is in memory as a whole. ``word_copies``: rows of bytes are copied by
-    (unaligned) words. Blocks are those of :func:`~microc.tir.striped_layers.choose_blocks`."""
+    Its parameters are the source (the first layer's input, which is in memory as a whole), the tensors read by row, the
+    constants, the last layer's result, and workspaces. ``input_rows``: number of rows of the source. ``word_copies``: copy rows
+    of bytes by unaligned words. The geometry of the layers must come from
+    :func:`~microc.tir.striped_layers.choose_blocks`."""
     return _StripedFunctionBuilder(name, tuple(layers), input_rows, word_copies).build()
 
 
 @frozen
 class BufferLocation:
-    """Location of a layer's buffer: in ``buffer`` from element ``start`` on; None: the same buffer under another name.
+    """Location of a layer's buffer in the fused function: the elements of ``buffer`` from element ``start`` on.
 
-    ``owner``: a number of the value, if several are in one buffer, one after the other.
+    If ``start`` is None, ``buffer`` is the same buffer with another name. ``owner``: number of the value, if several values
+    are in one buffer at different times.
     """
 
     buffer: ir.Buffer
@@ -207,14 +223,14 @@ class BufferLocation:
 
 
 Target = Callable[[ir.Var], BufferLocation]
-"""The location of a block, given its first row."""
+"""Function that returns the location of a block's rows, given the first row of the block."""
 _Key = tuple[str, int]
-"""Dtype and number of a workspace, counted per dtype."""
+"""Key of a workspace of a layer: its dtype, and its number among the layer's workspaces of this dtype."""
 _ZERO = ir.const(0, "int32")
 
 
 class _StripedFunctionBuilder:
-    """Builder of one function that computes a chain of layers row by row."""
+    """Builder of the function that computes a chain of layers row by row."""
 
     def __init__(self, name: str, layers: tuple[Layer, ...], input_rows: int, word_copies: bool) -> None:
         self.name, self.layers, self.source_rows = name, layers, input_rows
@@ -233,10 +249,10 @@ class _StripedFunctionBuilder:
         self.windows = {k: self.window(k) for k in range(len(layers)) if k or first.shape.window.padded}
 
     def build(self) -> StripedFunction:
-        """Build the function: padding in all windows, then a loop over blocks of the last layer."""
+        """Build the function. It fills all windows with padding, then loops over the blocks of the last layer."""
         last = len(self.layers) - 1
         shape = self.layers[last].shape
-        # Steps before the first block of the result fill the windows.
+        # The first iterations compute no block of the result: they only fill the windows.
         early = -(-warm_up_rows([layer.shape for layer in self.layers], last) // shape.block)
         step = ir.Var(self.fresh("step"))
         body = ir.For(
@@ -253,7 +269,7 @@ class _StripedFunctionBuilder:
     # ------------------------------------------------------------ buffers
 
     def fresh(self, stem: str) -> str:
-        """Return a name that no layer and no parameter has yet."""
+        """Return a name, derived from ``stem``, that no layer and no parameter uses yet."""
         name, number = stem, 1
         while name in self.taken:
             name, number = f"{stem}{number}", number + 1
@@ -261,14 +277,17 @@ class _StripedFunctionBuilder:
         return name
 
     def add_parameter(self, stem: str, layer: int, serves: ir.Buffer, size: int) -> ir.Buffer:
-        """Add a parameter to the function, which serves parameter ``serves`` of a layer; return it."""
+        """Add a parameter of ``size`` elements to the function; return it.
+
+        It replaces the parameter ``serves`` of the layer with index ``layer``."""
         buffer = ir.Buffer(self.fresh(stem), (size,), serves.dtype, serves.scope)
         self.origins[buffer] = (layer, serves)
         return buffer
 
     def add_operands(self, position: int) -> dict[ir.Buffer, BufferLocation]:
-        """Add parameters for a layer's constants and for the tensors it reads by row (whose start is set for each block);
-        return their locations."""
+        """Add parameters for a layer's constants and for the tensors that it reads by row; return the locations of these.
+
+        The start of a tensor read by row is set later, for each block."""
         layer = self.layers[position]
         found: dict[ir.Buffer, BufferLocation] = {}
         for param in layer.by_row:
@@ -282,7 +301,9 @@ class _StripedFunctionBuilder:
         return found
 
     def shared_workspaces(self) -> dict[_Key, ir.Buffer]:
-        """Share workspaces: layers run one after another, so the n-th workspace of a dtype serves all of them."""
+        """Create the workspaces that all layers share, by dtype and number.
+
+        Sharing is possible because only one layer runs at a time."""
         sizes: dict[_Key, int] = {}
         for layer in self.layers:
             for key, own in _numbered_workspaces(layer):
@@ -290,7 +311,7 @@ class _StripedFunctionBuilder:
         return {key: ir.Buffer(self.fresh("scratch"), (n,), key[0], "workspace") for key, n in sizes.items()}
 
     def window(self, position: int) -> ir.Buffer:
-        """Create the window of a layer."""
+        """Create the buffer for the window of a layer."""
         shape = self.layers[position].shape
         return ir.Buffer(
             self.fresh("rows"), (shape.held * shape.window.width,), self.layers[position].data.dtype, "workspace"
@@ -299,11 +320,14 @@ class _StripedFunctionBuilder:
     # ------------------------------------------------------------ statements
 
     def out_rows(self, row: ir.Var) -> BufferLocation:
-        """Return the location of a block of the result."""
+        """Return the location of the block of the chain's result that starts at ``row``."""
         return BufferLocation(self.result, row * _row_size(self.layers[-1], self.layers[-1].result))
 
     def next_block(self, position: int, row: ir.Expr, target: Target, reader: LayerGeometry | None) -> ir.Stmt:
-        """Move the window of a layer to ``row`` and compute the block there, into the window of ``reader``."""
+        """Return statements that move a layer's window and compute the block at ``row``.
+
+        ``target``: function that returns the location of the block's rows. ``reader``: geometry of the next layer, whose
+        window contains this location; None for the last layer."""
         layer, shape = self.layers[position], self.layers[position].shape
         index = ir.Var(self.fresh("row"))
         if position in self.windows:
@@ -320,7 +344,7 @@ class _StripedFunctionBuilder:
         return ir.Let(index, row, ir.seq(window, made, border))
 
     def advance_window(self, position: int, row: ir.Expr) -> ir.Stmt:
-        """Move the window of a layer down by one step, and compute or copy the new rows for the block at ``row``."""
+        """Return statements that move a layer's window down, and compute or copy the new rows for the block at ``row``."""
         shape, buffer = self.layers[position].shape, self.windows[position]
         width, kept = shape.window.width, shape.held - shape.step
         shift = self.copy_ascending(buffer, _ZERO, buffer, ir.const(shape.step * width, "int32"), kept * width)
@@ -333,7 +357,7 @@ class _StripedFunctionBuilder:
         return ir.seq(shift if kept else None, ir.For(iteration, ir.const(shape.step // block, "int32"), made))
 
     def copy_source_row(self, row: ir.Expr, into: BufferLocation, reader: LayerGeometry) -> ir.Stmt:
-        """Copy a row of the source into a window, or padding if the row is outside the image."""
+        """Return statements that copy a row of the source into a window, or padding if the row is outside of the image."""
         index, width = ir.Var(self.fresh("row")), reader.window.width
         assert into.start is not None
         copy = self.copy_ascending(into.buffer, into.start, self.source, index * width, width)
@@ -343,7 +367,9 @@ class _StripedFunctionBuilder:
     def border(
         self, into: BufferLocation, row: ir.Var, rows: int, block: int, reader: LayerGeometry | None
     ) -> ir.Stmt | None:
-        """Fill those rows of a block with padding that are above or below the image; None if the reader needs no padding."""
+        """Return statements that fill the rows of a block above and below the image with padding.
+
+        ``rows``: number of rows of the image. None if the window of ``reader`` needs no padding."""
         if reader is None or not reader.window.padded:
             return None
         k, width = ir.Var(self.fresh("k")), reader.window.width
@@ -353,19 +379,22 @@ class _StripedFunctionBuilder:
         return ir.If(ir.Bin("or", row < 0, row > rows - block), each)
 
     def copy_ascending(self, into: ir.Buffer, to: ir.Expr, source: ir.Buffer, start: ir.Expr, size: int) -> ir.Stmt:
-        """Copy ``size`` elements in ascending order, so that a window may move to lower addresses in place."""
+        """Return a loop that copies ``size`` elements in ascending order.
+
+        Because of this order, a window can be moved to lower addresses in place."""
         k = ir.Var(self.fresh("k"))
         return ir.For(k, ir.const(size, "int32"), ir.Store(into, (to + k,), source[start + k]), self.copying)
 
     def fill(self, into: ir.Buffer, start: ir.Expr, size: int, window: Window) -> ir.Stmt:
-        """Fill ``size`` elements with padding."""
+        """Return a loop that fills ``size`` elements with the padding value of a window."""
         k = ir.Var(self.fresh("k"))
         value = ir.const(window.pad_value, into.dtype)
         return ir.For(k, ir.const(size, "int32"), ir.Store(into, (start + k,), value), self.copying)
 
     def fill_window(self, position: int) -> ir.Stmt:
-        """Fill a window with padding before the first step: above the image, and where blocks extend beyond it,
-        every value that is computed with is defined."""
+        """Return a loop that fills a layer's window with padding before the first block is computed.
+
+        So all elements are defined that layers read from rows above the image."""
         return self.fill(self.windows[position], _ZERO, self.windows[position].size, self.layers[position].shape.window)
 
 
@@ -384,7 +413,7 @@ def function_names(func: ir.PrimFunc) -> set[str]:
 
 
 def _numbered_workspaces(layer: Layer) -> Iterator[tuple[_Key, ir.Buffer]]:
-    """Yield the workspaces of a layer, numbered per dtype."""
+    """Yield the workspaces of a layer, each with its key: (dtype, number among the workspaces of this dtype)."""
     counts: dict[str, int] = {}
     for param in layer.func.params:
         if param.scope == "workspace":
@@ -394,17 +423,19 @@ def _numbered_workspaces(layer: Layer) -> Iterator[tuple[_Key, ir.Buffer]]:
 
 
 def _row_size(layer: Layer, buffer: ir.Buffer) -> int:
-    """Return the number of elements in one row of a tensor that a layer computes, or reads by row."""
+    """Return the number of elements in one row of a tensor that a layer computes or reads by row.
+
+    ``buffer``: the layer's parameter for a block of these rows."""
     return buffer.size // layer.shape.block
 
 
 def _inside_condition(row: ir.Expr, rows: int) -> ir.Expr:
-    """Return the condition that a row is inside an image of ``rows`` rows."""
+    """Return an expression for the condition that ``row`` is inside an image of ``rows`` rows."""
     return ir.Bin("and", row >= 0, row < rows)
 
 
 def rewrite_buffers(body: ir.Stmt, locations: Mapping[ir.Buffer, BufferLocation]) -> ir.Stmt:
-    """Redirect accesses in a layer's statements from its buffers to their locations."""
+    """Return a layer's statements with the accesses to its buffers redirected to the locations of these buffers."""
 
     def indices_at(place: BufferLocation, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
         if place.start is None:

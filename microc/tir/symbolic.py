@@ -1,4 +1,4 @@
-"""Functions with symbolic extents, and scalable loops."""
+"""Functions with symbolic extents (sizes known at run time), and scalable loops (vectors of a length known at run time)."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from microc.tir.rewrite import (
     walk_stmt,
 )
 
-# ---- Symbolic extents: sizes that the caller passes are in shapes and loops as expressions over ``scalars``.
+# ---- Symbolic extents: extents of shapes and loops are expressions over ``scalars``, sizes that the caller passes.
 #
-# Such a function can be printed, parsed and built within bounds; passes that analyse functions get it for some sizes
-# (:func:`specialize`). So extents have the type ``int`` everywhere, and :func:`require_constant_sizes` guards the entry of these
-# passes.
+# Such a function can be printed, parsed and built within bounds of the sizes. Passes that analyse functions accept only a
+# function specialised to some sizes (:func:`specialize`); they call :func:`require_constant_sizes` first. Therefore type
+# annotations declare extents as ``int``.
 
 _KINDS = (ir.Const, ir.Var, ir.Bin, ir.Un)
-"""Classes of expressions over sizes."""
+"""Classes of the expressions that extents over symbolic sizes may consist of."""
 
 
 def convert_extent(value: object, owner: str) -> Any:
-    """Convert an extent given by a user: a number, or an int32 expression over sizes.
+    """Convert an extent given by a user to a Python integer, or to an int32 expression over symbolic sizes.
 
-    ProgramError, which names the ``owner`` of the extent, for anything else."""
+    Raises ProgramError for other values. ``owner``: name of the tensor or axis that has the extent, for the error."""
     if isinstance(value, ir.Expr) and value.dtype == "int32" and all(isinstance(x, _KINDS) for x in walk_expr(value)):
         number = ir.int_value(value)
         return value if number is None else number
@@ -49,13 +49,13 @@ def convert_extent(value: object, owner: str) -> Any:
 
 
 def sizes_in(extents: Iterable[object]) -> tuple[ir.Var, ...]:
-    """Return the size variables in extents, in order of appearance."""
+    """Return the variables for symbolic sizes that occur in ``extents``, in order of appearance."""
     exprs = (x for extent in extents if isinstance(extent, ir.Expr) for x in walk_expr(extent))
     return tuple(dict.fromkeys(x for x in exprs if isinstance(x, ir.Var)))
 
 
 def require_constant_sizes(func: ir.PrimFunc) -> None:
-    """Raise ProgramError if a function has symbolic sizes."""
+    """Raise ProgramError if a function has symbolic sizes (scalar parameters)."""
     if func.scalars:
         names = ", ".join(scalar.name for scalar in func.scalars)
         raise ProgramError(
@@ -65,10 +65,10 @@ def require_constant_sizes(func: ir.PrimFunc) -> None:
 
 
 def specialize(func: ir.PrimFunc, sizes: Mapping[str, int]) -> ir.PrimFunc:
-    """Return the function for some sizes, given by the names of its scalars; a function without scalars is returned
-    unchanged.
+    """Return a function with numbers in place of its symbolic sizes. ``sizes``: value of each scalar, by name.
 
-    ProgramError for a scalar without a size, and for an extent below 1."""
+    A function without scalars is returned unchanged. Raises ProgramError if the size of a scalar is missing, or if an
+    extent becomes less than 1."""
     if not func.scalars:
         return func
     for scalar in func.scalars:
@@ -108,25 +108,25 @@ def specialize(func: ir.PrimFunc, sizes: Mapping[str, int]) -> ir.PrimFunc:
     return replace(func, params=tuple(buffers.get(p, p) for p in func.params), body=body, scalars=())
 
 
-# ---- Scalable loops: iterations in strips, each of as many as the machine's vectors have lanes at run time.
+# ---- Scalable loops: iterations run in strips. Their length is the number of vector lanes, which is known only at run time.
 #
 #     for i in T.scalable(100, annotations={"lanes": 16}):
 #         vl: T.int32 = T.vector_length_x16(100 - i)
 #         T.evaluate(T.store_i8_i32xvscalex16(T.address_of(y, i), T.load_i8_i32xvscalex16(T.address_of(x, i), vl), vl))
 #
-# ``i`` advances by ``vl``, the active lanes of an iteration; ``lanes`` is the lane count of the shortest vectors. An address is
-# that of a single lane, and all analyses see the loop as one iteration for each lane. At run time a strip executes each
-# statement for all its lanes before the next statement. Reads may thus overlap with what other lanes write only if the body
-# reads everything before it writes: then every read precedes every write in either order, whatever the number of lanes
-# (:func:`scalable_loop_fault`).
+# ``i`` advances by ``vl``, the number of active lanes of the strip. ``lanes`` is the number of lanes of the shortest vectors. An
+# address is the address of a single lane, and all analyses treat the loop as one iteration for each lane. At run time a strip
+# executes each statement for all of its lanes before the next statement. The two orders are equivalent, for any number of
+# lanes, if the body reads all of its operands before it writes (:func:`scalable_loop_fault` checks this).
 
 LENGTH = "vector_length_x"
-"""Prefix of the intrinsics that return the number of active lanes, given how many iterations are left."""
+"""Prefix of the intrinsics that return the number of active lanes, given the number of remaining iterations."""
 
 
 def active_lanes_let(loop: ir.For) -> ir.Let | None:
-    """Return the let that binds the number of active lanes at the start of a scalable loop's body; None if there is
-    none."""
+    """Return the let statement that binds the number of active lanes at the start of a scalable loop's body.
+
+    None if there is no such statement."""
     stmt = loop.body
     while isinstance(stmt, ir.Let):
         if isinstance(stmt.value, ir.Call) and stmt.value.name.startswith(LENGTH):
@@ -136,7 +136,7 @@ def active_lanes_let(loop: ir.For) -> ir.Let | None:
 
 
 def scalable_loop_fault(loop: ir.For) -> str:
-    """Return the reason why a scalable loop is ill-formed; empty if it is well-formed."""
+    """Return the reason why a scalable loop is ill-formed; an empty string if it is well-formed."""
     name = f"scalable loop {loop.var.name}"
     if active_lanes_let(loop) is None or _remaining_iterations(loop) != linear(loop.extent - loop.var):
         return f"{name} does not begin with the lanes that it takes of those that are left"
@@ -146,8 +146,9 @@ def scalable_loop_fault(loop: ir.For) -> str:
 
 
 def _remaining_iterations(loop: ir.For) -> tuple[Mapping[ir.Expr, int], int] | None:
-    """Return the number of iterations left from which the active lanes of a scalable loop are taken, as a linear form;
-    None if it takes none."""
+    """Return the argument of the intrinsic that computes a scalable loop's number of active lanes, as a linear form.
+
+    The argument should be the number of remaining iterations. None if the loop does not call such an intrinsic."""
     known, stmt = LetScope({}), loop.body
     while isinstance(stmt, ir.Let):
         if stmt == active_lanes_let(loop) and isinstance(stmt.value, ir.Call):
@@ -158,7 +159,9 @@ def _remaining_iterations(loop: ir.For) -> tuple[Mapping[ir.Expr, int], int] | N
 
 
 def reads_before_writes(body: ir.Stmt) -> bool:
-    """Test whether all reads from memory that results may be in precede all writes to it (:data:`FOLLOWED` scopes)."""
+    """Test whether all reads in ``body`` precede all writes, counting only buffers of the :data:`FOLLOWED` scopes.
+
+    These are the scopes of buffers whose memory operands and results may share."""
     written = False
     for reads, writes in _memory_effects(body):
         if reads and written:
@@ -168,9 +171,10 @@ def reads_before_writes(body: ir.Stmt) -> bool:
 
 
 def _memory_effects(stmt: ir.Stmt) -> Iterator[tuple[bool, bool]]:
-    """Yield, for each part of a statement, whether it reads, and whether it writes, memory that results may be in.
+    """Yield (reads, writes) for a statement and its sub-statements in program order.
 
-    The body of a loop is visited twice, so that a read in the next iteration follows a write in this one.
+    The two booleans state whether the statement itself reads or writes a buffer of the :data:`FOLLOWED` scopes. The body of
+    a loop is visited twice, because a read in the next iteration follows a write in this iteration.
     """
     places = [x for e in stmt_exprs(stmt) for x in accesses_of(e) if x.buffer.scope in FOLLOWED]
     writes = isinstance(stmt, ir.Store) and stmt.buffer.scope in FOLLOWED
