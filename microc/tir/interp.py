@@ -1,4 +1,4 @@
-"""Interpreter: TIR on numpy arrays, by translation to Python source."""
+"""Interpreter of TIR: executes a function on numpy arrays, by translating it to Python source."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from microc.tir.analysis.intervals import Interval
 from microc.tir.operators import BINARY, FUNCTIONS
 from microc.tir.symbolic import active_lanes_let, require_constant_sizes
 
-# ---- Expressions of TIR as Python source, each with its range, so that checks that cannot fail are omitted.
+# ---- Translation of expressions to Python source. The range of each expression is tracked, to omit checks that cannot fail.
 
 _INFIX = {name: each.text[0] for name, each in BINARY.items() if each.text}
-_DEEPEST = 40  # brackets within one Python expression (the parser allows 200, walking takes some)
+_DEEPEST = 40  # most nested brackets in one Python expression (the parser allows 200, of which other code needs some)
 
 
 class Code(NamedTuple):
-    """Python source of an expression, the interval of its value (integers), and how deeply its brackets nest."""
+    """Python source of an expression, with the interval of its integer value and the nesting depth of its brackets."""
 
     text: str
     range: Interval = intervals.UNKNOWN
@@ -33,14 +33,15 @@ class Code(NamedTuple):
 
 
 def _dtype_interval(dtype: str) -> Interval:
-    """Return the interval of all values of an integer dtype; unknown for floats and vectors."""
+    """Return the interval of all values of an integer dtype; the unknown interval for floats and vectors."""
     kind, _, lanes = dtypes.dtype_parts(dtype)
     return intervals.UNKNOWN if kind == "float" or lanes > 1 else dtypes.int_range(dtype)
 
 
 class ExpressionWriter:
-    """Translator of a function's expressions to lines of Python source. ``constants``: values that the source refers to by
-    name."""
+    """Translator of a function's expressions to lines of Python source.
+
+    ``constants``: Python values that the source refers to by name. ``intrinsics``: names of the intrinsics that it calls."""
 
     def __init__(self, func: ir.PrimFunc) -> None:
         self.func = func
@@ -58,15 +59,17 @@ class ExpressionWriter:
         self.lines.append(" " * (self.indent + offset) + text)
 
     def fresh(self, stem: str) -> str:
-        """Return a name that the source does not use yet."""
+        """Return a name, derived from ``stem``, that the source does not use yet."""
         self.counter += 1
         return f"{stem}{self.counter}"
 
     # ------------------------------------------------------------ expressions
 
     def value(self, expr: ir.Expr) -> Code:
-        """Translate an expression. Deep nesting moves into a local function, which is evaluated only when it is
-        called."""
+        """Translate an expression.
+
+        A deeply nested expression becomes the body of a local function, because Python's parser limits the nesting depth.
+        The function is called where the value is needed, so that guarded operands are evaluated only under their guard."""
         code = self._translate_expr(expr)
         if code.depth < _DEEPEST:
             return code
@@ -106,7 +109,7 @@ class ExpressionWriter:
                 )
 
     def _literal(self, expr: ir.Const) -> Code:
-        """Translate a literal; a float becomes a constant of its dtype that is bound to a name."""
+        """Translate a literal. A float becomes a named constant of its numpy dtype."""
         if isinstance(expr.value, int) and not dtypes.is_float(expr.dtype):
             text = str(expr.value) if expr.value >= 0 else f"({expr.value})"
             return Code(text, (expr.value, expr.value))
@@ -115,7 +118,7 @@ class ExpressionWriter:
         return Code(name)
 
     def _binary(self, expr: ir.Bin) -> Code:
-        """Translate a binary operator on operands of equal dtype; integer results are checked or wrapped."""
+        """Translate a binary operation on operands of equal dtype. Signed results are checked, unsigned results wrap."""
         op, dtype = expr.op, expr.a.dtype
         if dtype != expr.b.dtype:
             raise InternalError(
@@ -146,8 +149,9 @@ class ExpressionWriter:
         return self._check_range(op, dtype, Code(text, intervals.binary(op, x.range, y.range), depth))
 
     def _checked_remainder_operands(self, op: str, dtype: str, x: Code, y: Code) -> tuple[Code, Code]:
-        """Return the operands of a remainder, with a check at run time where it is needed. The lowest integer by -1 is an
-        error, since C computes the quotient, too, which overflows."""
+        """Return the operands of a remainder operation, with a check at run time if it is needed.
+
+        The remainder of the lowest integer and -1 is an error: C also computes their quotient, which overflows."""
         low = dtypes.int_range(dtype)[0]
         if not low or not (x.range[0] <= low and y.range[0] <= -1 <= y.range[1]):
             return x, y
@@ -157,7 +161,7 @@ class ExpressionWriter:
         return Code(text, x.range, _enclosing_depth(x, y) + 3), Code(b, y.range)
 
     def _checked_shift_count(self, op: str, dtype: str, y: Code) -> Code:
-        """Return the count of a shift, with a check at run time unless its range is 0 to the width less one."""
+        """Return the count of a shift, with a check at run time unless it is known to be from 0 to the bit width - 1."""
         bits = dtypes.dtype_parts(dtype).bits
         if intervals.within(y.range, (0, bits - 1)):
             return y
@@ -166,7 +170,9 @@ class ExpressionWriter:
         return Code(text, (0, bits - 1), y.depth + 2)
 
     def _check_range(self, op: str, dtype: str, code: Code) -> Code:
-        """Keep an integer result within its dtype: unsigned wraps; signed is checked unless its range fits."""
+        """Return the code of an integer result, extended to keep the result within its dtype.
+
+        An unsigned result is wrapped; a signed result is checked at run time. Neither is needed if its range fits."""
         low, high = dtypes.int_range(dtype)
         if intervals.within(code.range, (low, high)):
             return code
@@ -212,18 +218,20 @@ class ExpressionWriter:
     # ------------------------------------------------------------ memory and calls
 
     def element(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> Code:
-        """Return the source that reads or assigns an element of a buffer."""
+        """Return the source of an element of a buffer, as an expression that can be read or assigned."""
         flat = self._flat_index(buffer, indices)
         return Code(f"{self._buffer_name(buffer)}[{flat.text}]", flat.range, flat.depth + 1)
 
     def _buffer_name(self, buffer: ir.Buffer) -> str:
-        """Return the name of a buffer in the source; InternalError if it is not in scope."""
+        """Return the name of a buffer in the source. InternalError if the buffer is not in scope."""
         if buffer not in self.buffers:
             raise InternalError(f"{buffer.name} is neither a parameter nor allocated", where=self.func.name)
         return self.buffers[buffer]
 
     def _flat_index(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> Code:
-        """Return the row-major index of an element; every axis is checked at run time unless its range is within bounds."""
+        """Return the row-major index of an element.
+
+        The index along an axis is checked at run time unless its range is known to be within bounds."""
         if len(indices) != len(buffer.shape):
             raise InternalError(
                 f"{buffer.name}: wrong number of indices; got {len(indices)}, expected {len(buffer.shape)}",
@@ -261,7 +269,7 @@ class ExpressionWriter:
         return Code(text, _dtype_interval(dtype), deepest + 2)
 
     def _address(self, a: ir.AddressOf) -> Code:
-        """Translate an address to a pair: the flat array, and the index of the element, which is checked."""
+        """Translate an address to a pair: the flat array of the buffer, and the index of the element, which is checked."""
         if a.writes and a.buffer.scope == "const":
             raise InternalError(f"store to constant {a.buffer.name}", where=self.func.name)
         flat = self._flat_index(a.buffer, a.indices)
@@ -273,24 +281,24 @@ class ExpressionWriter:
 
 
 def _enclosing_depth(*codes: Code) -> int:
-    """Return how deeply brackets nest in an expression of these operands."""
+    """Return the nesting depth of brackets in an expression whose operands are ``codes``."""
     return 1 + max((code.depth for code in codes), default=0)
 
 
-# ---- Statements of TIR as Python source; expressions are translated by the class above.
+# ---- Translation of statements to Python source; expressions are translated by the class above.
 
-_NESTED = 12  # loops within one Python function (CPython allows 20 nested blocks)
+_NESTED = 12  # most nested loops in one Python function (CPython allows 20 nested blocks)
 
 
 class SourceWriter(ExpressionWriter):
-    """Translator of a function to Python source: ``def kernel(buffers, intrinsics)``."""
+    """Translator of a whole TIR function to Python source: ``def kernel(buffers, intrinsics)``."""
 
     def __init__(self, func: ir.PrimFunc) -> None:
         super().__init__(func)
         self.blocks = 0
 
     def source(self) -> str:
-        """Return the source of the whole function."""
+        """Return the Python source of the whole function."""
         self.line("def kernel(buffers, intrinsics):", -1)
         for k, buffer in enumerate(self.func.params):
             self._bind_buffer(buffer, f"buffers[{k}]")
@@ -298,8 +306,9 @@ class SourceWriter(ExpressionWriter):
         return "\n".join(self.lines) + "\n"
 
     def _bind_buffer(self, buffer: ir.Buffer, value: str) -> None:
-        """Bind a buffer's name: integers are read through a memoryview, which returns Python integers; floats
-        through the array."""
+        """Bind a name to a buffer's memory. ``value``: source of the array.
+
+        Integers are accessed through a memoryview, which returns Python integers; floats through the numpy array."""
         name = self.fresh("b")
         self.buffers[buffer] = name
         self.line(f"{name}_array = {value}")
@@ -307,7 +316,9 @@ class SourceWriter(ExpressionWriter):
         self.line(f"{name} = {view}")
 
     def _allocate(self, buffer: ir.Buffer) -> None:
-        """Allocate poisoned memory; registers of vectors hold any object that represents a vector."""
+        """Translate the allocation of a buffer. Its memory is poisoned, to detect reads before writes.
+
+        A register buffer of vectors becomes a list of objects that represent vectors."""
         if dtypes.dtype_parts(buffer.dtype).lanes > 1:
             self.buffers[buffer] = self.fresh("b")
             self.line(f"{self.buffers[buffer]} = [None] * {buffer.size}")
@@ -315,7 +326,7 @@ class SourceWriter(ExpressionWriter):
             self._bind_buffer(buffer, f"allocate({buffer.size}, {buffer.dtype!r})")
 
     def body(self, stmt: ir.Stmt) -> None:
-        """Translate an indented statement."""
+        """Translate a statement one indentation level deeper."""
         self.indent += 1
         self.statement(stmt)
         self.indent -= 1
@@ -360,7 +371,7 @@ class SourceWriter(ExpressionWriter):
                 raise InternalError(f"interpreter: unknown type of statement; got {type(stmt).__name__}")
 
     def _declare_variable(self, var: ir.Var, bounds: Interval) -> str:
-        """Name a variable in the source, and record its range; return the name."""
+        """Give a variable a name in the source, and record its range; return the name."""
         self.names[var] = self.fresh("v")
         self.ranges[var] = bounds
         return self.names[var]
@@ -390,7 +401,7 @@ class SourceWriter(ExpressionWriter):
             self.line(f"{function}()")
 
     def _loop_body(self, loop: ir.For, head: str) -> None:
-        """Translate the head and the body of a loop; a condition that ends it early becomes a ``break``."""
+        """Translate the head and the body of a loop. A branch that ends the loop early becomes a ``break``."""
         self.line(head)
         ends = early_exit_branch(loop)
         if ends is not None:
@@ -401,7 +412,7 @@ class SourceWriter(ExpressionWriter):
         self.body(loop.body if ends is None else ends.then)
 
     def _block(self, block: ir.Block) -> None:
-        """Translate a block: its predicate, its iterators (checked against their domain), ``init`` and body."""
+        """Translate a block: its predicate, its iterators (checked to be in their domain), ``init`` and body."""
         start = self.indent
         if block.predicate is not None:
             self.line(f"if {self.value(block.predicate).text}:")
@@ -421,38 +432,39 @@ class SourceWriter(ExpressionWriter):
         self.indent = start
 
 
-# ---- Execution: the interpreter defines the meaning of a PrimFunc, and detects faults in its arithmetic.
+# ---- Execution: the interpreter defines the semantics of a PrimFunc, and detects undefined behaviour.
 #
-# The function is translated to Python source and executed. Integers are Python's, so that signed overflow is detected:
-# it raises :class:`InternalError`, as do indices out of bounds, block iterators outside their domain, division by zero
-# and shifts by the width or more. Unsigned arithmetic and integer casts wrap. Floats are numpy scalars of their dtype.
-# Workspaces start poisoned (0x55 bytes, NaN), so that reading them before writing shows. Every loop runs serially.
+# The function is translated to Python source, which is executed. Integers are Python integers, so that signed overflow is
+# detected. Signed overflow raises :class:`InternalError`, and so do indices out of bounds, block iterators outside of their
+# domain, division by zero, and shifts by the bit width or more. Unsigned arithmetic and integer casts wrap around. Floats are
+# numpy scalars of their dtype. Workspaces are initialised with 0x55 bytes or NaN (poisoned), so that reads before writes
+# become visible. All loops run serially.
 #
-# Checks are omitted if the ranges of the operands exclude the fault (ranges from loop extents, block domains and dtypes
-# only).
+# A check is omitted if the ranges of the operands exclude the error. Ranges are derived from loop extents, block domains and
+# dtypes only.
 
 Intrinsics = Mapping[str, Callable[[list[Any]], Any]]
 _NONE: Intrinsics = MappingProxyType({})
 
 
 def run(func: ir.PrimFunc, args: Sequence[Array], intrinsics: Intrinsics = _NONE) -> None:
-    """Execute ``func`` on C-contiguous arrays in parameter order; outputs are written in place.
+    """Execute ``func`` on C-contiguous arrays, one for each parameter in order; outputs are written in place.
 
-    ``intrinsics`` gives calls that are no mathematical function their meaning: ``f(args) -> value``, where an
-    :class:`~microc.tir.ir.AddressOf` argument is passed as (flat array view, flat element index).
+    ``intrinsics``: functions ``f(args) -> value`` that define the calls of intrinsics, by name. An
+    :class:`~microc.tir.ir.AddressOf` argument is passed to them as a pair (flat array view, flat element index).
     """
     compile_func(func)(args, intrinsics)
 
 
 def execute(func: ir.PrimFunc, arrays: Sequence[Array], intrinsics: Intrinsics = _NONE) -> list[Array]:
-    """Execute ``func`` like :func:`run`, on copies, which are returned in parameter order."""
+    """Execute ``func`` like :func:`run`, but on copies of the arrays; return the copies in the order of the parameters."""
     copies = [np.array(array, order="C") for array in arrays]
     run(func, copies, intrinsics)
     return copies
 
 
 def compile_func(func: ir.PrimFunc) -> Callable[[Sequence[Array], Intrinsics], None]:
-    """Translate a function once, for running it many times: ``run_compiled(args, intrinsics)``."""
+    """Translate a function to Python once, to run it many times; return ``run_compiled(args, intrinsics)``."""
     require_constant_sizes(func)
     writer = SourceWriter(func)
     source = writer.source()
@@ -487,11 +499,11 @@ def _check_arguments(func: ir.PrimFunc, args: Sequence[Array]) -> None:
             raise InternalError(f"{buffer.name}: the array is not contiguous", where=func.name)
 
 
-# ---------------------------------------------------------------- what the generated source calls
+# ---------------------------------------------------------------- functions that the generated source calls
 
 
 def _overflow(func: str, op: str, dtype: str, value: int) -> NoReturn:
-    """Raise InternalError for an operator whose result exceeds its dtype."""
+    """Raise InternalError for an operation whose result exceeds the range of its dtype."""
     raise InternalError(f"{op} overflows {dtype}: {value}", where=func)
 
 
@@ -504,21 +516,23 @@ def _out_of_domain(func: str, block: str, var: str, extent: int, value: int) -> 
 
 
 def _bad_shift(func: str, op: str, dtype: str, value: int) -> NoReturn:
-    """Raise InternalError for a shift by a negative count, or by the width or more."""
+    """Raise InternalError for a shift by a negative count, or by the bit width or more."""
     raise InternalError(
         f"{op} of {dtype} by {value}: the distance must be at least 0 and less than the width", where=func
     )
 
 
 def _float_to_int(func: str, dtype: str, low: int, high: int, value: Any) -> int:
-    """Truncate a float toward zero. InternalError if it is not finite or not in low..high."""
+    """Return a float truncated towards zero. InternalError if the float is not finite, or the result not in low..high."""
     if not np.isfinite(value) or not low <= int(value) <= high:
         raise InternalError(f"{value} does not fit {dtype}", where=func)
     return int(value)
 
 
 def _int_to_float32(value: int) -> np.float32:
-    """Convert with a single rounding, also beyond 2**53, where a conversion by way of double would round twice."""
+    """Return an integer of 64 bits as float32, with a single rounding.
+
+    Beyond 2**53, a conversion through a Python float (double) would round twice."""
     return np.float32(np.uint64(value) if value >> 63 > 0 else np.int64(value))
 
 

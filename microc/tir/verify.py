@@ -1,12 +1,12 @@
-"""The rules of TIR, checked: :func:`verify` raises :class:`~microc.errors.InternalError` at the first thing that is wrong.
+"""Verifier of TIR: :func:`verify` raises :class:`~microc.errors.InternalError` at the first violation of these rules.
 
-- Names are identifiers; no scope declares a name that a scope around it has declared (scopes side by side may share one).
-- Operands have equal dtypes. Arithmetic happens in int32, int64, uint32, uint64, float32 and float64; comparisons,
-  ``min`` and ``max`` in any scalar dtype; vectors are only moved about. Conditions are bool.
-- Every index is int32 and provably within its buffer. Guards count: in ``Select``, ``and``, ``or`` and ``If`` each side
-  is checked knowing how the condition came out. Constants are never written.
-- Block iterators are bound within their domain; blocks that write a parameter cover it (:mod:`microc.tir.analysis.cover`). The
-  iterators of a block around a block are to that as loops.
+- Names are identifiers. No scope declares a name that an enclosing scope declares; sibling scopes may declare the same name.
+- Operands have equal dtypes. Arithmetic is done in int32, int64, uint32, uint64, float32 and float64; comparisons,
+  ``min`` and ``max`` in any scalar dtype. Vectors are only loaded, stored and passed to calls. Conditions are bool.
+- Every index is int32 and provably within its buffer. Proofs use conditions: each branch of ``If`` and each operand of
+  ``Select``, ``and`` and ``or`` is checked under the outcome of the condition that leads to it. Constants are never written.
+- Block iterators are bound within their domain. The bindings of a block that writes a parameter cover its whole domain
+  (:mod:`microc.tir.analysis.cover`). For a nested block, the iterators of the enclosing block count as loops.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ def verify(
     tables: Container[str] | None = None,
     numbers: Mapping[str, intervals.Interval] | None = None,
 ) -> None:
-    """Check every rule of TIR on ``func``.
+    """Check every rule of TIR on ``func``. Raises :class:`IllFormedError` at the first violation.
 
-    ``tables``: the constants whose numbers have been checked (``OpDef.constants``, or loops that were verified with them before).
-    An index computed from their numbers, or from what is known at run time alone, may stay unproven, as only the operator's
-    author knows its range; the interpreter checks it at every access. None: every index is proven. ``numbers``: the least and
-    the greatest number of constants, by name, which proofs use.
+    ``tables``: names of the constants whose numbers have been checked (``OpDef.constants``, or loops that were verified with
+    these constants before). An index that is computed from such numbers, or from data that are known only at run time, need
+    not be proved, because only the author of the operator knows its range; the interpreter checks it at every access. If
+    ``tables`` is None, every index must be proved. ``numbers``: range of the numbers of constants, by name, for proofs.
     """
     require_constant_sizes(func)
     check_name(func.name, func.name)
@@ -71,8 +71,9 @@ def verify(
 
 
 def find_fault(func: ir.PrimFunc, *, tables: Container[str] | None = None) -> str:
-    """Return the message of the first rule that :func:`verify` finds violated, for callers that can do without the
-    function; empty if it is well-formed."""
+    """Return the error message of :func:`verify` for a function; an empty string if the function is well-formed.
+
+    For callers that can continue without the function."""
     try:
         verify(func, tables=tables)
     except (IllFormedError, ProgramError) as error:
@@ -81,13 +82,16 @@ def find_fault(func: ir.PrimFunc, *, tables: Container[str] | None = None) -> st
 
 
 def constant_names(func: ir.PrimFunc) -> frozenset[str]:
-    """Return the names of all constants of a function: the ``tables`` to verify it with if its loops were verified with
-    their own before."""
+    """Return the names of all constants of a function.
+
+    They can be passed to :func:`verify` as ``tables`` if the loops of the function were verified before."""
     return frozenset(buffer.name for buffer in func.params if buffer.scope == "const")
 
 
 class _Verifier:
-    """Walk over one function that checks every rule. ``place``: what is declared and known at a position of the walk."""
+    """Walk over one function that checks every rule.
+
+    Parameter ``place`` of the methods: position of the walk, with the names declared and the facts known there."""
 
     def __init__(
         self, func: ir.PrimFunc, tables: Container[str] | None, numbers: Mapping[str, intervals.Interval]
@@ -164,7 +168,7 @@ class _Verifier:
         self.statement(loop.body, place.under(names, loop_context(loop, place.known), loop))
 
     def branch(self, condition: ir.Expr, holds: bool, body: ir.Stmt, place: WalkPosition) -> None:
-        """Check one branch of an ``If`` under the outcome of its condition."""
+        """Check one branch of an ``If`` under the outcome ``holds`` of its condition."""
         known = branch_context(condition, holds, body, place.known)
         self.statement(body, place.under(place.names, known, condition if holds else ir.Un("not", condition)))
 
@@ -193,7 +197,7 @@ class _Verifier:
         self.where = outer
 
     def binding(self, iterator: ir.IterVar, place: WalkPosition) -> intervals.Interval:
-        """Check the value bound to an iterator; return its range."""
+        """Check the value bound to a block iterator; return its range."""
         self.expr(iterator.binding, place)
         if iterator.kind not in ("space", "reduce"):
             self.fail(f"iterator {iterator.var.name} has the unknown kind {iterator.kind!r}")
@@ -287,7 +291,7 @@ class _Verifier:
     # ------------------------------------------------------------ memory
 
     def element(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], place: WalkPosition) -> None:
-        """Check an access: the buffer is declared, and every index is int32 and within its axis."""
+        """Check an access to an element: its buffer is declared, and every index is int32 and within its axis."""
         if place.names.get(buffer.name) != buffer:
             self.fail(f"buffer {buffer.name} is not declared here (or with another shape, dtype or scope)")
         if len(indices) != len(buffer.shape):
@@ -301,7 +305,7 @@ class _Verifier:
             self.within(index, extent, place, partial(_axis_text, axis, buffer))
 
     def address(self, a: ir.AddressOf, place: WalkPosition) -> None:
-        """Check an address: its element, that constants are not written, and that all accessed elements are in the buffer."""
+        """Check an address: its element is valid, constants are not written, and all accessed elements are in the buffer."""
         self.element(a.buffer, a.indices, place)
         if a.writes and a.buffer.scope == "const":
             self.fail(f"{a.buffer.name} is constant and written")
@@ -309,24 +313,24 @@ class _Verifier:
             self.fail(f"{a.extent} elements, {a.step} apart, are touched at an address of {a.buffer.name}")
         row = place.known.reach(a.indices[-1] + (a.reach - 1)) if a.indices else (0, 0)
         if a.indices and intervals.within(row, (0, a.buffer.shape[-1] - 1)):
-            return  # all within one row, and the row exists
+            return  # all accessed elements are in one row, and the row exists
         flat: ir.Expr = ir.const(0, "int32")
         for index, stride in zip(a.indices, a.buffer.strides, strict=True):
             flat = flat + index * stride
         flat = place.known.simplify(
             rewrite.substitute(flat, self.bound)
-        )  # elements that an instruction steps over are known to its binding only
+        )  # only the bindings of iterators show which elements an instruction skips
         self.within(flat + (a.reach - 1), a.buffer.size, place, lambda: f"the end of {expr_text(a)}")
 
     def within(
         self, index: ir.Expr, extent: int, place: WalkPosition, describe_access: Callable[[], str]
     ) -> intervals.Interval:
-        """Prove ``0 <= index < extent``; return the range of the index.
+        """Prove ``0 <= index < extent``; return the range of the index. Raises an error if there is no proof.
 
-        ``describe_access``: returns the subject of the error, as text."""
+        ``describe_access``: function that returns the beginning of the error message, which names the access."""
         allowed = (0, extent - 1)
         reach = place.known.reach(index)
-        if not intervals.within(reach, allowed):  # few: most indices are proved by loops alone
+        if not intervals.within(reach, allowed):  # rare: most indices are proved by the bounds of loop variables alone
             reach = self.reach(index, place)
         if not intervals.within(reach, allowed):
             if self.tables is not None and self.depends_on_data(index):
@@ -345,9 +349,9 @@ class _Verifier:
         return reach
 
     def reach(self, value: ir.Expr, place: WalkPosition) -> intervals.Interval:
-        """Return the range of a value, narrowed by the ranges of saturating intrinsics and of constants' numbers.
+        """Return the range of a value, using the result ranges of saturating intrinsics and the numbers of constants.
 
-        Only the verifier knows these ranges: simplification by them would change generated code."""
+        Only the verifier uses these ranges, because simplification by them would change generated code."""
         found = place.known.reach(value)
         bounded: dict[ir.Expr, tuple[ir.Var, intervals.Interval]] = {}
 
@@ -366,10 +370,10 @@ class _Verifier:
         return max(low, found[0]), min(high, found[1])
 
     def unchecked_constant(self, value: ir.Expr, *, through: bool = False) -> str:
-        """Return the name of a constant from which a value is loaded, directly or through a variable, and that is none of
-        the tables, so that nobody has checked its numbers; empty if there is none.
+        """Return the name of a constant that a value is loaded from and whose numbers are not checked (not in ``tables``).
 
-        ``through``: also through buffers of the function that store such numbers."""
+        The value may be loaded directly, through a variable, or, if ``through`` is True, through a buffer of the function
+        that stores such numbers. An empty string if there is no such constant."""
         if self.tables is None:
             return ""
         for x in rewrite.walk_expr(value):
@@ -383,8 +387,9 @@ class _Verifier:
 
     @cached_property
     def carriers(self) -> dict[str, str]:
-        """The function's own buffers that store numbers of a constant which is none of the tables: names of buffers, with
-        the name of that constant."""
+        """Buffers of the function that store numbers of an unchecked constant (not in ``tables``).
+
+        Name of the constant by the name of the buffer."""
         found: dict[str, str] = {}
         assigned = [
             (s.var, s.value) if isinstance(s, ir.Let) else (s.buffer, s.value)
@@ -415,16 +420,16 @@ class _Verifier:
 
 
 def _saturated_range(x: ir.Expr) -> intervals.Interval | None:
-    """Return the range of a call of a saturating intrinsic; None for any other expression."""
+    """Return the range of the result of a saturating intrinsic; None if the expression is not a call of one."""
     return SATURATED.get(x.name.removesuffix("_half")) if isinstance(x, ir.Call) else None
 
 
 def _axis_text(axis: int, buffer: ir.Buffer) -> str:
-    """Return an axis of a buffer as text for an error."""
+    """Return the description of an axis of a buffer for an error."""
     return f"axis {axis} of {buffer.name}{list(buffer.shape)}"
 
 
 def _range_text(value_range: intervals.Interval) -> str:
-    """Format a range."""
+    """Return the text of a range for an error, with ``?`` for an unknown end."""
     low, high = ("?" if isinstance(end, float) else str(end) for end in value_range)
     return f"{low}..{high}"

@@ -1,1 +1,1 @@
-"""Analyses of loops: intervals, linear forms, simplification, coverage, order of accesses."""
+"""Analyses of TIR: intervals, linear forms, simplification, coverage of block domains, order of memory accesses."""

@@ -1,4 +1,4 @@
-"""Memoised facts about expressions and statements, and what is known about values at a point of a function."""
+"""Cached facts about expressions and statements, and knowledge about the values of variables at a point of a function."""
 
 from __future__ import annotations
 
@@ -23,19 +23,21 @@ from microc.tir.analysis.linear_forms import (
 from microc.tir.ir import Bin, Const, Expr, Stmt, Var
 from microc.tir.rewrite import accesses_of, free_vars, stmt_children, stmt_exprs
 
-# ---- Facts that passes request repeatedly; computed once and stored with the expression or statement.
+# ---- Facts that passes need repeatedly. They are computed once and stored with the expression or statement.
 #
-# Passes return what they do not change as the same object, so the next pass, and the next step of a schedule, finds the
-# facts there.
+# A pass returns an unchanged expression or statement as the same object, so later passes, and later steps of a schedule, find
+# its facts there.
 
 INDEX_OPS = frozenset({"add", "sub", "mul", "floordiv", "floormod", "truncdiv", "truncmod", "min", "max"})
-"""Operators of index arithmetic."""
+"""Arithmetic operators that may occur in an index."""
 _PURE_OPS = INDEX_OPS | ir.COMPARISONS | ir.LOGICAL
-"""Operators that may occur in an index, comparisons included."""
+"""All operators that may occur in an index, including those of conditions."""
 
 
 def is_index(expr: Expr) -> bool:
-    """Test whether an expression consists of int32 variables and literals only. Memoised."""
+    """Test whether an expression is index arithmetic: its operands are only int32 variables and literals, no loads.
+
+    The result is cached in the expression."""
     try:
         return expr.known_index
     except AttributeError:
@@ -60,7 +62,9 @@ def _is_index(expr: Expr) -> bool:
 
 
 def buffers_read(stmt: Stmt) -> frozenset[ir.Buffer]:
-    """Return the buffers that are loaded from, or read through an address, anywhere under ``stmt``. Memoised."""
+    """Return the buffers that a statement and its sub-statements read, by loads or through addresses.
+
+    The result is cached in the statement."""
     try:
         return stmt.known_read
     except AttributeError:
@@ -71,7 +75,9 @@ def buffers_read(stmt: Stmt) -> frozenset[ir.Buffer]:
 
 
 def buffers_written(stmt: Stmt) -> frozenset[ir.Buffer]:
-    """Return the buffers that are stored to, or written through an address, anywhere under ``stmt``. Memoised."""
+    """Return the buffers that a statement and its sub-statements write, by stores or through addresses.
+
+    The result is cached in the statement."""
     try:
         return stmt.known_written
     except AttributeError:
@@ -84,7 +90,7 @@ def buffers_written(stmt: Stmt) -> frozenset[ir.Buffer]:
 
 
 def blocks_in(stmt: Stmt) -> frozenset[str]:
-    """Return the names of all blocks in ``stmt``, itself included. Memoised."""
+    """Return the names of all blocks in ``stmt``, including ``stmt`` itself. The result is cached in the statement."""
     try:
         return stmt.known_blocks
     except AttributeError:
@@ -94,10 +100,10 @@ def blocks_in(stmt: Stmt) -> frozenset[str]:
 
 
 def early_exit_branch(loop: ir.For) -> ir.If | None:
-    """Return the ``If`` that may end a loop early; None if there is none.
+    """Return the branch (``If``) that may end a loop early; None if the loop has none.
 
-    It is the loop's whole body, and its condition is an element that iterations change. Once it is false, no iteration
-    has an effect any more."""
+    The branch is the whole body of the loop, and its condition is a buffer element that the branch itself may change. Once
+    this element is false, all further iterations have no effect."""
     body = loop.body
     if loop.kind != "serial" or not isinstance(body, ir.If) or body.otherwise is not None:
         return None
@@ -107,25 +113,25 @@ def early_exit_branch(loop: ir.For) -> ir.If | None:
     return body if condition.buffer in buffers_written(body.then) else None
 
 
-# ---- Contexts: what is known where an expression is evaluated, and its linear form and range under these facts.
+# ---- Contexts: knowledge at the point where an expression is evaluated, and the linear form and range of the expression there.
 #
-# A :class:`Linear` is ``sum(coefficient * atom) + constant``. Atoms are variables and everything that is not linear:
-# ``floordiv`` and ``floormod`` by constants, ``min``, ``max``, products, loads. A :class:`Context` knows the bounds of
-# variables and the facts (``linear form <= constant``) that enclosing conditions establish. Results are memoised by
-# object identity.
+# A :class:`Linear` is ``sum(coefficient * atom) + constant``. Atoms are variables and all expressions that are not linear:
+# ``floordiv`` and ``floormod`` by constants, ``min``, ``max``, products, loads. A :class:`Context` contains the bounds of
+# variables, and the facts (``linear form <= 0``) that follow from enclosing conditions. Results are cached by object identity.
 
 NEGATED: Mapping[str, str] = MappingProxyType({"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"})
-"""Comparisons of integers and their negations."""
+"""Negation of each comparison operator on integers."""
 _FACTS_COMBINED = 2
-"""Facts that are combined to bound one linear form."""
+"""Most facts that are combined to bound one linear form."""
 
 
 class Context(Division):
-    """Knowledge about values at a point of a function (bounds of variables, and facts), and the linear forms and
-    ranges of expressions that follow.
+    """Knowledge about values at a point of a function, from which linear forms and ranges of expressions are derived.
 
-    ``kept`` variables are never replaced by their only value. ``plain`` is the same context without facts; a context
-    without facts does not refer to itself, so that reference counting frees it."""
+    ``bounds``: intervals of variables. ``facts``: linear forms that are at most zero. ``opaque``: variables bound to data,
+    whose sums are not reordered. ``kept``: variables that are not replaced by a literal even if they have only one
+    possible value. ``plain``: the same context without facts. A context without facts does not refer to itself, so that
+    reference counting frees it."""
 
     def __init__(
         self,
@@ -149,22 +155,24 @@ class Context(Division):
 
     @property
     def plain(self) -> Self:
-        """Return the context without facts."""
+        """The same context without facts."""
         return self._plain or self
 
     @abstractmethod
     def structural(self, expr: Expr) -> Expr:
-        """Return an equivalent expression, simplified without regard to linear forms."""
+        """Return an equivalent expression, simplified without linear forms."""
 
     @abstractmethod
     def select(self, condition: Expr, a: Expr, b: Expr) -> Expr:
-        """Return ``condition ? a : b`` with each side simplified under the outcome of the condition."""
+        """Return ``condition ? a : b`` with ``a`` and ``b`` simplified under the outcome of the condition."""
 
     # ------------------------------------------------------------ contexts
 
     def with_var(self, var: Var, bounds: Interval, *, opaque: bool = False, kept: bool = False) -> Self:
-        """Return the context in which ``var`` is also known. An ``opaque`` variable holds data: sums of it keep
-        their order."""
+        """Return the context in which ``var`` has the interval ``bounds``.
+
+        ``opaque``: the variable is bound to data, so sums that contain it keep their order. ``kept``: the variable is never
+        replaced by a literal."""
         return type(self)(
             {**self.bounds, var: bounds},
             self.facts,
@@ -175,14 +183,14 @@ class Context(Division):
         )
 
     def assuming(self, condition: Expr, holds: bool = True) -> Self:
-        """Return the context in which ``condition`` is known to hold (or not to hold)."""
+        """Return the context in which ``condition`` is known to hold, or not to hold if ``holds`` is False."""
         facts = tuple(self._condition_facts(condition, holds))
         if not facts:
             return self
         return type(self)(self.bounds, self.facts + facts, self.opaque, self.kept, self.plain, self.atoms)
 
     def _condition_facts(self, condition: Expr, holds: bool) -> Iterable[Fact]:
-        """Yield the facts that follow if a condition holds (or does not hold)."""
+        """Yield the facts that follow if a condition has the outcome ``holds``."""
         match condition:
             case Bin("and", a, b) if holds:
                 yield from self._condition_facts(a, True)
@@ -200,10 +208,10 @@ class Context(Division):
                         yield from self._facts_of_dividends(fact)
 
     def _facts_of_dividends(self, fact: Fact) -> Iterable[Fact]:
-        """Yield facts about ``x`` that follow from one about ``x // c`` or ``x % c``.
+        """Yield facts about a dividend ``x`` that follow from a fact about ``x // c`` or ``x % c``.
 
-        For the remainder, x % c = x - c * (x // c) is substituted. For the quotient, c * (x // c) <= x <= c * (x // c)
-        + c - 1.
+        The remainder ``x % c`` is replaced by ``x - c * (x // c)``. The quotient satisfies
+        ``c * (x // c) <= x <= c * (x // c) + c - 1``.
         """
         for atom, k in fact.terms.items():
             digit = self.digit(atom)
@@ -219,12 +227,13 @@ class Context(Division):
     # ------------------------------------------------------------ linear forms
 
     def is_index(self, expr: Expr) -> bool:
-        """Test whether ``expr`` consists of int32 variables and literals that are no data, so that its sums may be
-        reordered."""
+        """Test whether ``expr`` is index arithmetic, whose sums may be reordered.
+
+        Its operands are int32 literals and int32 variables that are not bound to data."""
         return is_index(expr) and (not self.opaque or self.opaque.isdisjoint(free_vars(expr)))
 
     def linear(self, expr: Expr) -> Linear:
-        """Return the linear form of an int32 expression. Memoised."""
+        """Return the linear form of an int32 expression. The result is cached."""
         found = self._linear.get(id(expr))
         if found is None:
             found = (expr, self._make_linear(expr))
@@ -232,14 +241,14 @@ class Context(Division):
         return found[1]
 
     def difference(self, a: Expr, b: Expr) -> Linear | None:
-        """Return ``a - b`` as its shortest linear form; None if its numbers exceed int32."""
+        """Return the shortest linear form of ``a - b``; None if a number in the form does not fit int32."""
         try:
             return self.tidy(self.linear(a).plus(self.linear(b), -1))
         except Int32Overflow:
             return None
 
     def _shortest_form(self, expr: Expr) -> Linear | None:
-        """Return the shortest linear form of an expression; None if its numbers exceed int32."""
+        """Return the shortest linear form of an expression; None if a number in the form does not fit int32."""
         try:
             return self.tidy(self.linear(expr))
         except Int32Overflow:
@@ -269,8 +278,9 @@ class Context(Division):
                 return self.form(self.structural(expr))
 
     def _atom_of(self, op: str, a: Linear, b: Linear) -> Linear:
-        """Return the linear form of a non-linear operation; operands are ordered, so that equal values are equal
-        atoms."""
+        """Return the linear form of ``a op b`` for an operator that is not linear, such as ``mul`` or ``floordiv``.
+
+        If the result is an atom, the operands of a commutative operator are ordered, so that equal values are equal atoms."""
         if op == "mul":
             if not a.terms:
                 return b.times(a.const)
@@ -287,8 +297,9 @@ class Context(Division):
         return self.form(Bin(op, self.emit(self.tidy(a)), self.emit(self.tidy(b))))
 
     def _min_max(self, op: str, a: Linear, b: Linear) -> Linear:
-        """Return the linear form of a minimum or maximum: one operand if ranges decide, else an atom with ordered
-        operands."""
+        """Return the linear form of a minimum or maximum.
+
+        It is one of the operands if their ranges decide, else an atom whose operands are ordered."""
         low, high = self.span(self.tidy(a.plus(b, -1)))
         if high <= 0:
             return a if op == "min" else b
@@ -307,15 +318,15 @@ class Context(Division):
     # ------------------------------------------------------------ ranges
 
     def span(self, form: Linear) -> Interval:
-        """Return the range of a linear form, from the ranges of its atoms and from the facts."""
+        """Return the range of a linear form, derived from the ranges of its atoms and from the facts."""
         depth = _FACTS_COMBINED
         return -self._upper_bound(form.times(-1), depth), self._upper_bound(form, depth)
 
     def _upper_bound(self, form: Linear, depth: int) -> intervals.Bound:
         """Return an upper bound of a linear form.
 
-        A fact ``f <= 0`` implies form <= form - factor * f for factor > 0. At most ``depth`` facts are combined; the
-        atoms left are then bounded without facts, which ends the recursion.
+        A fact ``f <= 0`` implies ``form <= form - factor * f`` for factor > 0. At most ``depth`` facts are combined. Then the
+        remaining atoms are bounded without facts, which ends the recursion.
         """
         ranges = self if depth == _FACTS_COMBINED else self.plain
         high: intervals.Bound = form.const
@@ -330,7 +341,7 @@ class Context(Division):
         return high
 
     def reach(self, expr: Expr) -> Interval:
-        """Return the range of an expression; for int32, facts are taken into account."""
+        """Return the range of an expression. For int32, it is derived from the linear form and the facts."""
         if expr.dtype != "int32":
             return self.range(expr)
         found = self._reaches.get(id(expr))
@@ -341,7 +352,9 @@ class Context(Division):
         return found[1]
 
     def range(self, expr: Expr) -> Interval:
-        """Return the range of an atom from the ranges of its operands; of a variable, its bounds. Memoised."""
+        """Return the range of an atom, derived from the ranges of its operands; for a variable, its bounds.
+
+        The result is cached."""
         found = self._ranges.get(id(expr))
         if found is None:
             found = (expr, self._compute_range(expr))
@@ -357,7 +370,7 @@ class Context(Division):
                 return self.bounds.get(expr, intervals.dtype_interval(expr.dtype))
             case Bin(("add" | "sub"), _, _) if expr.dtype == "int32":
                 return self.reach(expr)
-            # A maximum is at least the mean of its operands; max(x, -x) is thus at least 0.
+            # A maximum is at least the mean of its operands, so max(x, -x) is at least 0.
             case Bin("max", a, b) if expr.dtype == "int32":
                 low, high = intervals.maximum(self.reach(a), self.reach(b))
                 return max(low, intervals.floordiv(self.reach(a + b), (2, 2))[0]), high
@@ -377,7 +390,7 @@ class Context(Division):
                 return intervals.dtype_interval(expr.dtype)
 
     def _cast_range(self, dtype: str, a: Expr) -> Interval:
-        """Return the range of a cast; that of its dtype if the operand may not fit."""
+        """Return the range of a cast to ``dtype``; the whole range of the dtype if the operand may not fit."""
         if not is_scalar_int(dtype) or not is_scalar_int(a.dtype):
             return intervals.dtype_interval(dtype)
         low, high = self.reach(a)
@@ -387,13 +400,13 @@ class Context(Division):
 
 
 def is_scalar_int(dtype: str) -> bool:
-    """Test whether a dtype is a single integer, not a vector."""
+    """Test whether a dtype is an integer, not a float and not a vector."""
     kind, _, lanes = dtypes.dtype_parts(dtype)
     return kind in ("int", "uint") and lanes == 1
 
 
 def _range_with_wrap(interval: Interval, dtype: str) -> Interval:
-    """Return the range of the dtype if unsigned arithmetic may wrap, else the interval itself."""
+    """Return ``interval``, or the whole range of ``dtype`` if unsigned arithmetic may wrap around."""
     kind, _, lanes = dtypes.dtype_parts(dtype)
     if kind == "uint" and lanes == 1 and not intervals.within(interval, dtypes.int_range(dtype)):
         return dtypes.int_range(dtype)

@@ -1,4 +1,4 @@
-"""Coverage of block domains by loops, and independence of the iterations of parallel loops."""
+"""Proofs that loops cover the domain of a block, and that iterations of a parallel loop are independent."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from microc.tir.lower.region import Access, accesses, loop_bounds, split_index
 from microc.tir.rewrite import free_vars, walk_all_exprs, walk_stmt
 from microc.tir.text.print import expr_text
 
-# ---- Coverage: do the loops around a block bring its iterators through their whole domain?
+# ---- Coverage: do the iterators of a block take all values of their domain in the enclosing loops?
 #
-# Every binding is decomposed into digits of loop variables: ``f // 12``, ``f // 4 % 3`` and ``f % 4`` are independent
-# digits of ``f``, and a sum of digits whose strides leave no gap runs through an interval. Conditions around the block
-# (its predicate, ``If``, loops of variable extent) must hold for every instance within the domain. A tensorized block
-# handles as many values of an iterator at once as its intrinsics access elements; steps up to that size leave no gap.
+# Every binding is decomposed into digits of loop variables, as in a mixed-radix number: ``f // 12``, ``f // 4 % 3`` and
+# ``f % 4`` are independent digits of ``f``. A sum of digits whose strides leave no gap takes all values of an interval.
+# Conditions around the block (its predicate, ``If``, loops of variable extent) must hold for every instance within the
+# domain. An instance of a tensorized block covers as many values of an iterator as its intrinsics access elements, so strides
+# up to this number leave no gap.
 
 _Base = frozenset[tuple[Atom, int]]
 
 
 class _Digit(NamedTuple):
-    """A digit of a sum of loop variables in mixed radix: ``base // lower % (upper / lower)``; ``upper`` is None for the
-    most significant digit."""
+    """A digit of a sum of loop variables in mixed radix: ``base // lower % (upper / lower)``.
+
+    ``base``: terms of the sum. ``upper`` is None for the most significant digit, ``base // lower``."""
 
     base: _Base
     lower: int
@@ -34,9 +36,9 @@ class _Digit(NamedTuple):
 
 
 def domain_coverage_failure(block: ir.Block, outer_loops_and_conditions: Sequence[ir.For | ir.Expr]) -> str:
-    """Return why the loops around a block may not cover the whole domain of its iterators; empty if they do.
+    """Return the reason why the enclosing loops may not cover the whole domain of a block; an empty string if they do.
 
-    ``outer_loops_and_conditions``: the enclosing loops and the conditions that hold, outermost first."""
+    ``outer_loops_and_conditions``: the enclosing loops, and the conditions under which the block runs, outermost first."""
     bounds: dict[ir.Var, tuple[int, int]] = {}
     conditions = [x for x in outer_loops_and_conditions if isinstance(x, ir.Expr)]
     if block.predicate is not None:
@@ -54,7 +56,7 @@ def domain_coverage_failure(block: ir.Block, outer_loops_and_conditions: Sequenc
 
 
 def _failing_condition(block: ir.Block, bounds: dict[ir.Var, tuple[int, int]], conditions: list[ir.Expr]) -> str:
-    """Return the reason why some instance within the domain might fail a condition; empty if none can."""
+    """Return the reason why a condition may exclude instances of a block; an empty string if it excludes none."""
     inside = Simplifier(bounds)
     for i in block.iters:
         zero, extent = ir.const(0, i.var.dtype), ir.const(i.extent, i.var.dtype)
@@ -66,7 +68,9 @@ def _failing_condition(block: ir.Block, bounds: dict[ir.Var, tuple[int, int]], c
 
 
 class _CoverageProof:
-    """Block iterators as sums of mixed-radix digits of loop variables, whose bounds are known."""
+    """Proof that bindings of block iterators cover a domain. Bindings are sums of mixed-radix digits of loop variables.
+
+    ``extents``: number of values of each base, the sum of loop variables whose digits occur."""
 
     def __init__(self, bounds: dict[ir.Var, tuple[int, int]]) -> None:
         self.engine = Simplifier(bounds)
@@ -74,7 +78,7 @@ class _CoverageProof:
         self.extents: dict[_Base, int] = {}
 
     def binding_failure(self, block: ir.Block) -> str:
-        """Return the reason why the bindings of a block's iterators may not cover its domain; empty if they do."""
+        """Return the reason why the bindings of a block's iterators may not cover its domain; an empty string if they do."""
         forms = [self.engine.tidy(self.engine.linear(i.binding)) for i in block.iters]
         digits: dict[Atom, _Digit] = {}
         for i, form in zip(block.iters, forms, strict=True):
@@ -95,8 +99,9 @@ class _CoverageProof:
         return ""
 
     def digit(self, atom: Atom) -> _Digit | None:
-        """Return ``atom`` as a mixed-radix digit of loop variables, and register its base with its extent; None if it is
-        none."""
+        """Return ``atom`` as a mixed-radix digit of a sum of loop variables, and record the extent of the sum.
+
+        None if the atom is no such digit."""
         parts = self.engine.digit(atom)
         if parts is None:
             return self.leading_digit(Linear({atom: 1}), 1)
@@ -109,8 +114,9 @@ class _CoverageProof:
         return None if digit is None else _Digit(digit.base, digit.lower, digit.lower * divisor)
 
     def leading_digit(self, form: Linear, lower: int) -> _Digit | None:
-        """Return ``form // lower`` as the most significant digit of ``form``; None unless ``form`` is a sum of loop
-        variables that takes all values from 0 on."""
+        """Return ``form // lower`` as the most significant digit of ``form``, and record the extent of ``form``.
+
+        None unless ``form`` is a sum of multiples of loop variables, without a constant."""
         if form.const or not all(isinstance(v.expr, ir.Var) and v.expr in self.bounds for v in form.terms):
             return None
         extents = {v: self.bounds[v.expr][1] + 1 for v in form.terms if isinstance(v.expr, ir.Var)}
@@ -119,8 +125,9 @@ class _CoverageProof:
         return _Digit(base, lower, None)
 
     def sizes(self, digits: dict[Atom, _Digit]) -> dict[Atom, int] | None:
-        """Return the number of values that each mixed-radix digit takes independently of the others; None if some are not
-        independent."""
+        """Return the number of values that each mixed-radix digit takes, independently of the other digits.
+
+        None if some digits are not independent of each other."""
         owners = [v for base in {d.base for d in digits.values()} for v, _ in base]
         if len(owners) != len(set(owners)):
             return None
@@ -143,36 +150,39 @@ class _CoverageProof:
 def _covered_interval(form: Linear, sizes: dict[Atom, int], step: int = 1) -> tuple[int, int]:
     """Return (start, length) of the interval that a sum of independent mixed-radix digits covers without a gap.
 
-    The interval starts at the lowest value. Each value stands for ``step`` consecutive ones, since an instance of a
-    tensorized block handles several."""
+    The interval starts at the lowest value of the sum. ``step``: number of consecutive values that each value covers, because
+    an instance of a tensorized block computes several elements."""
     start, length = form.const, step
     for atom, k in sorted(form.terms.items(), key=lambda item: abs(item[1])):
         if k < 0:
             start += k * (sizes[atom] - 1)
-        # Digits in order of stride: a stride up to the length covered so far leaves no gap. A larger one would, so its
-        # digit adds nothing.
+        # Digits are visited in order of stride. A stride up to the length covered so far leaves no gap. A larger stride leaves
+        # a gap, so its digit does not extend the interval.
         if abs(k) <= length:
             length += abs(k) * (sizes[atom] - 1)
     return start, length
 
 
 def _runs_through(form: Linear, sizes: dict[Atom, int], extent: int, step: int) -> bool:
-    """Test whether a sum of independent mixed-radix digits takes all values 0..extent-1."""
+    """Test whether a sum of independent mixed-radix digits covers all values 0..extent-1.
+
+    ``step``: number of consecutive values that each value covers."""
     start, length = _covered_interval(form, sizes, step)
     return start <= 0 and start + length >= extent
 
 
-# ---- Independence: do the iterations of a parallel loop access disjoint parts of a buffer that they write?
+# ---- Independence: do the iterations of a parallel loop access disjoint elements of a buffer that they write?
 
 Part = tuple[ir.Expr, int, int, int]
-"""An index apart from the loop's own contribution: the part common to all iterations, lowest and highest of the
-rest, and the stride of the loop."""
+"""Decomposition of an index in a parallel loop: (part that is the same in all iterations, lowest and highest value of the part
+that depends on inner loops, stride of the parallel loop)."""
 
 
 def has_disjoint_iterations(loop: ir.For, buffer: ir.Buffer) -> bool:
-    """Test whether no two iterations of a loop share an element of ``buffer``.
+    """Test whether no two iterations of a loop access the same element of ``buffer``.
 
-    Along one axis, or in memory, all that an iteration accesses must be before what the next one does."""
+    Along one axis, or in memory order, all elements that an iteration accesses must be before the elements that the next
+    iteration accesses."""
     found = [a for a in accesses(simplify_stmt(drop_blocks(loop))) if a.buffer == buffer]
     if all(_stays_within_row(access) for access in found):
         axes = ([(a, a.indices[axis], 1) for a in found] for axis in range(len(buffer.shape) - 1))
@@ -184,7 +194,7 @@ def has_disjoint_iterations(loop: ir.For, buffer: ir.Buffer) -> bool:
 
 
 def _element_offset(buffer: ir.Buffer, indices: Sequence[ir.Expr]) -> ir.Expr:
-    """Return the row-major offset of an element."""
+    """Return the row-major offset of an element of a buffer, as an expression."""
     total: ir.Expr = ir.const(0, "int32")
     for index, stride in zip(indices, buffer.strides, strict=True):
         total = total + index * stride
@@ -192,7 +202,7 @@ def _element_offset(buffer: ir.Buffer, indices: Sequence[ir.Expr]) -> ir.Expr:
 
 
 def _stays_within_row(access: Access) -> bool:
-    """Test whether an access of several elements stays within the last axis."""
+    """Test whether all elements of an access are in one row, that is, along the last axis."""
     if access.extent == 1:
         return True
     reach = _split_parallel_index(access.indices[-1], access, ir.Var(""), access.loops)
@@ -200,9 +210,9 @@ def _stays_within_row(access: Access) -> bool:
 
 
 def _are_disjoint(loop: ir.For, touches: Iterable[tuple[Access, ir.Expr, int]]) -> bool:
-    """Test whether the part that an iteration accesses ends before that of the next one begins.
+    """Test whether the range of indices that an iteration accesses ends before the range of the next iteration begins.
 
-    ``touches``: accesses, an index of each, and the number of elements from that index on.
+    ``touches``: triples (access, index, number of elements accessed from this index on).
     """
     parts = [
         (_split_parallel_index(index, a, loop.var, _loops_inside(a, loop)), extent) for a, index, extent in touches
@@ -215,7 +225,7 @@ def _are_disjoint(loop: ir.For, touches: Iterable[tuple[Access, ir.Expr, int]]) 
 
 
 def _loops_inside(access: Access, loop: ir.For) -> tuple[ir.For, ...]:
-    """Return the loops around an access that run within one iteration of ``loop``."""
+    """Return the loops around an access that are inside of ``loop``."""
     variables = [each.var for each in access.loops]
     if loop.var not in variables:  # a loop of one iteration, which simplification has replaced by its body
         return access.loops
@@ -225,8 +235,10 @@ def _loops_inside(access: Access, loop: ir.For) -> tuple[ir.For, ...]:
 def _split_parallel_index(
     index: ir.Expr, access: Access, parallel_var: ir.Var, inner_loops: tuple[ir.For, ...]
 ) -> Part | None:
-    """Decompose an index into a part common to all iterations, the range of the rest, and its stride along the parallel
-    loop; None if that stride is not constant, or the range unknown."""
+    """Decompose an index in a parallel loop: (part common to all iterations, lowest and highest value of the rest, stride).
+
+    The stride is the coefficient of the parallel loop's variable. None if the stride is not constant, or if the range of the
+    rest is unknown."""
     bounds = loop_bounds(access.loops)
     terms, _ = linear(simplify(index, bounds))
     step = terms.get(parallel_var, 0)

@@ -1,7 +1,7 @@
-"""Interval arithmetic on integers, open to infinity on either side.
+"""Interval arithmetic on integers.
 
-An interval is ``(low, high)``, both inclusive; ``-INF`` and ``INF`` are unknown ends. Results are those of exact
-integers: signed arithmetic must not overflow, so nothing is clipped to a dtype.
+An interval is a pair ``(low, high)``, both inclusive; an end is ``-INF`` or ``INF`` if it is unknown. Results are intervals of
+exact integers and are not clipped to the range of a dtype, because signed arithmetic must not overflow.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ BOOLEAN: Interval = (0, 1)
 
 
 def dtype_interval(dtype: str) -> Interval:
-    """Return the interval of all values of a dtype of less than 32 bits; wider signed integers and floats are unknown,
-    wider unsigned ones non-negative."""
+    """Return the interval that is assumed for data of a dtype.
+
+    It is the range of the dtype if the dtype has less than 32 bits. Otherwise it is unknown for signed integers and floats,
+    and non-negative for unsigned integers."""
     kind, bits, lanes = dtypes.dtype_parts(dtype)
     if kind == "float" or lanes > 1:
         return UNKNOWN
@@ -33,12 +35,12 @@ def within(inner: Interval, outer: Interval) -> bool:
 
 
 def union(a: Interval, b: Interval) -> Interval:
-    """Return the smallest interval that contains both."""
+    """Return the smallest interval that contains the intervals ``a`` and ``b``."""
     return min(a[0], b[0]), max(a[1], b[1])
 
 
 def _multiply_bounds(a: Bound, b: Bound) -> Bound:
-    """Multiply two ends of intervals; 0 times infinity is 0."""
+    """Return the product of two ends of intervals, where 0 times infinity is 0."""
     return 0 if a == 0 or b == 0 else a * b
 
 
@@ -65,20 +67,21 @@ def mul(a: Interval, b: Interval) -> Interval:
 
 
 def floordiv_bound(x: Bound, divisor: int) -> Bound:
-    """Return ``x // divisor`` for a positive divisor; infinite ends remain."""
+    """Return ``x // divisor`` for an end ``x`` of an interval and a positive divisor. An infinite end stays infinite."""
     return x // divisor if isinstance(x, int) else x
 
 
 def floordiv(a: Interval, b: Interval) -> Interval:
-    """Return the interval of ``a // b``, rounded down, for a positive constant ``b``; unknown for any other."""
+    """Return the interval of ``a // b``, rounded down, if ``b`` is a positive constant; else the unknown interval."""
     if b[0] != b[1] or not isinstance(b[0], int) or b[0] <= 0:
         return UNKNOWN
     return floordiv_bound(a[0], b[0]), floordiv_bound(a[1], b[0])
 
 
 def floormod(a: Interval, b: Interval) -> Interval:
-    """Return the interval of the floored remainder, whose sign is that of the divisor; unknown unless the divisor is
-    positive."""
+    """Return the interval of the remainder of floored division, ``a % b``, if ``b`` is positive; else the unknown interval.
+
+    This remainder has the sign of the divisor."""
     if b[0] <= 0:
         return UNKNOWN
     if a[0] >= 0:
@@ -87,7 +90,7 @@ def floormod(a: Interval, b: Interval) -> Interval:
 
 
 def truncdiv(a: Interval, b: Interval) -> Interval:
-    """Return the interval of ``a / b``, rounded toward zero, for a positive constant ``b``; unknown for any other."""
+    """Return the interval of ``a / b``, rounded towards zero, if ``b`` is a positive constant; else the unknown interval."""
     if b[0] != b[1] or not isinstance(b[0], int) or b[0] <= 0:
         return UNKNOWN
     ends = [x if not isinstance(x, int) else (x // b[0] if x >= 0 else -(-x // b[0])) for x in a]
@@ -95,8 +98,9 @@ def truncdiv(a: Interval, b: Interval) -> Interval:
 
 
 def truncmod(a: Interval, b: Interval) -> Interval:
-    """Return the interval of the truncated remainder, whose sign is that of the dividend; unknown unless the divisor is
-    positive."""
+    """Return the interval of the remainder of truncated division if ``b`` is positive; else the unknown interval.
+
+    This remainder has the sign of the dividend, as in C."""
     if b[0] <= 0:
         return UNKNOWN
     largest = b[1] - 1
@@ -104,14 +108,14 @@ def truncmod(a: Interval, b: Interval) -> Interval:
 
 
 def shift_left(a: Interval, b: Interval) -> Interval:
-    """Return the interval of ``a << b`` for shifts by 0 to 63; unknown for others."""
+    """Return the interval of ``a << b`` if ``b`` is within 0 to 63; else the unknown interval."""
     if not (isinstance(b[0], int) and isinstance(b[1], int) and 0 <= b[0] <= b[1] < 64):
         return UNKNOWN
     return mul(a, (1 << b[0], 1 << b[1]))
 
 
 def shift_right(a: Interval, b: Interval) -> Interval:
-    """Return the interval of ``a >> b``, rounded down, for shifts by 0 to 63; unknown for others."""
+    """Return the interval of ``a >> b``, rounded down, if ``b`` is within 0 to 63; else the unknown interval."""
     if not (isinstance(b[0], int) and isinstance(b[1], int) and 0 <= b[0] <= b[1] < 64):
         return UNKNOWN
     ends = [floordiv_bound(x, 1 << s) for x in a for s in (b[0], b[1])]
@@ -119,14 +123,17 @@ def shift_right(a: Interval, b: Interval) -> Interval:
 
 
 def bitand(a: Interval, b: Interval) -> Interval:
-    """Return the interval of ``a & b``: from zero to the non-negative operand; unknown if there is none."""
+    """Return the interval of ``a & b``; unknown if both operands may be negative.
+
+    The result is between zero and any operand that is non-negative."""
     highs = [x[1] for x in (a, b) if x[0] >= 0]
     return (0, min(highs)) if highs else UNKNOWN
 
 
 def bitor(a: Interval, b: Interval) -> Interval:
-    """Return the interval of ``a | b`` or ``a ^ b`` of non-negative operands: the result has no more bits than the longer
-    one."""
+    """Return the interval of ``a | b`` or ``a ^ b``; unknown unless both operands are non-negative and bounded.
+
+    The result has at most as many bits as the longer operand."""
     if a[0] < 0 or b[0] < 0 or not (isinstance(a[1], int) and isinstance(b[1], int)):
         return UNKNOWN
     return 0, (1 << max(a[1], b[1]).bit_length()) - 1
@@ -143,7 +150,7 @@ def maximum(a: Interval, b: Interval) -> Interval:
 
 
 def binary(op: str, a: Interval, b: Interval) -> Interval:
-    """Return the interval of ``a op b`` for an arithmetic operator on integers."""
+    """Return the interval of ``a op b`` for an arithmetic operator on integers; unknown for other operators."""
     match op:
         case "add":
             return add(a, b)
@@ -176,7 +183,7 @@ def binary(op: str, a: Interval, b: Interval) -> Interval:
 
 
 def compare(op: str, a: Interval, b: Interval) -> bool | None:
-    """Return True if ``a op b`` holds for all values, False if for none, None if unknown."""
+    """Return True if the comparison ``a op b`` holds for all values, False if it holds for none, None if it is unknown."""
     match op:
         case "lt":
             return True if a[1] < b[0] else False if a[0] >= b[1] else None

@@ -1,7 +1,7 @@
-"""Linear forms over atoms, and their floored division.
+"""Linear forms of index expressions, and their floored division by constants.
 
-A form is a sum of integer multiples of atoms and a constant. :class:`Emitter` writes it as an expression in a canonical
-order; :class:`Division` divides it by constants.
+A linear form is a sum of integer multiples of atoms, plus a constant. An atom is a variable or a non-linear expression.
+:class:`Emitter` converts forms to expressions in a canonical order; :class:`Division` divides forms by constants.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ INDEX_LIMIT = (1 << 31) - 1
 
 
 class Int32Overflow(Exception):
-    """A linear form has numbers that do not fit int32; the expression is then left as it is."""
+    """Raised if a number in a linear form does not fit int32. The caller then leaves the expression unchanged."""
 
 
 class Atom:
-    """A term of linear forms.
+    """An atom of linear forms: a variable, or an expression that is not linear.
 
-    Equal expressions share one atom (of an :class:`AtomTable`), so that atoms are compared and hashed by identity;
-    hashing an expression costs as much as walking it."""
+    Equal expressions share one atom, which an :class:`AtomTable` creates. So atoms are compared and hashed by identity, which
+    is cheaper than hashing an expression."""
 
     __slots__ = ("expr", "order")
 
@@ -39,8 +39,9 @@ class Atom:
 
 
 class AtomTable:
-    """Table of the atoms of expressions, numbered in order of appearance; equal expressions share one. ``emitted``: the
-    expressions of forms over them."""
+    """Table of atoms, numbered in order of appearance. Equal expressions share one atom.
+
+    ``emitted``: expressions of the linear forms that were emitted before."""
 
     def __init__(self) -> None:
         self._by_identity: dict[int, tuple[Expr, Atom]] = {}
@@ -48,7 +49,7 @@ class AtomTable:
         self.emitted: dict[tuple[int, tuple[tuple[Atom, int], ...]], Expr] = {}
 
     def of(self, expr: Expr) -> Atom:
-        """Return the atom of an expression; a new one if no equal expression has one."""
+        """Return the atom of an expression, which equal expressions share."""
         found = self._by_identity.get(id(expr))
         if found is None:
             atom = self._by_structure.setdefault(expr, Atom(expr, len(self._by_structure)))
@@ -88,14 +89,14 @@ class Linear:
 
     @property
     def single(self) -> Atom | None:
-        """The atom, if the form is exactly that atom; else None."""
+        """The atom if the form consists of exactly one atom with factor 1; else None."""
         if self.const == 0 and len(self.terms) == 1:
             (atom, k), *_ = self.terms.items()
             return atom if k == 1 else None
         return None
 
 
-Fact = Linear  # a fact says that the form is at most zero
+Fact = Linear  # a linear form that is known to be at most zero
 
 
 def index_literal(value: int) -> Const:
@@ -106,9 +107,9 @@ def index_literal(value: int) -> Const:
 
 
 def split_by_divisor(form: Linear, divisor: int) -> tuple[Linear, Linear]:
-    """Return ``quotient`` and ``rest`` with ``form = divisor * quotient + rest``.
+    """Return two forms, ``quotient`` and ``rest``, such that ``form = divisor * quotient + rest``.
 
-    Coefficients of ``rest`` are below the divisor in magnitude, its constant is in 0..divisor-1."""
+    The coefficients of ``rest`` are less than the divisor in magnitude. Its constant is in 0..divisor-1."""
     quotient: dict[Atom, int] = {}
     rest: dict[Atom, int] = {}
     for atom, k in form.terms.items():
@@ -121,13 +122,13 @@ def split_by_divisor(form: Linear, divisor: int) -> tuple[Linear, Linear]:
 
 
 def cancelling_factors(form: Linear, fact: Fact) -> set[int]:
-    """Return the positive factors by which the fact, subtracted from the form, cancels one of the form's atoms."""
+    """Return the positive factors k for which ``form - k * fact`` lacks one of the atoms of ``form``."""
     shared = ((form.terms[t], v) for t, v in fact.terms.items() if t in form.terms)
     return {k // v for k, v in shared if k % v == 0 and k // v > 0}
 
 
 def inequality_facts(op: str, form: Linear) -> Iterable[Fact]:
-    """Yield the facts (forms that are at most zero) that state ``form op 0``."""
+    """Yield the facts (forms that are at most zero) that together are equivalent to ``form op 0``."""
     one = Linear({}, 1)
     if not form.terms:
         return
@@ -153,11 +154,13 @@ class Emitter:
         self._keys: dict[int, tuple[Expr, str]] = {}
 
     def form(self, expr: Expr) -> Linear:
-        """Return the linear form that consists of this expression as an atom."""
+        """Return the linear form that consists of ``expr`` as its only atom."""
         return Linear({self.atoms.of(expr): 1})
 
     def key(self, expr: Expr) -> str:
-        """Return the text by which expressions are sorted, equal in every run; data are sorted by appearance. Memoised."""
+        """Return the sort key of an expression, a text that is the same in every run of the compiler.
+
+        Expressions that depend on data are sorted in order of appearance. The key is cached."""
         found = self._keys.get(id(expr))
         if found is None:
             found = self._keys[id(expr)] = (expr, self._compute_key(expr))
@@ -179,10 +182,10 @@ class Emitter:
                 return f"#{self.atoms.of(expr).order}"
 
     def emit(self, form: Linear) -> Expr:
-        """Convert a linear form to an expression: positive terms first, large strides before small ones, the constant
-        last.
+        """Return a linear form as an expression in canonical order.
 
-        Equal forms are one object, so that facts about it are computed once."""
+        Positive terms come first, large coefficients before small ones, the constant last. Equal forms are emitted as the
+        same object, so that facts about the expression are computed once."""
         key = form.const, tuple(form.terms.items())
         found = self.atoms.emitted.get(key)
         if found is None:
@@ -212,12 +215,14 @@ class Emitter:
         return result
 
 
-# ---- Floored division of linear forms by positive constants: quotients and remainders are decomposed if possible, and
-# joined again.
+# ---- Floored division of linear forms by positive constants. Quotients and remainders are decomposed if possible, and a
+# quotient and a remainder of the same dividend are joined again.
+#
+# A digit is an atom that is a quotient or a remainder by a constant, as in a mixed-radix number.
 
 
 class Division(Emitter):
-    """Floored quotients and remainders of linear forms by constants, in a context that knows the ranges of forms."""
+    """Floored division of linear forms by constants. Subclasses provide the linear forms and the ranges of expressions."""
 
     def __init__(self, atoms: AtomTable | None = None) -> None:
         super().__init__(atoms)
@@ -234,8 +239,9 @@ class Division(Emitter):
     def divide(self, form: Linear, c: int) -> Linear:
         """Return ``form // c`` for c > 0.
 
-        Multiples of c are divided exactly. The rest is constant if its range is within one multiple of c; else common
-        factors and nested divisions are reduced; else it is an atom.
+        Terms with coefficients that are multiples of c are divided exactly. The quotient of the rest is constant if the
+        range of the rest is within one multiple of c. Otherwise common factors and nested divisions are reduced. If neither
+        is possible, the quotient of the rest is an atom.
         """
         if c == 1:
             return form
@@ -253,8 +259,9 @@ class Division(Emitter):
         return quotient.plus(self.form(Bin("floordiv", self.emit(rest), index_literal(c))))
 
     def _nested_divide(self, rest: Linear, c: int) -> Linear | None:
-        """Divide a single digit: ``(x // a + d) // c`` is ``(x + d a) // (a c)``, and ``x % a // c`` is ``x // c %
-        (a // c)`` if c divides a."""
+        """Return ``rest // c`` if ``rest`` is a single digit plus a constant; None if it is not.
+
+        ``(x // a + d) // c`` is ``(x + d a) // (a c)``, and ``x % a // c`` is ``x // c % (a // c)`` if c divides a."""
         if len(rest.terms) != 1:
             return None
         (atom, k), *_ = rest.terms.items()
@@ -269,9 +276,9 @@ class Division(Emitter):
         return None
 
     def modulo(self, form: Linear, c: int) -> Linear:
-        """Return the floored remainder of ``form`` for c > 0.
+        """Return ``form % c``, the remainder of floored division, for c > 0.
 
-        Inner remainders are dropped: ``k * (x % a)`` and ``k * x`` are equal modulo c if c divides k a.
+        Inner remainders are replaced by their dividends: ``k * (x % a)`` and ``k * x`` are equal modulo c if c divides k a.
         """
         if c == 1:
             return Linear({})
@@ -290,10 +297,10 @@ class Division(Emitter):
         return self.form(Bin("floormod", self.emit(rest), index_literal(c)))
 
     def _common_factor(self, rest: Linear, c: int) -> tuple[Linear, Linear, int] | None:
-        """Return (inner, remainder, g) with ``rest = g * inner + remainder``, ``0 <= remainder < g`` and g > 1 a
-        divisor of c; else None.
+        """Return (inner, remainder, g) such that ``rest = g * inner + remainder`` and ``0 <= remainder < g``.
 
-        Then rest // c = inner // (c / g). The largest such g is chosen.
+        Here g > 1 is the largest possible divisor of c. Then ``rest // c`` equals ``inner // (c / g)``. None if there is no
+        such g.
         """
         for g in sorted({gcd(k, c) for k in rest.terms.values()} - {1}, reverse=True):
             outer = Linear({t: k for t, k in rest.terms.items() if k % g}, rest.const % g)
@@ -305,8 +312,9 @@ class Division(Emitter):
         return None
 
     def digit(self, atom: Atom) -> tuple[str, Linear, int] | None:
-        """Return (``floordiv`` or ``floormod``, dividend, divisor) of an atom that divides by a positive constant;
-        else None."""
+        """Return (operator, dividend, divisor) of an atom that is a quotient or remainder by a positive constant.
+
+        The operator is ``floordiv`` or ``floormod``. None for other atoms."""
         if atom not in self._digits:
             self._digits[atom] = None
             match atom.expr:
@@ -316,7 +324,7 @@ class Division(Emitter):
         return self._digits[atom]
 
     def tidy(self, form: Linear) -> Linear:
-        """Join quotients and remainders of the same dividend: ``(x // c) * c + x % c`` is ``x``."""
+        """Return a form with quotients and remainders of the same dividend joined: ``(x // c) * c + x % c`` becomes ``x``."""
         while True:
             joined = self._join_terms(form)
             if joined is None:
@@ -324,7 +332,7 @@ class Division(Emitter):
             form = joined
 
     def _join_terms(self, form: Linear) -> Linear | None:
-        """Join one quotient and remainder of the same dividend; None if there is no such pair."""
+        """Return a form with one quotient and one remainder of the same dividend joined; None if there is no such pair."""
         for atom, k in form.terms.items():
             digit = self.digit(atom) if type(atom.expr) is Bin else None
             if digit is None:
@@ -340,8 +348,9 @@ class Division(Emitter):
         return None
 
     def _join_remainder(self, form: Linear, atom: Atom, k: int, x: Linear, c: int) -> Linear | None:
-        """Join the term ``k * (x % c)`` with a multiple of ``x // c``, or of a digit of it, whose stride is k c;
-        else None."""
+        """Return a form with its term ``k * (x % c)`` joined with a term that has the coefficient k c.
+
+        The other term's atom is ``x // c``, or a remainder of ``x // c``. None if there is no such term."""
         quotient = self.divide(x, c)
         y = quotient.single
         if y is None:

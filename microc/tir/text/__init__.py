@@ -1,4 +1,6 @@
-"""TIR as text, in the style of TVMScript: Python syntax that is parsed, never executed. ``from_text(to_text(f)) == f``."""
+"""TIR as text, in the style of TVMScript. The text has Python's syntax; it is parsed, but never executed.
+
+``from_text(to_text(f)) == f`` for every function f."""
 
 from microc.tir.text.parse import from_text, module_from_text
 from microc.tir.text.print import expr_text, to_text

@@ -1,4 +1,4 @@
-"""Text to TIR."""
+"""Parser of TIR text, which is in the style of TVMScript."""
 
 from __future__ import annotations
 
@@ -15,24 +15,27 @@ from microc.tir.operators import TOKENS
 from microc.tir.rewrite import accesses_of, free_vars
 from microc.tir.text.print import AXES, INFIX, LOOPS, NAMED_BINARY, THREAD_BINDING, unescape_keyword
 
-# ---- Expressions of TIR text, and the parts that statements share with them.
+# ---- Expressions of TIR text, and the literals and calls that statements also contain.
 
 Names = Mapping[str, ir.Var | ir.Buffer]
 
 
 def fail(node: ast.AST, problem: str, hint: str = "") -> NoReturn:
-    """Raise ModelError with the line of a node of Python's syntax tree."""
+    """Raise ModelError for a problem at a node of Python's syntax tree. The error contains the line of the node."""
     raise ModelError(problem, where=f"line {getattr(node, 'lineno', 1)}", hint=hint)
 
 
 def _excerpt(node: ast.AST) -> str:
-    """Return the beginning of a node's text."""
+    """Return the text of a syntax tree node for an error, shortened to 60 characters."""
     text = ast.unparse(node)
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 class CallParts:
-    """The parts of a call ``T.a.b(positional, keyword=...)``; ``name`` is ``a.b``."""
+    """The parts of a call ``T.a.b(positional, keyword=...)`` in TIR text.
+
+    ``name``: name of the function without ``T.``, here ``a.b``. ``args``: positional arguments. ``options``: keyword
+    arguments by name."""
 
     def __init__(self, node: ast.AST) -> None:
         if not isinstance(node, ast.Call):
@@ -45,9 +48,9 @@ class CallParts:
             fail(node, f"T.{self.name}: unpacking is not possible here")
 
     def take(self, min_arguments: int, max_arguments: int, *options: str) -> None:
-        """Check the number of arguments of a call, and that it has no other options than ``options``.
+        """Check the number of positional arguments of a call, and that it has no keyword arguments but ``options``.
 
-        ModelError if not."""
+        Raises ModelError if the check fails."""
         if not min_arguments <= len(self.args) <= max_arguments:
             wanted = str(min_arguments) if min_arguments == max_arguments else f"{min_arguments} to {max_arguments}"
             fail(self.node, f"T.{self.name} takes {wanted} arguments, {len(self.args)} given")
@@ -57,7 +60,7 @@ class CallParts:
 
 
 def _dotted_name(node: ast.expr) -> str:
-    """Return the dotted name of a function of ``T``."""
+    """Return the name of a function in the namespace ``T``, such as ``axis.spatial`` for ``T.axis.spatial``."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -68,7 +71,7 @@ def _dotted_name(node: ast.expr) -> str:
 
 
 def integer_literal(node: ast.expr) -> int:
-    """Read an integer literal. ModelError for other nodes."""
+    """Return the value of an integer literal. ModelError if the node is no integer literal."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return -integer_literal(node.operand)
     if isinstance(node, ast.Constant) and type(node.value) is int:
@@ -77,26 +80,26 @@ def integer_literal(node: ast.expr) -> int:
 
 
 def string_literal(node: ast.expr) -> str:
-    """Read a string literal. ModelError for other nodes."""
+    """Return the value of a string literal. ModelError if the node is no string literal."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     fail(node, f"a string literal is expected, got {_excerpt(node)}")
 
 
 def boolean_literal(node: ast.expr) -> bool:
-    """Read ``True`` or ``False``. ModelError for other nodes."""
+    """Return the value of the literal ``True`` or ``False``. ModelError if the node is neither."""
     if isinstance(node, ast.Constant) and isinstance(node.value, bool):
         return node.value
     fail(node, f"True or False is expected, got {_excerpt(node)}")
 
 
 def dtype_name(node: ast.expr) -> str:
-    """Read the name of a dtype as a string literal. ModelError if it is unknown."""
+    """Return the dtype that a string literal names. ModelError if the dtype is unknown."""
     return check_dtype(string_literal(node), node)
 
 
 def check_dtype(name: str, node: ast.AST) -> str:
-    """Return the name of a dtype; ModelError if it is unknown."""
+    """Return ``name`` if it is the name of a dtype. ModelError with the line of ``node`` if it is not."""
     if not dtypes.is_valid(name):
         fail(node, f"unknown dtype {name!r}")
     return name
@@ -108,7 +111,7 @@ _LARGEST: Mapping[str, float] = MappingProxyType(
 
 
 def _float_literal(node: ast.expr, dtype: str) -> float:
-    """Read a float literal, rounded to the dtype; ``"inf"``, ``"-inf"``, ``"nan"`` are in quotes."""
+    """Return the value of a float literal, rounded to ``dtype``. Infinities and NaN are strings: ``"inf"``, ``"nan"``."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         if node.value not in ("inf", "-inf", "nan"):
             fail(node, f"'inf', '-inf' or 'nan' is expected, got {node.value!r}")
@@ -129,13 +132,13 @@ def _float_literal(node: ast.expr, dtype: str) -> float:
 
 
 class ExprReader:
-    """Reader of expressions in which names are variables and buffers."""
+    """Parser of expressions. ``names``: the variables and buffers that names refer to."""
 
     def __init__(self, names: Names) -> None:
         self.names = names
 
     def expr_of_type(self, node: ast.expr, dtype: str) -> ir.Expr:
-        """Read an expression that must have ``dtype``."""
+        """Read an expression. ModelError if its dtype is not ``dtype``."""
         result = self.expr(node)
         if result.dtype != dtype:
             fail(node, f"{dtype} is expected, {ast.unparse(node)} is {result.dtype}")
@@ -172,7 +175,7 @@ class ExprReader:
                 fail(node, f"{ast.unparse(node)} is no expression of TIR")
 
     def binary(self, node: ast.expr, op: str, a: ast.expr, b: ast.expr) -> ir.Expr:
-        """Read both operands of an operator. ModelError if their dtypes differ."""
+        """Read an operation ``op`` on the operands ``a`` and ``b``. ModelError if their dtypes differ."""
         left, right = self.expr(a), self.expr(b)
         if left.dtype != right.dtype:
             sign = INFIX[op][0] if op in INFIX else op
@@ -184,7 +187,9 @@ class ExprReader:
         return ir.Bin(op, left, right)
 
     def element(self, node: ast.expr) -> tuple[ir.Buffer, tuple[ir.Expr, ...]]:
-        """Read ``buffer[indices]``. ModelError if the buffer is unknown or has another number of axes."""
+        """Read ``buffer[indices]``; return the buffer and the indices.
+
+        Raises ModelError if the buffer is unknown or has another number of axes."""
         if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
             fail(node, f"buffer[indices] is expected, got {_excerpt(node)}")
         buffer = self.names.get(unescape_keyword(node.value.id))
@@ -196,7 +201,7 @@ class ExprReader:
         return buffer, tuple(self.expr(i) for i in indices)
 
     def literal(self, node: ast.expr, dtype: str) -> ir.Const:
-        """Read a literal of ``dtype``. ModelError if it does not fit."""
+        """Read a literal as a constant of ``dtype``. ModelError if its value does not fit the dtype."""
         if dtypes.is_float(dtype):
             return ir.Const(_float_literal(node, dtype), dtype)
         try:
@@ -242,7 +247,7 @@ class ExprReader:
                 return ir.Call(name, values, values[0].dtype)
 
 
-# ---- Text to TIR: statements, and what stands in them but expressions: buffers, annotations, loops, blocks.
+# ---- Statements of TIR text, and the declarations of buffers, annotations, loops and blocks that they contain.
 
 _LOOP_KINDS: Mapping[str, str] = MappingProxyType({word: kind for kind, word in LOOPS.items()})
 _AXIS_KINDS: Mapping[str, str] = MappingProxyType({word: kind for kind, word in AXES.items()})
@@ -253,7 +258,7 @@ Annotations = tuple[tuple[str, int | str], ...]
 
 
 def _read_annotations(node: ast.expr) -> Annotations:
-    """Read annotations: a dictionary of names with integers or strings."""
+    """Return the annotations in a dictionary literal, whose values are integers or strings."""
     if not isinstance(node, ast.Dict):
         fail(node, f"annotations {{'key': value}} are expected, got {_excerpt(node)}")
     pairs: list[tuple[str, int | str]] = []
@@ -266,7 +271,9 @@ def _read_annotations(node: ast.expr) -> Annotations:
 
 
 def _thread_axis(parts: CallParts) -> str:
-    """Return the thread axis to which a ``T.thread_binding`` binds its loop, as a type of loop."""
+    """Return the thread axis, such as ``threadIdx.x``, to which a call of ``T.thread_binding`` binds its loop.
+
+    It is the kind of the loop (:data:`ir.FOR_KINDS`)."""
     kind = string_literal(parts.options["thread"]) if "thread" in parts.options else ""
     if kind not in (*ir.GROUPS, *ir.ITEMS):
         fail(
@@ -278,7 +285,7 @@ def _thread_axis(parts: CallParts) -> str:
 
 
 def _target_name(node: ast.expr) -> str:
-    """Return the name that a statement assigns to, or a loop counts."""
+    """Return the name in the target of an assignment or of a loop. ModelError if the target is no single name."""
     if not isinstance(node, ast.Name):
         fail(node, f"a name is expected, got {_excerpt(node)}")
     return unescape_keyword(node.id)
@@ -292,7 +299,7 @@ def is_call(node: ast.stmt, name: str) -> bool:
 
 
 def call_annotations(node: ast.stmt) -> Annotations:
-    """Read the annotations that are the only argument of a call, such as ``T.func_attr({...})``."""
+    """Return the annotations in a call whose only argument they are, such as ``T.func_attr({...})``."""
     assert isinstance(node, ast.Expr)
     parts = CallParts(node.value)
     parts.take(1, 1)
@@ -300,11 +307,11 @@ def call_annotations(node: ast.stmt) -> Annotations:
 
 
 class NameScope(ExprReader):
-    """Reader of statements, with the variables and buffers that names mean at one position; what follows a declaration is
-    read in a new scope.
+    """Parser of statements in one scope: the variables and buffers that names refer to at a position in the text.
 
-    ``extents``: iterations of the loops around it, by their variables, if known, so that a block iterator may have as
-    many; ``sizes``: the function's scalars."""
+    The statements after a declaration are read in a new scope. ``extents``: known extents of the enclosing loops by the name
+    of the loop variable, which ``T.axis.remap`` uses as extents of block iterators. ``sizes``: symbolic sizes (scalar
+    parameters) of the function."""
 
     def __init__(
         self, names: Names, extents: Mapping[str, int] = MappingProxyType({}), sizes: frozenset[ir.Var] = frozenset()
@@ -313,11 +320,13 @@ class NameScope(ExprReader):
         self.extents, self.sizes = extents, sizes
 
     def having(self, *added: ir.Var | ir.Buffer, extents: Mapping[str, int] = MappingProxyType({})) -> NameScope:
-        """Return the scope in which these variables and buffers are also declared."""
+        """Return a scope in which the variables and buffers ``added`` are declared, too.
+
+        ``extents``: extents of loops among them, by the name of the variable."""
         return NameScope({**self.names, **{x.name: x for x in added}}, {**self.extents, **extents}, self.sizes)
 
     def extent(self, node: ast.expr) -> Any:
-        """Read an extent: a number, or an expression over the function's sizes."""
+        """Read an extent: an integer literal, or an expression over the symbolic sizes of the function."""
         value = self.expr_of_type(node, "int32")
         if not self.depends_on_sizes_only(value):
             fail(
@@ -328,11 +337,13 @@ class NameScope(ExprReader):
         return _int_or_expr(value)
 
     def depends_on_sizes_only(self, extent: ir.Expr) -> bool:
-        """Test whether an extent depends on the function's sizes only."""
+        """Test whether an extent depends only on literals and on the symbolic sizes of the function."""
         return extent.dtype == "int32" and free_vars(extent) <= self.sizes and not accesses_of(extent)
 
     def buffer(self, name: str, parts: CallParts, scope: str | None) -> ir.Buffer:
-        """Read a buffer's declaration; ``scope`` is its memory scope unless the call tells another."""
+        """Read the declaration of a buffer, a call such as ``T.Buffer(shape, dtype)``.
+
+        ``scope``: memory scope of the buffer if the call has no keyword argument ``scope``."""
         parts.take(2, 2, "scope", "align", "slots")
         shape = parts.args[0]
         if not isinstance(shape, ast.Tuple):
@@ -345,7 +356,7 @@ class NameScope(ExprReader):
         return ir.Buffer(name, tuple(map(self.extent, shape.elts)), dtype_name(parts.args[1]), found, align, slots)
 
     def suite(self, nodes: list[ast.stmt]) -> ir.Stmt:
-        """Read an indented block of statements as one statement."""
+        """Read the statements of an indented block of text; return them as one statement."""
         body = self.statements(nodes)
         return body[0] if len(body) == 1 else ir.Seq(body)
 
@@ -393,7 +404,9 @@ class NameScope(ExprReader):
                 fail(node, f"{type(node).__name__} is no statement of TIR")
 
     def loop(self, target: ast.expr, parts: CallParts, body: list[ast.stmt]) -> ir.Stmt:
-        """Read a loop over ``T.grid``, ``T.serial`` or another kind of loop."""
+        """Read a ``for`` loop over ``T.grid(...)``, ``T.serial(...)`` or another kind of loop.
+
+        ``target``: the loop variables; ``parts``: the call of ``T``."""
         if parts.name == "grid":
             parts.take(1, 1000)
             targets = target.elts if isinstance(target, ast.Tuple) else [target]
@@ -421,7 +434,7 @@ class NameScope(ExprReader):
         return ir.For(var, extent, inside.suite(body), kind, notes)
 
     def block(self, parts: CallParts, body: list[ast.stmt]) -> ir.Stmt:
-        """Read the body of a ``with`` statement: ``T.block``, ``T.scope`` or ``T.seq``."""
+        """Read a ``with`` statement: ``with T.block(name)``, ``with T.scope()`` or ``with T.seq()``."""
         match parts.name:
             case "seq":
                 parts.take(0, 0)
@@ -436,7 +449,7 @@ class NameScope(ExprReader):
                 fail(parts.node, f"unknown with T.{parts.name}", "known: block, init, scope, seq")
 
     def unit(self, name: str, body: list[ast.stmt]) -> ir.Stmt:
-        """Read the contents of ``with T.block(name)``: iterators, predicate, annotations, init and body."""
+        """Read the body of ``with T.block(name)``: iterators, predicate, annotations, init and statements."""
         iters: list[ir.IterVar] = []
         init: ir.Stmt | None = None
         predicate: ir.Expr | None = None
@@ -477,8 +490,9 @@ class NameScope(ExprReader):
         return ir.IterVar(ir.Var(name, dtype), self.extent(parts.args[0]), _AXIS_KINDS[kind], binding)
 
     def remap(self, target: ast.expr, parts: CallParts) -> list[ir.IterVar]:
-        """Read ``v_i, v_k = T.axis.remap("SR", [i, k])``: iterators bound to the loops around, with the extents of
-        these."""
+        """Read ``v_i, v_k = T.axis.remap("SR", [i, k])``: block iterators that are bound to enclosing loops.
+
+        An iterator has the extent of its loop."""
         parts.take(2, 2)
         kinds, loops = string_literal(parts.args[0]), parts.args[1]
         targets = target.elts if isinstance(target, ast.Tuple) else [target]
@@ -496,24 +510,29 @@ class NameScope(ExprReader):
         return found
 
     def known_extents(self, variables: Sequence[ir.Var], counts: Sequence[ir.Expr]) -> dict[str, int]:
-        """Return the extents of those loops that depend on the function's sizes only, by the names of their variables."""
+        """Return the extents that depend only on the function's symbolic sizes, by the names of the loop variables.
+
+        ``counts``: extents of the loops over ``variables``."""
         pairs = zip(variables, counts, strict=True)
         return {var.name: _int_or_expr(count) for var, count in pairs if self.depends_on_sizes_only(count)}
 
 
 def _int_or_expr(extent: ir.Expr) -> Any:
-    """Return the value of an integer literal; an expression over sizes is returned itself (:mod:`microc.tir.symbolic`)."""
+    """Return the value of an extent that is an integer literal; any other extent is returned unchanged.
+
+    That is an expression over symbolic sizes (:mod:`microc.tir.symbolic`)."""
     number = ir.int_value(extent)
     return extent if number is None else number
 
 
-# ---- Text to TIR: Python's ``ast`` parses the text, which is then translated node by node. None of it is ever
-# executed.
+# ---- Functions of TIR text: Python's module ``ast`` parses the text, and its syntax tree is translated node by node. The text
+# is never executed.
 
 
 def from_text(text: str) -> ir.PrimFunc:
-    """Parse the text of a function, as :func:`microc.tir.text.to_text` prints it; :class:`ModelError` names the
-    faulty line."""
+    """Parse the text of one function, as :func:`microc.tir.text.to_text` prints it.
+
+    Raises :class:`ModelError` with the number of the line that is invalid."""
     functions = module_from_text(text)
     if len(functions) != 1:
         raise ModelError(
@@ -525,7 +544,7 @@ def from_text(text: str) -> ir.PrimFunc:
 
 
 def module_from_text(text: str) -> tuple[ir.PrimFunc, ...]:
-    """Parse functions in sequence, or in a class that is marked ``@I.ir_module``."""
+    """Parse the text of several functions, which follow each other or are in a class decorated with ``@I.ir_module``."""
     try:
         module = ast.parse(text)
     except SyntaxError as fault:
@@ -551,7 +570,7 @@ def module_from_text(text: str) -> tuple[ir.PrimFunc, ...]:
 
 
 def _read_function(node: ast.FunctionDef) -> ir.PrimFunc:
-    """Read a function that is marked ``@T.prim_func``."""
+    """Read a function definition, which must be decorated with ``@T.prim_func``."""
     decorators = [ast.unparse(d) for d in node.decorator_list]
     if decorators != ["T.prim_func"]:
         fail(node, "the function is not marked @T.prim_func")

@@ -1,4 +1,4 @@
-"""TIR to text."""
+"""Printer of TIR text, which is in the style of TVMScript."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from microc.errors import InternalError
 from microc.tir import ir
 from microc.tir.operators import BINARY, UNARY, Notation
 
-# ---- Shared by printer and parser: operators, precedences, keywords.
+# ---- Tables that the printer and the parser share: operators, precedences, keywords.
 
 INFIX: Mapping[str, Notation] = MappingProxyType({name: each.text for name, each in BINARY.items() if each.text})
 NAMED_BINARY = frozenset(name for name, each in BINARY.items() if not each.text)
@@ -32,7 +32,7 @@ LOOPS: Mapping[str, str] = MappingProxyType(
     }
 )
 THREAD_BINDING = "thread_binding"
-"""The loop of TVM's text whose kind is an argument."""
+"""Name of the loop function in TVMScript whose kind, a thread axis, is an argument: ``T.thread_binding(4, thread=...)``."""
 AXES: Mapping[str, str] = MappingProxyType({"space": "spatial", "reduce": "reduce"})
 RESERVED = NAMED_BINARY | {"neg", "Cast", "Select", "address_of", "call"}
 
@@ -40,26 +40,28 @@ _KEYWORD = re.compile("(" + "|".join([*keyword.kwlist, "T"]) + r")(_*)")
 
 
 def escape_keyword(name: str) -> str:
-    """Return a name as TIR text contains it: one that is a keyword of Python (followed by any underscores) gets one more
-    underscore."""
+    """Return a name as it is written in TIR text.
+
+    An underscore is appended to a name that is a keyword of Python, or a keyword followed by underscores."""
     return name + "_" if _KEYWORD.fullmatch(name) else name
 
 
 def unescape_keyword(name: str) -> str:
-    """Return the name that TIR text contains in this form: the inverse of :func:`escape_keyword`."""
+    """Return the name that is written as ``name`` in TIR text: the inverse of :func:`escape_keyword`."""
     match = _KEYWORD.fullmatch(name)
     return name[:-1] if match and match[2] else name
 
 
-# ---- TIR to text. Literals without a dtype are int32 (or bool: ``True``); every other literal has its dtype.
+# ---- Printing. An int32 or bool literal is written without its dtype, every other literal with its dtype: ``T.int8(3)``.
 #
-# A ``Let`` or ``Alloc`` reaches to the end of its suite; if something follows it, ``with T.scope():`` ends it earlier.
+# The scope of a ``Let`` or ``Alloc`` is the rest of its indented block of text. If statements follow that are not in its
+# body, ``with T.scope():`` ends the scope earlier.
 
 Annotations = tuple[tuple[str, int | str], ...]
 
 
 def to_text(func: ir.PrimFunc) -> str:
-    """Print a function as text that :func:`microc.tir.text.from_text` reads back to an equal function."""
+    """Return a function as text, which :func:`microc.tir.text.from_text` parses to an equal function."""
     params = [f"    {_identifier(p.name)}: T.Buffer({_buffer_arguments(p, 'global')}),\n" for p in func.params]
     params += [f"    {_identifier(v.name)}: T.{v.dtype},\n" for v in func.scalars]
     printer = _StatementPrinter()
@@ -74,12 +76,12 @@ def to_text(func: ir.PrimFunc) -> str:
 
 
 def expr_text(expr: ir.Expr) -> str:
-    """Return the text of an expression."""
+    """Return the text of an expression in TIR text."""
     return _text_and_precedence(expr)[0]
 
 
 def _identifier(name: str) -> str:
-    """Return a name as TIR text contains it; InternalError if it is no identifier."""
+    """Return a name as it is written in TIR text. InternalError if it is no identifier."""
     if not name.isidentifier():
         raise InternalError(f"TIR text cannot contain the name {name!r}: it is no identifier")
     return escape_keyword(name)
@@ -90,7 +92,7 @@ def _annotations_text(pairs: Annotations) -> str:
 
 
 def _quote(text: str) -> str:
-    """Return a string literal in double quotes; JSON's escapes are Python's."""
+    """Return the literal of a string in double quotes. JSON's escape sequences are also valid in Python."""
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -110,7 +112,7 @@ def _buffer_arguments(buffer: ir.Buffer, default_scope: str | None) -> str:
 
 
 def _extent_text(extent: object) -> str:
-    """Return the text of a number, or of an expression over sizes."""
+    """Return the text of an extent: a number, or an expression over symbolic sizes."""
     return expr_text(extent) if isinstance(extent, ir.Expr) else str(extent)
 
 
@@ -125,14 +127,14 @@ class _StatementPrinter:
         self.lines.append("    " * self.indent + text)
 
     def print_nested(self, head: str, stmt: ir.Stmt) -> None:
-        """Print a statement with a head of its own, indented."""
+        """Print the line ``head`` (such as ``if condition:``), then a statement indented below it."""
         self.line(head)
         self.indent += 1
         self.suite(stmt)
         self.indent -= 1
 
     def suite(self, stmt: ir.Stmt) -> None:
-        """Print a statement that has an indentation level of its own."""
+        """Print a statement as the contents of an indented block of text."""
         if isinstance(stmt, ir.Seq) and len(stmt.body) != 1:
             for k, child in enumerate(stmt.body):
                 if isinstance(child, (ir.Let, ir.Alloc)) and k + 1 < len(stmt.body):
@@ -216,7 +218,7 @@ class _StatementPrinter:
 
 
 def _can_join_grid(loop: ir.For) -> bool:
-    """Test whether ``T.grid`` can express a loop: serial, without annotations, over int32, of constant extent."""
+    """Test whether a loop can be part of a ``T.grid`` loop: serial, without annotations, over int32, of constant extent."""
     plain = loop.kind == "serial" and not loop.annotations and loop.var.dtype == "int32"
     return plain and isinstance(loop.extent, ir.Const) and loop.extent.dtype == "int32"
 
