@@ -1,7 +1,8 @@
-"""Accesses of a lowered function and their order in time.
+"""Memory accesses of a lowered function and their order in time.
 
-:func:`access_times` computes, for one size, when each element of a buffer is first written and last accessed.
-:class:`Precedence` proves for many sizes at once which distances between two buffers are unsafe if they share memory.
+:func:`access_times` computes the times at which each element of a buffer is first written and last accessed, in a function
+without symbolic sizes. :class:`Precedence` proves, for many sizes at once, at which distances two buffers must not overlap in
+memory.
 """
 
 from __future__ import annotations
@@ -22,21 +23,24 @@ from microc.tir import ir
 from microc.tir.analysis.size_forms import Conflict, Form, FormConverter, FormRanges
 from microc.tir.rewrite import free_vars, substitute, walk_expr, walk_stmt
 
-# ---- Accesses of single statements of a lowered function, their order within a statement, and the walk over a
-# sequence.
+# ---- Accesses of single statements of a lowered function, their order within a statement, and the walk over a sequence.
+#
+# Time is counted in ticks. A touch is a read or a write.
 
 TICKS = 3
-"""Ticks of a statement. It reads (0), then writes (1). An intrinsic that reads and writes through pointers may read
-to its end (2)."""
+"""Duration of a simple statement in ticks. It reads in tick 0 and writes in tick 1. An intrinsic that reads and writes through
+pointers may still read in tick 2."""
 FOLLOWED = ("global", "workspace")
-"""Scopes whose accesses matter; constants and registers are not in the arena."""
+"""Scopes of the buffers whose accesses are analysed. Buffers of other scopes (constants, registers) are not in the arena."""
 _EXPRESSIONS = (ir.Load, ir.AddressOf, ir.Const, ir.Var, ir.Bin, ir.Un, ir.Cast, ir.Select, ir.Call)
 
 
 @frozen
 class Touch:
-    """A memory access as it stands in a statement: ``extent`` elements of a buffer from an index on, ``step`` apart,
-    ``tick`` ticks after the statement starts."""
+    """A memory access in a statement, without the loops around it.
+
+    It touches ``extent`` elements of ``buffer``, ``step`` elements apart, from ``indices`` on. ``tick``: time of the access in
+    ticks after the start of the statement."""
 
     buffer: ir.Buffer
     indices: tuple[ir.Expr, ...]
@@ -48,27 +52,30 @@ class Touch:
 
 @dataclass(slots=True)
 class LetScope:
-    """Names bound by ``Let``, with the index expressions that they stand for. A name whose value depends on data stands
-    for itself."""
+    """Variables bound by ``Let``, with the index expressions that replace them.
+
+    A variable whose value depends on data is not replaced (it is mapped to itself)."""
 
     names: dict[ir.Var, ir.Expr]
 
     def name(self, var: ir.Var, value: ir.Expr) -> None:
-        """Add a let-bound name; one whose value depends on data stands for itself."""
+        """Add a let-bound variable and its value. A variable whose value depends on data is mapped to itself."""
         data = any(isinstance(x, (ir.Load, ir.Call, ir.AddressOf)) for x in walk_expr(value))
         self.names[var] = var if data else self.expr(value)
 
     def expr(self, expr: ir.Expr) -> ir.Expr:
-        """Replace let-bound names in an expression by the index expressions that they stand for."""
+        """Return an expression with let-bound variables replaced by their index expressions."""
         return substitute(expr, self.names) if self.names else expr
 
     def indices(self, indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
-        """Replace let-bound names in the indices of an access."""
+        """Return the indices of an access with let-bound variables replaced by their index expressions."""
         return tuple(map(self.expr, indices))
 
 
 def statements_in_order(stmt: ir.Stmt) -> Iterator[ir.Stmt]:
-    """Yield statements in order of execution, without entering loops and branches; a ``Let`` comes before its body."""
+    """Yield the statements of a sequence in program order. Loops and branches are yielded as a whole.
+
+    A ``Let`` is yielded before the statements of its body."""
     stack = [stmt]
     while stack:
         match stack.pop():
@@ -84,8 +91,10 @@ def statements_in_order(stmt: ir.Stmt) -> Iterator[ir.Stmt]:
 
 
 def own_touches(stmt: ir.Stmt, scope: LetScope) -> list[Touch]:
-    """Return the accesses of a statement itself: of a loop those of its extent, of an ``If`` those of its condition. A
-    name that the statement binds is added to the scope."""
+    """Return the memory accesses of a statement, without those of its sub-statements.
+
+    For a loop these are the accesses in its extent, for an ``If`` those in its condition. A variable that a ``Let`` binds is
+    added to ``scope``."""
     match stmt:
         case ir.Store(buffer, indices, value):
             written = [Touch(buffer, scope.indices(indices), True, 1)] if buffer.scope in FOLLOWED else []
@@ -105,7 +114,9 @@ def own_touches(stmt: ir.Stmt, scope: LetScope) -> list[Touch]:
 
 
 def _expression_touches(exprs: tuple[ir.Expr, ...], scope: LetScope) -> list[Touch]:
-    """Return the accesses of one statement's expressions. Operands of a call are read before it starts to write."""
+    """Return the memory accesses in the expressions of one statement.
+
+    The operands of a call are read before the call starts to write."""
     found, writes = [], False
     for x in (x for expr in exprs for x in walk_expr(expr)):
         match x:
@@ -118,8 +129,8 @@ def _expression_touches(exprs: tuple[ir.Expr, ...], scope: LetScope) -> list[Tou
                 raise InternalError(f"access order: unknown type of expression; got {type(x).__name__}")
     if not writes:
         return found
-    # A call may read through a pointer until it ends, since nothing is known about the order inside it. Its value
-    # operands, and loads outside of it, are read before.
+    # A call may read through a pointer until it returns, since the order of accesses inside of it is unknown. Operands that
+    # are passed by value, and loads outside of the call, are read before.
     call = exprs[0]
     outermost = isinstance(call, ir.Call) and any(isinstance(a, ir.AddressOf) and a.writes for a in call.args)
     pointed = {a.buffer for a in call.args if isinstance(a, ir.AddressOf)} if isinstance(call, ir.Call) else set()
@@ -128,30 +139,33 @@ def _expression_touches(exprs: tuple[ir.Expr, ...], scope: LetScope) -> list[Tou
 
 # ---- Times of the first write and the last access of every element, on one clock.
 #
-# A lowered function runs its statements in a fixed order, so the time of a statement is an affine function of the loop
-# variables around it. Every leaf statement takes :data:`TICKS`, a loop its body's time multiplied by its iterations.
-# Two buffers may share a byte if the last access to it as part of one precedes the first write to it as part of the
-# other (:mod:`microc.plan.liveness`).
+# A lowered function runs its statements in a fixed order, so the time of a statement is an affine function of the enclosing
+# loop variables. A simple statement takes :data:`TICKS` ticks. A loop takes the duration of its body times its trip count. Two
+# buffers may share a byte of memory if the last access to the byte in one buffer precedes its first write in the other buffer
+# (:mod:`microc.plan.liveness`).
 #
-# Unknowns are resolved conservatively: a guarded access counts wherever its indices are within the buffer, an index
-# that depends on data reaches its whole axis, and a loop of variable extent runs to its bound. In a function with a
-# parallel loop or one without a bound, no access is known to precede another. The computation is vectorised with numpy;
-# there is no Python loop over elements.
+# Unknown facts are resolved conservatively. Guards are ignored: a guarded access counts wherever its indices are within the
+# buffer. An index that depends on data may have any value along its axis. A loop of variable extent runs to its upper bound. In
+# a function with a parallel loop, or with a loop without a bound, no access is known to precede another. The computation is
+# vectorised with numpy; there is no Python loop over elements.
 
 NEVER_WRITTEN = np.iinfo(np.int64).max
-"""First write of an element that is not written."""
+"""Time of the first write of an element that is never written."""
 NEVER_TOUCHED = -1
-"""Last access of an element that is not accessed."""
+"""Time of the last access to an element that is never accessed."""
 _AT_ONCE = 1 << 20
-"""Executions of an access that are computed in one array, which bounds memory."""
+"""Most executions of an access that are computed in one array, to limit memory."""
 _MOST = 1 << 24
-"""Executions of an access above which its address is not computed: it counts as an access to the whole buffer."""
+"""Most executions of an access for which addresses are computed. An access that is executed more often counts as an access to
+the whole buffer."""
 
 
 @frozen
 class AccessTimes:
-    """Ticks of the first write (:data:`NEVER_WRITTEN` if none) and of the last access (:data:`NEVER_TOUCHED` if none) of
-    each element of a buffer, int64."""
+    """Times of the accesses to each element of a buffer, as int64 arrays of ticks.
+
+    ``first_write``: time of the first write, or :data:`NEVER_WRITTEN`. ``last_touch``: time of the last read or write, or
+    :data:`NEVER_TOUCHED`."""
 
     first_write: Array
     last_touch: Array
@@ -159,7 +173,7 @@ class AccessTimes:
 
 @frozen
 class _TimedLoop:
-    """A loop around an access: ``span`` ticks pass between the starts of two iterations."""
+    """A loop around an access, with its duration. ``span``: duration of an iteration in ticks."""
 
     var: ir.Var
     extent: int
@@ -168,7 +182,9 @@ class _TimedLoop:
 
 @frozen
 class _TimedAccess:
-    """An access at tick ``at`` plus, for every loop around it, ``span`` times its iteration; loops innermost first."""
+    """An access with its time: ``at`` ticks, plus the index of the iteration times ``span`` for every enclosing loop.
+
+    ``loops``: the enclosing loops, innermost first."""
 
     touch: Touch
     at: int
@@ -176,8 +192,9 @@ class _TimedAccess:
 
 
 def access_times(func: ir.PrimFunc) -> dict[ir.Buffer, AccessTimes]:
-    """Compute the ticks of the first write and the last access of every element of the parameters of a lowered function,
-    except constants."""
+    """Return the times of the first write and the last access of every element of a lowered function's parameters.
+
+    Constants are left out."""
     found = {
         b: AccessTimes(np.full(b.size, NEVER_WRITTEN, np.int64), np.full(b.size, NEVER_TOUCHED, np.int64))
         for b in func.params
@@ -199,7 +216,7 @@ Timed = tuple[int, list[_TimedAccess]]
 
 
 def _timed_accesses(stmt: ir.Stmt, outer_scope: LetScope) -> Timed:
-    """Return the duration of a statement in ticks, and its accesses with ticks from its start."""
+    """Return the duration of a statement in ticks, and its accesses with their times after the start of the statement."""
     scope = LetScope(dict(outer_scope.names))
     parts: list[Timed] = []
     for item in statements_in_order(stmt):
@@ -212,14 +229,16 @@ def _timed_accesses(stmt: ir.Stmt, outer_scope: LetScope) -> Timed:
                 parts += [
                     _timed_loop_accesses(item, scope),
                     own,
-                ]  # C evaluates the extent before every iteration, for the last time at the end
+                ]  # C evaluates the extent before every iteration, and for the last time after the last iteration
             case _:
                 parts.append(own)
     return _concatenate_with_times(parts)
 
 
 def _concatenate_with_times(parts: Iterable[Timed]) -> Timed:
-    """Concatenate statements with their accesses: the accesses of each are moved behind the statements before it."""
+    """Return the duration and the accesses of a sequence, given those of its statements.
+
+    The times of a statement's accesses are increased by the duration of the statements before it."""
     total, found = 0, []
     for duration, accesses in parts:
         found += [replace(access, at=access.at + total) for access in accesses] if total else accesses
@@ -228,7 +247,7 @@ def _concatenate_with_times(parts: Iterable[Timed]) -> Timed:
 
 
 def _timed_loop_accesses(loop: ir.For, scope: LetScope) -> Timed:
-    """Return the duration of a loop in ticks, and the accesses in its body."""
+    """Return the duration of a loop in ticks, and the accesses in its body with their times."""
     extent = _max_trip_count(loop.extent) or 0
     span, inner = _timed_accesses(loop.body, LetScope({**scope.names, loop.var: loop.var}))
     timed = _TimedLoop(loop.var, extent, span)
@@ -236,7 +255,7 @@ def _timed_loop_accesses(loop: ir.For, scope: LetScope) -> Timed:
 
 
 def _max_trip_count(extent: ir.Expr) -> int | None:
-    """Return the largest number of iterations of a loop of this extent; None if unknown."""
+    """Return an upper bound of the trip count of a loop with this extent; None if it is unknown."""
     if isinstance(extent, ir.Bin) and extent.op == "min":
         return min((n for n in (_max_trip_count(extent.a), _max_trip_count(extent.b)) if n is not None), default=None)
     value = ir.int_value(extent)
@@ -249,7 +268,7 @@ def _max_trip_count(extent: ir.Expr) -> int | None:
 
 
 def _record_access(access: _TimedAccess, times: AccessTimes) -> None:
-    """Update the times of all elements of one access: a write counts at its earliest tick, any access at its latest."""
+    """Update ``times`` by one access: the first write of elements by its earliest time, their last touch by its latest time."""
     touch, buffer = access.touch, access.touch.buffer
     for grid, rank in _index_grids(access):
         flat: Array = _reshape_to_axis(np.arange(touch.extent) * touch.step, rank - 1, rank)
@@ -270,11 +289,11 @@ Grid = Mapping[ir.Var, Array]
 
 
 def _index_grids(access: _TimedAccess) -> Iterator[tuple[Grid | None, int]]:
-    """Yield the values of the loop variables in the address as arrays, each along an axis of its own, in pieces of bounded
-    size; and the rank of these arrays.
+    """Yield pairs (grid, rank), in pieces of bounded size, for the computation of all addresses of an access.
 
-    After the axes of loops there is one for every index, in case it is unknown, and one for the elements from an
-    address on. The grid is None if it would be too large."""
+    A grid contains the values of each loop variable in the address, as an array of ``rank`` axes that varies along an axis of
+    its own. After the axes of the loops, there is an axis for every index of the access, in case the index is unknown, and an
+    axis for the elements from an address on. The grid is None if it would be too large."""
     names = {var for index in access.touch.indices for var in free_vars(index)}
     used = [loop for loop in reversed(access.loops) if loop.var in names]
     rank = len(used) + len(access.touch.indices) + 1
@@ -292,17 +311,18 @@ def _index_grids(access: _TimedAccess) -> Iterator[tuple[Grid | None, int]]:
 
 
 def _unknown_element_count(touch: Touch, address_loops: Iterable[_TimedLoop]) -> int:
-    """Return the number of elements along the axes whose index depends on data.
+    """Return the number of elements along all axes whose index depends on data.
 
-    Any of them may be accessed in every iteration of ``address_loops``."""
+    Each of these elements may be accessed in every iteration of ``address_loops``."""
     start = {loop.var: np.zeros((), np.int64) for loop in address_loops}
     axes = zip(touch.indices, touch.buffer.shape, strict=True)
     return prod(size for index, size in axes if _evaluate_index(index, start) is None)
 
 
 def _access_ticks(access: _TimedAccess, grid: Grid, *, last: bool) -> Array:
-    """Return the tick of the access at every point of the grid, in the last (or first) iteration of loops that its address
-    does not depend on."""
+    """Return the times of an access at every point of the grid of loop variables.
+
+    Loops on which the address does not depend are in their last iteration if ``last`` is True, else in their first."""
     when: Array = np.array(access.at, np.int64)
     for loop in access.loops:
         if loop.var in grid:
@@ -313,9 +333,9 @@ def _access_ticks(access: _TimedAccess, grid: Grid, *, last: bool) -> Array:
 
 
 def _update_times(times: Array, better: np.ufunc, flat_indices: Array, in_bounds: Array, ticks: Array) -> None:
-    """Update the times of the accessed elements that are inside of the buffer: the ``better`` tick remains.
+    """Update the times of the accessed elements that are inside of the buffer.
 
-    ``better``: ``np.minimum`` or ``np.maximum``."""
+    ``better``: ``np.minimum`` or ``np.maximum``, which selects between the old and the new time."""
     flat_indices, in_bounds, ticks = (part.reshape(-1) for part in np.broadcast_arrays(flat_indices, in_bounds, ticks))
     if not in_bounds.all():
         flat_indices, ticks = flat_indices[in_bounds], ticks[in_bounds]
@@ -323,14 +343,14 @@ def _update_times(times: Array, better: np.ufunc, flat_indices: Array, in_bounds
 
 
 def _reshape_to_axis(values: Array, axis: int, rank: int) -> Array:
-    """Reshape a vector to one axis of a grid of ``rank`` axes, as int64."""
+    """Return a vector as an int64 array of ``rank`` axes that varies along ``axis`` only."""
     shape = [1] * rank
     shape[axis] = -1
     return values.astype(np.int64).reshape(shape)
 
 
 def _evaluate_index(expr: ir.Expr, grid: Grid) -> Array | None:
-    """Evaluate an index over the grid; None if it depends on data."""
+    """Return the values of an index at all points of the grid; None if the index depends on data."""
     match expr:
         case ir.Const(int() as value):
             return np.array(value, np.int64)
@@ -354,27 +374,29 @@ _OPERATORS: Mapping[str, Callable[[Array, Array], Array]] = MappingProxyType(
         "max": np.maximum,
     }
 )
-"""Operators of index arithmetic; any other makes an index unknown."""
+"""Numpy functions of the operators of index arithmetic. An index with any other operator counts as unknown."""
 
 
-# ---- Unsafe distances between two buffers that share memory, for many sizes at once.
+# ---- Unsafe distances between two buffers that overlap in memory, for many sizes at once.
 #
-# A byte of one buffer may be a byte of another if its last access as part of the former precedes its first write as
-# part of the latter. The code above decides this for one size, element by element. Here it is proved for all sizes,
-# from the nesting of loops. Of two statements, one runs later if it is further down in the same iterations of all
-# common loops, or if the outermost common loop whose iterations differ is at a later iteration. In each of these cases
-# the distance of the two addresses is a sum over loop variables, whose range is known at every size
+# Two buffers may share a byte of memory if the last access to the byte in the old buffer precedes its first write in the new
+# buffer. The code above decides this for one size, element by element. The code below proves it for all sizes, from the nesting
+# of loops. An execution of one statement is later than an execution of another in two cases: all common loops are in the same
+# iteration and the statement is later in program order; or the outermost common loop whose iterations differ is in a later
+# iteration. In each case the distance of the two addresses is a sum over loop variables, whose range is known at every size
 # (:mod:`microc.tir.analysis.size_forms`). The result is a list of :class:`Conflict`.
 
 _ZERO = np.zeros(1, np.int64)
 Guard = tuple[ir.Expr, bool]
-"""A condition, and whether it holds."""
+"""A condition, and the outcome that it must have."""
 
 
 @frozen
 class _LocatedTouch:
-    """An access in a function: the loops around it, the number of its statement in order of execution, and the conditions
-    (guards) under which it runs."""
+    """A memory access with its position in the function.
+
+    ``loops``: variables of the enclosing loops. ``number``: number of its statement in program order. ``guards``: the
+    conditions under which it runs."""
 
     touch: Touch
     loops: tuple[ir.Var, ...]
@@ -384,8 +406,10 @@ class _LocatedTouch:
 
 @frozen
 class _AccessForms:
-    """An access as linear forms: its byte addresses, and facts that are non-negative when it runs. ``order`` rises in
-    order of execution."""
+    """A memory access as linear forms over loop variables.
+
+    ``bytes``: addresses of the accessed bytes. ``facts``: forms that are non-negative whenever the access runs. ``loops``:
+    variables of the enclosing loops. ``order``: position in program order."""
 
     bytes: Form
     facts: tuple[Form, ...]
@@ -395,8 +419,9 @@ class _AccessForms:
 
 
 class Precedence:
-    """Proof of the distances at which two buffers of a lowered function may not share memory. ``sizes``: values of its
-    scalars, one element for each size."""
+    """Proofs of the distances at which two buffers of a lowered function must not overlap in memory.
+
+    ``sizes``: values of the function's symbolic sizes, by name. Element k of all arrays is the k-th combination of sizes."""
 
     def __init__(self, func: ir.PrimFunc, sizes: Mapping[str, Array]) -> None:
         self.forms = FormConverter(sizes)
@@ -406,8 +431,8 @@ class Precedence:
         followed = {b for b in func.params if b.scope in FOLLOWED}
         found = [x for x in self._located_touches(func.body, LetScope({}), (), ()) if x.touch.buffer in followed]
         self._places: dict[ir.Buffer, list[_AccessForms]] = {}
-        # Converting an address may split a loop variable into digits, which changes the forms of other addresses:
-        # repeat until none is split any more.
+        # The conversion of an address may split a loop variable into two digits, which changes the forms of other addresses.
+        # So the conversion is repeated until no further variable is split.
         digits = -1
         while digits < len(self.forms.digits):
             digits = len(self.forms.digits)
@@ -416,8 +441,9 @@ class Precedence:
                 self._places[x.touch.buffer].append(self._access_forms(x))
 
     def conflicts(self, old: ir.Buffer, new: ir.Buffer) -> list[Conflict]:
-        """Return the distances from ``old`` to ``new`` at which some byte of ``old`` is accessed after ``new`` was
-        written there."""
+        """Return the unsafe distances from ``old`` to ``new``.
+
+        At these distances some byte of ``old`` is accessed after ``new`` has been written to the same memory."""
         if not self._ordered:
             return [Conflict(-new.nbytes, old.nbytes)]
         touched, written = self._places[old], [place for place in self._places[new] if place.write]
@@ -438,7 +464,7 @@ class Precedence:
     def _located_touches(
         self, stmt: ir.Stmt, around: LetScope, loops: tuple[ir.Var, ...], guards: tuple[Guard, ...]
     ) -> Iterator[_LocatedTouch]:
-        """Yield all accesses under a statement. Loop variables get unique names."""
+        """Yield all accesses of a statement and its sub-statements, with their positions. Loop variables get unique names."""
         scope = LetScope(dict(around.names))
         for item in statements_in_order(stmt):
             self._form_of_variable += 1
@@ -456,19 +482,19 @@ class Precedence:
                     yield from self._located_touches(body, inner, (*loops, unique), (*guards, (unique < count, True)))
                     self._form_of_variable = number = (
                         self._form_of_variable + 1
-                    )  # C evaluates the extent for the last time at the end
+                    )  # C evaluates the extent for the last time after the last iteration
             for touch in own:
                 yield _LocatedTouch(touch, loops, number, guards)
 
     def _access_forms(self, located: _LocatedTouch) -> _AccessForms:
-        """Convert an access to linear forms."""
+        """Return an access as linear forms."""
         loops = tuple(digit for var in located.loops for digit in self.forms.variables(var))
         facts = tuple(fact for guard in located.guards for fact in self.forms.facts(*guard) if fact.terms)
         order = located.number, located.touch.tick
         return _AccessForms(self._byte_addresses(located.touch), facts, loops, order, located.touch.write)
 
     def _byte_addresses(self, touch: Touch) -> Form:
-        """Return the byte addresses of an access as a linear form; those of the whole buffer if they depend on data."""
+        """Return the byte addresses of an access as a linear form. If they depend on data, the form covers the whole buffer."""
         buffer, width = touch.buffer, dtypes.nbytes(touch.buffer.dtype)
         total = Form({}, _ZERO, _ZERO + (touch.extent - 1) * touch.step * width + width - 1)
         for index, stride in zip(touch.indices, buffer.strides, strict=True):
@@ -481,9 +507,10 @@ class Precedence:
     # ------------------------------------------------------------ distances
 
     def _merge_unrolled_copies(self, accesses: Sequence[_AccessForms], loop_name: str) -> Iterator[_AccessForms]:
-        """Merge accesses in the same loops that differ by a constant into one access in an additional loop.
+        """Yield the accesses, with those in the same loops that differ only by a constant merged into one.
 
-        That loop, called after ``loop_name``, restores what unrolling has removed."""
+        The merged access is in an additional loop, as if the loop had not been unrolled. ``loop_name``: part of the name of
+        this loop's variable."""
         found: dict[object, list[_AccessForms]] = {}
         for place in accesses:
             found.setdefault((place.loops, place.bytes.slopes, frozenset(f.key for f in place.facts)), []).append(place)
@@ -497,8 +524,8 @@ class Precedence:
     ) -> Conflict | None:
         """Return the unsafe distances that follow from two accesses; None if there are none.
 
-        Both are in the same iterations of ``shared_loops``, except of ``later_loop`` if given: its iteration at ``a``
-        is later than the one at ``b``. All other loops are independent of each other."""
+        Both accesses are in the same iterations of ``shared_loops``. If ``later_loop`` is not None, access ``a`` is in a later
+        iteration of this loop than access ``b``. All other loops are independent of each other."""
         extents = self.forms.extents
         mine, other = (
             {var: _form_of_variable(var) for var in shared_loops},
@@ -523,6 +550,6 @@ def _form_of_variable(var: ir.Var) -> Form:
 
 
 def _common_loops(a: _AccessForms, b: _AccessForms) -> tuple[ir.Var, ...]:
-    """Return the variables of the loops around both accesses."""
+    """Return the variables of the loops that enclose both accesses, outermost first."""
     pairs = zip(a.loops, b.loops, strict=False)
     return tuple(x for x, y in takewhile(lambda pair: pair[0] == pair[1], pairs))

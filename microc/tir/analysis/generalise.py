@@ -1,4 +1,6 @@
-"""Generalise functions for some sizes to one function for many sizes."""
+"""Generalisation: derive one function with symbolic sizes from several functions of the same structure for fixed sizes.
+
+Where the numbers of the functions differ, the derived function has an expression over the sizes."""
 
 from __future__ import annotations
 
@@ -24,11 +26,11 @@ from microc.tir.rewrite import (
 from microc.tir.symbolic import specialize
 from microc.tir.text.print import expr_text
 
-# ---- Expressions without their numbers or operands: what functions of the same structure have in common.
+# ---- Structure of expressions without their numbers or operands, to compare functions for different sizes.
 
 
 def is_sum(expr: ir.Expr) -> bool:
-    """Test whether an expression is a sum, or a term of one, so that its terms may be in any order."""
+    """Test whether an expression is a sum or a term of a sum, so that it may be compared as a linear form."""
     return (
         isinstance(expr, (ir.Const, ir.Var))
         or (isinstance(expr, ir.Bin) and expr.op in ("add", "sub", "mul"))
@@ -37,7 +39,9 @@ def is_sum(expr: ir.Expr) -> bool:
 
 
 def operator_key(expr: ir.Expr) -> tuple[object, ...]:
-    """Return what identifies an expression apart from its operands, for comparison: its operator, function or dtype."""
+    """Return a key that is equal for expressions that differ only in their operands.
+
+    The key contains the operator, or the called function, or the dtype."""
     match expr:
         case ir.Bin(op) | ir.Un(op):
             return (op,)
@@ -48,7 +52,7 @@ def operator_key(expr: ir.Expr) -> tuple[object, ...]:
 
 
 def with_operands(expr: ir.Expr, operands: Sequence[ir.Expr]) -> ir.Expr:
-    """Return an expression with the operator of ``expr`` and other operands."""
+    """Return an expression with the operator of ``expr`` and the operands ``operands``."""
     match expr:
         case ir.Bin(op):
             return ir.Bin(op, operands[0], operands[1])
@@ -77,16 +81,17 @@ def text_without_numbers(expr: ir.Expr) -> str:
             return f"{operator_key(expr)}({', '.join(map(text_without_numbers, children(expr)))})"
 
 
-# ---- Lowering with hidden numbers: numbers that differ between functions are replaced by variables while these are
-# lowered, so that the results have the same structure, too.
+# ---- Lowering with hidden numbers: numbers that differ between the functions are replaced by variables while the functions are
+# lowered. So simplification does not depend on the numbers, and the lowered functions also have the same structure.
 
 
 def lower_with_hidden_sizes(
     funcs: Sequence[ir.PrimFunc], lower: Callable[[ir.PrimFunc], ir.PrimFunc]
 ) -> list[ir.PrimFunc]:
-    """Lower functions with every int32 number that differs between them replaced by a variable meanwhile.
+    """Lower functions of the same structure so that the results also have the same structure.
 
-    If they differ in more than numbers, only the extents of their loops (by name) are replaced.
+    During the lowering, a variable replaces every int32 number that differs between the functions. If the functions
+    differ in more than numbers, variables replace only the extents of loops that differ (loops are matched by name).
     """
     walks = [_structure_and_numbers(func) for func in funcs]
     if any(shape != walks[0][0] for shape, _ in walks):
@@ -109,7 +114,7 @@ def lower_with_hidden_sizes(
 
 
 def _structure_and_numbers(func: ir.PrimFunc) -> tuple[list[object], list[int]]:
-    """Return the structure of a function apart from its int32 numbers, and these numbers, in order."""
+    """Return the structure of a function without its int32 numbers, for comparison; and the numbers in order."""
     shape: list[object] = []
     numbers: list[int] = []
 
@@ -124,8 +129,10 @@ def _structure_and_numbers(func: ir.PrimFunc) -> tuple[list[object], list[int]]:
 def _map_numbers(
     body: ir.Stmt, on_number: Callable[[ir.Const], ir.Expr], on_other: Callable[[object], None]
 ) -> ir.Stmt:
-    """Replace the int32 numbers in ``body``, in an order that depends on the structure only; pass everything else to
-    ``on_other``."""
+    """Return ``body`` with its int32 numbers replaced by ``on_number``.
+
+    The order in which the numbers are visited depends only on the structure. ``on_other`` is called with the key of every
+    other expression and with the class of every statement."""
 
     def on_expr(expr: ir.Expr) -> ir.Expr:
         if isinstance(expr, ir.Const) and expr.dtype == "int32":
@@ -141,7 +148,7 @@ def _map_numbers(
 
 
 def _structure_key(expr: ir.Expr) -> object:
-    """Return what identifies an expression in the structure of a function, for comparison; its operands follow separately."""
+    """Return a key of an expression without its operands, for the comparison of structures."""
     match expr:
         case ir.Const() | ir.Var():
             return expr
@@ -158,7 +165,7 @@ def _structure_key(expr: ir.Expr) -> object:
 def _lower_hiding_differing_extents(
     funcs: Sequence[ir.PrimFunc], lower: Callable[[ir.PrimFunc], ir.PrimFunc]
 ) -> list[ir.PrimFunc]:
-    """Lower functions while variables stand for the extents of loops that differ between them."""
+    """Lower functions. During the lowering, variables replace the loop extents that differ between the functions."""
     extents: dict[str, set[int | None]] = {}
     for func in funcs:
         for name, extent in _loop_extents(func).items():
@@ -168,7 +175,7 @@ def _lower_hiding_differing_extents(
 
 
 def _loop_extents(func: ir.PrimFunc) -> dict[str, ir.Expr]:
-    """Return the extents of all loops of a function by the names of their variables."""
+    """Return the extents of all loops of a function, by the name of the loop variable."""
     found: dict[str, ir.Expr] = {}
 
     def on_stmt(stmt: ir.Stmt) -> ir.Stmt:
@@ -183,7 +190,7 @@ def _loop_extents(func: ir.PrimFunc) -> dict[str, ir.Expr]:
 def _lower_hiding_extents(
     func: ir.PrimFunc, open_loops: set[str], lower: Callable[[ir.PrimFunc], ir.PrimFunc]
 ) -> ir.PrimFunc:
-    """Lower a function while variables stand for the extents of ``open_loops``."""
+    """Lower a function. During the lowering, variables replace the extents of the loops named in ``open_loops``."""
     values: dict[ir.Var, ir.Expr] = {}
 
     def hide(stmt: ir.Stmt) -> ir.Stmt:
@@ -197,27 +204,27 @@ def _lower_hiding_extents(
     return replace(made, body=substitute_stmt(made.body, values))
 
 
-# ---- Generalisation: one function for many sizes, from functions for some of them. Where their numbers differ it has
-# an expression over the sizes.
+# ---- Generalisation: one function for many sizes, derived from functions for some of these sizes.
 #
-# The functions are walked together. Their loops, conditions and accesses must have the same structure; numbers that
-# differ are replaced by a rule that yields all of them (:mod:`microc.tir.analysis.size_forms`). Tensors become flat, so
-# that their strides may depend on the sizes. Constants keep the strides of the largest sizes: smaller sizes read their
-# leading part.
+# The functions are walked in parallel. Their loops, conditions and accesses must have the same structure. Numbers that differ
+# are replaced by a rule, an expression over the sizes that has all of their values (:mod:`microc.tir.analysis.size_forms`).
+# Tensors become one-dimensional, so that their strides may depend on the sizes. Constants keep the strides of the largest
+# sizes; smaller sizes read only their first elements along each axis.
 
 _ON_STACK = ("register", "local")
 
 
 class StructureMismatch(Exception):
-    """The functions differ in structure, or a number follows no rule; the message tells which."""
+    """Raised if functions differ in structure, or if there is no rule for a number. The message describes the difference."""
 
 
 @frozen
 class SizeGenericFunction:
-    """A function for many sizes.
+    """A function with symbolic sizes.
 
-    ``func`` works on flat tensors that are as large as the bounds need. ``shaped`` is the same function on tensors with
-    axes, whose extents are ``shapes`` by name; tensors of constant shape are not in it.
+    ``func``: the function on one-dimensional tensors, which are large enough for the largest sizes. ``shaped``: the same
+    function on tensors with axes. ``shapes``: extents of these axes as expressions over the sizes, by the name of the
+    tensor; constants are not in it.
     """
 
     func: ir.PrimFunc
@@ -225,7 +232,7 @@ class SizeGenericFunction:
     shapes: Mapping[str, tuple[ir.Expr, ...]]
 
     def at(self, sizes: Mapping[str, int]) -> ir.PrimFunc:
-        """Return the function specialised to some sizes, on tensors with axes."""
+        """Return the function on tensors with axes, specialised to the given sizes."""
         made = instantiate(self.shaped, sizes)
         shapes = {name: tuple(evaluate_at_sizes(e, sizes) for e in extents) for name, extents in self.shapes.items()}
         buffers = {p: replace(p, shape=shapes.get(p.name, p.shape)) for p in made.params}
@@ -235,22 +242,26 @@ class SizeGenericFunction:
 def generalise(
     funcs: Sequence[ir.PrimFunc], fitter: Fitter, constants: Sequence[tuple[int, ...]], bounds: Mapping[str, int]
 ) -> SizeGenericFunction:
-    """Return the function that equals ``funcs[k]`` at the fitter's k-th point; its ``scalars`` are sizes. Raises
-    :class:`StructureMismatch`.
+    """Return a function with symbolic sizes that equals ``funcs[k]`` at the k-th point (combination of sizes) of ``fitter``.
 
-    ``constants``: shapes of the constant parameters at the bounds, in order. ``bounds``: the largest size of every
-    symbol, for which the tensors of the result have room.
+    ``constants``: shapes of the constant parameters at the largest sizes, in order. ``bounds``: largest value of each
+    symbolic size, which determines the size of the tensors. Raises :class:`StructureMismatch` if the functions differ in
+    structure, or if there is no rule for a number.
     """
     return _Generaliser(fitter, bounds).function(funcs, constants)
 
 
 def instantiate(func: ir.PrimFunc, sizes: Mapping[str, int]) -> ir.PrimFunc:
-    """Return the function specialised to some sizes and simplified; a function without scalars is returned unchanged."""
+    """Return a function specialised to the given sizes and simplified.
+
+    A function without symbolic sizes (scalars) is returned unchanged."""
     return replace(found := specialize(func, sizes), body=simplify_stmt(found.body)) if func.scalars else func
 
 
 class _Generaliser:
-    """Parallel walk over functions of the same structure."""
+    """Parallel walk over functions of the same structure, which builds the function with symbolic sizes.
+
+    Counterparts are the statements or expressions at the same position in all functions."""
 
     def __init__(self, fitter: Fitter, bounds: Mapping[str, int]) -> None:
         self.fitter, self.bounds = fitter, bounds
@@ -260,7 +271,7 @@ class _Generaliser:
         self.strides: dict[str, tuple[ir.Expr, ...]] = {}
 
     def function(self, funcs: Sequence[ir.PrimFunc], constants: Sequence[tuple[int, ...]]) -> SizeGenericFunction:
-        """Generalise functions that differ in their sizes to one. Raises :class:`StructureMismatch`."""
+        """Return the function with symbolic sizes. Raises :class:`StructureMismatch`."""
         first, shapes = funcs[0], iter(constants)
         if len({tuple((p.name, p.dtype, p.scope, len(p.shape)) for p in f.params) for f in funcs}) != 1:
             raise StructureMismatch("its operands differ from size to size")
@@ -278,7 +289,7 @@ class _Generaliser:
         return SizeGenericFunction(made[0], made[1], self.shapes)
 
     def flatten(self, body: ir.Stmt) -> ir.Stmt:
-        """Rewrite accesses in ``body`` to the flat form of each tensor."""
+        """Return ``body`` with all accesses redirected to the one-dimensional form of each tensor."""
 
         def on_expr(expr: ir.Expr) -> ir.Expr:
             match expr:
@@ -298,7 +309,7 @@ class _Generaliser:
         return map_stmt(body, on_stmt, lambda x: map_expr(x, on_expr))
 
     def index(self, name: str, indices: Sequence[ir.Expr]) -> ir.Expr:
-        """Return the row-major index of an element in the flat tensor ``name``."""
+        """Return the index of an element in the one-dimensional form of the tensor ``name``."""
         flat: ir.Expr | None = None
         for index, stride in zip(indices, self.strides[name], strict=True):
             if ir.int_value(index) != 0:
@@ -309,9 +320,9 @@ class _Generaliser:
     # ------------------------------------------------------------ numbers
 
     def number(self, values: Sequence[int | float], dtype: str, description: str) -> ir.Expr:
-        """Return an expression over the sizes that has these values, one for each function.
+        """Return an expression over the sizes whose values, one for each function, are ``values``.
 
-        Raises :class:`StructureMismatch`, with the ``description`` of the number, if there is none."""
+        Raises :class:`StructureMismatch` if there is no such rule. ``description``: name of the number for the error."""
         if dtypes.is_float(dtype):
             real = self.fitter.real([float(v) for v in values], dtype)
             if real is None:
@@ -323,9 +334,10 @@ class _Generaliser:
         return ir.cast(dtype, found)
 
     def register_parameter(self, counterparts: Sequence[ir.Buffer], constant_shape: tuple[int, ...] | None) -> None:
-        """Register a parameter: its flat form, its strides, and its shape over the sizes.
+        """Record a parameter of the functions: its one-dimensional form, and its strides and shape as expressions.
 
-        ``constant_shape``: the shape of a constant at the largest sizes; None for other parameters."""
+        ``counterparts``: the parameter in each function. ``constant_shape``: shape at the largest sizes if the parameter is a
+        constant; None for other parameters."""
         first = counterparts[0]
         if constant_shape is not None:
             whole = replace(first, shape=constant_shape)
@@ -345,10 +357,11 @@ class _Generaliser:
         self.shaped[first.name] = replace(first, shape=tuple(evaluate_at_sizes(axis, self.bounds) for axis in known))
 
     def extent(self, values: Sequence[int], axes: Sequence[ir.Expr | None], description: str) -> ir.Expr:
-        """Return an expression over the sizes for an extent, which is a product of axes.
+        """Return an expression over the sizes for an extent or stride, which is a product of the extents ``axes``.
 
-        It is fitted to the values, one for each function, or else the product of the axes' expressions. Raises
-        :class:`StructureMismatch`, with the ``description`` of the extent, if there is neither."""
+        The expression is a rule for ``values``, one value for each function. If there is no such rule, it is the product of the
+        expressions ``axes``. Raises :class:`StructureMismatch` if neither exists. ``description``: name of the extent for the
+        error."""
         found = self.fitter.integer(values)
         if found is None and all(axis is not None for axis in axes):
             for axis in axes:
@@ -358,7 +371,7 @@ class _Generaliser:
     # ------------------------------------------------------------ statements
 
     def statement(self, counterparts: Sequence[ir.Stmt]) -> ir.Stmt:
-        """Generalise the counterparts of one statement in all functions."""
+        """Return the statement with symbolic sizes for the counterparts of one statement in all functions."""
         first = counterparts[0]
         if any(type(s) is not type(first) for s in counterparts):
             raise StructureMismatch("its statements differ from size to size")
@@ -384,7 +397,7 @@ class _Generaliser:
                 self.require_equal([s.var for s in counterparts], "names")  # type: ignore[attr-defined]
                 value = self.expr([s.value for s in counterparts])  # type: ignore[attr-defined]
                 return ir.Let(var, value, self.statement([s.body for s in counterparts]))  # type: ignore[attr-defined]
-            # Whole buffers must be equal: extents on the stack have no rule.
+            # Buffers on the stack must be equal, because their extents must be constants.
             case ir.Alloc(buffer) if buffer.scope in _ON_STACK:
                 self.require_equal([s.buffer for s in counterparts], "register tiles")  # type: ignore[attr-defined]
                 return ir.Alloc(buffer, self.statement([s.body for s in counterparts]))  # type: ignore[attr-defined]
@@ -394,14 +407,16 @@ class _Generaliser:
                 raise InternalError(f"generalise: unexpected {type(first).__name__}; expected a lowered function")
 
     def require_equal(self, values: Sequence[object], description: str) -> None:
-        """Check that values are equal in all functions. Raises :class:`StructureMismatch`."""
+        """Raise :class:`StructureMismatch` unless all values, one for each function, are equal.
+
+        ``description``: plural noun for the values, for the error."""
         if any(value != values[0] for value in values):
             raise StructureMismatch(f"its {description} differ from size to size")
 
     def access(
         self, counterparts: Sequence[ir.Store | ir.Load | ir.AddressOf]
     ) -> tuple[ir.Buffer, tuple[ir.Expr, ...]]:
-        """Generalise the counterparts of one access in all functions; return its buffer and indices."""
+        """Return the buffer and the indices, with symbolic sizes, for the counterparts of one access in all functions."""
         first = counterparts[0]
         self.require_equal([(x.buffer.name, len(x.indices)) for x in counterparts], "accesses")
         indices = tuple(map(self.expr, zip(*(x.indices for x in counterparts), strict=True)))
@@ -410,8 +425,9 @@ class _Generaliser:
     # ------------------------------------------------------------ expressions
 
     def expr(self, counterparts: Sequence[ir.Expr]) -> ir.Expr:
-        """Generalise the counterparts of one expression in all functions: operand by operand if all have the same
-        structure, else as a sum."""
+        """Return the expression with symbolic sizes for the counterparts of one expression in all functions.
+
+        Expressions of the same structure are generalised operand by operand, others as linear forms."""
         first = counterparts[0]
         if any(type(x) is not type(first) or x.dtype != first.dtype for x in counterparts):
             return self.sum(counterparts)
@@ -437,17 +453,19 @@ class _Generaliser:
                     parts = [self.expr(column) for column in zip(*map(children, counterparts), strict=True)]
                 except (
                     StructureMismatch
-                ):  # simplification may have ordered the terms of a sum by their factors, which differ
+                ):  # simplification orders the terms of a sum by their coefficients, which may differ between functions
                     return self.sum(counterparts)
                 return with_operands(first, parts)
 
     def sum(self, counterparts: Sequence[ir.Expr]) -> ir.Expr:
-        """Generalise sums whose terms are in different orders: terms are matched by their structure without numbers."""
+        """Return the sum with symbolic sizes for counterparts whose terms may be in different orders.
+
+        Terms are matched by their structure without numbers."""
         if any(x.dtype != "int32" or not is_sum(x) for x in counterparts):
             raise _mismatch_error(counterparts)
         forms = [linear(x) for x in counterparts]
         terms = [{text_without_numbers(atom): (atom, factor) for atom, factor in form[0].items()} for form in forms]
-        # Two terms with the same structure could not be matched: then there are fewer keys than terms.
+        # Two terms with the same structure cannot be matched. In this case there are fewer keys than terms.
         alike = all(len(t) == len(f[0]) and t.keys() == terms[0].keys() for t, f in zip(terms, forms, strict=True))
         if not alike or any(x in free_vars(a) for a in forms[0][0] for x in _size_symbols(self.fitter)):
             raise _mismatch_error(counterparts)
@@ -459,14 +477,16 @@ class _Generaliser:
 
 
 def _generalise_atoms(generaliser: _Generaliser, atoms: Sequence[ir.Expr]) -> ir.Expr:
-    """Generalise atoms of sums, which are no sums themselves; this ends the recursion."""
+    """Return the expression with symbolic sizes for the counterparts of one atom of a sum.
+
+    Atoms must not be sums themselves, so that the recursion ends."""
     if all((isinstance(a, ir.Bin) and a.op not in ("add", "sub", "mul")) or not isinstance(a, ir.Bin) for a in atoms):
         return generaliser.expr(atoms)
     raise _mismatch_error(atoms)
 
 
 def _mismatch_error(counterparts: Sequence[ir.Expr]) -> StructureMismatch:
-    """Return the error that names two expressions that differ between functions."""
+    """Return the error for expressions that differ between functions. It contains two of them as text."""
     other = next(
         x
         for x in counterparts
@@ -478,10 +498,10 @@ def _mismatch_error(counterparts: Sequence[ir.Expr]) -> StructureMismatch:
 
 
 def _size_symbols(fitter: Fitter) -> tuple[ir.Var, ...]:
-    """Return the variables that stand for sizes."""
+    """Return the variables for the symbolic sizes."""
     return tuple(e.expr for e in fitter.extents if isinstance(e.expr, ir.Var))
 
 
 def _format_numbers(values: Sequence[int | float]) -> str:
-    """Format numbers for an error."""
+    """Return numbers as text for an error."""
     return ", ".join(map(str, values))

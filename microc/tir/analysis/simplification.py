@@ -1,7 +1,7 @@
 """Constant folding and simplification of index arithmetic.
 
-:class:`Simplifier` rewrites expressions under bounds and facts; :func:`simplify`, :func:`simplify_stmt`, :func:`prove`
-and :func:`bounds_of` are its entry points.
+:class:`Simplifier` rewrites expressions, using the bounds of variables and the conditions that hold. :func:`simplify`,
+:func:`simplify_stmt`, :func:`prove` and :func:`bounds_of` are the entry points.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from microc.tir.analysis.linear_forms import Int32Overflow, Linear, index_litera
 from microc.tir.ir import COMPARISONS, LOGICAL, Bin, Const, Expr, Stmt, Var
 from microc.tir.operators import ARITHMETIC, BINARY
 
-# ---- Constant folding: operators on literals, evaluated exactly as the generated C does.
+# ---- Constant folding: operations on literals, with the same results as in the generated C.
 
 TRUE = Const(1, "bool")
 FALSE = Const(0, "bool")
@@ -37,7 +37,7 @@ def bool_literal(value: bool) -> Const:
 
 
 _EXACT = frozenset(("add", "sub", "mul", "div"))
-"""Float operators that are folded if the result is exact."""
+"""Float operators that are folded if their result is exact."""
 
 
 def fits_dtype(value: int, dtype: str) -> bool:
@@ -47,7 +47,9 @@ def fits_dtype(value: int, dtype: str) -> bool:
 
 
 def _fold_integer(value: int, dtype: str) -> Const | None:
-    """Return an integer literal. Unsigned values wrap; None on signed overflow, which is left to the program."""
+    """Return the literal of an integer result. An unsigned result is wrapped to its dtype.
+
+    None if a signed result overflows: the operation then stays in the program."""
     kind, bits, _ = dtypes.dtype_parts(dtype)
     if kind == "uint":
         value &= (1 << bits) - 1
@@ -69,7 +71,7 @@ def _fold_float(op: str, a: float, b: float, dtype: str) -> Const | None:
 
 
 def fold_binary(op: str, a: Const, b: Const) -> Const | None:
-    """Return ``a op b`` as a literal; None if it must not be folded (overflow, division by zero, inexact floats)."""
+    """Return ``a op b`` as a literal; None if it must not be folded: overflow, division by zero, inexact float result."""
     x, y = a.value, b.value
     if op in COMPARISONS:
         return bool_literal(BINARY[op].value(x, y))
@@ -98,7 +100,9 @@ def fold_unary(op: str, a: Const) -> Const | None:
 
 
 def cast(dtype: str, a: Const) -> Const | None:
-    """Return literal ``a`` converted to ``dtype`` if C defines the result and it is exact, else None; integers wrap."""
+    """Return the literal ``a`` converted to ``dtype``. Integers wrap around.
+
+    None if C does not define the result, or if a conversion to float is inexact."""
     kind, bits, lanes = dtypes.dtype_parts(dtype)
     if lanes > 1 or dtypes.dtype_parts(a.dtype).lanes > 1:
         return None
@@ -121,14 +125,15 @@ def cast(dtype: str, a: Const) -> Const | None:
     return Const(value_bits, dtype)
 
 
-# ---- Simplifier: expressions are rewritten as a context permits.
+# ---- Simplifier: expressions are rewritten under the knowledge of a context.
 
 _ZERO: Interval = (0, 0)
 
 
 def negate(condition: Expr) -> Expr:
-    """Negate a condition. Comparisons of floats get a ``not``, since with NaN both a comparison and its opposite are
-    false."""
+    """Return the negation of a condition.
+
+    The operator of a float comparison is not replaced by its opposite, because with NaN both are false; a ``not`` is added."""
     match condition:
         case Bin(op, a, b) if op in NEGATED and not dtypes.is_float(a.dtype):
             return Bin(NEGATED[op], a, b)
@@ -141,10 +146,10 @@ def negate(condition: Expr) -> Expr:
 
 
 class Simplifier(Context):
-    """Simplifier of expressions under bounds and facts."""
+    """Simplifier of expressions under the bounds of variables and the facts of a context."""
 
     def simplify(self, expr: Expr) -> Expr:
-        """Return an expression of equal value, canonical if it is index arithmetic. Memoised."""
+        """Return an expression of equal value, in canonical form if it is index arithmetic. The result is cached."""
         found = self._visited.get(id(expr))
         if found is None:
             found = (expr, self._simplify(expr))
@@ -152,7 +157,7 @@ class Simplifier(Context):
         return found[1]
 
     def _simplify(self, expr: Expr) -> Expr:
-        """Simplify an index by its linear form, any other expression by its structure."""
+        """Simplify index arithmetic through its linear form, and any other expression through its structure."""
         if isinstance(expr, Const):
             return expr
         if expr.dtype == "int32" and self.is_index(expr):
@@ -163,10 +168,10 @@ class Simplifier(Context):
         return self.structural(expr)
 
     def structural(self, expr: Expr) -> Expr:
-        """Simplify operands, then apply the rules that hold for any dtype."""
+        """Simplify the operands of an expression, then apply the rules that hold for any dtype."""
         match expr:
             case Var():
-                # A variable with a single possible value is a literal, unless schedules refer to it.
+                # A variable with only one possible value becomes a literal, unless schedules refer to the variable.
                 low, high = self.bounds.get(expr, intervals.UNKNOWN)
                 if low == high and expr not in self.kept and dtypes.is_integer(expr.dtype):
                     return Const(int(low), expr.dtype)
@@ -196,7 +201,7 @@ class Simplifier(Context):
                 return rewrite.map_children(expr, self.simplify)
 
     def select(self, condition: Expr, a: Expr, b: Expr) -> Expr:
-        """Return ``condition ? a : b`` with each side simplified under the outcome of the condition."""
+        """Return ``condition ? a : b`` with ``a`` and ``b`` simplified under the outcome of the condition."""
         test = self.simplify(condition)
         if isinstance(test, Const):
             return self.simplify(a if test.value else b)
@@ -205,8 +210,9 @@ class Simplifier(Context):
         return first if same else ir.Select(test, first, second)
 
     def _simplify_logical(self, op: str, a: Expr, b: Expr) -> Expr:
-        """Simplify ``a and b`` or ``a or b``. The right side is evaluated only if the left one does not decide, so the
-        left one's value is known there."""
+        """Simplify ``a and b`` or ``a or b``.
+
+        ``b`` is evaluated only if ``a`` does not decide the result, so the value of ``a`` is known when ``b`` is simplified."""
         left = self.simplify(a)
         if isinstance(left, Const):
             return self.simplify(b) if bool(left.value) == (op == "and") else left
@@ -218,8 +224,9 @@ class Simplifier(Context):
     def _simplify_index_comparison(self, op: str, a: Expr, b: Expr) -> Expr:
         """Simplify a comparison of index expressions.
 
-        Bounds may decide it. Else positive terms are moved to the left side and negative ones to the right, and common
-        divisors are removed, so that equivalent comparisons become equal.
+        The result is a literal if bounds decide the comparison. Otherwise terms with positive coefficients are moved to the
+        left side and terms with negative coefficients to the right side, and common divisors are removed. So equivalent
+        comparisons become equal expressions.
         """
         form = self.tidy(self.linear(a).plus(self.linear(b), -1))
         known = intervals.compare(op, self.span(form), _ZERO)
@@ -242,7 +249,7 @@ class Simplifier(Context):
         return Bin("lt", self.emit(left), self.emit(right.plus(Linear({}, 1 - form.const))))
 
     def _simplify_index_equality(self, op: str, form: Linear) -> Expr:
-        """Simplify ``form == 0`` or ``form != 0``; the first atom, by key, gets a positive factor."""
+        """Simplify ``form == 0`` or ``form != 0``. The atom with the smallest sort key gets a positive coefficient."""
         divisor = gcd(*form.terms.values())
         if form.const % divisor:  # the terms are multiples of the divisor, so the sum cannot be 0
             return bool_literal(op == "ne")
@@ -254,7 +261,9 @@ class Simplifier(Context):
         return Bin(op, self.emit(left), self.emit(right))
 
     def _simplify_binary(self, expr: Bin, op: str, a: Expr, b: Expr) -> Expr:
-        """Fold literals, or apply identities of integers. An unchanged expression is returned as the same object."""
+        """Simplify ``a op b``, whose operands are simplified, by constant folding and by identities of integers.
+
+        If nothing changes, the original object ``expr`` is returned."""
         if isinstance(a, Const) and isinstance(b, Const):
             folded = fold_binary(op, a, b)
             if folded is not None:
@@ -266,8 +275,9 @@ class Simplifier(Context):
         return expr if a is expr.a and b is expr.b else Bin(op, a, b)
 
     def _apply_identity(self, op: str, a: Expr, b: Expr) -> Expr | None:
-        """Apply neutral and absorbing literals, and ranges, to integers that are no index arithmetic; None if
-        nothing applies."""
+        """Simplify an integer operation that is not index arithmetic; None if no identity applies.
+
+        Identities concern neutral and absorbing literals (x + 0, x * 0), and ranges of operands that decide the result."""
         x, y = ir.int_value(a), ir.int_value(b)
         if op in ("min", "max") or op in ir.COMPARISONS:
             return self._decide_by_range(op, a, b)
@@ -295,9 +305,9 @@ class Simplifier(Context):
         return None
 
     def _decide_by_range(self, op: str, a: Expr, b: Expr) -> Expr | None:
-        """Decide a comparison, minimum or maximum by ranges; None if unknown.
+        """Return the result of a comparison, minimum or maximum if the ranges of the operands decide it; else None.
 
-        For int32 the range of the difference is used: it is tighter, as terms that both sides share cancel.
+        For int32, the range of the difference of the operands is used. It is tighter, because common terms cancel.
         """
         form = self.difference(a, b) if a.dtype == "int32" else None
         left, right = (self.reach(a), self.reach(b)) if form is None else (self.span(form), _ZERO)
@@ -310,28 +320,30 @@ class Simplifier(Context):
         return None if smaller is None else a if smaller == (op == "min") else b
 
 
-# ---- Declared names and known facts at a position in a function.
+# ---- Declared names and known facts at a position of a walk over a function.
 
 Names = Mapping[str, ir.Var | ir.Buffer]
 
 
 class IllFormedError(InternalError):
-    """A function violates a rule of TIR."""
+    """Error for a function that violates a rule of TIR (:mod:`microc.tir.verify`)."""
 
 
 def raise_ill_formed(where: str, problem: str) -> NoReturn:
-    """Raise :class:`IllFormedError`: the ``problem``, and where it is."""
+    """Raise :class:`IllFormedError` with the description ``problem``. ``where``: function and block with the problem."""
     raise IllFormedError(problem, where=where)
 
 
 def check_name(name: str, where: str) -> None:
-    """Check that a name is an ASCII identifier."""
+    """Check that a name is an ASCII identifier. IllFormedError if it is not."""
     if not (name.isascii() and name.isidentifier()):
         raise_ill_formed(where, f"{name!r} is no identifier")
 
 
 def declare(names: Names, declared: ir.Var | ir.Buffer, where: str) -> Names:
-    """Add a variable or buffer to the declared names. IllFormedError if it exists already or has an unknown dtype."""
+    """Return the declared names with a variable or buffer added.
+
+    Raises IllFormedError if the name is already declared, is no identifier, or has an unknown dtype."""
     check_name(declared.name, where)
     if declared.name in names:
         raise_ill_formed(where, f"{declared.name} is declared twice")
@@ -341,7 +353,7 @@ def declare(names: Names, declared: ir.Var | ir.Buffer, where: str) -> Names:
 
 
 def declare_buffer(names: Names, buffer: ir.Buffer, where: str) -> Names:
-    """Add a buffer to the declared names; check its scope and shape."""
+    """Return the declared names with a buffer added. IllFormedError if its name, dtype, scope or shape is invalid."""
     if buffer.scope not in ir.SCOPES:
         raise_ill_formed(where, f"buffer {buffer.name} has the unknown scope {buffer.scope!r}")
     if any(n < 0 for n in buffer.shape):
@@ -350,8 +362,10 @@ def declare_buffer(names: Names, buffer: ir.Buffer, where: str) -> Names:
 
 
 class WalkPosition:
-    """Position of a walk in a function: declared names, what is known about values, and the loops and conditions around,
-    up to the next block."""
+    """Position of a walk over a function.
+
+    ``names``: variables and buffers declared there. ``known``: knowledge about values. ``around``: the enclosing loops and
+    conditions up to the innermost enclosing block, outermost first."""
 
     def __init__(self, names: Names, known: Simplifier, around: tuple[ir.For | ir.Expr, ...]) -> None:
         self.names = names
@@ -359,7 +373,7 @@ class WalkPosition:
         self.around = around
 
     def under(self, names: Names, known: Simplifier, outer: ir.For | ir.Expr) -> WalkPosition:
-        """Return the position inside a loop or a condition."""
+        """Return the position inside of the loop or condition ``outer``, which is at this position."""
         return WalkPosition(names, known, (*self.around, outer))
 
     def knowing(self, known: Simplifier) -> WalkPosition:
@@ -369,29 +383,31 @@ class WalkPosition:
 
 # ---- Simplification of index arithmetic: exact rewriting of int32 affine forms with floored division, bounds, proofs.
 #
-# Sums of literals and variables become one canonical sum. ``floordiv`` and ``floormod`` by positive constants are
-# decomposed and joined again (mixed-radix sums). ``min``, ``max``, comparisons and ``Select`` are decided from bounds
-# and enclosing conditions. Index arithmetic is assumed not to overflow. Sums of data (loads, calls, casts, and
-# variables bound to them) keep their order; only neutral literals vanish. Floats are folded only if the result is
-# exact. Bounds are inclusive (low, high).
+# A sum of literals and variables is rewritten to one canonical sum. ``floordiv`` and ``floormod`` by positive constants are
+# decomposed and joined again (mixed-radix sums). ``min``, ``max``, comparisons and ``Select`` are decided by bounds and by
+# enclosing conditions. Index arithmetic is assumed not to overflow. Sums of data (loads, calls, casts, and variables bound to
+# these) keep their order, and only neutral literals are removed. Floats are folded only if the result is exact. Bounds are
+# inclusive pairs (low, high).
 
 Bounds = Mapping[Var, tuple[int, int]]
 _NONE: Bounds = MappingProxyType({})
 _EMPTY = ir.Seq(())
 REMEMBERED = 1 << 14
-"""Entries of each cache. Candidates of a kernel, and its parts after unrolling, ask for the same expressions many
-times."""  # measured: unknown
+"""Number of entries of each cache. Schedule candidates of a kernel, and unrolled copies of its statements, contain the same
+expressions many times."""  # measured: unknown
 
 
 def simplify(expr: Expr, bounds: Bounds = _NONE) -> Expr:
-    """Return an expression of equal value for all variables within ``bounds``; a variable with a single possible
-    value becomes a literal."""
+    """Return a simplified expression that has the same value for all variables within ``bounds``.
+
+    A variable with only one possible value becomes a literal."""
     return expr if isinstance(expr, ir.Const) else _simplify_with_cache(expr, _relevant_bounds(expr, bounds))
 
 
 def _relevant_bounds(expr: Expr, bounds: Bounds) -> tuple[tuple[Var, tuple[int, int]], ...]:
-    """Return the bounds of an expression's variables. Other variables would make different cache keys of the same
-    question."""
+    """Return the bounds of the variables that occur in an expression.
+
+    The bounds of other variables must not be part of the cache key, as they do not affect the result."""
     names = rewrite.free_vars(expr) if bounds else ()
     return tuple([item for item in bounds.items() if item[0] in names]) if names else ()
 
@@ -402,11 +418,10 @@ def _simplify_with_cache(expr: Expr, bounds: tuple[tuple[Var, tuple[int, int]], 
 
 
 def bounds_of(expr: Expr, bounds: Bounds = _NONE) -> tuple[int, int] | None:
-    """Return the smallest and largest value of an integer expression, as far as interval arithmetic tells; None if
-    unknown.
+    """Return bounds (smallest, largest) of the value of an integer expression, by interval arithmetic; None if unknown.
 
-    Loads of integers below 32 bits have the range of their dtype. Signed results are mathematical: they may exceed the
-    dtype, which tells a caller that an overflow cannot be excluded.
+    A load of an integer of less than 32 bits has the range of its dtype. The bounds of signed results are those of exact
+    arithmetic. If they exceed the range of the dtype, an overflow cannot be excluded.
     """
     low, high = _range_with_cache(expr, _relevant_bounds(expr, bounds))
     return (low, high) if isinstance(low, int) and isinstance(high, int) else None
@@ -418,13 +433,15 @@ def _range_with_cache(expr: Expr, bounds: tuple[tuple[Var, tuple[int, int]], ...
 
 
 def prove(condition: Expr, bounds: Bounds = _NONE) -> bool:
-    """Test whether ``condition`` certainly holds; False means unknown."""
+    """Test whether ``condition`` is proved to hold for all variables within ``bounds``. False if there is no proof."""
     return ir.int_value(simplify(condition, bounds)) == 1
 
 
 @lru_cache(maxsize=REMEMBERED)
 def linear(expr: Expr) -> tuple[Mapping[Expr, int], int]:
-    """Return ``(coefficients, constant)`` of an int32 expression; each non-linear part is a key of its own."""
+    """Return an int32 expression as a linear form ``(coefficients, constant)``.
+
+    ``coefficients`` are by variable or non-linear sub-expression."""
     if expr.dtype != "int32":
         raise InternalError(f"linear: wrong dtype of the expression; got {expr.dtype}, expected int32")
     form = Simplifier().difference(expr, ir.const(0, "int32"))
@@ -434,12 +451,12 @@ def linear(expr: Expr) -> tuple[Mapping[Expr, int], int]:
 
 
 def simplify_stmt(stmt: Stmt, bounds: Bounds = _NONE) -> Stmt:
-    """Simplify every expression in ``stmt`` under what is known at its position; drop dead branches, empty loops and
-    loops of one iteration.
+    """Simplify a statement: every expression under the bounds and conditions at its position, and its structure.
 
-    Loops of extent 1 vanish (their variable is 0). Block iterators remain, also those of extent 1, since schedules
-    refer to them; a predicate that always holds is dropped. A ``Let`` of an integer literal is substituted. A statement
-    without effect becomes an empty ``Seq``.
+    Branches that are never taken and loops without iterations are removed. A loop of extent 1 is replaced by its body, with
+    0 for its variable. Block iterators are kept even if their extent is 1, because schedules refer to them. A block
+    predicate that always holds is removed. A variable that a ``Let`` binds to an integer literal is replaced by the literal.
+    A statement without effect becomes an empty ``Seq``.
     """
     return _simplify_statement(stmt, Simplifier(bounds))
 
@@ -468,9 +485,9 @@ def _simplify_statement(stmt: Stmt, context: Simplifier) -> Stmt:
 
 
 def loop_context(loop: ir.For, context: Simplifier) -> Simplifier:
-    """Return what is known in the body of a loop, given what is known around it.
+    """Return the knowledge about values in the body of a loop. ``context``: the knowledge outside of the loop.
 
-    The loop variable is in 0..extent-1, and below each operand of an extent that is a ``min``."""
+    The loop variable is in 0..extent-1. If the extent is a ``min``, it is less than each operand."""
     _, high = context.reach(loop.extent)
     inner = context.with_var(loop.var, (0, max(high - 1, 0)))
     for condition in tail_conditions(loop.var, loop.extent):
@@ -479,15 +496,19 @@ def loop_context(loop: ir.For, context: Simplifier) -> Simplifier:
 
 
 def tail_conditions(var: Var, extent: Expr) -> tuple[Expr, ...]:
-    """Return ``var < extent`` for a variable extent, one condition for each operand of a ``min``; nothing for a
-    literal."""
+    """Return the conditions ``var < extent`` that hold in a loop over ``var`` of variable extent.
+
+    An extent that is a ``min`` gives a condition for each operand; a literal extent gives no condition."""
     if isinstance(extent, ir.Bin) and extent.op == "min":
         return tail_conditions(var, extent.a) + tail_conditions(var, extent.b)
     return () if isinstance(extent, ir.Const) else (ir.Bin("lt", var, extent),)
 
 
 def branch_context(condition: Expr, holds: bool, branch: Stmt, context: Simplifier) -> Simplifier:
-    """Return what is known in a branch of an ``If``; conditions on elements that the branch overwrites are ignored."""
+    """Return the knowledge about values in a branch of an ``If`` that runs if ``condition`` has the outcome ``holds``.
+
+    Parts of the condition that load from buffers that the branch writes are ignored. ``context``: the knowledge before the
+    ``If``."""
     read = {x.buffer for x in rewrite.walk_expr(condition) if isinstance(x, ir.Load)}
     if not read or not read & facts.buffers_written(branch):
         return context.assuming(condition, holds)
@@ -501,8 +522,9 @@ def branch_context(condition: Expr, holds: bool, branch: Stmt, context: Simplifi
 
 
 def let_context(var: Var, value: Expr, context: Simplifier) -> Simplifier:
-    """Return what is known below a ``Let``: the bounds of the value. Sums of a value that depends on data keep their
-    order."""
+    """Return the knowledge about values in the body of a ``Let``: its variable has the bounds of ``value``.
+
+    If the value depends on data, the variable is opaque: sums that contain it keep their order."""
     bounds = context.reach(value) if value.dtype not in ("float32", "float64") else intervals.UNKNOWN
     return context.with_var(var, bounds, opaque=not context.is_index(value))
 
@@ -540,7 +562,7 @@ def _simplify_let(var: Var, value: Expr, body: Stmt, context: Simplifier) -> Stm
 
 
 def _reads_variable(stmt: Stmt, var: Var) -> bool:
-    """Test whether a statement reads a variable."""
+    """Test whether an expression in a statement or its sub-statements contains a variable."""
     return any(var in rewrite.free_vars(e) for s in rewrite.walk_stmt(stmt) for e in rewrite.stmt_exprs(s))
 
 

@@ -1,4 +1,6 @@
-"""Integers that depend on tensor sizes: linear forms at many sizes, ranges of forms, and rules fitted to values."""
+"""Integers that depend on tensor sizes: linear forms for many sizes, their ranges, and rules that are fitted to values.
+
+A rule is an expression over symbolic sizes."""
 
 from __future__ import annotations
 
@@ -17,41 +19,42 @@ from microc.base.immutable import frozen
 from microc.errors import InternalError
 from microc.tir import ir
 
-# ---- Forms: index expressions as sums over loop variables, at many sizes side by side.
+# ---- Forms: index expressions as linear forms in loop variables, computed for many sizes at once.
 #
-# A :class:`Form` is ``sum(terms[v] * v)`` plus something between ``low`` and ``high``. Every number is an array: one
-# element for all sizes, or one for each. Non-linear parts become part of ``low`` and ``high``. But a variable whose
-# quotient and remainder by a number occur is replaced by two variables, its *digits*, so that row and column can be
-# derived from the index of a pixel.
+# A :class:`Form` is ``sum(terms[v] * v)`` plus an unknown number between ``low`` and ``high``. Every coefficient and bound is an
+# array, with one element for all sizes, or one element for each size. The range of a non-linear sub-expression is added to
+# ``low`` and ``high``. There is one exception: a loop variable of which a quotient and a remainder by a constant occur is
+# replaced by two variables, its *digits*. So row and column can be derived from the index of a pixel.
 
 _LARGER = MappingProxyType({"gt": (1, 1), "ge": (1, 0), "lt": (-1, 1), "le": (-1, 0)})
-"""For each comparison of two integers, the sign of their difference and its least value if the comparison holds."""
+"""Comparisons of integers as lower bounds. For the value (sign, least), ``a op b`` is equivalent to
+``sign * (a - b) >= least``."""
 
 
 @frozen
 class Form:
-    """A linear form: ``sum(terms[v] * v)`` of loop variables, plus an unknown number from ``low`` to ``high``.
+    """A linear form in loop variables: ``sum(terms[v] * v)``, plus an unknown number from ``low`` to ``high``.
 
-    Factors and limits are arrays of int64, with one element for each size."""
+    Coefficients and bounds are int64 arrays with one element for each combination of sizes, or one element for all."""
 
     terms: Mapping[ir.Var, Array]
     low: Array
     high: Array
 
     def plus(self, other: Form) -> Form:
-        """Return the sum of two forms."""
+        """Return the sum of this form and another."""
         terms = dict(self.terms)
         for var, factor in other.terms.items():
             terms[var] = terms[var] + factor if var in terms else factor
         return Form({v: f for v, f in terms.items() if f.any()}, self.low + other.low, self.high + other.high)
 
     def times(self, factor: Array) -> Form:
-        """Return the form multiplied by a number at each size."""
+        """Return the form multiplied by ``factor``, a number for each size."""
         ends = self.low * factor, self.high * factor
         return Form({v: f * factor for v, f in self.terms.items()}, np.minimum(*ends), np.maximum(*ends))
 
     def substitute(self, names: Mapping[ir.Var, Form]) -> Form:
-        """Substitute forms for variables."""
+        """Return the form with its variables replaced by the forms in ``names``."""
         total = Form({}, self.low, self.high)
         for var, factor in self.terms.items():
             total = total.plus(names[var].times(factor))
@@ -59,18 +62,19 @@ class Form:
 
     @property
     def slopes(self) -> frozenset[tuple[ir.Var, bytes]]:
-        """The terms of the form, hashable."""
+        """The variables and coefficients of the form as a hashable value."""
         return frozenset((var, factor.tobytes()) for var, factor in self.terms.items())
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Terms and bounds, hashable."""
+        """The variables, coefficients and bounds of the form as a hashable value."""
         return self.slopes, self.low.tobytes(), self.high.tobytes()
 
     @staticmethod
     def around(forms: Sequence[Form], var: ir.Var) -> tuple[Form, Array]:
-        """Return a form that covers several forms with the same terms, as a sum with one more variable ``var``, and
-        the extent of that variable."""
+        """Return one form that covers several forms with the same terms, and the extent of its additional variable ``var``.
+
+        For each of ``forms`` there is a value of ``var`` such that the returned form includes its values."""
         low = np.minimum.reduce(np.broadcast_arrays(*(form.low for form in forms)))
         width = np.maximum.reduce(np.broadcast_arrays(*(form.high - form.low for form in forms)))
         offsets = np.broadcast_arrays(*(form.low - low for form in forms))
@@ -79,32 +83,35 @@ class Form:
 
     @property
     def number(self) -> Array | None:
-        """The value of the form at every size, if that does not depend on loops; else None."""
+        """The value of the form for every size if the value is known and depends on no loop variable; else None."""
         return self.low if not self.terms and np.array_equal(self.low, self.high) else None
 
 
 def _constant_form(value: Array) -> Form:
-    """Return the linear form without loop variables that has this value at each size."""
+    """Return the linear form without variables that has the value ``value`` for each size."""
     return Form({}, value, value)
 
 
 @dataclass(slots=True)
 class FormConverter:
-    """Converter of index expressions to linear forms. ``sizes``: values of the scalars, side by side; ``extents``: the
-    largest extent of loop variables, None if unknown; ``digits``: variables that are ``divisor`` times one variable
-    plus another, as in mixed radix."""
+    """Converter of index expressions to linear forms in loop variables.
+
+    ``sizes``: values of the symbolic sizes, by name, as arrays with an element for each combination of sizes. ``extents``:
+    upper bounds of the extents of loop variables, None if unknown. ``digits``: loop variables that are split into
+    (high, low, divisor), with the value ``divisor * high + low``."""
 
     sizes: Mapping[str, Array]
     extents: dict[ir.Var, Array | None] = field(default_factory=dict)
     digits: dict[ir.Var, tuple[ir.Var, ir.Var, Array]] = field(default_factory=dict)
 
     def loop(self, var: ir.Var, extent: ir.Expr) -> None:
-        """Register a loop variable and its largest extent."""
+        """Record the upper bound of a loop variable's extent."""
         self.extents[var] = self.longest(extent)
 
     def longest(self, extent: ir.Expr) -> Array | None:
-        """Return the largest number of iterations of a loop at every size; None for an endless loop, and for one whose end
-        depends on data."""
+        """Return an upper bound of the trip count of a loop for every size.
+
+        None for an endless loop, and for a loop whose extent depends on data."""
         if isinstance(extent, ir.Bin) and extent.op == "min":
             known = [most for most in map(self.longest, (extent.a, extent.b)) if most is not None]
             return np.asarray(np.minimum.reduce(np.broadcast_arrays(*known))) if known else None
@@ -112,15 +119,16 @@ class FormConverter:
         return None if form is None else self.range(form)[1]
 
     def variables(self, var: ir.Var) -> tuple[ir.Var, ...]:
-        """Return the variables of the nested loops over a loop variable's mixed-radix digits, outermost first; the
-        variable alone if it is not split."""
+        """Return the digits into which a loop variable is split, most significant first; else the variable alone.
+
+        They are like the variables of nested loops, outermost first."""
         if var not in self.digits:
             return (var,)
         high, low, _ = self.digits[var]
         return (*self.variables(high), *self.variables(low))
 
     def range(self, form: Form) -> tuple[Array, Array]:
-        """Return the smallest and the largest value of a form at every size."""
+        """Return the smallest and the largest value of a form for every size."""
         low, high = form.low, form.high
         for var, factor in form.terms.items():
             reach = factor * self.reach(var)
@@ -128,7 +136,7 @@ class FormConverter:
         return low, high
 
     def of(self, expr: ir.Expr) -> Form | None:
-        """Convert an int32 expression to a form; None if it depends on data."""
+        """Return the linear form of an int32 expression; None if the expression depends on data."""
         match expr:
             case ir.Const(int() as value):
                 return _constant_form(np.array([value], np.int64))
@@ -143,15 +151,16 @@ class FormConverter:
                 return None
 
     def reach(self, var: ir.Var) -> Array:
-        """Return the last iteration of a loop whose extent is known."""
+        """Return the largest value of a loop variable with a known extent, for every size."""
         extent = self.extents[var]
         assert extent is not None
         last: Array = np.maximum(extent - 1, 0)
         return last
 
     def facts(self, condition: ir.Expr, holds: bool) -> Iterator[Form]:
-        """Yield forms that are non-negative if a condition holds (or does not hold); conditions on data yield
-        nothing."""
+        """Yield linear forms that are non-negative if a condition has the outcome ``holds``.
+
+        A condition that depends on data yields no forms."""
         match condition:
             case ir.Un("not", a):
                 yield from self.facts(a, not holds)
@@ -169,7 +178,7 @@ class FormConverter:
                     yield Form(difference.terms, difference.low - least, difference.high - least)
 
     def _variable_form(self, var: ir.Var) -> Form:
-        """Return the form of a loop variable, over its digits if it is split."""
+        """Return the linear form of a loop variable; over its digits if the variable is split."""
         if var in self.digits:
             high, low, divisor = self.digits[var]
             return self._variable_form(high).times(divisor).plus(self._variable_form(low))
@@ -177,7 +186,7 @@ class FormConverter:
         return Form({var: zero + 1}, zero, zero)
 
     def _binary_form(self, op: str, x: Form, y: Form) -> Form | None:
-        """Return the form of ``x op y``; None for operators that are no index arithmetic."""
+        """Return the linear form of ``x op y``; None if the operator is not supported in an index."""
         match op:
             case "add":
                 return x.plus(y)
@@ -196,7 +205,7 @@ class FormConverter:
                 return None
 
     def _product(self, x: Form, y: Form) -> Form:
-        """Multiply forms: exactly if one is a number, else by ranges only."""
+        """Return the product of two forms. It is exact if one factor is a number; otherwise only its range is known."""
         for form, factor in ((x, y.number), (y, x.number)):
             if factor is not None:
                 return form.times(factor)
@@ -204,7 +213,7 @@ class FormConverter:
         return Form({}, np.minimum.reduce(ends), np.maximum.reduce(ends))
 
     def _divide(self, x: Form, divisor: Array) -> tuple[Form, Form]:
-        """Return the floored quotient and the remainder of a form by a number at each size."""
+        """Return the floored quotient and the remainder of a form by ``divisor``, a number for each size."""
         whole = {v: f // divisor for v, f in x.terms.items() if not (f % divisor).any()}
         rest = Form({v: f for v, f in x.terms.items() if v not in whole}, x.low, x.high)
         low, high = (end // divisor for end in self.range(rest))
@@ -216,10 +225,10 @@ class FormConverter:
         return Form(whole, low, high), Form({}, zero, divisor - 1)
 
     def _split_variable(self, rest: Form, divisor: Array) -> bool:
-        """Split the variable of the largest factor into two mixed-radix digits if that makes the division exact; return
-        whether it did.
+        """Split the variable with the largest coefficient into two mixed-radix digits, if that makes a division exact.
 
-        This needs a factor that divides the divisor, and the other terms to stay within one step of that factor."""
+        Returns True if the variable was split. The coefficient must divide ``divisor``, and the sum of the other terms must
+        stay within one multiple of the coefficient. ``rest``: the dividend without the terms that are divisible."""
         if not rest.terms:
             return False
         var = max(rest.terms, key=lambda v: (int(rest.terms[v].max()), v.name))
@@ -237,16 +246,17 @@ class FormConverter:
         return True
 
 
-# ---- Ranges of distances that are sums over loop variables, at every size: the distances at which two accesses
-# conflict.
+# ---- Ranges of distances between the addresses of two accesses, which are linear forms in loop variables, for every size.
 
 _ZERO = np.zeros(1, np.int64)
 
 
 @frozen
 class Conflict:
-    """Unsafe distances from ``low`` to ``high``, in bytes: those whose remainder modulo ``modulus`` is from
-    ``first`` to ``last``; with modulus 1 all of them."""
+    """A set of unsafe distances between two buffers, in bytes, at which two accesses conflict.
+
+    It contains the distances from ``low`` to ``high`` whose remainder modulo ``modulus`` is between ``first`` and ``last``
+    (modulo ``modulus``). With modulus 1 it contains all distances from ``low`` to ``high``."""
 
     low: int
     high: int
@@ -255,13 +265,15 @@ class Conflict:
     last: int = 0
 
     def moved(self, by: int) -> Conflict:
-        """Return the conflict of buffers that are ``by`` bytes further apart."""
+        """Return the conflict with all distances increased by ``by`` bytes."""
         return Conflict(self.low + by, self.high + by, self.modulus, self.first + by, self.last + by)
 
 
 class FormRanges:
-    """Ranges of forms over all iterations of loops. ``reach``: last iterations of the loops; two loop variables may depend
-    on each other (:meth:`later_and_earlier`)."""
+    """Ranges of linear forms over all iterations of loops.
+
+    ``reach``: largest value of each loop variable. ``tied``: two variables whose sum is bounded
+    (:meth:`later_and_earlier`)."""
 
     def __init__(self, reach: dict[ir.Var, Array]) -> None:
         self.reach = reach
@@ -269,8 +281,9 @@ class FormRanges:
         self.possible: Array = np.ones(1, bool)
 
     def later_and_earlier(self, var: ir.Var, extent: Array) -> tuple[Form, Form]:
-        """Return a later and an earlier iteration of one loop as forms: k + 1 + n and k, where k + n is at most the
-        extent minus two."""
+        """Return a later and an earlier iteration of a loop as linear forms in two new variables.
+
+        They are k + 1 + n and k, where k + n is at most the extent minus 2."""
         earlier, more = ir.Var(f"{var.name} earlier"), ir.Var(f"{var.name} more")
         self.tied, self.possible = (earlier, more), extent > 1
         self.reach |= dict.fromkeys(self.tied, np.maximum(extent - 2, 0))
@@ -278,19 +291,19 @@ class FormRanges:
         return Form({earlier: one, more: one}, one, one), Form({earlier: one}, _ZERO, _ZERO)
 
     def least(self, form: Form) -> Array:
-        """Return the smallest value of a form at every size."""
-        # The tied variables sum to at most one reach: a linear function of them is smallest at 0 or at one of the two
-        # ends.
+        """Return the smallest value of a form for every size."""
+        # The sum of the two tied variables is at most the reach of one. A linear function of them is smallest if both are 0, or
+        # if one is at its reach and the other is 0.
         ends = [_ZERO, *(form.terms[var] * self.reach[var] for var in self.tied if var in form.terms)]
         free = (factor * self.reach[var] for var, factor in form.terms.items() if var not in self.tied)
         total: Array = form.low + np.minimum.reduce(np.broadcast_arrays(*ends))
         return sum((np.minimum(end, 0) for end in free), total)
 
     def least_where(self, form: Form, facts: Sequence[Form]) -> Array:
-        """Return a lower bound of a form where all facts are non-negative.
+        """Return a lower bound of a form over the iterations in which all ``facts`` are non-negative.
 
-        Subtracting a non-negative multiple of a fact from the form can only make it smaller, so the smallest value of
-        the difference is a lower bound, too.
+        If a non-negative multiple of a fact is subtracted from the form, the result is at most the form. So the smallest
+        value of the difference is a lower bound of the form, too.
         """
         best = self.least(form)
         for fact in facts:
@@ -307,10 +320,11 @@ class FormRanges:
         return best
 
     def conflict(self, distance: Form, facts: Sequence[Form]) -> Conflict | None:
-        """Return the range of a distance over all sizes, and the modulus whose remainders exclude most; None if no size
-        has such iterations.
+        """Return the unsafe distances, given the linear form of the distance; None if no size has such iterations.
 
-        Moduli are common divisors of large strides: the remaining terms alone determine the remainder.
+        The result has the range of the distance over all sizes, and the modulus whose remainders exclude the most
+        distances. A modulus is a common divisor of large coefficients: then the other terms alone determine the remainder.
+        ``facts``: forms that are non-negative in all iterations considered.
         """
         opposite = distance.times(_ZERO - 1)
         possible, low, high = np.broadcast_arrays(
@@ -330,34 +344,35 @@ class FormRanges:
         return found
 
 
-# ---- Rules: expressions over sizes, found from values at some sizes and checked.
+# ---- Rules: expressions over symbolic sizes, fitted to the values of a number at some sizes.
 #
-# A rule is a sum of at most three products of *extents* (symbols, and strided ones such as ``(height + 1) // 2``) with
-# integer factors and a constant. It has fewer unknowns than there are points; the points left over are a check.
+# A point is one combination of sizes. A rule is a sum of at most three products with integer factors, plus a constant. The
+# factors of a product are *extents*: symbolic sizes, and strided sizes such as ``(height + 1) // 2``. A rule has fewer unknowns
+# than there are points; the remaining points verify it.
 
 Point = tuple[int, ...]
-"""A size for every symbol, or the values of something at all points."""
+"""One integer for each symbolic size, or one integer for each point."""
 _DEGREE = 3
-"""Extents in a product."""
+"""Most extents in a product."""
 _DIVISOR = 64
 """Largest divisor of a product."""
 _SPARE = 2
-"""Points that must be left for checking after the unknowns of a rule are solved for."""
+"""Number of points that must remain to verify a rule, after the points that determine its unknowns."""
 
 
 @frozen
 class FittedExtent:
-    """A factor of the products in rules: an int32 expression over the symbols, and its value at every point."""
+    """An extent or a product of extents in rules: an int32 expression over symbolic sizes, and its value at every point."""
 
     expr: ir.Expr
     values: Point
 
 
 class Fitter:
-    """Finder of rules (expressions over ``extents``) that yield given values at all points. Its methods return None if no
-    rule does.
+    """Search for rules: expressions over ``extents`` that have given values at all points.
 
-    ``domain``: sizes that may occur at run time, all of them or many, at which divisions must be exact."""
+    Methods return None if there is no such rule. ``domain``: combinations of sizes that may occur at run time, all or many
+    of them, for which divisions must be exact."""
 
     def __init__(self, extents: Sequence[FittedExtent], domain: Sequence[Mapping[str, int]] = ()) -> None:
         self.extents, self.domain = tuple(extents), tuple(domain)
@@ -372,7 +387,9 @@ class Fitter:
         self._memo: dict[tuple[Point, int], ir.Expr | None] = {}
 
     def integer(self, values: Sequence[int], terms: int = 3) -> ir.Expr | None:
-        """Return an int32 expression with these values at the points, of at most ``terms`` products. Memoised."""
+        """Return a rule that is an int32 expression with the given value at each point; None if there is none.
+
+        The rule has at most ``terms`` products. The result is cached."""
         key = tuple(values)
         if len(set(key)) == 1:
             return ir.const(key[0], "int32") if dtypes.int_range("int32")[1] >= abs(key[0]) else None
@@ -381,13 +398,14 @@ class Fitter:
         return self._memo[key, terms]
 
     def divides(self, values: Sequence[int], factor: int) -> bool:
-        """Test whether a rule for these values is a multiple of ``factor`` at all sizes."""
+        """Test whether there is a rule for ``values`` that is a multiple of ``factor`` for all sizes."""
         rule = self.integer(values)
         return rule is not None and all(evaluate_at_sizes(rule, sizes) % factor == 0 for sizes in self.domain)
 
     def real(self, values: Sequence[float], dtype: str) -> ir.Expr | None:
-        """Return a float expression with these values, equal in every bit: an integer rule as a float, or a constant
-        divided or multiplied by a product."""
+        """Return a rule that is a float expression with exactly the given value at each point; None if there is none.
+
+        The rule is an integer rule converted to ``dtype``, or a constant divided or multiplied by a product of extents."""
         kind = dtypes.to_numpy(dtype).type
         if all(float(v).is_integer() for v in values):
             found = self.integer([int(v) for v in values])
@@ -402,8 +420,9 @@ class Fitter:
         return None
 
     def _find_rule(self, values: Point, terms: int) -> ir.Expr | None:
-        """Find a rule that yields the values at all points: a single product first, then sums of few terms, then a
-        fraction of a product."""
+        """Find a rule that has the given value at each point; None if there is none.
+
+        A single product is tried first, then sums of few products, then a fraction of a product."""
         for product in self.products:
             if product.values == values:
                 return product.expr
@@ -418,7 +437,7 @@ class Fitter:
         return self._fraction_of_product(values)
 
     def _fraction_of_product(self, values: Point) -> ir.Expr | None:
-        """Return a product times a fraction that yields the values, if the division is exact at all sizes; else None."""
+        """Return a rule that is a product times a fraction, if its division is exact for all sizes; else None."""
         for product in self.products:
             part = Fraction(values[0], product.values[0]) if product.values[0] else Fraction(0)
             if not 1 < part.denominator <= _DIVISOR or any(
@@ -432,10 +451,11 @@ class Fitter:
 
 
 def _solve_integer_factors(columns: Sequence[Point], values: Point) -> tuple[int, ...] | None:
-    """Solve for integer factors of the columns, none of them 0, and a constant, that give the values exactly; else
-    None.
+    """Return integer factors of ``columns``, and a constant, such that the weighted sum has exactly the given ``values``.
 
-    Least squares in float64, with columns scaled to similar size, then rounding; the integers are checked exactly.
+    The constant is the last element of the result. None if there is no solution, or if a factor is 0. The linear system is
+    solved by least squares in float64, with columns scaled to similar size. Then the solution is rounded to integers, which
+    are checked exactly.
     """
     matrix = np.array([*columns, (1,) * len(values)], np.float64).T
     scale = np.abs(matrix).max(axis=0)
@@ -452,12 +472,12 @@ def _solve_integer_factors(columns: Sequence[Point], values: Point) -> tuple[int
 
 
 def _factor_count(expr: ir.Expr) -> int:
-    """Return the number of factors of a product."""
+    """Return the number of factors of an expression that is a product of extents."""
     return _factor_count(expr.a) + 1 if isinstance(expr, ir.Bin) and expr.op == "mul" else 1
 
 
 def _product(parts: Sequence[FittedExtent]) -> ir.Expr:
-    """Multiply extents."""
+    """Return the product of extents as an expression."""
     total = parts[0].expr
     for part in parts[1:]:
         total = total * part.expr
@@ -465,8 +485,9 @@ def _product(parts: Sequence[FittedExtent]) -> ir.Expr:
 
 
 def _weighted_sum(products: Sequence[ir.Expr], factors: Sequence[int]) -> ir.Expr:
-    """Return the sum of products times factors as an expression, positive terms first and the constant (the last factor)
-    last."""
+    """Return the sum of ``products`` times ``factors`` as an expression, terms with positive factors first.
+
+    The last element of ``factors`` is a constant, which is added at the end."""
     total: ir.Expr | None = None
     for product, factor in sorted(zip(products, factors, strict=False), key=lambda item: item[1] < 0):
         term = product if abs(factor) == 1 else product * abs(factor)
@@ -482,10 +503,10 @@ def _weighted_sum(products: Sequence[ir.Expr], factors: Sequence[int]) -> ir.Exp
 def strided_rules(
     symbol: ir.Var, pairs: Mapping[int, int], limit: int = 64
 ) -> list[tuple[ir.Expr, tuple[int, int, int]]]:
-    """Return rules ``(a * symbol + b) // c`` that hold for all pairs of (size, value), smallest divisors first.
+    """Return rules ``(a * symbol + b) // c`` that hold for all ``pairs`` (size -> value), with the smallest c first.
 
-    Each comes with (a, b, c). ``limit``: the largest c, and for each c and a the largest distance of b from its
-    smallest value; the caller distinguishes the rules by more pairs."""
+    Each rule is returned with its parameters (a, b, c). ``limit``: the largest c, and the most that b may exceed the smallest
+    possible b. More pairs may be needed to choose among the rules."""
     found: list[tuple[ir.Expr, tuple[int, int, int]]] = []
     for c in range(2, limit + 1):
         for a in range(1, 9):
@@ -499,7 +520,7 @@ def strided_rules(
 
 
 def evaluate_at_sizes(expr: ir.Expr, sizes: Mapping[str, int]) -> int:
-    """Evaluate an integer expression over symbols at some sizes."""
+    """Return the value of an integer expression over symbolic sizes. ``sizes``: value of each symbolic size, by name."""
     match expr:
         case ir.Const(int() as value):
             return value

@@ -1,4 +1,4 @@
-"""Lowering of a scheduled function to plain loops that print as C; :data:`PASSES` in their order."""
+"""Lowering of a scheduled function to plain loops, which are then printed as C. :data:`PASSES` lists the passes in order."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ Pass = Callable[[ir.PrimFunc], ir.PrimFunc]
 
 
 def _body_pass(change: Callable[[ir.Stmt], ir.Stmt]) -> Pass:
-    """Make a pass of a function on statements: it rewrites the body and keeps the parameters."""
+    """Return a pass that rewrites the body of a function by ``change`` and keeps its parameters."""
     return lambda func: replace(func, body=change(func.body))
 
 
 def lift_workspaces(func: ir.PrimFunc) -> ir.PrimFunc:
-    """Make workspaces the last parameters, sorted by name; the memory plan assigns their addresses."""
+    """Return a function whose workspaces are parameters instead of allocations, because the memory plan assigns addresses.
+
+    They are the last parameters, sorted by name."""
     workspaces: dict[ir.Buffer, None] = {}  # a peeled tail shares its loop's workspace
 
     def lift(stmt: ir.Stmt) -> ir.Stmt:
@@ -53,7 +55,7 @@ _KINDS: tuple[tuple[str, Callable[[ir.Stmt], ir.Stmt]], ...] = (
     ("unroll", unroll_loops),
     ("simplify", simplify_stmt),
 )
-"""Passes that lower loops by their type: lanes, vectorized, unrolled."""
+"""Names and functions of the passes that lower annotated loops: lanes, vectorized, unrolled."""
 
 PASSES: tuple[tuple[str, Pass], ...] = (
     ("blocks", _body_pass(drop_blocks)),
@@ -71,11 +73,11 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("workspaces", lift_workspaces),
     ("share", _body_pass(share_values)),
 )
-"""Names and functions of all passes, in order; names may repeat."""
+"""Names and functions of all lowering passes, in order. Several passes may have the same name."""
 
 
 def lowering_stages(func: ir.PrimFunc) -> Iterator[tuple[str, ir.PrimFunc]]:
-    """Yield the name of every lowering pass and the function after it."""
+    """Yield (name of the pass, function after the pass) for every lowering pass, in order."""
     func = unbind_loops(func)  # a processor runs the threads of a group one after another
     for name, change in PASSES:
         func = change(func)
@@ -83,7 +85,9 @@ def lowering_stages(func: ir.PrimFunc) -> Iterator[tuple[str, ir.PrimFunc]]:
 
 
 def lower(func: ir.PrimFunc) -> ir.PrimFunc:
-    """Lower a scheduled function to plain loops without blocks. Workspaces are the last parameters, sorted by name."""
+    """Lower a scheduled function to plain loops without blocks.
+
+    Workspaces become the last parameters of the function, sorted by name."""
     require_constant_sizes(func)
     for _, lowered in lowering_stages(func):
         func = lowered
@@ -91,7 +95,7 @@ def lower(func: ir.PrimFunc) -> ir.PrimFunc:
 
 
 def lower_annotated_loops(body: ir.Stmt) -> ir.Stmt:
-    """Lower the loops that are annotated for lanes, vectorized, or to be unrolled."""
+    """Lower the loops in ``body`` that are annotated ``lanes``, or are of kind ``vectorized`` or ``unrolled``."""
     for _, change in _KINDS:
         body = change(body)
     return body

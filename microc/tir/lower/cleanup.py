@@ -1,4 +1,6 @@
-"""Small passes: dropping blocks, unrolling, compacting buffers, dead scalars, hoisting of fills and index lookups."""
+"""Small lowering passes on statements.
+
+They remove blocks, unroll loops, shrink buffers, remove dead stores to register tiles, and hoist fills and index lookups."""
 
 from __future__ import annotations
 
@@ -26,12 +28,13 @@ from microc.tir.rewrite import (
     walk_stmt,
 )
 
-# ---- Blocks become their bodies: iterators are replaced by their bindings, ``init`` and the predicate become ifs.
+# ---- Removal of blocks: a block is replaced by its body, iterators by their bindings; ``init`` and the predicate become ifs.
 
 
 def drop_blocks(stmt: ir.Stmt) -> ir.Stmt:
-    """Replace blocks in ``stmt`` by their bodies. A reduction that was not decomposed tests for its first step at
-    run time."""
+    """Return a statement with blocks replaced by their bodies.
+
+    A reduction that was not decomposed tests at run time whether it is in its first iteration, which runs ``init``."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         if not isinstance(s, ir.Block):
@@ -47,12 +50,12 @@ def drop_blocks(stmt: ir.Stmt) -> ir.Stmt:
     return map_stmt(stmt, on_stmt)
 
 
-# ---- Loops marked ``unrolled`` become their iterations; loops of one iteration vanish. Buffers that an iteration
-# allocates are allocated once, around all of them.
+# ---- Unrolling: a loop of kind ``unrolled`` is replaced by its iterations, and a loop of one iteration by its body. A buffer
+# that an iteration allocates is allocated once, around all iterations.
 
 
 def unroll_loops(stmt: ir.Stmt) -> ir.Stmt:
-    """Unroll loops in ``stmt``, innermost first."""
+    """Return a statement with loops of kind ``unrolled``, and loops of one iteration, unrolled, innermost first."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         if not isinstance(s, ir.For):
@@ -74,15 +77,15 @@ def unroll_loops(stmt: ir.Stmt) -> ir.Stmt:
     return map_stmt(stmt, on_stmt)
 
 
-# ---- Workspaces and registers shrink to the part that is live at once.
+# ---- Compaction: workspaces and register buffers shrink to the tile that is live at once.
 #
-# ``compute_at`` leaves a buffer for the whole tensor, of which each iteration of the loops around all its accesses
-# touches one tile. The buffer becomes that tile, and indices are relative to its start. A workspace that each iteration
-# of a parallel loop needs for itself gets one part per iteration.
+# After ``compute_at``, a buffer still has the shape of the whole tensor, although each iteration of the loops around all of its
+# accesses touches only one tile. The buffer is replaced by that tile, and indices become relative to its start. If each
+# iteration of a parallel loop needs a workspace of its own, the workspace gets an additional axis for these iterations.
 
 
 def compact_buffers(stmt: ir.Stmt) -> ir.Stmt:
-    """Shrink every allocation in ``stmt``; nothing else moves."""
+    """Return a statement with every allocated buffer shrunk to the tile that is live at once."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         return _compact_allocation(s) if isinstance(s, ir.Alloc) else s
@@ -91,7 +94,7 @@ def compact_buffers(stmt: ir.Stmt) -> ir.Stmt:
 
 
 def _common_loop_count(touches: list[Access]) -> int:
-    """Return the number of outermost loops that all accesses share."""
+    """Return the number of loops that enclose all accesses."""
     count = 0
     first = touches[0].loops
     while all(len(a.loops) > count and a.loops[count] is first[count] for a in touches) and count < len(first):
@@ -100,7 +103,7 @@ def _common_loop_count(touches: list[Access]) -> int:
 
 
 def _compact_allocation(alloc: ir.Alloc) -> ir.Stmt:
-    """Shrink one allocation to the tile that is live at once. An allocation without accesses is dropped."""
+    """Return an allocation shrunk to the tile that is live at once; without accesses to the buffer, only its body."""
     buffer = alloc.buffer
     found = accesses_to(alloc.body, buffer)
     if not found:
@@ -109,7 +112,7 @@ def _compact_allocation(alloc: ir.Alloc) -> ir.Stmt:
     starts: list[ir.Expr] = []
     shape: list[int] = []
     for axis, extent in enumerate(buffer.shape):
-        if buffer.slots and axis == 0:  # the slots outlive an iteration
+        if buffer.slots and axis == 0:  # tiles in the slots are used in later iterations, too
             starts.append(ir.const(0, "int32"))
             shape.append(extent)
             continue
@@ -146,8 +149,10 @@ def _compact_allocation(alloc: ir.Alloc) -> ir.Stmt:
 
 
 def _sink_allocation(buffer: ir.Buffer, body: ir.Stmt, home: ir.For | None) -> ir.Stmt:
-    """Allocate a buffer inside the innermost loop around all its accesses (``home``) if it is in registers or on the
-    stack: these are declared where used."""
+    """Return ``body`` with the allocation of a buffer added.
+
+    A buffer in registers or on the stack is allocated inside of ``home``, the innermost loop around all of its accesses, because
+    C declares it where it is used."""
     if home is None or buffer.scope not in ("register", "local"):
         return ir.Alloc(buffer, body)
 
@@ -160,14 +165,16 @@ def _sink_allocation(buffer: ir.Buffer, body: ir.Stmt, home: ir.For | None) -> i
 
 
 def _axis_tile(touches: list[Access], shared: int, axis: int, extent: int, *, last: bool) -> tuple[ir.Expr, int]:
-    """Return start and size of the range that all accesses touch along one axis; the whole axis if that is not known."""
+    """Return the start and the size of the range that all accesses touch along one axis; if unknown, those of the whole axis.
+
+    ``shared``: number of loops that enclose all accesses; ``last``: the axis is the last axis of the buffer."""
     whole = ir.const(0, "int32"), extent
     base: ir.Expr | None = None
     low, high = extent, -extent
     for access in touches:
         inner = [loop.var for loop in access.loops[shared:]]
         parts = split_index(access.indices[axis], inner, loop_bounds(access.loops))
-        # All accesses must move with the outer loops in the same way, or the touched part is no tile of constant size.
+        # All accesses must move with the outer loops in the same way, or the touched range is no tile of constant size.
         if parts is None or (base is not None and parts[0] != base):
             return whole
         base = parts[0]
@@ -178,18 +185,18 @@ def _axis_tile(touches: list[Access], shared: int, axis: int, extent: int, *, la
     return simplify(base + low), size
 
 
-# ---- Dead scalars of register tiles are not computed.
+# ---- Removal of dead stores to register tiles.
 #
-# A partial tile is scheduled like a whole one: if an intrinsic, or products of pairs, produce several elements at once,
-# all of them are summed, and those behind the end are never stored.
+# A partial tile is scheduled like a whole tile. If an intrinsic, or products of pairs, compute several elements at once, sums
+# are also computed for elements beyond the end of the tile, which are never stored to memory.
 
 Cell = tuple[ir.Expr, ...]
-"""Indices of an element of a register tile."""
+"""Indices of an element of a register tile (a small buffer that is unrolled into scalar variables)."""
 _NOTHING = ir.Seq(())
 
 
 def drop_dead_cells(stmt: ir.Stmt) -> ir.Stmt:
-    """Drop stores to elements of register tiles whose values reach no memory, condition or call."""
+    """Return a statement without the stores to elements of register tiles that affect no memory, condition or call."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         return _drop_dead_stores(s) if isinstance(s, ir.Alloc) and s.buffer.scope == "register" else s
@@ -198,8 +205,10 @@ def drop_dead_cells(stmt: ir.Stmt) -> ir.Stmt:
 
 
 def _drop_dead_stores(alloc: ir.Alloc) -> ir.Stmt:
-    """Drop dead stores to one register tile: liveness by reachability from the elements that anything but the tile itself
-    reads."""
+    """Return an allocation without dead stores to its register tile.
+
+    An element is live if a statement reads it for anything but a store to the same tile, or if a live element is computed from
+    it."""
     buffer = alloc.buffer
     feeds: dict[Cell, set[Cell]] = {}
     needed: set[Cell] = set()
@@ -210,7 +219,7 @@ def _drop_dead_stores(alloc: ir.Alloc) -> ir.Stmt:
         else:
             needed |= read
     if not all(isinstance(index, ir.Const) for cell in {*feeds, *needed} for index in cell):
-        return alloc  # elements with variable indices: not known which
+        return alloc  # with variable indices it is unknown which elements are accessed
     waiting = list(needed)
     while waiting:
         more = feeds.get(waiting.pop(), set()) - needed
@@ -227,15 +236,15 @@ def _drop_dead_stores(alloc: ir.Alloc) -> ir.Stmt:
     return ir.Alloc(buffer, map_stmt(alloc.body, on_stmt))
 
 
-# ---- Fills move out of loops that repeat them.
+# ---- Hoisting of fills: a fill with a constant is moved out of a loop that repeats it.
 #
-# A plane with a border is filled with a constant and its inside is copied, again for every channel. If the copy always
-# writes the same box and nothing else writes the buffer, the elements outside of the box keep the values of the first
-# fill; the fill moves in front of the loop.
+# For every channel, a padded plane is filled with a constant, and then its interior is copied. If the copy always writes the
+# same box of elements and nothing else writes the buffer, the elements outside of the box keep the values of the first fill.
+# So the fill is moved in front of the loop.
 
 
 def hoist_fills(stmt: ir.Stmt) -> ir.Stmt:
-    """Move repeated fills in front of their loops, innermost loops first."""
+    """Return a statement with repeated fills moved in front of their loops, innermost loops first."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         return _hoist_fill(s) if isinstance(s, ir.For) else s
@@ -244,7 +253,7 @@ def hoist_fills(stmt: ir.Stmt) -> ir.Stmt:
 
 
 def _hoist_fill(loop: ir.For) -> ir.Stmt:
-    """Move the first invariant fill in the body of ``loop`` in front of it."""
+    """Return the loop with the first invariant fill of its body moved in front of it; the loop itself if there is none."""
     if not isinstance(loop.body, ir.Seq) or not ir.int_value(loop.extent):
         return loop
     body = loop.body.body
@@ -255,7 +264,7 @@ def _hoist_fill(loop: ir.For) -> ir.Stmt:
         buffer = filled[1].buffer
         if copied[1].buffer != buffer or any(buffer in buffers_written(s) for s in body[k + 2 :]):
             continue
-        if buffer in buffers_read(copy):  # a sum, which must start from the fill in each iteration
+        if buffer in buffers_read(copy):  # the copy is a sum, which must start from the fill in each iteration
             continue
         if any(buffer in buffers_written(s) | buffers_read(s) for s in body[:k]):
             continue
@@ -265,7 +274,9 @@ def _hoist_fill(loop: ir.For) -> ir.Stmt:
 
 
 def _single_store_nest(stmt: ir.Stmt) -> tuple[dict[ir.Var, int], ir.Store] | None:
-    """Return the loops of constant extent around a single store, and the store; None for other statements."""
+    """Return a nest of loops around a single store as (extents by loop variable, store).
+
+    None for other statements, and if an extent is not constant."""
     loops: dict[ir.Var, int] = {}
     while isinstance(stmt, ir.For):
         extent = ir.int_value(stmt.extent)
@@ -276,7 +287,9 @@ def _single_store_nest(stmt: ir.Stmt) -> tuple[dict[ir.Var, int], ir.Store] | No
 
 
 def _visits_whole_box(loops: dict[ir.Var, int], store: ir.Store) -> bool:
-    """Test whether loops visit every element of a fixed box: each loop counts one index of the store, or none."""
+    """Test whether a loop nest stores to every element of a fixed box.
+
+    Each index of the store must be a constant, or a constant plus the variable of one loop."""
     seen: set[ir.Expr] = set()
     for index in store.indices:
         terms, _ = linear(index)
@@ -286,14 +299,16 @@ def _visits_whole_box(loops: dict[ir.Var, int], store: ir.Store) -> bool:
     return True
 
 
-# ---- Index lookups move out of loops that they do not depend on.
+# ---- Hoisting of index lookups: an index that is loaded from memory is moved out of a loop that it does not depend on.
 #
-# ``for c: out[i, c] = data[index[i], c]`` reads ``index[i]`` once. A C compiler cannot do so: the bytes that are stored
-# might alias the index.
+# So ``for c: out[i, c] = data[index[i], c]`` loads ``index[i]`` only once. A C compiler cannot do this itself, because the
+# stored bytes might alias the index.
 
 
 def hoist_index_lookups(stmt: ir.Stmt) -> ir.Stmt:
-    """Move index lookups in front of loops over a single store that do not change them, innermost loops first."""
+    """Return a statement with loop-invariant index lookups moved in front of their loops, innermost loops first.
+
+    An index lookup is a load in an index. Only loops whose body is a single store are considered."""
     taken = {var.name for s in walk_stmt(stmt) for whole in stmt_exprs(s) for var in free_vars(whole)}
     taken |= {s.var.name for s in walk_stmt(stmt) if isinstance(s, (ir.For, ir.Let))}
 
@@ -309,7 +324,7 @@ def hoist_index_lookups(stmt: ir.Stmt) -> ir.Stmt:
             bound[place] = ir.Var(name, place.dtype)
 
         def replace_lookups(part: ir.Expr) -> ir.Expr:
-            """Replace lookups, outermost first: one may be part of another."""
+            """Replace lookups by variables, outermost first, because a lookup may be part of another lookup."""
             return bound.get(part) or map_children(part, replace_lookups)
 
         store = map_stmt(s.body, lambda x: x, replace_lookups)
@@ -322,9 +337,10 @@ def hoist_index_lookups(stmt: ir.Stmt) -> ir.Stmt:
 
 
 def _invariant_lookups(value: ir.Expr, var: ir.Var) -> list[ir.Expr]:
-    """Return the largest parts of load indices in ``value`` that contain loads themselves and do not depend on ``var``.
+    """Return the sub-expressions of indices of loads in ``value`` that can be hoisted out of a loop over ``var``.
 
-    Parts guarded by a condition are left in place."""
+    They contain loads and do not depend on ``var``, and are as large as possible. Operands of a ``Select`` are left out,
+    because its condition may guard the loads."""
     match value:
         case ir.Select():
             return []
@@ -335,7 +351,7 @@ def _invariant_lookups(value: ir.Expr, var: ir.Var) -> list[ir.Expr]:
 
 
 def _invariant_index_parts(index: ir.Expr, var: ir.Var) -> list[ir.Expr]:
-    """Return the largest parts of an index that contain loads and do not depend on ``var``."""
+    """Return the largest sub-expressions of an index that contain loads and do not depend on ``var``."""
     if not any(isinstance(x, ir.Load) for x in walk_expr(index)):
         return []
     if var not in free_vars(index):

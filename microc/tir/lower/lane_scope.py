@@ -1,4 +1,4 @@
-"""State of a loop over lanes, its naming of vector intrinsics, and the patterns of rounding arithmetic."""
+"""Vectorisation of a loop over lanes: its state, the names of vector intrinsics, and patterns of rounding arithmetic."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from microc.tir.analysis.simplification import linear, simplify
 from microc.tir.lower.region import address, memory_stride
 from microc.tir.rewrite import substitute, walk_expr
 
-# ---- Scalar expressions that are one vector instruction. These patterns recognise
-# rounding arithmetic.
+# ---- Patterns of rounding arithmetic: scalar expressions that one vector instruction computes.
 
 
 def match_doubling_multiply(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr] | None:
-    """Match ``(x m + 2**30) >> 31``, written as ``high_mul_round(2 x, m)`` or in int64; return (x, m) or None."""
+    """Match ``(x m + 2**30) >> 31``, written as ``high_mul_round(2 x, m)`` or in int64; return (x, m).
+
+    None for other expressions."""
     match expr:
         case ir.Call("high_mul_round", (a, b)):
             half = _match_doubled_value(a)
@@ -37,13 +38,14 @@ def match_doubling_multiply(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr] | None:
 
 
 def divide_by_constant(value: ir.Expr, divisor: int) -> ir.Expr:
-    """Divide ``value`` by a constant ``divisor`` > 1 by multiplication; the quotient is truncated toward zero.
+    """Return an expression for ``value`` divided by the constant ``divisor`` > 1, truncated towards zero.
 
-    With m = 2**(32 + s) // d + 1 and e = m d - 2**(32 + s), x m / 2**(32 + s) exceeds x / d by x e / (d 2**(32 + s)).
-    For 0 <= x < 2**31 this is below 1 / d if e <= 2**(s + 1), so both have the same floor. For -2**31 <= x < 0 the
-    product is below x / d, by at most 1 / d: its floor is one less than the truncated quotient, which subtracting ``x
-    >> 31`` corrects. m may need 33 bits as a signed number; then m - 2**32 is multiplied, and x added to the high half.
-    (Granlund and Montgomery, Division by Invariant Integers using Multiplication, 1994.)"""
+    It multiplies instead of dividing. Let x be the value, d the divisor, m = 2**(32 + s) // d + 1 and e = m d - 2**(32 + s).
+    Then x m / 2**(32 + s) exceeds x / d by x e / (d 2**(32 + s)). For 0 <= x < 2**31 this difference is below 1 / d if
+    e <= 2**(s + 1), so both numbers have the same floor. For -2**31 <= x < 0 the product is below x / d, by at most 1 / d.
+    Its floor is one less than the truncated quotient, so ``x >> 31`` is subtracted. m may need 33 bits as a signed number;
+    then x is multiplied by m - 2**32 and added to the high half of the product. (Granlund and Montgomery, Division by
+    Invariant Integers using Multiplication, 1994.)"""
     shift = next(s for s in range(32) if divisor - (1 << (32 + s)) % divisor <= 1 << (s + 1))
     factor = (1 << (32 + shift)) // divisor + 1
     wide = factor >= 1 << 31
@@ -53,7 +55,7 @@ def divide_by_constant(value: ir.Expr, divisor: int) -> ir.Expr:
 
 
 def _match_widened_int32(factor: ir.Expr) -> ir.Expr | None:
-    """Return the int32 operand of a widening to int64; None for other expressions."""
+    """Return the int32 expression that ``factor`` widens to int64; None for other expressions."""
     match factor:
         case ir.Const(int() as value) if -(1 << 31) <= value < 1 << 31:
             return ir.const(value, "int32")
@@ -64,7 +66,7 @@ def _match_widened_int32(factor: ir.Expr) -> ir.Expr | None:
 
 
 def _match_doubled_value(expr: ir.Expr) -> ir.Expr | None:
-    """Return x of ``2 x``; None for other expressions. Overflow of ``2 x`` is excluded by the caller's arithmetic."""
+    """Return x if ``expr`` is ``2 x``; None for other expressions. Callers exclude that ``2 x`` overflows."""
     match expr:
         case ir.Bin("shl", a, ir.Const(int() as n)) if n >= 1:
             return a << (n - 1) if n > 1 else a
@@ -75,7 +77,7 @@ def _match_doubled_value(expr: ir.Expr) -> ir.Expr | None:
 
 
 def negate_sum(expr: ir.Expr) -> ir.Expr:
-    """Negate a sum; its terms keep their factors' absolute values, so that ``-(a - b)`` becomes ``b - a``."""
+    """Return the negation of a sum, with each term negated, so that ``-(a - b)`` becomes ``b - a``."""
     terms, offset = linear(expr)
     total: ir.Expr = ir.const(-offset, "int32")
     for term, factor in terms.items():
@@ -85,11 +87,11 @@ def negate_sum(expr: ir.Expr) -> ir.Expr:
 
 
 def match_rounding_shift(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr, int] | None:
-    """Match ``((x + 2**(n - 1)) >> n) + z``, 1 <= n <= 31, which rounds half up; return (x, n, z) or None.
+    """Match ``((x + 2**(n - 1)) >> n) + z`` with 1 <= n <= 31, a right shift that rounds half up; return (x, n, z).
 
-    Two forms match. The rounding term, perhaps with z * 2**n folded in, is added before the shift; if n is not
-    constant, by ``high_mac_round``. Or the shift has two steps, n - 1 bits and one bit, with 1 + 2 z added in between,
-    which cannot overflow."""
+    None for other expressions. Two forms match. In the first, the rounding term is added before the shift, and may include
+    z * 2**n; if n is not constant, ``high_mac_round`` adds it. In the second, the shift has two steps, by n - 1 bits and by one
+    bit, and 1 + 2 z is added between them, which cannot overflow."""
     match expr:
         case ir.Bin("shr", ir.Call("high_mac_round", (x, m, addend)), distance):
             return _split_rounding(ir.call("high_mul_round", x, m), addend, simplify(distance))
@@ -106,10 +108,10 @@ def match_rounding_shift(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr, int] | None:
 
 
 def match_rounded_product(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr, int] | None:
-    """Match ``((x m + 2**(n + 30)) >> (n + 31)) + z``, a product that is rounded once; return (x, m, n, z) or None.
+    """Match ``((x m + 2**(n + 30)) >> (n + 31)) + z``, a product that is rounded once; return (x, m, n, z).
 
-    It is written as ``high_mac(2 x, m, k) >> n``, or with x itself and a shift that is one less; k contains the
-    rounding term and z.
+    None for other expressions. The product is written as ``high_mac(2 x, m, k) >> n`` or as ``high_mac(x, m, k) >> (n - 1)``,
+    where k contains the rounding term and z.
     """
     match expr:
         case ir.Bin("shr", ir.Call("high_mac", (a, m, addend)), distance):
@@ -123,11 +125,10 @@ def match_rounded_product(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr, int
 
 
 def _split_rounding(product: ir.Expr, addend: ir.Expr, distance: ir.Expr) -> tuple[ir.Expr, ir.Expr, int] | None:
-    """Split ``(product + addend) >> distance`` with addend = (1 + 2 z) * 2**(distance - 1) + rest into (product + rest,
-    distance, z).
+    """Split the rounding term off ``(product + addend) >> distance``; return (product + rest, distance, z).
 
-    None if addend has no such form. With a constant distance the rounding term is in the constant offset; else it is a
-    multiple of ``1 << (distance - 1)``.
+    Here ``addend`` is (1 + 2 z) * 2**(distance - 1) + rest. None if it has no such form. If the distance is constant, the
+    rounding term is in the constant offset of ``addend``; otherwise it is a multiple of ``1 << (distance - 1)``.
     """
     terms, offset = linear(addend)
     if isinstance(distance, ir.Const):
@@ -145,31 +146,37 @@ def _split_rounding(product: ir.Expr, addend: ir.Expr, distance: ir.Expr) -> tup
     return product, distance, (steps - 1) // 2
 
 
-# ---- State of a loop over lanes: names and registers that differ between lanes, intrinsic names for its vector width,
-# and values that are computed before the loop; see :mod:`microc.tir.lower.lane_code`.
+# ---- State of a loop over lanes: variables and registers that differ between lanes, names of intrinsics for its vector width,
+# and values that are computed before the loop (:mod:`microc.tir.lower.lane_code` uses it).
 
 ELEMENTS = MappingProxyType({"int32": "i32", "float32": "f32"})
-"""Suffixes of vectors by their elements' dtype."""
+"""Suffixes of vector intrinsics by the dtype of the vector's elements."""
 WORD_LOADS = frozenset({"load_i16x2", "load_i8x4", "load_u8x4"})
-"""Intrinsics that load several small integers as one 32-bit word. Vectors have them too, and a ``dup_`` form that
-broadcasts one word."""
+"""Intrinsics that load several small integers as one 32-bit word. There are also vector forms of these, and ``dup_`` forms that
+broadcast one word to all lanes."""
 SHORT = "int16"
-"""Dtype of the factors of multiply-adds that widen to int32."""
+"""Dtype of the factors of multiply-adds whose sums are int32."""
 
 
 class NoLanesError(Exception):
-    """The loop has no vector form."""
+    """Raised if a loop over lanes cannot be expressed by vector intrinsics."""
 
 
 @dataclass
 class LaneScope:
-    """A loop over ``var``: its ``count`` iterations from ``start`` on become the lanes of vectors of ``lanes``
-    elements.
+    """State of the vectorisation of a loop over ``var``.
 
-    ``tiles``: register arrays from outside the loop, and the arrays of vectors that replace them. ``floats``: 1 allows
-    vectors of floats, 2 also fused multiply-adds by a scalar, 3 also stores as float16. ``active``: variable with the
-    number of active lanes, for scalable vectors, whose length is a multiple of ``lanes`` (:mod:`microc.tir.symbolic`).
-    ``max_active``: variable with the number of active lanes in the first iteration, which is the largest.
+    The ``count`` iterations from ``start`` on become the lanes of vectors of ``lanes`` elements. ``tiles``: register arrays from
+    outside of the loop, with the arrays of vectors that replace them. ``floats``: 1 allows vectors of floats, 2 also fused
+    multiply-adds by a scalar, 3 also stores as float16. ``label``: suffix of the names of new variables.
+
+    Two fields are for scalable vectors, whose length is a multiple of ``lanes`` (:mod:`microc.tir.symbolic`). ``active``: variable
+    with the number of active lanes. ``max_active``: variable with the number of active lanes in the first iteration, which is the
+    largest.
+
+    ``registers`` and ``names`` map register arrays and variables of the loop that differ between lanes to their vectors.
+    ``constants``: variables for the values that are computed before the loop, by value. ``inside``: variables that are bound
+    inside of the loop and equal in all lanes.
     """
 
     var: ir.Var
@@ -187,77 +194,90 @@ class LaneScope:
     inside: set[ir.Expr] = field(default_factory=set)
 
     def start_at(self, start: int) -> Self:
-        """Return a scope for the iterations from ``start`` on; it shares the values computed before the loop."""
+        """Return the state for the iterations from ``start`` on, which shares the values computed before the loop."""
         return replace(self, start=ir.const(start, "int32"), label="_end", registers={}, names={})
 
     def varies(self, expr: ir.Expr) -> bool:
-        """Test whether an expression differs between lanes."""
+        """Test whether the value of an expression differs between lanes."""
         return any(x == self.var or self.is_per_lane(x) for x in walk_expr(expr))
 
     def is_per_lane(self, expr: ir.Expr) -> bool:
-        """Test whether an expression is a name or a register whose lanes differ."""
+        """Test whether an expression is a variable or a register element that differs between lanes."""
         return expr in self.names or (isinstance(expr, ir.Load) and expr.buffer in self.registers)
 
     def type(self, element: str = "int32") -> str:
-        """Return the vector type with lanes of dtype ``element``; NoLanesError for floats where the core has no float
-        vectors."""
+        """Return the dtype of vectors whose elements have the dtype ``element``.
+
+        Raises NoLanesError for float elements if vectors of floats are not allowed."""
         if element == "float32" and not self.floats:
             raise NoLanesError
         return f"{element}x{self._lane_count_text()}"
 
     def _lane_count_text(self) -> str:
-        """Return the number of lanes as names of vector types and intrinsics contain it."""
+        """Return the number of lanes as it is written in the names of vector types and intrinsics."""
         return f"{'' if self.active is None else 'vscalex'}{self.lanes}"
 
     def suffix(self, element: str = "int32") -> str:
-        """Return the suffix of intrinsics on vectors of these elements; vectors of int16 have as many lanes as those
-        of int32."""
+        """Return the suffix of the names of intrinsics on vectors with elements of dtype ``element``.
+
+        Vectors of int16 have as many lanes as vectors of int32."""
         self.type(element)
         return f"{ELEMENTS.get(element, 'i16')}x{self._lane_count_text()}"
 
     def call(self, name: str, *args: ir.Expr, element: str = "int32", ahead: bool = False) -> ir.Expr:
-        """Return a call of a vector intrinsic on the active lanes.
+        """Return a call of the vector intrinsic ``name`` on the active lanes.
 
-        ``ahead``: the call is in front of the loop, with the active lanes of its first iteration, which are the most."""
+        ``element``: dtype of the vector's elements. ``ahead``: the call is in front of the loop, and uses the number of active
+        lanes of the first iteration, which is the largest."""
         lanes = self.max_active if ahead else self.active
         given = args if lanes is None else (*args, lanes)
         return ir.Call(f"{name}_{self.suffix(element)}", given, self.type(element))
 
     def is_whole(self) -> bool:
-        """Test whether all lanes are active."""
+        """Test whether all lanes of the vectors are used."""
         return self.count == self.lanes
 
     def vector_index(self, indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
-        """Return the index of the vector that holds the elements at ``indices``, along the last axis."""
+        """Return the indices of the vector, in an array of vectors, that contains the elements at ``indices``.
+
+        Vectors contain elements along the last axis."""
         return (*indices[:-1], simplify(substitute(indices[-1], {self.var: self.start}) // self.lanes))
 
     def step(self, load: ir.Load) -> int | None:
-        """Return the distance in elements between consecutive lanes of a load; None if computed indices determine
-        it."""
+        """Return the distance in elements between the addresses of a load in consecutive lanes.
+
+        None if the distance is not constant, or if an index is computed from values that differ between lanes."""
         data = any(self.is_per_lane(x) for i in load.indices for x in walk_expr(i))
         return None if data else memory_stride(load.buffer, load.indices, self.var)
 
     def partial(self, name: str, args: tuple[ir.Expr, ...]) -> tuple[str, tuple[ir.Expr, ...]]:
-        """Return name and arguments of an intrinsic that accesses memory: in its ``_first`` form if only the first
-        ``count`` lanes are active."""
+        """Return the name and the arguments of an intrinsic that accesses memory in the active lanes only.
+
+        Its ``_first`` form is used if only the first ``count`` lanes are active."""
         if self.active is not None:
             return name, (*args, self.active)
         return (name, args) if self.is_whole() else (f"{name}_first", (*args, ir.const(self.count, "int32")))
 
     def address(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], step: int, *, writes: bool) -> ir.AddressOf:
-        """Return the address of the first lane's element, with the step between lanes."""
+        """Return the address of the element that the first lane accesses.
+
+        ``step``: distance in elements between consecutive lanes; ``writes``: the elements are written."""
         return replace(address(buffer, indices, {self.var: self.start}, self.count, writes=writes), step=step)
 
     def offsets(self, step: int) -> ir.Expr:
-        """Return the vector (0, step, 2 step, ...), computed before the loop."""
+        """Return the vector of offsets (0, step, 2 step, ...) of all lanes, which is computed before the loop."""
         return self.constant(f"by{step}", self.call("ramp", ir.const(step, "int32"), ahead=True))
 
     def constant(self, stem: str, value: ir.Expr) -> ir.Var:
-        """Return the variable for a vector or scalar that is computed in front of the loop, a new one at its first use."""
+        """Return the variable for a value, a vector or scalar, that is computed before the loop.
+
+        The variable is created at the first use of the value."""
         return self.constants.setdefault(value, ir.Var(f"{self.var.name}__{stem}{self.label}", value.dtype))
 
     def uniform(self, expr: ir.Expr) -> ir.Expr:
-        """Return an expression that is equal in all lanes; loads from constant memory move in front of the loop."""
+        """Return the scalar expression for a value that is equal in all lanes.
+
+        If it loads only from constant memory, it is computed before the loop. NoLanesError if its dtype is not supported."""
         if expr.dtype not in ("bool", *ELEMENTS):
             raise NoLanesError
         loads = [x for x in walk_expr(expr) if isinstance(x, ir.Load)]
@@ -266,8 +286,9 @@ class LaneScope:
         return self.constant(f"{loads[0].buffer.name}_{len(self.constants)}", expr)
 
     def broadcast(self, expr: ir.Expr) -> ir.Expr:
-        """Broadcast a uniform expression. Literals are broadcast before the loop; words of several integers are
-        broadcast from memory."""
+        """Return an expression that is equal in all lanes as a vector.
+
+        A literal is broadcast before the loop. A word of several integers is broadcast directly from memory."""
         number = self.uniform(expr)
         # A broadcasting load is one instruction; a scalar load and a broadcast would be two.
         if isinstance(number, ir.Call) and number.name in WORD_LOADS and self.active is None:
@@ -281,12 +302,12 @@ class LaneScope:
         return self.constant(f"lanes_{len(self.constants)}", vector) if named else vector
 
     def hoist_constants(self, loop: ir.Stmt) -> ir.Stmt:
-        """Put the loop behind the values that are computed before it, in the order in which they were requested."""
+        """Return the loop with the values that are computed before it bound in front of it, in the order of their first use."""
         for value, name in reversed(self.constants.items()):
             loop = ir.Let(name, value, loop)
         return loop
 
 
 def is_constant(value: ir.Expr) -> bool:
-    """Test whether an expression reads only constant memory."""
+    """Test whether an expression loads only from constant memory, or does not load at all."""
     return all(x.buffer.scope == "const" for x in walk_expr(value) if isinstance(x, (ir.Load, ir.AddressOf)))

@@ -1,22 +1,23 @@
-"""Loops annotated ``lanes``: several iterations run at once in the lanes of vector registers.
+"""Lowering of loops annotated ``lanes``: several iterations run at once in the lanes of vector registers.
 
 ``for i in n [lanes=4]: body`` becomes a loop over vectors. Its iterations are independent (``vectorized``).
 
-Tails: if n is not a multiple of the lanes and the body may be repeated, one more vector after the loop covers the last
-iterations, some of them a second time. The body may be repeated if it reads nothing that it writes or that could share
-memory with what it writes. Otherwise the tail is a partial vector, whose memory accesses are predicated.
+Tails: the number of iterations may not be a multiple of the lanes. If an iteration may be repeated, one more vector after the
+loop covers the last iterations, some of which run a second time. An iteration may be repeated if the body reads neither the
+buffers that it writes nor buffers that could share memory with these. Otherwise the tail is a partial vector, whose memory
+accesses are predicated.
 
-Expressions: int32 and float32 expressions that vary along ``i`` become intrinsics named ``<op>_i32x4`` and
-``<op>_f32x4``. Loads widen and stores narrow, of consecutive or strided elements. Register buffers inside the loop
-become vector registers; so does a tile of sums around such loops, if all its elements are accessed by whole vectors
-(:func:`_vector_tiles`). Literals and constants that all iterations share are read before the loop.
+Expressions: int32 and float32 expressions that vary along ``i`` become calls of intrinsics such as ``add_i32x4`` and
+``add_f32x4``. Loads widen and stores narrow, for consecutive or strided elements. Register buffers inside the loop become
+vector registers. A register tile of sums around such loops becomes vector registers, too, if all of its elements are accessed
+by whole vectors (:func:`_vector_tiles`). Literals and constants that all iterations share are loaded before the loop.
 
-Runs: a loop that only copies or fills consecutive memory becomes one call, and adjacent runs become a single one. With
-the annotation ``strided``, a run may also be copied from elements a constant step apart. With the annotation ``moved``
-instead of ``lanes``, only copies become calls: cores without vectors test the alignment of both ends at run time, and
-copy words if it allows this.
+Runs: a run is a range of consecutive elements. A loop that only copies or fills a run becomes one call, and calls on adjacent
+runs are joined. With the annotation ``strided``, elements at a constant stride may be copied to a run. With the annotation
+``moved`` instead of ``lanes``, only copies become calls: a core without vectors tests at run time whether source and
+destination are aligned, and then copies words.
 
-Whatever has no such form remains a loop over single elements.
+Any other loop remains a loop over single elements.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from microc.tir.rewrite import free_vars, map_stmt, walk_stmt
 from microc.tir.symbolic import LENGTH, reads_before_writes
 
 COPY_SUFFIXES = MappingProxyType({**TYPES, "float32": "f32"})
-"""Suffixes of the intrinsics that copy elements of a dtype."""
+"""Suffixes of the intrinsics that copy runs of elements, by dtype."""
 SHORT = ("int8", "uint8", "int16", "uint16")
-"""Dtypes that ``moved`` loops copy by words; elements of 32 bits are words already."""
+"""Dtypes of the elements that loops annotated ``moved`` copy by words. Elements of 32 bits are words already."""
 _RUN_CALLS = frozenset(
     {f"copy_{kind}" for kind in COPY_SUFFIXES.values()}
     | {f"fill_{kind}" for kind in TYPES.values()}
@@ -47,10 +48,10 @@ _RUN_CALLS = frozenset(
 
 
 def lower_lanes(stmt: ir.Stmt) -> ir.Stmt:
-    """Lower loops annotated ``lanes`` or ``moved`` in ``stmt``."""
+    """Return a statement with the loops annotated ``lanes`` or ``moved`` lowered."""
     plain: set[ir.Stmt] = set()
-    # A loop without a vector form accesses its sums one by one. Loops that share these sums must do the same, so lowering
-    # starts again without that loop's tiles. Each round adds one loop to ``plain``: at most as many rounds as loops.
+    # A loop that cannot be vectorised accesses its sums one by one. Loops that share these sums must do the same, so lowering
+    # is repeated without the tiles of that loop. Each attempt adds a loop to ``plain``, so there are at most as many as loops.
     while True:
         try:
             return _lower_loops(stmt, _vector_tiles(stmt, plain), plain)
@@ -59,14 +60,16 @@ def lower_lanes(stmt: ir.Stmt) -> ir.Stmt:
 
 
 class _SharedError(Exception):
-    """A loop whose sums were to be vectors has no vector form."""
+    """Raised if a loop cannot be vectorised although its register tile of sums was to become vectors."""
 
     def __init__(self, loop: ir.For) -> None:
         self.loop = loop
 
 
 def _lower_loops(stmt: ir.Stmt, tiles: Mapping[ir.Buffer, ir.Buffer], scalar_loops: Set[ir.Stmt]) -> ir.Stmt:
-    """Lower the annotated loops of a statement to vectors or words, those in ``scalar_loops`` to scalars."""
+    """Return a statement with the annotated loops lowered to vectors or words, and ``scalar_loops`` to scalar loops.
+
+    ``tiles``: register arrays, with the arrays of vectors that replace them."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         if isinstance(s, ir.Alloc) and s.buffer in tiles:
@@ -111,21 +114,23 @@ def _lower_loops(stmt: ir.Stmt, tiles: Mapping[ir.Buffer, ir.Buffer], scalar_loo
 
 
 def _indexes_registers(loop: ir.For) -> bool:
-    """Test whether each iteration accesses other elements of a register array.
+    """Test whether the loop variable occurs in an index of a register array.
 
-    Register arrays are indexed by constants, so such a loop must be unrolled if it stays scalar.
+    Register arrays must be indexed by constants, so such a loop must be unrolled if it is not vectorised.
     """
     found = (i for a in accesses(loop) if a.buffer.scope == "register" for i in a.indices)
     return any(loop.var in free_vars(index) for index in found)
 
 
 def _accessed_register_arrays(loop: ir.For) -> set[ir.Buffer]:
-    """Return the register arrays from outside the loop that it accesses."""
+    """Return the register arrays that a loop accesses."""
     return {a.buffer for a in accesses(loop) if a.buffer.scope == "register"}
 
 
 def _vector_tiles(stmt: ir.Stmt, scalar_loops: Set[ir.Stmt]) -> dict[ir.Buffer, ir.Buffer]:
-    """Return the register arrays that only whole vectors access, each with the array of vectors that replaces it."""
+    """Return the register arrays that are accessed by whole vectors only, each with the array of vectors that replaces it.
+
+    ``scalar_loops``: loops that are not vectorised."""
     widths: dict[ir.Buffer, set[int]] = {}
     for access in accesses(stmt):
         if access.buffer.scope == "register" and access.buffer.dtype in ELEMENTS:
@@ -138,8 +143,9 @@ def _vector_tiles(stmt: ir.Stmt, scalar_loops: Set[ir.Stmt]) -> dict[ir.Buffer, 
 
 
 def _whole_vector_lanes(access: Access, scalar_loops: Set[ir.Stmt]) -> int:
-    """Return the number of lanes of the annotated loop around an access of consecutive elements that starts at a multiple
-    of its vector's length; 0 if there is no such loop."""
+    """Return the number of lanes if an access in a loop annotated ``lanes`` is to whole, aligned vectors; else 0.
+
+    The iterations must access consecutive elements, and the first index must be a multiple of the number of lanes."""
     loop = next((f for f in reversed(access.loops) if names.LANES in dict(f.annotations)), None)
     if loop is None or loop in scalar_loops:
         return 0
@@ -150,7 +156,7 @@ def _whole_vector_lanes(access: Access, scalar_loops: Set[ir.Stmt]) -> int:
 
 
 def _to_run_call(loop: ir.For, extent: int) -> ir.Stmt | None:
-    """Convert the loop to one call that copies or fills memory; None if it does anything else."""
+    """Return a call of the intrinsic that copies or fills the run of elements that a loop does; None for other loops."""
     store = loop.body
     copied = _to_copy_call(loop, extent, "copy")
     if copied is not None or not isinstance(store, ir.Store) or store.buffer.dtype not in TYPES:
@@ -163,14 +169,16 @@ def _to_run_call(loop: ir.For, extent: int) -> ir.Stmt | None:
 
 
 def _to_word_copy(loop: ir.For, extent: int) -> ir.Stmt | None:
-    """Convert the loop to one call that copies by words; None if it does anything else."""
+    """Return a call of the intrinsic that copies, by words, the run of elements that a loop copies; None for other loops."""
     store = loop.body
     short = isinstance(store, ir.Store) and store.buffer.dtype in SHORT
     return _to_copy_call(loop, extent, "move") if short else None
 
 
 def _to_copy_call(loop: ir.For, extent: int, intrinsic_name: str) -> ir.Stmt | None:
-    """Convert the loop to a call of the copying intrinsic ``intrinsic_name``; None if it does anything else."""
+    """Return a call of the intrinsic ``intrinsic_name`` that copies the run of elements that a loop copies.
+
+    None if the loop is no copy of consecutive elements."""
     match loop.body:
         case ir.Store(into, places, ir.Load(buffer, indices)) if (
             buffer.dtype == into.dtype in COPY_SUFFIXES
@@ -193,7 +201,9 @@ def _to_copy_call(loop: ir.For, extent: int, intrinsic_name: str) -> ir.Stmt | N
 
 
 def _to_float16_store(loop: ir.For, extent: int) -> ir.Stmt | None:
-    """Convert the loop to a call that stores float32 as float16, or zeros; None if it does anything else."""
+    """Return a call that stores a run of float32 elements as float16, or a run of float16 zeros, in place of a loop.
+
+    None if the loop does anything else."""
     match loop.body:
         case ir.Store(into, places, ir.Const(0, "float16")) if _stores_consecutively(loop.body, loop.var):
             target = address(into, places, {loop.var: ir.const(0, "int32")}, extent, writes=True)
@@ -213,9 +223,9 @@ def _to_float16_store(loop: ir.For, extent: int) -> ir.Stmt | None:
 
 
 def _to_strided_copy(loop: ir.For, extent: int, lanes: int, max_step: int) -> ir.Stmt | None:
-    """Convert the loop to a call that copies elements up to ``max_step`` apart; None if it does anything else.
+    """Return a call that copies elements at a constant stride of at most ``max_step`` to a run, in place of a loop.
 
-    Also None for less than two vectors of elements."""
+    None if the loop does anything else, or copies less than two vectors of elements."""
     match loop.body:
         case ir.Store(into, places, ir.Load(buffer, indices)) if (
             buffer.dtype == into.dtype in SHORT
@@ -241,7 +251,7 @@ def _stores_consecutively(store: ir.Store, var: ir.Var) -> bool:
 
 
 def _join_runs(loop: ir.For) -> ir.Stmt | None:
-    """Join the runs that a loop copies or fills to one run; None if they are not adjacent."""
+    """Return one call for a loop whose iterations copy or fill adjacent runs of elements; None for other loops."""
     match loop.body:
         case ir.Evaluate(ir.Call(name, (*places, ir.Const(int() as size)), dtype)) if name in _RUN_CALLS:
             extent = ir.int_value(loop.extent)
@@ -259,7 +269,9 @@ def _join_runs(loop: ir.For) -> ir.Stmt | None:
 
 
 def _hoist_constant_lets(loop: ir.For) -> ir.Stmt:
-    """Move the leading lets of the body that are constant and do not depend on the loop in front of it."""
+    """Return a loop with the first let statements of its body moved in front of it.
+
+    Only lets whose values are constant and do not depend on the loop are moved."""
     match loop.body:
         case ir.Let(var, value, body) if is_constant(value) and loop.var not in free_vars(value):
             return ir.Let(var, value, _hoist_constant_lets(replace(loop, body=body)))
@@ -268,10 +280,10 @@ def _hoist_constant_lets(loop: ir.For) -> ir.Stmt:
 
 
 def _is_repeatable(stmt: ir.Stmt) -> bool:
-    """Test whether running an iteration twice has no effect.
+    """Test whether an iteration may run twice, with the same result.
 
-    The body must not write what it reads, and both must not share memory: the memory plan may place results over
-    operands, which are global, so at least one side must be private.
+    The body must not write the buffers that it reads, nor buffers that share memory with these. The memory plan may let
+    results overlap operands, which are global buffers. So either the buffers read or the buffers written must not be global.
     """
     stored = {s.buffer for s in walk_stmt(stmt) if isinstance(s, ir.Store) and s.buffer.scope != "register"}
     read = {b for b in buffers_read(stmt) if b.scope != "register"}
@@ -282,7 +294,7 @@ def _is_repeatable(stmt: ir.Stmt) -> bool:
 def _to_vector_loop(
     loop: ir.For, extent: int, lanes: int, tiles: Mapping[ir.Buffer, ir.Buffer], floats: int
 ) -> ir.Stmt:
-    """Convert a loop to one over whole vectors, followed by its tail."""
+    """Return a loop over whole vectors, followed by its tail, in place of a loop over elements."""
     count, rest = divmod(extent, lanes)
     parts: list[ir.Stmt] = []
     if count:
@@ -291,8 +303,8 @@ def _to_vector_loop(
         kind = "serial" if _accessed_register_arrays(loop).isdisjoint(tiles) else "unrolled"
         body = ir.For(loop.var, ir.const(count, "int32"), whole.statement(loop.body), kind)
         if rest and _is_repeatable(loop.body) and _accessed_register_arrays(loop).isdisjoint(tiles):
-            # The overlapping vector ends at the last element. It must not touch a tile of sums, to which it would add
-            # twice.
+            # The additional vector ends at the last element and overlaps the vector before. So it must not access a tile of
+            # sums, to which some terms would be added twice.
             return whole.hoist_constants(ir.seq(body, whole.start_at(extent - lanes).statement(loop.body)))
         parts.append(whole.hoist_constants(body))
     if rest:
@@ -302,8 +314,9 @@ def _to_vector_loop(
 
 
 def _to_strip_loop(loop: ir.For, lanes: int, floats: int) -> ir.Stmt | None:
-    """Convert a loop to one over strips of as many lanes as the machine has; None if a strip would write what a later one
-    reads."""
+    """Return a scalable loop over strips of as many iterations as the machine has lanes, in place of a loop over elements.
+
+    None if the body would read memory after writing (:func:`~microc.tir.symbolic.reads_before_writes`)."""
     active, max_active = (ir.Var(f"{loop.var.name}__{name}") for name in ("lanes", "most"))
     left = loop.extent - loop.var
     code = LaneCode(loop.var, loop.var, 1, lanes, {}, floats, active=active, max_active=max_active)

@@ -1,6 +1,4 @@
-"""Accessed regions of buffers: accesses with the loops around them, affine splitting of indices, strides along a
-loop.
-"""
+"""Memory accesses with their enclosing loops, affine decomposition of indices, and strides of accesses along a loop."""
 
 from __future__ import annotations
 
@@ -15,7 +13,9 @@ from microc.tir.rewrite import accesses_of, free_vars, stmt_children, stmt_exprs
 
 @frozen
 class Access:
-    """A memory access: buffer, indices, number of elements from there on along the last axis, and the loops around it,
+    """A memory access with its enclosing loops.
+
+    ``extent``: number of elements along the last axis that it accesses, from ``indices`` on. ``loops``: the enclosing loops,
     outermost first."""
 
     buffer: ir.Buffer
@@ -26,7 +26,9 @@ class Access:
 
 
 def accesses(stmt: ir.Stmt, loops: tuple[ir.For, ...] = ()) -> Iterator[Access]:
-    """Yield every access under ``stmt``, which must contain no blocks."""
+    """Yield every memory access in ``stmt`` and its sub-statements, which must contain no blocks.
+
+    ``loops``: loops around ``stmt``, outermost first."""
     for expr in stmt_exprs(stmt):
         for part in accesses_of(expr):
             yield _as_access(part, loops)
@@ -38,7 +40,9 @@ def accesses(stmt: ir.Stmt, loops: tuple[ir.For, ...] = ()) -> Iterator[Access]:
 
 
 def accesses_to(stmt: ir.Stmt, buffer: ir.Buffer, loops: tuple[ir.For, ...] = ()) -> list[Access]:
-    """Return the accesses to one buffer, in order."""
+    """Return the accesses to one buffer in ``stmt`` and its sub-statements, in program order.
+
+    ``loops``: loops around ``stmt``, outermost first."""
     found: list[Access] = []
     waiting = [(stmt, loops)]
     while waiting:
@@ -55,14 +59,14 @@ def accesses_to(stmt: ir.Stmt, buffer: ir.Buffer, loops: tuple[ir.For, ...] = ()
 
 
 def _as_access(part: ir.Load | ir.AddressOf, loops: tuple[ir.For, ...]) -> Access:
-    """Return a load or an address as an access in these loops."""
+    """Return the access that a load or an address makes. ``loops``: its enclosing loops."""
     if isinstance(part, ir.Load):
         return Access(part.buffer, part.indices, 1, loops, False)
     return Access(part.buffer, part.indices, part.reach, loops, part.writes)
 
 
 def loop_bounds(loops: tuple[ir.For, ...]) -> dict[ir.Var, tuple[int, int]]:
-    """Return the inclusive ranges of the variables of loops with constant extent."""
+    """Return the inclusive range of each loop variable, for the loops of constant extent."""
     found = {}
     for loop in loops:
         extent = ir.int_value(loop.extent)
@@ -72,8 +76,9 @@ def loop_bounds(loops: tuple[ir.For, ...]) -> dict[ir.Var, tuple[int, int]]:
 
 
 def memory_stride(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) -> int | None:
-    """Return the distance in elements of memory between the accesses of consecutive iterations of ``var``; None if it is
-    not constant."""
+    """Return the distance in memory, in elements, between accesses in consecutive iterations of the loop over ``var``.
+
+    None if the distance is not constant."""
     total = 0
     for index, stride in zip(indices, buffer.strides, strict=True):
         terms, _ = linear(simplify(index))
@@ -86,10 +91,10 @@ def memory_stride(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) 
 def split_index(
     index: ir.Expr, inner: Collection[ir.Var], bounds: Mapping[ir.Var, tuple[int, int]]
 ) -> tuple[ir.Expr, int, int] | None:
-    """Split ``index`` into the part that does not depend on ``inner`` variables, and the range (lowest, highest) of the
-    rest.
+    """Split ``index`` into a sum of a part without the variables ``inner``, and the rest.
 
-    None if the range of the rest is unknown.
+    Returns (the part as an expression, lowest value of the rest, highest value of the rest). None if the range of the rest is
+    unknown. ``bounds``: inclusive ranges of variables.
     """
     names = free_vars(index)
     return _split_index_with_cache(
@@ -125,12 +130,14 @@ def address(
     *,
     writes: bool,
 ) -> ir.AddressOf:
-    """Return the address of ``extent`` elements from ``indices`` on, with variables replaced by their values."""
+    """Return the address of ``extent`` consecutive elements from ``indices`` on, for access by an intrinsic.
+
+    Variables in the indices are replaced as in ``variable_values``. ``writes``: the intrinsic writes the elements."""
     return ir.AddressOf(buffer, tuple(simplify(substitute(i, variable_values)) for i in indices), extent, writes)
 
 
 def is_consecutive(indices: tuple[ir.Expr, ...], var: ir.Var) -> bool:
-    """Test whether iterations of ``var`` access adjacent elements along the last axis."""
+    """Test whether consecutive iterations of the loop over ``var`` access adjacent elements along the last axis."""
     for axis, index in enumerate(indices):
         terms, _ = linear(simplify(index))
         hidden = any(var in free_vars(t) for t in terms if t != var)
