@@ -1,8 +1,7 @@
-"""Rewrite the body of a loop over lanes with vector intrinsics.
+"""Rewriting of the body of a loop over lanes with vector intrinsics.
 
-:class:`LaneOperations` has the arithmetic whose form depends on which operands are uniform, that is, equal in all
-lanes: products, shifts, saturation. :class:`LaneCode` walks statements and expressions. A body that has no vector form
-raises NoLanesError.
+:class:`LaneCode` walks statements and expressions. :class:`LaneOperations` provides operations whose intrinsic depends on which
+operands are uniform (equal in all lanes): products, shifts, saturation. A body that cannot be vectorised raises NoLanesError.
 """
 
 from __future__ import annotations
@@ -30,17 +29,16 @@ from microc.tir.lower.lane_scope import (
 from microc.tir.lower.region import memory_stride
 from microc.tir.rewrite import map_expr
 
-# ---- Arithmetic on lanes: operations whose form depends on whether an operand is uniform, products, shifts,
-# saturation.
+# ---- Arithmetic on lanes: operations whose intrinsic depends on whether an operand is uniform (equal in all lanes).
 
 TYPES = MappingProxyType({"int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16", "int32": "i32"})
-"""Suffixes of the intrinsics that load, store, gather and scatter elements of a dtype."""
+"""Suffixes of the intrinsics that load, store, gather and scatter elements, by the dtype of the elements in memory."""
 _NUMBERS = ("add", "sub", "mul")
-"""Integer operations with an ``_n`` form, whose second operand is a scalar for all lanes."""
+"""Integer operations that have an intrinsic with the suffix ``_n``, whose second operand is a scalar for all lanes."""
 SATURATED = ("int8", "int16")
-"""Dtypes that scalable vectors saturate to as they are stored."""
+"""Dtypes for which there are store intrinsics that saturate int32 lanes to the dtype."""
 SCALABLE_SCALAR_OPS = ("min", "max")
-"""Further operations with an ``_n`` form, of scalable vectors only."""
+"""Operations that have an intrinsic with the suffix ``_n`` for scalable vectors only."""
 CLAMPS: Mapping[str, tuple[int, int, int]] = MappingProxyType(
     {
         f"{name}{suffix}": (*bounds, shift)
@@ -52,19 +50,20 @@ CLAMPS: Mapping[str, tuple[int, int, int]] = MappingProxyType(
         for suffix, shift in (("", 0), ("_half", 1))
     }
 )
-"""Saturating intrinsics: lowest value, highest value, and the bits that the operand is shifted right by first."""
+"""Saturating intrinsics by name: (lowest value, highest value, number of bits by which the operand is shifted right first)."""
 
 
 class LaneOperations(LaneScope):
-    """Arithmetic of a loop over lanes as vector intrinsics, whose form depends on which operands are uniform: products,
-    shifts, saturation."""
+    """Vector arithmetic of a loop over lanes: products, shifts and saturation.
+
+    The intrinsic depends on which operands are uniform (equal in all lanes)."""
 
     @abstractmethod
     def vector(self, expr: ir.Expr) -> ir.Expr:
-        """Convert an int32 or float32 expression to a vector."""
+        """Return an int32 or float32 expression as a vector of its values in all lanes."""
 
     def convert_rounding(self, expr: ir.Expr) -> ir.Expr | None:
-        """Convert a multiplication or right shift that rounds to vector intrinsics; None for other expressions."""
+        """Return a rounding multiplication or rounding right shift as vector intrinsics; None for other expressions."""
         product = match_doubling_multiply(expr)
         if product is not None:
             return self.operation("doubling_high_mul", *product, has_scalar_form=True)
@@ -90,10 +89,10 @@ class LaneOperations(LaneScope):
         )
 
     def try_multiply_add(self, total: ir.Expr, x: ir.Expr, y: ir.Expr) -> ir.Expr | None:
-        """Convert ``total + x * y`` for scalable vectors; None if there is no instruction for it.
+        """Return ``total + x * y`` as a multiply-add of scalable vectors; None if there is no instruction for it.
 
-        A widening multiply-add is used where both factors are int16 or narrower, since int16 vectors take half the
-        registers of int32 ones.
+        If both factors are int16 or narrower, a widening multiply-add is used, because int16 vectors need half the registers
+        of int32 vectors.
         """
         vector, other = (x, y) if self.varies(x) else (y, x)
         short, number = self.short(vector), not self.varies(other)
@@ -104,7 +103,7 @@ class LaneOperations(LaneScope):
         return None if number else self.call("mac", self.vector(total), self.vector(x), self.vector(y))
 
     def short(self, value: ir.Expr) -> ir.Expr | None:
-        """Return a load of consecutive elements as a vector of int16; None if ``value`` is not such a load."""
+        """Return a load of consecutive elements of int16 or narrower as a vector of int16; None for other expressions."""
         match value:
             case ir.Cast("int32", ir.Load(buffer, indices) as load) if is_loaded_as_int16(value):
                 if buffer.scope == "register" or self.step(load) != 1:
@@ -116,10 +115,10 @@ class LaneOperations(LaneScope):
                 return None
 
     def operation(self, name: str, a: ir.Expr, b: ir.Expr, *, has_scalar_form: bool = False) -> ir.Expr:
-        """Return an operation of two operands on vectors.
+        """Return the vector operation ``name`` on the operands ``a`` and ``b``.
 
-        Its ``_n`` form, which takes a scalar, is used if one operand is uniform and there is such a form
-        (``has_scalar_form``, or known by ``name``)."""
+        If an operand is uniform, the intrinsic with the suffix ``_n`` is used, whose second operand is a scalar.
+        ``has_scalar_form``: there is such an intrinsic (for some names this is known without)."""
         has_scalar_form = (
             has_scalar_form or name in _NUMBERS or (self.active is not None and name in SCALABLE_SCALAR_OPS)
         )
@@ -130,14 +129,18 @@ class LaneOperations(LaneScope):
         return self.call(name, self.vector(a), self.vector(b))
 
     def shift_left(self, vector: ir.Expr, distance: ir.Expr, *, rounds: bool) -> ir.Expr:
-        """Shift a vector left by a distance, per lane or for all; a negative one shifts to the right."""
+        """Return a vector shifted left by ``distance``, which may differ between lanes. A negative distance shifts right.
+
+        ``rounds``: right shifts are rounded."""
         name = "shift_round" if rounds else "shl"
         if self.varies(distance):
             return self.call(name, vector, self.vector(distance))
         return self.call(f"{name}_n", vector, self.uniform(distance))
 
     def shift_right(self, vector: ir.Expr, distance: ir.Expr, *, rounds: bool) -> ir.Expr:
-        """Shift a vector right by ``distance``, 0 to 31."""
+        """Return a vector shifted right by ``distance``, 0 to 31, which may differ between lanes.
+
+        ``rounds``: the result is rounded."""
         if self.active is None:
             return self.shift_left(vector, negate_sum(distance), rounds=rounds)
         name = "right_round" if rounds else "right"
@@ -150,10 +153,10 @@ class LaneOperations(LaneScope):
         return self.call(name, vector, places)
 
     def wrap_to(self, narrow_dtype: str, a: ir.Expr) -> ir.Expr:
-        """Convert a value that is cast to ``narrow_dtype`` and back to int32.
+        """Return the vector of an int32 value that is cast to ``narrow_dtype`` and back to int32.
 
-        It is unchanged if its bounds fit; else it is reduced modulo 2**bits: by a mask if unsigned, by a pair of shifts
-        if signed."""
+        The value is unchanged if its bounds fit the dtype. Otherwise it is reduced modulo 2**bits: by a mask if the dtype is
+        unsigned, by two shifts if it is signed."""
         reach, room = bounds_of(simplify(_expand_saturation(a))), dtypes.int_range(narrow_dtype)
         if reach is not None and room[0] <= reach[0] and reach[1] <= room[1]:
             return self.vector(a)
@@ -164,7 +167,7 @@ class LaneOperations(LaneScope):
 
 
 def _expand_saturation(expr: ir.Expr) -> ir.Expr:
-    """Replace a saturating intrinsic by the equivalent clamp, so that its bounds can be derived."""
+    """Return a clamp with the same range in place of a saturating intrinsic, so that the range can be derived."""
     if isinstance(expr, ir.Call) and expr.name in CLAMPS:
         low, high, _ = CLAMPS[expr.name]
         return ir.clamp(ir.Var("any"), low, high)
@@ -172,13 +175,13 @@ def _expand_saturation(expr: ir.Expr) -> ir.Expr:
 
 
 def saturation_operand(saturation: ir.Call) -> ir.Expr:
-    """Return the operand of a saturating intrinsic, shifted as the intrinsic does."""
+    """Return the operand of a saturating intrinsic, shifted right as the intrinsic does before it saturates."""
     (a,), (_, _, shift) = saturation.args, CLAMPS[saturation.name]
     return a >> shift if shift else a
 
 
 def match_saturation(expr: ir.Expr, dtype: str) -> ir.Expr | None:
-    """Return x if an expression clamps x to the whole range of ``dtype``; None for other expressions."""
+    """Return x if the expression is x clamped to the whole range of ``dtype``; None for other expressions."""
     match expr:
         case ir.Bin("min", ir.Bin("max", a, ir.Const(value=low)), ir.Const(value=high)) if dtype in SATURATED and (
             low,
@@ -192,17 +195,17 @@ def match_saturation(expr: ir.Expr, dtype: str) -> ir.Expr | None:
 
 
 def is_loaded_as_int16(value: ir.Expr) -> bool:
-    """Test whether a value is loaded from int16 or a dtype whose range int16 contains."""
+    """Test whether an expression is a load, widened by a cast, of int16 elements or of elements whose range int16 contains."""
     return (
         isinstance(value, ir.Cast) and isinstance(value.a, ir.Load) and dtypes.contains_range_of(SHORT, value.a.dtype)
     )
 
 
-# ---- The body of a loop over lanes, rewritten for vectors; see :mod:`microc.tir.lower.lanes`.
+# ---- Rewriting of the body of a loop over lanes (:mod:`microc.tir.lower.lanes`).
 #
-# Roundings become one instruction each: the doubling high multiply ``(2 x m + 2**31) >> 32``, which scalar code writes
-# as ``high_mul_round``, and the rounding shift ``((x >> (n - 1)) + 1) >> 1``. A constant that was folded into the
-# rounding term is added afterwards.
+# Rounding operations become one instruction each: the doubling high multiply ``(2 x m + 2**31) >> 32``, which scalar code
+# writes as ``high_mul_round``, and the rounding shift ``((x >> (n - 1)) + 1) >> 1``. A constant that is part of the rounding term
+# is added afterwards.
 
 _OPS = MappingProxyType(
     {
@@ -216,21 +219,21 @@ _OPS = MappingProxyType(
         "bitxor": "xor",
     }
 )
-"""Names of the intrinsics of integer operators."""
+"""Names of the vector intrinsics for integer operators."""
 HALVES = MappingProxyType({"float16": "f16", "bfloat16": "bf16"})
-"""Suffixes of loads that convert 16-bit floats to float32."""
+"""Suffixes of the intrinsics that load 16-bit floats and convert them to float32."""
 NARROWED = 3
-"""Lowest value of ``floats`` with which vectors of floats may also be stored as float16."""
+"""Lowest value of the annotation ``floats`` that allows vectors of floats to be stored as float16."""
 _FLOAT_OPS = frozenset({"add", "sub", "mul", "div", "min", "max"})
 FLOAT_CALLS = frozenset({"fma", "sqrt", "rint", "floor", "fabs"})
 """Float functions that have vector intrinsics."""
 
 
 class LaneCode(LaneOperations):
-    """Rewriter of a loop body with vector intrinsics, for a range of its iterations, one lane each."""
+    """Rewriter of the body of a loop with vector intrinsics. Each iteration becomes a lane."""
 
     def statement(self, stmt: ir.Stmt) -> ir.Stmt:
-        """Rewrite a statement with vector intrinsics. NoLanesError if it has no vector form."""
+        """Return a statement rewritten with vector intrinsics. NoLanesError if it cannot be vectorised."""
         match stmt:
             case ir.Store(buffer, indices, value):
                 return self.store(buffer, indices, value)
@@ -254,7 +257,7 @@ class LaneCode(LaneOperations):
                 raise NoLanesError
 
     def store(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], value: ir.Expr) -> ir.Stmt:
-        """Convert a store: to a vector register, to consecutive elements, or scattered with a constant step."""
+        """Return the vector statement for a store to a register, to consecutive elements, or to elements at a constant stride."""
         if buffer in self.registers:
             return ir.Store(self.registers[buffer], indices, self.vector(value))
         if buffer in self.tiles:
@@ -281,7 +284,8 @@ class LaneCode(LaneOperations):
         target = self.address(buffer, indices, step, writes=True)
         where = (target,) if step == 1 else (target, self.offsets(step))
         name = f"{'store' if step == 1 else 'scatter'}_{kind}_{self.suffix()}"
-        # vectors of any length always saturate; others where the schedule says so by a call: the core has instructions for it
+        # Scalable vectors always saturate. Other vectors saturate if the value is a call, which the schedule inserts for cores
+        # that have instructions for it.
         saturates = self.active is not None or isinstance(narrow, ir.Call)
         if step == 1 and saturates and (inner := match_saturation(narrow, buffer.dtype)) is not None:
             name, narrow = f"store_saturated_{kind}_{self.suffix()}", inner
@@ -303,7 +307,7 @@ class LaneCode(LaneOperations):
         return self.convert_float(expr) if expr.dtype == "float32" else self.convert_integer(expr)
 
     def convert_float(self, expr: ir.Expr) -> ir.Expr:
-        """Convert a float32 expression that varies between lanes."""
+        """Return the vector of a float32 expression that differs between lanes."""
         match expr:
             case ir.Load(buffer, indices):
                 if buffer.scope == "register" or self.step(expr) != 1:
@@ -342,10 +346,10 @@ class LaneCode(LaneOperations):
                 raise NoLanesError
 
     def convert_integer(self, expr: ir.Expr) -> ir.Expr:
-        """Convert an int32 expression that varies between lanes.
+        """Return the vector of an int32 expression that differs between lanes.
 
-        The order of cases matters: roundings before the shifts and products they contain, widened loads before other
-        casts, multiply-adds before additions.
+        The order of the cases matters: rounding operations precede the shifts and products that they contain, widened loads
+        precede other casts, and multiply-adds precede additions.
         """
         special = self.convert_rounding(expr)
         if special is not None:
@@ -416,8 +420,9 @@ class LaneCode(LaneOperations):
                 raise NoLanesError
 
     def load(self, load: ir.Load) -> ir.Expr:
-        """Convert a load that varies: of consecutive elements, with a constant step, or a table lookup by computed
-        indices."""
+        """Return the vector of a load whose element differs between lanes.
+
+        Elements are consecutive, at a constant stride, or looked up in a table by computed indices."""
         kind = TYPES.get(load.dtype)
         if kind is None or load.buffer.scope == "register":
             raise NoLanesError
@@ -433,10 +438,10 @@ class LaneCode(LaneOperations):
         raise NoLanesError
 
     def readable(self, expr: ir.Expr) -> ir.Expr:
-        """Clamp the indices of table lookups in ``expr`` to the table.
+        """Return an operand of a select with the indices of table lookups clamped to the table.
 
-        Vectors compute both sides of a select in all lanes, including lanes whose condition is meant to guard the
-        lookup.
+        Vectors compute both operands of a select in all lanes. So a table is also read in lanes in which the condition guards
+        against an index that is out of range.
         """
 
         def on_expr(e: ir.Expr) -> ir.Expr:
@@ -450,7 +455,7 @@ class LaneCode(LaneOperations):
 
 
 def _reinterpret_as_signed(expr: ir.Expr) -> ir.Expr:
-    """Convert a uint32 expression to the int32 expression with the same bits; its lanes wrap around."""
+    """Return the int32 expression that has the same bits as a uint32 expression; arithmetic in its lanes wraps around."""
     match expr:
         case ir.Const(int() as value, "uint32"):
             return ir.const(value - (1 << 32 if value >> 31 else 0), "int32")

@@ -170,9 +170,9 @@ class LaneScope:
     outside of the loop, with the arrays of vectors that replace them. ``floats``: 1 allows vectors of floats, 2 also fused
     multiply-adds by a scalar, 3 also stores as float16. ``label``: suffix of the names of new variables.
 
-    Two fields are for scalable vectors, whose length is a multiple of ``lanes`` (:mod:`microc.tir.symbolic`). ``active``: variable
-    with the number of active lanes. ``max_active``: variable with the number of active lanes in the first iteration, which is the
-    largest.
+    Two fields are for scalable vectors, whose length is a multiple of ``lanes`` (:mod:`microc.tir.symbolic`). ``active``:
+    variable with the number of active lanes. ``max_active``: variable with the number of active lanes in the first iteration,
+    which is the largest.
 
     ``registers`` and ``names`` map register arrays and variables of the loop that differ between lanes to their vectors.
     ``constants``: variables for the values that are computed before the loop, by value. ``inside``: variables that are bound

@@ -1,8 +1,8 @@
-"""Split loops: at guards (unswitching, peeling) and for double buffering.
+"""Splitting of loops: loop unswitching, peeling, and double buffering.
 
-:func:`unswitch_loops` moves conditions out of loops that they do not depend on, and divides loops at conditions on
-their counter. :func:`partition_loops` peels guarded tails of imperfect splits. :func:`double_buffer_loops` copies for the
-next iteration while the current one computes.
+:func:`unswitch_loops` moves loop-invariant conditions out of loops, and divides a loop at a condition on its variable.
+:func:`partition_loops` peels the guarded last iterations after imperfect splits. :func:`double_buffer_loops` copies data for the
+next iteration while the current iteration computes.
 """
 
 from __future__ import annotations
@@ -16,20 +16,23 @@ from microc.tir.analysis.simplification import bounds_of, linear, simplify, simp
 from microc.tir.names import DOUBLE_BUFFER, LANES, PEEL
 from microc.tir.rewrite import free_vars, map_expr, map_stmt, replace_buffers, substitute, substitute_stmt, walk_stmt
 
-# ---- Unswitching: conditions move out of loops that they do not depend on.
+# ---- Unswitching: loop-invariant conditions are moved out of loops.
 #
-# ``for c: padded[y, x, c] = select(0 <= y and 0 <= x, data[y, x, c], 0)`` becomes a test per row, a test per column,
-# and inner loops that copy or fill. Where vectors copy, the columns away from the border are tested once per row, and
-# may be one run. A loop whose own counter decides, ``select(c < 8, a[c], b[c - 8])``, becomes several loops.
+# ``for c: padded[y, x, c] = select(0 <= y and 0 <= x, data[y, x, c], 0)`` becomes a test for each row, a test for each column,
+# and inner loops that copy or fill. If vectors copy, all columns away from the border are tested once per row, and may be
+# copied as one run of consecutive elements. A loop with a condition on its own variable, such as
+# ``select(c < 8, a[c], b[c - 8])``, becomes several loops.
+#
+# A guarded copy is a loop body that copies if a condition holds, and else fills with a constant.
 
 FAR = 1 << 31
-"""Bound of an open range; no int32 loop counter reaches it."""
+"""End of a range without a bound. No int32 loop variable reaches it."""
 LONG = 4
-"""Elements of a run from which on it gets a version without guards."""  # measured: unknown
+"""Smallest trip count of a guarded copy for which a second loop without guards is generated."""  # measured: unknown
 
 
 def unswitch_loops(stmt: ir.Stmt) -> ir.Stmt:
-    """Move the invariant conditions of guarded copies out of their loops, innermost loops first."""
+    """Return a statement with the invariant conditions of guarded copies moved out of their loops, innermost loops first."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         return _unswitch(s) if isinstance(s, ir.For) else s
@@ -38,7 +41,9 @@ def unswitch_loops(stmt: ir.Stmt) -> ir.Stmt:
 
 
 def _match_guarded_copy(body: ir.Stmt) -> tuple[ir.Expr, ir.Stmt, ir.Stmt] | None:
-    """Return condition, copy and fill of a guarded copy; None for other statements. The fill stores constants only."""
+    """Match a guarded copy; return its condition, the copy, and the fill. None for other statements.
+
+    The fill of a guarded store stores a constant."""
     match body:
         case ir.Store(buffer, indices, ir.Select(condition, a, ir.Const() as b)):
             return condition, ir.Store(buffer, indices, a), ir.Store(buffer, indices, b)
@@ -49,10 +54,10 @@ def _match_guarded_copy(body: ir.Stmt) -> tuple[ir.Expr, ir.Stmt, ir.Stmt] | Non
 
 
 def _divide_at_counter(loop: ir.For) -> ir.Stmt | None:
-    """Divide the loop where a condition on its counter starts and stops to hold; None if no condition is on the counter
-    alone.
+    """Return a loop divided into several loops where a condition on its variable begins and ceases to hold.
 
-    The parts before and after the range store the other value.
+    The loops before and after this range store the other operand of the select. None if there is no condition on the loop
+    variable alone.
     """
     match loop.body:
         case ir.Store(buffer, indices, ir.Select(condition, a, b)) if _only_moves(a) and _only_moves(b):
@@ -78,7 +83,7 @@ def _divide_at_counter(loop: ir.For) -> ir.Stmt | None:
 
 
 def _range_where_true(condition: ir.Expr, var: ir.Var) -> tuple[int, int] | None:
-    """Return the range (start, stop) of ``var`` in which a condition on ``var`` alone holds; None for other conditions."""
+    """Return the range (start, stop) of ``var`` in which a condition holds, if it compares ``var`` with a constant; else None."""
     if not _is_affine_comparison(condition, var):
         return None
     assert isinstance(condition, ir.Bin)
@@ -91,8 +96,9 @@ def _range_where_true(condition: ir.Expr, var: ir.Var) -> tuple[int, int] | None
 
 
 def _only_moves(value: ir.Expr) -> bool:
-    """Test whether a value is only read, cast or selected: dividing a loop that computes would duplicate the
-    computation."""
+    """Test whether a value is only loaded, cast and selected.
+
+    A loop that computes more is not divided, because that would duplicate the code of the computation."""
     match value:
         case ir.Select(_, a, b):
             return _only_moves(a) and _only_moves(b)
@@ -103,7 +109,7 @@ def _only_moves(value: ir.Expr) -> bool:
 
 
 def _unswitch(loop: ir.For) -> ir.Stmt:
-    """Move the invariant part of a guard out of ``loop``; return ``loop`` itself if it has none."""
+    """Return a loop with the invariant part of its guard moved out of it; ``loop`` itself if there is none."""
     divided = _divide_at_counter(loop)
     if divided is not None:
         return divided
@@ -124,12 +130,12 @@ def _unswitch(loop: ir.For) -> ir.Stmt:
 
 
 def _guard_whole_loop(loop: ir.For, condition: ir.Expr, copying: ir.Stmt, guarded: ir.Stmt) -> ir.Stmt:
-    """Guard once for the whole loop: copy without guards if the condition holds in all iterations, as it does away from
-    the border.
+    """Return a loop with a test in front of it that selects between a copy without guards and the guarded copy.
 
-    Comparisons of expressions that are affine in the counter hold in all iterations if they hold in the first and the
-    last, so these two are tested. The copy then exists twice; this is worth its code only where vectors copy runs, or
-    for a run of at least LONG elements.
+    The copy without guards runs if the condition holds in all iterations, as it does away from the border of an image.
+    Comparisons of expressions that are affine in the loop variable hold in all iterations if they hold in the first and the
+    last, so only these two are tested. The code of the copy is duplicated. That pays off only if vectors copy runs of
+    elements, or if the loop has at least LONG iterations; otherwise ``guarded`` is returned.
     """
     extent = ir.int_value(loop.extent)
     terms = ir.conjuncts(condition)
@@ -145,8 +151,7 @@ def _guard_whole_loop(loop: ir.For, condition: ir.Expr, copying: ir.Stmt, guarde
 
 
 def _copies_run(loop: ir.Stmt) -> bool:
-    """Test whether ``loop`` contains a vector loop that copies a run: adjacent runs can be joined, and a run may have a
-    test of its own."""
+    """Test whether the body of ``loop``, possibly under a condition, is a vector loop that copies consecutive elements."""
     match loop:
         case ir.For(body=ir.If(then=ir.For() as run)) | ir.For(body=ir.For() as run) if isinstance(run.body, ir.Store):
             return isinstance(run.body.value, ir.Load) and LANES in dict(run.annotations)
@@ -155,7 +160,7 @@ def _copies_run(loop: ir.Stmt) -> bool:
 
 
 def _is_affine_comparison(condition: ir.Expr, var: ir.Var) -> bool:
-    """Test whether a condition compares int32 expressions that are affine in ``var``."""
+    """Test whether a condition compares two int32 expressions whose difference is affine in ``var``."""
     if (
         not isinstance(condition, ir.Bin)
         or condition.op not in ("lt", "le", "gt", "ge")
@@ -167,32 +172,35 @@ def _is_affine_comparison(condition: ir.Expr, var: ir.Var) -> bool:
 
 
 def _with_condition(guarded_copy: ir.Stmt, condition: ir.Expr, copy: ir.Stmt, fill: ir.Stmt) -> ir.Stmt:
-    """Return a guarded copy with a weaker condition."""
+    """Return a guarded copy with another condition, which is a part of the original one.
+
+    ``copy``, ``fill``: statements that run if the condition holds or does not hold."""
     if isinstance(guarded_copy, ir.Store) and isinstance(copy, ir.Store) and isinstance(fill, ir.Store):
         return ir.Store(guarded_copy.buffer, guarded_copy.indices, ir.Select(condition, copy.value, fill.value))
     return ir.If(condition, copy, fill)
 
 
-# ---- Peeling: guards of imperfect splits leave the inner loop, as the last iteration of the outer loop is peeled off.
+# ---- Peeling: guards of imperfect splits are removed from the inner loop by peeling the last iteration of the outer loop.
 #
-# ``for i in 7: for j in 4: if i*4 + j < 26`` becomes six full iterations and one whose ``j`` loop runs to 2. This holds
-# for any conjunction of ``affine < constant`` conditions that holds up to some iteration. A loop with the note ``peel``
-# 0 keeps its guards as run-time tests: its body is long, and little of it is guarded. So does a parallel loop, whose
-# iterations are distributed to threads: a peeled one would run on none of them.
+# ``for i in 7: for j in 4: if i*4 + j < 26`` becomes six full iterations, and one iteration whose ``j`` loop runs to 2. This is
+# possible for any conjunction of conditions ``affine < constant`` that holds in all iterations up to some iteration. A loop with
+# the annotation ``peel`` = 0 keeps its guards as run-time tests, because its body is long and little of it is guarded. A
+# parallel loop also keeps its guards: its iterations are distributed to threads, and no thread would run a peeled iteration.
 
 Bounds = dict[ir.Var, tuple[int, int]]
 
 PEEL_LIMIT = 1
-"""Iterations that may be peeled, each a copy of the body; guards that fail earlier stay run-time tests."""
+"""Most iterations that are peeled from a loop, since each is a copy of the body. Guards that fail in more iterations remain
+run-time tests."""
 
 
 def partition_loops(stmt: ir.Stmt) -> ir.Stmt:
-    """Peel guarded tails, outermost loops first."""
+    """Return a statement with guarded last iterations of loops peeled, outermost loops first."""
     return _partition(stmt, {})
 
 
 def _partition(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
-    """Peel guarded tails in ``stmt``; ``bounds``: ranges of the loop variables around it."""
+    """Return ``stmt`` with guarded last iterations of loops peeled. ``bounds``: ranges of the enclosing loop variables."""
     match stmt:
         case ir.For(var, extent, body, kind, annotations):
             count = ir.int_value(extent)
@@ -203,7 +211,7 @@ def _partition(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
                 return _partition(shorter, bounds)
             here: Bounds = {**bounds, var: (0, count - 1)}
             whole = kind in ("parallel", *ir.GROUPS, *ir.ITEMS) or (PEEL, 0) in annotations
-            # Bound loops of accelerators, too, must stay one loop.
+            # Loops that are bound to thread axes of an accelerator must also stay one loop.
             cut = None if whole else _first_failing_iteration(var, count, body, here)
             if cut is not None and 0 <= cut < count and count - cut <= PEEL_LIMIT:
                 full = _shorten(ir.For(var, ir.const(cut, "int32"), body, kind, annotations), bounds)
@@ -232,7 +240,7 @@ def _partition(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
 
 
 def _shorten_guarded_loop(stmt: ir.Stmt) -> ir.Stmt:
-    """Convert ``for i: if i < n`` to a shorter loop; return other statements unchanged."""
+    """Return a loop with fewer iterations in place of ``for i: if i < n``; other statements are returned unchanged."""
     if not isinstance(stmt, ir.For) or not isinstance(stmt.body, ir.If) or stmt.body.otherwise is not None:
         return stmt
     count, limit = ir.int_value(stmt.extent), _match_upper_limit(stmt.var, stmt.body.condition)
@@ -242,10 +250,12 @@ def _shorten_guarded_loop(stmt: ir.Stmt) -> ir.Stmt:
 
 
 def _shorten(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
-    """Simplify under the bounds of the loops around, then convert ``for i: if i < n`` to a shorter loop."""
+    """Return ``stmt`` simplified, with loops ``for i: if i < n`` replaced by loops with fewer iterations.
+
+    ``bounds``: ranges of the enclosing loop variables."""
 
     def hoist_guard(s: ir.Stmt) -> ir.Stmt:
-        """Move guards outwards over loops that they do not depend on, up to the loop that they bound."""
+        """Move guards out of loops on whose variables they do not depend, up to the loop whose iterations they limit."""
         if isinstance(s, ir.For) and isinstance(s.body, ir.If) and s.body.otherwise is None:
             terms = ir.conjuncts(s.body.condition)
             free = [t for t in terms if not _contains_var(t, s.var)]
@@ -267,7 +277,7 @@ def _contains_var(expr: ir.Expr, var: ir.Var) -> bool:
 
 
 def _match_upper_limit(var: ir.Var, condition: ir.Expr) -> int | None:
-    """Return n if the condition is equivalent to ``var < n``; else None."""
+    """Return n if the condition is equivalent to ``var < n`` for a constant n; else None."""
     form = _as_less_than(condition)
     if form is None:
         return None
@@ -278,7 +288,9 @@ def _match_upper_limit(var: ir.Var, condition: ir.Expr) -> int | None:
 
 
 def _as_less_than(condition: ir.Expr) -> tuple[dict[ir.Expr, int], int] | None:
-    """Return an int32 comparison as (terms, limit), meaning sum(terms) < limit; None for other conditions."""
+    """Return an int32 comparison as (terms, limit), with the meaning ``sum(factor * term) < limit``; None for other conditions.
+
+    ``terms``: factors by term."""
     if not isinstance(condition, ir.Bin) or condition.op not in ("lt", "le", "gt", "ge"):
         return None
     if condition.a.dtype != "int32":
@@ -291,10 +303,10 @@ def _as_less_than(condition: ir.Expr) -> tuple[dict[ir.Expr, int], int] | None:
 
 
 def _first_failing_iteration(var: ir.Var, count: int, body: ir.Stmt, bounds: Bounds) -> int | None:
-    """Return the first iteration of ``var`` at which a guard inside may fail; None if all hold in every iteration.
+    """Return the first iteration of the loop over ``var`` in which a guard in its body may fail; None if no guard can fail.
 
-    A guard is ``factor * var + rest < limit`` with factor > 0: it holds for sure while ``factor * var + max(rest) <
-    limit``.
+    A guard is a condition ``factor * var + rest < limit`` with factor > 0. It certainly holds while
+    ``factor * var + max(rest) < limit``. ``count``: trip count of the loop.
     """
     cut: int | None = None
     inside = dict(bounds)
@@ -327,7 +339,9 @@ def _first_failing_iteration(var: ir.Var, count: int, body: ir.Stmt, bounds: Bou
 
 
 def _rename_definitions(stmt: ir.Stmt, suffix: str) -> ir.Stmt:
-    """Copy a statement with a suffix on the variables and private buffers it defines, so that names stay unique."""
+    """Return a copy of a statement in which the variables and private buffers that it defines have a suffix.
+
+    So names stay unique. Private buffers are those in registers and on the stack."""
     names = {
         s.var: ir.Var(s.var.name + suffix, s.var.dtype) for s in walk_stmt(stmt) if isinstance(s, (ir.For, ir.Let))
     }
@@ -349,17 +363,17 @@ def _rename_definitions(stmt: ir.Stmt, suffix: str) -> ir.Stmt:
     return replace_buffers(map_stmt(substitute_stmt(stmt, dict(names)), on_stmt), registers)
 
 
-# ---- Double buffering: a loop copies for its next iteration while it computes. Its shared buffers get two halves, used
-# alternately.
+# ---- Double buffering: while an iteration of a loop computes, the data for the next iteration are copied. Each shared buffer
+# gets two halves, which are used alternately.
 
 Halves = dict[ir.Buffer, ir.Buffer]
 
 
 def double_buffer_loops(stmt: ir.Stmt) -> ir.Stmt:
-    """Double-buffer every loop with the note :data:`~microc.tir.names.DOUBLE_BUFFER`.
+    """Return a statement with every loop that is annotated :data:`~microc.tir.names.DOUBLE_BUFFER` double-buffered.
 
-    The copy for the first iteration precedes the loop; each iteration copies for the next one: ``fill(0); for k: if k +
-    1 < n: fill(k + 1) into half (k + 1) % 2; compute from half k % 2``.
+    The data of the first iteration are copied before the loop. Each iteration copies the data of the next iteration:
+    ``fill(0); for k: if k + 1 < n: fill(k + 1) into half (k + 1) % 2; compute from half k % 2``.
     """
     halves: Halves = {}
 
@@ -374,8 +388,10 @@ def double_buffer_loops(stmt: ir.Stmt) -> ir.Stmt:
 
 
 def _double_buffer(loop: ir.For, halves: Halves) -> ir.Stmt:
-    """Double-buffer one loop; ``halves`` collects the buffers with two halves. ScheduleError if it does not begin
-    with copies into shared memory, or these use it otherwise."""
+    """Return a loop in double-buffered form. ``halves``: output; the buffers with two halves are added, by original buffer.
+
+    Raises ScheduleError if the loop does not begin with copies into shared memory, or if these copies read shared memory
+    or write other memory."""
     body = loop.body.body if isinstance(loop.body, ir.Seq) else (loop.body,)
     shared = {b for b in buffers_written(loop.body) if b.scope == "shared"}
     fills = [s for s in body if buffers_written(s) & shared]
@@ -401,7 +417,7 @@ def _double_buffer(loop: ir.For, halves: Halves) -> ir.Stmt:
     later = _redirect_to_half(
         substitute_stmt(_rename_loops(fill), {loop.var: following}), doubled, ir.Bin("floormod", following, two)
     )
-    # The last iteration has no next one.
+    # There is no next iteration after the last.
     guarded = ir.If(ir.Bin("lt", following, loop.extent), later)
     computed = _redirect_to_half(use, doubled, ir.Bin("floormod", loop.var, two))
     notes = tuple(note for note in loop.annotations if note[0] != DOUBLE_BUFFER)
@@ -409,7 +425,7 @@ def _double_buffer(loop: ir.For, halves: Halves) -> ir.Stmt:
 
 
 def _rename_loops(stmt: ir.Stmt) -> ir.Stmt:
-    """Copy a statement with new names for its loop variables."""
+    """Return a copy of a statement with new names of its loop variables."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         if not isinstance(s, ir.For):
@@ -421,7 +437,9 @@ def _rename_loops(stmt: ir.Stmt) -> ir.Stmt:
 
 
 def _redirect_to_half(stmt: ir.Stmt, halves: Halves, half_index: ir.Expr) -> ir.Stmt:
-    """Redirect accesses to one half (``half_index``) of each double-buffered buffer."""
+    """Return a statement with the accesses to double-buffered buffers redirected to half ``half_index`` of each.
+
+    ``halves``: buffers with two halves, by original buffer."""
 
     def on_expr(e: ir.Expr) -> ir.Expr:
         if isinstance(e, (ir.Load, ir.AddressOf)) and e.buffer in halves:

@@ -1,7 +1,7 @@
-"""Loop nests that one matrix intrinsic computes: integer products, float16 products, float16 windows.
+"""Replacement of annotated loop nests by matrix intrinsics: integer products, float16 products, float16 windows.
 
-Schedules annotate the loops. Each recogniser derives row and column counts and strides from the indices, so that tails
-of any extent match, too. An annotated nest that does not match is an internal error.
+Schedules annotate the loops. The counts and strides of rows and columns are derived from the indices, so that tails of any
+extent match, too. An annotated nest that does not match is an internal error.
 """
 
 from __future__ import annotations
@@ -19,32 +19,31 @@ from microc.tir.lower.region import address, memory_stride
 from microc.tir.names import PRODUCT, WINDOW
 from microc.tir.rewrite import map_stmt, substitute, walk_all_exprs, walk_expr, walk_stmt
 
-# ---- Loops annotated ``product``: a small matrix product that one intrinsic computes, with whatever extents a tail
-# has.
+# ---- Loops annotated ``product``: a small matrix product that one intrinsic computes.
 #
-# ``for r: for c: for k: sums[r, c] += int32(a[r, k]) * int32(b[c, k])`` (all three annotated, k innermost; a loop of
-# one iteration may be missing) becomes ``dot_<a>_<b>_<R>x<C>(a, b, sums, depth, strides of a, b and sums)``, without
-# the strides that a single row or column does not need.
+# ``for r: for c: for k: sums[r, c] += int32(a[r, k]) * int32(b[c, k])`` becomes a call
+# ``dot_<a>_<b>_<R>x<C>(a, b, sums, depth, strides of a, b and sums)``. All three loops are annotated, and k is the innermost
+# loop; a loop of one iteration may be missing. Strides that a single row or column does not need are left out.
 #
-# With sub-byte weights in the layout ``vector``, b[c, k] is the expression that extracts a number from its byte, and k
-# is three loops: over groups, fields and 16 consecutive bytes.
+# With sub-byte weights in the layout ``vector``, b[c, k] is the expression that unpacks a number from its byte, and k is three
+# loops: over groups, fields and 16 consecutive bytes.
 #
-# Sums: loops right before the product set those of several rows to zero; this is part of the intrinsic. A single row
-# takes an argument ``start`` before ``sums``: the address of the initial values of its sums, which a loop ``for c:
-# sums[c] = start[c]`` right before would store. Without such a loop it is the address of the sums themselves.
+# Initial sums: loops directly before the product set the sums of several rows to zero; the intrinsic does this itself. For a
+# single row the intrinsic has an argument ``start`` before ``sums``: the address of the initial values of the sums. It replaces a
+# loop ``for c: sums[c] = start[c]`` directly before the product. Without such a loop it is the address of the sums themselves.
 #
-# More columns than MOST are rows of adjacent weights, ``row_<a>_<b>_<depth>(a, b, start, sums, columns)``.
+# For more than MOST columns, whose weights are adjacent, the call is ``row_<a>_<b>_<depth>(a, b, start, sums, columns)``.
 
 _TYPES = MappingProxyType({"int8": "i8", "uint8": "u8", "int16": "i16"})
-"""Suffixes of the intrinsics' operands."""
+"""Suffixes of the intrinsics by the dtype of an operand."""
 _FORMS = MappingProxyType({32 - bits: BitFields(bits, VECTOR) for bits in FEW})
-"""Layouts of sub-byte weights by the distance of the last shift in the expression that extracts a number, 32 - bits."""
+"""Packings of sub-byte weights, by the distance (32 - bits) of the last shift in the expression that unpacks a number."""
 MOST = 4
-"""Columns up to which ``dot_*`` intrinsics exist; more are a ``row_*`` intrinsic."""
+"""Most columns of ``dot_*`` intrinsics. A product with more columns becomes a ``row_*`` intrinsic."""
 
 
 def lower_products(stmt: ir.Stmt) -> ir.Stmt:
-    """Replace every annotated product in ``stmt`` by a call."""
+    """Return a statement with every integer product, in loops annotated ``product``, replaced by a call."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         return replace(s, body=_replace_products(s.body)) if isinstance(s, ir.For) and not _is_marked(s) else s
@@ -58,7 +57,9 @@ def _is_marked(loop: ir.For) -> bool:
 
 
 def _replace_products(stmt: ir.Stmt) -> ir.Stmt:
-    """Replace the products among the direct parts of a statement; nested loops are already done."""
+    """Return a statement with the products outside of its loops replaced by calls.
+
+    Products inside of loops that are not annotated must have been replaced before."""
     match stmt:
         case ir.Seq(body):
             done: list[ir.Stmt] = []
@@ -81,7 +82,9 @@ def _replace_products(stmt: ir.Stmt) -> ir.Stmt:
 
 
 def _merge_equal_guards(body: tuple[ir.Stmt, ...]) -> list[ir.Stmt]:
-    """Merge adjacent statements under the same guard: a product and the initialisation of its sums."""
+    """Return a sequence with adjacent branches on the same condition merged.
+
+    Such branches are the initialisation of sums, and the product."""
     found: list[ir.Stmt] = []
     for child in body:
         match found[-1:], child:
@@ -95,7 +98,7 @@ def _merge_equal_guards(body: tuple[ir.Stmt, ...]) -> list[ir.Stmt]:
 
 
 def _annotated_nest(stmt: ir.Stmt) -> tuple[list[ir.For], ir.Stmt]:
-    """Return the nested loops annotated ``product``, outermost first, and their body."""
+    """Return the nested loops annotated ``product`` that begin at ``stmt``, outermost first, and their body."""
     loops: list[ir.For] = []
     while isinstance(stmt, ir.For) and _is_marked(stmt):
         loops.append(stmt)
@@ -104,7 +107,7 @@ def _annotated_nest(stmt: ir.Stmt) -> tuple[list[ir.For], ir.Stmt]:
 
 
 def _is_product(nest: ir.For) -> bool:
-    """Test whether annotated loops accumulate, rather than only initialise sums."""
+    """Test whether loops annotated ``product`` accumulate a product; others initialise its sums."""
     loops, inner = _annotated_nest(nest)
     return bool(loops) and isinstance(inner, ir.Store) and isinstance(inner.value, ir.Bin)
 
@@ -114,11 +117,11 @@ def _raise_no_product(loop: ir.For, reason: str) -> NoReturn:
 
 
 def _product_call(nest: ir.For, previous_statement: list[ir.Stmt]) -> list[ir.Stmt]:
-    """Convert a product to a call. Return it after ``previous_statement``, the statement that precedes the product, unless that
-    is part of it.
+    """Return the statement before a product, and the call of the intrinsic that computes the product.
 
-    Each loop's role follows from the operands that move with it: a and sums for a row, b and sums for a column, a and b
-    for the depth.
+    ``previous_statement``: the statement before the product, or an empty list. If it initialises the sums, the intrinsic does
+    this itself, and only the call is returned. The role of each loop follows from its strides: a loop over rows moves a and
+    sums, a loop over columns moves b and sums, a loop over terms moves a and b.
     """
     loops, inner = _annotated_nest(nest)
     match inner:
@@ -129,9 +132,10 @@ def _product_call(nest: ir.For, previous_statement: list[ir.Stmt]) -> list[ir.St
         case _:
             _raise_no_product(nest, "the innermost statement adds no product")
     sums_stay = _element_stride(nest, sums, place, loops[-1].var) == 0
-    # A depth of 1 leaves no loop: a loop of one iteration stands for it, so that the checks below need no special case.
+    # If the depth is 1, there is no loop over terms. A loop of one iteration is created, so that the checks below need no special
+    # case.
     depth = loops.pop() if sums_stay else ir.For(ir.Var("depth"), ir.const(1, "int32"), inner)
-    # Loops over fields and groups of sub-byte weights also leave the sums in place.
+    # Loops over fields and groups of sub-byte weights do not move the sums either.
     groups: list[ir.For] = []
     while form is not None and loops and _element_stride(nest, sums, place, loops[-1].var) == 0 and len(groups) < 2:
         groups.append(loops.pop())
@@ -155,7 +159,7 @@ def _product_call(nest: ir.For, previous_statement: list[ir.Stmt]) -> list[ir.St
         if sums_stay and _element_stride(nest, buffer, where, depth.var) != expected:
             _raise_no_product(nest, f"{buffer.name} moves by other steps along {depth.var.name}")
     first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32") for loop in (*loops, *groups, depth)}
-    # length: terms of a sum, so elements of a. width: elements of b, several numbers of few bits in each.
+    # length: number of terms of a sum, which are elements of a. width: number of elements of b, each with several numbers.
     length = width = prod(ir.int_value(loop.extent) or 0 for loop in (depth, *groups))
     if form is not None:
         _check_sub_byte_loops(nest, form, [depth, *groups], a, b)
@@ -165,7 +169,7 @@ def _product_call(nest: ir.For, previous_statement: list[ir.Stmt]) -> list[ir.St
     numbers += [strides["sums"]] if rows > 1 else []
     target = address(sums, place, first, (rows - 1) * strides["sums"] + columns, writes=True)
     starts: tuple[ir.AddressOf, ...] = ()
-    # A statement before that initialises these very sums becomes part of the call.
+    # A previous statement that initialises the sums of the product becomes part of the call.
     if rows == 1:
         found = _initial_sums_address(previous_statement, sums, target.indices, columns)
         previous_statement = previous_statement if found is None else []
@@ -191,8 +195,9 @@ def _product_call(nest: ir.For, previous_statement: list[ir.Stmt]) -> list[ir.St
 
 
 def _match_weight_load(nest: ir.For, weight: ir.Expr) -> tuple[ir.Load, BitFields | None]:
-    """Return the load of the right factor of a product, and its layout if it is a sub-byte weight; InternalError for other
-    expressions."""
+    """Return the load of the right factor of a product, and the packing if it is a sub-byte weight, else None.
+
+    Raises InternalError for other expressions. ``nest``: the loop nest, for the error."""
     match weight:
         case ir.Cast(_, ir.Load() as b):
             return b, None
@@ -203,10 +208,10 @@ def _match_weight_load(nest: ir.For, weight: ir.Expr) -> tuple[ir.Load, BitField
 
 
 def _check_sub_byte_loops(nest: ir.For, form: BitFields, loops: list[ir.For], a: ir.Load, b: ir.Load) -> None:
-    """Check the loops over sub-byte weights, innermost first: 16 consecutive bytes, the fields in them, groups of
-    these.
+    """Check the loops over the terms of a product with sub-byte weights. InternalError if they do not fit the packing.
 
-    A single group has no loop.
+    ``loops``, innermost first: over 16 consecutive bytes, over the fields of a byte, and over groups of 16 bytes. There is no
+    loop over a single group.
     """
     expected = ((LANES, 1, 1), (form.count, LANES, 0), (0, form.group, LANES))
     for loop, (extent, step_a, step_b) in zip(loops, expected, strict=False):
@@ -223,8 +228,9 @@ def _check_sub_byte_loops(nest: ir.For, form: BitFields, loops: list[ir.For], a:
 def _initial_sums_address(
     preceding: list[ir.Stmt], sums: ir.Buffer, place: tuple[ir.Expr, ...], column_count: int
 ) -> ir.AddressOf | None:
-    """Return the address from which a statement initialises a row of ``column_count`` sums; None if it does something
-    else."""
+    """Return the address of the values with which a statement initialises a row of ``column_count`` sums.
+
+    ``preceding``: the statement before the product, or an empty list. None if it does anything else."""
     loops, store = _annotated_nest(preceding[0]) if preceding else ([], None)
     match store:
         case ir.Store(buffer, indices, ir.Load(source, where)) if buffer == sums and source.dtype == "int32":
@@ -242,7 +248,9 @@ def _initial_sums_address(
 
 
 def _zeroed_sum_count(preceding: list[ir.Stmt], sums: ir.Buffer, place: tuple[ir.Expr, ...]) -> int:
-    """Return the number of sums, from those at ``place`` on, that a statement sets to zero."""
+    """Return the number of sums from ``place`` on that a statement sets to zero; 0 if it does anything else.
+
+    ``preceding``: the statement before the product, or an empty list."""
     loops, store = _annotated_nest(preceding[0]) if preceding else ([], None)
     if not isinstance(store, ir.Store) or store.buffer != sums or store.value != ir.const(0, "int32"):
         return 0
@@ -252,14 +260,17 @@ def _zeroed_sum_count(preceding: list[ir.Stmt], sums: ir.Buffer, place: tuple[ir
 
 
 def _element_stride(nest: ir.For, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) -> int:
-    """Return the distance in elements between iterations of ``var``; InternalError if it is not constant."""
+    """Return the distance in elements between accesses to a buffer in consecutive iterations of ``var``.
+
+    Raises InternalError if it is not constant."""
     step = memory_stride(buffer, indices, var)
     if step is None:
         _raise_no_product(nest, f"{buffer.name} is not read along a line")
     return step
 
 
-# ---- Loops annotated ``product`` that sum runs of terms in float16: one intrinsic computes them.
+# ---- Loops annotated ``product`` that sum runs of consecutive terms in float16, and the runs in float32: one intrinsic computes
+# them.
 #
 # ::
 #
@@ -272,11 +283,11 @@ def _element_stride(nest: ir.For, buffer: ir.Buffer, indices: tuple[ir.Expr, ...
 # may be in any order.
 
 HALF_PRODUCT_LANES = 8
-"""Columns in a vector of float16."""
+"""Number of columns in a vector of float16."""
 
 
 def lower_float16_products(stmt: ir.Stmt) -> ir.Stmt:
-    """Replace every nest of float16 products in ``stmt`` by a call."""
+    """Return a statement with every float16 product, in loops annotated ``product``, replaced by a call."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         return (
@@ -289,7 +300,7 @@ def lower_float16_products(stmt: ir.Stmt) -> ir.Stmt:
 
 
 def _multiplies_float16(nest: ir.For) -> bool:
-    """Test whether a loop nest multiplies float16."""
+    """Test whether a loop nest contains a fused multiply-add of float16."""
     return any(isinstance(x, ir.Call) and (x.name, x.dtype) == ("fma", "float16") for x in walk_all_exprs(nest))
 
 
@@ -298,10 +309,10 @@ def _raise_no_float16_product(nest: ir.For, reason: str) -> NoReturn:
 
 
 def _float16_product_call(nest: ir.For) -> ir.Stmt:
-    """Convert a nest of float16 products to a call.
+    """Return the call of the intrinsic that computes a loop nest of float16 products.
 
-    Loops may come in any order, so each is identified by its strides in ``a``, ``b`` and ``sums`` (:func:`_loop_role`) and
-    then compared with the strides that this role has.
+    Loops may be in any order. The role of each loop is derived from its strides in ``a``, ``b`` and ``sums``
+    (:func:`_loop_role`). Then all of its strides are compared with those of the role.
     """
     stores = [s for s in walk_stmt(nest) if isinstance(s, ir.Store)]
     factors = [s.value.args[:2] for s in stores if isinstance(s.value, ir.Call)]
@@ -336,8 +347,9 @@ def _float16_product_call(nest: ir.For) -> ir.Stmt:
 
 
 def iteration_counts(nest: ir.For) -> dict[ir.Var, int] | None:
-    """Return the number of iterations of each loop of a nest; a test ``var < limit`` (a partial tile) shortens its loop.
-    None for other tests."""
+    """Return the number of iterations of each loop of a nest, by loop variable.
+
+    A test ``var < limit`` of a partial tile limits the number. None if there are other tests."""
     found = {s.var: ir.int_value(s.extent) or 0 for s in walk_stmt(nest) if isinstance(s, ir.For)}
     for test in (s for s in walk_stmt(nest) if isinstance(s, ir.If)):
         match test:
@@ -349,7 +361,9 @@ def iteration_counts(nest: ir.For) -> dict[ir.Var, int] | None:
 
 
 def _loop_role(steps: tuple[int | None, ...]) -> str:
-    """Return the role of a loop in a float16 product, derived from its strides in ``a``, ``b`` and ``sums``."""
+    """Return the role of a loop in a float16 product, such as ``row`` or ``term``.
+
+    ``steps``: strides of the loop in ``a``, ``b`` and ``sums``."""
     left, right, total = steps
     if total == 0:
         return "term" if left == 1 else "run"
@@ -358,7 +372,7 @@ def _loop_role(steps: tuple[int | None, ...]) -> str:
     return {1: "lane", 4: "odd"}.get(total or 0, "vector")
 
 
-# ---- Loops annotated ``window`` that slide over pixels of float16: one intrinsic computes them.
+# ---- Loops annotated ``window``: a depthwise convolution of float16 whose window slides over pixels, computed by one intrinsic.
 #
 # ::
 #
@@ -370,11 +384,11 @@ def _loop_role(steps: tuple[int | None, ...]) -> str:
 # missing.
 
 HALF_WINDOW_LANES, TAPS = 8, 3
-"""Channels in a vector of float16, and taps of a window's row."""
+"""Number of channels in a vector of float16; number of taps in a row of the window."""
 
 
 def lower_float16_windows(stmt: ir.Stmt) -> ir.Stmt:
-    """Replace every annotated window in ``stmt`` by a call."""
+    """Return a statement with every loop nest annotated ``window`` replaced by a call."""
     return map_stmt(
         stmt, lambda s: _float16_window_call(s) if isinstance(s, ir.For) and WINDOW in dict(s.annotations) else s
     )
@@ -385,11 +399,11 @@ def _raise_no_window(nest: ir.For, reason: str) -> NoReturn:
 
 
 def _float16_window_call(nest: ir.For) -> ir.Stmt:
-    """Convert a nest annotated ``window`` to a call.
+    """Return the call of the intrinsic that computes a loop nest annotated ``window``.
 
-    Loops are identified by the operands that move: a loop that leaves ``sums`` in place counts taps or rows of the
-    window, tap having the smaller stride in ``b``. Any other loop, except the outermost, which counts lanes, counts
-    pixels."""
+    The outermost loop is over lanes. The role of the other loops follows from their strides. Loops that do not move ``sums``
+    are over taps and over rows of the window; the loop over taps has the smaller stride in ``b``. A loop that moves ``sums``
+    is over pixels."""
     match [s for s in walk_stmt(nest) if isinstance(s, ir.Store) and isinstance(s.value, ir.Call)]:
         case [ir.Store(sums, indices, ir.Call("fma", (ir.Load() as a, ir.Load() as b, _)))]:
             places = ((a.buffer, a.indices), (b.buffer, b.indices), (sums, indices))
@@ -405,8 +419,8 @@ def _float16_window_call(nest: ir.For) -> ir.Stmt:
         _raise_no_window(nest, "its loops are others")
     tap, rows, pixels = summed[0], loops[summed[1]] if summed[1:] else 1, loops[moved[0]] if moved else 1
     step, row_step = steps[tap][0] or 0, (steps[summed[1]][0] or 0) if summed[1:] else 0
-    # step: elements of a pixel. The stride of the window in pixels is that of ``a`` between output pixels, in elements,
-    # by step.
+    # step: number of elements of a pixel. The stride of the window in pixels is the stride of ``a`` between output pixels, in
+    # elements, divided by step.
     stride = (steps[moved[0]][0] or 0) // step if moved and step else 1
     expected = {nest.var: (1, 1, 1), tap: (step, step, 0)}
     expected |= dict.fromkeys(summed[1:], (row_step, TAPS * step, 0)) | dict.fromkeys(

@@ -1,4 +1,4 @@
-"""Common subexpression elimination in straight-line code."""
+"""Common subexpression elimination in straight-line code (sequences of stores and calls), by value numbering."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from microc.tir.analysis.context import buffers_read, buffers_written, is_index
 from microc.tir.analysis.simplification import linear
 from microc.tir.rewrite import ExprMap, accesses_of, children, free_vars, map_children, stmt_exprs, walk_stmt
 
-# ---- Value numbering: equal expressions get equal numbers, which are compared and hashed in constant time; hashing an
-# expression itself costs as much as walking it.
+# ---- Value numbering: equal expressions get equal numbers. Numbers are hashed in constant time, whereas hashing an expression
+# costs as much as walking it.
 
 
 class ValueFacts(NamedTuple):
-    """Knowledge about an expression: its value number, the buffers that it accesses, and whether it loads or calls
-    (``computed``)."""
+    """Facts about an expression: its value number, and the buffers that it accesses.
+
+    ``computed`` is True if the expression contains a load or a call."""
 
     number: int
     buffers: frozenset[ir.Buffer]
@@ -41,18 +42,18 @@ _OWN: Mapping[type[ir.Expr], Callable[[Any], object]] = MappingProxyType(
         ir.Select: type,
     }
 )
-"""What distinguishes an expression from others of its class with the same operands."""
+"""Functions that return, by class, the fields that distinguish an expression from others of its class with equal operands."""
 
 
 class ValueNumbering:
-    """Value numbers and facts of expressions, memoised by identity and derived from those of their operands."""
+    """Table of value numbers and facts of expressions, derived from those of their operands and cached by identity."""
 
     def __init__(self) -> None:
         self._facts: dict[int, tuple[ir.Expr, ValueFacts]] = {}
         self._numbered: dict[object, ValueFacts] = {}
 
     def of(self, expr: ir.Expr) -> ValueFacts:
-        """Return the facts of an expression."""
+        """Return the facts about an expression, including its value number."""
         found = self._facts.get(id(expr))
         if found is None:
             # The entry keeps the expression alive, so that its id is not used again.
@@ -60,8 +61,8 @@ class ValueNumbering:
         return found[1]
 
     def _compute_facts(self, expr: ir.Expr) -> ValueFacts:
-        """Compute the facts of an expression from those of its operands; equal expressions get the same value number."""
-        if is_index(expr):  # it reads nothing, and knows its hash
+        """Compute the facts about an expression from those of its operands. Equal expressions get the same value number."""
+        if is_index(expr):  # it loads nothing, and its hash is cached
             return self._numbered.get(expr) or self._numbered.setdefault(
                 expr, ValueFacts(len(self._numbered), _NONE, False)
             )
@@ -77,24 +78,26 @@ class ValueNumbering:
         return found
 
 
-# ---- Values that straight-line code computes more than once get a name.
+# ---- Elimination: a value that straight-line code computes more than once is bound to a variable.
 #
-# Register blocking depends on it: after unrolling, every widened pair of weights is used for several pixels, and every
-# widened pair of activations for several channels; each is loaded and widened once. A C compiler might find them, too,
-# but only if it can exclude aliasing; named values make the C show what it does.
+# Register tiles depend on it: after unrolling, every widened pair of weights is used for several pixels, and every widened pair
+# of activations for several channels. Each pair should be loaded and widened once. A C compiler finds such values only if it can
+# exclude aliasing. Variables also make the generated C easier to read.
 
 Versions = dict[ir.Buffer, int]
 Key = tuple[int, tuple[int, ...]]
-"""Number of an expression, and how often each buffer it reads has been written before."""
+"""Key of a value: the value number of an expression, and the number of earlier writes to each buffer that it reads."""
 
 
 def share_values(stmt: ir.Stmt) -> ir.Stmt:
-    """Introduce lets for repeated values in every run of stores; the order of stores stays."""
+    """Return a statement in which let statements bind the repeated values of every sequence of stores and calls.
+
+    The order of the stores and calls does not change."""
     return _ValueSharing(stmt).walk(stmt)
 
 
 class _ValueSharing:
-    """State of the elimination in one function: the names in use, and the value numbers."""
+    """Common subexpression elimination in one function: the names in use, and the value numbers of expressions."""
 
     def __init__(self, root: ir.Stmt) -> None:
         self.taken = {var.name for s in walk_stmt(root) for whole in stmt_exprs(s) for var in free_vars(whole)}
@@ -104,7 +107,9 @@ class _ValueSharing:
         self.known = ValueNumbering()
 
     def walk(self, stmt: ir.Stmt) -> ir.Stmt:
-        """Share values in ``stmt``; runs end at statements other than stores and calls."""
+        """Return ``stmt`` with repeated values bound to variables.
+
+        Values are shared within a run: consecutive stores and calls. Any other statement ends a run."""
         match stmt:
             case ir.Seq(body):
                 result: list[ir.Stmt] = []
@@ -130,8 +135,7 @@ class _ValueSharing:
                 return stmt
 
     def fresh(self, expr: ir.Expr) -> ir.Var:
-        """Return a new variable named after the source of the value: the first buffer it reads, else the function it
-        calls."""
+        """Return a new variable for a value, named after the first buffer that it loads from, else after the called function."""
         sources = [x.buffer.name for x in accesses_of(expr) if x.buffer.scope != "register"]
         stem = sources[0] if sources else expr.name if isinstance(expr, ir.Call) else "t"
         number = self.counters.get(stem, 0)
@@ -143,11 +147,11 @@ class _ValueSharing:
         return ir.Var(name, expr.dtype)
 
     def run(self, stmts: list[ir.Stmt]) -> list[ir.Stmt]:
-        """Insert lets, with bodies still empty, before the first use of every repeated value of a run (consecutive stores
-        and calls).
+        """Insert a let statement before the first use of every repeated value of a run (consecutive stores and calls).
 
-        Values are counted first, and replaced in a second pass. Versions of buffers make a value that is read again
-        after a store a different value."""
+        The bodies of the let statements are still empty. Values are counted in a first pass and replaced in a second pass.
+        The versions of buffers, which are numbers of earlier writes, distinguish values that are loaded before and after a
+        store."""
         counts: dict[Key, int] = {}
         versions: Versions = {}
         for stmt in stmts:
@@ -167,7 +171,9 @@ class _ValueSharing:
     def rebuild(
         self, stmt: ir.Stmt, counts: dict[Key, int], names: dict[Key, ir.Var], versions: Versions
     ) -> list[ir.Stmt]:
-        """Replace repeated values in a statement by names; put the lets of new names before it."""
+        """Replace repeated values in a statement by variables.
+
+        Returns the let statements of new variables, followed by the statement."""
         lets: list[ir.Let] = []
 
         def replace_repeated(expr: ir.Expr) -> ir.Expr:
@@ -195,7 +201,7 @@ class _ValueSharing:
         return [*_sort_by_address(lets), stored]
 
     def count_values(self, expr: ir.Expr, counts: dict[Key, int], versions: Versions) -> None:
-        """Count how often each value that may get a name is computed."""
+        """Count, in ``counts``, how often an expression computes each value that may be bound to a variable."""
         facts = self.known.of(expr)
         if not facts.computed:
             return
@@ -210,8 +216,10 @@ class _ValueSharing:
 
 
 def _is_worth_naming(expr: ir.Expr) -> bool:
-    """Test whether a value is worth a name: loads from memory, calls, arithmetic on these, conversions of loaded
-    integers or half floats to float32. Register loads are not."""
+    """Test whether a repeated value should be bound to a variable.
+
+    This holds for loads from memory, calls, arithmetic on these, and conversions of loaded integers or 16-bit floats to
+    float32. It does not hold for loads from registers."""
     match expr:
         case ir.Load(buffer):
             return buffer.scope != "register"
@@ -226,7 +234,7 @@ def _is_worth_naming(expr: ir.Expr) -> bool:
 
 
 def _versioned_key(facts: ValueFacts, versions: Versions) -> Key:
-    """Return the key of a value at the current versions of the buffers that it reads."""
+    """Return the key of a value, given the current versions of the buffers that it reads."""
     return facts.number, tuple([versions.get(b, 0) for b in facts.buffers])
 
 
@@ -234,8 +242,9 @@ _HOLE = ir.Seq(())
 
 
 def _sort_by_address(lets: list[ir.Let]) -> list[ir.Let]:
-    """Put loads first, in order of address, then the values computed from them: a C compiler merges loads of
-    adjacent words."""
+    """Return let statements with loads first, in order of address, followed by the values computed from these.
+
+    The order allows a C compiler to merge loads of adjacent words."""
     own = {let.var for let in lets}
     groups: dict[tuple[ir.Buffer, frozenset[tuple[ir.Expr, int]]], list[tuple[int, ir.Let]]] = {}
     rest: list[ir.Let] = []
@@ -253,7 +262,7 @@ def _sort_by_address(lets: list[ir.Let]) -> list[ir.Let]:
 
 
 def _element_offset(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> tuple[frozenset[tuple[ir.Expr, int]], int]:
-    """Return an element's offset in its buffer as variable terms with their factors, and a constant."""
+    """Return the row-major offset of an element as (set of pairs of a variable term and its factor, constant)."""
     varying: Counter[ir.Expr] = Counter()
     start = 0
     for index, stride in zip(indices, buffer.strides, strict=True):
@@ -264,7 +273,7 @@ def _element_offset(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> tuple[fr
 
 
 def _nest_lets(stmts: Iterable[ir.Stmt]) -> ir.Stmt:
-    """Move everything that follows a let with an empty body into that body."""
+    """Return a sequence in which all statements after a let statement with an empty body are moved into this body."""
     rest: list[ir.Stmt] = []
     for stmt in reversed(list(stmts)):
         if isinstance(stmt, ir.Let) and stmt.body == _HOLE:
@@ -275,7 +284,7 @@ def _nest_lets(stmts: Iterable[ir.Stmt]) -> ir.Stmt:
 
 
 def _computed_values(stmt: ir.Stmt) -> tuple[ir.Expr, ...]:
-    """Return the values that a statement computes."""
+    """Return the value that a store or call statement computes, as a tuple; an empty tuple for other statements."""
     match stmt:
         case ir.Store(_, _, value) | ir.Evaluate(value):
             return (value,)
@@ -284,8 +293,9 @@ def _computed_values(stmt: ir.Stmt) -> tuple[ir.Expr, ...]:
 
 
 def _strict_children(expr: ir.Expr) -> tuple[ir.Expr, ...]:
-    """Return the operands that are always evaluated. A guarded load must not move in front of its guard; indices do
-    not count."""
+    """Return the operands of an expression that are always evaluated, without indices of loads.
+
+    Other operands may be guarded loads, which must not be moved in front of their guards."""
     match expr:
         case ir.Load() | ir.AddressOf():
             return ()
@@ -304,7 +314,7 @@ def _strict_children(expr: ir.Expr) -> tuple[ir.Expr, ...]:
 
 
 def _map_strict(expr: ir.Expr, transform: ExprMap) -> ir.Expr:
-    """Map the operands that are always evaluated."""
+    """Return an expression with ``transform`` applied to the operands that are always evaluated."""
     match expr:
         case ir.Load() | ir.AddressOf():
             return expr
@@ -317,7 +327,7 @@ def _map_strict(expr: ir.Expr, transform: ExprMap) -> ir.Expr:
 
 
 def _advance_versions(stmt: ir.Stmt, versions: Versions) -> None:
-    """Increment the versions of the buffers that a statement writes."""
+    """Increment the versions (numbers of writes so far) of the buffers that a statement writes."""
     written = [x.buffer for e in stmt_exprs(stmt) for x in accesses_of(e) if isinstance(x, ir.AddressOf) and x.writes]
     if isinstance(stmt, ir.Store):
         written.append(stmt.buffer)

@@ -1,4 +1,4 @@
-"""Code for a tensor unit: loops become its instructions, and tokens order its queues."""
+"""Lowering for a tensor unit (matrix accelerator): loop nests become its instructions, and tokens synchronise its queues."""
 
 from __future__ import annotations
 
@@ -16,18 +16,22 @@ from microc.tir.lower.region import address, memory_stride
 from microc.tir.names import BARRIER, QUEUES, SIGNAL, UNIT, WAIT, unit_instructions
 from microc.tir.rewrite import map_expr, map_stmt, replace_buffers, stmt_exprs, walk_expr, walk_stmt
 
-# ---- Tokens between the queues of a tensor unit, and barriers before accesses by the processor.
+# ---- Tokens between the instruction queues of a tensor unit, and barriers before accesses by the processor.
 #
-# Every buffer in the unit's memories has an event. The queue that fills the buffer and the queue that empties it
-# exchange tokens: after filling a tile, the first signals the second; after reading it, the second signals the first.
-# The reader starts by sending as many tokens as the buffer has slots, so that so many tiles may be filled ahead; at the
-# end it takes them all back. Each queue runs in order, so instructions of one queue need no tokens.
+# Each queue of the unit runs its instructions in order; different queues run concurrently. Every buffer in the unit's memories
+# has an event. The queue that fills the buffer and the queue that empties (reads) it exchange tokens: after filling a tile, the
+# filling queue signals the emptying queue; after reading the tile, the emptying queue signals the filling queue. At the start the
+# emptying queue sends a token for each slot of the buffer, so that all slots may be filled ahead; at the end it waits for these
+# tokens. Instructions in the same queue need no tokens.
 
 
 @frozen
 class _BufferEvent:
-    """Event of a buffer in a tensor unit's memories, with which two queues exchange tokens: its number, the buffer, the
-    numbers of the queues that fill and empty it, and how many tiles it holds (``slots``)."""
+    """Event of a buffer in a tensor unit's memories, by which the queue that fills the buffer and the one that reads it
+    synchronise.
+
+    ``number``: number of the event. ``fills``, ``empties``: numbers of the two queues. ``slots``: number of tiles in the
+    buffer."""
 
     number: int
     buffer: ir.Buffer
@@ -36,29 +40,29 @@ class _BufferEvent:
     slots: int
 
     def roles(self, stmt: ir.Stmt) -> tuple[bool, bool]:
-        """Return whether a statement fills the buffer, and whether it empties it."""
+        """Return two booleans: True if a statement fills the buffer, and True if it empties (reads) the buffer."""
         queues = {QUEUES[call.name] for call in unit_instructions(stmt) if self.buffer in _accessed_buffers(call)}
         return self.fills in queues, self.empties in queues
 
     def from_filler(self, instruction_name: str, token_count: int = 1) -> ir.Stmt:
-        """Return a call that signals or waits for tokens from the filling queue to the emptying one.
+        """Return a call that sends, or waits for, tokens from the queue that fills the buffer to the queue that empties it.
 
-        ``instruction_name``: the instruction that signals, or the one that waits."""
+        ``instruction_name``: ``SIGNAL`` (send) or ``WAIT``."""
         return _token_call(instruction_name, self.fills, self.empties, self.number, token_count)
 
     def from_reader(self, instruction_name: str, token_count: int = 1) -> ir.Stmt:
-        """Return a call that signals or waits for tokens from the emptying queue to the filling one.
+        """Return a call that sends, or waits for, tokens from the queue that empties the buffer to the queue that fills it.
 
-        ``instruction_name``: the instruction that signals, or the one that waits."""
+        ``instruction_name``: ``SIGNAL`` (send) or ``WAIT``."""
         return _token_call(instruction_name, self.empties, self.fills, self.number, token_count)
 
 
 def _token_call(
     instruction_name: str, source_queue: int, target_queue: int, event_number: int, token_count: int
 ) -> ir.Stmt:
-    """Return a call that signals or waits for tokens of an event, from one queue to another.
+    """Return a call that sends, or waits for, tokens of an event from one instruction queue to another.
 
-    ``instruction_name``: the instruction that signals, or the one that waits."""
+    ``instruction_name``: ``SIGNAL`` (send) or ``WAIT``."""
     return ir.Evaluate(
         ir.Call(
             instruction_name,
@@ -69,13 +73,14 @@ def _token_call(
 
 
 def _accessed_buffers(call: ir.Call) -> tuple[ir.Buffer, ...]:
-    """Return the buffers that an instruction accesses."""
+    """Return the buffers that a tensor unit instruction accesses."""
     return tuple(a.buffer for a in call.args if isinstance(a, ir.AddressOf))
 
 
 def add_tokens(stmt: ir.Stmt, unit_buffers: Sequence[ir.Buffer]) -> ir.Stmt:
-    """Add tokens between the queues of a tensor unit, and barriers, to ``stmt``, whose instructions are calls;
-    ``unit_buffers`` are the buffers in the unit's memories."""
+    """Return a statement with tokens between the queues of a tensor unit, and barriers, added.
+
+    The instructions of the unit must be calls already. ``unit_buffers``: the buffers in the unit's memories."""
     events = tuple(_buffer_events(stmt, unit_buffers))
     allocs, inner = [], stmt
     while isinstance(inner, ir.Alloc):
@@ -94,8 +99,9 @@ _BARRIER = ir.Evaluate(ir.Call(BARRIER, (), "int32"))
 
 
 def _buffer_events(stmt: ir.Stmt, unit_buffers: Sequence[ir.Buffer]) -> Iterator[_BufferEvent]:
-    """Yield the event of each buffer in the unit's memories: the queues are those of the instructions that write and read
-    it."""
+    """Yield the event of each buffer in the unit's memories.
+
+    Its two queues are the queues of the instructions that write and that read the buffer."""
     for number, buffer in enumerate(unit_buffers):
         queues = {True: set[int](), False: set[int]()}
         for call in unit_instructions(stmt):
@@ -107,7 +113,7 @@ def _buffer_events(stmt: ir.Stmt, unit_buffers: Sequence[ir.Buffer]) -> Iterator
 
 
 def _with_tokens(stmt: ir.Stmt, events: Sequence[_BufferEvent]) -> ir.Stmt:
-    """Add tokens around the instructions that fill or empty a buffer."""
+    """Return a statement with tokens added around the instructions that fill or empty the buffers of ``events``."""
     match stmt:
         case ir.Seq(body):
             before, after = defaultdict[int, list[ir.Stmt]](list), defaultdict[int, list[ir.Stmt]](list)
@@ -133,19 +139,20 @@ def _exchange_tokens(
     tokens_before: dict[int, list[ir.Stmt]],
     tokens_after: dict[int, list[ir.Stmt]],
 ) -> None:
-    """Add the tokens that one buffer needs among the statements of a sequence.
+    """Add the tokens that one buffer needs to a sequence of statements.
 
-    Only statements that fill or only empty the buffer are considered. A statement that does both (a loop) has its
-    tokens inside; a sequence that only fills, or only empties, gets them in an enclosing one. Consecutive fills, like
-    consecutive reads, exchange tokens once: before the first and after the last of them.
+    Tokens are added to ``tokens_before`` and ``tokens_after``, by the index of the statement. Only statements that either fill
+    or empty the buffer are considered. A statement that does both (a loop) gets tokens inside of its body. If a whole sequence
+    only fills, or only empties, the tokens are added to an enclosing sequence. Consecutive fills, or consecutive reads,
+    exchange tokens once: before the first and after the last of them.
     """
     roles = [event.roles(child) for child in statements]
     fills = [k for k, t in enumerate(roles) if t == (True, False)]
     empties = [k for k, t in enumerate(roles) if t == (False, True)]
     if not fills or not empties:
         return
-    # A run of fills waits for free slots even at the sequence's start: the reader has sent a token for each slot in advance,
-    # and a run of reads that ends the sequence sends those for the next iteration.
+    # Consecutive fills wait for a free slot even at the start of the sequence, because the reader has sent a token for each slot
+    # in advance. Consecutive reads at the end of the sequence send the token for the next iteration.
     single = sorted(fills + empties)
     for position, k in enumerate(single):
         left = single[position - 1] if position else None
@@ -161,9 +168,10 @@ def _exchange_tokens(
 
 
 def _with_barriers(stmt: ir.Stmt, pending: list[bool]) -> ir.Stmt:
-    """Add a barrier before every statement of the processor at which instructions of the unit may be pending.
+    """Return a statement with barriers added: the processor waits for pending instructions of the unit.
 
-    ``pending`` has one element, whether instructions may be pending, and is updated."""
+    A barrier is added before every statement that the processor runs itself while instructions may be pending. ``pending``: a
+    list of one boolean, True if instructions may be pending, which is updated."""
     if unit_instructions(stmt) == []:
         waits = pending[0] and any(isinstance(s, (ir.Store, ir.Evaluate)) and not _is_token(s) for s in walk_stmt(stmt))
         pending[0] = pending[0] and not waits
@@ -183,7 +191,7 @@ def _with_barriers(stmt: ir.Stmt, pending: list[bool]) -> ir.Stmt:
             start = [pending[0]]
             first = _with_barriers(then, pending)
             second = _with_barriers(otherwise, start) if otherwise else None
-            # Only one branch runs: after it, instructions of either may be pending.
+            # Only one of the branches runs. After it, its instructions may be pending.
             pending[0] = True
             return ir.If(condition, first, second)
         case _:
@@ -195,21 +203,22 @@ def _is_token(stmt: ir.Stmt) -> bool:
     return isinstance(stmt, ir.Evaluate) and isinstance(stmt.value, ir.Call) and stmt.value.name in (SIGNAL, WAIT)
 
 
-# ---- Loops annotated ``unit``: one instruction of a tensor unit, with whatever extents a tail has.
+# ---- Loop nests annotated ``unit``: each becomes one instruction of a tensor unit.
 #
-# The note is the instruction's name (:mod:`microc.isa.vocabulary.matrix_products`). Copies and fills are loops over
-# rows and columns around a store; a product ``sums[r, c] += int32(input[r, k]) * int32(weight[c, k])`` has three loops.
-# A loop of one iteration may be missing. Buffers in the unit's memories get their addresses there.
+# The value of the annotation is the instruction's name (:mod:`microc.isa.vocabulary.matrix_products`). Copies and fills are loops
+# over rows and columns around a store. A product ``sums[r, c] += int32(input[r, k]) * int32(weight[c, k])`` has three loops.
+# Loops of tails may have smaller extents, and a loop of one iteration may be missing. Finally the buffers in the unit's
+# memories get their addresses in these memories.
 
 Loops = list[tuple[ir.Var, int]]
-"""Loop variables and extents, outermost first."""
+"""Variables and extents of nested loops, outermost first."""
 
 
 def lower_unit(stmt: ir.Stmt) -> ir.Stmt:
-    """Replace loops annotated ``unit`` by calls of a tensor unit's instructions, and add tokens between its queues.
+    """Return a statement with loops annotated ``unit`` replaced by tensor unit instructions, synchronised by tokens.
 
-    ``stmt`` is returned unchanged if no buffer is in the unit's memories. ScheduleError if the processor accesses
-    these."""
+    If no buffer is in the unit's memories, the statement is returned unchanged. Raises ScheduleError if the processor accesses
+    a buffer in the unit's memories."""
     allocs = (s.buffer for s in walk_stmt(stmt) if isinstance(s, ir.Alloc))
     held = {b: _align_rows(b) for b in allocs if b.scope in ir.UNIT_SCOPES}
     if not held:
@@ -227,18 +236,18 @@ def lower_unit(stmt: ir.Stmt) -> ir.Stmt:
 
 
 def _align_rows(buffer: ir.Buffer) -> ir.Buffer:
-    """Pad the rows of a buffer to its alignment, so that every row begins aligned."""
+    """Return a buffer with its rows padded, so that every row is aligned."""
     step = max(1, buffer.align // dtypes.nbytes(buffer.dtype))
     return replace(buffer, shape=(*buffer.shape[:-1], -(-buffer.shape[-1] // step) * step))
 
 
 def _instruction_name(loop: ir.For) -> str:
-    """Return the name of the instruction in a loop's annotation ``unit``; empty if there is none."""
+    """Return the value of a loop's annotation ``unit``, the name of an instruction; an empty string if there is none."""
     return str(dict(loop.annotations).get(UNIT, ""))
 
 
 def _replace_nests(stmt: ir.Stmt) -> ir.Stmt:
-    """Replace every annotated nest by a call, outermost loops first."""
+    """Return a statement with every loop nest annotated ``unit`` replaced by a call of its instruction."""
     match stmt:
         case ir.For() if _instruction_name(stmt):
             return _instruction_call(stmt)
@@ -257,7 +266,7 @@ def _replace_nests(stmt: ir.Stmt) -> ir.Stmt:
 
 
 def _instruction_call(nest: ir.For) -> ir.Stmt:
-    """Convert an annotated nest to a call of a unit's instruction: a product, a fill, or a copy."""
+    """Return the call of a tensor unit instruction (a product, a fill, or a copy) for an annotated loop nest."""
     word, loops, inner = _instruction_name(nest), list[tuple[ir.Var, int]](), ir.seq(nest)
     while isinstance(inner, ir.For) and _instruction_name(inner) == word:
         extent = ir.int_value(inner.extent)
@@ -293,12 +302,14 @@ def _raise_no_instruction(nest: ir.For, reason: str) -> NoReturn:
 
 
 def _input_and_weight(a: ir.Load, b: ir.Load) -> tuple[ir.Load, ir.Load]:
-    """Return the two factors of a product as input and weight; the input is in the first of the unit's memories."""
+    """Return the two factors of a product in the order (input, weight). The input is in the first of the unit's memories."""
     return (a, b) if a.buffer.scope == ir.UNIT_SCOPES[0] else (b, a)
 
 
 def _element_stride(nest: ir.For, load: ir.Load, var: ir.Var) -> int:
-    """Return the distance in elements between iterations of ``var``; InternalError if it is not constant."""
+    """Return the distance in elements between the accesses of a load in consecutive iterations of ``var``.
+
+    Raises InternalError if it is not constant."""
     step = memory_stride(load.buffer, load.indices, var)
     if step is None:
         _raise_no_instruction(nest, f"{load.buffer.name} is not passed along a line")
@@ -306,10 +317,10 @@ def _element_stride(nest: ir.For, load: ir.Load, var: ir.Var) -> int:
 
 
 def _row_geometry(nest: ir.For, loops: Loops, operands: tuple[ir.Load, ...]) -> tuple[int, int, tuple[int, ...]]:
-    """Return the number of rows, the number of columns, and for every access the distance in elements between rows.
+    """Return the number of rows, the number of columns, and for each of ``operands`` the distance in elements between rows.
 
-    Without a loop over rows there is no distance to read off: buffers of the unit then have adjacent rows, others any,
-    written as 0."""
+    Without a loop over rows the distance is unknown. Then it is the number of columns (adjacent rows) for buffers in the
+    unit's memories, and 0 for other buffers."""
     steps = [tuple(_element_stride(nest, place, var) for place in operands) for var, _ in loops]
     extents = [extent for _, extent in loops]
     near = (1,) * len(operands)
@@ -324,8 +335,9 @@ def _row_geometry(nest: ir.For, loops: Loops, operands: tuple[ir.Load, ...]) -> 
 def _matmul_arguments(
     nest: ir.For, loops: Loops, start_values: dict[ir.Var, ir.Expr], sums: ir.Load, data: ir.Load, weight: ir.Load
 ) -> tuple[ir.Expr, ...]:
-    """Return the arguments of the instruction that computes a matrix product. Each loop's role follows from the accesses
-    that move with it."""
+    """Return the arguments of the instruction that computes a matrix product.
+
+    The role of each loop (row, column or term) follows from its strides in ``sums``, ``data`` and ``weight``."""
     rows = columns = depth = 1
     row = column = (0, 0)
     for var, extent in loops:
@@ -350,7 +362,7 @@ def _rows_address(
     buffer: ir.Buffer, indices: tuple[ir.Expr, ...], start_values: dict[ir.Var, ir.Expr], rows: int, row_length: int, stride: int,
     *, writes: bool = False,
 ) -> ir.AddressOf:  # fmt: skip
-    """Return the address of ``rows`` rows of ``row_length`` elements, ``stride`` elements apart.
+    """Return the address of ``rows`` rows of ``row_length`` elements. The starts of rows are ``stride`` elements apart.
 
     ``start_values``: values that replace the loop variables in ``indices``."""
     return address(buffer, indices, start_values, (rows - 1) * stride + row_length, writes=writes)
@@ -362,7 +374,7 @@ def _int32_literals(*values: int) -> tuple[ir.Expr, ...]:
 
 
 def _place_buffers(stmt: ir.Stmt, unit_buffers: tuple[ir.Buffer, ...]) -> ir.Stmt:
-    """Put every buffer of the unit's memories into one buffer per memory, one after the other."""
+    """Return a statement with all buffers in a memory of the unit combined into one buffer, one after the other."""
     places: dict[ir.Buffer, tuple[ir.Buffer, int]] = {}
     for scope in ir.UNIT_SCOPES:
         inside = [b for b in unit_buffers if b.scope == scope]
@@ -390,6 +402,6 @@ def _place_buffers(stmt: ir.Stmt, unit_buffers: tuple[ir.Buffer, ...]) -> ir.Stm
 
 
 def _padded_size(buffer: ir.Buffer) -> int:
-    """Return the number of elements that a buffer takes in the unit's memory, up to where the next may begin."""
+    """Return the number of elements that a buffer occupies in the unit's memory, including padding to its alignment."""
     step = max(1, buffer.align // dtypes.nbytes(buffer.dtype))
     return -(-prod(buffer.shape) // step) * step

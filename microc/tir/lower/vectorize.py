@@ -1,5 +1,6 @@
-"""Loops marked ``vectorized``, for cores without vector registers: integers of 8 and 16 bits, several in a 32-bit
-word.
+"""Lowering of loops of kind ``vectorized`` for cores without vector registers.
+
+Several integers of 8 or 16 bits are packed in a 32-bit word and computed at once (SWAR).
 """
 
 from __future__ import annotations
@@ -16,21 +17,22 @@ from microc.tir.lower.cleanup import unroll_loops
 from microc.tir.lower.region import address, is_consecutive, memory_stride
 from microc.tir.rewrite import free_vars, map_stmt, substitute, substitute_stmt, walk_stmt
 
-# ---- Packed words: the bytes or int16 values that a loop stores, computed for all lanes of a 32-bit word at once.
+# ---- Packed words: the bytes or int16 values that a loop stores are computed for all elements of a 32-bit word at once.
 #
-# Copies and constants need no arithmetic. Maxima and minima are ``max_<t>`` and ``min_<t>``, which cores with DSP
-# instructions have. A select whose condition does not depend on the loop selects between words.
+# Copies and constants need no arithmetic. Maxima and minima become the intrinsics ``max_<t>`` and ``min_<t>``, which cores with
+# DSP instructions have. A select whose condition does not depend on the loop selects between words.
 
 KINDS: Mapping[str, str] = {"int8": "i8x4", "uint8": "u8x4", "int16": "i16x2"}
-"""Suffixes of the intrinsics on words, by the dtype of their elements."""
+"""Suffixes of the intrinsics on packed words, by the dtype of the elements."""
 
 
 @frozen
 class WordConverter:
-    """Converter of expressions to packed words: the elements of ``dtype`` at ``var`` = ``word`` and the following
-    iterations.
+    """Converter of scalar expressions to packed words, which contain the values in several consecutive iterations.
 
-    ``own``: registers that hold words (None), or still their initial value, one number.
+    ``dtype``: dtype of the elements of a word. ``var``: the loop variable. ``word``: value of the loop variable for the first
+    element of the word. ``own``: registers of the loop, with the number that they were initialised with, or None if they
+    contain a packed word.
     """
 
     dtype: str
@@ -39,8 +41,7 @@ class WordConverter:
     own: dict[ir.Expr, int | None] = field(default_factory=dict)
 
     def value(self, value: ir.Expr) -> ir.Expr | None:
-        """Return the packed word of an expression's values in consecutive iterations; None if there is no way to compute
-        it."""
+        """Return the packed word of an expression's values in consecutive iterations; None if it cannot be computed."""
         match value:
             case ir.Const(int() as number) if fits_dtype(number, self.dtype):
                 return repeat_in_word(number, self.dtype)
@@ -64,8 +65,9 @@ class WordConverter:
                 return None
 
     def _min_or_max(self, op: str, a: ir.Expr, b: ir.Expr) -> ir.Expr | None:
-        """Convert a minimum or maximum. An operand that is the identity of the operation, the initial value of a
-        reduction, is dropped."""
+        """Return the packed word of a minimum or maximum; None if it cannot be computed.
+
+        If ``a`` is the neutral element of the operation, the initial value of a reduction, the word of ``b`` is returned."""
         low, high = dtypes.int_range(self.dtype)
         if self.own.get(a) == (low if op == "max" else high):
             return self.value(b)
@@ -75,10 +77,10 @@ class WordConverter:
 
 
 def convert_to_word_stores(body: ir.Stmt, var: ir.Var, word: ir.Var) -> tuple[int, ir.Stmt] | None:
-    """Convert the body of a loop over ``var`` to one that computes and stores a word; return (elements in a word,
-    body).
+    """Convert the body of a loop over ``var`` to a body that computes and stores a packed word.
 
-    None if the body does more than fill registers and finally store one element to memory.
+    Returns (number of elements in a word, body of a loop over ``word``). None if the body does more than store to registers
+    and finally store one element to memory.
     """
     body = unroll_loops(body)
     stores = body.body if isinstance(body, ir.Seq) else (body,)
@@ -111,26 +113,26 @@ def repeat_in_word(element: int, dtype: str) -> ir.Expr:
     return ir.const(packed - (1 << 32) if packed >= 1 << 31 else packed, "int32")
 
 
-# ---- Sums of bytes as pairs of int16: a ``vectorized`` loop of four iterations that stores sums and differences of
-# widened bytes.
+# ---- Sums of bytes as pairs of int16: a loop of kind ``vectorized`` with four iterations stores sums and differences of widened
+# bytes.
 #
 #     for c in 4: p[.. crossed c ..] = int16(int32(a[c]) - int32(b[c]))
 #
-# becomes two words. ``evens`` of a loaded word returns its bytes 0 and 2 as a pair of int16, ``odds`` bytes 1 and 3;
-# ``add_i16x2`` and ``sub_i16x2`` compute with pairs. They return what narrowing the exact result to int16 does. The schedule
-# lays the destination out accordingly: elements in the order 0, 2, 1, 3, word-aligned. The loop may contain unrolled loops,
-# which do not change.
+# becomes stores of two words. The intrinsic ``evens`` returns bytes 0 and 2 of a loaded word as a pair of int16, ``odds`` returns
+# bytes 1 and 3. ``add_i16x2`` and ``sub_i16x2`` add and subtract pairs; their results are the exact results narrowed to int16.
+# The schedule chooses the layout of the destination for this: elements in the order 0, 2, 1, 3, word-aligned. The loop may
+# contain unrolled loops, which are kept.
 
 LANES = 4
-"""Bytes in a word."""
+"""Number of bytes in a word."""
 CROSSED = (0, 2, 1, 3)
-"""Offsets of elements 0 to 3 in the destination."""
+"""Offsets of elements 0 to 3 in the destination, in elements."""
 _WIDENED = {"int8": "i8", "uint8": "u8"}
 _LANEWISE = {"add": "add_i16x2", "sub": "sub_i16x2"}
 
 
 def convert_to_pair_stores(loop: ir.For) -> ir.Stmt | None:
-    """Convert a loop that stores sums of four widened bytes to two stores of int16 pairs; None if it has another form."""
+    """Return two stores of int16 pairs in place of a loop that stores sums of four widened bytes; None for other loops."""
     if ir.int_value(loop.extent) != LANES:
         return None
     halves = [_pair_store(loop.body, loop.var, half) for half in (0, 1)]
@@ -138,9 +140,9 @@ def convert_to_pair_stores(loop: ir.For) -> ir.Stmt | None:
 
 
 def _pair_store(stmt: ir.Stmt, var: ir.Var, first_element: int) -> ir.Stmt | None:
-    """Convert a statement to the store of the elements ``first_element`` and ``first_element + 2`` as a pair.
+    """Return the store of elements ``first_element`` and ``first_element + 2`` of a loop as a pair of int16.
 
-    They are adjacent in the destination. None if the statement has another form."""
+    These elements are adjacent in the destination. None if the loop's body ``stmt`` has another form."""
     match stmt:
         case ir.For(inner, extent, body, "unrolled", annotations):
             part = _pair_store(body, var, first_element)
@@ -165,9 +167,9 @@ def _pair_store(stmt: ir.Stmt, var: ir.Var, first_element: int) -> ir.Stmt | Non
 
 
 def _pair_value(value: ir.Expr, var: ir.Var, first_element: int) -> ir.Expr | None:
-    """Return the values of elements ``first_element`` and ``first_element + 2`` as a pair of int16.
+    """Return the values in iterations ``first_element`` and ``first_element + 2`` of ``var`` as a pair of int16.
 
-    None if there is no way to compute it."""
+    None if the pair cannot be computed."""
     match value:
         case ir.Bin(("add" | "sub") as op, a, b):
             first, second = _pair_value(a, var, first_element), _pair_value(b, var, first_element)
@@ -187,7 +189,7 @@ def _pair_value(value: ir.Expr, var: ir.Var, first_element: int) -> ir.Expr | No
 
 
 def _element_offset(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var, lane: int) -> ir.Expr:
-    """Return the row-major offset of the element in iteration ``lane`` of ``var``."""
+    """Return the row-major offset of the element that is accessed in iteration ``lane`` of ``var``."""
     total: ir.Expr = ir.const(0, "int32")
     for axis, index in enumerate(indices):
         total = total + substitute(index, {var: ir.const(lane, "int32")}) * prod(buffer.shape[axis + 1 :])
@@ -195,34 +197,34 @@ def _element_offset(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var
 
 
 def _is_at_word(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) -> bool:
-    """Test whether the first element is at a word boundary, as the start of the buffer is."""
+    """Test whether the element of iteration 0 is word-aligned. The start of the buffer is word-aligned."""
     terms, offset = linear(simplify(_element_offset(buffer, indices, var, 0)))
     return not any(factor % 2 for factor in (*terms.values(), offset))
 
 
-# ---- ``vectorized`` loops: copies and fills move words, everything else becomes an ordinary loop.
+# ---- Loops of kind ``vectorized``: copies and fills move words; any other loop becomes a serial loop.
 #
-# Bytes are moved by the intrinsics ``load_<t>`` and ``store_<t>`` (``t`` is ``i8x4`` or ``u8x4``), 16-bit integers by
-# ``i16x2``. Schedules mark loops ``vectorized`` if the core loads and stores unaligned words. Computing with words
-# needs DSP instructions: maxima (:mod:`microc.tir.lower.vectorize`), and copies of bytes to 16-bit integers
-# (``widen_<t>``; minus a constant, ``widen_less_<t>``), whose destination must be word-aligned. Elements of 32 bits are
-# words already; they are moved four at a time, at any alignment.
+# Bytes are moved by the intrinsics ``load_<t>`` and ``store_<t>`` (``t`` is ``i8x4`` or ``u8x4``), 16-bit integers by those with
+# ``i16x2``. Schedules create ``vectorized`` loops if the core loads and stores unaligned words. Arithmetic on words needs DSP
+# instructions: maxima, and copies of bytes to 16-bit integers (``widen_<t>``, or ``widen_less_<t>`` if a constant is subtracted),
+# whose destination must be word-aligned. Elements of 32 bits are words already; four of them are moved at a time, at any
+# alignment.
 
 FEW = 4
-"""Words that are moved without a loop, and words in an iteration of a long loop."""
+"""Most words that are moved without a loop; also the number of words that an iteration of a long loop moves."""
 MANY = 24
-"""Words from which on an iteration moves FEW of them, if these divide all."""
+"""Smallest number of words for which an iteration of the loop moves FEW words, if FEW divides the number."""
 MOST = 20
-"""Statements up to which a loop over words is unrolled."""
+"""Most statements that unrolling a loop over words may create."""
 _BYTES = ("int8", "uint8")
 SHORT = 16
-"""Elements up to which a copy that cannot move words is unrolled."""
+"""Most elements of a copy that is unrolled if it cannot move words."""
 GUARDED = 8
-"""Elements up to which a copy that a guard selects one by one is unrolled."""
+"""Most elements of a copy that is unrolled if a guard selects each element."""
 
 
 def lower_vectorized(stmt: ir.Stmt) -> ir.Stmt:
-    """Lower ``vectorized`` loops in ``stmt``."""
+    """Return a statement with its loops of kind ``vectorized`` lowered."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         if not isinstance(s, ir.For) or s.kind != "vectorized":
@@ -238,8 +240,9 @@ def lower_vectorized(stmt: ir.Stmt) -> ir.Stmt:
 
 
 def _to_word_loop(loop: ir.For) -> ir.Stmt | None:
-    """Convert the loop to one over packed words and a tail of single elements, which share its registers; None if words
-    cannot compute it."""
+    """Return a loop over packed words, and a tail of single elements, in place of a loop over elements.
+
+    None if the loop cannot be computed by words."""
     if isinstance(loop.body, ir.Alloc) and loop.body.buffer.scope == "register":
         words = _to_word_loop(replace(loop, body=loop.body.body))
         return words and ir.Alloc(loop.body.buffer, words)
@@ -263,7 +266,7 @@ def _to_word_loop(loop: ir.For) -> ir.Stmt | None:
 
 
 def _unroll_guarded_loop(loop: ir.For) -> ir.Stmt | None:
-    """Unroll a guarded copy or fill of a few elements at a border; a loop would take half as long again."""
+    """Return a guarded copy or fill of few elements unrolled; None for other loops. A loop would take half as long again."""
     extent, store = ir.int_value(loop.extent), loop.body
     if extent is None or extent > GUARDED or not isinstance(store, ir.Store) or not isinstance(store.value, ir.Select):
         return None
@@ -271,8 +274,10 @@ def _unroll_guarded_loop(loop: ir.For) -> ir.Stmt | None:
 
 
 def _move_words(word: ir.Var, count: int, move: ir.Stmt) -> ir.Stmt:
-    """Move words one after the other: a few without a loop; many, if they are only moved, several per iteration."""
-    # Statements per word; 1 if the word is only moved.
+    """Return a loop that moves ``count`` words, by the statement ``move`` for each ``word``.
+
+    A loop over few words is unrolled. If words are only moved, an iteration of a long loop moves several words."""
+    # Number of statements per word; 1 if the word is only moved.
     long = sum(isinstance(s, (ir.Store, ir.Evaluate)) for s in walk_stmt(move))
     if count <= FEW and count * long <= MOST:
         return ir.For(word, ir.const(count, "int32"), move, "unrolled")
@@ -284,10 +289,10 @@ def _move_words(word: ir.Var, count: int, move: ir.Stmt) -> ir.Stmt:
 
 
 def _copy_in_runs(loop: ir.For, store: ir.Store, word: ir.Var, extent: int) -> ir.Stmt:
-    """Copy single elements, 9 to 16 per iteration, so that the loop costs little."""
+    """Return a loop that copies single elements, 8 to 16 in each iteration, so that the overhead of the loop is small."""
     if extent <= SHORT:
         return _unroll_iterations(loop, 0, extent)
-    # A run that divides the extent leaves no tail, which would be code of its own.
+    # A number of elements per iteration that divides the extent leaves no tail, which would need additional code.
     run = next((n for n in range(SHORT, SHORT // 2, -1) if extent % n == 0), SHORT // 2)
     count = extent // run
     body = ir.seq(*(_substitute_in_store(store, {loop.var: word * run + k}) for k in range(run)))
@@ -296,7 +301,7 @@ def _copy_in_runs(loop: ir.For, store: ir.Store, word: ir.Var, extent: int) -> i
 
 
 def _copy_whole_words(loop: ir.For, store: ir.Store, extent: int) -> ir.Stmt:
-    """Copy elements of 32 bits, four per iteration."""
+    """Return a loop that copies elements of 32 bits, four in each iteration."""
     word = ir.Var(f"{loop.var.name}_0", loop.var.dtype)
     count = extent // LANES
     four = ir.seq(*(_substitute_in_store(store, {loop.var: word * LANES + k}) for k in range(LANES)))
@@ -305,12 +310,14 @@ def _copy_whole_words(loop: ir.For, store: ir.Store, extent: int) -> ir.Stmt:
 
 
 def _is_widening(store: ir.Store) -> bool:
-    """Test whether a store widens a value to int16."""
+    """Test whether a store widens a value, or a constant, to int16."""
     return store.buffer.dtype == "int16" and isinstance(store.value, (ir.Cast, ir.Const))
 
 
 def _widen_bytes(store: ir.Store, var: ir.Var, word: ir.Var) -> tuple[int, ir.Stmt] | None:
-    """Widen four bytes, from element 4 * ``word`` on, to int16; None if the store does something else."""
+    """Return (4, statement that widens the four bytes from element 4 * ``word`` on to int16).
+
+    The bytes may be reduced by a constant. None if the store does anything else."""
     if not _is_widening(store) or not is_consecutive(store.indices, var):
         return None
     target = address(store.buffer, store.indices, {var: word * LANES}, LANES, writes=True)
@@ -334,7 +341,7 @@ def _widen_bytes(store: ir.Store, var: ir.Var, word: ir.Var) -> tuple[int, ir.St
 
 
 def _match_byte_minus_constant(value: ir.Expr) -> tuple[ir.Load, int] | None:
-    """Return an element and the constant (|c| < 256) that is subtracted from it; None for other values.
+    """Match an element minus a constant c with abs(c) < 256; return (load of the element, c). None for other values.
 
     A byte minus such a constant fits int16.
     """
@@ -352,7 +359,7 @@ def _match_byte_minus_constant(value: ir.Expr) -> tuple[ir.Load, int] | None:
 
 
 def _is_word_aligned(target: ir.AddressOf) -> bool:
-    """Test whether an address of 16-bit elements is word-aligned, as the start of its buffer is."""
+    """Test whether an address of 16-bit elements is word-aligned. The start of its buffer is word-aligned."""
     for axis, index in enumerate(target.indices):
         terms, offset = linear(simplify(index))
         stride = prod(target.buffer.shape[axis + 1 :])
@@ -370,7 +377,7 @@ def _unroll_iterations(loop: ir.For, start: int, stop: int) -> ir.Stmt:
 
 
 def _substitute_in_store(store: ir.Store, variable_values: dict[ir.Var, ir.Expr]) -> ir.Stmt:
-    """Return the store with variables replaced."""
+    """Return a store with variables replaced as in ``variable_values``."""
     return ir.Store(
         store.buffer,
         tuple(substitute(i, variable_values) for i in store.indices),

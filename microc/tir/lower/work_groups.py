@@ -1,4 +1,7 @@
-"""Functions for groups of work-items: barriers between phases, private registers, the launch grid."""
+"""Lowering for accelerators with work groups (OpenCL): barriers, private buffers of work items, and the launch grid.
+
+Items are the work items (threads) of a work group. A loop over items is a loop that is bound to ``threadIdx``. A nest of items
+is a nest of such loops, which all items of a group run together."""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from microc.tir.lower.region import Access, accesses, accesses_to, loop_bounds
 from microc.tir.rewrite import free_vars, map_expr, map_stmt, replace_buffers, substitute, walk_stmt
 from microc.tir.symbolic import require_constant_sizes
 
-# ---- Barriers: the items of a group wait for each other where one would read or overwrite what others use.
+# ---- Barriers: the items of a group wait for each other before an item reads or overwrites memory that others access.
 
 BARRIER = "barrier"
 LOCAL, GLOBAL = "shared", "global"
@@ -23,28 +26,30 @@ LOCAL, GLOBAL = "shared", "global"
 
 @frozen
 class _Use:
-    """A read or write of a buffer by a nest of loops over items. ``first``: its index along the first axis, if all
-    accesses agree in it."""
+    """An access to a buffer by a nest of loops over items.
+
+    ``first``: the index along the first axis if it is the same in all accesses and for all items; else None."""
 
     buffer: ir.Buffer
     writes: bool
     first: ir.Expr | None
 
     def clashes(self, other: _Use) -> bool:
-        """Test whether two uses conflict: one of them writes, and both may touch the same element."""
+        """Test whether this use conflicts with another: at least one writes, and both may access the same element."""
         if self.buffer != other.buffer or not (self.writes or other.writes):
             return False
         return self.first is None or other.first is None or not _certainly_differ(self.first, other.first)
 
 
 Uses = frozenset[_Use]
-"""Uses of buffers by phases."""
+"""Uses of buffers by one or several nests of loops over items."""
 
 
 def with_barriers(stmt: ir.Stmt, params: Collection[ir.Buffer]) -> ir.Stmt:
-    """Insert calls of ``barrier`` between loop nests of items that use the same memory of a group.
+    """Return a statement with barrier calls inserted between nests of loops over items whose accesses conflict.
 
-    ScheduleError for a nest that reads what it writes to shared memory: its items would have to wait inside it.
+    ``params``: parameters of the function, which are in global memory. Raises ScheduleError for a nest that both reads and
+    writes a shared buffer, because its items would have to wait for each other inside of the nest.
     """
     written = {a.buffer for a in accesses(stmt) if a.writes}
     read = {a.buffer for a in accesses(stmt) if not a.writes}
@@ -55,9 +60,10 @@ def with_barriers(stmt: ir.Stmt, params: Collection[ir.Buffer]) -> ir.Stmt:
 
 
 def _insert_barriers(stmt: ir.Stmt, earlier_uses: Uses, conflicting: set[ir.Buffer]) -> tuple[ir.Stmt, Uses]:
-    """Insert barriers in a statement; return it and the buffer uses since the last barrier in it.
+    """Insert barriers into a statement; return the statement, and the uses of buffers since the last barrier in it.
 
-    ``earlier_uses``: the uses before the statement, since the last barrier."""
+    ``earlier_uses``: the uses of buffers before the statement, since the last barrier. ``conflicting``: the buffers to
+    consider."""
     match stmt:
         case ir.Seq(body):
             parts = []
@@ -69,7 +75,7 @@ def _insert_barriers(stmt: ir.Stmt, earlier_uses: Uses, conflicting: set[ir.Buff
             part, after = _insert_barriers(inside, earlier_uses, conflicting)
             return replace(stmt, body=part), after
         case ir.For(var) if _contains_item_loops(stmt):
-            # The body follows itself: its uses of the previous iteration are uses before it, too. They are those at var - 1, so
+            # The uses in the previous iteration also precede the body. The loop variable is replaced by var - 1 in these, so
             # that alternating halves of a double buffer do not conflict.
             _, once = _insert_barriers(stmt.body, earlier_uses, conflicting)
             earlier = frozenset(replace(u, first=u.first and substitute(u.first, {var: var - 1})) for u in once)
@@ -77,7 +83,7 @@ def _insert_barriers(stmt: ir.Stmt, earlier_uses: Uses, conflicting: set[ir.Buff
             return replace(stmt, body=part), earlier_uses | after
         case ir.If(_, then, otherwise) if _contains_item_loops(stmt):
             if _any_clash(_buffer_uses(stmt, conflicting), earlier_uses):
-                # The barrier is in front of the test, since all items must reach it.
+                # The barrier is inserted before the test, since all items must reach it.
                 part, after = _insert_barriers(stmt, frozenset(), conflicting)
                 return ir.seq(_barrier_call(_buffer_uses(stmt, conflicting), earlier_uses), part), after
             first, after = _insert_barriers(then, earlier_uses, conflicting)
@@ -92,15 +98,16 @@ def _insert_barriers(stmt: ir.Stmt, earlier_uses: Uses, conflicting: set[ir.Buff
 
 
 def _contains_item_loops(stmt: ir.Stmt) -> bool:
-    """Test whether a statement that all items run in the same way contains nests of items."""
+    """Test whether a statement contains a nest of loops over items, without being such a loop itself."""
     if isinstance(stmt, ir.For) and stmt.kind in ir.ITEMS:
         return False
     return any(isinstance(s, ir.For) and s.kind in ir.ITEMS for s in walk_stmt(stmt))
 
 
 def _guard_item_nest(stmt: ir.Stmt, earlier_uses: Uses, conflicting: set[ir.Buffer]) -> tuple[ir.Stmt, Uses]:
-    """Insert a barrier before one nest of loops over items if it conflicts with earlier uses; return it and the uses since
-    the last barrier. ScheduleError if it conflicts with itself."""
+    """Insert a barrier before one nest of loops over items if it conflicts with earlier uses of buffers.
+
+    Returns the statement, and the uses since the last barrier. Raises ScheduleError if the nest conflicts with itself."""
     uses = _buffer_uses(stmt, conflicting)
     for buffer in conflicting:
         mine = [u for u in uses if u.buffer == buffer]
@@ -115,23 +122,23 @@ def _guard_item_nest(stmt: ir.Stmt, earlier_uses: Uses, conflicting: set[ir.Buff
 
 
 def _any_clash(uses: Uses, earlier_uses: Uses) -> bool:
-    """Test whether any use in ``uses`` conflicts with one in ``earlier_uses``."""
+    """Test whether any use in ``uses`` conflicts with any use in ``earlier_uses``."""
     return any(u.clashes(v) for u in uses for v in earlier_uses)
 
 
 def _barrier_call(uses: Uses, earlier_uses: Uses) -> ir.Stmt:
-    """Return a call of the barrier for the memory in which uses conflict: shared memory of the group, or global memory."""
+    """Return a call of the barrier for the memory in which the uses conflict: shared memory of the group, or global memory."""
     scope = GLOBAL if any(u.clashes(v) and u.buffer.scope != "shared" for u in uses for v in earlier_uses) else LOCAL
     return ir.Evaluate(ir.Call(f"{BARRIER}_{scope}", (), "int32"))
 
 
 def _buffer_uses(stmt: ir.Stmt, conflicting: set[ir.Buffer]) -> Uses:
-    """Return the reads and writes of a statement to the buffers of ``conflicting``."""
+    """Return the uses (reads and writes) of the buffers ``conflicting`` in a statement."""
     found: dict[tuple[ir.Buffer, bool], set[ir.Expr | None]] = {}
     for access in accesses(stmt):
         if access.buffer in conflicting:
             index = access.indices[0] if access.indices else ir.const(0, "int32")  # a scalar is one element
-            alike = free_vars(index).isdisjoint(loop.var for loop in access.loops)  # for all items
+            alike = free_vars(index).isdisjoint(loop.var for loop in access.loops)  # the same index for all items
             found.setdefault((access.buffer, access.writes), set()).add(index if alike else None)
     return frozenset(
         _Use(buffer, writes, next(iter(firsts)) if len(firsts) == 1 else None)
@@ -140,15 +147,15 @@ def _buffer_uses(stmt: ir.Stmt, conflicting: set[ir.Buffer]) -> Uses:
 
 
 def _certainly_differ(a: ir.Expr, b: ir.Expr) -> bool:
-    """Test whether two indices of double-buffer halves certainly differ.
+    """Test whether two indices, which may select halves of a double buffer, certainly differ.
 
-    They do if they, or x and y of ``x % 2`` and ``y % 2``, differ by an odd number."""
+    Indices x and y, or x % 2 and y % 2, are known to differ if x - y is an odd constant."""
     difference = ir.int_value(simplify(_unwrap_modulo(a) - _unwrap_modulo(b)))
     return difference is not None and difference % 2 == 1
 
 
 def _unwrap_modulo(half_index: ir.Expr) -> ir.Expr:
-    """Return x of ``x % 2``; any other index unchanged."""
+    """Return x if the index is ``x % 2``; any other index is returned unchanged."""
     return (
         half_index.a
         if isinstance(half_index, ir.Bin) and half_index.op == "floormod" and ir.int_value(half_index.b) == 2
@@ -156,18 +163,18 @@ def _unwrap_modulo(half_index: ir.Expr) -> ir.Expr:
     )
 
 
-# ---- Private registers: each item has its own part of what lives from one nest of items to the next.
+# ---- Private buffers: each item keeps only its own elements of a register or stack buffer that several nests of items use.
 
 OWN = ("register", "local")
-"""Scopes of memory that belongs to one item."""
+"""Scopes of buffers that are private to one item."""
 
 
 def privatize_buffers(stmt: ir.Stmt) -> ir.Stmt:
-    """Shrink buffers of scope ``register`` and ``local`` that are allocated outside of loops over items to one item's
-    part.
+    """Return a statement whose register and stack buffers, allocated outside of loops over items, are shrunk to one item.
 
-    ScheduleError if an access is not to the part of the item that makes it. Along one axis, an iteration of each loop
-    over items must own the same number of consecutive elements in all accesses.
+    Each item owns the same number of consecutive elements of such a buffer along an axis for each thread axis, and the buffer is
+    shrunk to these elements. Raises ScheduleError if an item accesses elements of another item, or if the accesses disagree
+    about the elements that an item owns.
     """
     if isinstance(stmt, ir.Alloc):
         body = privatize_buffers(stmt.body)
@@ -180,7 +187,9 @@ def privatize_buffers(stmt: ir.Stmt) -> ir.Stmt:
 
 
 def _shrink_to_item(alloc: ir.Alloc) -> ir.Stmt:
-    """Shrink a buffer to one item's part, and subtract the item's offset from its indices."""
+    """Return an allocation with its buffer shrunk to the elements of one item.
+
+    The offset of the item's first element is subtracted from all indices."""
     buffer = alloc.buffer
     found = accesses_to(alloc.body, buffer)
     kinds = {loop.kind for access in found for loop in access.loops if loop.kind in ir.ITEMS and loop.extent != _ONE}
@@ -213,7 +222,9 @@ _ONE = ir.const(1, "int32")
 
 
 def _subtract_item_offset(index: ir.Expr, variables: dict[ir.Var, str], kind: str) -> ir.Expr:
-    """Remove the term of the item's number (a variable of a loop bound to ``kind``) from an index."""
+    """Return an index without the term of the item's number: a multiple of the variable of a loop bound to ``kind``.
+
+    ``variables``: variables of loops over items, with the thread axis that each loop is bound to."""
     terms, _ = linear(index)
     for atom, k in terms.items():
         if isinstance(atom, ir.Var) and variables.get(atom) == kind:
@@ -222,8 +233,9 @@ def _subtract_item_offset(index: ir.Expr, variables: dict[ir.Var, str], kind: st
 
 
 def _item_axis(buffer: ir.Buffer, touches: list[Access], kind: str) -> tuple[int, int]:
-    """Return the axis along which items of ``kind`` have parts, and the elements of a part. ScheduleError if
-    accesses disagree."""
+    """Return (axis, number of elements along it that an item owns) for the items along the thread axis ``kind``.
+
+    Raises ScheduleError if the accesses disagree."""
     chosen: set[tuple[int, int]] = set()
     for access in touches:
         loop = next((each for each in access.loops if each.kind == kind), None)
@@ -244,8 +256,9 @@ def _item_axis(buffer: ir.Buffer, touches: list[Access], kind: str) -> tuple[int
 
 
 def _item_axis_of_access(access: Access, loop: ir.For) -> tuple[int, int] | None:
-    """Return the axis at which an access contains the item's number, and the factor of the number there; None unless the
-    rest of that index is below the factor."""
+    """Return (axis, factor) of the index of an access that contains the variable of ``loop``, a loop over items.
+
+    None if no index contains the variable, or if the rest of this index is not in 0..factor-1."""
     bounds = loop_bounds(access.loops)
     for axis, index in enumerate(access.indices):
         terms, _ = linear(index)
@@ -256,21 +269,20 @@ def _item_axis_of_access(access: Access, loop: ir.For) -> tuple[int, int] | None
     return None
 
 
-# ---- Grids: from a function with bound loops to one that groups of items run in parallel (OpenCL's work-groups and
-# work-items).
+# ---- Grids: a function with bound loops becomes a kernel launch, in which work groups of work items run in parallel (OpenCL).
 #
-# A bound loop means the same as a plain one, so schedules are tried and compared like any other. Loops bound to
-# ``blockIdx`` enclose everything. Inside, the items of a group run each nest of loops bound to ``threadIdx`` together,
-# with a barrier between nests where one reads or overwrites what another used. Registers that live across nests are
-# private to an item; ``shared`` buffers belong to the group.
+# A bound loop has the semantics of a serial loop, so schedules with bound loops are tried and compared like any other schedules.
+# Loops bound to ``blockIdx`` enclose the whole body. Inside of these, the items of a group run each nest of loops bound to
+# ``threadIdx`` together. There is a barrier between nests whose accesses conflict. Registers that several nests use are private
+# to an item; ``shared`` buffers belong to a group.
 
 
 @frozen
 class Grid:
-    """A launch: ``groups`` groups of ``items`` items along x, y and z; each item runs ``func``.
+    """A kernel launch: numbers of work groups, and of work items in a group, along x, y and z. Each item runs ``func``.
 
-    ``func`` still contains the bound loops; they stand for the group and the item that run. Those of groups enclose
-    everything.
+    ``func`` still contains the bound loops. The variable of a bound loop is the number of the running group or item. Loops
+    bound to groups enclose the whole body.
     """
 
     groups: tuple[int, int, int]
@@ -279,15 +291,15 @@ class Grid:
 
 
 def has_bound_loops(func: ir.PrimFunc) -> bool:
-    """Test whether a loop of a function is bound to groups or items."""
+    """Test whether a function has a loop that is bound to a thread axis (groups or items)."""
     return any(isinstance(s, ir.For) and s.kind in (*ir.GROUPS, *ir.ITEMS) for s in walk_stmt(func.body))
 
 
 def unbind_loops(func: ir.PrimFunc) -> ir.PrimFunc:
-    """Convert a function to one for a machine without groups.
+    """Return a function for a machine without work groups.
 
-    Bound loops become plain, shared buffers workspaces, and registers arrays for all items. Without bound loops,
-    registers remain those of a tile, whose loops are unrolled.
+    Bound loops become serial loops, and shared buffers become workspaces. If there are bound loops, register buffers become
+    stack arrays for all items. If there are none, register buffers are register tiles, whose loops are unrolled, and stay.
     """
     bound = has_bound_loops(func)
     scopes = {"shared": "workspace", "register": "local"} if bound else {"shared": "workspace"}
@@ -306,7 +318,9 @@ def unbind_loops(func: ir.PrimFunc) -> ir.PrimFunc:
 
 
 def lower_grid(func: ir.PrimFunc) -> Grid:
-    """Lower ``func`` to a launch; ScheduleError if its loops are not bound so that groups and items can run it."""
+    """Lower a function with bound loops to a kernel launch.
+
+    Raises ScheduleError if work groups and items cannot run the function with these bindings."""
     require_constant_sizes(func)
     body = drop_blocks(func.body)
     for change in (simplify_stmt, compact_buffers, partition_loops, double_buffer_loops, unroll_loops, simplify_stmt):
@@ -342,7 +356,7 @@ def lower_grid(func: ir.PrimFunc) -> Grid:
 
 
 def _constant_extent(loop: ir.For) -> int:
-    """Return the extent of a bound loop; ScheduleError if it is not constant."""
+    """Return the extent of a loop bound to a thread axis. ScheduleError if the extent is not constant."""
     count = ir.int_value(loop.extent)
     if count is None:
         raise ScheduleError(
@@ -353,8 +367,9 @@ def _constant_extent(loop: ir.For) -> int:
 
 
 def _check_group_body(func: ir.PrimFunc, body: ir.Stmt) -> None:
-    """Check the body of a group. ScheduleError for a loop bound to groups, nested loops bound to the same axis of
-    items, or a workspace."""
+    """Check the statement that the items of a work group run.
+
+    Raises ScheduleError for a loop bound to groups, for nested loops bound to the same axis of items, and for a workspace."""
     for s in walk_stmt(body):
         if isinstance(s, ir.For) and s.kind in ir.GROUPS:
             raise ScheduleError(
