@@ -1,4 +1,4 @@
-"""Errors that a user can act on: what went wrong, where, and what to do about it.
+"""Errors that a user can act on: each states what went wrong, where, and what to do about it.
 
 Every error that the library raises deliberately is a :class:`MicrocError`. The command line prints it as ``error[CODE]:
 what``, ``where`` and ``help: hint``, and exits with the error's ``exit_code``.
@@ -13,10 +13,9 @@ exit meaning
 4    the model does not fit the board
 5    a tool is missing, or a build failed
 6    the board, the serial line or a time-out
-7    the firmware has grown beyond a bound
+7    flash, RAM or time of the firmware exceeds a bound
 70   a defect in microc itself
-==== =====================================================
-"""
+==== ====================================================="""
 
 from __future__ import annotations
 
@@ -29,17 +28,18 @@ from typing import Any
 from microc.base.terminal import escape_message_lines, escape_unprintable
 
 NEAREST, LISTED = 3, 24
-"""Names in a hint: similar ones (NEAREST), and those of a complete list (LISTED)."""
+"""Most names in a hint: NEAREST similar names, or LISTED names of a list of all known names."""
 LONGEST = 200
-"""Characters of a word that are compared."""
+"""Most characters of a misspelled name that are compared with the known names."""
 MOST_FILES = 1000
-"""Entries of a folder that are compared with a missing file's name."""
+"""Most entries of a folder that are compared with the name of a missing file."""
 
 
 class MicrocError(Exception):
-    """Base class of all errors. ``what`` is one sentence, ``where`` a file, line or name, ``hint`` the next thing to try.
+    """Base class of all errors of microc. ``what`` is one sentence that states the error. ``where`` is a file, line or
+    name. ``hint`` is the next thing to try.
 
-    ``details``: data about the error, which ``--json`` prints."""
+    ``details``: data about the error for programs; ``--json`` prints them."""
 
     code = "E0000"
     exit_code = 70
@@ -61,7 +61,7 @@ class MicrocError(Exception):
 
 
 class VerificationError(MicrocError):
-    """Two executions that must agree differ."""
+    """Two executions of a network that must agree give different results."""
 
     code = "E0101"
     exit_code = 1
@@ -88,20 +88,22 @@ class ModelError(MicrocError):
 
 
 class UnsupportedError(ModelError):
-    """The model is well-formed but uses something that microc does not support; lists everything at once."""
+    """The model is well-formed but uses something that microc does not support. The message lists everything
+    unsupported at once."""
 
     code = "E0302"
 
 
 class ScheduleError(MicrocError):
-    """A schedule step cannot be applied; the hint says what to do first."""
+    """A schedule step cannot be applied. The hint states what to do first."""
 
     code = "E0303"
     exit_code = 3
 
 
 class FitError(MicrocError):
-    """The model needs more flash or RAM than the board has; ``what`` contains the numbers."""
+    """The model needs more flash or RAM than the board has. ``what`` contains the bytes needed and the bytes
+    available."""
 
     code = "E0401"
     exit_code = 4
@@ -115,38 +117,39 @@ class ToolError(MicrocError):
 
 
 class DeviceError(MicrocError):
-    """The board does not answer, answers nonsense, or its port is gone."""
+    """The board does not answer, its answer is invalid, or its port has disappeared."""
 
     code = "E0601"
     exit_code = 6
 
 
 class GrowthError(MicrocError):
-    """Flash, RAM or time of a firmware has grown beyond its bound."""
+    """Flash, RAM or time of a firmware exceeds the bound that was set for it."""
 
     code = "E0701"
     exit_code = 7
 
 
 class InternalError(MicrocError):
-    """A broken invariant inside microc; never the user's fault."""
+    """An invariant inside microc is violated. The defect is in microc, not in the user's input."""
 
     code = "E7001"
     exit_code = 70
 
 
 class ProgramError(InternalError):
-    """A tensor expression, function or pass is invalid: the fault of its author.
+    """A tensor expression, function or pass is invalid. The defect is in the code that builds it.
 
-    The author is the user if ``microc.te`` or ``microc.tir`` is called, else an operator of microc or of a plugin.
-    """
+    That code is the user's if ``microc.te`` or ``microc.tir`` is called directly; else it is an operator of microc
+    or of a plugin."""
 
     code = "E0304"
     exit_code = 3
 
 
 def similar_names_hint(requested_name: str, known_names: Iterable[str]) -> str:
-    """Return a hint "did you mean ...?" with the most similar ones of ``known_names``; empty if none is similar."""
+    """Return the hint "did you mean ...?" with the known names that are most similar to a requested name; empty if
+    no name is similar."""
     import difflib
 
     requested_name, names = requested_name[:LONGEST], {name.lower(): name for name in known_names}
@@ -160,8 +163,8 @@ def similar_names_hint(requested_name: str, known_names: Iterable[str]) -> str:
 
 
 def similar_files_hint(path: Path) -> str:
-    """Return a hint "did you mean ...?" with the names in the same folder most similar to a missing file or folder; empty
-    if none is."""
+    """Return the hint "did you mean ...?" for a missing file or folder, with the most similar names in its folder;
+    empty if no name is similar."""
     import difflib
 
     try:
@@ -173,9 +176,10 @@ def similar_files_hint(path: Path) -> str:
 
 
 def known_names_hint(requested_name: str, known_names: Iterable[str], plural_noun: str) -> str:
-    """Return a hint with the most similar ones of ``known_names``; with all of them if none is similar.
+    """Return a hint with the known names that are most similar to a requested name, or with a list of all known names
+    if no name is similar.
 
-    ``plural_noun``: what the names are called in the hint."""
+    ``plural_noun``: noun before that list, such as "layers"."""
     names = list(known_names)
     listed = ", ".join(map(_quote_words, names[:LISTED])) or "none"
     more = f", and {len(names) - LISTED} more" if len(names) > LISTED else ""
@@ -183,5 +187,5 @@ def known_names_hint(requested_name: str, known_names: Iterable[str], plural_nou
 
 
 def _quote_words(name: str) -> str:
-    """Return a name as a terminal may show it: quoted if it contains spaces or unprintable characters."""
+    """Quote a name for a message if it contains spaces or unprintable characters."""
     return name if name.isprintable() and " " not in name else repr(name)

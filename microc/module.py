@@ -1,7 +1,6 @@
 """Data structures of a compiled network: kernels, calls, values, the memory plan.
 
-Lowering creates them, the memory plan assigns addresses, and code generation prints them.
-"""
+Lowering creates these, the memory planner assigns addresses, and code generation prints C from them."""
 
 from __future__ import annotations
 
@@ -20,10 +19,9 @@ from microc.tir.ir import Expr, PrimFunc, Var
 
 @frozen
 class Size:
-    """A size that is known only at run time: a multiple of ``step`` from ``minimum`` to ``maximum``.
+    """A tensor extent that is known only at run time: a multiple of ``step`` from ``minimum`` to ``maximum``.
 
-    ``name`` is an identifier, ``label`` the model's own name for it.
-    """
+    ``name`` is an identifier for C; ``label`` is the name of the dynamic dimension in the model."""
 
     name: str
     label: str
@@ -33,7 +31,7 @@ class Size:
 
     @property
     def scalar(self) -> Var:
-        """The parameter of kernels that holds the size."""
+        """The scalar parameter by which kernels receive the size."""
         return Var(f"size_{self.name}")
 
 
@@ -41,12 +39,14 @@ class Size:
 class Value:
     """A tensor of the module.
 
-    ``storage`` is one of ``input``, ``output``, ``const``, ``state``, ``intermediate`` and ``workspace``. ``data``
-    belongs to ``const`` and ``state`` (initial contents); a constant without data is defined outside of the generated
-    C. ``scale`` and ``zero_point``: per-tensor quantisation, for the host and the reports. ``label``: the source's
-    name, for comments. If the shape depends on sizes, ``shape`` is that at their maxima, and ``extents`` are
-    expressions over them. ``alignment``: bytes that external code requires beyond the alignment of the dtype.
-    """
+    - ``storage``: ``input``, ``output``, ``const``, ``state``, ``intermediate`` or ``workspace``.
+    - ``data``: contents of a ``const``, initial contents of a ``state``. A constant without data is defined outside of
+      the generated C.
+    - ``scale``, ``zero_point``: per-tensor quantisation, for the host and the reports.
+    - ``label``: the tensor's name in the model, for comments.
+    - ``shape``: if it depends on run-time sizes, the shape at their maxima; ``extents`` then contains expressions over
+      the sizes.
+    - ``alignment``: bytes of alignment that external code requires; 0 if the alignment of the dtype suffices."""
 
     name: str
     shape: tuple[int, ...]
@@ -61,18 +61,19 @@ class Value:
 
     @property
     def align(self) -> int:
-        """Alignment in bytes: that of the dtype, at least 4."""
+        """Alignment in bytes: the largest of 4, the element size, and ``alignment``."""
         return max(4, dtypes.nbytes(self.dtype), self.alignment)
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the tensor, at the maxima of its sizes."""
         return prod(self.shape) * dtypes.nbytes(self.dtype)
 
 
 @frozen
 class View:
-    """A value ``name`` in the memory of ``base``, from byte ``offset`` on (a reshape, an outer slice, a part of a
-    concatenation)."""
+    """A value ``name`` that shares the memory of the value ``base``, from byte ``offset`` on: a reshape, an outer
+    slice, or a part of a concatenation."""
 
     name: str
     base: str
@@ -81,13 +82,13 @@ class View:
 
 @frozen
 class ExternalBody:
-    """The body of a kernel that external code computes.
+    """The C code of a kernel that calls an external library (``backend``) instead of loops of microc.
 
-    ``lines``: C over the function's parameters; ``includes``: headers that these need. ``instructions`` of a call and
-    ``code_bytes`` are estimates of ``backend``. ``bound``: largest difference of floats from our code, relative to the
-    largest magnitude. ``fails``: the lines return an ``int``, non-zero on failure. ``differs``: in which cases results
-    may differ nevertheless, in words.
-    """
+    - ``lines``: C statements over the function's parameters; ``includes``: headers that the statements need.
+    - ``instructions``: the backend's estimate for one call; ``code_bytes``: its estimate of the code's size.
+    - ``bound``: largest difference of float results from those of microc's own code, relative to the largest magnitude.
+    - ``fails``: True if the statements return an ``int`` that is non-zero on failure.
+    - ``differs``: sentence that describes when results may differ beyond ``bound``; empty if never."""
 
     backend: str
     lines: tuple[str, ...]
@@ -101,13 +102,13 @@ class ExternalBody:
 
 @frozen
 class Sources:
-    """Sources of external code.
+    """Source files and libraries of an external backend, to be copied into the generated project.
 
-    ``files``: contents by path, in a folder of the backend (``name``); those that end in ``.c`` are compiled, with
-    ``defines`` (``NAME`` or ``NAME=1``). ``include``: folders of headers among them. ``libraries``: libraries to link,
-    without ``-l``; ``folders``: where these are, besides the linker's own. ``licence``: SPDX expression for the bill of
-    materials; ``version``: of the code, if known.
-    """
+    - ``name``: the backend, and the folder of its files.
+    - ``files``: contents by path. Paths that end in ``.c`` are compiled, with ``defines`` (``NAME`` or ``NAME=1``).
+    - ``include``: folders of headers among the files.
+    - ``libraries``: libraries to link, without ``-l``; ``folders``: folders in which the linker looks for them.
+    - ``licence``: SPDX expression for the bill of materials; ``version``: version of the code, if known."""
 
     name: str
     files: Mapping[str, bytes]
@@ -132,12 +133,14 @@ class Sources:
 
 @frozen
 class BackendDecision:
-    """Decision who computes a region that a backend supports: the backend's code (``theirs``) or ours. ``layer``: location
-    in the model.
+    """The decision whether a backend's code (``theirs``) or microc's own code computes a region that the backend
+    supports.
 
-    ``by``: ``cost``, ``measurement``, ``choice`` (the user requires all of them) or ``difference`` (the backend's
-    results differ from ours). ``ours`` and ``other``: cost of either, in ``unit``; None if unknown. ``why``: reason in
-    words."""
+    - ``layer``: location of the region in the model; ``pattern``: the backend's pattern that matches it.
+    - ``by``: criterion of the decision: ``cost``, ``measurement``, ``choice`` (the user requires the backend wherever
+      it is possible) or ``difference`` (the backend's results differ from microc's).
+    - ``ours``, ``other``: cost of microc's code and of the backend's code, in ``unit``; None if unknown.
+    - ``why``: the reason as a sentence."""
 
     layer: str
     backend: str
@@ -156,12 +159,13 @@ class BackendDecision:
 
 @frozen
 class Kernel:
-    """A C function: its lowered loops, its comment, the cost model's estimate of its size.
+    """A C function: its lowered loops, its comment, and the cost model's estimate of its size.
 
-    ``blocks``: comments before blocks of its loops, by the name of the buffer that a block writes. ``external``: code
-    printed instead of the loops, which then only tell what is read and written. ``apart``: its operands share no
-    memory, even if its loops permit it. ``fetches``: estimated instruction fetches of a call.
-    """
+    - ``blocks``: (buffer, comment) pairs; the comment is printed before the block that writes the buffer.
+    - ``external``: external code that is printed instead of the loops. The loops then only describe which operands are
+      read and written.
+    - ``apart``: True if operands must not share memory, even if the order of the loops would permit it.
+    - ``fetches``: estimated instruction fetches of one call."""
 
     func: PrimFunc
     comment: tuple[str, ...] = ()
@@ -173,16 +177,16 @@ class Kernel:
 
     @property
     def name(self) -> str:
+        """Name of the C function."""
         return self.func.name
 
 
 @frozen
 class Streamed:
-    """Cost of a call that works through several layers row by row to save memory.
+    """Additional work of a call that computes several layers row by row in order to save memory.
 
-    ``layers``: their locations in the model; ``extra_macs``: products for rows outside of the image; ``moved``: bytes
-    that windows copy.
-    """
+    ``layers``: locations of these layers in the model. ``extra_macs``: multiply-accumulates for rows outside of the
+    image. ``moved``: bytes that are copied when windows of rows advance."""
 
     layers: tuple[str, ...]
     extra_macs: int
@@ -191,8 +195,8 @@ class Streamed:
 
 @frozen
 class UnlimitedArenaCost:
-    """Cost of the network without a limit of the arena, that is, without streamed layers and smaller workspaces: bytes of
-    its arena, estimated instructions."""
+    """Cost of the network if its arena had no limit: bytes of the arena, and estimated instructions. Without a limit
+    no layers are computed row by row, and workspaces are not reduced."""
 
     arena: int
     instructions: int
@@ -200,10 +204,11 @@ class UnlimitedArenaCost:
 
 @frozen
 class Trial:
-    """A configuration of the network that the compiler tried, to fit limits or to trade memory for time.
+    """A configuration of the network that the compiler tried, in order to fit limits or to trade memory for time.
 
-    ``move``: the kind of change; ``change``: what was changed; ``arena``, ``flash``: bytes, and estimated
-    ``instructions``; ``kept``: it was better than the best before."""
+    - ``move``: type of the change; ``change``: description of what was changed.
+    - ``arena``, ``flash``: bytes; ``instructions``: the estimate.
+    - ``kept``: True if this configuration became the best."""
 
     move: str
     change: str
@@ -215,13 +220,16 @@ class Trial:
 
 @frozen
 class Arithmetic:
-    """Float arithmetic of a network: ``float_macs`` of its ``macs``, and the reasons.
+    """Use of float arithmetic and of two-byte weights in a network.
 
-    ``float_scaled``: integers of a run that are scaled by a float, as ONNX defines it. ``double_weights``: bytes of the
-    model that are stored in two bytes, since their zero point makes them 9 bits. ``half_weights``: numbers stored in
-    two bytes because float16 was requested; ``wide_weights``: constants that stay float32 nevertheless, since some
-    numbers are beyond its range.
-    """
+    - ``macs``: all multiply-accumulates; ``float_macs``: those in floats; ``reasons``: sentences that explain the
+      floats.
+    - ``float_scaled``: number of integer results of a run that are requantised with a float factor, as ONNX defines it.
+    - ``double_weights``: number of weights that the model stores in one byte, but the compiler in two: subtracting
+      their zero point yields 9 bits.
+    - ``half_weights``: number of weights that are stored in two bytes because float16 or bfloat16 was requested.
+    - ``wide_weights``: constants that stay float32 in spite of that request, because some of their numbers are
+      beyond the range of float16."""
 
     macs: int = 0
     float_macs: int = 0
@@ -234,12 +242,12 @@ class Arithmetic:
 
 @frozen
 class StreamedOutput:
-    """Output of a step of a stream: ``frames`` frames of the whole run's, from step * frames - delay on, along
-    ``axis``.
+    """Frames of an output that one step of a streaming network computes.
 
-    A value computed from all recent frames has no axis (-1) and no frames. ``first``: first step, counted from 0, whose
-    result consists of frames of the whole run only.
-    """
+    Step number ``step`` computes ``frames`` frames along ``axis``. They are the frames from ``step * frames -
+    delay`` on of the output that a run over the whole sequence would compute. ``first``: number of the first step,
+    from 0, whose frames all exist in that output. If the output summarises all recent frames, ``axis`` is -1 and
+    ``frames`` is 0."""
 
     axis: int
     frames: int
@@ -249,8 +257,10 @@ class StreamedOutput:
 
 @frozen
 class Streaming:
-    """Streaming of a network that takes ``hop`` frames per run: time axes of its inputs, and the contents of its
-    outputs."""
+    """Time axes of a streaming network, which accepts ``hop`` frames per run.
+
+    ``inputs``: time axis of each input, by name. ``outputs``: the frames that a run computes of each output, by
+    name."""
 
     hop: int
     inputs: Mapping[str, int]
@@ -259,8 +269,10 @@ class Streaming:
 
 @frozen
 class ConstantOperand:
-    """A constant operand of a model's operator. ``scales``: smallest and largest quantisation scale, and their
-    number along ``axis`` (None: one for all); None if not quantised."""
+    """A constant operand of a model's operator.
+
+    ``scales``: smallest scale, largest scale and number of scales if the operand is quantised, else None. ``axis``:
+    axis along which the scales differ; None if there is one scale for all elements."""
 
     name: str
     dtype: str
@@ -271,7 +283,8 @@ class ConstantOperand:
 
 @frozen
 class AppliedOperator:
-    """An operator of the model that a call computes: its attributes as text, by name, and its constants."""
+    """An operator of the model that a call computes. ``attributes``: (name, value as text) pairs. ``weights``: its
+    constant operands."""
 
     op: str
     attributes: tuple[tuple[str, str], ...]
@@ -280,11 +293,14 @@ class AppliedOperator:
 
 @frozen
 class UnitUse:
-    """Use of a tensor unit in a call, as the unit's cost rule estimates it (:mod:`microc.isa.instruction_set`).
+    """Use of a tensor unit (matrix accelerator) by one call, estimated by the unit's cost rule
+    (:mod:`microc.isa.instruction_set`).
 
-    ``cycles`` from the first instruction to the end of the last; ``load``, ``compute``, ``store``: cycles in which the
-    queues for loads, computing and stores are busy; ``macs``; ``utilisation``: macs of the network as a fraction (0 to
-    1) of those that the unit could compute in that time."""
+    - ``cycles``: cycles from the start of the first instruction to the end of the last instruction.
+    - ``load``, ``compute``, ``store``: cycles in which the unit's queue of load, compute and store instructions is
+      busy.
+    - ``macs``: multiply-accumulates that the unit computes.
+    - ``utilisation``: fraction (0 to 1) of the unit's peak rate that the multiply-accumulates of the network reach."""
 
     cycles: int
     load: int
@@ -296,15 +312,18 @@ class UnitUse:
 
 @frozen
 class Call:
-    """A step of the network: a kernel applied to values, in the order of its parameters.
+    """A call of a kernel: one step of the network. ``args`` are the names of its values, in the order of the kernel's
+    parameters.
 
-    ``reads`` and ``writes``: names of accessed values; ``workspace``: values that exist only during the call.
-    ``layer``: location in the model. ``rule``: name of the schedule rule; ``shipped``: its schedule is bundled with the
-    compiler. ``instructions`` and ``cycles``: estimates of the cost model. ``streamed``: cost of several layers
-    computed row by row. ``operators``: operators of the model in the kernel. ``unit``: use of a tensor unit, if any.
-    ``traffic``: accesses to each argument, in their order. ``waits``: cycles, included in ``cycles``, that the core
-    waits for the memories of arguments and, once code is placed, of code.
-    """
+    - ``reads``, ``writes``: names of the values that the call reads and writes; ``workspace``: values that exist only
+      during the call.
+    - ``layer``: location in the model; ``operators``: operators of the model that the kernel computes.
+    - ``rule``: name of the schedule rule; ``shipped``: True if its schedule is bundled with the compiler.
+    - ``instructions``, ``cycles``: estimates of the cost model.
+    - ``streamed``: additional work if several layers are computed row by row; ``unit``: use of a tensor unit, if any.
+    - ``traffic``: memory accesses to each argument, in the order of ``args``.
+    - ``waits``: cycles (included in ``cycles``) that the core waits for the memories of the arguments and, once the
+      code is placed in memory, for instructions."""
 
     kernel: str
     args: tuple[str, ...]
@@ -328,9 +347,10 @@ class Call:
 
 @frozen
 class Arena:
-    """The part of a memory plan in one memory of the board, of ``capacity`` bytes: ``size`` bytes from ``start`` on.
+    """The arena in one memory of a board that has several: ``size`` bytes from byte ``start`` of the memory plan on, in
+    a memory of ``capacity`` bytes.
 
-    ``accesses``: accesses of a run to it; ``waits``: cycles that these take beyond the core's own."""
+    ``accesses``: number of accesses of a run to this arena. ``waits``: wait states of these accesses, in cycles."""
 
     memory: str
     start: int
@@ -342,11 +362,12 @@ class Arena:
 
 @frozen
 class HotCode:
-    """Kernels that run from RAM (``kernels``): ``size`` bytes, an estimate with a margin, of at most ``capacity`` in
-    ``memory``.
+    """Kernels that are copied to RAM and run there.
 
-    ``waits``: cycles that a run waits for the code of all kernels; ``saved``: how many more these would be with all
-    code in flash."""
+    - ``kernels``: their names; ``memory``: the RAM region.
+    - ``size``: bytes of their code, an estimate with a margin; ``capacity``: most bytes that the region can take.
+    - ``waits``: cycles that a run waits for instructions of all kernels; ``saved``: number of these cycles that a
+      run would wait in addition with all code in flash."""
 
     memory: str
     kernels: tuple[str, ...]
@@ -358,13 +379,16 @@ class HotCode:
 
 @frozen
 class Plan:
-    """Memory plan: byte offset of every arena value, total size, and a lower bound of the size for these kernels.
+    """The memory plan: a byte offset for every value in the arena, the arena's total size, and a lower bound of the
+    size for these kernels.
 
-    ``io_in_arena``: inputs and outputs have offsets, too. ``planner``: name of the winning algorithm. ``arenas``: if
-    the board has several memories for tensors, one for each, consecutive, the one with the stack first; else empty.
-    ``copies``: constants that are copied to an arena, with the call at whose start the copy begins (-1: before all
-    runs, when state is reset). ``code``: kernels that run from RAM; None if all run from where they are linked.
-    """
+    - ``io_in_arena``: True if inputs and outputs are in the arena.
+    - ``planner``: name of the planning algorithm whose result was the best.
+    - ``arenas``: for a board with several memories for tensors one arena each, consecutive, beginning with the memory
+      of the stack; empty for other boards.
+    - ``copies``: constants that are copied to an arena, with the index of the call before which the copy begins (-1:
+      once, when the state is reset).
+    - ``code``: kernels that run from RAM; None if all code runs from where it is linked."""
 
     offsets: Mapping[str, int]
     size: int
@@ -382,21 +406,22 @@ class Plan:
 
     @property
     def main(self) -> int:
-        """Bytes of the arena in the RAM that also holds the stack."""
+        """Bytes of the arena in the RAM that also contains the stack."""
         return self.arenas[0].size if self.arenas else self.size
 
     @property
     def used(self) -> tuple[Arena, ...]:
-        """The arenas in use; if there is only one, the generated C is that for a board with a single memory."""
+        """The arenas that contain values. If there is only one, the generated C is the same as for a board with a
+        single memory."""
         return tuple(arena for arena in self.arenas if arena.size)
 
 
 @frozen
 class SelfTest:
-    """Samples of a network's self-test: for every input and output, by name, a constant with all samples one after the
-    other.
+    """Samples of a network's self-test: for every input and output name a constant that contains all ``samples``
+    samples, one after the other.
 
-    ``bounds``: largest permitted difference of the floats of an output."""
+    ``bounds``: largest permitted difference of the float elements of an output, by name."""
 
     samples: int
     inputs: Mapping[str, Value]
@@ -405,29 +430,32 @@ class SelfTest:
 
     @property
     def values(self) -> tuple[Value, ...]:
+        """The constants with the samples."""
         return (*self.inputs.values(), *self.outputs.values())
 
     @property
     def nbytes(self) -> int:
-        """Bytes of flash that the samples take."""
+        """Bytes of flash that the samples need."""
         return sum(value.nbytes for value in self.values)
 
 
 @frozen
 class Module:
-    """A compiled network before printing. ``plan`` is None until planning.
+    """A compiled network, from which C is printed. ``plan`` is None until the memory planner has run.
 
-    ``nominal_macs``: multiply-accumulates of the model as read; ``macs``: those that remain. ``arithmetic``: what is
-    computed in floats. ``plain``: cost without streamed layers; None if there are none. ``trials``: the configurations that
-    were tried, the requested one first. ``streaming``: how it takes a
-    sequence a few frames at a time; None if a run takes all. ``starts``: constants with the initial contents of state
-    that is not uniform. ``sizes``: sizes that the caller of a run passes. ``hashes``: SHA-256 of the model (``model``)
-    and of plugins, by name. ``ties``: rounding of ties at the network's inputs and outputs, ``away`` from zero or to
-    ``even``. ``classes``: names of the classes in ``class_output``, if given. ``self_test``: samples to check itself
-    with, if requested; its bytes are counted separately from weights and tables. ``sources``: sources of external
-    kernels; ``own``: the same steps with our kernels, if some are external; ``decisions``: whose code computes what a
-    backend supports.
-    """
+    - ``nominal_macs``: multiply-accumulates of the model as read; ``macs``: those after optimisation.
+    - ``arithmetic``: use of float arithmetic.
+    - ``plain``: cost without layers that are computed row by row; None if there are no such layers.
+    - ``trials``: configurations that the compiler tried, the requested one first.
+    - ``streaming``: time axes, if each run consumes a few frames of a sequence; None if a run consumes the whole input.
+    - ``starts``: for each state whose initial elements are not all equal, the constant with its initial contents.
+    - ``sizes``: tensor extents that the caller passes to each run.
+    - ``hashes``: SHA-256 of the model (``model``) and of plugins, by name.
+    - ``ties``: rounding of ties at the network's inputs and outputs, ``away`` from zero or to ``even``.
+    - ``classes``: names of the classes in output ``class_output``, if given.
+    - ``self_test``: samples of the self-test, if requested; their bytes are not included in ``const_bytes``.
+    - ``sources``: sources of external backends; ``decisions``: decisions between external code and microc's code.
+    - ``own``: the same network with microc's kernels only, if some kernels are external."""
 
     name: str
     values: Mapping[str, Value]
@@ -470,11 +498,12 @@ class Module:
         )
 
     def with_plan(self, plan: Plan) -> Module:
-        """Return the module with this memory plan."""
+        """Return the module with a memory plan."""
         return replace(self, plan=plan)
 
     def base_of(self, name: str) -> tuple[str, int]:
-        """Return the value whose memory a name is in, and the byte offset there."""
+        """Follow views from a value to the value that owns the memory. Return the owner's name, and the byte offset
+        in its memory."""
         views, offset = {view.name: view for view in self.views}, 0
         while name in views:
             offset += views[name].offset
@@ -483,6 +512,7 @@ class Module:
 
     @property
     def macs(self) -> int:
+        """Multiply-accumulates of one inference."""
         return sum(call.macs for call in self.calls)
 
     @property

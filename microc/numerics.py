@@ -1,4 +1,5 @@
-"""Fixed-point arithmetic: the definition of every rounding, and transcendental functions as TFLite Micro computes them."""
+"""Fixed-point arithmetic: definitions of every rounding, and of transcendental functions as TFLite Micro computes
+them."""
 
 from __future__ import annotations
 
@@ -26,30 +27,33 @@ T = TypeVar("T")
 
 INT32_MIN, INT32_MAX = -(1 << 31), (1 << 31) - 1
 TO_WHOLE = 1.5 * (1 << 23)
-"""Added to a float32 below 2**22 in magnitude, it leaves no fraction bits, so that the addition rounds half to even."""
+"""Constant that rounds a float32 below 2**22 in magnitude to the nearest integer when added to it: the sum has no
+fraction bits, and the addition rounds half to even."""
 
 
 class Arith(Protocol[T]):
-    """Operations of the formulas beyond Python's operators."""
+    """Interface of the operations that the formulas need beyond Python's operators; implemented for numpy arrays and
+    for TIR expressions."""
 
     def wide(self, x: T) -> T:
         """Convert ``x`` to int64."""
 
     def narrow(self, x: T) -> T:
-        """Convert ``x``, which is known to fit, to int32."""
+        """Convert an int64 ``x`` that is known to be in the range of int32 to int32."""
 
     def wrap(self, x: T) -> T:
-        """Wrap an int64 ``x`` around to int32: return its lower 32 bits, in two's complement."""
+        """Convert an int64 ``x`` to int32 modulo 2**32: return its lower 32 bits, in two's complement."""
 
     def select(self, condition: Any, a: T, b: T) -> T:
         """Return ``a`` where the condition holds, else ``b``."""
 
     def clamp(self, x: T, low: Any, high: Any) -> T:
-        """Clamp ``x`` to low..high."""
+        """Clamp ``x`` to the range from ``low`` to ``high``."""
 
 
 class NumpyArith:
-    """:class:`Arith` over numpy int64 arrays, in which nothing needs to be widened."""
+    """:class:`Arith` over numpy arrays. All integers are stored as int64, so that widening and narrowing change
+    nothing."""
 
     def wide(self, x: Any) -> Any:
         return np.asarray(x, dtype=np.int64)
@@ -74,11 +78,11 @@ FAR_APART = "its scales are too far apart for integers: look at how the tensors 
 
 
 def quantize_multiplier(multiplier: float, max_shift: int = 30) -> tuple[int, int]:
-    """Convert a multiplier to (mantissa, shift), so that it is about mantissa / 2**31 * 2**shift.
+    """Convert a multiplier to (mantissa, shift): the multiplier is approximately mantissa / 2**31 * 2**shift.
 
-    The mantissa is in [2**30, 2**31), or both are 0. It rounds half away from zero as TFLite's does; multipliers below
-    2**-32 become zero. Raise UnsupportedError for a number that is negative or not finite, and for a shift above
-    ``max_shift``, which 32 bits do not hold."""
+    The mantissa is in [2**30, 2**31), or mantissa and shift are both 0. The mantissa is rounded half away from zero,
+    as in TFLite. Multipliers below 2**-32 become zero. Raise UnsupportedError for a multiplier that is negative or
+    not finite, and for a shift above ``max_shift``, because the product would then exceed 32 bits."""
     mantissa, shift = mantissa_and_shift(multiplier)
     if not mantissa or shift < -31:
         return 0, 0
@@ -91,7 +95,8 @@ def quantize_multiplier(multiplier: float, max_shift: int = 30) -> tuple[int, in
 
 
 def mantissa_and_shift(multiplier: float) -> tuple[int, int]:
-    """Convert a multiplier as :func:`quantize_multiplier` does, without limits of the shift."""
+    """Convert a multiplier to (mantissa, shift) as :func:`quantize_multiplier` does, but without limits of the
+    shift."""
     if multiplier == 0.0:
         return 0, 0
     if not (multiplier > 0.0 and math.isfinite(multiplier)):
@@ -104,17 +109,17 @@ def mantissa_and_shift(multiplier: float) -> tuple[int, int]:
 def doubling_high_mul(a: Any, b: Any, arith: Arith[Any]) -> Any:
     """Return ``round(a * b / 2**31)``, ties to plus infinity: gemmlowp's SaturatingRoundingDoublingHighMul.
 
-    gemmlowp truncates (ab + nudge) / 2**31 with a nudge of 1 - 2**30 for negative products; that equals the floor
-    written here for every product. The one saturating pair (both operands INT32_MIN) cannot occur, for ``b`` is a mantissa >= 0.
-    """
+    gemmlowp truncates (ab + nudge) / 2**31 with a nudge of 1 - 2**30 for negative products. For every product that
+    equals the floor that this function computes. gemmlowp saturates only if both operands are INT32_MIN. That cannot
+    occur here, because ``b`` is a mantissa, which is at least 0."""
     return arith.narrow((arith.wide(a) * arith.wide(b) + (1 << 30)) >> 31)
 
 
 def rounding_shift_right(x: Any, exponent: Any, arith: Arith[Any]) -> Any:
     """Return ``round(x / 2**exponent)``, ties away from zero (gemmlowp's RoundingDivideByPOT), 0 <= exponent <= 31.
 
-    ``exponent`` may be an int or an expression; both arms are evaluated on int64 so that nothing overflows.
-    """
+    ``exponent`` may be an int, an array or a TIR expression. If it is no int, both alternatives of the select are
+    evaluated in int64, so that neither overflows."""
     if isinstance(exponent, int):
         if exponent == 0:
             return x
@@ -126,10 +131,12 @@ def rounding_shift_right(x: Any, exponent: Any, arith: Arith[Any]) -> Any:
 
 
 def shift_left_saturating(x: Any, distance: Any, arith: Arith[Any]) -> Any:
-    """Return ``x * 2**distance`` of an int32, 0 <= distance <= 30; x is saturated so that the result fits int32.
+    """Return ``x * 2**distance`` for an int32 ``x``, 0 <= distance <= 30. ``x`` is clamped first, so that the result
+    fits int32.
 
-    A saturated x times 2**distance is at least 2**30 in magnitude; times any mantissa (at least one half) it exceeds 16
-    bits, so a result of 8 or 16 bits is clamped as the exact one would be."""
+    A clamped x times 2**distance is at least 2**30 in magnitude. Multiplied by any mantissa (at least one half) it
+    still exceeds 16 bits, so that a final result of 8 or 16 bits is clamped to the same value as without this
+    saturation."""
     if isinstance(distance, int):
         return arith.clamp(x, INT32_MIN >> distance, INT32_MAX >> distance) << distance if distance else x
     least, most = distance * 0 + INT32_MIN >> distance, distance * 0 + INT32_MAX >> distance
@@ -137,11 +144,10 @@ def shift_left_saturating(x: Any, distance: Any, arith: Arith[Any]) -> Any:
 
 
 def multiply_double_rounding(x: Any, multiplier: Any, shift: Any, arith: Arith[Any], shift_fits: bool = False) -> Any:
-    """Scale as TFLite's MultiplyByQuantizedMultiplier with double rounding; a positive ``shift`` is to the left.
+    """Scale ``x`` as TFLite's MultiplyByQuantizedMultiplier with double rounding. A positive ``shift`` is to the left.
 
-    x: int32, multiplier: mantissa from :func:`quantize_multiplier`. The left-shifted x saturates; with ``shift_fits`` it is
-    known to fit, and the saturation is omitted.
-    """
+    ``x``: int32. ``multiplier``: mantissa from :func:`quantize_multiplier`. The left shift of x saturates. If
+    ``shift_fits``, the caller knows that the shifted x fits int32, and the saturation is omitted."""
     if isinstance(shift, int):
         left, right = max(shift, 0), max(-shift, 0)
     else:
@@ -152,10 +158,10 @@ def multiply_double_rounding(x: Any, multiplier: Any, shift: Any, arith: Arith[A
 
 
 def multiply_single_rounding(x: Any, multiplier: Any, shift: Any, arith: Arith[Any]) -> Any:
-    """Return ``round(x * multiplier * 2**shift / 2**31)``, one rounding, ties to plus infinity (TFLITE_SINGLE_ROUNDING).
+    """Return ``round(x * multiplier * 2**shift / 2**31)`` with one rounding, ties to plus infinity
+    (TFLITE_SINGLE_ROUNDING).
 
-    The result saturates if the multiplier is above one (a positive shift).
-    """
+    The result saturates to int32 if the multiplier is above one (a positive shift)."""
     total = 31 - shift
     product = arith.wide(x) * arith.wide(multiplier)
     if isinstance(total, int):
@@ -170,8 +176,8 @@ def multiply_single_rounding(x: Any, multiplier: Any, shift: Any, arith: Arith[A
 def shift_right_even(x: Any, distance: int, tie_margin: int, arith: Arith[Any]) -> Any:
     """Return ``round(x / 2**distance)``, ties to even, distance >= 1.
 
-    An x within ``tie_margin`` of a tie counts as a tie: factors rounded to fixed point move ties by less than that. A
-    negative margin means that there are no ties; they would round to plus infinity."""
+    An ``x`` within ``tie_margin`` of a tie counts as a tie: factors that were rounded to fixed point move ties by
+    less than that. A negative margin asserts that no ties occur; then the code for ties is omitted."""
     lifted = x + ((1 << (distance - 1)) + max(tie_margin, 0))
     level = lifted >> distance
     if tie_margin < 0:
@@ -181,7 +187,7 @@ def shift_right_even(x: Any, distance: int, tie_margin: int, arith: Arith[Any]) 
 
 
 def reduce_multiplier(multiplier: Any) -> Any:
-    """Round a mantissa to the 15 bits that TFLite uses for int64 accumulators."""
+    """Round a mantissa to the 15 bits that TFLite uses with int64 accumulators."""
     m = np.asarray(multiplier, dtype=np.int64)
     reduced = np.where(m < 0x7FFF0000, (m + (1 << 15)) >> 16, 0x7FFF)
     return int(reduced) if reduced.ndim == 0 else reduced
@@ -190,9 +196,8 @@ def reduce_multiplier(multiplier: Any) -> Any:
 def multiply_by_reduced_factor(x: Any, reduced: Any, shift: Any, arith: Arith[Any]) -> Any:
     """Return ``round(x * reduced * 2**shift / 2**15)``, ties to plus infinity.
 
-    x: int64 of 47 bits and a sign. reduced: from :func:`reduce_multiplier`. shift <= 7. A result that does not fit int32 loses
-    its upper bits, as in TFLite.
-    """
+    ``x``: int64 of at most 47 bits and a sign. ``reduced``: from :func:`reduce_multiplier`. ``shift`` <= 7. A result
+    that does not fit int32 loses its upper bits, as in TFLite."""
     total = 15 - shift
     product = arith.wide(x) * arith.wide(reduced)
     if isinstance(total, int):
@@ -211,7 +216,8 @@ def round_half_away(x: Array) -> Array:
 
 
 def clip_nan_low(x: Array, low: Any, high: Any) -> Array:
-    """Clip floats to low..high; NaN becomes ``low``, as the comparisons in C make it."""
+    """Clip floats to the range from ``low`` to ``high``. NaN becomes ``low``, as with the comparisons in the
+    generated C."""
     clipped: Array = np.clip(np.where(np.isnan(x), low, x), low, high)
     return clipped
 
@@ -246,25 +252,26 @@ ONE_Q2 = 1 << 29
 
 
 def shift_right_half_up(x: Any, exponent: int) -> Any:
-    """Return ``round(x / 2**exponent)`` of x >= 0, ties upwards, exponent >= 1, within 32 bits."""
+    """Return ``round(x / 2**exponent)`` for x >= 0, ties upwards, exponent >= 1. No intermediate value exceeds 32
+    bits."""
     return (x >> exponent) + ((x >> (exponent - 1)) & 1)
 
 
 def saturating_double(x: Any) -> Any:
-    """Return ``2 x`` of 0 <= x < 2**31, saturated to int32 (SaturatingRoundingMultiplyByPOT).
+    """Return ``2 x`` for 0 <= x < 2**31, saturated to int32 (SaturatingRoundingMultiplyByPOT).
 
-    Without a branch: if bit 30 is set, 2 x does not fit, and all bits below it are set, too.
-    """
+    The formula has no branch. If bit 30 of x is set, 2 x does not fit: all lower bits of the result are then set,
+    too."""
     too_large = (x >> 30) & 1
     return (((x | -too_large) & ((1 << 30) - 1)) << 1) + too_large
 
 
 def exp_on_negative_values(a: Any, integer_bits: int) -> Any:
-    """Return exp(a) in Q0.31 of a <= 0 with ``integer_bits`` (at most 5) integer bits, over numpy int64 arrays.
+    """Return exp(a) in Q0.31 for a <= 0, over numpy int64 arrays. ``a`` is in fixed point with ``integer_bits`` (at
+    most 5) integer bits.
 
-    The result is exp of the remainder of a by a quarter (a Taylor polynomial around -1/8) times exp of the powers of two in the
-    rest.
-    """
+    ``a`` is split into a remainder by 1/4 and a sum of powers of two. The result is exp of the remainder (a Taylor
+    polynomial around -1/8) times exp of each power of two."""
     fraction = 31 - integer_bits
     quarter = 1 << (fraction - 2)
     remainder = (a & (quarter - 1)) - quarter
@@ -284,10 +291,10 @@ def exp_on_negative_values(a: Any, integer_bits: int) -> Any:
 
 
 def reciprocal(half_denominator: Any, arith: Arith[Any]) -> Any:
-    """Return 1 / d in Q2.29 of d in [1/2, 1) in Q0.31: three Newton steps from 48/17 - 32/17 d.
+    """Return 1 / d in Q2.29 for ``half_denominator`` d in [1/2, 1) in Q0.31: three Newton steps from 48/17 - 32/17 d.
 
-    The step x * (1 - d x) is below 2/17, so its shift to Q2.29 never saturates as gemmlowp's may.
-    """
+    The correction x * (1 - d x) is below 2/17, so that its left shift to Q2.29 never saturates; gemmlowp uses a
+    saturating shift."""
     x = doubling_high_mul(half_denominator, NEWTON_SLOPE, arith) + NEWTON_START
     for _ in range(3):
         error = ONE_Q2 - doubling_high_mul(half_denominator, x, arith)
@@ -296,12 +303,13 @@ def reciprocal(half_denominator: Any, arith: Arith[Any]) -> Any:
 
 
 def half_of_one_plus(x: Any) -> Any:
-    """Return (1 + x) / 2 in Q0.31 of x in [0, 1) in Q0.31, where one is 2**31 - 1 (RoundingHalfSum)."""
+    """Return (1 + x) / 2 in Q0.31 for x in [0, 1) in Q0.31. One is represented as 2**31 - 1 (RoundingHalfSum)."""
     return (x >> 1) + (1 << 30)
 
 
 def logistic(a: Any, integer_bits: int) -> Any:
-    """Return 1 / (1 + exp(-a)) in Q0.31 of any a with ``integer_bits`` integer bits, over numpy int64 arrays."""
+    """Return 1 / (1 + exp(-a)) in Q0.31 over numpy int64 arrays. ``a`` is in fixed point with ``integer_bits``
+    integer bits."""
     decay = exp_on_negative_values(NUMPY.select(a > 0, -a, a), integer_bits)
     positive = saturating_double(reciprocal(half_of_one_plus(decay), NUMPY))
     result = NUMPY.select(a > 0, positive, INT32_MAX - positive)
@@ -309,7 +317,10 @@ def logistic(a: Any, integer_bits: int) -> Any:
 
 
 def tanh(a: Any, integer_bits: int) -> Any:
-    """Return tanh(a) in Q0.31 of any a with ``integer_bits`` (at most 4) integer bits: (1 - x) / (1 + x), x = exp(-2 |a|)."""
+    """Return tanh(a) in Q0.31 over numpy int64 arrays. ``a`` is in fixed point with ``integer_bits`` (at most 4)
+    integer bits.
+
+    The formula is (1 - x) / (1 + x) with x = exp(-2 |a|), with the sign of a."""
     decay = exp_on_negative_values(NUMPY.select(a > 0, -a, a), integer_bits + 1)
     size = reciprocal(half_of_one_plus(decay), NUMPY) - ONE_Q2
     size = NUMPY.select(size >= ONE_Q2, size * 0 + INT32_MAX, size << 2)
@@ -322,7 +333,7 @@ HALF_ROOT_OF_TWO = 1518500250
 
 
 def _saturating_shift_left(x: Any, exponent: int, arith: Arith[Any]) -> Any:
-    """Return ``x * 2**exponent``, saturated to the largest int32; negative x must fit."""
+    """Return ``x * 2**exponent``, saturated to the largest int32. A negative x must fit without saturation."""
     most = INT32_MAX >> exponent
     shifted = arith.select(x > most, x * 0 + most, x) << exponent
     return arith.select(x > most, x * 0 + INT32_MAX, shifted)
@@ -333,9 +344,10 @@ ONE_Q3 = 1 << 28
 
 
 def inverse_root_step(root: Any, half_operand: Any, arith: Arith[Any]) -> Any:
-    """Return the next Newton iterate of 1 / sqrt(2 ``half_operand``), everything in Q3.28.
+    """Return the next Newton iterate of 1 / sqrt(x), given the current iterate ``root`` and ``half_operand`` = x / 2,
+    all in Q3.28.
 
-    The iteration starts from one."""
+    The first iterate is one."""
     cube = doubling_high_mul(doubling_high_mul(root, root, arith), root, arith)
     cube = _saturating_shift_left(cube, 6, arith)
     step = doubling_high_mul(root, ONE_Q3 + (ONE_Q3 >> 1), arith) - doubling_high_mul(half_operand, cube, arith)
@@ -343,10 +355,9 @@ def inverse_root_step(root: Any, half_operand: Any, arith: Arith[Any]) -> Any:
 
 
 def inverse_square_root(x: int) -> tuple[int, int]:
-    """Return 1 / sqrt(x) of an int32 x as (mantissa in Q0.31, shift to the left); 0 counts as 1.
+    """Return 1 / sqrt(x) for an int32 x as (mantissa in Q0.31, left shift). An x below 1 counts as 1.
 
-    Source: TFLite ``common.h``, GetInvSqrtQuantizedMultiplierExp.
-    """
+    Source: TFLite ``common.h``, GetInvSqrtQuantizedMultiplierExp."""
     if x <= 1:
         return INT32_MAX, 0
     right = 11

@@ -1,4 +1,4 @@
-"""Plugins with operators of your own: the names that a plugin file imports, and the loader of such files.
+"""Plugins, which add operators, cores and external code: the names that a plugin file imports, and the loader of such files.
 
 A plugin is a Python file that defines ``PLUGIN``::
 
@@ -12,9 +12,8 @@ A plugin is a Python file that defines ``PLUGIN``::
 
     PLUGIN = Plugin(operators=(SNAKE,), onnx={"com.example::Snake": from_onnx})
 
-``microc compile model.onnx --plugin snake.py`` uses it, ``microc plugin check snake.py`` runs its cases. Plugins are programs:
-load only files that you trust. ``examples/custom_operator`` is a whole one.
-"""
+``microc compile model.onnx --plugin snake.py`` uses the plugin, ``microc plugin check snake.py`` runs the tests (``cases``) of
+its operators. Plugins are programs: load only files that you trust. ``examples/custom_operator`` is a complete plugin."""
 
 from __future__ import annotations
 
@@ -102,20 +101,22 @@ __all__ = (
 )
 
 PORTABLE = "MICROC_PORTABLE"
-"""Macro that, if defined when compiling C, selects the printed meanings instead of all C bodies of externs."""
+"""C macro that replaces all C bodies of externs by C that is printed from their TIR meanings, if it is defined when
+the project is compiled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """Additions of a plugin.
+    """Operators, converters, cores and backends that a plugin file adds to microc.
 
-    - ``operators``: definitions; a name that exists in microc is an error.
-    - ``tflite``: functions that convert a node to operators, by custom code; ``onnx``: the same by ``domain::operator``.
-    - ``externs``: C functions with a meaning (:func:`extern`), which expressions call by :func:`microc.tir.ir.call`.
+    - ``operators``: definitions of operators. The name of an operator of microc is an error.
+    - ``tflite``: functions that convert a custom node of a TFLite model to operators, by the node's custom code;
+      ``onnx``: such functions for ONNX nodes, by ``domain::operator``.
+    - ``externs``: C functions with a meaning in TIR (:func:`extern`). Expressions call them by
+      :func:`microc.tir.ir.call`.
     - ``cores``: cores (:class:`microc.isa.instruction_set.Core`) as targets, with instruction sets of their own.
-    - ``backends``: external code for parts of networks (:mod:`microc.external.backend`), which ``--external`` names.
-    - ``source``: the file's name, for messages; ``digest``: its SHA-256.
-    """
+    - ``backends``: external code for parts of networks (:mod:`microc.external.backend`), selected by ``--external``.
+    - ``source``: name of the plugin file, for messages; ``digest``: its SHA-256."""
 
     operators: tuple[OpDef, ...] = ()
     tflite: Mapping[str, Callable[[TfliteApplication], None]] = field(default_factory=dict)
@@ -151,31 +152,33 @@ def extern(
     guard: str = f"!defined({PORTABLE})",
     operations: Mapping[str, int] = MappingProxyType({}),
 ) -> Intrin:
-    """Define a C function that expressions may call.
+    """Define a C function that TIR expressions may call.
 
-    ``meaning`` is its value in TIR over ``params`` (scalars, or buffers for pointers), or its effect on buffers. The
-    interpreter runs it, the cost model counts it, and C is printed from it if the preprocessor condition ``guard`` does
-    not hold. ``body`` consists of the C statements used if it does. Both must return the same bits; ``microc plugin
-    check`` compares them. ``operations``: cost of the body, by type of operation (``isa/instruction_set.py``); default:
-    the cost of the meaning.
-    """
+    - ``meaning``: value of the function, an expression over ``params`` (scalars, or buffers for pointers); or its
+      effect, a statement that stores to these buffers. The interpreter runs the meaning, and the cost model counts its
+      operations.
+    - ``body``: C statements of the function, used if the preprocessor condition ``guard`` holds. Else C is printed from
+      the meaning. Both must return the same bits; ``microc plugin check`` compares them.
+    - ``operations``: cost of the body, by type of operation (``isa/instruction_set.py``). The default is the cost of
+      the meaning."""
     return Intrin(name, tuple(params), meaning, bodies=(Body(body, tuple(sorted(operations.items())), guard=guard),))
 
 
 def in_floats(node: Node, graph: Graph) -> Legalized | None:
-    """Dequantise quantised operands before an operator and quantise its result; for ``OpDef.legalize``.
+    """Compute a quantised operator in floats: dequantise its operands before it and quantise its result. For use as
+    ``OpDef.legalize``.
 
-    An operator of a single 8-bit tensor thus becomes a table of 256 numbers.
-    """
+    Return None if the operator is not quantised. An operator of a single 8-bit tensor becomes a table of 256
+    numbers."""
     return legalize_in_float(node, graph) if is_quantised(node, graph) else None
 
 
 @contextmanager
 def active(plugins: Iterable[Plugin], rules: Iterable[ScheduleRule] = ()) -> Iterator[None]:
-    """Register the additions of plugins, and schedule rules, while the ``with`` block runs; UsageError if a name exists
-    already.
+    """Register the additions of plugins and the schedule rules while the ``with`` block runs. Raise UsageError if a
+    name exists already.
 
-    Commands and functions of the library enter it once for everything they do (:mod:`microc.compiler.model`)."""
+    Commands and functions of the library enter this context once for all their work (:mod:`microc.compiler.model`)."""
     with ExitStack() as stack:
         stack.enter_context(RULES.extend({rule.name: rule for rule in rules}))
         for plugin in plugins:
@@ -187,7 +190,7 @@ def active(plugins: Iterable[Plugin], rules: Iterable[ScheduleRule] = ()) -> Ite
 
 
 def _register_additions(plugin: Plugin, stack: ExitStack) -> None:
-    """Register the additions of a plugin until ``stack`` is closed; UsageError if a name exists already."""
+    """Register the additions of a plugin until ``stack`` is closed. Raise UsageError if a name exists already."""
     stack.enter_context(registry().extend({operator.name: operator for operator in plugin.operators}))
     if plugin.tflite:
         from microc.frontend.tflite.context import Converter as TfliteConverter
@@ -211,14 +214,14 @@ def _register_additions(plugin: Plugin, stack: ExitStack) -> None:
 
 _LOADED: dict[tuple[Path, str], Plugin] = {}
 """Plugins by path and SHA-256 of their files. Two networks of one firmware, or a command and the functions that it
-calls, name the same file: running it again would define different operators of the same names."""
+calls, may name the same file. Running the file twice would define different operators with the same names."""
 
 
 def load_plugin(path: str | Path) -> Plugin:
-    """Return the ``PLUGIN`` of a file. Its code runs once per process while its bytes are unchanged.
+    """Return the ``PLUGIN`` of a file. The file runs again in the same process only if its bytes have changed.
 
-    OutputError if the file cannot be read; UsageError if it fails, or defines no plugin or an incomplete one.
-    """
+    Raise OutputError if the file cannot be read, and UsageError if running it fails or if its ``PLUGIN`` is missing
+    or incomplete."""
     source = Path(path)
     if not source.is_file():
         hint = (
@@ -235,7 +238,7 @@ def load_plugin(path: str | Path) -> Plugin:
 
 
 def _run_plugin(source: Path) -> Plugin:
-    """Run a plugin file and check its ``PLUGIN``."""
+    """Run a plugin file, check its ``PLUGIN`` and return it."""
     spec = importlib.util.spec_from_file_location(f"microc_plugin_{source.stem}", source)
     if spec is None or spec.loader is None:
         raise UsageError(
@@ -268,7 +271,8 @@ def _run_plugin(source: Path) -> Plugin:
 
 
 def _failing_line(error: Exception, source: Path) -> int:
-    """Return the number of the plugin's line that an exception last passed through; 0 if there is none."""
+    """Return the line of the plugin file at which an exception occurred; 0 if its traceback has no line of that
+    file."""
     if isinstance(error, SyntaxError):
         return error.lineno or 0
     frames = [f.lineno or 0 for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == source]
@@ -276,7 +280,8 @@ def _failing_line(error: Exception, source: Path) -> int:
 
 
 def _check_plugin(plugin: Plugin, file_name: str) -> None:
-    """Check the constraints of a plugin that types do not express; UsageError if one is violated."""
+    """Check the constraints on a plugin that its type annotations do not express. Raise UsageError if one is
+    violated."""
     for operator in plugin.operators:
         if (operator.scalar is None) == (operator.compute is None):
             raise UsageError(

@@ -1,8 +1,8 @@
-"""Targets of code generation: a :class:`Target` (core, features), a :class:`Board` (target, memory, console, emulator) and a
-:class:`Goal` (price of a byte of flash).
+"""Targets of code generation: a :class:`Target` (core and features), a :class:`Board` (target, memories, console,
+emulator) and a :class:`Goal` (price of a byte of flash).
 
-A board is data, read from ``boards/<name>.toml`` by ``device/boards.py``; this module knows no particular board.
-"""
+A board is data, read from ``boards/<name>.toml`` by ``device/boards.py``. This module depends on no particular
+board."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A core: its name, family and features. Schedules test ``has("dot2")``, never a name.
+    """A core as target of compilation: its name, family and features. Schedule rules test features such as
+    ``has("dot2")``, never the name.
 
-    - ``features``: properties, and the intrinsics that the core has instructions for (``isa/``).
-    - ``flash_wait``: mean cycles that the core waits for a byte of constants, if its board's flash is slower than the core.
-    - ``npu``: the board's accelerator, as ``--external`` names it; empty without one.
-    """
+    - ``cpu``: name of the core; ``isa``: its family.
+    - ``features``: properties of the core, and the names of the intrinsics for which it has instructions (``isa/``).
+    - ``flash_wait``: mean number of cycles that the core waits for one byte of constants, if its board's flash is
+      slower than the core.
+    - ``npu``: name of the board's accelerator for ``--external``; empty if it has none."""
 
     cpu: str
     isa: str
@@ -36,19 +38,20 @@ class Target:
         return feature in self.features
 
     def having(self, *features: str) -> Target:
-        """Return the target with further features."""
+        """Return the target with additional features."""
         return replace(self, features=self.features.union(features))
 
     @property
     def core(self) -> Core:
-        """The core's description."""
+        """The description of the core."""
         from microc.isa import CORES
 
         return CORES[self.cpu]
 
 
 def target_for(cpu: str) -> Target:
-    """Return the target of a core, by its name or an alias (:data:`microc.isa.ALIASES`); UsageError if it is unknown."""
+    """Return the target of a core, given its name or an alias (:data:`microc.isa.ALIASES`). Raise UsageError if the
+    name is unknown."""
     from microc.isa import ALIASES, CORES  # with all intrinsics: help and the parsing of arguments do without
 
     cpu = ALIASES.get(cpu, cpu)
@@ -64,10 +67,10 @@ GOALS = ("speed", "size", "balanced")
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The weight of flash against time in a choice between implementations.
+    """The optimisation goal: the weight of flash against time in a choice between implementations.
 
-    ``price``: instructions of one inference that a byte of flash is worth; 0 for speed alone, infinite for size alone.
-    """
+    ``price``: number of instructions of one inference that are worth a byte of flash. It is 0 if speed alone counts,
+    infinite if size alone counts."""
 
     name: str
     price: float
@@ -87,14 +90,14 @@ class Region:
 
 
 WORD = 4
-"""Bytes that an access of a small core moves, at most."""
+"""Most bytes that one access of a small core moves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Average number of accesses of a kernel to one operand in a call, and their bytes.
+    """Average number of read and write accesses that one call of a kernel makes to one operand, and their bytes.
 
-    An access moves at most a word; an intrinsic that moves sixteen bytes counts as four."""
+    An access moves at most a word (4 bytes): an intrinsic that moves sixteen bytes counts as four accesses."""
 
     reads: float = 0.0
     writes: float = 0.0
@@ -103,14 +106,15 @@ class Traffic:
 
     @staticmethod
     def of(element_bytes: int, extent: int = 1, step: int = 1, *, writes: bool = False) -> Traffic:
-        """Return the traffic of an access to ``extent`` elements of ``element_bytes`` bytes, ``step`` elements apart.
+        """Return the traffic of an access to ``extent`` elements of ``element_bytes`` bytes. ``step`` is the distance
+        of the elements.
 
-        Contiguous elements move by words."""
+        Contiguous elements are moved word by word."""
         count = -(-extent * element_bytes // WORD) if step == 1 else extent * -(-element_bytes // WORD)
         return Traffic(0, count, 0, extent * element_bytes) if writes else Traffic(count, 0, extent * element_bytes, 0)
 
     def times(self, repetitions: float) -> Traffic:
-        """Return the traffic of ``repetitions`` repetitions."""
+        """Return the traffic of an access that is repeated ``repetitions`` times."""
         return Traffic(
             repetitions * self.reads,
             repetitions * self.writes,
@@ -129,11 +133,12 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """RAM that may hold tensors: ``size`` bytes for them, and the wait states of its accesses.
+    """A RAM region that may contain tensors, with ``size`` bytes for them, and the speed of its accesses.
 
-    An access waits ``wait_states`` cycles. With a cache (``cached``) every line of ``line_bytes`` waits once if a kernel reads
-    it, and once if it writes it: this assumes that the cache is large enough. ``weights``: copies of constants may be here, too.
-    """
+    - ``wait_states``: cycles that an access waits.
+    - ``cached``: True if there is a data cache. Then every line of ``line_bytes`` bytes waits once if a kernel reads
+      it, and once if the kernel writes it. This assumes that the cache is large enough.
+    - ``weights``: True if constants may be copied to this region, too."""
 
     name: str
     size: int
@@ -143,7 +148,7 @@ class Memory:
     weights: bool = False
 
     def waits(self, traffic: Traffic, nbytes: int) -> float:
-        """Return the cycles that a call waits for an operand of ``nbytes`` in this memory."""
+        """Return the number of cycles that a call waits for an operand of ``nbytes`` bytes in this memory."""
         if not self.cached:
             return self.wait_states * (traffic.reads + traffic.writes)
         filled = min(traffic.bytes_read, nbytes) + min(traffic.bytes_written, nbytes)
@@ -152,11 +157,11 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Fetches:
-    """Instruction fetches of a function, or of a loop in it with all loops inside.
+    """Instruction fetches of a function, or of one loop of it with the loops inside that loop.
 
-    ``nbytes``: printed instructions; ``executed``: bytes of them executed in a call; ``entries``: times that the loop is entered;
-    ``inside``: the loops inside. Library functions do not count.
-    """
+    ``nbytes``: bytes of machine code. ``executed``: bytes of machine code that one call executes. ``entries``:
+    number of times that a call enters the loop. ``inside``: fetches of the inner loops. Library functions are not
+    counted."""
 
     nbytes: float = 0.0
     executed: float = 0.0
@@ -164,11 +169,13 @@ class Fetches:
     inside: tuple[Fetches, ...] = ()
 
     def missed(self, cache_bytes: int) -> float:
-        """Return the bytes that a call fetches from memory, behind an instruction cache that is cold at first.
+        """Return the number of bytes that a call fetches from memory if there is an instruction cache of
+        ``cache_bytes`` bytes, which is empty at the start of the call.
 
-        ``cache_bytes``: size of the cache; without one all executed bytes are fetched. A loop that fits the cache is
-        fetched once each time that it is entered. A longer loop is fetched in every iteration, but for inner loops that
-        fit: the least recently used lines are evicted first, so that it evicts the code that it needs next."""
+        Without a cache (0 bytes) all executed bytes are fetched. A loop that fits the cache is fetched once each
+        time that it is entered. A loop that is larger than the cache is fetched again in every iteration, except its
+        inner loops that fit: the cache evicts the least recently used lines, which are those that the next iteration
+        needs first."""
         if self.nbytes <= cache_bytes:
             return min(self.nbytes * self.entries, self.executed)
         own = self.executed - sum(loop.executed for loop in self.inside)
@@ -176,32 +183,33 @@ class Fetches:
 
 
 NOTHING = Fetches()
-"""The fetches of code that is not ours."""
+"""Fetches of code that microc does not print, such as library functions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fetching:
-    """The speed of instruction fetches from a memory: a line of ``line_bytes`` waits ``wait_states`` cycles of the core.
+    """Speed of instruction fetches from a memory: for each line of ``line_bytes`` bytes the core waits ``wait_states``
+    cycles.
 
-    ``cache_bytes``: the instruction cache in front of the memory (0: none). Lines count as full; partial lines at branches are
-    not estimated.
-    """
+    ``cache_bytes``: size of the instruction cache in front of the memory; 0 if there is none. Every line counts as
+    full; lines that branches use partly are not modelled."""
 
     wait_states: int = 0
     line_bytes: int = WORD
     cache_bytes: int = 0
 
     def waits(self, code: Fetches) -> float:
-        """Return the cycles that a call waits for its instructions."""
+        """Return the number of cycles that one call waits for its instructions."""
         return self.wait_states * code.missed(self.cache_bytes) / self.line_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class CodeMemory:
-    """RAM that hot code may run from: ``size`` bytes, its speed, and the speed of the memory from which code is ``linked``.
+    """A RAM region to which frequently executed kernels may be copied, in order to run from there.
 
-    ``main``: stack, data and the first arena are in this RAM, too.
-    """
+    ``size``: bytes of the region. ``fetching``: speed of fetches from it. ``linked``: speed of fetches from the
+    memory to which code is linked by default. ``main``: True if stack, data and the first arena are in this region,
+    too."""
 
     name: str
     size: int
@@ -212,7 +220,8 @@ class CodeMemory:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A board, as its file describes it. ``raw`` holds the tables that only device/ and the templates read."""
+    """A board as described by its TOML file. ``raw`` contains the TOML tables of the file; only ``device/`` and the
+    templates read all of them."""
 
     name: str
     title: str
@@ -222,28 +231,29 @@ class Board:
 
     @property
     def ids(self) -> Mapping[str, Any]:
-        """The names of the board in build systems: ``[ids]`` of its file, and the chip of its framework."""
+        """The identifiers of the board in build systems: table ``[ids]`` of its file, and the chip of its framework."""
         framework = self.raw.get("framework")
         own = {framework["name"]: framework["target"]} if framework else {}
         return {**own, **self.raw.get("ids", {})}
 
     @property
     def simulated(self) -> bool:
-        """True if the board's file names a program that simulates it."""
+        """True if the board's file names a simulator program."""
         return "simulator" in self.raw
 
     @property
     def virtual(self) -> bool:
-        """True if an emulator, or a simulator that packages install, runs its firmware on this computer."""
+        """True if the firmware can run on this computer without hardware: in an emulator, or in a simulator that is
+        installed by system packages."""
         simulator = self.raw.get("simulator")
         return "emulator" in self.raw or (simulator is not None and "install" not in simulator)
 
     @property
     def memories(self) -> tuple[Memory, ...]:
-        """RAM regions that may hold tensors: the first RAM region, then those that the board's file assigns to tensors, in
-        order.
+        """RAM regions that may contain tensors: the first RAM region, then the regions that the board's file assigns to
+        tensors, in the order of the file.
 
-        Empty if the file assigns no region to tensors or weights; such a board has one arena."""
+        Empty if the file assigns no region to tensors or weights; such a board has a single arena."""
         ram = [m for m in self.raw.get("memory", ()) if m["kind"] == "ram"]
         for_tensors = [m for k, m in enumerate(ram) if not k or "tensors" in m.get("holds", ())]
         has_assignments = any({"tensors", "weights"} & {*m.get("holds", ())} for m in ram)
@@ -261,7 +271,8 @@ class Board:
 
     @property
     def code_memory(self) -> CodeMemory | None:
-        """The memory to which the board's file assigns hot code; None if it assigns none."""
+        """The RAM region to which the board's file assigns frequently executed code; None if there is no such
+        region."""
         regions = self.raw.get("memory", ())
         own = next((m for m in regions if "code" in m.get("holds", ())), None)
         if own is None:
@@ -274,20 +285,23 @@ class Board:
 
     @property
     def npu_constants(self) -> str:
-        """The region of flash that an accelerator reads; empty if that is the first region, or there is no accelerator."""
+        """Name of the flash region from which the accelerator reads its constants; empty if that is the first flash
+        region, or if there is no accelerator."""
         return str(self.raw.get("npu", {}).get("constants", ""))
 
     @property
     def flash_bytes(self) -> int:
-        """The size of the regions that hold code and weights, without an accelerator's; 0 if the board does not bound it."""
+        """Bytes of all flash regions for code and weights, without a region for an accelerator's constants; 0 if the
+        board sets no limit."""
         return sum(r.size for r in self.regions if r.kind == "flash" and r.name != self.npu_constants)
 
     @property
     def ram_bytes(self) -> int:
-        """The size of the regions that hold data, stack and arena; 0 if the board does not bound it."""
+        """Bytes of all RAM regions for data, stack and arena; 0 if the board sets no limit."""
         return sum(r.size for r in self.regions if r.kind == "ram")
 
 
 def _access_speed(region: Mapping[str, Any]) -> dict[str, int]:
-    """Return the wait states and the line length of a region's table, as far as it has them."""
+    """Return the wait states and the line length, in bytes, from the TOML table of a memory region, if the table
+    contains them."""
     return {key: region[key] for key in ("wait_states", "line_bytes") if key in region}

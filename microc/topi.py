@@ -1,14 +1,12 @@
-"""Operators as tensor expressions: ``topi.dense(x, weight)`` on te's tensors returns a tensor that te's functions
-take.
+"""Operators as functions on tensors of ``microc.te``: ``topi.dense(x, weight)`` returns a tensor for further expressions.
 
-Every operator of docs/operators.md that computes something is available under its name, with its attributes as
-keywords: the expression that the compiler itself lowers, without fusion and packing::
+Every operator of docs/operators.md that computes something is available under its name, with its attributes as keyword
+arguments. The result is the expression that the compiler itself lowers, without fusion and packing::
 
     x = te.placeholder((1, 64), "float32", "x")
     weight = te.placeholder((10, 64), "float32", "weight")
     y = topi.relu(topi.dense(x, weight))
-    func = te.create_prim_func("layer", [x, weight], [y])
-"""
+    func = te.create_prim_func("layer", [x, weight], [y])"""
 
 from __future__ import annotations
 
@@ -29,10 +27,10 @@ from microc.tir.symbolic import sizes_in
 
 
 def apply(op: str, *tensors: te.Tensor, **attrs: Attr) -> Any:
-    """Return the tensor that operator ``op`` computes from tensors, or a tuple of several.
+    """Return the tensor that operator ``op`` computes from tensors; a tuple if it has several results.
 
-    ProgramError for an operator that does not exist or is no expression (control flow); ModelError for invalid operands
-    or attributes."""
+    Raise ProgramError if the operator does not exist or cannot be written as an expression (control flow), and
+    ModelError for invalid operands or attributes."""
     known = registry.registry()
     if op not in known or (known[op].scalar is None and known[op].compute is None):
         raise ProgramError(
@@ -64,8 +62,10 @@ def apply(op: str, *tensors: te.Tensor, **attrs: Attr) -> Any:
 
 
 def reshape_view(tensor: te.Tensor, shape: Sequence[int]) -> te.Tensor:
-    """Return the elements of a tensor, in row-major order, under another shape; the tensor itself if it has that
-    shape."""
+    """Return a tensor with the same elements, in row-major order, under another shape; the tensor itself if it has that
+    shape already.
+
+    Raise ProgramError if the number of elements differs."""
     wanted = tuple(shape)
     if tensor.shape == wanted:
         return tensor
@@ -91,8 +91,8 @@ def reshape_view(tensor: te.Tensor, shape: Sequence[int]) -> te.Tensor:
 def _elementwise(
     definition: OpDef, attrs: dict[str, Attr], tensors: Sequence[te.Tensor], kind: TensorType
 ) -> te.Tensor:
-    """Return the result of an elementwise operator as a tensor: each element from one element of each operand, broadcast
-    as in numpy."""
+    """Build the result of an elementwise operator: each element is computed from one element of each operand,
+    broadcast as in numpy."""
     scalar = definition.scalar
     assert scalar is not None
 
@@ -108,11 +108,12 @@ def _elementwise(
 
 
 def _make_viewer(tensor: te.Tensor) -> Callable[..., te.Tensor]:
-    """Return a function that returns a tensor, or its elements under another shape."""
+    """Build a function that returns a tensor, or its elements under the shape that is passed to the function."""
     return lambda shape=None: tensor if shape is None else reshape_view(tensor, shape)
 
 
 def _refuse_constant(array: Array) -> te.Tensor:
+    """Raise ProgramError, because a tensor expression cannot contain a constant array."""
     raise ProgramError(
         "an operator with tables of its own is no tensor expression alone", hint="use microc.GraphBuilder for it"
     )

@@ -1,1 +1,1 @@
-"""Foundations of every room: dtypes, immutable classes, bounded files, terminal text."""
+"""Foundations that all packages use: dtypes, immutable classes, bounded reading of files, escaping of terminal text."""

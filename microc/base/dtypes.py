@@ -1,9 +1,8 @@
 """Data types, by their numpy names: ``int8`` ... ``float64``, ``bfloat16``, ``bool``, and vectors such as ``int16x2``.
 
-A vector of scalable width is named by its smallest number of lanes: ``int32xvscalex16`` has a multiple of 16 lanes, which the
-hardware decides. A dtype is a plain string, so that it prints, compares and parses by itself. Only this file maps dtypes to bits,
-numpy and C.
-"""
+A scalable vector (Arm SVE, RISC-V V) is named by its smallest number of lanes: ``int32xvscalex16`` has a multiple of
+16 lanes that the hardware decides. A dtype is a plain string, so that it can be printed, compared and parsed without
+conversion. Only this file maps dtypes to bits, numpy and C."""
 
 from __future__ import annotations
 
@@ -22,17 +21,18 @@ _PATTERN = re.compile(r"(int|uint|float)((?<=int)8|16|32|64)(?:x(?:vscalex)?([1-
 VECTORS = (128, 256, 512)
 """Widths of vector registers, in bits."""
 SCREENED_ELEMENTS = 64
-"""Elements of an array that :func:`is_exact_in` tests first, so that most arrays are rejected without a scan of all their
-data."""
+"""Number of leading elements of an array that :func:`is_exact_in` tests first. Most arrays are rejected by these
+alone, without a scan of all elements."""
 HALF = ("float16", "bfloat16")
-"""Floats without a C99 type: they are stored as the bits of a ``uint16_t``; arithmetic is done in float32."""
+"""Float dtypes of 16 bits, which have no C99 type. They are stored as the bits of a ``uint16_t``; arithmetic is done
+in float32."""
 
 
 class DTypeInfo(NamedTuple):
-    """The parts of a dtype's name.
+    """The components of a dtype's name.
 
-    ``kind`` is ``int``, ``uint``, ``float`` or ``bool``; ``bits`` counts one lane; ``lanes`` is the minimum for
-    scalable vectors."""
+    ``kind`` is ``int``, ``uint``, ``float`` or ``bool``. ``bits`` is the width of one lane. ``lanes`` is the number
+    of lanes; for scalable vectors it is the minimum."""
 
     kind: str
     bits: int
@@ -41,7 +41,7 @@ class DTypeInfo(NamedTuple):
 
 @lru_cache(maxsize=256)
 def dtype_parts(dtype: str) -> DTypeInfo:
-    """Return kind, bits and lanes of a dtype; InternalError for an unknown name."""
+    """Return kind, bits and lanes of a dtype. Raise InternalError for an unknown name."""
     if dtype == "bool":
         return DTypeInfo("bool", 8, 1)
     if dtype == "bfloat16":
@@ -58,25 +58,27 @@ def is_valid(dtype: str) -> bool:
 
 
 def is_vector(dtype: str) -> bool:
-    """Test whether ``dtype`` is a vector dtype wider than one 32-bit word, which takes a vector register."""
+    """Test whether ``dtype`` is a vector dtype wider than 32 bits, which needs a vector register."""
     return is_valid(dtype) and dtype_parts(dtype).lanes > 1 and nbytes(dtype) > 4
 
 
 def is_scalable(dtype: str) -> bool:
-    """Test whether a vector has a number of lanes that is known only at run time."""
+    """Test whether ``dtype`` is a scalable vector dtype, whose number of lanes is known only at run time."""
     return "vscale" in dtype
 
 
 def is_float(dtype: str) -> bool:
+    """Test whether ``dtype`` is a float dtype, scalar or vector."""
     return dtype_parts(dtype).kind == "float"
 
 
 def is_integer(dtype: str) -> bool:
+    """Test whether ``dtype`` is a signed or unsigned integer dtype, scalar or vector."""
     return dtype_parts(dtype).kind in ("int", "uint")
 
 
 def nbytes(dtype: str) -> int:
-    """Return the bytes of one element (all lanes)."""
+    """Return the number of bytes of one element of ``dtype``, with all its lanes."""
     kind = dtype_parts(dtype)
     return kind.bits * kind.lanes // 8
 
@@ -103,7 +105,7 @@ def contains_range_of(wider: str, narrow: str) -> bool:
 
 @lru_cache(maxsize=64)
 def to_numpy(dtype: str) -> np.dtype[Any]:
-    """Return the numpy dtype that stores one scalar of ``dtype``."""
+    """Return the numpy dtype of a scalar ``dtype``. Raise InternalError for a vector."""
     kind, bits, lanes = dtype_parts(dtype)
     if lanes != 1:
         raise InternalError(f"{dtype} is a vector and has no numpy dtype")
@@ -118,8 +120,8 @@ def to_numpy(dtype: str) -> np.dtype[Any]:
 def c_name(dtype: str) -> str:
     """Return the C type that stores a value of ``dtype``.
 
-    A packed integer vector of 32 bits is an ``int32_t``, as in ACLE. A vector in a vector register has a type named
-    after its dtype (``int32x4``), which codegen defines."""
+    An integer vector of 32 bits is packed in an ``int32_t``, as in Arm's ACLE. A vector that needs a vector register
+    has a C type named after its dtype (``int32x4``); code generation defines that type."""
     kind, bits, lanes = dtype_parts(dtype)
     if lanes > 1:
         if kind == "int" and bits * lanes == 32:
@@ -152,7 +154,8 @@ def is_exact_in(array: Array, dtype: str) -> bool:
 
 
 def _keeps_bits_through(numbers: Array, dtype: str) -> bool:
-    """Test whether all float32 numbers keep their bits when they are rounded to ``dtype`` and converted back."""
+    """Test whether all float32 numbers keep their bits when they are rounded to the 16-bit float ``dtype`` and
+    converted back."""
     there: Array = round_to_16_bit_float(numbers, dtype).astype(np.float32)
     # Bits are compared, not numbers: 0.0 == -0.0 would hide a lost sign.
     return bool((there.view(np.uint32) == numbers.view(np.uint32)).all()) and not bool(np.isnan(numbers).any())

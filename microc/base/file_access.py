@@ -1,4 +1,4 @@
-"""Locations of the package's own folders, and bounded reading of files from others."""
+"""Paths of the folders that come with the package, and reading of untrusted files with a size limit."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def _package_data_folder(name: str) -> Path:
-    """Return a folder of the package's data: in a wheel below ``_data``, in a checkout beside the package."""
+    """Return the path of a folder of the package's data: below ``_data`` in a wheel, beside the package in a
+    checkout."""
     shipped = _PACKAGE / "_data" / name
     return shipped if shipped.is_dir() else _PACKAGE.parent / name
 
 
 def templates_folder() -> Path:
-    """Return the folder of the Jinja templates."""
+    """Return the path of the folder of the Jinja templates."""
     return _package_data_folder("templates")
 
 
 def boards_folder() -> Path:
-    """Return the folder of the board files."""
+    """Return the path of the folder of the board files."""
     return _package_data_folder("boards")
 
 
 def examples_folder() -> Path:
-    """Return the folder of the examples; a wheel holds only those that ``microc demo`` needs."""
+    """Return the path of the folder of the examples. A wheel contains only the examples that ``microc demo`` needs."""
     return _package_data_folder("examples")
 
 
 def runtime_c_folder() -> Path:
-    """Return the folder of the C runtime (framing, dispatcher, ports)."""
+    """Return the path of the folder of the C runtime (framing, dispatcher, ports)."""
     return _package_data_folder("runtime_c")
 
 
@@ -45,20 +46,21 @@ def runtime_c_folder() -> Path:
 # whose ``strerror`` is a sentence, so that callers report it in the same way as a missing file.
 
 DEFAULT_MAX_BYTES = 1 << 30
-"""Default size limit, in bytes, where a reader knows no smaller one."""
+"""Size limit of a file, in bytes, for readers that set no smaller limit."""
 TRUST = "MICROC_TRUST"
-"""Environment variable: folders whose files are used whoever owns them, and may name plugins and libraries to run."""
+"""Environment variable that lists trusted folders. Files in these are used whoever owns them, and may name plugins
+and libraries to run."""
 _FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_BINARY", "O_CLOEXEC", "O_NOCTTY", "O_NONBLOCK"))
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _ROOT = 0
 
 
 def open_regular(path: str | Path) -> BinaryIO:
-    """Open a regular file for reading, without waiting for the other end of a pipe; OSError for anything else.
+    """Open a regular file for reading. Raise OSError for a folder, device, pipe or socket, without waiting for the
+    other end of a pipe.
 
-    The mode is tested twice: before opening, because opening alone may act on a device, and after it, because the name may by
-    then refer to another file.
-    """
+    The file's mode is tested twice: before opening, because opening alone may act on a device, and after opening,
+    because the name may refer to another file by then."""
     _refuse_irregular(os.stat(path).st_mode, path)
     descriptor = os.open(path, _FLAGS)
     try:
@@ -70,9 +72,9 @@ def open_regular(path: str | Path) -> BinaryIO:
 
 
 def read_bytes(path: str | Path, max_bytes: int = DEFAULT_MAX_BYTES) -> bytes:
-    """Read a whole regular file; OSError if it has more than ``max_bytes`` bytes.
+    """Read a whole regular file. Raise OSError if it has more than ``max_bytes`` bytes.
 
-    Memory grows with the file, not with ``max_bytes``."""
+    The memory needed grows with the size of the file, not with ``max_bytes``."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         data = file.read(min(size, max_bytes) + 1)
@@ -86,12 +88,13 @@ def read_bytes(path: str | Path, max_bytes: int = DEFAULT_MAX_BYTES) -> bytes:
 def read_text(
     path: str | Path, max_bytes: int = DEFAULT_MAX_BYTES, encoding: str = "utf-8", errors: str = "strict"
 ) -> str:
-    """Read a whole regular text file; UnicodeDecodeError for bytes of another encoding. Line ends become ``\\n``."""
+    """Read a whole regular text file; line ends become ``\\n``. Raise UnicodeDecodeError if the bytes are not in
+    ``encoding``."""
     return read_bytes(path, max_bytes).decode(encoding, errors).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _refuse_irregular(file_mode: int, path: str | Path) -> None:
-    """Raise OSError unless a file's mode is that of a regular file."""
+    """Raise OSError unless ``file_mode`` is the mode of a regular file."""
     if stat.S_ISDIR(file_mode):
         raise IsADirectoryError(EISDIR, os.strerror(EISDIR), str(path))
     if not stat.S_ISREG(file_mode):
@@ -99,19 +102,20 @@ def _refuse_irregular(file_mode: int, path: str | Path) -> None:
 
 
 def is_trusted(folder: Path) -> bool:
-    """Test whether the environment variable ``MICROC_TRUST`` names this folder."""
+    """Test whether the environment variable ``MICROC_TRUST`` contains this folder."""
     named = os.environ.get(TRUST, "").split(os.pathsep)
     return any(candidate and Path(candidate).resolve() == folder.resolve() for candidate in named)
 
 
 def foreign_reason(path: Path) -> str:
-    """Return why a file that the user did not name is not trusted, as a clause; empty if it is trusted.
+    """Return the reason why a file that the user did not name is not trusted, as a clause; an empty string if it is
+    trusted.
 
-    The rule is that of git's ``safe.directory``: the owner is the user or root, and nobody else can write. It applies to the
-    file, the target of a link, and the folders of both. A folder with the sticky bit may be writable by others, who cannot
-    replace files of another owner there. Under ``sudo`` the calling user counts as the user. On systems without owners
-    (Windows) every file is trusted.
-    """
+    A file is trusted by the rule of git's ``safe.directory``: its owner is the user or root, and nobody else can
+    write to it. The rule applies to the file, to the target of a symbolic link, and to the folders of both. A folder
+    with the sticky bit may be writable by others, because they cannot replace files of another owner in it. Under
+    ``sudo`` the user who called it counts as the user. On systems without file owners (Windows) every file is
+    trusted."""
     if not hasattr(os, "getuid"):
         return ""
     users = _trusted_users()
@@ -126,16 +130,16 @@ def foreign_reason(path: Path) -> str:
 
 
 def _trusted_users() -> frozenset[int]:
-    """Return the ids of the user, of root, and of the user who called ``sudo``."""
+    """Return the numeric ids of the trusted users: the user, root, and the user who called ``sudo``."""
     sudo_uid = os.environ.get("SUDO_UID", "")
     sudo = {int(sudo_uid)} if os.getuid() == _ROOT and sudo_uid.isdecimal() else set()
     return frozenset({os.getuid(), _ROOT, *sudo})
 
 
 def _own_group(file_status: os.stat_result) -> int:
-    """Return the group-write bit of a file's mode if the file's owner is the only member of its group, else 0.
+    """Return the group-write bit of a file's mode if the file's owner is the only member of the file's group, else 0.
 
-    Many systems create such groups (umask 002), so that the bit gives nobody else access."""
+    Many systems create such a group for each user (umask 002). The bit then permits nobody else to write."""
     import grp
     import pwd
 

@@ -1,4 +1,5 @@
-"""Immutable classes and registries: frozen dataclasses that are quick to define, mappings that only a context extends."""
+"""Immutable classes and registries: frozen dataclasses that are defined quickly, and mappings that are extended only
+within a ``with`` block."""
 
 from __future__ import annotations
 
@@ -20,13 +21,13 @@ _Class = TypeVar("_Class")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def frozen(cls: type[_Class]) -> type[_Class]:
-    """Turn a class into a frozen dataclass with slots that compares by its fields; for classes inside the compiler.
+    """Turn a class into a frozen dataclass with slots that is compared by its fields, for classes inside of the
+    compiler.
 
-    Only the type checker enforces immutability: a check at run time makes constructing an object four times as expensive.
-    A dataclass compiles up to six methods; for the some three hundred classes of a command that takes a fifth of a second.
-    Here only ``__init__`` is compiled. A class may define its own ``__eq__`` together with ``__hash__``, or its own
-    ``__repr__``.
-    """
+    Immutability is enforced by the type checker alone, because a check at run time would make the construction of an
+    object four times as expensive. The decorator of the standard library compiles up to six methods per class, which
+    takes a fifth of a second for the three hundred or so classes of a command. This decorator compiles only
+    ``__init__``. A class may define its own ``__eq__`` together with ``__hash__``, or its own ``__repr__``."""
     own = vars(cls)
     cls_: Any = dataclass(slots=True, eq=False, repr=False)(cls)
     if "__eq__" not in own:
@@ -48,7 +49,7 @@ def frozen(cls: type[_Class]) -> type[_Class]:
 
 
 def _field_getter(field_names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return a function that reads the named fields of an object as a tuple."""
+    """Return a function that reads the named fields of an object into a tuple."""
     # attrgetter runs in C, but returns a bare value for one name and cannot take none.
     if len(field_names) > 1:
         return attrgetter(*field_names)
@@ -61,7 +62,7 @@ T = TypeVar("T")
 
 
 class LazyEntry(Generic[T]):
-    """A registry entry named by module and attribute; the module is imported at first use."""
+    """A registry entry that is imported at its first use, given by the names of its module and attribute."""
 
     __slots__ = ("module", "name")
 
@@ -69,13 +70,14 @@ class LazyEntry(Generic[T]):
         self.module, self.name = module, name
 
     def load_entry(self) -> T:
-        """Import the module, and return the attribute that the entry names."""
+        """Import the module and return its attribute, which is the entry."""
         entry: T = getattr(importlib.import_module(self.module), self.name)
         return entry
 
 
 class RegistryContent(Generic[T]):
-    """The current content of a registry. Compared by identity, so that caches can use it as a key."""
+    """The current entries of a registry, by name. Instances are compared by identity, so that caches can use them as
+    keys."""
 
     __slots__ = ("by_name",)
 
@@ -84,10 +86,10 @@ class RegistryContent(Generic[T]):
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """A read-only mapping of entries by name, such as operators or commands.
+    """A read-only mapping of names to entries, such as operators or commands.
 
-    :meth:`extend` adds entries inside a ``with`` block, visible to this thread (or task) only; existing entries cannot
-    be replaced. ``what`` names the type of an entry in messages."""
+    :meth:`extend` adds entries inside a ``with`` block; only the current thread (or asyncio task) sees them.
+    Existing entries cannot be replaced. ``what``: noun for an entry in messages, such as "an operator"."""
 
     def __init__(self, what: str, entries: Mapping[str, T | LazyEntry[T]]) -> None:
         self.what = what
@@ -109,17 +111,18 @@ class Registry(Mapping[str, T], Generic[T]):
 
     @property
     def sealed(self) -> Set[str]:
-        """Names of the entries without any extension."""
+        """Names of the permanent entries, without those added by :meth:`extend`."""
         return self._sealed.by_name.keys()
 
     @property
     def entries(self) -> RegistryContent[T]:
-        """Entries that the current context sees; the same object as long as they do not change."""
+        """The entries that the current context sees. The object stays the same while the entries do not change, so
+        that it can be a cache key."""
         return self._current.get()
 
     @contextmanager
     def extend(self, entries: Mapping[str, T]) -> Iterator[None]:
-        """Add entries inside the ``with`` block; UsageError for a name that another entry already has."""
+        """Add entries inside the ``with`` block. Raise UsageError for a name that another entry already has."""
         current = self._current.get().by_name
         for name, entry in entries.items():
             if name in current and self[name] != entry:

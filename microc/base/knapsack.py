@@ -1,11 +1,12 @@
-"""Choose one option for every layer: the least loss under limits of flash and time (multiple-choice knapsack problem).
+"""Choose one option for every layer such that the total loss is least under limits of flash and time (multiple-choice
+knapsack problem).
 
-Losses (noise of layers in few bits, ticks of schedules), bytes and cycles are additive. Dynamic programming of Nemhauser and
-Ullmann (Management Science 15, 1969): layer by layer, keep the partial sums that no other sum beats in flash, time and loss;
-those of the last layer are the Pareto front. If there are more than :data:`MAX_SUMS`, they are sorted into cells of a grid over
-flash and time, and each cell keeps the sum of least loss. The result is then exact up to the size of a cell; limits are
-always kept exactly.
-"""
+Losses (quantisation noise, or time of schedules), bytes and cycles of layers are added up. The algorithm is the
+dynamic programming of Nemhauser and Ullmann (Management Science 15, 1969). It goes from layer to layer and keeps
+only the partial selections that no other partial selection beats in flash, time and loss; those after the last layer
+are the Pareto front. If there are more than :data:`MAX_SUMS`, they are sorted into cells of a grid over flash and
+time, and each cell keeps the selection of least loss. The result is then optimal up to the size of a cell. The
+limits are always respected exactly."""
 
 from __future__ import annotations
 
@@ -16,13 +17,16 @@ from dataclasses import replace
 from microc.base.immutable import frozen
 
 MAX_SUMS = 1 << 12
-"""Partial sums kept after each layer: cells of the grid over flash, or over flash and time if time is limited."""
+"""Most partial selections kept after each layer. It is the number of cells of the grid over flash, or over flash and
+time if time is limited."""
 
 
 @frozen
 class LayerOption:
-    """One of the options of a layer, of which a selection takes one.
-    ``pick`` identifies it, ``loss`` is minimised, ``flash`` is in bytes, ``cycles`` are of one run."""
+    """One of the options of a layer. A selection contains exactly one option for each layer.
+
+    ``pick`` identifies the option. ``loss`` is minimised. ``flash`` is in bytes, ``cycles`` is the number of cycles
+    of one run."""
 
     pick: int
     loss: float
@@ -32,7 +36,8 @@ class LayerOption:
 
 @frozen
 class Selection:
-    """A selection of one option for each of the first layers, in their order, with the sums of loss, flash and cycles."""
+    """A selection of one option for each of the first layers, in their order, with the totals of loss, flash and
+    cycles."""
 
     picks: tuple[int, ...]
     loss: float
@@ -49,10 +54,12 @@ class Selection:
 def pareto_front(
     layers: Sequence[Sequence[LayerOption]], max_flash: int | None = None, max_cycles: int | None = None
 ) -> tuple[Selection, ...]:
-    """Return the Pareto front of loss against flash among the selections within the limits: flash rises, loss falls.
+    """Return the Pareto front of loss against flash among the selections within the limits, in order of rising flash
+    and falling loss.
 
-    ``max_flash``: limit in bytes; ``max_cycles``: limit of a run's cycles; None: unlimited. The front is empty if no
-    selection is within the limits. Cycles are a criterion only if they are limited; otherwise they only break ties."""
+    ``max_flash``: limit in bytes. ``max_cycles``: limit of the cycles of a run. None means unlimited. The front is
+    empty if no selection is within the limits. Cycles are a criterion only if they are limited; else they only break
+    ties."""
     points = [Selection((), 0.0, 0, 0)]
     for number, options in enumerate(layers):
         rest = layers[number + 1 :]
@@ -70,25 +77,26 @@ def pareto_front(
 def pareto_front_by_time(
     layers: Sequence[Sequence[LayerOption]], max_flash: int | None = None, max_cycles: int | None = None
 ) -> tuple[Selection, ...]:
-    """Return the Pareto front of loss against cycles among the selections within the limits: cycles rise, loss falls.
+    """Return the Pareto front of loss against cycles among the selections within the limits, in order of rising cycles
+    and falling loss.
 
-    ``max_flash``: limit in bytes; ``max_cycles``: limit of a run's cycles; None: unlimited."""
+    ``max_flash``: limit in bytes. ``max_cycles``: limit of the cycles of a run. None means unlimited."""
     # The front algorithm orders by flash; with flash and cycles exchanged it orders by time.
     swapped = [[replace(o, flash=o.cycles, cycles=o.flash) for o in options] for options in layers]
     return tuple(replace(p, flash=p.cycles, cycles=p.flash) for p in pareto_front(swapped, max_cycles, max_flash))
 
 
 def _limit_minus_rest(limit: int | None, least_needed: int) -> float:
-    """Return what the remaining layers leave of a limit on bytes or cycles; infinity without a limit.
+    """Return the bytes or cycles that a limit leaves for the layers so far; infinity without a limit.
 
-    ``least_needed``: the least that the remaining layers need."""
+    ``least_needed``: least bytes or cycles that the remaining layers need."""
     return float("inf") if limit is None else limit - least_needed
 
 
 def _drop_dominated_items(points: Sequence[Selection], compare_time: bool) -> list[Selection]:
     """Return the selections that no other selection beats, sorted by flash.
 
-    Flash, time and loss are compared if ``compare_time``, else flash and loss alone."""
+    Selections are compared by flash, time and loss if ``compare_time``, else by flash and loss alone."""
     front_points: list[Selection] = []
     # Points come by rising flash, so only time and loss decide. The staircase holds the best loss for each time so far.
     cycles, losses = [float("-inf")], [float("inf")]
@@ -107,7 +115,8 @@ def _drop_dominated_items(points: Sequence[Selection], compare_time: bool) -> li
 
 
 def _thin_out_selections(points: list[Selection], compare_time: bool) -> list[Selection]:
-    """Keep about :data:`MAX_SUMS` selections at most, always including the smallest and, if ``compare_time``, the fastest."""
+    """Return at most about :data:`MAX_SUMS` of the selections. The smallest and, if ``compare_time``, the fastest
+    selection are always kept."""
     if len(points) <= MAX_SUMS:
         return points
     steps = int(MAX_SUMS**0.5) if compare_time else MAX_SUMS

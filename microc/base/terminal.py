@@ -1,8 +1,7 @@
-"""Escape untrusted text where it is printed on a terminal, so that it cannot act as control sequences.
+"""Escaping of untrusted text that is printed on a terminal, so that it cannot act as control sequences.
 
-Names come from models, boards, records, files and remote machines. An escape sequence in one could clear the screen,
-rename the window or forge a line; a bidirectional control character could make one name look like another.
-"""
+Names come from models, boards, records, files and remote machines. An escape sequence in a name could clear the
+screen, rename the window or forge a line; a bidirectional control character could make one name look like another."""
 
 from __future__ import annotations
 
@@ -16,10 +15,10 @@ CONTINUATION = "\n    "
 
 
 def escape_unprintable(text: str, layout: str = LAYOUT_CHARACTERS) -> str:
-    """Return ``text`` with every unprintable character as its escape (``\\x1b``, ``\\u202e``).
+    """Return ``text`` with every unprintable character replaced by its escape sequence (``\\x1b``, ``\\u202e``).
 
-    These are control characters, bidirectional and zero-width characters, and lone surrogates. Characters of ``layout`` stay.
-    """
+    Unprintable are control characters, bidirectional and zero-width characters, and lone surrogates. The characters
+    in ``layout`` are not replaced."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in layout else c.encode("unicode_escape").decode() for c in text)
@@ -27,7 +26,9 @@ def escape_unprintable(text: str, layout: str = LAYOUT_CHARACTERS) -> str:
 
 def escape_message_lines(text: str) -> str:
     """Escape the unprintable characters of a message of several lines.
-    Only line ends followed by four blanks are the message's own; others came with a name."""
+
+    A line end followed by four blanks separates the lines of the message and stays. Any other line end is part of an
+    untrusted name and is escaped."""
     return CONTINUATION.join(escape_unprintable(part, "\t") for part in text.split(CONTINUATION))
 
 
@@ -39,7 +40,8 @@ def write_control(text: str) -> None:
 
 
 class _EscapingStream:
-    """A text stream that escapes unprintable characters, and those that its encoding lacks."""
+    """A text stream that escapes unprintable characters, and characters that the encoding of the underlying stream
+    lacks."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -63,8 +65,8 @@ class _EscapingStream:
 
 @contextmanager
 def escape_all_output() -> Iterator[None]:
-    """Escape everything that Python code writes to standard output or standard error during a ``with``: commands,
-    warnings, logs of libraries."""
+    """Escape everything that Python code writes to standard output or standard error inside the ``with`` block:
+    commands, warnings, logs of libraries."""
     own = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (
         each if isinstance(each, _EscapingStream) else cast(TextIO, _EscapingStream(each)) for each in own
@@ -80,10 +82,9 @@ LAYER_WIDTH = 48
 
 
 def fit_layer_name(name: str, width: int = LAYER_WIDTH) -> str:
-    """Shorten a layer's name for a table: drop the model's file name, keep at most ``width`` columns.
+    """Shorten the name of a layer for a table: drop the model's file name, and keep at most ``width`` columns.
 
-    ``--json`` has the full name.
-    """
+    Unlike the table, the output of ``--json`` contains the full name."""
     start = name.find("#")
     shown = name[start:] if start > 0 else name
     return shown if len(shown) <= width else shown[: width - 3] + "..."

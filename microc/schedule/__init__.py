@@ -1,1 +1,2 @@
-"""Schedule primitives, intrinsics as data, schedule rules."""
+"""Schedules of loop nests: schedule primitives, meanings of intrinsics, schedule rules, and the cost model that
+chooses."""

@@ -1,4 +1,4 @@
-"""Intrinsics for the interpreter: Python functions made from their TIR meanings."""
+"""Intrinsics for the TIR interpreter: Python functions that are built from the TIR meanings of the intrinsics."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ Function = Callable[[list[Any]], Any]
 
 
 def intrinsic_functions() -> Mapping[str, Function]:
-    """Return a Python function for every intrinsic, by name, as :func:`microc.tir.interp.run` calls them. A vector is a
-    tuple of its lanes."""
+    """Return a Python function for every intrinsic, by the intrinsic's name, for :func:`microc.tir.interp.run`.
+
+    The functions represent a vector as a tuple of its lanes."""
     return MappingProxyType({name: _intrinsic_function(intrin) for name, intrin in SCALAR.items()})
 
 
 @lru_cache(maxsize=1024)
 def _intrinsic_function(intrin: Intrin) -> Function:
-    """Build the Python function that computes an intrinsic by its meaning in TIR."""
+    """Build the Python function that computes an intrinsic by interpreting its TIR meaning."""
 
     @lru_cache(maxsize=64)
     def compile_for(sizes: tuple[int, ...]) -> Callable[..., None]:
@@ -58,16 +59,17 @@ def _intrinsic_function(intrin: Intrin) -> Function:
 
 
 def _lane_dtype(dtype: str) -> str:
-    """Return the dtype of one lane of a vector dtype; packed vectors of 32 bits (int16x2) count as numbers and stay as
-    they are."""
+    """Return the dtype of one lane of a vector dtype. Other dtypes are returned unchanged, also vectors packed in 32
+    bits (int16x2), which the interpreter represents as one integer."""
     base, bits, _ = dtypes.dtype_parts(dtype)
     return f"{base}{bits}" if dtypes.is_vector(dtype) else dtype
 
 
 def _meaning_as_func(intrin: Intrin, sizes: tuple[int, ...]) -> ir.PrimFunc:
-    """Build the TIR function whose interpretation computes an intrinsic, for buffers of these sizes.
+    """Build the TIR function that computes an intrinsic, for buffers with these numbers of elements.
 
-    Its parameters: for each pointer the whole memory and an offset, for each scalar or vector an array, and the result."""
+    Its parameters are, for each pointer, the whole memory and an offset; for each scalar or vector, an array; and
+    last the result."""
     params: list[ir.Buffer] = []
     pointers: dict[ir.Buffer, tuple[ir.Buffer, ir.Load]] = {}
     values: dict[ir.Expr, ir.Expr] = {}

@@ -1,4 +1,4 @@
-"""Schedules: a function and the trace of steps that produced it; traces as JSON; generalising a trace to other sizes."""
+"""Schedules: a function with the trace of steps that produced it. Traces as JSON, and traces that fit several sizes."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from microc.tir.text import to_text
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Schedule:
-    """A function, and the trace of steps that produced it.
+    """A TIR function, and the trace of schedule steps that produced it.
 
-    Loops and blocks are addressed by name. New loops are named after the old ones: splitting ``k`` gives ``k_0``, ``k_1``.
-    ``refused``: steps that the rule tried and that failed, with the reason, for reports only.
-    """
+    Loops and blocks are addressed by name. New loops are named after the old ones: splitting ``k`` gives ``k_0`` and
+    ``k_1``. ``rule``: name of the schedule rule that built the schedule. ``origin``: the function before all steps.
+    ``refused``: steps that the rule tried in vain, with the error messages, for reports only."""
 
     func: ir.PrimFunc
     trace: tuple[Step, ...] = ()
@@ -52,16 +52,16 @@ class Schedule:
 
     @property
     def start(self) -> ir.PrimFunc:
-        """The function that the trace starts from."""
+        """The function to which the trace is applied."""
         return self.origin or self.func
 
     @property
     def packs_bits(self) -> bool:
-        """True if constants are stored in fewer bits than they are computed with."""
+        """True if some constants are stored in fewer bits than the dtype in which they are multiplied."""
         return any(map(storage.packs_constants, self.trace))
 
     def apply(self, primitive: str, *args: Any) -> Schedule:
-        """Apply a primitive by name."""
+        """Apply a primitive, given by name, to the function. Return the new schedule."""
         if primitive not in PRIMITIVES:
             raise ScheduleError(
                 f"there is no primitive {primitive!r}", hint=known_names_hint(primitive, PRIMITIVES, "primitives")
@@ -75,16 +75,17 @@ class Schedule:
         return replace(self, func=func, trace=trace, origin=self.start)
 
     def split(self, loop: str, factors: tuple[int | None, ...]) -> Schedule:
-        """Split ``loop`` in nested loops of these extents; one may be None, for the extent that covers the loop."""
+        """Split ``loop`` into nested loops with the trip counts ``factors``, outermost first. One factor may be
+        None; it becomes the least trip count with which all iterations are covered."""
         return self.apply("split", loop, factors)
 
     def tile(self, row: str, column: str, rows: int, columns: int) -> Schedule:
-        """Split two loops and reorder to ``row_0, column_0, row_1, column_1``."""
+        """Tile two loops: split both, and reorder them to ``row_0, column_0, row_1, column_1``."""
         tiled = self.split(row, (None, rows)).split(column, (None, columns))
         return tiled.reorder(f"{row}_0", f"{column}_0", f"{row}_1", f"{column}_1")
 
     def fuse(self, *names: str) -> Schedule:
-        """Fuse directly nested loops."""
+        """Fuse perfectly nested loops into one loop."""
         return self.apply("fuse", names)
 
     def reorder(self, *names: str) -> Schedule:
@@ -92,159 +93,180 @@ class Schedule:
         return self.apply("reorder", names)
 
     def unroll(self, loop: str) -> Schedule:
-        """Unroll the loop completely."""
+        """Unroll ``loop`` completely."""
         return self.apply("set_kind", loop, "unrolled")
 
     def vectorize(self, loop: str) -> Schedule:
-        """Vectorise a loop: copies and fills of bytes move words; other loops are left to the C compiler, unless annotated."""
+        """Vectorise ``loop``. Loops that copy or fill bytes are changed to move words; other loops are left to the
+        vectoriser of the C compiler, unless they are annotated."""
         return self.apply("set_kind", loop, "vectorized")
 
     def parallel(self, loop: str, *, private: bool = False) -> Schedule:
-        """Run the iterations in parallel: by the pool of ``threads=N``, else by OpenMP if the C compiler has it.
+        """Run the iterations of ``loop`` in parallel: by the thread pool of ``threads=N``, else by OpenMP if the C
+        compiler supports it.
 
-        ``private``: each thread has workspaces of its own.
-        """
+        ``private``: True if each thread needs its own copy of the workspaces."""
         schedule = self.apply("annotate_loop", loop, PRIVATE, 1) if private else self
         return schedule.apply("set_kind", loop, "parallel")
 
     def bind(self, loop: str, axis: str) -> Schedule:
-        """Bind the iterations to groups of an accelerator (``blockIdx.x``, ``.y``, ``.z``) or to the items of a group
-        (``threadIdx.x`` ...)."""
+        """Bind the iterations of ``loop`` to work groups of an OpenCL device (``blockIdx.x``, ``.y``, ``.z``) or to
+        the work items of a group (``threadIdx.x`` ...)."""
         return self.apply("set_kind", loop, axis)
 
     def prefetch(self, loop: str) -> Schedule:
-        """Copy to shared memory for the next iteration of ``loop`` while the current one computes."""
+        """Double-buffer the copies to shared memory in ``loop``: the data of the next iteration are copied while the
+        current iteration computes."""
         return self.apply("annotate_loop", loop, DOUBLE_BUFFER, 1)
 
     def annotate(self, where: str, key: str, value: int | str) -> Schedule:
-        """Attach an annotation to a block or loop."""
+        """Attach the annotation ``key`` with a value to the block or loop that is named ``where``."""
         primitive = "annotate_block" if has_block(self.func.body, where) else "annotate_loop"
         return self.apply(primitive, where, key, value)
 
     def rename_block(self, block: str, name: str) -> Schedule:
-        """Rename a block."""
+        """Rename ``block`` to ``name``."""
         return self.apply("rename_block", block, name)
 
     def compute_at(self, block: str, loop: str) -> Schedule:
-        """Compute the producer ``block`` inside ``loop``, just before the consumers there, for the region that they read."""
+        """Move the producer ``block`` into ``loop``, just before its consumers there. Each iteration computes the
+        region that they read."""
         return self.apply("compute_at", block, loop)
 
     def reverse_compute_at(self, block: str, loop: str) -> Schedule:
-        """Compute the elementwise consumer ``block`` inside ``loop``, just after its producer there, for the region that it
-        wrote."""
+        """Move the elementwise consumer ``block`` into ``loop``, just after its producer there. Each iteration
+        computes the region that the producer has just written."""
         return self.apply("reverse_compute_at", block, loop)
 
     def compute_inline(self, block: str) -> Schedule:
-        """Replace every read of ``block``'s result by its expression, and remove the block and its buffer."""
+        """Replace every read of the result of ``block`` by the expression that computes it. Remove the block and its
+        buffer."""
         return self.apply("compute_inline", block)
 
     def reverse_compute_inline(self, block: str) -> Schedule:
-        """Apply the expression of the elementwise ``block`` where its operand is produced."""
+        """Inline the elementwise consumer ``block`` into its producer, which then stores the result of ``block``
+        instead of its own."""
         return self.apply("reverse_compute_inline", block)
 
     def cache_read(self, block: str, buffer: str, scope: str) -> Schedule:
-        """Let ``block`` read a copy of ``buffer``, made before it by a new block ``<buffer>_<scope>``."""
+        """Let ``block`` read a copy of ``buffer`` in memory scope ``scope``. A new block ``<buffer>_<scope>`` before
+        it makes the copy."""
         return self.apply("cache_read", block, buffer, scope)
 
     def cache_write(self, block: str, scope: str) -> Schedule:
-        """Let ``block`` write a new buffer ``<output>_<scope>``, which a new block of that name copies to the output."""
+        """Let ``block`` write to a new buffer ``<output>_<scope>`` in memory scope ``scope``. A new block of the
+        same name copies that buffer to the output."""
         return self.apply("cache_write", block, scope)
 
     def set_scope(self, buffer: str, scope: str) -> Schedule:
-        """Move an intermediate buffer to ``workspace``, ``shared``, ``register``, ``local`` or a tensor unit's memory."""
+        """Move an intermediate buffer to the memory scope ``workspace``, ``shared``, ``register``, ``local``, or to
+        a tensor unit's memory."""
         return self.apply("set_scope", buffer, scope)
 
     def set_dtype(self, buffer: str, dtype: str) -> Schedule:
-        """Store an integer buffer in a wider dtype, or a constant of floats in 16 bits that hold its numbers."""
+        """Store an integer buffer in a wider dtype, or a constant of floats in a 16-bit dtype that represents all
+        its numbers exactly."""
         return self.apply("set_dtype", buffer, dtype)
 
     def transform_layout(
         self, buffer: str, factors: tuple[tuple[int | None, ...], ...], order: tuple[int, ...]
     ) -> Schedule:
-        """Split every axis by its ``factors`` (outermost first); the parts, in ``order``, are the new axes."""
+        """Change the layout of ``buffer``: split every axis by its ``factors`` (outermost first), and arrange the
+        resulting axes in ``order``."""
         return self.apply("transform_layout", buffer, factors, order)
 
     def packed(self, buffer: ir.Buffer, array: Array) -> Array:
-        """Repack the data of a constant parameter into the layout that this schedule reads. ``buffer``: the parameter
-        before scheduling."""
+        """Repack the data of a constant parameter into the layout that the scheduled function reads.
+
+        ``buffer``: the parameter before scheduling."""
         return storage.repack_constant(array, buffer, ((step.primitive, step.args) for step in self.trace))
 
     def storage_align(self, buffer: str, axis: int, factor: int) -> Schedule:
-        """Round the extent of an axis of an intermediate buffer up to a multiple of ``factor``."""
+        """Pad an axis of an intermediate buffer: round its extent up to a multiple of ``factor``."""
         return self.apply("storage_align", buffer, axis, factor)
 
     def pad_reduction(self, block: str) -> Schedule:
-        """Compute the superfluous instances of a split with a tail in ``block``, too, instead of guarding against them."""
+        """Remove the guard of a split that does not divide its loop, in the reduction ``block``: the superfluous
+        iterations are computed, too, on padded operands."""
         return self.apply("pad_reduction", block)
 
     def decompose_padding(self, block: str) -> Schedule:
-        """Split a block with a border in two: one stores the constant, one the elements inside, without a test."""
+        """Split a ``block`` that pads its operand in two: one stores the padding value, the other copies the
+        elements inside the border without a test."""
         return self.apply("decompose_padding", block)
 
     def defer_init(self, block: str) -> Schedule:
-        """Start ``block``, an int32 sum, from zero, and let all readers add its initial value."""
+        """Initialise the int32 sum ``block`` with zero, and add its former initial value wherever the sum is read."""
         return self.apply("defer_init", block)
 
     def double_reduction(self, block: str, weight: str) -> Schedule:
-        """Double the sums of ``block``, a sum of products by ``weight``, for the high multiply of its readers."""
+        """Double the sums of ``block``, by doubling the constant ``weight`` that it multiplies by. Its readers then
+        need no shift before a doubling high multiply."""
         return self.apply("double_reduction", block, weight)
 
     def decompose_reduction(self, block: str, loop: str) -> Schedule:
-        """Run the initialisation as ``<block>_init`` before ``loop``, over the space loops inside it; the block only
-        accumulates."""
+        """Move the initialisation of ``block`` into a block ``<block>_init`` before ``loop``, with a copy of the
+        spatial loops inside ``loop``. ``block`` then only accumulates."""
         return self.apply("decompose_reduction", block, loop)
 
     def rfactor(self, block: str, loop: str) -> Schedule:
-        """Compute partial reductions in ``<block>_rf``, one for each iteration of ``loop``; ``block`` reduces them."""
+        """Compute partial reductions in a new block ``<block>_rf``, one for each iteration of ``loop``. ``block``
+        then reduces the partial results."""
         return self.apply("rfactor", block, loop)
 
     def blockize(self, loop: str) -> Schedule:
-        """Make ``loop`` and its contents, one block, a block ``<block>_o`` that other primitives move as a whole."""
+        """Turn ``loop`` with its contents, which must be one block, into an outer block ``<block>_o``. Other
+        primitives then move it as a whole."""
         return self.apply("blockize", loop)
 
     def tensorize(self, loop: str, intrin: str) -> Schedule:
-        """Replace ``loop`` and the loops inside it by the tensor intrinsic."""
+        """Replace ``loop`` and the loops inside it by the tensor intrinsic ``intrin``."""
         return self.apply("tensorize", loop, intrin)
 
     def tensorize_pairs(self, weight: str, columns: str, reduction: str, dtype: str) -> Schedule:
-        """Replace the loop ``columns`` (of 2) and the loop of 4 terms inside it by ``dot2`` on paired weights."""
+        """Replace the loop ``columns`` (trip count 2) and the loop of 4 terms inside it by the intrinsic ``dot2``,
+        which adds two 16-bit products. The constant weights are rearranged in pairs."""
         return self.apply("tensorize_pairs", weight, columns, reduction, dtype)
 
     def tensorize_taps(self, block: str, weight: str, axis: int) -> Schedule:
-        """Multiply pairs of taps along an axis of constant weights by ``dot2``, and store the weights in its words."""
+        """Multiply pairs of filter taps along an axis of constant weights by the intrinsic ``dot2``, which adds two
+        16-bit products. The weights are stored as its 32-bit operands."""
         return self.apply("tensorize_taps", block, weight, axis)
 
     def pack_bits(self, weight: str, bits: int, order: str, block: int = 0, tables: int = 0) -> Schedule:
-        """Store the rows of a constant matrix of int8, whose numbers fit, in ``bits`` bits each."""
+        """Store the rows of a constant int8 matrix in ``bits`` bits per element. All elements must fit."""
         more = (block, tables) if tables else (block,) if block else ()
         return self.apply("pack_bits", weight, bits, order, *more)
 
     def tensorize_bits(self, weight: str, loop: str, reduction: str, bits: int, block: int = 0) -> Schedule:
-        """Replace ``loop``, over 2 terms of 16-bit activations, by ``dot2`` on weights of ``bits`` bits."""
+        """Replace ``loop``, over 2 terms of 16-bit activations, by the intrinsic ``dot2`` on weights that are stored
+        in ``bits`` bits."""
         return self.apply("tensorize_bits", weight, loop, reduction, bits, *((block,) if block else ()))
 
     def tensorize_bit_columns(self, weight: str, columns: str, reduction: str) -> Schedule:
-        """Replace ``columns`` (of 4) and the loop of 2 terms inside it by ``dot2`` on shared weights."""
+        """Replace the loop ``columns`` (trip count 4) and the loop of 2 terms inside it by the intrinsic ``dot2`` on
+        shared weights."""
         return self.apply("tensorize_bit_columns", weight, columns, reduction)
 
     def select_rounding(self) -> Schedule:
-        """Split the rounding by a shift that changes in the innermost loop in two shifts."""
+        """Replace a rounding shift whose distance changes in the innermost loop by two shifts."""
         return self.apply("select_rounding")
 
     def select_saturation(self) -> Schedule:
-        """Replace ``min(max(x, low), high)`` by ``saturate_i8(x)`` and the like."""
+        """Replace ``min(max(x, low), high)`` by a saturating intrinsic such as ``saturate_i8(x)``."""
         return self.apply("select_saturation")
 
     def select_high_mul(self) -> Schedule:
-        """Compute high halves of products by parts, for cores on which 64-bit products are library calls."""
+        """Compute high halves of 64-bit products from 16-bit parts, for cores on which 64-bit products are library
+        calls."""
         return self.apply("select_high_mul")
 
     def select_high_mac(self) -> Schedule:
-        """Replace ``high_mac(2 x, m, 2 k) >> s`` by ``high_mac(x, m, k) >> (s - 1)``."""
+        """Replace ``high_mac(2 x, m, 2 k) >> s`` by ``high_mac(x, m, k) >> (s - 1)``, which saves the doubling."""
         return self.apply("select_high_mac")
 
     def select_clamp(self) -> Schedule:
-        """Replace clamping to int8 by ``clamp8``."""
+        """Replace clamping to int8 by the intrinsic ``clamp8``."""
         return self.apply("select_clamp")
 
     def select_fma(self) -> Schedule:
@@ -252,27 +274,29 @@ class Schedule:
         return self.apply("select_fma")
 
     def select_byte_products(self) -> Schedule:
-        """Multiply two bytes that are widened to 32 bits by one instruction for bytes."""
+        """Replace products of two bytes that are widened to 32 bits by an instruction that multiplies bytes."""
         return self.apply("select_byte_products")
 
     def select_conversion(self) -> Schedule:
-        """Round floats by ``nearest_i32``."""
+        """Replace rounding of floats to int32 by the intrinsic ``nearest_i32``."""
         return self.apply("select_conversion")
 
     def select_functions(self, *how: bool) -> Schedule:
-        """Replace ``erf``, ``exp``, ``expm1``, ``tanh`` of float32 (and ``log``, on request) by arithmetic."""
+        """Replace calls of ``erf``, ``exp``, ``expm1`` and ``tanh`` of float32 (and of ``log`` on request) by
+        arithmetic."""
         return self.apply("select_functions", *how)
 
     def align_rows(self, buffer: str, align: int) -> Schedule:
-        """Begin the rows of a buffer in a tensor unit's memory at multiples of ``align`` bytes."""
+        """Align the rows of a buffer in a tensor unit's memory to multiples of ``align`` bytes."""
         return self.apply("align_rows", buffer, align)
 
     def double_buffer(self, buffer: str, loop: str) -> Schedule:
-        """Give a buffer in a tensor unit's memory two slots, which iterations of ``loop`` and of loops around it alternate."""
+        """Double-buffer a buffer in a tensor unit's memory: iterations of ``loop`` and of the loops around it use
+        two slots alternately."""
         return self.apply("double_buffer", buffer, loop)
 
     def compile_with(self, flags: str) -> Schedule:
-        """Compile this kernel alone with further options of gcc."""
+        """Compile the C function of this kernel alone with additional options of gcc."""
         return self.apply("compile_with", flags)
 
     def loops_of(self, block: str) -> tuple[str, ...]:
@@ -281,29 +305,30 @@ class Schedule:
         return tuple(loop.var.name for loop in loops_around(self.func.body, stmt))
 
     def has(self, block: str) -> bool:
-        """Test whether there is a block of this name."""
+        """Test whether the function has a block of this name."""
         return has_block(self.func.body, block)
 
     def named(self, rule: str) -> Schedule:
-        """Return the schedule under the name that reports show: that of its rule, and its decisions."""
+        """Return the schedule with the name for reports: the name of its schedule rule, with the rule's decisions."""
         return replace(self, rule=rule)
 
     def without(self, step: str, refusal: MicrocError) -> Schedule:
-        """Record that ``step`` was refused, with the reason; function and trace are unchanged."""
+        """Return the schedule with a note that ``step`` was refused, and the reason. The function and the trace are
+        unchanged."""
         return replace(self, refused=(*self.refused, f"{step}: {refusal.what}"))
 
     def renamed(self, name: str) -> Schedule:
-        """Return the schedule of the same function under another name."""
+        """Return the schedule with another name of its function."""
         return replace(self, func=replace(self.func, name=name))
 
 
 def trace_to_json(trace: Iterable[Step]) -> str:
-    """Format a trace as JSON, one step a line."""
+    """Format a trace as JSON, with one step on each line."""
     return "[" + ",\n ".join(json.dumps([step.primitive, *step.args]) for step in trace) + "]\n"
 
 
 def trace_from_json(json_text: str) -> tuple[Step, ...]:
-    """Parse a trace, the inverse of :func:`trace_to_json`."""
+    """Parse a trace from the JSON that :func:`trace_to_json` writes. Raise ScheduleError for invalid text."""
     try:
         rows = json.loads(json_text)
         return tuple(Step(row[0], tuple(freeze_argument(a) for a in row[1:])) for row in rows)
@@ -314,7 +339,7 @@ def trace_from_json(json_text: str) -> tuple[Step, ...]:
 
 
 def replay_trace(func: ir.PrimFunc, trace: Iterable[Step]) -> Schedule:
-    """Apply all steps of a trace to ``func``, and return the schedule."""
+    """Apply all steps of a trace to ``func``. Return the schedule."""
     schedule = Schedule(func)
     for step in trace:
         schedule = schedule.apply(step.primitive, *step.args)
@@ -322,7 +347,7 @@ def replay_trace(func: ir.PrimFunc, trace: Iterable[Step]) -> Schedule:
 
 
 def replay_steps(func: ir.PrimFunc, trace: Iterable[Step]) -> Iterator[tuple[Step, ir.PrimFunc]]:
-    """Replay a trace on ``func``; yield every step with the function after it."""
+    """Apply the steps of a trace to ``func`` one by one. Yield each step with the function after the step."""
     schedule = Schedule(func)
     for step in trace:
         schedule = schedule.apply(step.primitive, *step.args)
@@ -335,12 +360,12 @@ def replay_steps(func: ir.PrimFunc, trace: Iterable[Step]) -> Iterator[tuple[Ste
 def generalise_trace(
     trace: Sequence[Step], funcs: Sequence[ir.PrimFunc], divides: Callable[[Sequence[int], int], bool]
 ) -> tuple[Step, ...]:
-    """Generalise a trace to functions of different extents, so that it leaves no tails.
+    """Change a trace so that it applies to several functions that differ in loop extents, and leaves no tails.
 
-    Loops of different extents that a split does not always divide are split by one. Steps that need a whole loop (unrolling,
-    copying by words) are dropped on such loops. ``divides(extents, number)`` tests whether a number divides all extents, given by
-    function. ScheduleError if the trace does not apply to one of the functions.
-    """
+    A loop whose extents differ is split by 1 if the split would not divide all of them. Steps that need a fixed trip
+    count (unrolling, copying by words) are dropped for such loops. ``divides(extents, number)`` tests whether a
+    number divides all extents, given by function. Raise ScheduleError if the trace does not apply to one of the
+    functions."""
     schedules = [Schedule(func) for func in funcs]
     result = []
     for step in trace:
