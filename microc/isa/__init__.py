@@ -1,9 +1,9 @@
 """Instruction sets, one file each, and the registries of cores and intrinsics.
 
-A file describes instruction sets as data (:class:`~microc.isa.instruction_set.InstructionSet`): the guard under which a compiler
-has it, bodies in C for intrinsics of the vocabulary, its vectors; and rows of cores (:class:`~microc.isa.instruction_set.Core`).
-No other package names an instruction. Plugins can extend the registries for a compilation.
-"""
+A file describes instruction sets as data (:class:`~microc.isa.instruction_set.InstructionSet`): the preprocessor
+guard under which a compiler has the set, bodies in C for intrinsics of the vocabulary, and its vector types. It also
+lists cores (:class:`~microc.isa.instruction_set.Core`). No other package names an instruction. Plugins can extend
+the registries for a compilation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FAMILIES: Registry[Family] = Registry(
 )
 CORES: Registry[Core] = Registry("a core", {core.name: core for f in FAMILIES.values() for core in f.cores})
 ALIASES: Mapping[str, str] = MappingProxyType({"wasm": "wasm-simd128"})
-"""Other names of cores that users may give."""
+"""Alternative names of cores that users may write."""
 _OWN = {s.name: s for core in CORES.values() for s in core.sets}
 SCALAR: Registry[Intrin] = Registry(
     "an intrinsic", {i.name: i for i in (*INTRINSICS, *(i for s in _OWN.values() for i in s.intrinsics))}
@@ -59,10 +59,10 @@ __all__ = [
 
 
 def bodies_of(name: str, cpu: str) -> Iterator[tuple[str, Body]]:
-    """Iterate over the bodies in C of an intrinsic, or of a conversion of half floats, on the core ``cpu``, each with its
-    C preprocessor condition.
+    """Iterate over (C preprocessor condition, C body) of an intrinsic, or of a conversion of 16-bit floats, on the core
+    ``cpu``.
 
-    The bodies of the core's instruction sets come first, the best first, then those for any core."""
+    Bodies of the core's instruction sets come first, in order of preference, then bodies that suit any core."""
     for instructions in CORES[cpu].sets:
         if name in instructions.bodies:
             body = instructions.bodies[name]
@@ -72,8 +72,10 @@ def bodies_of(name: str, cpu: str) -> Iterator[tuple[str, Body]]:
 
 
 def word_product(a: str, b: str, cpu: str) -> TensorIntrin | None:
-    """Return the tensor intrinsic that adds four products of contiguous ``a`` and ``b`` (dtypes) at any address in the
-    fewest steps; None if the core ``cpu`` has none."""
+    """Return the tensor intrinsic of the core ``cpu`` that adds four products of contiguous elements of dtypes ``a``
+    and ``b`` in the fewest steps (calls of scalar intrinsics). None if the core has no such intrinsic.
+
+    The operands may be at any address."""
     has = CORES[cpu].has
     candidates = (
         t for t in TENSOR.values() if (t.a, t.b, t.order_a, t.order_b) == (a, b, NATURAL, NATURAL) and t.needs <= has
@@ -83,7 +85,7 @@ def word_product(a: str, b: str, cpu: str) -> TensorIntrin | None:
 
 
 def body_of(name: str, cpu: str) -> Body | None:
-    """Return the body of an intrinsic whose operations an estimate counts on the core ``cpu``; None if it counts the
-    intrinsic's meaning instead."""
+    """Return the C body of an intrinsic whose operations the cost model counts on the core ``cpu``. None if it
+    counts the operations of the intrinsic's TIR meaning instead."""
     intrin = SCALAR[name]
     return next((b for _, b in bodies_of(name, cpu) if b.operations or b not in intrin.bodies), None)

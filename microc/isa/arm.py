@@ -1,4 +1,4 @@
-"""Cortex-M cores: words, saturation, DSP instructions, half precision."""
+"""Arm Cortex-M cores: word accesses, saturation, DSP instructions, half precision."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from microc.isa.host import REFERENCE, with_unit
 from microc.isa.instruction_set import UNSCHEDULED, Body, Core, Costs, Family, InstructionSet, one_instruction_body
 from microc.isa.portable import ALIGNED_WORD, LIBRARY, SOFT_LIBRARY, THUMB_LIBRARY, UNALIGNED, WORD_MOVES
 
-# ---- Armv6-M: eight low registers, products of 32 bits. Signed bytes are loaded at a register offset only, unsigned ones at any
-# small offset.
+# ---- Armv6-M: eight low registers, products of 32 bits. Signed bytes can only be loaded at a register offset, unsigned bytes at
+# any small immediate offset.
 
 ARM_V6M = InstructionSet(
     "Armv6-M",
@@ -25,8 +25,8 @@ ARM_V6M = InstructionSet(
 )
 
 
-# ---- Armv7-M and later: words at any address; SSAT and USAT, which also shift; VCVTR of the FPU, which rounds half to even and
-# saturates
+# ---- Armv7-M and later: accesses to words at any address; SSAT and USAT, which can also shift their operand; the FPU's VCVTR,
+# which rounds half to even and saturates
 
 ARM_WORDS = InstructionSet("Arm words", "defined(__ARM_FEATURE_UNALIGNED)", UNALIGNED, frozenset({"unaligned"}))
 
@@ -56,13 +56,13 @@ ARM_FLOAT = InstructionSet(
 )
 
 
-# ---- The DSP instructions of Armv7E-M and Armv8-M: pairs of int16, and bytes, in a word
+# ---- The DSP instructions of Armv7E-M and Armv8-M, on two int16 or four bytes that are packed in a word
 
 
 def _widening_body(signed: bool, subtracts_z: bool = False) -> Body:
     """Build the C body that widens four bytes to int16 and stores them.
 
-    ``subtracts_z``: the parameter z is subtracted from each."""
+    ``subtracts_z``: subtract the parameter ``z`` from each widened byte."""
     letter = "s" if signed else "u"
     subtract = '__asm__("ssub16 %0, %1, %2" : "=r"({0}) : "r"({0}), "r"(z));\n'
     less_zero = subtract.format("even") + subtract.format("odd") if subtracts_z else ""
@@ -79,9 +79,9 @@ __asm__("pkhtb %0, %1, %2, asr #16" : "=r"(high) : "r"(odd), "r"(even));
 
 
 def _lane_extreme_body(lane: str, *, minimum: bool) -> Body:
-    """Build the C body of a lane-wise maximum, or of a ``minimum``.
+    """Build the C body of a lane-wise maximum, or of a lane-wise minimum if ``minimum``.
 
-    A subtraction sets the GE flags, SEL selects by them."""
+    A subtraction sets the GE flags of all lanes; SEL then selects lanes by these flags."""
     instruction = {"i8x4": "ssub8", "u8x4": "usub8", "i16x2": "ssub16"}[lane]
     left, right = ("%2", "%1") if minimum else ("%1", "%2")
     text = f"{instruction} %0, {left}, {right}\\n\\tsel %0, %1, %2"
@@ -98,8 +98,9 @@ __asm__("ldrd %1, %2, %3\\n\\tsmlad %0, %4, %1, %0\\n\\tsmlad %0, %5, %2, %0"
 return c;""",
     (("load", 1), ("paired", 1), ("alu", 2)),
 )
-"""Two SMLAD by LDRD, for numbers that are used once: gcc loads each word where it is used, and never two by one instruction.
-The constraint ``Uv``, an offset of whole words up to 1020 bytes, is what LDRD takes."""
+"""C body of four int16 products: one LDRD and two SMLAD. It suits operands that are used only once, which gcc would
+load by two separate instructions. The constraint ``Uv`` (an offset that is a multiple of 4, up to 1020 bytes) is the
+addressing mode of LDRD."""
 
 _TWO = {"add_i16x2": "sadd16", "sub_i16x2": "ssub16", "high_mul_round": "smmulr", "high_product": "smmul"}
 _THREE = {
@@ -167,7 +168,7 @@ _VECTORS = {"vector": 2.0, "vector_load": 2.0, "vector_store": 2.0, "load": 1.2,
 _M7_CYCLES = {"paired": 0.5, "taken": 0.5, "divide": 6.0, "float_divide": 14.0}
 
 _WIDE = frozenset({"shifted", "accumulated", "predicated"})
-"""Instruction forms of Thumb-2."""
+"""Instruction forms of Thumb-2, from :data:`microc.isa.instruction_set.FORMS`."""
 _REACH = {"pair": 1020, "advance": 255}
 _M0 = Costs(9, 0, 31, frozenset({"indexed", "elements"}), 2.5, THUMB_LIBRARY, {"load": 2.0, "store": 2.0, "taken": 2.0})
 _M3 = Costs(14, 0, 4095, _WIDE, 3.4, SOFT_LIBRARY, {**_LOADS, "multiply_long": 4.0}, **_REACH)
@@ -179,15 +180,17 @@ _V7M = (ARM_WORDS, ARM_SATURATION)
 _V7EM = (*_V7M, ARM_FLOAT, ARM_HALF, ARM_DSP)
 
 _IN_ORDER = "-fno-tree-reassoc"
-"""For cores that multiply two numbers at once as one: the sums of a tile are interleaved as in the C, not one after the other."""
+"""Compiler options for cores with one multiplication at a time: gcc keeps the interleaved order of the sums of a
+register tile, instead of computing one sum after the other."""
 _LOW_REGISTERS = "-fira-algorithm=priority -fno-tree-ter"
-"""For cores with eight low registers: values are computed where the C computes them, and those used most get the registers."""
+"""Compiler options for cores with eight low registers: gcc computes values where the C computes them, and assigns
+registers to the values that are used most."""
 
 
 def _cortex_m(
     name: str, costs: Costs, sets: tuple[InstructionSet, ...], *features: str, options: str = "", mcpu: str = ""
 ) -> Core:
-    """Build a Cortex-M core; ``mcpu``: its name for gcc's ``-mcpu``, if that differs from ``name``."""
+    """Build a Cortex-M core. ``mcpu``: name of the core for gcc's ``-mcpu``, if it differs from ``name``."""
     return Core(name, "arm", costs, sets, frozenset(features), options, f"-mcpu={mcpu or name} -mthumb")
 
 

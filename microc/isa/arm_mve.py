@@ -1,4 +1,4 @@
-"""MVE (Helium), the vectors of Armv8.1-M: integers, floats, halves."""
+"""MVE (Helium), the vector extension of Armv8.1-M: int32, float32 and float16."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from microc.isa.vocabulary.matrix_products import HALF_SHAPES, float16_product_n
 from microc.isa.vocabulary.scalar_words import COPIED, MOVED
 from microc.isa.vocabulary.vector_lanes import MEMORY, NUMBERED
 
-# ---- Integers: four 32-bit lanes, and runs of memory in tail-predicated loops
+# ---- Integers: four 32-bit lanes, and copies and fills of contiguous memory in tail-predicated loops
 
 _WIDTH = {"8": "b", "16": "h", "32": "w"}
 _LANEWISE = {
@@ -22,11 +22,12 @@ _SHIFT = """if (__builtin_constant_p(b) != 0) {
     return b < 0 ? a >> -b : a << b;
 }
 return vshlq_r_s32(a, b);"""
-"""Shifts by a literal have instructions of their own, which keep their operand."""
+"""C body of a shift. A shift by a literal becomes an immediate instruction, which does not overwrite its operand."""
 WORDS, STRAIGHT = 8, 4
-"""Bytes up to which words are copied, and vectors up to which there is no loop."""
+"""Limits of the code for short copies: bytes up to which words are copied, and vectors up to which vectors are
+copied without a loop."""
 MAX_BYTE_STEP = ((1 << 8) - 1) // 15
-"""The largest step at which the offsets of 16 elements fit 8 bits."""
+"""Largest step at which the element offsets of 16 elements fit 8 bits."""
 
 
 def _arithmetic_bodies() -> Iterator[tuple[str, str]]:
@@ -43,8 +44,10 @@ def _arithmetic_bodies() -> Iterator[tuple[str, str]]:
 
 
 def _memory_bodies() -> Iterator[tuple[str, str]]:
-    """Iterate over the C bodies of widening loads and narrowing stores, contiguous or at offsets in elements, of all lanes
-    or the first n: (intrinsic, C body)."""
+    """Iterate over the C bodies of widening loads and narrowing stores: (intrinsic, C body).
+
+    There are bodies for contiguous elements and for elements at given offsets, and for all lanes and the first n
+    lanes."""
     first, at = "vctp32q((uint32_t)n)", "p, vreinterpretq_u32_s32(a)"
     for short in MEMORY.values():
         bits, signed = short[1:], short[0] == "i"
@@ -64,11 +67,12 @@ def _memory_bodies() -> Iterator[tuple[str, str]]:
 
 
 def _saturating_bodies() -> Iterator[tuple[str, Body]]:
-    """Iterate over saturating intrinsics: VQMOVN saturates a lane to its low half, and that again to a byte.
+    """Iterate over the bodies of saturating intrinsics: (intrinsic, C body).
 
-    That needs no vectors of bounds, which would take registers. The other halves may hold anything; the compiler's intrinsics
-    cannot express that: they read them from a vector that gcc would copy. So this is inline assembly.
-    """
+    VQMOVN saturates each lane to 16 bits in its low half; a second VQMOVN saturates it to a byte. Unlike clamping,
+    that needs no vector registers for the bounds. The bodies are inline assembly, because the high halves of the
+    result may contain anything. The compiler's own intrinsic functions cannot express that: they read the high
+    halves from another vector, which gcc would copy."""
     halves = _narrow_lanes("int16x8_t h", "vqmovnb.s32", "a")
     quarters = "\n".join((halves, _narrow_lanes("int8x16_t b", "vqmovnb.s16", "h")))
     unsigned = "\n".join(
@@ -89,14 +93,15 @@ def _saturating_bodies() -> Iterator[tuple[str, Body]]:
 
 
 def _narrow_lanes(declaration: str, instruction: str, source: str) -> str:
-    """Return the C that declares a vector and saturates the lanes of ``source`` to the low halves of its lanes."""
+    """Return the C that declares a vector and saturates the lanes of the vector ``source`` into the low halves of
+    its lanes."""
     name = declaration.split()[1]
     return f'{declaration};\n__asm__("{instruction} %q0, %q1" : "=w"({name}) : "w"({source}));'
 
 
 def _short_copy_lines(element_bits: int) -> Iterator[str]:
-    """Iterate over the lines of C that copy a small number of elements known at compile time: by words, or by whole
-    vectors without a loop. ``element_bits``: bits of an element."""
+    """Iterate over the C lines that copy few elements, if their number is known when the C is compiled: by words, or
+    by vectors without a loop."""
     yield f"if (__builtin_constant_p(n) && n <= {WORDS * 8 // element_bits}) {{"
     yield f"    (void)memcpy(p, q, (size_t)n * {element_bits // 8}U);"
     form = f"r{_WIDTH[str(element_bits)]}.{element_bits}"
@@ -111,8 +116,8 @@ def _short_copy_lines(element_bits: int) -> Iterator[str]:
 
 
 def _run_bodies() -> Iterator[tuple[str, Body]]:
-    """Iterate over the bodies of copies and fills of runs of memory, in tail-predicated loops (DLSTP, LETP): (intrinsic,
-    body)."""
+    """Iterate over the bodies of copies and fills of contiguous memory: (intrinsic, C body). They are
+    tail-predicated loops (DLSTP, LETP)."""
     for short in COPIED.values():
         size = int(short[1:])
         loop = "\\n".join(("dlstp.{0} lr, %[n]", "0:", "{1}vstr{2}.{0} q0, [%[p]], #16", "letp lr, 0b"))
@@ -130,7 +135,9 @@ def _run_bodies() -> Iterator[tuple[str, Body]]:
 
 
 def _strided_copy_bodies() -> Iterator[tuple[str, Body]]:
-    """Iterate over strided copies: 16 bytes at once if the offsets fit bytes, else eight elements."""
+    """Iterate over the bodies of strided copies: (intrinsic, C body).
+
+    They gather 16 bytes at once if the offsets fit 8 bits, else eight elements at once."""
     for short in MOVED.values():
         byte_offsets = (f"if (step <= {MAX_BYTE_STEP}) {{", *_gather_lines(short, 8), "} else")
         body = "\n".join((*(byte_offsets if short.endswith("8") else ()), "{", *_gather_lines(short, 16), "}"))
@@ -139,8 +146,8 @@ def _strided_copy_bodies() -> Iterator[tuple[str, Body]]:
 
 
 def _gather_lines(dtype_suffix: str, element_bits: int) -> Iterator[str]:
-    """Iterate over lines that gather vectors with lanes of ``element_bits`` bits, a few of them without a loop, and the first
-    lanes of one for the remainder."""
+    """Iterate over the C lines that gather vectors with lanes of ``element_bits`` bits: up to four vectors without a
+    loop, else a loop, and then the remaining lanes under a predicate."""
     lanes, kind, width = (
         128 // element_bits,
         f"{dtype_suffix[0].replace('i', 's')}{element_bits}",
@@ -188,19 +195,19 @@ ARM_MVE = InstructionSet(
 
 # ---- Floats, four lanes: arithmetic, fused multiply-add by a vector or by a scalar in a general register, conversions
 #
-# A comparison with NaN is false. The instructions' "less" is "not greater or equal", so "greater" with exchanged operands is
-# used.
-# There is no vector division or square root; they are done lane by lane, without a loop: in a loop over lanes gcc 12 drops stores
-# of the operands and divides stale values.
+# A comparison with NaN must be false. MVE's condition "less" means "not greater or equal", which is true for NaN. Therefore
+# "greater" with exchanged operands is used.
+# There is no vector division or square root. Lanes are computed one by one, without a loop: in a loop over lanes gcc 12 drops
+# stores of the operands and divides stale values.
 
 _FIRST = "vctp32q((uint32_t)n)"
-"""The predicate of the first n lanes."""
+"""C expression of the predicate of the first n lanes."""
 _WIDENED = """register uint32x4_t h __asm__("q0") = {};
 register float32x4_t r __asm__("q0");
 __asm__("vcvtb.f32.f16 q0, q0" : "=w"(r) : "w"(h));
 return r;"""
-"""Converts float16 to float32, in q0 alone, since the GNU assembler (2.40) encodes other registers as those of twice their
-number."""
+"""C body that converts float16 to float32. It uses register q0 only, because the GNU assembler (2.40) encodes a
+wrong register number for others."""
 _NARROWED = """register float32x4_t x __asm__("q0") = a;
 register uint32x4_t h __asm__("q0");
 __asm__("vcvtb.f16.f32 q0, q0" : "=w"(h) : "w"(x));
@@ -211,13 +218,14 @@ _COMPARED = {"lt": ("gt", "b, a"), "le": ("ge", "b, a"), "gt": ("gt", "a, b"), "
 
 
 def _select_text(op: str, x: str, y: str) -> str:
-    """Return the C that selects between x and y, lane by lane, by the comparison ``op`` of a and b."""
+    """Return the C that selects lanes of x or y by the comparison ``op`` of the lanes of a and b."""
     name, operands = _COMPARED[op]
     return f"return vpselq_f32({x}, {y}, vcmp{name}q_f32({operands}));"
 
 
 def _float_bodies() -> Iterator[tuple[str, str, str]]:
-    """Iterate over (intrinsic, kind of operation, C body); the kind is empty if there is no instruction."""
+    """Iterate over (intrinsic, type of operation for the cost model, C body) of float32 vectors. The type is empty
+    if the intrinsic needs no instruction."""
     for op in ("add", "sub", "mul"):
         yield f"{op}_f32x4", "vector", f"return v{op}q_f32(a, b);"
     yield "fma_f32x4", "vector", "return vfmaq_f32(c, a, b);"
@@ -250,10 +258,10 @@ def _float_bodies() -> Iterator[tuple[str, str, str]]:
 
 
 def _float_operation_counts(name: str, kind: str) -> tuple[tuple[str, int], ...]:
-    """Return the operation counts of a float intrinsic of a kind of operation.
+    """Return the operation counts of a float intrinsic, given its type of operation.
 
-    Loads and stores of halves are two instructions; a load of float16 also moves to another register. Lanes are divided
-    one by one."""
+    Loads and stores of 16-bit floats are two instructions; a load of float16 also moves its operand to another
+    register. Division and square root are done lane by lane."""
     more = 2 if name.startswith("load_f16") else int(name.startswith(("load_bf16", "store_f16")))
     return (((kind, 4 if kind == "float_divide" else 1),) if kind else ()) + ((("vector", more),) if more else ())
 
@@ -266,39 +274,42 @@ ARM_MVE_FLOAT = InstructionSet(
 )
 
 
-# ---- Halves, eight lanes: products of small matrices whose terms are added in float16
+# ---- Float16, eight lanes: products of small matrices whose terms are added in float16
 #
 # A vector of weights is multiplied by a scalar in a general register (``VFMA.F16``), which is loaded once for all columns.
-# After a run of terms the sums are widened, those of even lanes and those of odd ones, and added to sums of float32 in memory.
+# After some consecutive terms the sums of even and of odd lanes are widened, and added to float32 sums in memory.
 
 _ROWS, _NUMBERS = ("r0", "r1", "r2", "r3"), ("r4", "r5", "r6", "r8")
-"""Registers of the rows' addresses, and of their elements; r7 may be the frame pointer."""
+"""Core registers for the addresses of rows, and for the elements of rows. r7 is not used, because it may be the
+frame pointer."""
 _OTHERS = {"b": "r9", "left": "r10", "turns": "r11", "sums": "r12"}
 _SPARE = (6, 7)
-"""Vector registers of weights, later of widened sums."""
+"""Numbers of the vector registers for weights, and afterwards for sums widened to float32."""
 _UNROLLED = (4, 3, 2, 1)
-"""K unroll, best first; the first that divides K is taken."""
+"""Unroll factors of the loop over K in order of preference: the first factor that divides K is chosen."""
 _COUNTED = 8
-"""Terms in one iteration of the cost estimate."""
+"""Number of terms in one iteration of the loop that the cost model assumes."""
 
 
 def _float16_to_float32_instruction(float32_register: int, float16_register: int, odd_lanes: int) -> str:
-    """Return the instruction that converts the even or odd float16 lanes of a register to float32.
+    """Return the instruction that converts the even or odd float16 lanes of a vector register to float32.
 
-    VCVTB converts even lanes, VCVTT (``odd_lanes`` is 1) odd ones. The instruction is written by its encoding: the GNU
-    assembler (2.40) encodes vectors as those of twice their number."""
+    VCVTB converts even lanes, VCVTT (``odd_lanes`` is 1) odd lanes. The instruction is given by its encoding,
+    because the GNU assembler (2.40) encodes wrong register numbers."""
     return f".inst.w {0xFE3F0E01 | float32_register << 13 | odd_lanes << 12 | float16_register << 1:#x}"
 
 
 def _float32_to_float16_instruction(float16_register: int, float32_register: int, odd_lanes: int) -> str:
-    """Return the instruction that converts float32 to the even or odd float16 lanes of a register.
+    """Return the instruction that converts float32 lanes to the even or odd float16 lanes of a vector register.
 
-    VCVTB writes even lanes, VCVTT (``odd_lanes`` is 1) odd ones. The instruction is written by its encoding."""
+    VCVTB writes even lanes, VCVTT (``odd_lanes`` is 1) odd lanes. The instruction is given by its encoding, because
+    the GNU assembler (2.40) encodes wrong register numbers."""
     return f".inst.w {0xEE3F0E01 | float16_register << 13 | odd_lanes << 12 | float32_register << 1:#x}"
 
 
 def _term_instructions(rows: int, vectors: int) -> Iterator[str]:
-    """Iterate over the instructions that multiply and add one term of K, for all rows and vectors of columns of a tile."""
+    """Iterate over the instructions that multiply and accumulate one term of K for a tile of ``rows`` rows by
+    ``vectors`` vectors of columns."""
     for v in range(vectors):
         weights = f"q{_SPARE[v % 2]}"
         yield f"vldrh.u16 {weights}, [%[b]], #16"
@@ -309,7 +320,8 @@ def _term_instructions(rows: int, vectors: int) -> Iterator[str]:
 
 
 def _add_float16_sums_to_memory(sum_count: int) -> Iterator[str]:
-    """Iterate over the instructions that add the float16 sums of a run of terms to the float32 sums in memory."""
+    """Iterate over the instructions that add the float16 sums of some consecutive terms to the float32 sums in
+    memory."""
     for n in range(sum_count):
         yield from (_float16_to_float32_instruction(wide, n, odd) for odd, wide in enumerate(_SPARE))
         for odd, wide in enumerate(_SPARE):
@@ -322,9 +334,9 @@ def _add_float16_sums_to_memory(sum_count: int) -> Iterator[str]:
 
 
 def _float16_product_lines(rows: int, vectors: int) -> Iterator[str]:
-    """Iterate over the lines of C of a float16 product of ``rows`` rows by ``vectors`` vectors of columns.
+    """Iterate over the C lines of a float16 matrix product of ``rows`` rows by ``vectors`` vectors of columns.
 
-    All registers are fixed, since compilers run out of them otherwise."""
+    All registers are fixed, because the register allocators of compilers would else run out of registers."""
     pointers = [f"a{r}" for r in range(rows)]
     for r, name in enumerate(pointers):
         yield f'register const uint16_t *{name} __asm__("{_ROWS[r]}") = a{f" + {r} * stride_a" if r else ""};'
@@ -351,7 +363,8 @@ def _float16_product_lines(rows: int, vectors: int) -> Iterator[str]:
 
 
 def _float16_product_body(rows: int, vectors: int) -> Body:
-    """Build the body of a float16 product of ``rows`` rows by ``vectors`` vectors of columns, with its operation counts."""
+    """Build the body of a float16 matrix product of ``rows`` rows by ``vectors`` vectors of columns, with its
+    operation counts."""
     sums = rows * vectors
     # Each iteration has a share of the code after a run.
     vector, load = ("vector", (_COUNTED + 1) * sums), ("load", _COUNTED * rows)
@@ -381,9 +394,10 @@ _FOUR = (
 
 
 def _round_to_float16_body() -> Body:
-    """Build the body that rounds floats to float16.
+    """Build the body that rounds an array of float32 to float16.
 
-    Eight at once if they divide the number, interleaved by VLD2; else four, with a predicated tail."""
+    If 8 divides the number of elements, it converts eight at once, which VLD2 loads interleaved. Else it converts
+    four at once, with a predicated tail."""
     text = []
     for condition, lines in (("if (n % 8 == 0) {", _EIGHT), ("} else {", _FOUR)):
         text += [condition, "    __asm__ volatile(", *(f'        "{line}\\n"' for line in lines)]
@@ -393,7 +407,7 @@ def _round_to_float16_body() -> Body:
 
 
 def _store_zeros_body() -> Body:
-    """Build the body that fills a run of float16 with zeros."""
+    """Build the body that fills contiguous float16 elements with zeros."""
     lines = ("vmov.i32 q0, #0", "dlstp.16 lr, %[n]", "0:", "vstrh.16 q0, [%[p]], #16", "letp lr, 0b")
     text = "\\n".join(lines)
     loop = BodyLoop("n", 8, (("vector_store", 1), ("branch", 1)))

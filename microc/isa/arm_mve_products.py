@@ -1,4 +1,4 @@
-"""Products of matrices on MVE: small matrices, a row by many rows of weights, windows of halves."""
+"""Matrix products on MVE: small matrices, a row by many rows of weights, and float16 convolution windows."""
 
 from __future__ import annotations
 
@@ -19,30 +19,33 @@ from microc.isa.vocabulary.matrix_products import (
 from microc.tir.bit_fields import LANES as BIT_FIELDS_LANES
 from microc.tir.bit_fields import BitFields
 
-# ---- Products of small matrices on MVE: 16 (bytes) or 8 (wider) products in an instruction
+# ---- Products of small matrices on MVE: one instruction computes 16 products of bytes or 8 products of wider elements
 #
-# The loop takes three vectors of K in an iteration if these divide K, else four, with the remainder behind it; up to four vectors
-# need no loop. Every vector is loaded once and multiplied with all vectors of the other side. ``VMLADAVA`` sums across lanes into
-# a core register of even number, so that there are at most six sums. Bit-packed weights are loaded as bytes of several weights;
-# shifted up and masked, each field is a vector of weights times a power of two, by which the sums are divided behind the loop.
+# An iteration over K processes three vectors if 3 divides the number of vectors, else four, with an epilogue for the remainder.
+# Up to four vectors need no loop. Every vector of one operand is loaded once and multiplied by all vectors of the other operand.
+# ``VMLADAVA`` sums across lanes into a core register of even number, so that there are at most six sums. A byte of bit-packed
+# weights contains several weights. Shifted up and masked, each bit field is a weight times a power of two, by which the sums are
+# divided after the loop.
 
 UNROLLED = (3, 4)
-"""Vectors of an iteration: the first number if it divides K. Not more, since the first iteration is a copy before the loop."""
+"""Numbers of vectors in one iteration of a loop over K: the first number if it divides the vectors of K, else the
+second. Larger numbers would not pay, because the first iteration is copied before the loop."""
 STRAIGHT = 4
-"""Vectors up to which there is no loop."""
+"""Largest number of vectors of K for which no loop is written."""
 _SUMS = ("r8", "r10", "r12", "r0", "r2", "r4")
 _FIELD, _MASK = "q6", "q7"
-"""Vector registers of a field of a column's bytes, and of the mask of the highest field."""
+"""Vector registers for one bit field of packed weights, and for the mask of the highest bit field."""
 _ADDRESSES = {8: ("r1", "r3", "r5", "r6", "r9"), 16: ("r1", "r3", "r5", "r6", "r2")}
-"""Address registers by bits of the products. r7 may be the frame pointer, and widening loads need one of r0 to r7."""
+"""Core registers for addresses, by the bits of the factors. r7 is not used, because it may be the frame pointer.
+Widening loads need a register of r0 to r7."""
 _COUNT = '"+r"(count)'
 
 
 def _product_text(a: str, b: str, rows: int, columns: int) -> str:
-    """Return the C body of a product of ``rows`` by ``columns`` sums of dtypes ``a`` and ``b``: each load is right before
-    the multiplications that use it, so that loads and products overlap.
+    """Return the C body of a matrix product with ``rows`` by ``columns`` sums, of operands of dtypes ``a`` and ``b``.
+    Each load is directly before the multiplications that use it, so that loads and products overlap.
 
-    All registers are fixed: a compiler that runs out of them reports an error."""
+    All registers are fixed, because compilers would else report that they have run out of registers."""
     # 1. Operands of the assembly. Several rows start from zero, written by the first products (VMLADAV); a single row starts from
     # `start`, which it reads.
     form, size = BITS.get(b), 8 if a == "int8" and b != "int16" else 16
@@ -111,10 +114,10 @@ def _product_text(a: str, b: str, rows: int, columns: int) -> str:
 def _vector_of_terms(
     a: str, b: str, rows: int, columns: int, element_bits: int, vector_index: int | None = None
 ) -> list[str]:
-    """Return the instructions that load and multiply one vector of terms along K, for all rows and columns.
+    """Return the instructions that load and multiply one vector of terms along K for all rows and columns.
 
-    Elements are bytes, or widened to 16 bits by the loads (``element_bits``). Pointers advance, unless ``vector_index``
-    is given: then the vector of this number is addressed by an offset."""
+    ``element_bits``: 8, or 16 if the loads widen bytes. The loads advance the pointers, unless ``vector_index`` is
+    given: then they address the vector with this index by an offset."""
     load = {"int8": f"vldrb.{'8' if element_bits == 8 else 's16'}", "uint8": "vldrb.u16", "int16": "vldrh.u16"}
     advance = {"int8": 16 if element_bits == 8 else 8, "uint8": 8, "int16": 16}
 
@@ -131,8 +134,8 @@ def _vector_of_terms(
 
 
 def _bit_fields_of_terms(form: BitFields, rows: int, columns: int) -> list[str]:
-    """Return the instructions of 16 bytes of every column of bit-packed weights: for each bit field of the bytes, the
-    lowest first, a vector of every row and the products."""
+    """Return the instructions that multiply 16 bytes of bit-packed weights of every column. For each bit field of
+    the bytes, the lowest first, a vector of every row is loaded and multiplied."""
     lines = [f"vldrb.8 q{rows + c}, [%[b{c}]], #{BIT_FIELDS_LANES}" for c in range(columns)]
     for field in range(form.count):
         up = 8 - form.bits * (field + 1)
@@ -146,7 +149,8 @@ def _bit_fields_of_terms(form: BitFields, rows: int, columns: int) -> list[str]:
 
 
 def _bit_packed_loop(form: BitFields, lines: list[str], outputs: list[str], clobbers: str) -> Iterator[str]:
-    """Iterate over the lines of C of the loop over bit-packed weights, 16 bytes in an iteration."""
+    """Iterate over the C lines of the loop over bit-packed weights, which processes 16 bytes of every column in an
+    iteration."""
     yield f"count = depth / {form.group};"
     mask = (0xFF << 8 - form.bits) & 0xFF
     loop = (f"vmov.i8 {_MASK}, #{mask}", "dls lr, lr", "0:", *lines, "le lr, 0b")
@@ -154,7 +158,8 @@ def _bit_packed_loop(form: BitFields, lines: list[str], outputs: list[str], clob
 
 
 def _predicate_first_elements(lines: list[str], element_bits: int) -> list[str]:
-    """Predicate the instructions of a vector to its first ``count`` elements: zeros are loaded for the others."""
+    """Predicate the loads of one vector of terms, such that only the first ``count`` elements are loaded and the
+    others are zero."""
     loads = [line.replace(".", "t.", 1) for line in lines if line.startswith("vldr")]
     # A VPT block predicates at most four instructions.
     blocks = [loads[k : k + 4] for k in range(0, len(loads), 4)]
@@ -171,10 +176,11 @@ def _start_sums(lines: list[str], sum_count: int) -> list[str]:
 def _loops_of_rows(
     element_bits: int, lines: list[str], outputs: list[str], first_outputs: list[str], clobbers: str, started_sums: int
 ) -> Iterator[str]:
-    """Iterate over the lines of C of the loops along K of a product of several rows.
+    """Iterate over the C lines of the loops over K in a product of several rows.
 
-    The loops take three vectors at once if these divide K; else four, with a tail-predicated remainder. The first
-    iteration is a copy before the loop, which starts ``started_sums`` sums and has the outputs ``first_outputs``."""
+    The loops process three vectors at once if 3 divides the number of vectors; else four, with a tail-predicated
+    remainder. The first iteration is copied before the loop, where it starts ``started_sums`` sums.
+    ``first_outputs``: assembly operands that the copy writes."""
     (few, most), lanes = UNROLLED, 128 // element_bits
     iteration = lines * few
     yield from (f"if (depth % {few * lanes} == 0) {{", f"    count = depth / {few * lanes} - 1;")
@@ -194,10 +200,11 @@ def _loops_of_rows(
 def _loops_of_single_row(
     element_bits: int, lines: list[str], outputs: list[str], clobbers: str, last_element_lines: list[str]
 ) -> Iterator[str]:
-    """Iterate over the lines of C of the loops along K of a product of a single row.
+    """Iterate over the C lines of the loops over K in a product of a single row.
 
-    The loops take three vectors at once if these divide K; else four, then up to three, then a predicated one.
-    ``last_element_lines``: the product of a single last element, without vectors."""
+    The loops process three vectors at once if 3 divides the number of vectors. Else they process four at once, then
+    up to three more, then a predicated vector. ``last_element_lines``: C lines for a single remaining element,
+    without vectors."""
     lanes, most = 128 // element_bits, max(UNROLLED)
     yield from (f"if (depth % {UNROLLED[0] * lanes} == 0) {{", f"    count = depth / {UNROLLED[0] * lanes};")
     yield from _assembly_statement(
@@ -221,9 +228,10 @@ def _loops_of_single_row(
 
 
 def _assembly_statement(lines: Sequence[str], outputs: list[str], inputs: list[str], clobbers: str) -> Iterator[str]:
-    """Iterate over the lines of the ``__asm__`` statement around instructions.
+    """Iterate over the lines of the C statement ``__asm__`` with these instructions.
 
-    It is ``inline``: compilers else count its lines, do not inline the function, and ``depth`` is no literal."""
+    The statement is ``inline``. Without that, compilers count its lines and do not inline the function, so that
+    ``depth`` would not be a literal."""
     yield "    __asm__ volatile inline("
     yield from (f'        "{line}\\n"' for line in lines)
     yield f"        : {', '.join(outputs)}"
@@ -232,7 +240,8 @@ def _assembly_statement(lines: Sequence[str], outputs: list[str], inputs: list[s
 
 
 def _small_product_body(a: str, b: str, rows: int, columns: int) -> Body:
-    """Build the body of a product of ``rows`` by ``columns`` sums of dtypes ``a`` and ``b``, with its operation counts."""
+    """Build the body of a matrix product with ``rows`` by ``columns`` sums, of operands of dtypes ``a`` and ``b``,
+    with its operation counts."""
     form, half = BITS.get(b), (rows * columns + 1) // 2  # two neighbours are loaded, and stored, by one instruction
     text = _product_text(a, b, rows, columns)
     edges, alu = (("load", half), ("store", half)), 3 + rows + columns
@@ -250,17 +259,17 @@ PRODUCT_BODIES: Mapping[str, Body] = MappingProxyType(
 )
 
 
-# ---- A row of bytes by many rows of weights on MVE: the row stays in vector registers while the weights are loaded once each
+# ---- A row of bytes by many rows of weights on MVE: the row stays in vector registers, and each weight is loaded once
 #
 # An iteration computes two sums: one instruction loads their initial values and one stores them (LDRD, STRD). Every vector of
 # weights takes a load and a product; the product of one row by four columns loads five vectors for four products.
 
 LANES = 16
-"""Bytes of a vector."""
+"""Bytes of a vector register."""
 _ARM_MVE_ROWS_WEIGHTS, _AGAIN = 7, 6
-"""Vector registers of weights, and of vectors of the row that are reloaded."""
+"""Numbers of the vector registers for weights, and for vectors of the row that do not stay in registers."""
 _PAIR = ("c0", "c1")
-"""Registers of the sums of an iteration."""
+"""Names of the two sums that an iteration computes."""
 
 
 def _row_product_body(depth: int) -> Body:
@@ -295,7 +304,7 @@ def _row_product_body(depth: int) -> Body:
 
 
 def _load_row_vector(vector_index: int, register: int) -> str:
-    """Return the instruction that loads vector ``vector_index`` of the row."""
+    """Return the instruction that loads the vector with index ``vector_index`` of the row."""
     return f"vldrb.8 q{register}, [%[a], #{LANES * vector_index}]"
 
 
@@ -304,8 +313,8 @@ ROW_BODIES: Mapping[str, Body] = MappingProxyType(
 )
 
 
-# ---- Windows over halves on MVE: the three taps of a row are in registers while its pixels are loaded, each once for all its
-# products
+# ---- Convolution windows of float16 on MVE: the three taps of a filter row stay in registers while the pixels of an image row
+# are loaded; each pixel is loaded once for all its products
 
 _ARM_MVE_WINDOWS_WEIGHTS, _PIXEL = ("q4", "q5", "q6"), "q7"
 _REGISTERS = {
@@ -320,7 +329,8 @@ _REGISTERS = {
 
 
 def _window_instructions(stride: int, pixels: int) -> Iterator[str]:
-    """Iterate over the instructions of a float16 window of ``pixels`` pixels: a loop over the rows of taps."""
+    """Iterate over the instructions of a float16 convolution window of ``pixels`` output pixels: a loop over the
+    rows of the filter."""
     yield from (f"vmov.i32 q{x}, #0" for x in range(pixels))
     yield from ("0:", "mov %[next], %[row]", "add %[row], %[row], %[row_bytes]")
     for weights in _ARM_MVE_WINDOWS_WEIGHTS:
@@ -335,7 +345,8 @@ def _window_instructions(stride: int, pixels: int) -> Iterator[str]:
 
 
 def _window_body(stride: int, pixels: int) -> Body:
-    """Build the body of a float16 window of ``pixels`` pixels at ``stride``, with its operation counts."""
+    """Build the body of a float16 convolution window of ``pixels`` output pixels at ``stride``, with its operation
+    counts."""
     values = {
         "row": "a",
         "tap": "b",

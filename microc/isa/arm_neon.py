@@ -1,8 +1,8 @@
-"""AArch64: the vectors of 128 bits that all its cores have (Advanced SIMD), and the sums of four products of bytes of Armv8.2-A.
+"""AArch64: the 128-bit vectors that all its cores have (Advanced SIMD), and the dot products of four bytes of
+Armv8.2-A.
 
-:mod:`microc.isa.gnu_vectors` has the operations that C has operators for; the others are here, by the functions that compilers
-declare in ``arm_neon.h``.
-"""
+:mod:`microc.isa.gnu_vectors` contains the intrinsics that C operators compute. This file contains the others, by the
+functions that compilers declare in ``arm_neon.h``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from microc.isa.instruction_set import PLAIN, Body, Core, Costs, Family, Instruc
 from microc.isa.portable import LIBRARY, UNALIGNED
 
 _GUARD = "defined(__aarch64__) && defined(__ARM_NEON) && !defined(__AARCH64EB__)"
-"""Little-endian only: in the other byte order compilers number lanes from the other end."""
+"""C preprocessor condition of a little-endian AArch64 compiler. For big-endian targets compilers number lanes from
+the other end."""
 _LANES = 4
 
 _HIGH = """const int64x2_t low = vmull_s32(vget_low_s32(a), vget_low_s32(b)), high = vmull_high_s32(a, b);
@@ -43,7 +44,7 @@ _TEXTS: Mapping[str, tuple[int, str]] = {
     "shift_round_n_i32x4": (1, "return vrshlq_s32(a, vdupq_n_s32(b));"),
     "dot2_i32x4": (4, _PAIRS),
 }
-"""Instructions and statements."""
+"""Number of vector instructions, and C statements, by intrinsic."""
 
 _LOADED = "int32_t word;\nmemcpy(&word, p, sizeof word);\n"
 _BYTES = """const int16x4_t half = vmovn_s32(a);
@@ -67,11 +68,12 @@ _MEMORY: Mapping[str, tuple[int, str]] = {
     "store_i8_i32x4": (2, _BYTES),
     "store_u8_i32x4": (2, _BYTES),
 }
-"""Instructions beside the access, and statements: gcc 12 takes four bytes apart in general registers."""
+"""Number of vector instructions in addition to the memory access, and C statements, by intrinsic. Four bytes are
+loaded as a word, because gcc 12 would else extract them one by one in general registers."""
 
 
 def _neon_bodies() -> dict[str, Body]:
-    """Build the C bodies of all intrinsics of Advanced SIMD that this file has, by name."""
+    """Build the C bodies of all Advanced SIMD intrinsics of this file, by name."""
     bodies = {name: Body(text, (("vector", count),)) for name, (count, text) in _TEXTS.items()}
     for name, (count, text) in _MEMORY.items():
         bodies[name] = Body(text, ((f"vector_{name.partition('_')[0]}", 1), ("vector", count)))
@@ -101,14 +103,16 @@ _DOT_PROBE = Probe(
 
 
 _PIPELINED = 8
-"""Two units, four cycles. Source: Arm Neoverse N1 Software Optimization Guide, ASIMD floating-point multiply-accumulate."""
+"""Vector multiply-adds in flight: two units, four cycles of latency. Source: Arm Neoverse N1 Software Optimization
+Guide, ASIMD floating-point multiply-accumulate."""
 _CACHE = 1 << 19
-"""Bytes of the second-level cache of a Cortex-A72 or a Neoverse N1, at least."""
+"""Least size of the second-level cache of a Cortex-A72 or a Neoverse N1, in bytes."""
 
 
 def _aarch64_core(name: str, march: str, *sets: InstructionSet, probe: Probe | None = None) -> Core:
-    """Build an AArch64 core with the instruction sets ``sets`` beside those that all AArch64 cores have; ``march``: its
-    value for ``-march``."""
+    """Build an AArch64 core that has the instruction sets ``sets`` in addition to those of all AArch64 cores.
+
+    ``march``: value of the compiler option ``-march``."""
     features = frozenset({"fpu", "mul64"})
     every = (*sets, NEON, _UNIT, _WORDS)
     option = f"-march={march}"

@@ -1,4 +1,4 @@
-"""AVR: registers of eight bits, its multiplier, and its C library."""
+"""AVR cores: 8-bit registers, the hardware multiplier, and the C library avr-libc."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ _LENGTHS = {
 _CYCLES = {"load": 8.0, "store": 8.0, "multiply": 40.0, "taken": 1.0, "constant_byte": 1.0}
 
 _LACKING = frozenset(("acosh", "asinh", "atanh", "erf", "exp2", "expm1", "log1p", "log2", "rint"))
-"""Absent from libm.a of avr-libc 2.0.0 (``avr-nm -g``)."""
+"""Functions of ``<math.h>`` that libm.a of avr-libc 2.0.0 lacks (``avr-nm -g``)."""
 _INEXACT = frozenset(("asin", "atan2", "cos", "cosh", "exp", "log", "log10", "pow", "sin", "sinh", "tan", "tanh"))
-"""Replaced for their errors in avr-libc 2.0.0, counted in simavr, in ulp: sin, cos and tan have no digit of arguments beyond
-1e27; exp 50 at 84 (7.6e-8 of the argument), cosh and sinh likewise; pow 50, and NaN of negative bases whose exponent is no int32;
-asin 7.6; log and log10 4.4; tanh 4.02. atan2 of two zeros is 0 for a negative second one, and not -0 for a negative first one."""
+"""Functions of ``<math.h>`` that are replaced because of their errors in avr-libc 2.0.0.
+
+Errors in ulp, measured in simavr: sin, cos and tan have no correct digit for arguments beyond 1e27; exp 50 at 84
+(7.6e-8 of the argument), cosh and sinh likewise; pow 50, and NaN for negative bases whose exponent is no int32; asin
+7.6; log and log10 4.4; tanh 4.02. atan2 of two zeros is 0 if the second zero is negative, and is not -0 if the first
+zero is negative."""
 
 
 def _byte_product_body(instruction: str, right: str, registers: str) -> Body:
-    """Build a body that multiplies two bytes to 16 bits; a product of 32 bits is a library call."""
+    """Build a C body that multiplies two bytes to 16 bits by one instruction. A 32-bit product would be a library
+    call."""
     text = f'"{instruction} %1, %2\\n\\tmovw %0, r0\\n\\tclr __zero_reg__"'
     operands = f'"{registers}"((int8_t)a), "{registers}"(({right})b)'
     return Body(f'int16_t r;\n__asm__({text} : "=r"(r) : {operands});\nreturn r;', (("alu", 2),))

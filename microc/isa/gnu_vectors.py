@@ -1,8 +1,7 @@
-"""GNU vector extensions: vector types of gcc and clang on any machine, with C's operators lane by lane.
+"""GNU vector extensions: vector types of gcc and clang for any machine, on which C operators act lane by lane.
 
-They describe the vector units of computers: an operator is one instruction if the machine has it, else several. Operations
-without an operator in C are written with masks.
-"""
+They describe the vector units of desktop and server computers: an operator becomes one instruction if the machine
+has it, else several instructions. Operations for which C has no operator are written with masks."""
 
 from __future__ import annotations
 
@@ -16,22 +15,25 @@ from microc.isa.vocabulary.vector_lanes import ARITHMETIC, SHORT_WORDS, WIDTHS
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^"}
 _COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 _UNSIGNED = "typedef uint32_t u __attribute__((vector_size(sizeof a)));"
-"""Arithmetic in unsigned lanes, which wrap: inactive lanes compute undefined values."""
+"""C type for arithmetic in unsigned lanes, which wrap on overflow: inactive lanes contain undefined values, which
+must not overflow."""
 
 
 _BYTES = "(size_t)n * sizeof *p"
 
 
 def _partial_access_bodies(element_dtype: str, name_suffix: str, vector: str) -> Iterator[tuple[str, str]]:
-    """Iterate over (intrinsic, C body) of the load and the store of the first n lanes, of elements as wide as a lane."""
+    """Iterate over (intrinsic, C body) of the load and the store of the first n lanes. Elements in memory are as
+    wide as a lane."""
     yield f"load_{element_dtype}_{name_suffix}_first", f"{vector} r = {{0}};\nmemcpy(&r, p, {_BYTES});\nreturn r;"
     yield f"store_{element_dtype}_{name_suffix}_first", f"memcpy(p, &a, {_BYTES});"
 
 
 def _shift_bodies(name_suffix: str, vector: str) -> Iterator[tuple[str, str]]:
-    """Iterate over (intrinsic, C body) of shifts left by b, or right if it is negative, also with rounding.
+    """Iterate over (intrinsic, C body) of shifts to the left by b, or to the right by -b if b is negative, with and
+    without rounding.
 
-    Rounding adds the last bit that is dropped in a step of its own, since all 32 bits may be dropped."""
+    Rounding adds the last dropped bit in a separate step, because all 32 bits may be dropped."""
     left = f"const {vector} m = b < 0, r = -b & m, x = ({vector})((u)a << (u)(b & ~m));"
     yield f"shl_{name_suffix}", f"{_UNSIGNED}\n{left}\nreturn x >> r;"
     rounded = f"const {vector} k = m & 1, y = x >> ((r - 1) & m);\nreturn (y >> k) + (y & k);"
@@ -43,7 +45,7 @@ def _shift_bodies(name_suffix: str, vector: str) -> Iterator[tuple[str, str]]:
 
 
 def _integer_bodies(lanes: int) -> Iterator[tuple[str, str]]:
-    """Iterate over (intrinsic, C body) of vectors of int32."""
+    """Iterate over (intrinsic, C body) of all intrinsics on vectors of ``lanes`` int32 lanes."""
     end, vector = f"i32x{lanes}", f"int32x{lanes}"
     for name in ("add", "sub", "mul"):
         yield f"{name}_{end}", f"{_UNSIGNED}\nreturn ({vector})((u)a {_SIGNS[name]} (u)b);"
@@ -77,15 +79,14 @@ def _integer_bodies(lanes: int) -> Iterator[tuple[str, str]]:
 _HALF = """const u x = __builtin_convertvector(r, u), m = (x & 0x7FFF) << 13;
 const u f = (u)(({vector})m * 5.192296858534828e33f), far = (u)(m > 0x0F7FFFFF) & 0x7F800000;
 return ({vector})(f | far | (x & 0x8000) << 16);"""
-"""Converts float16 to float32.
+"""C body that converts float16 to float32.
 
-The fields of a float16, moved to those of a float32, are that of its number over 2**112, of subnormals too; the largest exponent
-stands for infinity and NaN.
-"""
+Exponent and fraction of the float16, moved to the fields of a float32, represent its number times 2**-112, also for
+subnormals. The largest exponent represents infinity and NaN, and is set separately."""
 
 
 def _float_bodies(lanes: int) -> Iterator[tuple[str, str]]:
-    """Iterate over (intrinsic, C body) of vectors of float32."""
+    """Iterate over (intrinsic, C body) of all intrinsics on vectors of ``lanes`` float32 lanes."""
     end, vector = f"f32x{lanes}", f"float32x{lanes}"
     chosen = "typedef int32_t v __attribute__((vector_size(sizeof a)));\n" + (
         f"const v m = a {{}} b;\nreturn ({vector})(((v){{}} & m) | ((v){{}} & ~m));"
@@ -114,7 +115,7 @@ def _float_bodies(lanes: int) -> Iterator[tuple[str, str]]:
 
 
 def c_vector_type(element: str, lanes: int) -> str:
-    """Return the vector type of ``lanes`` elements of 32 bits in C, by gcc's attribute."""
+    """Return the C type of a vector of ``lanes`` elements of 32 bits, declared by gcc's attribute ``vector_size``."""
     return f"{element} __attribute__((vector_size({4 * lanes})))"
 
 
@@ -126,14 +127,15 @@ TYPES = {
 
 
 def single_instruction_body(name: str, text: str) -> Body:
-    """Return a body that counts as one vector instruction: load, store or arithmetic, by the intrinsic's name."""
+    """Build a body that the cost model counts as one vector instruction: a load, a store or arithmetic, according to
+    the intrinsic's name."""
     loads = name.startswith(("load", *(f"dup_{word}" for word in SHORT_WORDS)))
     kind = "vector_load" if loads else "vector_store" if name.startswith("store") else "vector"
     return Body(text, ((kind, 1),))
 
 
 def _run_copy_bodies() -> Iterator[tuple[str, Body]]:
-    """Iterate over (intrinsic, body) of copies of runs of memory, which the C library does."""
+    """Iterate over (intrinsic, C body) of copies of contiguous memory, which call the C library."""
     for dtype, short in COPIED.items():
         size = dtypes.nbytes(dtype)
         loop = BodyLoop("n", 32 // size, (("vector_load", 1), ("vector_store", 1)))
@@ -146,6 +148,8 @@ _BODIES = dict(_run_copy_bodies()) | {
 
 
 def gnu_vectors(name: str, guard: str, header: str = "") -> InstructionSet:
-    """Build the instruction set of a machine's vectors, under the preprocessor condition ``guard`` by which compilers know
-    them. ``header`` declares functions of other sets."""
+    """Build the instruction set of a machine's vectors.
+
+    ``guard``: C preprocessor condition under which compilers support the vectors. ``header``: header that declares
+    functions which other instruction sets use on the same vectors."""
     return InstructionSet(name, guard, _BODIES, unit=VectorUnit(TYPES, header, elements=True))

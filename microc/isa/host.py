@@ -1,4 +1,4 @@
-"""The host, and the reference tensor unit."""
+"""The core ``host`` (the computer on which the compiler runs), and the reference tensor unit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from microc.isa.instruction_set import PLAIN, TENSOR_UNIT, Body, Core, Family, I
 from microc.isa.vocabulary.matrix_products import UNIT_WORDS
 from microc.isa.x86 import COSTS, HOST_WORDS
 
-# ---- The reference tensor unit, which the model in C simulates and tests run: a typical unit of its size, no product
+# ---- The reference tensor unit, which the model in C simulates for tests. It is a typical unit of its size, not a product.
 #
 # 256 products in a cycle, as an array of 16 x 16 does; 16 KiB each for inputs, weights and sums; a bus of 64 bits.
 
@@ -28,7 +28,7 @@ REFERENCE = TensorUnit(
 
 
 def with_unit(core: Core, unit: TensorUnit) -> Core:
-    """Return ``core`` with a tensor unit beside it, as ``<core>+<unit>``."""
+    """Return ``core`` with a tensor unit as its coprocessor, under the name ``<core>+<unit>``."""
     # Issuing an instruction costs the processor a store for each operand, and one to the register that starts it.
     operands = {word.name: len(word.params) for word in UNIT_WORDS}
     bodies = {name: Body("", (("alu", count), ("store", count + 1))) for name, count in operands.items()}
@@ -38,7 +38,7 @@ def with_unit(core: Core, unit: TensorUnit) -> Core:
     return replace(core, name=f"{core.name}+{unit.name}", sets=(*core.sets, beside))
 
 
-# ---- The computer that the compiler runs on: nothing is known but that it loads words at any address
+# ---- The computer on which the compiler runs. The only assumption is that it loads words at any address.
 
 _CORE = Core("host", "host", COSTS, (HOST_WORDS,), frozenset({"fpu"}))
 HOST = Family("host", (_CORE, with_unit(_CORE, REFERENCE)), PLAIN, threads=True)

@@ -1,4 +1,4 @@
-"""The data types of instruction sets: intrinsics and their C bodies, cores and their costs, tensor units."""
+"""Data types that describe instruction sets: intrinsics and their C bodies, cores and their costs, tensor units."""
 
 from __future__ import annotations
 
@@ -11,25 +11,27 @@ from microc.errors import UsageError
 from microc.isa.tensor_intrinsics import TensorIntrin
 from microc.tir.ir import Buffer, Expr, Stmt, Var, const
 
-# ---- An intrinsic is a name of the neutral vocabulary with its meaning in TIR. An instruction set has a body in C for it.
+# ---- An intrinsic is a function of the machine-independent vocabulary: a name with a meaning in TIR. An instruction set has a
+# body in C for it.
 #
-# A scalar intrinsic is a pure function of 32-bit values (words of four bytes or two 16-bit numbers included) or of a pointer.
-# Vector intrinsics have values of a whole vector, such as ``int32x4``; their meaning is that of one lane. The portable C of an
+# A scalar intrinsic is a pure function of 32-bit values (also packed ones: four bytes or two 16-bit numbers) or of a pointer.
+# A vector intrinsic computes a whole vector, such as ``int32x4``; its meaning describes one lane. The portable C of an
 # intrinsic is printed from its meaning.
 
 LANE = Var("lane")
-"""The number of the current lane in the meaning of a vector intrinsic."""
+"""Index of the current lane in the TIR meaning of a vector intrinsic."""
 ANY = 1 << 30
-"""Elements behind a pointer if the call decides how many it accesses."""
+"""Extent of a pointer parameter if arguments of the call decide how many elements it accesses."""
 A, B, C = Var("a"), Var("b"), Var("c")
 """Parameters of most scalar intrinsics."""
 VL = Var("vl")
-"""The active lanes of a scalable vector."""
+"""Parameter of scalable intrinsics: number of active lanes."""
 
 
 @frozen
 class BodyLoop:
-    """A loop inside a body: the parameter that is the number of elements, the elements and the operations of one iteration."""
+    """A loop inside a C body: ``parameter`` is the number of elements to process; an iteration processes
+    ``elements`` of these by ``operations``."""
 
     parameter: str
     elements: int
@@ -38,15 +40,17 @@ class BodyLoop:
 
 @frozen
 class Body:
-    """The C code of an intrinsic on an instruction set: statements over its parameters, which may use ``__asm__``.
+    """C code that implements an intrinsic on an instruction set: statements over the intrinsic's parameters, which may
+    contain ``__asm__``.
 
-    - ``text``: empty if the C printed from the meaning is best.
-    - ``operations``: counts by kind (:class:`Costs`); default: one ``alu`` per ``__asm__`` and an access per ``memcpy``.
-    - ``turns``: the loop inside, whose length is an argument.
-    - ``apart``: it stays a function of its own, since it is long.
-    - ``guard``: the C preprocessor condition under which it replaces the meaning; default: that of its set.
-    - ``types``: vector types that are declared before it, with their header, although no parameter has one.
-    """
+    - ``text``: the statements; empty if the C that is printed from the TIR meaning is best.
+    - ``operations``: counts by type of operation (:class:`Costs`). The default is one ``alu`` per ``__asm__`` and one
+      access per ``memcpy``.
+    - ``turns``: the loop in the statements whose trip count depends on an argument, if any.
+    - ``apart``: True if the body stays a C function of its own, because it is long.
+    - ``guard``: C preprocessor condition under which the body replaces the meaning. The default is the condition of its
+      instruction set.
+    - ``types``: vector types that the statements need, although no parameter has such a type."""
 
     text: str
     operations: tuple[tuple[str, int], ...] = ()
@@ -56,7 +60,7 @@ class Body:
     types: tuple[str, ...] = ()
 
     def counts(self) -> dict[str, int]:
-        """Return the operation counts of the body by kind, without the loop inside."""
+        """Return the operation counts of the body by type of operation, without the loop ``turns``."""
         if self.operations:
             return dict(self.operations)
         memory = {"load": self.text.count("memcpy(&"), "store": self.text.count("memcpy(p")}
@@ -66,16 +70,16 @@ class Body:
 
 @frozen
 class Intrin:
-    """An intrinsic of the vocabulary.
+    """An intrinsic: a function of the machine-independent vocabulary, with its meaning as TIR.
 
     - ``params``: scalar variables, or buffers for pointers.
-    - ``meaning``: its value, or its effect on a buffer. With ``lanes`` it is the meaning of lane number :data:`LANE`: a vector
-      parameter is the variable of its name and the element's dtype.
-    - ``limits``: the smallest and largest values of parameters whose range is narrower than their dtype.
-    - ``bodies``: those that suit any core (of a user's intrinsic).
-    - ``scalable``: vectors have ``lanes`` lanes or a multiple; the last parameter, ``vl``, is the number of active ones, others
-      are undefined.
-    """
+    - ``meaning``: its value as an expression, or its effect on a buffer as a statement. If the intrinsic has ``lanes``,
+      this is the meaning of lane number :data:`LANE`; a vector parameter is written as a scalar variable of the same
+      name.
+    - ``limits``: (parameter, least value, largest value) for parameters whose range is narrower than their dtype.
+    - ``bodies``: C bodies that suit any core (only for intrinsics that users define).
+    - ``scalable``: True for scalable vectors, which have ``lanes`` lanes or a multiple. The last parameter ``vl`` is
+      then the number of active lanes; the other lanes are undefined."""
 
     name: str
     params: tuple[Var | Buffer, ...]
@@ -87,81 +91,86 @@ class Intrin:
 
     @property
     def result(self) -> str:
-        """The dtype of the value; empty for an intrinsic that only writes."""
+        """The dtype of the value; empty for an intrinsic that only writes to memory."""
         if isinstance(self.meaning, Stmt):
             return ""
         return vector_dtype(self.meaning.dtype, self.lanes, self.scalable) if self.lanes else self.meaning.dtype
 
     @property
     def turns(self) -> Expr:
-        """The number of active lanes, over which the meaning of one lane is repeated."""
+        """The number of active lanes: the trip count of the loop over lanes in the meaning."""
         return VL if self.scalable else int32_constant(self.lanes)
 
 
 SUMS = (("c", -(1 << 30), 1 << 30),)
-"""Limits of the sum to which products of a word are added."""
+"""Limits of the parameter ``c`` of dot products, the sum to which the products of a word are added."""
 
 
 def vector_dtype(element: str, lanes: int, scalable: bool = False) -> str:
-    """Return the name of the dtype of vectors of ``lanes`` lanes; ``scalable``: of that many lanes or a multiple."""
+    """Return the name of the dtype of a vector of ``lanes`` lanes. If ``scalable``, the vector has that many lanes
+    or a multiple."""
     return f"{element}x{'vscalex' if scalable else ''}{lanes}"
 
 
 def int32_constant(value: int) -> Expr:
-    """Return an int32 constant."""
+    """Build an int32 constant expression."""
     return const(value, "int32")
 
 
 def sign_extend_16(x: Expr) -> Expr:
-    """Sign-extend the low half of ``x``, without overflow: ((x & 0xffff) ^ 0x8000) - 0x8000."""
+    """Build the sign extension of the low 16 bits of ``x``. The formula ((x & 0xffff) ^ 0x8000) - 0x8000 does not
+    overflow."""
     return ((x & 0xFFFF) ^ 0x8000) - 0x8000
 
 
 def sign_extend_8(x: Expr) -> Expr:
-    """Build the sign extension of the low byte of ``x``."""
+    """Build the sign extension of the low 8 bits of ``x``."""
     return ((x & 0xFF) ^ 0x80) - 0x80
 
 
 def pack_halves(low: Expr, high: Expr) -> Expr:
-    """Build the word that holds two values within the range of int16."""
+    """Build the 32-bit word of two 16-bit halves. Both values are within the range of int16."""
     return (low & 0xFFFF) | (high * 65536)
 
 
 def one_instruction_body(text: str, inputs: str) -> Body:
-    """Build the body of one assembly instruction ``text`` with the result ``%0``; ``inputs``: the parameters, one letter
-    each, in general registers ``%1`` on."""
+    """Build the C body of the assembly instruction ``text``, whose result is ``%0``.
+
+    ``inputs``: names of the parameters, one letter each; they are the general registers ``%1``, ``%2`` and so on."""
     operands = ", ".join(f'"r"({name})' for name in inputs)
     return Body(f'int32_t r;\n__asm__("{text}" : "=r"(r) : {operands});\nreturn r;')
 
 
-# ---- A tensor unit: its memories, the matrix product that it does at once, and the time of its instructions
+# ---- Tensor units: their memories, the shape of their matrix product, and the time of their instructions
 #
-# Its instructions are intrinsics of the vocabulary (:mod:`microc.isa.vocabulary.matrix_products`), which have meanings. A core
-# has a unit if one of its sets describes one (:func:`microc.isa.host.with_unit`). C calls the instructions by their names. Your
-# header defines them for the unit itself; without one they are a model, which computes their meanings and counts cycles by the
-# cost rule.
+# The instructions of a tensor unit are intrinsics of the vocabulary (:mod:`microc.isa.vocabulary.matrix_products`) with TIR
+# meanings. A core has a unit if one of its instruction sets describes it (:func:`microc.isa.host.with_unit`). The generated C
+# calls the instructions as functions. For a real unit the user's header defines these functions. Without such a header they are a
+# model in C, which computes the meanings and counts cycles by the cost rule.
 #
-# The cost rule is ours: the processor issues instructions in no time. Each queue runs one after the other; an instruction begins
-# when the previous one has ended and the tokens that its queue waits for have arrived. It takes
+# The cost rule assumes that the processor issues instructions in no time. Each queue executes its instructions one after the
+# other. An instruction begins when the previous instruction of its queue has ended and all tokens that the queue waits for have
+# arrived. Its duration is
 #
-# - ``load_input``, ``load_weight``, ``load_sums``, ``store_sums``: ``start`` cycles, and for every row its bytes by ``bus``;
-# - ``set``, and ``load_sums`` of one row for all (a stride of 0), which is moved once: for every row its sums by ``columns``;
-# - ``matmul``: ``tile_cycles`` for every tile of ``rows`` x ``columns`` x ``depth`` that it has a part of,
+# - ``load_input``, ``load_weight``, ``load_sums``, ``store_sums``: ``start`` cycles, plus for every row its bytes / ``bus``;
+# - ``set``: for every row its sums / ``columns``; ``load_sums`` with stride 0, which moves one row for all: ``start`` cycles,
+#   plus the bytes of that row / ``bus``, plus the cycles of ``set``;
+# - ``matmul``: ``tile_cycles`` for every tile of ``rows`` x ``columns`` x ``depth`` that the product covers, even in part;
 #
-# each quotient rounded up. A barrier ends when all queues are done. Utilisation is the products of a layer, divided by those that
-# the unit could have done in the cycles of the layer.
+# each quotient is rounded up. A barrier ends when all queues are idle. Utilisation is the number of multiply-accumulates of a
+# layer, divided by the number that the unit could compute in the cycles of the layer.
 
 TENSOR_UNIT = "tensor_unit"
-"""The feature of cores that have a tensor unit."""
+"""Feature of cores that have a tensor unit."""
 EVENTS = 3
-"""Kinds of tokens that a layer needs: one for each memory."""
+"""Number of kinds of synchronisation tokens that a layer needs: one for each memory of the unit."""
 MOST = 1 << 24
-"""The largest number in a unit's description."""
+"""Largest number that is accepted in the description of a tensor unit."""
 
 
 @frozen
 class Scratchpad:
-    """A memory of the unit: its size, and the alignment of matrix rows in it, in bytes."""
+    """A memory of a tensor unit: its size, and the alignment of matrix rows in it, both in bytes."""
 
     nbytes: int
     align: int = 16
@@ -169,11 +178,12 @@ class Scratchpad:
 
 @frozen
 class TensorUnit:
-    """A unit that multiplies int8 by int8 to int32.
+    """A tensor unit: a coprocessor that multiplies int8 matrices and accumulates in int32.
 
-    ``rows`` x ``columns`` x ``depth``: the products that it does in ``tile_cycles`` cycles. ``bus``: bytes that it moves in a
-    cycle; ``start``: cycles before the first. ``events``: kinds of tokens that it distinguishes.
-    """
+    - ``rows``, ``columns``, ``depth``: shape of the matrix product that takes ``tile_cycles`` cycles.
+    - ``input``, ``weight``, ``sums``: the unit's memories for the operands and the sums.
+    - ``bus``: bytes that a load or store moves per cycle; ``start``: cycles before the first byte.
+    - ``events``: number of kinds of synchronisation tokens between its queues."""
 
     name: str
     rows: int
@@ -221,11 +231,13 @@ class TensorUnit:
 
     @property
     def macs(self) -> float:
-        """The largest number of products in a cycle."""
+        """Largest number of multiply-accumulates per cycle."""
         return self.rows * self.columns * self.depth / self.tile_cycles
 
     def cycles(self, instruction_name: str, arguments: Sequence[int]) -> int:
-        """Return the cycles that an instruction of the unit takes, with its arguments behind the addresses."""
+        """Return the number of cycles of an instruction of the unit.
+
+        ``arguments``: the operands of the instruction without its addresses."""
         rows, columns = arguments[:2]
         match instruction_name:
             case "unit_matmul":
@@ -243,30 +255,33 @@ class TensorUnit:
 
 
 def _divide_up(dividend: int, divisor: int) -> int:
-    """Return ``dividend`` divided by ``divisor``, rounded up."""
+    """Return the quotient ``dividend / divisor``, rounded up."""
     return -(-dividend // divisor)
 
 
-# ---- Instruction sets: the bodies of intrinsics that they have instructions for, their vector units. Families of cores, each
-# with a table of costs.
+# ---- Instruction sets: C bodies of the intrinsics for which they have instructions, and their vector registers. Families of
+# cores, each core with a table of costs.
 
 SILENT = frozenset({"taken", "paired", "constant_byte"})
-"""Kinds of operations that are no instructions."""
+"""Types of operations that cost cycles, but no instruction."""
 PLAIN: Mapping[str, str] = MappingProxyType({"speed": "-O2", "balanced": "-O2", "size": "-Os"})
-"""Compiler options by goal."""
+"""Optimisation options of the compiler by goal."""
 UNSCHEDULED: Mapping[str, str] = MappingProxyType(
     {**PLAIN, "speed": "-O2 -fno-schedule-insns", "balanced": "-O2 -fno-schedule-insns"}
 )
-"""Options without gcc's first scheduling pass, which moves all loads of a register tile to its front, where they spill.
+"""Optimisation options by goal without gcc's first scheduling pass, which moves all loads of a register tile to its
+front, where values spill.
 
-Without it kernels take up to a fifth fewer instructions on Armv7-M, and tiles of four by four pay on RISC-V.
-"""
+Without that pass kernels need up to a fifth fewer instructions on Armv7-M, and register tiles of four by four pay on
+RISC-V."""
 
 
 @frozen
 class VectorUnit:
-    """Vector registers. ``types``: C's names of our vector types; ``header`` declares them, if necessary. ``elements``: C
-    accesses lanes by subscripts."""
+    """The vector registers of an instruction set.
+
+    ``types``: C type by vector dtype. ``header``: header that declares the C types, if necessary. ``elements``: True
+    if C can access lanes by subscripts."""
 
     types: Mapping[str, str]
     header: str = ""
@@ -275,15 +290,15 @@ class VectorUnit:
 
 @frozen
 class InstructionSet:
-    """A set of instructions that a compiler has or lacks together.
+    """A set of instructions that a compiler supports all together or not at all.
 
-    - ``guard``: the C preprocessor condition under which a compiler has them.
-    - ``bodies``: the C bodies, by the name of the intrinsic that they compute. A core with the set *has* these names as
-    features: schedules and lowering use an intrinsic on cores that have it.
-    - ``features``: further features of a core with the set.
-    - ``intrinsics``, ``tensors``: intrinsics that the vocabulary lacks, and loop nests that they replace.
-    - ``unit``: its vectors, if any.
-    - ``tensor_unit``: the coprocessor whose instructions these are, if any."""
+    - ``guard``: C preprocessor condition under which the compiler supports them.
+    - ``bodies``: C bodies, by the name of the intrinsic that a body implements. These names are also features of a core
+      with the set: schedules and lowering use an intrinsic on cores that have the feature.
+    - ``features``: additional features of a core with the set.
+    - ``intrinsics``: intrinsics of the set that the vocabulary lacks; ``tensors``: tensor intrinsics that use these.
+    - ``unit``: its vector registers, if any.
+    - ``tensor_unit``: the coprocessor to which the instructions belong, if any."""
 
     name: str
     guard: str
@@ -305,30 +320,33 @@ FORMS: Mapping[str, str] = MappingProxyType(
         "elements": "offsets count elements, and loads of signed numbers below 32 bits have none",
     }
 )
-"""Instruction forms of cores; other cores need two instructions, or behave otherwise."""
+"""Instruction forms, with descriptions. A core without one of the first five forms needs two instructions instead.
+The form ``elements`` restricts loads and stores."""
 
 
 @frozen
 class Costs:
     """Costs of a core, in instructions and cycles.
 
-    Operations are counted by kind: ``alu`` (one instruction on registers), ``load``, ``store``, ``multiply``, ``multiply_long``,
-    ``divide``, ``branch`` (executed), ``taken`` (branches that jump: cycles, no instruction of their own), ``float``,
-    ``float_move``, ``float_multiply``, ``float_divide``, ``float_load``, ``float_store``, ``vector``, ``vector_load``,
-    ``vector_store``, ``call_*`` for what the core leaves to a library function, and what takes time alone: ``paired``, the second
-    of two words that one instruction loads, and ``constant_byte``, a byte that is loaded from flash.
+    Operations are counted by type: ``alu`` (one instruction on registers), ``load``, ``store``, ``multiply``,
+    ``multiply_long``, ``divide``, ``branch`` (executed), ``float``, ``float_move``, ``float_multiply``,
+    ``float_divide``, ``float_load``, ``float_store``, ``vector``, ``vector_load``, ``vector_store``, and ``call_*`` for
+    library functions. Three types cost cycles, but no instruction: ``taken`` (a branch that jumps), ``paired`` (the
+    second of two words that one instruction loads) and ``constant_byte`` (a byte that is loaded from flash).
 
-    - ``registers``, ``float_registers``, ``vector_registers``: what a compiler can hold values in (high registers of Armv6-M are
-      good for sums alone). Without a number a vector counts as two general ones.
-    - ``offset``: largest offset of a load in bytes, or in elements.
-    - ``forms``: of :data:`FORMS`.
-    - ``pair``: largest offset in bytes that two neighbouring words are loaded at together; ``advance``: most bytes that a load or
-      store advances its pointer by. 0 where there is no such instruction.
+    - ``registers``, ``float_registers``, ``vector_registers``: numbers of registers in which a compiler can keep
+      values. (High registers of Armv6-M are useful for sums alone.) If ``vector_registers`` is 0, a vector occupies two
+      general registers.
+    - ``offset``: largest offset of a load, in bytes or, with the form ``elements``, in elements.
+    - ``forms``: instruction forms of :data:`FORMS`.
+    - ``pair``: largest offset in bytes at which one instruction loads two neighbouring words; 0 if there is no such
+      instruction.
+    - ``advance``: most bytes by which a load or store also advances its pointer; 0 if there is no such instruction.
     - ``instruction_bytes``: mean size of an instruction.
-    - ``lengths``: instructions of an operation where it is not one.
-    - ``cycles``: cycles of an operation where they are not its instructions.
-    - ``issue``: cycles that remain of an instruction stream when the core issues two at once (1 where it does not).
-    """
+    - ``lengths``: number of instructions of an operation, if it is not one.
+    - ``cycles``: cycles of an operation, if they differ from the number of instructions.
+    - ``issue``: factor on the cycles of an instruction stream for cores that issue two instructions at once; 1 for
+      other cores."""
 
     registers: int
     float_registers: int
@@ -343,26 +361,25 @@ class Costs:
     vector_registers: int = 0
 
     def has(self, form: str) -> bool:
-        """Test whether the core has an instruction form of :data:`FORMS`."""
+        """Test whether the core has an instruction form, named as in :data:`FORMS`."""
         return form in self.forms
 
     def length(self, operation: str) -> float:
-        """Return the instructions of an operation; 0 for those that only take time."""
+        """Return the number of instructions of an operation; 0 for operations that only cost cycles."""
         return self.lengths.get(operation, 0.0 if operation in SILENT else 1.0)
 
     def duration(self, operation: str) -> float:
-        """Return the cycles of an operation."""
+        """Return the number of cycles of an operation."""
         return self.cycles.get(operation, self.length(operation))
 
 
 @frozen
 class Probe:
-    """A test in C whether a program may use a core's instructions.
+    """A test in C, at run time, whether a computer has the instructions for which a library was compiled.
 
-    ``guard``: the C preprocessor condition under which its compiler used them. ``text``: a C expression that is true on a
-    computer that has them; ``header`` declares its functions. ``attribute``: keeps those instructions out of the function that
-    tests.
-    """
+    - ``guard``: C preprocessor condition under which the compiler used the instructions.
+    - ``text``: C expression that is true on a computer that has the instructions; ``header`` declares its functions.
+    - ``attribute``: C attribute of the testing function, which keeps the instructions out of that function."""
 
     guard: str
     text: str
@@ -372,17 +389,19 @@ class Probe:
 
 @frozen
 class Core:
-    """A row of a family's table: a core that code is compiled for.
+    """A core for which code can be compiled.
 
-    - ``sets``: its instruction sets; the first one with a body of an intrinsic counts. ``features``: further features.
-    - ``lanes``: lanes of vectors that fill one of its registers, most first; none if schedules do not use them.
-    - ``vectors``: number of vector registers. ``pipelined``: vector multiply-adds in flight, units times latency: a sum that
-      depends on itself takes as long as so many; 0 if that does not matter.
-    - ``cache``: bytes of the largest cache that it shares with no other core; 0 without one.
-    - ``options``: compiler options of the network's files, beside its family's options and behind the board's.
-    - ``machine``: options that select the core or instruction set, unless boards do (``-march=...``).
-    - ``probe``: for computers, the test whether a library that was compiled for the core runs on one.
-    """
+    - ``sets``: its instruction sets. If several have a body of an intrinsic, the first is used. ``features``:
+      additional features.
+    - ``lanes``: numbers of 32-bit lanes of its vectors, the largest first; empty if schedules do not use vectors.
+    - ``vectors``: number of vector registers.
+    - ``pipelined``: number of vector multiply-adds in flight (units times latency). That many independent sums keep the
+      units busy. 0 if latency does not matter.
+    - ``cache``: bytes of the largest cache that it shares with no other core; 0 if it has none.
+    - ``options``: compiler options of the network's files, in addition to options of its family and of the board.
+    - ``machine``: options that select the core or instruction set, unless the board's file selects it (``-march=...``).
+    - ``probe``: for computers, the test at run time whether a library that was compiled for the core runs on the
+      computer."""
 
     name: str
     family: str
@@ -399,34 +418,35 @@ class Core:
 
     @property
     def has(self) -> frozenset[str]:
-        """All features: its own, those of its sets, and the intrinsics that these have bodies of."""
+        """All features of the core: its own, those of its instruction sets, and the names of the intrinsics for
+        which these have bodies."""
         return self.features.union(*(s.features.union(s.bodies) for s in self.sets))
 
     @property
     def tensor_unit(self) -> TensorUnit | None:
-        """The tensor unit beside it, if any."""
+        """The tensor unit that is the core's coprocessor, if any."""
         return next((s.tensor_unit for s in self.sets if s.tensor_unit is not None), None)
 
     @property
     def units(self) -> tuple[InstructionSet, ...]:
-        """The core's instruction sets that have vectors."""
+        """The instruction sets of the core that have vector registers."""
         return tuple(s for s in self.sets if s.unit is not None)
 
 
 @frozen
 class Family:
-    """A family of cores that one compiler serves.
+    """A family of cores for which one compiler generates code.
 
     - ``options``: compiler options of the network's files, by goal.
-    - ``flash_space``: constants are in an address space of their own.
-    - ``array_bytes``: the largest array that compilers support (0: any).
-    - ``threads``: these are computers with POSIX threads; ``computers``: their names in Python
-    (``platform.machine()``).
-    - ``flags``: options that a search may try for a kernel, each a list of gcc's ``-f`` options or a level (``O3``),
-    separated by commas; none changes a result.
-    - ``own_math``: functions of ``<math.h>`` that its C library lacks, or computes less exactly than operators promise;
-    ``codegen/c/libm.py`` has them in portable C.
-    - ``double_bytes``: the size of C's ``double``; networks with float64 need 8."""
+    - ``flash_space``: True if constants are in an address space of their own.
+    - ``array_bytes``: bytes of the largest array that compilers support; 0 for no limit.
+    - ``threads``: True for computers with POSIX threads; ``computers``: names of the family in Python's
+      ``platform.machine()``.
+    - ``flags``: options that a search may try for a kernel. Each is a comma-separated list of gcc's ``-f`` options or
+      of an optimisation level (``O3``). No option changes results.
+    - ``own_math``: functions of ``<math.h>`` that its C library lacks, or computes less exactly than operators promise.
+      ``codegen/c/libm.py`` prints these in portable C.
+    - ``double_bytes``: size of C's ``double``; networks with float64 need 8."""
 
     name: str
     cores: tuple[Core, ...]

@@ -1,4 +1,4 @@
-"""Intrinsics with portable C that compilers translate well, and the costs of library functions."""
+"""Intrinsics whose C bodies are portable and compile to good code, and the costs of library functions."""
 
 from __future__ import annotations
 
@@ -16,41 +16,43 @@ SOFT_FLOAT = {
     "call_float_compare": 37.0,
     "call_float_convert": 25.0,
 }
-"""Instructions of libgcc's functions for Armv7-M, moves of their arguments and the test of a comparison's result included.
-Measured: ``benchmarks/soft_floats.py``, gcc 12.2, normal operands. Measure again for another libgcc."""
+"""Instructions of libgcc's float functions for Armv7-M, including the moves of arguments and the test of a
+comparison's result. Measured by ``benchmarks/soft_floats.py`` with gcc 12.2 and normal operands. Another libgcc must
+be measured anew."""
 LIBRARY = {"call_math": 60.0, "call_sqrt": 16.0, "call_rint": 20.0, "call_divide_long": 120.0, "call_double": 80.0}
-"""On a core with a floating-point unit."""
+"""Instructions of library functions on a core with a floating-point unit."""
 SOFT_LIBRARY = {
     **LIBRARY, **SOFT_FLOAT, "call_math": 1050.0, "call_sqrt": 320.0, "call_tanh": 1810.0, "call_erf": 1590.0, "call_log": 1200.0,
 }  # fmt: skip
-"""Costs on a 32-bit core without an FPU, which multiplies to 64 bits. ``call_math`` is ``expf`` of newlib; functions that
-take longer have kinds of their own."""
+"""Instructions of library functions on a 32-bit core without an FPU, which multiplies to 64 bits. ``call_math`` is
+``expf`` of newlib; functions that take longer have types of their own."""
 PORTABLE_LIBRARY = {
     **SOFT_LIBRARY, "call_float_add": 75.0, "call_float_multiply": 109.0, "call_float_divide": 103.0, "call_float_compare": 22.0,
     "call_float_convert": 45.0, "call_math": 1870.0, "call_sqrt": 265.0, "call_tanh": 3290.0, "call_erf": 3030.0,
     "call_log": 2340.0,
 }  # fmt: skip
-"""On a core whose library is portable C: libgcc and picolibc on RISC-V, measured as :data:`SOFT_FLOAT`. Picolibc's ``expf``
-computes in double."""
+"""Instructions of library functions on a core whose library is portable C: libgcc and picolibc on RISC-V, measured
+like :data:`SOFT_FLOAT`. Picolibc's ``expf`` computes in double."""
 SHORT_LIBRARY = {
     **LIBRARY, "call_float_add": 62.0, "call_float_multiply": 118.0, "call_float_divide": 200.0, "call_float_compare": 30.0,
     "call_float_convert": 40.0, "call_multiply_long": 30.0, "call_divide": 70.0, "call_sqrt": 400.0, "call_math": 1500.0,
     "call_rint": 60.0, "call_shift_long": 12.0,
 }  # fmt: skip
-"""On a core that multiplies to 32 bits and does not divide."""
+"""Instructions of library functions on a core that multiplies to 32 bits and has no division."""
 THUMB_LIBRARY = {
     **SHORT_LIBRARY, "call_float_add": 72.0, "call_float_divide": 379.0, "call_float_compare": 38.0, "call_math": 2200.0,
     "call_sqrt": 320.0, "call_tanh": 3930.0, "call_erf": 3600.0, "call_log": 2710.0,
 }  # fmt: skip
-"""On Armv6-M, whose libgcc divides floats bit by bit; measured as :data:`SOFT_FLOAT`."""
+"""Instructions of library functions on Armv6-M, whose libgcc divides floats bit by bit; measured like
+:data:`SOFT_FLOAT`."""
 
 
-# ---- Bodies that any compiler translates well: words at any address, on cores that allow it; runs of memory by words if both
-# addresses have the same alignment, on cores that do not
+# ---- Bodies that any compiler translates well: words at any address, on cores that permit unaligned accesses; on other cores,
+# copies of contiguous memory by words if both addresses have the same alignment
 
 ALIGNED_WORD = "typedef int32_t __attribute__((may_alias)) word;\n"
-"""A word at a multiple of four bytes, of whatever type its bytes are. (With ``memcpy`` of an assumed alignment gcc keeps every
-address in a register of its own.)"""
+"""C type of a word at a multiple of four bytes that may alias any type. With ``memcpy`` and an asserted alignment
+gcc would keep every address in a register of its own."""
 _LOAD = Body("int32_t r;\n(void)memcpy(&r, p, sizeof r);\nreturn r;")
 _STORE = Body("(void)memcpy(p, &a, sizeof a);")
 ALIGNED: Mapping[str, Body] = MappingProxyType(
@@ -69,7 +71,7 @@ UNALIGNED: Mapping[str, Body] = MappingProxyType(
         **ALIGNED,
     }
 )
-"""Accesses to little-endian words at any address."""
+"""C bodies of accesses to little-endian words at any address."""
 
 _MOVE = """typedef uint32_t __attribute__((may_alias)) word;
 int32_t k = 0;
@@ -96,12 +98,12 @@ for (; n - k >= 4; k += 4) {
 for (; k < n; ++k) {
     p[k] = q[k];
 }"""
-"""Copies several words in an iteration. Iterations read before they write, from the first to the last, so that memory may move
-down over itself."""
+"""C body that copies four words in an iteration. Iterations go from the first to the last element and read before
+they write, so that memory may be moved to a lower address that overlaps it."""
 
 
 def _word_move_body(step: int) -> Body:
-    """Build the body that copies ``step`` elements, four words, in an iteration."""
+    """Build the C body that copies ``step`` elements (four words) in an iteration."""
     loop = BodyLoop("n", step, (("load", 4), ("store", 4), ("alu", 3), ("branch", 1)))
     return Body(_MOVE.replace("STEP", str(step)), (("alu", 14), ("branch", 6)), loop, apart=True)
 

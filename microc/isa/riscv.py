@@ -1,4 +1,4 @@
-"""RISC-V cores and their scalar extensions."""
+"""RISC-V cores with their scalar extensions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from microc.isa.riscv_vector import RVV_CORES
 
 GUARD = "defined(__riscv_xcvsimd) || defined(MICROC_XCV)"
 _SIMD, _ALU = 0x7B, 0x2B
-"""Major opcodes: custom-3 and custom-1."""
+"""Major opcodes custom-3 and custom-1."""
 ENCODINGS = {
     "dot4_i8": ("cv.sdotsp.b", 0x54, 1),
     "dot4_u8": ("cv.sdotusp.b", 0x50, 1),
@@ -37,12 +37,13 @@ CLIPPED = {
     "saturate_u8": ("cv.clipu", 0x39, 9),
     "saturate_i16": ("cv.clip", 0x38, 16),
 }
-"""Instruction, funct7 and the bits that it clips to (one more if it leaves no negative numbers), by intrinsic."""
+"""Instruction, funct7 and number of bits to which it clips, by intrinsic. The number is one larger for the
+instruction that clips negative numbers to 0."""
 
 
 def _packed_simd_body(name: str) -> Body:
-    """Build the body of the packed SIMD instruction that computes the intrinsic ``name``; a dot product adds to its result
-    register."""
+    """Build the C body of the packed SIMD instruction that computes the intrinsic ``name``. A dot product
+    instruction adds to its result register."""
     _, funct7, funct3 = ENCODINGS[name]
     text = f".insn r {_SIMD:#x}, {funct3}, {funct7:#x}, %0, %1, %2"
     if name.startswith("dot"):
@@ -51,9 +52,9 @@ def _packed_simd_body(name: str) -> Body:
 
 
 def _clip_body(name: str, *, halves_operand: bool) -> Body:
-    """Build the body of the clipping instruction that computes the intrinsic ``name``.
+    """Build the C body of the clipping instruction that computes the intrinsic ``name``.
 
-    ``halves_operand``: the operand is shifted right by one first."""
+    ``halves_operand``: shift the operand to the right by one first."""
     _, funct7, bits = CLIPPED[name]
     text = f".insn r {_ALU:#x}, 3, {funct7:#x}, %0, %1, x{bits}"
     operand = "a >> 1" if halves_operand else "a"
@@ -64,8 +65,8 @@ def _clip_body(name: str, *, halves_operand: bool) -> Body:
 _WORD = "*({0}char (*)[4])({0}void *)p"
 _LOAD = Body(f'int32_t r;\n__asm__("lw %0, %1" : "=r"(r) : "m"({_WORD.format("const ")}));\nreturn r;', (("load", 1),))
 _STORE = Body(f'__asm__("sw %1, %0" : "=m"({_WORD.format("")}) : "r"(a));', (("store", 1),))
-"""Accesses words by instructions: compilers load bytes unless they know the alignment, but the core loads words at any
-address."""
+"""C bodies of word accesses by assembly instructions. Compilers load single bytes unless they know the alignment,
+but the core loads words at any address."""
 
 XCV = InstructionSet(
     "XCVsimd, XCValu",
@@ -93,8 +94,8 @@ CV32E40P = Core(
 )
 
 
-# ---- Bit manipulation, as Hazard3 has it: compilers use minima, maxima and sign extensions (Zbb) and sums of shifted numbers
-# (Zba) for plain C, so that the sets have no bodies
+# ---- Bit manipulation extensions of Hazard3. Compilers use minima, maxima and sign extensions (Zbb) and sums of shifted numbers
+# (Zba) for plain C; therefore these sets have no bodies.
 
 ZBA = InstructionSet("Zba", "defined(__riscv_zba)", {})
 ZBB = InstructionSet("Zbb", "defined(__riscv_zbb)", {}, frozenset({"minmax"}))
@@ -108,14 +109,14 @@ _INTEGER = Costs(26, 0, 2047, _FORMS, 3.2, {**PORTABLE_LIBRARY, "multiply_long":
 _FLOAT = Costs(26, 30, 2047, _FORMS, 3.2, {**LIBRARY, "multiply_long": 2.0}, _RISCV_CYCLES)
 
 _FASTEST = "-O3 -fno-schedule-insns"
-"""-O3 takes half a percent to 3 % fewer cycles than -O2, for 15 to 25 % more code."""
+"""Compiler options for speed. -O3 needs half a percent to 3 % fewer cycles than -O2, for 15 to 25 % more code."""
 
 
 def _riscv_core(name: str, costs: Costs, *features: str, extra_sets: tuple[InstructionSet, ...] = ()) -> Core:
     """Build a RISC-V core.
 
-    ``extra_sets``: sets beyond those of boards' libraries, for which compilers are told the core with the network's
-    files."""
+    ``extra_sets``: instruction sets that the libraries of boards do not use. If there are any, only the network's
+    files are compiled with the option that selects the core."""
     machine = f"-march={name}"
     return Core(
         name,

@@ -1,4 +1,4 @@
-"""RISC-V vectors (RVV 1.0): helpers for names and types, floats, integers, cores."""
+"""RISC-V vectors (RVV 1.0): names of types and functions, float and integer intrinsics, cores with vectors."""
 
 from __future__ import annotations
 
@@ -16,59 +16,63 @@ from microc.tir.symbolic import LENGTH
 # ---- Naming helpers: LMUL, types and intrinsic suffixes of ``riscv_vector.h``
 
 GUARD = "defined(__riscv_vector) && __riscv_v_min_vlen >= 128 && __riscv_v_intrinsic >= 12000"
-"""Intrinsics of version 0.12: clang 17, gcc 14 and later."""
+"""C preprocessor condition of a compiler with the RVV intrinsics of version 0.12: clang 17, gcc 14 and later."""
 COMPARED = ("lt", "le", "gt", "ge", "eq", "ne")
 
 Words = Iterator[tuple[str, int, str]]
-"""Iterator over (intrinsic, instructions, C body)."""
+"""Iterator over (intrinsic, number of instructions without memory accesses, C body)."""
 
 
 @frozen
 class VectorWidth:
-    """The width of a vector: a number of lanes, or, if ``scalable``, that times the register length over 128 bits, of
-    which ``vl`` are active."""
+    """The width of an RVV vector: a fixed number of lanes or, if ``scalable``, that number times the register length
+    over 128 bits. Of a scalable vector ``vl`` lanes are active."""
 
     lanes: int
     scalable: bool = False
 
     def __str__(self) -> str:
-        """Return the number of active lanes, in C."""
+        """Return the C expression of the number of active lanes."""
         return "(size_t)vl" if self.scalable else str(self.lanes)
 
     def vector(self, element: str) -> str:
-        """Return the name of our dtype of a vector of this width and of elements of dtype ``element``."""
+        """Return the TIR dtype of a vector of this width whose elements have dtype ``element``."""
         return vector_dtype(element, self.lanes, self.scalable)
 
 
 def rvv_call(name: str, *operands: str | int | VectorWidth) -> str:
-    """Return the C call of the intrinsic function of an RVV instruction; the last operand is the number of lanes."""
+    """Return the C call of the intrinsic function ``__riscv_v<name>`` of ``riscv_vector.h``. The last operand is the
+    number of lanes."""
     return f"__riscv_v{name}({', '.join(map(str, operands))})"
 
 
 def register_group(width: VectorWidth, bits: int = 32) -> str:
-    """Return the register group (LMUL) that a vector fills, in C's names: ``m4`` for four registers, ``mf2`` for half of
-    one. ``bits``: size of an element."""
+    """Return the register group (LMUL) that a vector occupies, as in C names: ``m4`` for four registers, ``mf2`` for
+    half a register.
+
+    ``bits``: bits of an element."""
     filled = width.lanes * bits
     return f"m{filled // 128}" if filled >= 128 else f"mf{128 // filled}"
 
 
 def as_unsigned(vector: str, lanes: VectorWidth) -> str:
-    """Return the C expression of a vector reinterpreted as uint32."""
+    """Return the C expression that reinterprets a vector of 32-bit lanes as uint32."""
     return f"__riscv_vreinterpret_u32{register_group(lanes)}({vector})"
 
 
 def as_signed(vector: str, lanes: VectorWidth) -> str:
-    """Return the C expression of a vector reinterpreted as int32."""
+    """Return the C expression that reinterprets a vector of 32-bit lanes as int32."""
     return f"__riscv_vreinterpret_i32{register_group(lanes)}({vector})"
 
 
 def mask_declaration(width: VectorWidth, condition: str) -> str:
-    """Return the C declaration of a mask ``m`` that is initialised by ``condition``."""
+    """Return the C declaration of a mask ``m`` that is initialised with the expression ``condition``."""
     return f"const vbool{128 // width.lanes}_t m = {condition};\n"
 
 
 def byte_offsets(lanes: VectorWidth, bits: int) -> str:
-    """Return the C expression that converts the offsets ``a`` from elements of ``bits`` bits to bytes."""
+    """Return the C expression that converts the vector ``a`` of element offsets to byte offsets. Elements have
+    ``bits`` bits."""
     elements = as_unsigned("a", lanes)
     return elements if bits == 8 else rvv_call("sll", elements, bits // 16, lanes)
 
@@ -77,7 +81,7 @@ EVERY = (*map(VectorWidth, WIDTHS), *(VectorWidth(n, scalable=True) for n in LEA
 
 
 def vector_unit_of(*elements: str) -> VectorUnit:
-    """Return the vector unit with C's types of vectors of these element dtypes, of every width."""
+    """Return the vector unit with the C types of vectors of all widths whose elements have these dtypes."""
     bits = {element: dtypes.dtype_parts(element).bits for element in elements}
     names = {
         n.vector(element): f"v{element}{register_group(n, bits[element])}_t" for n in EVERY for element in elements
@@ -86,9 +90,9 @@ def vector_unit_of(*elements: str) -> VectorUnit:
 
 
 def bodies_of_widths(list_bodies: Callable[[VectorWidth], Words]) -> dict[str, Body]:
-    """Build the bodies of the intrinsics that ``list_bodies`` yields for a vector width, for every width.
+    """Build the bodies of the intrinsics that ``list_bodies`` yields for a vector width, for all widths.
 
-    Scalable vectors need no ``_first`` intrinsics, since ``vl`` is their number of lanes."""
+    Intrinsics ``..._first`` are omitted for scalable vectors, which pass the number of lanes as ``vl``."""
     widths = ((n, *word) for n in EVERY for word in list_bodies(n))
     return {
         name: _counted_body(name, count, text)
@@ -98,9 +102,8 @@ def bodies_of_widths(list_bodies: Callable[[VectorWidth], Words]) -> dict[str, B
 
 
 def _counted_body(name: str, other_instructions: int, c_text: str) -> Body:
-    """Build a body with its operation counts.
-
-    They are the memory access that the intrinsic's name implies, and ``other_instructions``."""
+    """Build a C body with its operation counts: the memory access that the intrinsic's name implies, and
+    ``other_instructions`` vector instructions."""
     memory = {"load": "vector_load", "gather": "vector_load", "store": "vector_store", "scatter": "vector_store"}
     access = memory.get(name.partition("_")[0])
     return Body(
@@ -115,10 +118,10 @@ _FLOAT_GUARD = f"{GUARD} && __riscv_v_elen_fp >= 32"
 
 
 def _load_16_bit_float_bodies(lanes: VectorWidth) -> Words:
-    """Iterate over the bodies of loads that widen float16 and bfloat16, of all lanes or the first n.
+    """Iterate over the bodies of loads that widen float16 and bfloat16, of all lanes or of the first n lanes.
 
-    The fields of a float16, moved to those of a float32, are that of its number over 2**112, of subnormals too; the
-    largest exponent stands for infinity and NaN."""
+    Exponent and fraction of a float16, moved to the fields of a float32, represent its number times 2**-112, also
+    for subnormals. The largest exponent represents infinity and NaN, and is set separately."""
     n, end, whole, half = lanes, lanes.vector("f32"), f"f32{register_group(lanes)}", f"u16{register_group(lanes, 16)}"
     zero = rvv_call(f"mv_v_x_{half}", 0, n)
     for first, value in (
@@ -185,17 +188,17 @@ RVV_FLOAT = InstructionSet(
 )
 
 
-# ---- Vectors of integers: four, eight or sixteen lanes in one, two or four registers of at least 128 bits, or as many as four or
-# eight registers of a machine hold
+# ---- Vectors of integers: four, eight or sixteen lanes in one, two or four registers of at least 128 bits; or scalable vectors,
+# of as many lanes as four or eight registers of a machine contain
 #
-# Bodies call the functions of ``riscv_vector.h`` with the number of lanes, so that the same code is right for any register length
-# of a machine. Scalars are operands of instructions, the first n lanes are a shorter vector, and copies of memory use eight
-# registers at once.
+# Bodies call the functions of ``riscv_vector.h`` with the number of lanes, so that the same code is correct for any register
+# length. Instructions accept scalar operands. A load or store of the first n lanes uses a shorter vector. Copies of memory use
+# eight registers at once.
 
 _UP, _DOWN = "__RISCV_VXRM_RNU", "__RISCV_VXRM_RDN"
-"""Rounding modes of fixed-point instructions: half up, down."""
+"""Rounding modes of fixed-point instructions: half up, and down."""
 _STEPS = {32: 0, 16: 1, 8: 2}
-"""Instructions that narrow an int32 to so many bits."""
+"""Number of halving instructions that narrow an int32 to 32, 16 or 8 bits."""
 
 
 def _integer_arithmetic_bodies(lanes: VectorWidth) -> Words:
@@ -220,10 +223,9 @@ def _integer_arithmetic_bodies(lanes: VectorWidth) -> Words:
 
 
 def _shift_bodies(lanes: VectorWidth) -> Words:
-    """Iterate over shifts, left or, if the count is negative, right.
+    """Iterate over the bodies of shifts to the left, or to the right if the count is negative.
 
-    Instructions take counts modulo 32; rounding shifts also occur by 32, whose result is 0.
-    """
+    The instructions take counts modulo 32. Rounding shifts by 32 to the right also occur; their result is 0."""
     end, n = lanes.vector("i32"), lanes
     left, right = as_unsigned("b", n), as_unsigned(rvv_call("neg", "b", n), n)
     chosen = mask_declaration(n, rvv_call("mslt", "b", 0, n)), rvv_call("sll", "a", left, n)
@@ -241,7 +243,8 @@ def _shift_bodies(lanes: VectorWidth) -> Words:
 
 
 def _widening_load_bodies(lanes: VectorWidth) -> Words:
-    """Iterate over widening loads, contiguous or at offsets in elements; with the first n lanes, others are zero."""
+    """Iterate over the bodies of widening loads, of contiguous elements or of elements at given offsets. Loads of
+    the first n lanes set the others to zero."""
     end = lanes.vector("i32")
     for dtype, short in MEMORY.items():
         bits, narrow = dtypes.dtype_parts(dtype).bits, f"{short}{register_group(lanes, dtypes.dtype_parts(dtype).bits)}"
@@ -261,7 +264,8 @@ def _widening_load_bodies(lanes: VectorWidth) -> Words:
 
 
 def _narrowing_store_bodies(lanes: VectorWidth) -> Words:
-    """Iterate over narrowing stores, contiguous or at offsets in elements, in the order of lanes; all or the first n."""
+    """Iterate over the bodies of narrowing stores, to contiguous elements or to elements at given offsets, of all
+    lanes or of the first n lanes. Lanes are stored in order."""
     end = lanes.vector("i32")
     for dtype, short in MEMORY.items():
         bits = dtypes.dtype_parts(dtype).bits
@@ -274,7 +278,7 @@ def _narrowing_store_bodies(lanes: VectorWidth) -> Words:
 
 
 def _narrowed_vector(vector: str, lanes: VectorWidth, bits: int) -> str:
-    """Return the C expression of a vector of int32 narrowed to ``bits`` bits, by halving steps."""
+    """Return the C expression of a vector of int32 narrowed to ``bits`` bits; each instruction halves the width."""
     for _ in range(_STEPS[bits]):
         vector = rvv_call("ncvt_x", vector, lanes)
     return vector
@@ -304,12 +308,12 @@ _FILLED = """__asm__ volatile(
     : [p] "+r"(p), [n] "+r"(n)
     : [value] "r"(value)
     : "t0", "memory", "vl", "vtype", "v8", "v9", "v10", "v11", "v12", "v13", "v14", "v15");"""
-"""Fills by eight registers at once, as _COPIED copies. That reads before it writes, so that runs may move down over
-themselves."""
+"""C body that fills memory by eight registers at once, as ``_COPIED`` copies memory. ``_COPIED`` reads before it
+writes, so that memory may be moved to a lower address that overlaps it."""
 
 
 def _run_bodies() -> Iterator[tuple[str, Body]]:
-    """Iterate over (intrinsic, body) of copies and fills of runs of memory."""
+    """Iterate over (intrinsic, C body) of copies and fills of contiguous memory."""
     for dtype, short in COPIED.items():
         size = dtypes.nbytes(dtype)
         fields = {"bits": 8 * size, "shift": size.bit_length() - 1}
@@ -322,7 +326,7 @@ def _run_bodies() -> Iterator[tuple[str, Body]]:
 
 
 def _scalable_only_bodies(lanes: VectorWidth) -> Words:
-    """Iterate over the intrinsics that only scalable vectors have."""
+    """Iterate over the bodies of intrinsics that exist for scalable vectors alone."""
     end, n = lanes.vector("i32"), lanes
     yield f"mac_{end}", 1, f"return {rvv_call('macc', 'a', 'b', 'c', n)};"
     yield f"neg_{end}", 1, f"return {rvv_call('neg', 'a', n)};"
@@ -380,7 +384,9 @@ _PROBE = Probe(
 
 
 def _rvv_core(name: str, costs: Costs, *features: str, floats: bool, length: str = "") -> Core:
-    """Build a core with vectors. ``length``: the extension that guarantees registers of 128 bits, if the name does not."""
+    """Build a RISC-V core with vectors.
+
+    ``length``: extension that guarantees registers of 128 bits, if ``name`` does not imply it."""
     sets = (RVV_FLOAT, RVV, WORD_MOVES) if floats else (RVV, WORD_MOVES)
     machine = f"-march={name}{length}"
     every = frozenset({"mul64", *features})

@@ -1,4 +1,4 @@
-"""Tensor intrinsics: a small loop nest of a sum of products, and the scalar intrinsics that replace it."""
+"""Tensor intrinsics: a small loop nest that sums products, and the scalar intrinsics that replace it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from microc.tir.ir import Call, Expr, Stmt
 
 @frozen
 class StepOperand:
-    """An operand of a step: intrinsics, innermost first, applied to the address of ``width`` elements at ``offset``.
+    """An operand of a step of a tensor intrinsic: intrinsics ``names``, innermost first, applied to the address of
+    ``width`` elements.
 
-    Without intrinsics it is the element itself, widened to int32, or the address of several.
-    """
+    ``offset``: distance in elements from the operand's first element. Without intrinsics, the operand is the element
+    itself, widened to int32, or the address if ``width`` is above 1."""
 
     offset: int
     names: tuple[str, ...]
     width: int
 
     def value(self, start: ir.Load) -> Expr:
-        """Build the operand, relative to the element ``start`` (often a pair: ``int16x2`` in an int32)."""
+        """Build the operand, given the load of the first element ``start``. The value is an int32, often two packed
+        int16."""
         indices = _offset_indices(start, self.offset)
         if not self.names and self.width == 1:
             return ir.cast("int32", ir.Load(start.buffer, indices))
@@ -31,8 +33,8 @@ class StepOperand:
 
 
 def _offset_indices(start: ir.Load, offset: int) -> tuple[Expr, ...]:
-    """Return the indices of the element that lies ``offset`` elements behind ``start`` in memory; an overflow of an axis
-    is carried to the one before."""
+    """Return the indices of the element that is ``offset`` elements behind ``start`` in memory. An index beyond its
+    axis is carried to the axis before it."""
     indices = list(start.indices)
     for axis in reversed(range(len(indices))):
         offset, step = divmod(offset, start.buffer.shape[axis]) if axis else (0, offset)
@@ -42,9 +44,11 @@ def _offset_indices(start: ir.Load, offset: int) -> tuple[Expr, ...]:
 
 @frozen
 class Step:
-    """A step of a tensor intrinsic: a scalar intrinsic that multiplies two operands and adds to the sum of one ``output``.
+    """A step of a tensor intrinsic: the call of a scalar intrinsic that multiplies two operands and adds the products
+    to the sum of output number ``output``.
 
-    ``more``: further operands on the left; they are passed behind the right one, which then is an address."""
+    ``more``: additional left operands. If there are any, the intrinsic's first argument is the right operand, an
+    address, and all left operands follow."""
 
     left: StepOperand
     right: StepOperand
@@ -53,8 +57,9 @@ class Step:
     more: tuple[StepOperand, ...] = ()
 
     def value(self, a: ir.Load, b: ir.Load, previous_sum: Expr) -> Call:
-        """Build the call of the step's intrinsic, from the loads ``a`` and ``b`` of the operands at (0, 0) and the
-        previous sum ``previous_sum``."""
+        """Build the call of the step's scalar intrinsic.
+
+        ``a``, ``b``: loads of the first elements, at (0, 0). ``previous_sum``: sum to which the products are added."""
         lefts = [part.value(a) for part in (self.left, *self.more)]
         right = self.right.value(b)
         return Call(self.name, (right, *lefts, previous_sum) if self.more else (*lefts, right, previous_sum), "int32")
@@ -62,15 +67,18 @@ class Step:
 
 @frozen
 class TensorIntrin:
-    """A loop nest over ``outputs`` and the terms of a sum, ``c[n] += a[n, k] * b[n, k]`` (operands widened to int32), and the
-    intrinsics that replace it.
+    """A tensor intrinsic: the loop nest ``c[n] += a[n, k] * b[n, k]`` over outputs n and terms k (operands widened to
+    int32), and the scalar intrinsics that replace it.
 
-    A core has it if it has all of these intrinsics.
-    - ``a``, ``b``: the operands' dtypes.
-    - ``order_a``, ``order_b``: for every (n, k) in row-major order, the distance of the operand from that of (0, 0), in elements.
-    - ``aligned_a``, ``aligned_b``: the operand is read by words, which must be at multiples of four bytes.
-    - A single output has no loop n.
-    """
+    A core has the tensor intrinsic if it has all of these scalar intrinsics. If there is a single output, there is no
+    loop over n.
+
+    - ``a``, ``b``: dtypes of the operands.
+    - ``order_a``, ``order_b``: for every (n, k) in row-major order, the distance of the operand's element from that of
+      (0, 0), in elements.
+    - ``steps``: the calls of scalar intrinsics.
+    - ``aligned_a``, ``aligned_b``: True if the operand is read by words, which must be at multiples of four bytes.
+    - ``outputs``: number of outputs n."""
 
     name: str
     a: str
@@ -84,7 +92,7 @@ class TensorIntrin:
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """The extents of the loops that the intrinsic replaces."""
+        """The trip counts of the loops that the intrinsic replaces, outermost first."""
         terms = len(self.order_a) // self.outputs
         return (self.outputs, terms) if self.outputs > 1 else (terms,)
 
@@ -95,8 +103,9 @@ class TensorIntrin:
         return frozenset(name for names in parts for name in names)
 
     def body(self, a: ir.Load, b: ir.Load, sums: tuple[ir.Load, ...]) -> Stmt:
-        """Build the statement that replaces the loops, from the loads of the operands at (0, 0) and of the sums;
-        successive steps of one sum are one nested call."""
+        """Build the statement that replaces the loops, given the loads of the operands at (0, 0) and of the sums.
+
+        Successive steps that add to the same sum become one nested call."""
         stores: list[ir.Store] = []
         for step in self.steps:
             total = sums[step.output]

@@ -1,8 +1,8 @@
-"""WebAssembly with its vectors of 128 bits (SIMD128), as browsers and Node run it.
+"""WebAssembly with its 128-bit vectors (SIMD128), as browsers and Node run it.
 
-:mod:`microc.isa.gnu_vectors` has the operations that C has operators for; the others are here, by the functions that clang
-declares in ``wasm_simd128.h``. There is no fused multiply-add, and no shift by a vector of counts: that is done lane by lane.
-"""
+:mod:`microc.isa.gnu_vectors` contains the intrinsics that C operators compute. This file contains the others, by the
+functions that clang declares in ``wasm_simd128.h``. WebAssembly has no fused multiply-add. It also has no shift by a
+vector of counts, which is done lane by lane."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ const v128_t high = wasm_i64x2_shr(wasm_i64x2_add(wasm_i64x2_extmul_high_i32x4(a
 const v128_t r = wasm_i32x4_shuffle(low, high, 0, 2, 4, 6);
 """
 _SATURATED = "return wasm_v128_xor(r, wasm_i32x4_eq(r, wasm_i32x4_splat(INT32_MIN)));"
-"""The product of both smallest numbers alone is one more than the largest."""
+"""C statement that saturates a doubled high product. Only the product of INT32_MIN with itself exceeds the largest
+int32, by one."""
 _ROUNDED = """if (b >= 0) {
     return wasm_i32x4_shl(a, (uint32_t)b);
 }
@@ -44,7 +45,7 @@ _TEXTS: Mapping[str, tuple[int, str]] = {
     "shift_round_n_i32x4": (4, _ROUNDED),
     "dot2_i32x4": (2, "return wasm_i32x4_add(c, wasm_i32x4_dot_i16x8(a, b));"),
 }
-"""Instructions and statements."""
+"""Number of vector instructions, and C statements, by intrinsic."""
 
 SIMD128 = InstructionSet(
     "SIMD128",

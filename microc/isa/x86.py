@@ -1,4 +1,4 @@
-"""x86-64 by levels: vector arithmetic, widening loads, narrowing stores."""
+"""x86-64 cores by microarchitecture level: vector arithmetic, widening loads, narrowing stores."""
 
 from __future__ import annotations
 
@@ -24,44 +24,48 @@ _HIGH = {
     "high_mul_round": ("1ULL << 31", 32),
     "high_product": ("0", 32),
 }
-"""High parts of products: the 64-bit addend, and the shift."""
+"""For each intrinsic that returns the high part of a product: the 64-bit addend, and the shift."""
 _FUSED = """#if defined(__clang__)
 #pragma STDC FP_CONTRACT ON
 return a * b + c;
 #else
 return {};
 #endif"""
-"""A fused multiply-add that compilers understand, unlike inline assembly, so that they fold loads of a vector, or of a
-broadcast scalar, in it."""
+"""C body of a fused multiply-add. Compilers understand it, unlike inline assembly, and fold the load of a vector or
+of a broadcast scalar into the instruction."""
 _FUSED_BY = {
     4: "__builtin_ia32_vfmaddps(a, b, c)",
     8: "__builtin_ia32_vfmaddps256(a, b, c)",
     16: "__builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4)",
 }
-"""gcc's builtins of FMA. 4: the current rounding mode."""
+"""gcc's builtins of FMA by number of lanes. The argument 4 selects the current rounding mode."""
 
 
 def unary_instruction(name: str, c_type: str, a: str, registers: str = "v") -> str:
-    """Return the C that declares ``r`` of type ``c_type`` as the result of an instruction on one operand. ``registers``: x
-    if the instruction has no form in AVX-512."""
+    """Return the C that declares ``r`` of type ``c_type`` as the result of an instruction with the operand ``a``.
+
+    ``registers``: letter of the register constraint; ``x`` if the instruction has no form in AVX-512."""
     return f'{c_type} r;\n__asm__("{name} %1, %0" : "={registers}"(r) : "{registers}"({a}));'
 
 
 def binary_instruction(name: str, c_type: str, a: str, b: str, result: str = "r") -> str:
-    """Return the C that declares ``result`` of type ``c_type`` as the result of an instruction on two operands: one of AVX,
-    whose names begin with v, or one that overwrites ``a``."""
+    """Return the C that declares ``result`` of type ``c_type`` as the result of an instruction with the operands ``a``
+    and ``b``.
+
+    AVX instructions, whose names begin with v, write to a third register; others overwrite a copy of ``a``."""
     if name.startswith("v"):
         return f'{c_type} {result};\n__asm__("{name} %2, %1, %0" : "=v"({result}) : "v"({a}), "v"({b}));'
     return f'{c_type} {result} = ({c_type}){a};\n__asm__("{name} %1, %0" : "+x"({result}) : "x"({b}));'
 
 
 def accumulating_instruction(name: str, a: str, b: str) -> str:
-    """Return the C of an instruction that adds to ``c``, and of the return of that."""
+    """Return the C that adds the result of an instruction with the operands ``a`` and ``b`` to ``c``, and returns
+    ``c``."""
     return f'__asm__("{name} %2, %1, %0" : "+v"(c) : "v"({a}), "v"({b}));\nreturn c;'
 
 
 def arithmetic_bodies(lanes: int, has_avx: bool) -> Iterator[tuple[str, str]]:
-    """Iterate over (intrinsic, C body) of vector arithmetic; ``has_avx``: by AVX2 and AVX-512."""
+    """Iterate over (intrinsic, C body) of vector arithmetic. ``has_avx``: use the instructions of AVX2 or AVX-512."""
     v, floats, i = f"int32x{lanes}", f"float32x{lanes}", "v" if has_avx else ""
     if has_avx:
         yield f"fma_f32x{lanes}", _FUSED.format(_FUSED_BY[lanes])
@@ -82,11 +86,10 @@ def arithmetic_bodies(lanes: int, has_avx: bool) -> Iterator[tuple[str, str]]:
 
 
 def _high_product_bodies(lanes: int, mnemonic_prefix: str) -> Iterator[tuple[str, str]]:
-    """Iterate over (intrinsic, C body) of high products, by vectors and by a broadcast scalar.
+    """Iterate over (intrinsic, C body) of high parts of products, with a vector or with a broadcast scalar.
 
-    The products of even and of odd lanes are 64 bits; the low 32 bits of the shifted product are the result. INT32_MIN times
-    itself, which saturates, does not occur: the lowering to lanes leaves no room for it.
-    """
+    The 64-bit products of even and of odd lanes are computed separately. The low 32 bits of each shifted product are
+    the result. INT32_MIN times itself, which would saturate, does not occur: the lowering to lanes excludes it."""
     v = f"int32x{lanes}"
     for name, (half, distance) in _HIGH.items():
         for end in ("", "_n") if name in NUMBERED else ("",):
@@ -108,23 +111,25 @@ def _high_product_bodies(lanes: int, mnemonic_prefix: str) -> Iterator[tuple[str
 # gcc translates the conversions of :mod:`microc.isa.gnu_vectors` element by element.
 
 _LETTERS = {1: "b", 2: "w"}
-"""Suffix of instructions by the size of an element in bytes."""
+"""Suffix of instruction names by bytes of an element."""
 _LOWER = {
     1: "0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1",
     2: "0, 1, 4, 5, 8, 9, 12, 13, -1, -1, -1, -1, -1, -1, -1, -1",
 }
-"""Shuffle masks that move the low one or two bytes of four words together."""
+"""Shuffle masks that gather the low one or two bytes of four words."""
 _JOINED = {
     1: binary_instruction("vpermd", "t", "((int32x8){0, 4, 0, 0, 0, 0, 0, 0})", "s"),
     2: unary_instruction("vpermq $8,", "t", "s"),
 }
-"""Instructions that move the results of both halves of a 256-bit vector together."""
+"""C statements that gather the results of both halves of a 256-bit vector, by bytes of an element."""
 _HALVES = '__asm__("vcvtph2ps %1, %0" : "=v"(r) : "m"(*(const uint16_t (*)[{}])p));'
 _FIRST = "const uint16_t m = (uint16_t)((1U << n) - 1U);"
 
 
 def memory_bodies(lanes: int, has_avx: bool, has_masks: bool) -> Iterator[tuple[str, str]]:
-    """Iterate over (intrinsic, C body) of loads and stores; ``has_avx``: by AVX2 and AVX-512; ``has_masks``: by AVX-512 alone."""
+    """Iterate over (intrinsic, C body) of loads and stores.
+
+    ``has_avx``: use the instructions of AVX2 or AVX-512. ``has_masks``: use the masks of AVX-512."""
     for dtype, short in MOVED.items():
         size, word, kind = dtypes.nbytes(dtype), f"{short}_i32x{lanes}", "v" if has_avx else "x"
         widens = f"{'v' if has_avx else ''}pmov{'s' if dtype.startswith('i') else 'z'}x{_LETTERS[size]}d"
@@ -155,12 +160,12 @@ def memory_bodies(lanes: int, has_avx: bool, has_masks: bool) -> Iterator[tuple[
 
 
 def _byte_register_type(count: int) -> str:
-    """Return the C declaration of the type ``t`` of a register that holds ``count`` bytes."""
+    """Return the C declaration of the type ``t`` of a vector register that contains ``count`` bytes."""
     return f"typedef int8_t t __attribute__((vector_size({max(16, count)})));"
 
 
 def _shuffle_narrow(lanes: int, size: int, avx: bool) -> str:
-    """Return the C that moves the low ``size`` bytes of all 32-bit lanes together, by shuffles."""
+    """Return the C that gathers the low ``size`` bytes of all 32-bit lanes by shuffles."""
     if lanes == 4:
         return binary_instruction("vpshufb" if avx else "pshufb", "t", "a", f"((t){{{_LOWER[size]}}})")
     moved = binary_instruction("vpshufb", "t", "a", f"((t){{{_LOWER[size]},\n    {_LOWER[size]}}})", "s")
@@ -168,13 +173,14 @@ def _shuffle_narrow(lanes: int, size: int, avx: bool) -> str:
 
 
 def _masked_load(moves: str, dtype: str, result: str) -> str:
-    """Return the C that loads the first n elements at p into ``result`` by a mask, which AVX-512 has for every access."""
+    """Return the C that loads the first n elements at p into ``result``, by an AVX-512 mask."""
     source = f'"m"(*(const {dtypes.c_name(dtype)} (*)[n])p)'
     return f'{_FIRST}\n__asm__("{moves} %1, %0%{{%2%}}%{{z%}}" : "=v"({result}) : {source}, "Yk"(m));'
 
 
 def _masked_store(moves: str, dtype: str) -> str:
-    """Return the C that stores the first n lanes to p by a mask; elements behind them stay."""
+    """Return the C that stores the first n lanes at p, by an AVX-512 mask. The elements in memory behind them are
+    unchanged."""
     target = f'"+m"(*({dtypes.c_name(dtype)} (*)[n])p)'
     return f'{_FIRST}\n__asm__("{moves} %1, %0%{{%2%}}" : {target} : "v"(a), "Yk"(m));'
 
@@ -207,13 +213,13 @@ def _level_instructions(
     avx: bool = True,
     masks: bool = False,
 ) -> InstructionSet:
-    """Build the instruction set of a level, for all vector widths."""
+    """Build the instruction set of a microarchitecture level, for the vector widths ``widths`` (numbers of lanes)."""
     words = ((word, text) for n in widths for word, text in (*arithmetic_bodies(n, avx), *memory_bodies(n, avx, masks)))
     return InstructionSet(name, guard, {word: single_instruction_body(word, text) for word, text in words}, features)
 
 
 def _vnni_bodies() -> Iterator[tuple[str, str]]:
-    """Iterate over (intrinsic, C body) of VNNI's dot products."""
+    """Iterate over (intrinsic, C body) of the dot products of VNNI."""
     for lanes in (4, 8, 16):
         yield f"dot2_i32x{lanes}", accumulating_instruction("vpdpwssd", "a", "b")
         yield f"dot4_u8_i32x{lanes}", accumulating_instruction("vpdpbusd", "a", "b")
@@ -233,21 +239,22 @@ VNNI = InstructionSet(
 )
 _FPU = frozenset({"fpu"})
 _PIPELINED = 10
-"""Two units for products, five cycles each (Haswell, Zen); four from Skylake and Zen 3 on. Source: Agner Fog's instruction
-tables."""
+"""Vector multiply-adds in flight: two units, five cycles of latency (Haswell, Zen). From Skylake and Zen 3 on the
+latency is four cycles. Source: Agner Fog's instruction tables."""
 _CACHE = {"x86-64-v2": 1 << 18, "x86-64-v3": 1 << 19, "x86-64-v4": 1 << 20, "x86-64-v4-vnni": 1 << 20}
-"""Bytes of the second-level cache of common computers of a level: Nehalem, Zen, Skylake-SP. Larger ones lose nothing."""
+"""Least size of the second-level cache of common computers of a level, in bytes: Nehalem, Zen, Skylake-SP. Computers
+with a larger cache lose nothing."""
 _UNITS = {
     "x86-64-v2": ("sse4.2", "popcnt"),
     "x86-64-v3": ("avx2", "fma", "bmi", "bmi2"),
     "x86-64-v4": ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
     "x86-64-v4-vnni": ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512vnni"),
 }
-"""CPU features that each level adds to the levels below; a computer is tested for these."""
+"""CPU features that each level adds to the levels below. The probe tests a computer for these."""
 
 
 def _x86_core(name: str, machine: str, lanes: tuple[int, ...], vectors: int, guard: str, *sets: InstructionSet) -> Core:
-    """Build the core of a level, with its probe."""
+    """Build the core of a microarchitecture level, with its probe."""
     units = gnu_vectors(f"vectors of {name}", guard)
     test = " && ".join(f'__builtin_cpu_supports("{unit}")' for unit in _UNITS[name])
     probe = Probe(guard, test, attribute='__attribute__((target("arch=x86-64")))')

@@ -1,6 +1,5 @@
-"""Xtensa LX7 (ESP32-S3) and LX6 (ESP32). The costs follow the instruction set alone (signed bytes are loaded in two steps);
-nothing was measured.
-"""
+"""Xtensa LX7 (ESP32-S3) and LX6 (ESP32) cores. The costs are derived from the instruction set alone (signed bytes
+are loaded in two steps); they were not measured."""
 
 from __future__ import annotations
 
