@@ -1,4 +1,5 @@
-"""Choose between schedules without measuring: each is lowered, costed by the model, and weighted by the goal."""
+"""Choice between schedules without measuring: each candidate is lowered, its cost is estimated by the cost model,
+and the goal weighs time against flash."""
 
 from __future__ import annotations
 
@@ -17,20 +18,24 @@ from microc.tir.names import OPENED
 from microc.tir.rewrite import walk_stmt
 
 PACKED_MAX_SLOWDOWN, DEQUANTISED_MAX_SLOWDOWN, PACKED_PRICE_FACTOR, PACKED_MAX_COST_RATIO = 1.3, 4.0, 4.0, 1.05
-"""Preference for packed weights, whose bits were reduced for the sake of flash. If some candidate packs weights, a byte costs
-PACKED_PRICE_FACTOR times the goal's price, so that 1 % of the balanced network's flash is worth 1 % of its time. A schedule that
-packs is preferred if its weighted cost is at most PACKED_MAX_COST_RATIO times the least, or its instructions at most
-PACKED_MAX_SLOWDOWN times the fewest (DEQUANTISED_MAX_SLOWDOWN times, if floats are multiplied by integers that the file stores
-as weights). With a price of 0 instructions alone decide."""
+"""Preference for packed weights, because the user reduced their bits for the sake of flash.
+
+If some candidate packs weights, a byte costs PACKED_PRICE_FACTOR times the goal's price, so that 1 % of a balanced
+network's flash is worth 1 % of its time. A schedule that packs weights is preferred if its weighted cost is at most
+PACKED_MAX_COST_RATIO times the least weighted cost, or if its instructions are at most PACKED_MAX_SLOWDOWN times the
+fewest (DEQUANTISED_MAX_SLOWDOWN times, if floats are multiplied by integers that the file stores as weights). With a
+price of 0 only instructions count."""
 TIE_RATIO = 1.02
-"""Schedules whose weighted costs differ by less are ranked by cycles: the model is not more precise."""
+"""Schedules whose weighted costs differ by less than this ratio are ranked by cycles, because the cost model is not
+more precise."""
 
 
 @frozen
 class Choice:
-    """The schedule that was chosen for a function, and its lowered function.
+    """The schedule that was chosen for a function, and the lowered function.
 
-    ``verified``: the verifier has checked the lowered function. ``shipped``: the schedule is bundled with the compiler."""
+    ``verified``: True if the verifier has checked the lowered function. ``shipped``: True if the schedule is bundled
+    with the compiler."""
 
     schedule: Schedule
     func: ir.PrimFunc
@@ -40,8 +45,8 @@ class Choice:
 
 @frozen
 class CostedCandidate:
-    """A candidate schedule with its cost; ``constants``: bytes of the constants that the kernel reads; ``weight`` as in
-    :func:`weighted_cost`."""
+    """A candidate schedule with its estimated cost. ``constants``: bytes of the constants that the kernel reads.
+    ``weight``: result of :func:`weighted_cost`."""
 
     choice: Choice
     cost: Cost
@@ -50,17 +55,18 @@ class CostedCandidate:
 
     @property
     def cycles(self) -> float:
-        """The estimated cycles of one call."""
+        """Estimated cycles of one call."""
         return self.cost.cycles
 
     @property
     def workspace(self) -> int:
-        """The bytes of workspace that the lowered kernel takes."""
+        """Bytes of workspace that the lowered kernel needs."""
         return workspace_bytes(self.choice.func)
 
 
 class WeightedAlternative(Protocol):
-    """An alternative with a ``weight`` as in :func:`weighted_cost` and estimated ``cycles``."""
+    """Interface of alternatives that can be ranked: ``weight`` is a result of :func:`weighted_cost`, ``cycles`` an
+    estimate."""
 
     @property
     def weight(self) -> tuple[float, float]: ...
@@ -77,10 +83,11 @@ def choose_schedule(
 ) -> Choice:
     """Choose the best of at least one candidate schedule of a function.
 
-    For speed, the best schedule has the fewest instructions; for size, the fewest bytes of code and constants; in
-    between, the least sum of both at the goal's price. ``uses``: number of equal kernels in the network, which share
-    their code. Schedules that exceed ``max_workspace_bytes`` bytes are considered only if all do; then those of the least
-    workspace."""
+    If speed alone counts, the best schedule has the fewest instructions. If size alone counts, it has the fewest
+    bytes of code and constants. Else it minimises the sum of instructions and bytes, weighted by the goal's price.
+    ``uses``: number of equal kernels in the network, which share their code. Schedules with more than
+    ``max_workspace_bytes`` bytes of workspace are considered only if all candidates exceed the limit; then only
+    those of the least workspace are."""
     if len(candidates) == 1:
         return Choice(candidates[0], lower(candidates[0].func))
     original, goal = goal, scale_price_for_packing(goal, candidates)
@@ -102,14 +109,15 @@ def choose_schedule(
 def _is_beaten_by_constants(
     schedule: Schedule, rivals: Iterable[CostedCandidate], goal: Goal, equal_kernels: int
 ) -> bool:
-    """Test whether the constants of a schedule alone cost more than some rival, so that it need not be lowered."""
+    """Test whether the constants of a schedule alone cost more than some rival with its code and time. Such a
+    schedule need not be lowered."""
     least = goal.price * equal_kernels * constant_bytes(schedule)
     return any(least > TIE_RATIO * rival.weight[0] for rival in rivals)
 
 
 def scale_price_for_packing(goal: Goal, candidates: Sequence[Schedule]) -> Goal:
-    """Return the goal with its price multiplied by :data:`PACKED_PRICE_FACTOR` if some candidate packs weights or
-    dequantises them in the kernel; else the goal itself."""
+    """Return the goal with its price multiplied by :data:`PACKED_PRICE_FACTOR` if some candidate packs weights, or
+    dequantises weights in the kernel. Else return the goal itself."""
     some_pack = any(schedule.packs_bits or _dequantises_weights(schedule) for schedule in candidates)
     return replace(goal, price=PACKED_PRICE_FACTOR * goal.price) if some_pack else goal
 
@@ -123,16 +131,18 @@ def cost_candidate(choice: Choice, target: Target, goal: Goal, equal_kernels: in
 
 
 def best_candidate(rivals: Sequence[CostedCandidate], goal: Goal) -> CostedCandidate:
-    """Return the cheapest candidate, among those with packed weights if the goal prefers these.
+    """Return the best candidate for a goal, as :func:`cheapest` ranks them.
 
-    Packed weights are preferred up to a slowdown of :data:`PACKED_MAX_SLOWDOWN`; the cheapest is that of
-    :func:`cheapest`."""
+    If packed weights are worth their slowdown (:data:`PACKED_MAX_SLOWDOWN`), only candidates that pack weights are
+    considered."""
     return cheapest(_packing_candidates(rivals, goal) or rivals, goal)
 
 
 def cheapest(rivals: Sequence[T], goal: Goal) -> T:
-    """Return the first alternative of the least weight if size alone counts; else, of those whose weight is within
-    :data:`TIE_RATIO` of the least, the one of the fewest cycles."""
+    """Return the cheapest alternative for a goal.
+
+    If size alone counts, that is the first alternative of the least weight. Else it is the one with the fewest
+    cycles among the alternatives whose weight is within :data:`TIE_RATIO` of the least."""
     least = min(rival.weight for rival in rivals)
     if isinf(goal.price):
         return next(rival for rival in rivals if rival.weight == least)
@@ -140,7 +150,8 @@ def cheapest(rivals: Sequence[T], goal: Goal) -> T:
 
 
 def _packing_candidates(rivals: Sequence[CostedCandidate], goal: Goal) -> list[CostedCandidate]:
-    """Return the candidates that pack weights, if a goal between speed and size prefers these to all others."""
+    """Return the candidates that pack weights, if packed weights are worth their slowdown; else an empty list. The
+    goals speed and size have no such preference."""
     if goal.price == 0 or isinf(goal.price):
         return []
     opened = [rival for rival in rivals if _dequantises_weights(rival.choice.schedule)]
@@ -154,12 +165,12 @@ def _packing_candidates(rivals: Sequence[CostedCandidate], goal: Goal) -> list[C
 
 
 def _dequantises_weights(schedule: Schedule) -> bool:
-    """Test whether the function multiplies floats by integer weights that are dequantised in the kernel."""
+    """Test whether the function multiplies floats by integer weights that the kernel dequantises."""
     return any(isinstance(s, ir.Block) and OPENED in dict(s.annotations) for s in walk_stmt(schedule.start.body))
 
 
 def explain_loss(rival: CostedCandidate, rivals: Sequence[CostedCandidate], goal: Goal) -> str:
-    """Explain why another candidate than ``rival`` was chosen from ``rivals``."""
+    """Explain in a phrase why the candidate ``rival`` was not chosen from ``rivals``."""
     best, packing = best_candidate(rivals, goal), _packing_candidates(rivals, goal)
     if packing and rival not in packing:
         return "stores weights wider than they need"
@@ -185,25 +196,27 @@ def explain_loss(rival: CostedCandidate, rivals: Sequence[CostedCandidate], goal
 
 
 def _format_difference(value: float, reference: float) -> str:
-    """Format the relative difference of a value from a reference: "3 % more", "5 % fewer"."""
+    """Format the relative difference of a value from a reference, such as "3 % more" or "5 % fewer"."""
     change = 100 * (value / reference - 1) if reference else inf
     return f"{abs(change):.3g} % {'more' if change >= 0 else 'fewer'}"
 
 
 def weighted_cost(cost: Cost, bytes_of_constants: int, goal: Goal, equal_kernels: int) -> tuple[float, float]:
-    """Return the cost that a goal minimises, and a second number that decides between equal costs.
+    """Return (cost that the goal minimises, tie-breaker between equal costs).
 
-    The cost is instructions plus the goal's price times bytes of flash; for size alone it is the bytes of flash.
-    ``equal_kernels`` equal kernels share their code, but not their ``bytes_of_constants``."""
+    If size alone counts, the cost is the bytes of flash, and instructions break ties. Else the cost is instructions
+    plus the goal's price times bytes of flash, and bytes of flash break ties. ``equal_kernels`` equal kernels share
+    their code, but not their ``bytes_of_constants``."""
     flash, instructions = cost.code_bytes + equal_kernels * bytes_of_constants, equal_kernels * cost.instructions
     return (flash, instructions) if isinf(goal.price) else (instructions + goal.price * flash, flash)
 
 
 def workspace_bytes(func: ir.PrimFunc) -> int:
-    """Return the bytes of workspace, arena memory beside its operands, that a lowered kernel takes while it runs."""
+    """Return the bytes of workspace that a lowered kernel needs while it runs: arena memory in addition to its
+    operands."""
     return sum(p.nbytes for p in func.params if p.scope == "workspace")
 
 
 def constant_bytes(schedule: Schedule) -> int:
-    """Return the bytes of the constants that a kernel reads, as the schedule stores them."""
+    """Return the bytes of all constants that a kernel reads, in the layout of the schedule."""
     return sum(p.nbytes for p in schedule.func.params if p.scope == "const")

@@ -1,6 +1,6 @@
-"""The neutral vocabulary: intrinsics, defined by their meaning without any instruction, and the small loop nests that tensor
-intrinsics replace. Schedules and lowering use these names; instruction sets implement them.
-"""
+"""The machine-independent vocabulary: intrinsics, defined by their meanings in TIR without any instruction, and
+tensor intrinsics, which replace small loop nests. Schedules and lowering use these names; instruction sets implement
+them."""
 
 from __future__ import annotations
 

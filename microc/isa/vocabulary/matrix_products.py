@@ -1,4 +1,4 @@
-"""Intrinsics on matrices: small products, windows, correlations, tensor units."""
+"""Intrinsics on matrices: small matrix products, convolution windows, correlations, instructions of tensor units."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from microc.tir.names import BARRIER, SIGNAL, WAIT
 
 _SHORT = {"int8": "i8", "uint8": "u8", "int16": "i16"}
 BITS = {f"int{bits}": BitFields(bits, VECTOR) for bits in FEW}
-"""Formats of bit-packed weights."""
+"""Formats of bit-packed weights, by dtype."""
 _TILES = ((1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2))
 _TALL_TILES = ((2, 3), (3, 1), (3, 2))
-"""Further rows and columns for bytes."""
+"""Additional (rows, columns) of the products of bytes."""
 PRODUCT_SHAPES = tuple(
     (a, b, *tile)
     for a, b in (
@@ -35,21 +35,23 @@ PRODUCT_SHAPES = tuple(
     )
     for tile in (*_TILES, *(_TALL_TILES if a == "int8" and b != "int16" else ()))
 )
-"""Dtypes, rows and columns of the products that exist."""
+"""Small products that exist: (dtype of a, dtype of b, rows, columns)."""
 ROW_DEPTHS = tuple(range(16, 129, 16))
-"""Lengths of a row of bytes that can be multiplied by any even number of rows of weights."""
+"""Lengths of a row of bytes for which there is an intrinsic that multiplies it by any even number of rows of
+weights."""
 
 
 def product_name(a: str, b: str, rows: int, columns: int) -> str:
-    """Return the name of the intrinsic for a product of ``rows`` by ``columns`` sums of dtypes ``a`` and ``b``."""
+    """Return the name of the intrinsic for a matrix product with ``rows`` by ``columns`` sums, of operands of dtypes
+    ``a`` and ``b``."""
     return f"dot_{_SHORT[a]}_{f'i{BITS[b].bits}' if b in BITS else _SHORT[b]}_{rows}x{columns}"
 
 
 def _product_meaning(
     a: Buffer, b: Buffer, form: BitFields | None, start: Buffer, sums: Buffer, rows: int, columns: int
 ) -> ir.Stmt:
-    """Build the meaning of a small product: sums[r, c] += a[r, k] b[c, k] for k below ``depth``, from start[c] if there is
-    a single row, else from zero."""
+    """Build the meaning of a small product: sums[r, c] += a[r, k] b[c, k] for k below ``depth``. The sums begin with
+    start[c] if there is a single row, else with zero."""
     k = Var("k")
     body, first = [], []
     for r, c in itertools.product(range(rows), range(columns)):
@@ -62,8 +64,8 @@ def _product_meaning(
 
 
 def _unpacked_weight(b: Buffer, row: Expr, k: Var, form: BitFields | None) -> Expr:
-    """Build the expression of weight ``k`` of the row that starts at element ``row``, unpacked from the bit fields
-    ``form`` if given."""
+    """Build the expression of weight ``k`` of the row that starts at element ``row``. If ``form`` is given, the
+    weight is unpacked from its bit fields."""
     if form is None:
         return b[row + k if ir.int_value(row) is None else k].astype("int32")
     element, bit = form.place(k)
@@ -71,7 +73,8 @@ def _unpacked_weight(b: Buffer, row: Expr, k: Var, form: BitFields | None) -> Ex
 
 
 def _product_intrinsic(a: str, b: str, rows: int, columns: int) -> Intrin:
-    """Build the intrinsic of a product of ``rows`` by ``columns`` sums of dtypes ``a`` and ``b``."""
+    """Build the intrinsic of a matrix product with ``rows`` by ``columns`` sums, of operands of dtypes ``a`` and
+    ``b``."""
     form = BITS.get(b)
     left, right = Buffer("a", (ANY,), a), Buffer("b", (ANY,), form.dtype if form else b)
     start, sums = (Buffer(name, (ANY,), "int32") for name in ("start", "sums"))
@@ -115,18 +118,20 @@ PRODUCTS = (*(_product_intrinsic(*shape) for shape in PRODUCT_SHAPES), *map(_row
 # four in the odd ones, since instructions widen the even or the odd halves of a vector.
 
 HALF_PRODUCTS_LANES = 8
-"""Columns of a vector."""
+"""Number of columns in a vector."""
 HALF_SHAPES = ((1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2), (2, 3), (3, 1), (3, 2), (4, 1))
-"""Rows and vectors of the products that exist: up to six vectors of sums beside two of weights."""
+"""(rows, vectors of columns) of the float16 products that exist. Up to six vectors of sums fit the registers
+together with two vectors of weights."""
 
 
 def float16_product_name(rows: int, vectors: int) -> str:
-    """Return the name of the intrinsic for a float16 product of ``rows`` rows by ``vectors`` vectors of columns."""
+    """Return the name of the intrinsic for a float16 matrix product of ``rows`` rows by ``vectors`` vectors of
+    columns."""
     return f"half_product_{rows}x{vectors}"
 
 
 def _float16_product_intrinsic(rows: int, vectors: int) -> Intrin:
-    """Build the intrinsic of a float16 product of ``rows`` rows by ``vectors`` vectors of columns."""
+    """Build the intrinsic of a float16 matrix product of ``rows`` rows by ``vectors`` vectors of columns."""
     a, b = (Buffer(name, (ANY,), "float16") for name in "ab")
     sums, total = Buffer("sums", (ANY,), "float32"), Buffer("total", (1,), "float16", "register")
     depth, runs, stride = Var("depth"), Var("runs"), Var("stride_a")
@@ -145,7 +150,7 @@ def _float16_product_intrinsic(rows: int, vectors: int) -> Intrin:
 
 
 def _float16_run_intrinsics() -> tuple[Intrin, Intrin]:
-    """Build the intrinsics that round n contiguous floats to float16, and store n zeros."""
+    """Build two intrinsics on n contiguous elements: one rounds float32 to float16, the other stores float16 zeros."""
     p, q, n, k = Buffer("p", (ANY,), "float16"), Buffer("q", (ANY,), "float32"), Var("n"), Var("k")
     narrowed, zero = ir.Store(p, (k,), ir.cast("float16", q[k])), ir.Store(p, (k,), ir.const(0.0, "float16"))
     return Intrin("narrow_f32_f16", (p, q, n), ir.For(k, n, narrowed)), Intrin("zero_f16", (p, n), ir.For(k, n, zero))
@@ -162,18 +167,18 @@ HALF_PRODUCTS = tuple(_float16_product_intrinsic(*shape) for shape in HALF_SHAPE
 # that of rows of ``a`` is ``row_step``.
 
 HALF_WINDOWS_LANES, TAPS = 8, 3
-"""Channels of a vector, and taps of a row."""
+"""Number of channels in a vector, and number of taps in a filter row."""
 HALF_WINDOWS = tuple((stride, pixels) for stride in (1, 2) for pixels in (1, 2, 3, 4))
-"""Strides and pixels of the windows that exist."""
+"""(stride, output pixels) of the windows that exist."""
 
 
 def float16_window_name(stride: int, pixels: int) -> str:
-    """Return the name of the intrinsic for a float16 window of ``pixels`` outputs at ``stride``."""
+    """Return the name of the intrinsic for a float16 convolution window of ``pixels`` output pixels at ``stride``."""
     return f"half_window_{stride}_{pixels}"
 
 
 def _float16_window_intrinsic(stride: int, pixels: int) -> Intrin:
-    """Build the intrinsic of a float16 window of ``pixels`` outputs at ``stride``."""
+    """Build the intrinsic of a float16 convolution window of ``pixels`` output pixels at ``stride``."""
     a, b, sums = (Buffer(name, (ANY,), "float16") for name in ("a", "b", "sums"))
     rows, row_step, step = Var("rows"), Var("row_step"), Var("step")
     pixel, lane, row, tap = (Var(name) for name in ("pixel", "lane", "row", "tap"))
@@ -201,37 +206,39 @@ WINDOWS = tuple(_float16_window_intrinsic(*shape) for shape in HALF_WINDOWS)
 # A single tap (of a dilated row) multiplies both halves of words that start at any element.
 
 MOST_TAPS = 16
-"""The largest number of taps."""
+"""Largest number of taps of a correlation."""
 SHAPES = ((1, 1), (2, 1), (2, 2), (4, 1), (4, 2), (6, 1), (6, 2))
-"""Outputs and strides of the correlations that exist."""
+"""(outputs, stride) of the correlations that exist."""
 _HALVES = ("low", "high")
 
 
 def correlation_name(outputs: int, taps: int, stride: int) -> str:
-    """Return the name of the tensor intrinsic that correlates ``taps`` taps with ``outputs`` outputs at ``stride``."""
+    """Return the name of the tensor intrinsic that computes ``outputs`` outputs of a correlation with ``taps`` taps
+    at ``stride``."""
     return f"correlate_{outputs}x{taps}_s{stride if outputs > 1 else 1}"
 
 
 @cache
 def _aligned_row_word(element: int) -> StepOperand:
-    """Return the operand that is the aligned word of the row which holds an element."""
+    """Return the operand that loads the aligned word of the row in which an element is."""
     return StepOperand(element - element % 2, ("load_i16x2_aligned",), 2)
 
 
 @cache
 def _weight_pair(tap: int) -> StepOperand:
-    """Return the operand that is the word of the weights ``tap`` and ``tap + 1``."""
+    """Return the operand that loads the weights ``tap`` and ``tap + 1`` as a word."""
     return StepOperand(tap, ("load_i16x2",), 2)
 
 
 def _mac_intrinsic(left: int, right: int) -> str:
-    """Return the name of the intrinsic that multiplies one half of each word, chosen by the parity of the elements
-    ``left`` and ``right``."""
+    """Return the name of the intrinsic that multiplies one half of each word. The parities of the elements ``left``
+    and ``right`` select the halves."""
     return f"mac_{_HALVES[left % 2]}_{_HALVES[right % 2]}"
 
 
 def _correlate_single_tap(outputs: int) -> TensorIntrin:
-    """Build the tensor intrinsic that multiplies a single tap by neighbouring elements, one for each output."""
+    """Build the tensor intrinsic of a correlation with a single tap, which multiplies neighbouring elements, one for
+    each output."""
     weight = StepOperand(0, (), 1)
     steps = tuple(
         Step(StepOperand(n - n % 2, ("load_i16x2",), 2), weight, _mac_intrinsic(n, 0), n) for n in range(outputs)
@@ -245,14 +252,15 @@ def _correlate_single_tap(outputs: int) -> TensorIntrin:
 def _single_product_step(output: int, element: int, tap: int, taps: int) -> Step:
     """Return the step that multiplies a single element by a single tap, for one output.
 
-    Weight words start at the tap itself; the last tap is the upper half of the previous word."""
+    A word of weights starts at the tap itself, except for the last tap, which is the upper half of the previous
+    word."""
     top = tap == taps - 1
     return Step(_aligned_row_word(element), _weight_pair(tap - 1 if top else tap), _mac_intrinsic(element, top), output)
 
 
 def _output_steps(output: int, start: int, taps: int) -> list[Step]:
-    """Return the steps that compute one output, whose first element is ``start``: pairs of products where the row's words
-    allow it."""
+    """Return the steps that compute one output, whose first element is ``start``. They compute two products at once
+    where both elements are in one aligned word."""
     steps, tap = [], 0
     if start % 2:
         steps.append(_single_product_step(output, start, 0, taps))
@@ -268,7 +276,8 @@ def _output_steps(output: int, start: int, taps: int) -> list[Step]:
 def _correlation_intrinsic(outputs: int, taps: int, stride: int) -> TensorIntrin:
     """Build the tensor intrinsic of a correlation.
 
-    Steps are sorted along the row by two words, which one instruction can load, so that few are live at once."""
+    Its steps are sorted by position in the row, in units of two words that one instruction can load, so that few
+    words are live at once."""
     points = [(n, k) for n in range(outputs) for k in range(taps)]
     steps = [step for n in range(outputs) for step in _output_steps(n, n * stride, taps)]
     return TensorIntrin(
@@ -306,27 +315,27 @@ _R, _C, _K = Var("r"), Var("c"), Var("k")
 
 
 def _for_rows_and_columns(body: Stmt) -> Stmt:
-    """Repeat a statement for every element of ``rows`` by ``columns``."""
+    """Repeat a statement for every element of a matrix of ``rows`` by ``columns``."""
     return ir.For(_R, _ROWS, ir.For(_C, _COLUMNS, body))
 
 
 def _unit_copy(name: str, target: Buffer, source: Buffer) -> Intrin:
-    """Build the tensor unit's instruction ``name`` that copies ``rows`` of ``columns`` elements, at distances of
-    ``stride_to`` and ``stride_source`` elements."""
+    """Build the tensor unit's instruction ``name`` that copies a matrix of ``rows`` by ``columns`` elements. The
+    distances between rows are ``stride_to`` and ``stride_source`` elements."""
     store = ir.Store(target, (_R * _TO_STRIDE + _C,), source[_R * _SOURCE_STRIDE + _C])
     return Intrin(name, (target, source, _ROWS, _COLUMNS, _TO_STRIDE, _SOURCE_STRIDE), _for_rows_and_columns(store))
 
 
 def _unit_fill() -> Intrin:
-    """Build the tensor unit's instruction that fills ``rows`` of ``columns`` sums, at a distance of ``stride_to``
-    elements, with ``value``."""
+    """Build the tensor unit's instruction that fills a matrix of ``rows`` by ``columns`` sums with ``value``. The
+    distance between rows is ``stride_to`` elements."""
     to, value = Buffer("to", (ANY,), "int32", _SUMS), Var("value")
     store = ir.Store(to, (_R * _TO_STRIDE + _C,), value)
     return Intrin("unit_set", (to, value, _ROWS, _COLUMNS, _TO_STRIDE), _for_rows_and_columns(store))
 
 
 def _unit_matmul() -> Intrin:
-    """Build the tensor unit's matrix product: sums[r, c] += input[r, k] * weight[c, k]."""
+    """Build the tensor unit's matrix product instruction: sums[r, c] += input[r, k] * weight[c, k]."""
     sums = Buffer("sums", (ANY,), "int32", _SUMS)
     data, weight = Buffer("input", (ANY,), "int8", _INPUT), Buffer("weight", (ANY,), "int8", _WEIGHT)
     stride = {name: Var(f"stride_{name}") for name in ("sums", "input", "weight")}
@@ -338,7 +347,8 @@ def _unit_matmul() -> Intrin:
 
 
 def _token_instruction(name: str) -> Intrin:
-    """Build a token instruction: ``count`` tokens of kind ``event`` from queue ``before`` to queue ``after``."""
+    """Build a token instruction, with the parameters of all of these: ``count`` tokens of kind ``event`` from queue
+    ``before`` to queue ``after``."""
     return Intrin(name, tuple(map(Var, ("before", "after", "event", "count"))), ir.Seq(()))
 
 

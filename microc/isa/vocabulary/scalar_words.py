@@ -1,4 +1,4 @@
-"""Intrinsics on scalars: arithmetic, memory, pairs, sums of four."""
+"""Intrinsics on 32-bit words: arithmetic, memory accesses, packed int16 pairs and bytes, sums of four products."""
 
 from __future__ import annotations
 
@@ -44,19 +44,21 @@ _SCALARS_HALVES = (("x", -(1 << 30), (1 << 30) - 1), _MANTISSA)
 _WIDE = A.astype("int64") * B.astype("int64")
 _TOP = _H * _U
 _REST = _L * _U + ((_H * _V + ((_L * _V) >> 15)) >> 1)
-"""x m / 2**31 is ``_TOP`` + ``_REST`` / 2**15."""
+"""Fraction of x m / 2**31, which equals ``_TOP`` + ``_REST`` / 2**15."""
 _ROUNDED = (_WIDE >> 32).astype("int32") + ((_WIDE >> 31) & 1).astype("int32")
-"""The high half, rounded half up: plus the highest bit of the low half, which cannot carry."""
+"""High half of a product, rounded half up: the highest bit of the low half is added, which cannot carry further."""
 _NEAREST = ir.select(
     _F < _END,
     ir.select(_F >= -_END, ir.cast("int32", ir.call("rint", _F)), ir.const(-(1 << 31), "int32")),
     ir.select(_F >= _END, int32_constant((1 << 31) - 1), 0),
 )
-"""Rounds half to even and saturates; NaN, for which both comparisons are false, becomes 0."""
+"""Conversion to int32 that rounds half to even and saturates. NaN becomes 0, because both comparisons are false for
+it."""
 
 
 def _saturation_intrinsics() -> Iterator[Intrin]:
-    """Iterate over the intrinsics that clamp a number to a dtype, also after a shift right by one."""
+    """Iterate over the intrinsics that clamp a number to the range of a dtype, with and without a right shift by one
+    before it."""
     for name, (low, high) in SATURATED.items():
         yield Intrin(name, (A,), ir.clamp(A, low, high))
         yield Intrin(f"{name}_half", (A,), ir.clamp(A >> 1, low, high))
@@ -66,7 +68,7 @@ _BITS = ir.reinterpret("int32", _F)
 
 
 def _float16_bits_to_float32(bits: ir.Expr) -> ir.Expr:
-    """Build the conversion of a float16, given by its bits, to float32."""
+    """Build the conversion of a float16, given as an integer with its bits, to float32."""
     return ir.cast("float32", ir.reinterpret("float16", ir.cast("uint16", bits)))
 
 
@@ -103,13 +105,13 @@ SCALARS = (
 
 MOVED = {"int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16"}
 COPIED = {**MOVED, "int32": "i32", "float32": "f32"}
-"""Suffix of intrinsics by the dtype of a run."""
+"""Suffix of copy and fill intrinsics by dtype."""
 FARTHEST = ((1 << 16) - 1) // 7
-"""The largest step of a strided copy: the offsets of eight elements fit 16 bits."""
+"""Largest step of a strided copy: the element offsets of eight elements must fit 16 bits."""
 
 
 def _load_four_bytes(p: Buffer) -> Expr:
-    """Build the little-endian word of the four bytes at ``p``."""
+    """Build the expression that loads the four bytes at ``p`` as a little-endian word."""
     parts = [p[k].astype("int32") & 0xFF for k in range(4)]
     top = sign_extend_8(parts[3])
     return parts[0] | (parts[1] * 256) | (parts[2] * 65536) | (top * 16777216)
@@ -121,7 +123,7 @@ def _low_byte(x: Expr, dtype: str) -> Expr:
 
 
 def _word_access_intrinsics() -> Iterator[Intrin]:
-    """Iterate over the intrinsics that load and store words of four bytes, or of two 16-bit numbers."""
+    """Iterate over the intrinsics that load and store a word of four bytes or of two 16-bit numbers."""
     for dtype in ("int8", "uint8"):
         p = Buffer("p", (4,), dtype)
         stored = (ir.Store(p, (int32_constant(k),), _low_byte(A >> (8 * k), dtype)) for k in range(4))
@@ -135,7 +137,8 @@ def _word_access_intrinsics() -> Iterator[Intrin]:
 
 
 def _run_intrinsics() -> Iterator[Intrin]:
-    """Iterate over the intrinsics that copy and fill runs of memory."""
+    """Iterate over the intrinsics that copy and fill contiguous memory, and those that copy elements at a constant
+    distance."""
     k, n, value, step = Var("k"), Var("n"), Var("value"), Var("step")
     for dtype, short in COPIED.items():
         p, q = Buffer("p", (ANY,), dtype), Buffer("q", (ANY,), dtype)
@@ -167,10 +170,10 @@ _FOUR = Buffer("p", (4,), "int16")
 
 
 def _byte_widening(name: str, signed: bool, subtracts_z: bool = False) -> Intrin:
-    """Build the intrinsic that widens four bytes of a word to four int16 in memory, in their order.
+    """Build the intrinsic that widens the four bytes of a word to four int16 in memory, in the same order.
 
-    The address ``p`` is a multiple of four bytes. ``subtracts_z``: the number that both halves of ``z`` hold is
-    subtracted."""
+    The address ``p`` is a multiple of four bytes. If ``subtracts_z``, the number that is in both halves of the word
+    ``z`` is subtracted from each byte."""
     pointer = Buffer("p", (4,), "int16")
 
     def widened_byte(k: int) -> Expr:
@@ -183,7 +186,8 @@ def _byte_widening(name: str, signed: bool, subtracts_z: bool = False) -> Intrin
 
 
 def _lane_extreme(name: str, lanes: int, *, signed: bool, minimum: bool) -> Intrin:
-    """Build the intrinsic of the lane-wise maximum, or of the ``minimum``, of two words of ``lanes`` lanes."""
+    """Build the intrinsic of the lane-wise maximum of two words of ``lanes`` lanes, or of their lane-wise minimum if
+    ``minimum``."""
     bits = 32 // lanes
     mask, sign = (1 << bits) - 1, 1 << (bits - 1)
 
@@ -201,7 +205,8 @@ def _lane_extreme(name: str, lanes: int, *, signed: bool, minimum: bool) -> Intr
 
 
 def _widening_intrinsics() -> Iterator[Intrin]:
-    """Iterate over the intrinsics that widen bytes to int16: four of a word to memory, or two of them to a pair."""
+    """Iterate over the intrinsics that widen bytes to int16: all four bytes of a word to memory, or two of them to a
+    word."""
     for short, signed in (("i8", True), ("u8", False)):
         yield _byte_widening(f"widen_{short}x4", signed)
         yield _byte_widening(f"widen_less_{short}x4", signed, subtracts_z=True)
@@ -212,13 +217,13 @@ def _widening_intrinsics() -> Iterator[Intrin]:
 
 
 def _wrapping_sum(*products: Expr) -> Expr:
-    """Build the sum of ``c`` and products of 32 bits, modulo 2**32."""
+    """Build the sum of ``c`` and 32-bit products, modulo 2**32."""
     return sum((product.astype("int64") for product in products), C.astype("int64")).astype("int32")
 
 
 def _four_byte_products(signed: bool) -> Expr:
-    """Build the sum of ``c`` and the products of the four bytes of ``a`` and ``b``; ``signed``: the bytes of ``a`` are
-    signed."""
+    """Build the sum of ``c`` and the products of the four bytes of ``a`` and ``b``. The bytes of ``b`` are signed,
+    those of ``a`` if ``signed``."""
     parts = ((sign_extend_8(A >> k) if signed else (A >> k) & 0xFF) * sign_extend_8(B >> k) for k in (0, 8, 16, 24))
     return C + sum(parts, int32_constant(0))
 
@@ -269,19 +274,20 @@ WIDENED = {
     "int8": (("load_i8x4", "evens_i8"), ("load_i8x4", "odds_i8")),
     "uint8": (("load_u8x4", "evens_u8"), ("load_u8x4", "odds_u8")),
 }
-"""Intrinsics that load a word of four bytes as the pairs (0, 2) and (1, 3)."""
+"""Names of intrinsics that load a word of four bytes and widen it to two int16 pairs: bytes (0, 2), and bytes (1,
+3)."""
 NATURAL = (0, 1, 2, 3)
-"""Elements in the order of memory."""
+"""Order of elements in a word: the order of memory."""
 CROSSED = (0, 2, 1, 3)
-"""Bytes stored in this order come out of ``evens`` and ``odds`` as the pairs (0, 1) and (2, 3)."""
+"""Order of bytes for which the intrinsics ``evens`` and ``odds`` yield the pairs (0, 1) and (2, 3)."""
 _PAIRS = (StepOperand(0, ("load_i16x2_aligned",), 2), StepOperand(2, ("load_i16x2_aligned",), 2))
 _CROSSED_BYTES = tuple(StepOperand(0, names, 4) for names in WIDENED["int8"])
 _WORD = StepOperand(0, ("load_i8x4",), 4)
 
 
 def _dot4_bytes(a: str) -> TensorIntrin:
-    """Build the tensor intrinsic that multiplies four bytes of dtype ``a`` by four int8: both sides are widened to the
-    pairs (0, 2) and (1, 3), so nothing is repacked."""
+    """Build the tensor intrinsic that multiplies four bytes of dtype ``a`` by four int8. Both operands are widened
+    to the pairs (0, 2) and (1, 3), so that neither operand has to be repacked."""
     steps = tuple(
         Step(StepOperand(0, x, 4), StepOperand(0, y, 4)) for x, y in zip(WIDENED[a], WIDENED["int8"], strict=True)
     )
@@ -289,7 +295,7 @@ def _dot4_bytes(a: str) -> TensorIntrin:
 
 
 def _dot4_int16(name: str, order: tuple[int, ...]) -> TensorIntrin:
-    """Build the tensor intrinsic that multiplies four int16 by four int16, both stored in ``order``."""
+    """Build the tensor intrinsic that multiplies four int16 by four int16. Both operands are stored in ``order``."""
     steps = tuple(map(Step, _PAIRS, _PAIRS))
     return TensorIntrin(name, "int16", "int16", order, order, steps, aligned_a=True, aligned_b=True)
 

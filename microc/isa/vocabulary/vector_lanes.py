@@ -1,4 +1,4 @@
-"""Intrinsics on vectors: int32, float32, scalable vectors."""
+"""Intrinsics on vectors: int32 lanes, float32 lanes, scalable vectors."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ from microc.tir.symbolic import LENGTH
 # the same intrinsics; those of floats are below.
 
 WIDTHS = (4, 8, 16)
-"""Lanes that a vector may have."""
+"""Numbers of lanes that a vector may have."""
 MEMORY = {**MOVED, "int32": "i32"}
-"""Suffix of intrinsics by the dtype in memory."""
+"""Suffix of intrinsics by the dtype of the elements in memory."""
 SHORT_WORDS = MappingProxyType({"i16x2": ("int16", 2), "i8x4": ("int8", 4), "u8x4": ("uint8", 4)})
-"""Packed words that vectors are loaded from, or that one is broadcast from: dtype and count."""
+"""Packed words: (dtype, number of elements) by suffix of intrinsics. A vector of words can be loaded, or one word be
+broadcast to all lanes."""
 PRODUCTS = ("dot2", "dot4_i8", "dot4_u8")
-"""Dot products of packed words."""
+"""Names of the dot products of packed words."""
 NUMBERED = ("add", "sub", "mul", "doubling_high_mul", "doubling_high_floor", "shl", "shift_round")
-"""Operations that also take a scalar as second operand."""
+"""Names of operations that also exist with a scalar as second operand."""
 
 _a, _b, _x, _y, _n = (Var(name) for name in "abxyn")
 
@@ -44,47 +45,51 @@ def _as_int64(x: Expr) -> Expr:
 
 
 def wrapping_operation(op: str, a: Expr, b: Expr) -> Expr:
-    """Build the operation ``op`` on two int32 values modulo 2**32: inactive lanes hold undefined values, which must not
-    overflow."""
+    """Build the operation ``op`` on two int32 values modulo 2**32. Signed arithmetic would overflow, because
+    inactive lanes contain undefined values."""
     return ir.binary(op, a.astype("uint32"), b.astype("uint32")).astype("int32")
 
 
 def _doubling_high_mul(a: Expr, b: Expr) -> Expr:
-    """Build (a b + 2**30) >> 31; it saturates only if both are INT32_MIN."""
+    """Build the doubling high product with rounding: (a b + 2**30) >> 31. It saturates only if both operands are
+    INT32_MIN."""
     return ir.minimum((_as_int64(a) * _as_int64(b) + (1 << 30)) >> 31, (1 << 31) - 1).astype("int32")
 
 
 def _doubling_high_floor(a: Expr, b: Expr) -> Expr:
-    """Build (a b) >> 31; it saturates only if both are INT32_MIN."""
+    """Build the doubling high product without rounding: (a b) >> 31. It saturates only if both operands are
+    INT32_MIN."""
     return ir.minimum(_as_int64(a) * _as_int64(b) >> 31, (1 << 31) - 1).astype("int32")
 
 
 def _high_word(a: Expr, b: Expr, addend: int = 0) -> Expr:
-    """Build (a b + addend) >> 32, the high word of a product."""
+    """Build the high word of a product plus an addend: (a b + addend) >> 32."""
     return ((_as_int64(a) * _as_int64(b) + addend) >> 32).astype("int32")
 
 
 def _right_shift_count(s: Expr) -> Expr:
-    """Build the count of a right shift by ``-s``; it is never negative, since C leaves such shifts undefined."""
+    """Build the count ``-s`` of a right shift, replaced by 0 if negative, because C leaves shifts by negative counts
+    undefined."""
     return ir.maximum(-s, 0)
 
 
 def _signed_shift(a: Expr, s: Expr) -> Expr:
-    """Build the shift of ``a`` by ``s`` in -31 .. 31; positive counts shift to the left, where bits beyond the word are
-    lost."""
+    """Build the shift of ``a`` by ``s`` in -31 .. 31. A positive count shifts to the left and drops bits beyond the
+    word; a negative count shifts to the right."""
     left = ir.reinterpret("uint32", a) << ir.maximum(s, 0).astype("uint32")
     return ir.select(s < 0, a >> _right_shift_count(s), ir.reinterpret("int32", left))
 
 
 def _signed_shift_rounding(a: Expr, s: Expr) -> Expr:
-    """Build the shift of :func:`_signed_shift` that rounds half up; ``s`` is at least -32, whose result is 0."""
+    """Build the shift of :func:`_signed_shift`, but with rounding half up to the right. ``s`` is at least -32, for
+    which the result is 0."""
     right = _as_int64(_right_shift_count(s))
     half = (ir.const(1, "int64") << right) >> 1
     return ir.select(s < 0, ((_as_int64(a) + half) >> right).astype("int32"), a << ir.maximum(s, 0))
 
 
 def arithmetic_intrinsics(lanes: int) -> Iterator[Intrin]:
-    """Iterate over the intrinsics for arithmetic of two vectors of int32, or of a vector and a scalar."""
+    """Iterate over the arithmetic intrinsics on two vectors of int32, or on a vector and a scalar."""
     end = f"i32x{lanes}"
     wide_a, wide_b, wide_x, wide_y = (Var(name, f"int32x{lanes}") for name in "abxy")
     table: dict[str, Expr] = {
@@ -116,8 +121,8 @@ def arithmetic_intrinsics(lanes: int) -> Iterator[Intrin]:
 
 
 def memory_intrinsics(lanes: int) -> Iterator[Intrin]:
-    """Iterate over the intrinsics that load and store vectors of int32, contiguous or at offsets in elements; all lanes or
-    the first n."""
+    """Iterate over the intrinsics that load and store vectors of int32. The elements are contiguous or at given
+    offsets; all lanes or the first n lanes access memory."""
     end = f"i32x{lanes}"
     wide_a, wide_b = (Var(name, f"int32x{lanes}") for name in "ab")
     for dtype, short in MEMORY.items():
@@ -141,7 +146,8 @@ def memory_intrinsics(lanes: int) -> Iterator[Intrin]:
 
 
 def _saturating_intrinsics(lanes: int) -> Iterator[Intrin]:
-    """Iterate over the intrinsics that clamp vectors of int32 to a dtype, or store them clamped."""
+    """Iterate over the intrinsics that clamp the lanes of an int32 vector to the range of a dtype, and those that
+    also store them."""
     end, a = f"i32x{lanes}", Var("a", f"int32x{lanes}")
     yield Intrin(f"saturate_i16_{end}", (a,), ir.clamp(_a, *dtypes.int_range("int16")), lanes)
     for dtype in (dtype for dtype, short in MEMORY.items() if f"saturate_{short}" in SATURATED):
@@ -152,7 +158,7 @@ def _saturating_intrinsics(lanes: int) -> Iterator[Intrin]:
 
 
 def _packed_word(p: Buffer, first: Expr, count: int, bits: int) -> Expr:
-    """Build the word that packs ``count`` numbers of ``bits`` bits from the element ``first`` of ``p`` on."""
+    """Build the word that packs ``count`` elements of ``p``, from element ``first`` on, in ``bits`` bits each."""
     word: Expr = ir.const(0, "uint32")
     for k in range(count):
         part = p[first + k].astype("int32").astype("uint32") & ((1 << bits) - 1)
@@ -161,7 +167,8 @@ def _packed_word(p: Buffer, first: Expr, count: int, bits: int) -> Expr:
 
 
 def _packed_word_intrinsics(lanes: int) -> Iterator[Intrin]:
-    """Iterate over loads of packed words, one for each lane or one for all (``dup``), and their dot products."""
+    """Iterate over the intrinsics on packed words: loads of one word for each lane, loads of one word for all lanes
+    (``dup``), and dot products."""
     end, vector = f"i32x{lanes}", f"int32x{lanes}"
     for short, (dtype, count) in SHORT_WORDS.items():
         bits = dtypes.dtype_parts(dtype).bits
@@ -203,7 +210,7 @@ _float_lanes_a, _float_lanes_b, _c, _float_lanes_x, _float_lanes_y, _float_lanes
 
 
 def float_intrinsics(lanes: int) -> Iterator[Intrin]:
-    """Iterate over all intrinsics on vectors of ``lanes`` floats."""
+    """Iterate over all intrinsics on vectors of ``lanes`` float32 lanes."""
     end, vector, integers = f"f32x{lanes}", f"float32x{lanes}", f"int32x{lanes}"
     a, b, c, x, y = (Var(name, vector) for name in "abcxy")
     p, table = Buffer("p", (lanes,), "float32"), Buffer("p", (ANY,), "float32")
@@ -254,7 +261,7 @@ FLOAT_LANES = tuple(intrin for lanes in WIDTHS for intrin in float_intrinsics(la
 # ``store_saturated`` clamps. ``vector_length_x16(n)``: the lanes that an iteration takes of n remaining ones, at least one.
 
 LEAST = (16, 32)
-"""Lanes of the shortest vectors of 32 bits: four and eight registers of 128 bits."""
+"""Least numbers of 32-bit lanes of scalable vectors: they occupy four or eight registers of at least 128 bits."""
 _A, _B, _C, _N = (Var(name) for name in "abcn")
 _PLACES = (("b", 0, 31),)
 _ROUNDED = (_A.astype("int64") + ((ir.const(1, "int64") << _B.astype("int64")) >> 1) >> _B.astype("int64")).astype(
@@ -279,7 +286,7 @@ def _scalable_intrinsics(lanes: int) -> Iterator[Intrin]:
 
 
 def _scalable_only_intrinsics(lanes: int) -> Iterator[Intrin]:
-    """Iterate over the intrinsics that only scalable vectors have."""
+    """Iterate over the intrinsics that exist for scalable vectors alone."""
     end = vector_dtype("i32", lanes)
     a, b, c = (Var(name, vector_dtype("int32", lanes)) for name in "abc")
     yield Intrin(f"neg_{end}", (a,), wrapping_operation("sub", ir.const(0, "int32"), _A), lanes)
@@ -297,7 +304,7 @@ def _scalable_only_intrinsics(lanes: int) -> Iterator[Intrin]:
 
 
 def _int16_factor_intrinsics(lanes: int) -> Iterator[Intrin]:
-    """Iterate over the intrinsics that load vectors of int16 and add their products."""
+    """Iterate over the intrinsics that load vectors of int16, and those that add products of int16 vectors."""
     a, b, c = (
         Var("a", vector_dtype("int32", lanes)),
         Var("b", vector_dtype(SHORT, lanes)),
@@ -319,7 +326,7 @@ def _int16_factor_intrinsics(lanes: int) -> Iterator[Intrin]:
 
 
 def _scalable_param(param: Var | Buffer, lanes: int) -> Var | Buffer:
-    """Convert a parameter of an intrinsic that is a vector to a scalable vector; others are unchanged."""
+    """Convert a vector parameter of an intrinsic to a scalable vector. Other parameters are returned unchanged."""
     if isinstance(param, Buffer) or not dtypes.is_vector(param.dtype):
         return param
     return Var(param.name, vector_dtype(param.dtype.partition("x")[0], lanes, scalable=True))

@@ -1,1 +1,1 @@
-"""Cost of a function without running it: instructions, memory traffic, registers."""
+"""The cost model, which estimates a function's instructions, memory traffic and registers without running it."""

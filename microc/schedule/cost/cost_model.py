@@ -1,4 +1,4 @@
-"""The cost model: instructions, cycles and code bytes of a lowered function."""
+"""Cost model: estimates instructions, cycles and code bytes of a lowered function without running it."""
 
 from __future__ import annotations
 
@@ -29,19 +29,20 @@ from microc.tir.rewrite import free_vars, stmt_children, substitute, walk_expr, 
 # ---- The fraction of iterations in which a condition over loop variables holds
 
 _MAX_POINTS = 1 << 14
-"""Points that are evaluated; a larger domain is sampled."""
+"""Most combinations of loop variables for which a condition is evaluated. Larger iteration domains are sampled."""
 _GOLDEN = (5**0.5 - 1) / 2
 """The golden ratio."""
 _UNKNOWN = 0.5
-"""Fraction assumed for a condition that depends on data."""
+"""Probability that is assumed for a condition that depends on data."""
 
 
 def condition_probability(
     condition: ir.Expr, known_conditions: Sequence[ir.Expr], extents: Mapping[ir.Var, int]
 ) -> float:
-    """Return the fraction of iterations in which a condition holds, among those in which all ``known_conditions`` hold.
+    """Return the fraction of iterations in which a condition holds, among the iterations in which all
+    ``known_conditions`` hold.
 
-    ``extents``: trip counts of the loop variables. A condition that depends on data counts as one half."""
+    ``extents``: trip counts by loop variable. A condition that depends on data has the probability one half."""
     if not _is_static(condition, extents):
         return _UNKNOWN
     assumptions = [g for g in known_conditions if _is_static(g, extents) and free_vars(g) & free_vars(condition)]
@@ -56,8 +57,8 @@ def condition_probability(
 
 
 def _sampled_loop_values(extents: list[int]) -> list[np.ndarray[Any, Any]]:
-    """Return the values at which every loop variable is evaluated: all values of short loops, a sample of long ones, at
-    most about :data:`_MAX_POINTS` combinations."""
+    """Return for each loop variable the values at which conditions are evaluated. These are all values of short
+    loops and a sample of long loops; there are at most about :data:`_MAX_POINTS` combinations."""
     axes: list[np.ndarray[Any, Any]] = [np.arange(0)] * len(extents)
     remaining = float(_MAX_POINTS)
     for n, axis in enumerate(sorted(range(len(extents)), key=extents.__getitem__)):
@@ -68,16 +69,17 @@ def _sampled_loop_values(extents: list[int]) -> list[np.ndarray[Any, Any]]:
 
 
 def _golden_ratio_sample(extent: int, sample_size: int) -> np.ndarray[Any, Any]:
-    """Return ``sample_size`` numbers below an extent, spread by the golden ratio; all numbers if the extent is no larger.
+    """Return ``sample_size`` integers below an extent, spread by the golden ratio; all integers if the extent is not
+    larger.
 
-    Equal steps would repeat the same few remainders of a division."""
+    Equidistant integers would have only a few different remainders in a division."""
     if extent <= sample_size:
         return np.arange(extent)
     return (np.arange(sample_size) * _GOLDEN % 1 * extent).astype(np.int64)
 
 
 def _is_static(expr: ir.Expr, extents: Mapping[ir.Var, int]) -> bool:
-    """Test whether an expression depends on loop variables alone."""
+    """Test whether an expression depends on loop variables and constants alone."""
     for x in walk_expr(expr):
         match x:
             case ir.Var() if x in extents:
@@ -92,7 +94,7 @@ def _is_static(expr: ir.Expr, extents: Mapping[ir.Var, int]) -> bool:
 
 
 def _evaluate_static(expr: ir.Expr, values: Mapping[ir.Var, Any]) -> Any:
-    """Evaluate an expression over loop variables, given an array of values for each variable."""
+    """Evaluate an expression over loop variables in numpy. ``values``: array of values by loop variable."""
     match expr:
         case ir.Var():
             return values[expr]
@@ -115,8 +117,11 @@ _WORDS = frozenset({*QUEUES, SIGNAL, WAIT, BARRIER})
 
 @dataclass(slots=True)
 class _UnitClock:
-    """The simulated state of a tensor unit: for each of its three queues the current cycle and the busy cycles; the tokens
-    between queues; the multiply-accumulates so far."""
+    """Simulated state of a tensor unit.
+
+    For each of its three queues: ``now``, the current cycle, and ``busy``, the cycles of its instructions.
+    ``tokens``: cycles at which tokens were sent, by sender, receiver and kind. ``macs``: multiply-accumulates so
+    far."""
 
     unit: TensorUnit
     now: list[int] = field(default_factory=lambda: [0, 0, 0])
@@ -125,10 +130,10 @@ class _UnitClock:
     macs: int = 0
 
     def call(self, instruction_name: str, operands: list[int]) -> None:
-        """Simulate one instruction of the tensor unit, with its operands behind the addresses.
+        """Simulate one instruction of the tensor unit. ``operands``: its operands without the addresses.
 
-        A wait delays its queue until another queue has sent the token; the instructions of a queue run one after the
-        other."""
+        The instructions of a queue run one after the other. A wait delays its queue until another queue has sent the
+        token."""
         match instruction_name:
             case "unit_signal":
                 waiting = self.tokens.setdefault(tuple(operands[:3]), deque())
@@ -152,7 +157,7 @@ class _UnitClock:
 
 
 def tensor_unit_use(func: ir.PrimFunc, unit: TensorUnit | None, macs: int) -> UnitUse | None:
-    """Return how a lowered function uses a tensor unit; None if it does not.
+    """Return the use of a tensor unit by a lowered function; None if the function does not use it.
 
     ``macs``: multiply-accumulates of the network that the function computes."""
     calls = _keep_unit_calls(func.body)
@@ -166,9 +171,10 @@ def tensor_unit_use(func: ir.PrimFunc, unit: TensorUnit | None, macs: int) -> Un
 
 
 def _keep_unit_calls(stmt: ir.Stmt) -> ir.Stmt | None:
-    """Reduce a statement to the tensor unit's instructions and the loops around them; None if it has none.
+    """Remove everything from a statement except the tensor unit's instructions and the loops around them. Return None
+    if nothing remains.
 
-    InternalError if an instruction is under a condition."""
+    Raise InternalError if an instruction is under a condition."""
     match stmt:
         case ir.Evaluate(ir.Call(name)) if name in _WORDS:
             return stmt
@@ -185,7 +191,7 @@ def _keep_unit_calls(stmt: ir.Stmt) -> ir.Stmt | None:
 
 
 def _simulate_unit(stmt: ir.Stmt, clock: _UnitClock) -> None:
-    """Simulate all instructions of a statement of :func:`_keep_unit_calls` in order."""
+    """Simulate all instructions of a statement in order. The statement is a result of :func:`_keep_unit_calls`."""
     match stmt:
         case ir.Seq(body):
             for child in body:
@@ -198,7 +204,7 @@ def _simulate_unit(stmt: ir.Stmt, clock: _UnitClock) -> None:
 
 
 def _constant_operand(expr: ir.Expr) -> int:
-    """Return the value of a constant operand of a tensor unit's instruction; InternalError if it is not constant."""
+    """Return the value of an operand of a tensor unit's instruction. Raise InternalError if it is not constant."""
     value = ir.int_value(expr)
     if value is None:
         raise InternalError("an operand of a tensor unit's instruction is not constant")
@@ -213,23 +219,23 @@ def _constant_operand(expr: ir.Expr) -> int:
 # Instructions rank schedules and are comparable with emulated counts; cycles are an estimate from the core's table.
 
 CALL = 24
-"""Instructions of a call: the step function's switch, arguments, saved registers."""
+"""Instructions of a kernel's call: the switch of the step function, arguments, saved registers."""
 PROLOGUE = 8
-"""Instructions of CALL that are in the function itself."""
+"""Instructions of CALL that are in the called function itself."""
 PEELED, SMALL = 2, 12
-"""Iterations, and instructions of the body, up to which compilers unroll a loop completely."""
+"""Limits up to which compilers unroll a loop completely: number of iterations, and instructions of the body."""
 MEMO_SIZE = 256
-"""Costs that are memoised: reports ask again for those that a choice has counted."""
+"""Number of costs that are memoised, because reports estimate again the functions of a choice."""
 
 
 @frozen
 class Cost:
-    """The estimated cost of one call of a function.
+    """Estimated cost of one call of a function.
 
-    - ``operations``: counts of machine operations by kind (``isa/instruction_set.py``).
-    - ``spilled``: how many of the instructions access the stack.
-    - ``traffic``: memory accesses to the operands, by their names.
-    - ``fetches``: the code's loops and their bytes; wait states of code fetches are not in the cycles."""
+    - ``operations``: counts of machine operations by type (:class:`microc.isa.instruction_set.Costs`).
+    - ``spilled``: number of instructions that access the stack.
+    - ``traffic``: memory accesses to each operand, by name.
+    - ``fetches``: instruction fetches of the function's loops. Their wait states are not included in ``cycles``."""
 
     instructions: float
     cycles: float
@@ -241,15 +247,16 @@ class Cost:
 
 
 def estimate(func: ir.PrimFunc, target: Target) -> Cost:
-    """Estimate the cost of a lowered function (as codegen prints it) on a core."""
+    """Estimate the cost of a lowered function on a core. The function is in the form from which C is printed."""
     return _estimate_with_memo(func.body, target, (CORES.entries, SCALAR.entries))
 
 
 @lru_cache(maxsize=MEMO_SIZE)
 def _estimate_with_memo(body: ir.Stmt, target: Target, _cache_key: tuple[object, ...]) -> Cost:
-    """Estimate the cost of a body, memoised.
+    """Estimate the cost of a function body, memoised.
 
-    ``_cache_key`` (cores and intrinsics, which plugins extend) is not used, but a part of the memo's key."""
+    ``_cache_key`` (the registries of cores and intrinsics, which plugins extend) is used only as a part of the
+    memo's key."""
     core = target.core.costs
     walker = _CostWalker(Selector(target), core)
     walker.enter(body)
@@ -268,7 +275,7 @@ def _estimate_with_memo(body: ir.Stmt, target: Target, _cache_key: tuple[object,
 
 
 class _CostWalker(ValueCosts):
-    """Adds up the cost of statements: loops and branches; the base class counts the values in them."""
+    """Adds up the cost of statements, loops and branches. The base class counts the values in them."""
 
     def __init__(self, selector: Selector, core: Costs) -> None:
         super().__init__(selector, core)
@@ -282,7 +289,7 @@ class _CostWalker(ValueCosts):
         self.invariants = LoopInvariants(selector, self.ahead)
 
     def enter(self, body: ir.Stmt) -> None:
-        """Count the body of the whole function, and the overhead of its call."""
+        """Count the body of the function, and the overhead of its call."""
         self.regions.append(LoopBody(None, 1.0, 1.0, vectors=self.core.vector_registers > 0))
         self.invariants.enter(None, body)
         self.add(Counter({"alu": CALL / 2, "load": CALL / 4, "store": CALL / 4}), 1.0, printed=False)
@@ -331,8 +338,8 @@ class _CostWalker(ValueCosts):
                 raise InternalError(f"the cost of {type(stmt).__name__} is unknown: lower the function first")
 
     def branch(self, branch: ir.If) -> None:
-        """Count the test and both sides of an ``If``, each weighted by how often it runs; after the first side comes a
-        jump over the second."""
+        """Count the test of a branch and both of its sides, each weighted by its probability. The first side ends
+        with a jump over the second."""
         region = self.regions[-1]
         condition = substitute(branch.condition, self.named)
         probability = 1.0 if self.lasting else condition_probability(condition, self.guards, self.extents)
@@ -356,7 +363,7 @@ class _CostWalker(ValueCosts):
         region.weight, self.invariants.guarded = weight, guarded
 
     def loop(self, loop: ir.For) -> None:
-        """Count a loop: its body, weighted by its iterations, and its own operations."""
+        """Count a loop: its body, weighted by the number of iterations, and the operations that control it."""
         extent = ir.int_value(loop.extent) or 1
         extent = 1 if extent == ir.ENDLESS else extent
         if loop.kind == "scalable":  # counted for the shortest vectors
@@ -377,8 +384,7 @@ class _CostWalker(ValueCosts):
         self.nests.leave(self.printed, weight, peeled=peeled)
 
     def leave(self, *, peeled: bool = False) -> None:
-        """Close the innermost loop: count what it costs beside its body, which is its counter, its pointers and spilled
-        values."""
+        """Close the innermost loop. Count the operations beside its body: counter, pointers and spilled values."""
         region = self.regions.pop()
         self.invariants.leave()
         region.settle(self.core)
@@ -390,10 +396,10 @@ class _CostWalker(ValueCosts):
             self.regions[-1].hold(region)
 
     def spill(self, region: LoopBody) -> None:
-        """Count the accesses to the stack of a loop body whose values exceed the registers.
+        """Count the accesses to the stack of a loop body that has more live values than the core has registers.
 
-        Inner loops that fill all registers count again with one register less if a constant keeps a register while they
-        run."""
+        If a constant keeps a register while inner loops run that need all registers, those loops are counted again
+        with one register less."""
         constant = region.resident(self.core)
         if constant is not None:
             for loop in region.full(self.core):
@@ -402,20 +408,20 @@ class _CostWalker(ValueCosts):
         self.stack(*region.spills(self.core, constant), region.runs)
 
     def stack(self, loads: float, stores: float, runs: float) -> None:
-        """Count loads from and stores to the stack in each of ``runs`` iterations."""
+        """Count loads from the stack and stores to the stack in each of ``runs`` iterations."""
         self.add({"load": loads, "store": stores}, runs)
         self.spilled += (loads + stores) * runs
 
     # ------------------------------------------------------------ expressions
 
     def compute(self, name: ir.Var, value: ir.Expr) -> None:
-        """Count the operations of a value and define the variable that holds it."""
+        """Count the operations of a value, and define the variable to which it is assigned."""
         self.value(value, self.selector.count(value))
         self.regions[-1].define(name)
 
     def ahead(self, name: ir.Var, value: ir.Expr, level: int) -> None:
-        """Count a loop-invariant value of an inner loop in the outer loop number ``level``, which computes it once an
-        iteration."""
+        """Count a loop-invariant value of an inner loop. The outer loop number ``level`` computes it, once in each
+        of its iterations."""
         inner, self.regions = self.regions, self.regions[: level + 1]
         self.compute(name, self.selector.widened_word(name, self.invariants.settle(value, level)))
         self.regions = inner

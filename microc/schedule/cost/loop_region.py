@@ -1,4 +1,4 @@
-"""The cost model's view of one loop: its nest, its pointers, its values, and the loops inside."""
+"""The cost model's record of one loop: its size in the loop nest, its pointers, its values, and its inner loops."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from microc.tir.rewrite import accesses_of, children, free_vars, map_expr, map_s
 
 
 def expand_memory_calls(func: ir.PrimFunc) -> ir.PrimFunc:
-    """Expand the intrinsics that copy or fill memory to loops over elements, for analyses; the result is not meant to be
-    printed."""
+    """Expand the intrinsics that copy or fill memory to loops over elements. The result is for analyses, not for
+    printing."""
     numbers = count()
 
     def on_stmt(stmt: ir.Stmt) -> ir.Stmt:
@@ -60,9 +60,9 @@ def expand_memory_calls(func: ir.PrimFunc) -> ir.PrimFunc:
 
 
 def _element_store(store: ir.Store, arguments: dict[str, ir.Expr], element: ir.Var) -> ir.Store:
-    """Return the store of one element that one iteration of a copy or fill intrinsic performs.
+    """Return the store that copies or fills one element, in an iteration of the expanded loop.
 
-    ``arguments``: the call's arguments by the names of the intrinsic's parameters."""
+    ``arguments``: arguments of the intrinsic's call, by parameter name."""
 
     def on_expr(expr: ir.Expr) -> ir.Expr:
         match expr:
@@ -81,9 +81,9 @@ def _element_store(store: ir.Store, arguments: dict[str, ir.Expr], element: ir.V
 
 
 def _indices_after_address(address: ir.AddressOf, element: ir.Var) -> tuple[ir.Expr, ...]:
-    """Return the buffer indices of the element that is ``element`` steps after an address.
+    """Return the buffer indices of the element that is ``element`` steps behind an address.
 
-    Elements beyond the end of the last axis continue along the axes before it, in row-major order."""
+    An index beyond the end of the last axis is carried to the axes before it, in row-major order."""
     *outer, last = address.indices
     shape = address.buffer.shape
     start = ir.int_value(last)
@@ -99,14 +99,14 @@ def _indices_after_address(address: ir.AddressOf, element: ir.Var) -> tuple[ir.E
 # ---- The loop nest of a function during the cost model's walk: code bytes of each loop, and how many of them are executed
 
 _LIBRARY = "call_"
-"""Prefix of operations whose instructions are in a library, not in the loop."""
+"""Prefix of operation types whose instructions are in a library function, outside of the loop."""
 
 
 class CodeSizeTree:
-    """Builds the tree of a function's loops with their code bytes (:class:`Fetches`), as the cost model enters and leaves
-    them.
+    """Builds the tree of a function's loops with their code bytes (:class:`Fetches`), while the cost model enters and
+    leaves loops.
 
-    Values that are computed ahead of a loop count as a part of it, since they are printed beside it."""
+    Values that are hoisted out of a loop count as a part of the loop, because their instructions are next to it."""
 
     def __init__(self, core: Costs) -> None:
         self.core = core
@@ -115,34 +115,34 @@ class CodeSizeTree:
         self.starts: list[tuple[float, float]] = []
 
     def add(self, kind: str, count: float) -> None:
-        """Count operations that a call of the function executes."""
+        """Count ``count`` operations of type ``kind`` that a call of the function executes."""
         if not kind.startswith(_LIBRARY):
             self.executed += count * self.core.length(kind)
 
     def enter(self, printed_instructions: float) -> None:
-        """Begin a loop; ``printed_instructions``: instructions of the function that were printed before it."""
+        """Begin a loop. ``printed_instructions``: number of instructions of the function before the loop."""
         self.starts.append((printed_instructions, self.executed))
         self.loops.append([])
 
     def leave(self, printed_instructions: float, entries: float, *, peeled: bool) -> None:
-        """End a loop that a call of the function starts ``entries`` times.
+        """End a loop that a call of the function enters ``entries`` times.
 
-        ``printed_instructions``: instructions of the function up to the loop's end. If the loop is ``peeled``, its
-        iterations are straight-line code of the loop around it."""
+        ``printed_instructions``: number of instructions of the function up to the loop's end. If the loop is
+        ``peeled``, its iterations are straight-line code of the loop around it."""
         before, executed = self.starts.pop()
         inside = self.loops.pop()
         loop = self._loop_in_bytes(printed_instructions - before, self.executed - executed, entries, inside)
         self.loops[-1] += inside if peeled else [loop]
 
     def function(self, printed_instructions: float) -> Fetches:
-        """Return the tree of the whole function, which has ``printed_instructions`` instructions."""
+        """Return the tree of the whole function, whose code has ``printed_instructions`` instructions."""
         return self._loop_in_bytes(printed_instructions, self.executed, 1.0, self.loops[0])
 
     def _loop_in_bytes(
         self, printed_instructions: float, executed_instructions: float, entries: float, inner_loops: list[Fetches]
     ) -> Fetches:
-        """Build the node of a loop from its printed and executed instructions, converted to bytes, and from the loops
-        inside it."""
+        """Build the node of a loop: its printed and executed instructions, converted to bytes, and the nodes of its
+        inner loops."""
         width = self.core.instruction_bytes
         return Fetches(printed_instructions * width, executed_instructions * width, entries, tuple(inner_loops))
 
@@ -150,15 +150,16 @@ class CodeSizeTree:
 # ---- The body of one loop: its pointers, its values, the loops inside
 
 _END: Name = (ADDRESS, "end")
-"""A loop's counter, or the address at which a pointer ends."""
+"""Name of the register for a loop's counter, or for the address at which a pointer ends."""
 _VALUE = "="
-"""First part of the names of unnamed values."""
+"""First element of the names of unnamed values."""
 _MAX_INDEXED = 2
-"""Elements of a constant up to which a loop accesses it by its counter, without a pointer of its own."""
+"""Most elements of a constant that a loop may access by its counter, without a pointer for the constant."""
 _PAIRED_SPILL = 0.5
-"""Accesses to the stack of a value that is spilled around an inner loop: it is stored and loaded together with another one."""
+"""Weight of a stack access of a value that is spilled around an inner loop: one instruction stores or loads it
+together with another value."""
 _SUM_SPILL = 2
-"""Accesses to the stack, in each iteration, of a sum that does not stay in its register."""
+"""Stack accesses, in each iteration, for a sum that does not stay in its register: a load and a store."""
 
 
 @frozen
@@ -170,16 +171,17 @@ class Operand:
 
     @staticmethod
     def constant(number: ir.Const) -> Operand:
-        """Return the operand for a constant that needs a register since the instruction cannot encode it as an immediate."""
+        """Return the operand for a constant that needs a register, because the instruction cannot encode it as an
+        immediate."""
         return Operand((CONSTANT, number.value), number.dtype)
 
 
 @dataclass(slots=True)
 class PointerUse:
-    """A pointer register through which a loop body accesses memory.
+    """A pointer register by which a loop body accesses memory.
 
-    ``offset`` and ``size``: offset of the first access and size of an element, in bytes; ``floats``: whether it
-    accesses floats; ``count``: number of accesses."""
+    ``offset``: byte offset of the first access. ``floats``: True if it accesses floats. ``size``: bytes of an
+    element. ``count``: number of accesses in the body."""
 
     name: Name
     offset: int
@@ -189,12 +191,12 @@ class PointerUse:
 
 
 class LoopBody:
-    """The body of a loop as the cost model records it, or of the function (``var`` is None): its events, pointers and
-    inner loops.
+    """Record of a loop's body, or of the function's body (``var`` is None): its register events, pointers and inner
+    loops.
 
-    - ``entries``: times that the loop starts; ``runs``: all of its iterations.
-    - ``weight``: iterations that reach the current statement of the walk.
-    - ``vectors``: whether vectors have registers of their own."""
+    - ``entries``: number of times that a call enters the loop; ``runs``: total number of iterations in a call.
+    - ``weight``: number of these iterations that reach the current statement of the walk.
+    - ``vectors``: True if vectors have registers of their own."""
 
     def __init__(self, var: ir.Var | None, entries: float, runs: float, *, vectors: bool) -> None:
         self.var = var
@@ -218,22 +220,23 @@ class LoopBody:
 
     @property
     def share(self) -> float:
-        """The fraction of the iterations that reach the current statement."""
+        """Fraction of the iterations that reach the current statement."""
         return self.weight / self.runs if self.runs else 0.0
 
     def own(self, buffer: ir.Buffer) -> None:
-        """Record that this body declares the register tile ``buffer``."""
+        """Record that this body allocates the register tile ``buffer``."""
         self.own_buffers.add(buffer.name)
 
     def define(self, var: ir.Var) -> None:
-        """Record that an instruction of this body defines a variable."""
+        """Record an instruction of this body that defines a variable."""
         self.own_names.add((var.name,))
         self._record_event([Operand((var.name,), var.dtype)], defines=True)
 
     def variable(self, var: ir.Var) -> list[Operand]:
-        """Return a variable as a list of one operand.
+        """Return a list with the operand for a variable.
 
-        The list is empty for the loop's own counter, since the loop's end test has a register for it."""
+        The list is empty for the loop's own counter, because the loop's end test already keeps the counter in a
+        register."""
         if var == self.var:
             self.counted = True
             return []
@@ -247,18 +250,18 @@ class LoopBody:
         return Operand(name, buffer.dtype)
 
     def assign(self, cell: Operand) -> None:
-        """Record that an instruction writes a scalar of a register tile."""
+        """Record an instruction that writes a scalar of a register tile."""
         self._record_event([cell], defines=True)
 
     def take(self, operands: Iterable[Operand]) -> None:
-        """Record an instruction that reads its operands, all at once."""
+        """Record an instruction that reads all these operands at once."""
         self._record_event(list(dict.fromkeys(operands)), defines=False)
 
     def make(self, dtype: str) -> list[Operand]:
-        """Record that an instruction computes an unnamed value; return it as an operand of later instructions.
+        """Record an instruction that computes an unnamed value. Return a list with the operand for the value.
 
-        Vectors and floats give no operand: compilers reorder their instructions. Counted like words, they made the
-        model choose tiles on x86-64 that were a sixth slower."""
+        The list is empty for vectors and floats, because compilers reorder their instructions. When they were
+        counted like words, the model chose tiles on x86-64 that were a sixth slower."""
         if dtypes.is_vector(dtype) or dtypes.is_float(dtype):
             return []
         value = Operand((_VALUE, len(self.events)), dtype)
@@ -267,7 +270,7 @@ class LoopBody:
         return [value]
 
     def _record_event(self, operands: list[Operand], *, defines: bool) -> None:
-        """Record the use or the definition of operands by an instruction, as one event for each kind of register."""
+        """Record that an instruction uses or defines operands, as one event for each type of register."""
         names: dict[str, list[Name]] = {}
         for operand in operands:
             names.setdefault(self._register_kind(operand), []).extend(self._register_names(operand))
@@ -275,20 +278,20 @@ class LoopBody:
             self.events.append(RegisterEvent(tuple(kind_names), defines, kind, share=self.share))
 
     def _register_kind(self, operand: Operand) -> str:
-        """Return the kind of register that holds an operand: ``general``, ``float`` or ``vector``."""
+        """Return the type of register for an operand: ``general``, ``float`` or ``vector``."""
         if self.vectors and dtypes.is_vector(operand.dtype):
             return "vector"
         return "float" if operand.dtype == "float32" else "general"
 
     def _register_names(self, operand: Operand) -> tuple[Name, ...]:
-        """Return the names of the registers that hold an operand: two for 64 bits, else one."""
+        """Return the names of the registers for an operand: two names for 64 bits, else one."""
         is_pair = dtypes.nbytes(operand.dtype) > 4 and self._register_kind(operand) != "vector"
         return (operand.name, (*operand.name, "high")) if is_pair else (operand.name,)
 
     def access(self, address: Address, max_distance: int) -> tuple[PointerUse, int]:
-        """Record an access to memory; return its pointer, and its distance from that pointer in bytes.
+        """Record an access to memory. Return the pointer that it uses, and its distance from this pointer in bytes.
 
-        An access further than ``max_distance`` bytes from all pointers gets a pointer of its own."""
+        An access that is further than ``max_distance`` bytes from all pointers gets a new pointer."""
         uses = self.pointers.setdefault(address.pointer, [])
         if address.buffer.scope == "const":
             self.constants.add(address.pointer)
@@ -303,7 +306,7 @@ class LoopBody:
         return use, abs(address.offset - use.offset)
 
     def compute(self, term: ir.Expr) -> bool:
-        """Record index arithmetic; return True if this body has not computed ``term`` before."""
+        """Record a term of index arithmetic. Return True if this body has not computed it before."""
         new = term not in self.terms
         self.terms.add(term)
         return new
@@ -311,7 +314,8 @@ class LoopBody:
     def hold(self, loop: LoopBody) -> None:
         """Record an inner loop of this body.
 
-        Outer values that the loop uses are live here, and its pointers start from pointers of this body."""
+        Outer values that the loop uses are live in this body while the loop runs. The loop's pointers start from
+        pointers of this body."""
         assert loop.var is not None
         for kind in KINDS:
             inner_events = [e for e in loop.events if e.kind == kind]
@@ -330,7 +334,8 @@ class LoopBody:
     # ------------------------------------------------------------ costs of the recorded body
 
     def moving(self) -> list[Pointer]:
-        """Return the pointers that this loop advances, once for each group of accesses that are far apart."""
+        """Return the pointers that this loop advances. A pointer occurs once for each group of accesses that are too
+        far apart to share a register."""
         var = self.var
         if var is None:
             return []
@@ -339,15 +344,14 @@ class LoopBody:
         ]
 
     def entry(self) -> Operations:
-        """Count the operations before the loop: set up every pointer and the counter."""
+        """Count the operations before the loop, which initialise every pointer and the counter."""
         return Counter({"alu": len(self.moving()) + 1}) if self.var is not None else Counter()
 
     def iteration(self, core: Costs) -> Operations:
-        """Count the loop's own operations in an iteration: advance pointers, test the end.
+        """Count the operations that control the loop in one iteration: they advance pointers and test the end.
 
-        The end is the last address of a pointer, unless the counter is needed. Pointers of equal steps share an index register if
-        loads add one to their address.
-        """
+        The end test compares a pointer with its last address, unless the loop needs a counter. If loads can add an
+        index to their address, pointers with equal steps share an index register."""
         if self.var is None:
             return Counter()
         var = self.var
@@ -362,9 +366,10 @@ class LoopBody:
         return Counter({"alu": steps + counter + test, "branch": 1, "taken": 1})
 
     def _is_post_incremented(self, pointer: Pointer, max_bytes: int) -> bool:
-        """Test whether the only access by a pointer also advances it (post-increment), by at most ``max_bytes`` bytes.
+        """Test whether the only access by a pointer also advances the pointer (post-increment), by at most
+        ``max_bytes`` bytes.
 
-        Accesses to floats advance it by one element only."""
+        An access to floats can advance the pointer by one element only."""
         uses = self.pointers.get(pointer, [])
         if len(uses) != 1 or uses[0].count > 1 or self.var is None:
             return False
@@ -372,10 +377,10 @@ class LoopBody:
         return step == 1 and max_bytes > 0 if uses[0].floats else step * uses[0].size <= max_bytes
 
     def settle(self, core: Costs) -> None:
-        """Mark constant arrays of few elements as accessed by one shared index, without pointers of their own, if the
-        body's registers do not suffice.
+        """Mark constant arrays of few elements as accessed by a shared index, without pointers of their own, if the
+        registers do not suffice for the body.
 
-        Compilers load the bases of such constants from code when they need them."""
+        Compilers load the base addresses of such constants when they need them."""
         if not core.has("shifted"):
             return
         constants = [p for p in self.moving() if p in self.constants and p not in self.inner]
@@ -384,16 +389,16 @@ class LoopBody:
             self.looked_up = few
 
     def full(self, core: Costs) -> list[LoopBody]:
-        """Return the directly inner loops that fill all general registers."""
+        """Return the directly inner loops that need all general registers."""
         return [loop for loop in self.loops if loop.peak >= core.registers]
 
     def resident(self, core: Costs) -> Name | None:
-        """Return the constant that keeps its register while inner loops that fill all registers run; None if there is
-        none.
+        """Return the constant that keeps its register while inner loops run that need all registers; None if there is
+        no such constant.
 
         Other constants are spilled or rematerialised, loop by loop. But gcc decides about a constant for the whole
-        function: the one with the most uses keeps its register if these outweigh the cost of a value that the inner
-        loops have to spill instead."""
+        function. The constant with the most uses keeps its register if these uses outweigh the cost of the value
+        that the inner loops have to spill instead."""
         full = self.full(core)
         inside = {name for loop in full for event in loop.events for name in event.names}
         uses = Counter(n for e in self.events for n in e.names if n[0] == CONSTANT and n not in inside)
@@ -403,10 +408,10 @@ class LoopBody:
         return name if count * self.runs >= _SUM_SPILL * max(loop.runs for loop in full) else None
 
     def spills(self, core: Costs, resident: Name | None = None) -> tuple[float, float]:
-        """Return the loads from and the stores to the stack in one iteration; loads of rematerialised constants count as
-        loads. A ``resident`` constant occupies a register.
+        """Return (loads from the stack, stores to the stack) of one iteration. Rematerialised constants count as loads.
+        A ``resident`` constant occupies a register throughout.
 
-        Sets ``peak``, the number of registers that the body fills."""
+        Sets ``peak``, the number of general registers that the body needs."""
         general = self._allocate_iteration(
             _remove_value(self._general_register_events(core), resident), core.registers - (resident is not None)
         )
@@ -420,7 +425,8 @@ class LoopBody:
         return loads, stores
 
     def _general_register_events(self, core: Costs) -> list[RegisterEvent]:
-        """Return the events in general registers, with the loop's own: pointers advance, the counter is tested."""
+        """Return the events of general registers, including those that control the loop: pointers are advanced, and
+        the counter is tested."""
         elsewhere = {"float" if core.float_registers else "", "vector" if core.vector_registers else ""}
         moving, looked_up = self.moving(), {u.name for p in self.looked_up for u in self.pointers[p]}
         events: list[RegisterEvent] = []
@@ -445,13 +451,13 @@ class LoopBody:
     def _allocate_iteration(self, events: list[RegisterEvent], registers: int) -> SpillCounts:
         """Allocate registers for the events of one iteration.
 
-        Values that are defined outside of the loop are live in all of it."""
+        Values that are defined outside of the loop are live during the whole iteration."""
         lasting = {n for e in events for n in e.names if n not in self.own_names} if self.var is not None else set()
         return allocate_registers(events, lasting, registers)
 
 
 def _remove_value(events: list[RegisterEvent], name: Name | None) -> list[RegisterEvent]:
-    """Remove a value, given by its name, from all register events; None removes nothing."""
+    """Remove the value ``name`` from all register events. If ``name`` is None, return the events unchanged."""
     if name is None:
         return events
     return [replace(e, names=tuple(n for n in e.names if n != name)) if name in e.names else e for e in events]
@@ -461,11 +467,10 @@ def _remove_value(events: list[RegisterEvent], name: Name | None) -> list[Regist
 
 
 class ValueCosts:
-    """Counts operations, weighted by how often they run, and printed instructions.
+    """Counts executed operations, weighted by their frequency, and printed instructions.
 
-    ``regions``: the function's body and the loops around the current statement, outermost first. ``held``: the operands of each
-    part of the current expression.
-    """
+    ``regions``: records of the function's body and of the loops around the current statement, outermost first.
+    ``held``: operands by subexpression of the current expression."""
 
     def __init__(self, selector: Selector, core: Costs) -> None:
         self.selector = selector
@@ -480,7 +485,7 @@ class ValueCosts:
         self.nests = CodeSizeTree(core)
 
     def add(self, counts: Mapping[str, float], weight: float, *, printed: bool = True) -> None:
-        """Count operations that run ``weight`` times."""
+        """Count operations that are executed ``weight`` times."""
         for kind, n in counts.items():
             self.operations[kind] += n * weight
             self.nests.add(kind, n * weight)
@@ -488,7 +493,8 @@ class ValueCosts:
                 self.printed += n
 
     def value(self, value: ir.Expr, counts: Operations) -> None:
-        """Count an expression whose operations are ``counts``, then record the memory and the registers that it uses."""
+        """Count an expression whose operations are ``counts``. Then record its memory accesses and the registers
+        that it needs."""
         self.add(counts, self.regions[-1].weight)
         self.single = _is_plain_load(value)
         self.held = {}
@@ -497,13 +503,15 @@ class ValueCosts:
     # ------------------------------------------------------------ registers
 
     def operands(self, value: ir.Expr) -> list[Operand]:
-        """Return the operands that hold a value until its instruction reads them; equal values share theirs."""
+        """Return the operands (registers) that contain a value until an instruction reads it. Equal values share
+        their registers."""
         if value not in self.held:
             self.held[value] = self._record_value(value)
         return self.held[value]
 
     def _record_value(self, value: ir.Expr) -> list[Operand]:
-        """Record the accesses and instructions that compute a value; return the operands that hold it."""
+        """Record the memory accesses and instructions that compute a value. Return the operands that contain the
+        value."""
         region = self.regions[-1]
         match value:
             case ir.Const():
@@ -534,9 +542,9 @@ class ValueCosts:
         return region.make(value.dtype)
 
     def _instruction_operands(self, whole: ir.Expr, parts: Sequence[ir.Expr]) -> list[Operand]:
-        """Return the operands in registers of the instruction that computes ``whole`` from ``parts``.
+        """Return the register operands of the instruction that computes ``whole`` from ``parts``.
 
-        Constants that the instruction takes as immediates are not among them."""
+        Constants that the instruction encodes as immediates are omitted."""
         operands = []
         for part in parts:
             if isinstance(part, ir.Const) and self.selector.keeps(whole, part):
@@ -548,8 +556,8 @@ class ValueCosts:
     # ------------------------------------------------------------ memory
 
     def touch(self, buffer: ir.Buffer, extent: int = 1, step: int = 1, *, writes: bool = False) -> None:
-        """Count the bytes that an access to ``extent`` elements, ``step`` apart, moves over the bus; register tiles move
-        none."""
+        """Count the bytes that an access to ``extent`` elements of a buffer transfers. ``step``: distance of the
+        elements. Register tiles transfer none."""
         if buffer.scope != "register":
             traffic = Traffic.of(dtypes.nbytes(buffer.dtype), extent, step, writes=writes)
             self.traffic[buffer.name] += traffic.times(self.regions[-1].weight)
@@ -559,8 +567,10 @@ class ValueCosts:
     def access(
         self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], *, writes: bool = False, word: bool = False
     ) -> int:
-        """Record an access to contiguous elements of a buffer; return its distance in bytes from the pointer that it uses.
-        ``word``: it loads an aligned word."""
+        """Record an access to contiguous elements of a buffer. Return its distance in bytes from the pointer that it
+        uses.
+
+        ``word``: True if it loads an aligned word."""
         address = address_of(buffer, indices)
         for term, _ in address.terms:
             if not isinstance(term, ir.Var):
@@ -573,10 +583,11 @@ class ValueCosts:
         return distance
 
     def pair(self, word_address: Address | None) -> None:
-        """Count the load of a word, and the one just before it, as one paired load if both words are neighbours.
+        """Count the load of a word and the load just before it as one paired load if both words are neighbours in
+        memory.
 
-        ``word_address``: address of the loaded word; None for any other access. Words in one expression are not paired:
-        each is loaded where it is used, after the instruction that used the previous one."""
+        ``word_address``: address of the loaded word; None for any other access. Two words in one expression are not
+        paired, because each is loaded just before the instruction that uses it."""
         word_address = word_address if self.single else None
         before, self.previous = self.previous, word_address
         if self.core.pair and word_address is not None and before is not None and word_address.follows(before):
@@ -584,11 +595,11 @@ class ValueCosts:
             self.add({"load": -1, "paired": 1}, self.regions[-1].weight)
 
     def reach(self, address: Address, *, writes: bool) -> int:
-        """Record the pointer of an access; return the distance of the access from it in bytes.
+        """Record the pointer of an access. Return the distance of the access from this pointer in bytes.
 
-        If offsets count elements (Armv6-M), loads of signed numbers below 32 bits have no offset: each takes an instruction more,
-        for the offset or the sign, unless it is the pointer's only access.
-        """
+        If the offsets of a core count elements (Armv6-M), loads of signed numbers below 32 bits have no offset. Each
+        such load needs another instruction, for the offset or for the sign, unless it is the only access by the
+        pointer."""
         region, width = self.regions[-1], dtypes.nbytes(address.buffer.dtype)
         if not self.core.has("elements"):
             return region.access(address, self.core.offset)[1]
@@ -599,10 +610,9 @@ class ValueCosts:
         return distance
 
     def index(self, term: ir.Expr) -> None:
-        """Count index arithmetic once an iteration of the innermost loop that it depends on.
+        """Count a term of index arithmetic once in each iteration of the innermost loop on which it depends.
 
-        Values computed from loads count in this loop, equal parts once.
-        """
+        A term that contains a load counts in the current loop; equal subexpressions count once."""
         if accesses_of(term):
             if self.regions[-1].compute(term):
                 self.add(self.selector.once(term), self.regions[-1].weight)
@@ -616,7 +626,7 @@ class ValueCosts:
 
 
 def _is_plain_load(value: ir.Expr) -> bool:
-    """Test whether a value is a load from memory alone, without arithmetic."""
+    """Test whether a value is only a load from memory, without arithmetic."""
     match value:
         case ir.Load(buffer):
             return buffer.scope != "register"

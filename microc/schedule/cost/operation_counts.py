@@ -1,8 +1,7 @@
-"""Expressions as counts of machine operations: what a C compiler selects for them on a core with given features.
+"""Counts of the machine operations that a C compiler selects for an expression, on a core with given features.
 
-The counts follow the instruction set of Thumb-2: an addition takes a shifted operand, a product is accumulated in one
-instruction, a load widens, ``max(x, 0)`` is one instruction. Nothing here is fitted to a network.
-"""
+The counts follow the instruction set of Thumb-2: an addition can shift an operand, one instruction multiplies and
+accumulates, loads widen their value, and ``max(x, 0)`` is one instruction. No number is fitted to a network."""
 
 from __future__ import annotations
 
@@ -18,15 +17,15 @@ from microc.tir import ir
 from microc.tir.rewrite import children, walk_expr, walk_stmt
 
 Operations = Counter[str]
-"""Number of executed operations by kind; fractions are probabilities."""
+"""Number of executed operations by type. Fractions are probabilities."""
 
 _NOTHING: Operations = Counter()
 _SHIFTABLE = frozenset({"add", "sub", "bitand", "bitor", "bitxor"})
 _COMPARE = ir.COMPARISONS
 _HALF = 0.5
-"""Probability of a branch that depends on data."""
+"""Probability of a branch whose condition depends on data."""
 _SMALL = 255
-"""Largest constant that instructions take as an immediate."""
+"""Largest constant that instructions can encode as an immediate."""
 _FPU_FUNCTIONS = frozenset({"fma", "fabs"})
 
 
@@ -34,8 +33,9 @@ _FPU_FUNCTIONS = frozenset({"fma", "fabs"})
 class Selector:
     """Counts the machine operations that a C compiler selects for expressions on a target.
 
-    Memos: ``calls``: operations of intrinsics, by name and dtype; ``known``: operations of expressions, by the identity
-    of the expression; ``widened``: 64-bit names that were widened from a word."""
+    Three fields are memos. ``calls``: operations of intrinsics, by name and dtype. ``known``: operations of
+    expressions, by the identity of the expression. ``widened``: 64-bit variables whose value was widened from a
+    word."""
 
     target: Target
     calls: dict[tuple[str, str], Operations] = field(default_factory=dict, compare=False, repr=False)
@@ -43,7 +43,8 @@ class Selector:
     widened: set[ir.Expr] = field(default_factory=set, compare=False, repr=False)
 
     def count(self, expr: ir.Expr) -> Operations:
-        """Count the operations of a value, without those of the addresses that it loads from. The result must not be modified."""
+        """Count the operations that compute a value, without the address arithmetic of its loads. The result must
+        not be modified."""
         if isinstance(expr, (ir.Const, ir.Var, ir.AddressOf)):
             return _NOTHING
         entry = self.known.get(id(expr))
@@ -52,7 +53,7 @@ class Selector:
         return entry[1]
 
     def once(self, expr: ir.Expr) -> Operations:
-        """Count the operations of a value in which equal subexpressions are computed only once."""
+        """Count the operations that compute a value if equal subexpressions are computed only once."""
         counts: Operations = Counter()
         parts, seen = [expr], {expr}
         for part in parts:
@@ -66,8 +67,8 @@ class Selector:
         return +counts
 
     def keeps(self, whole: ir.Expr, part: ir.Expr) -> bool:
-        """Test whether the operand ``part`` of ``whole`` is a constant that needs a register: intrinsics and products take
-        only small constants as immediates."""
+        """Test whether the operand ``part`` of ``whole`` is a constant that needs a register, because intrinsics and
+        products accept only small constants as immediates."""
         number = ir.int_value(part)
         if number is None or abs(number) <= _SMALL:
             return False
@@ -75,7 +76,7 @@ class Selector:
         return product or (isinstance(whole, ir.Call) and whole.name in SCALAR)
 
     def _count_by_type(self, expr: ir.Expr) -> Operations:
-        """Count the operations of an expression and its operands, by the type of its node."""
+        """Count the operations of an expression with its operands, by the class of its outermost node."""
         match expr:
             case ir.Load(buffer):
                 return _NOTHING if buffer.scope == "register" else self._count_load(buffer)
@@ -98,7 +99,7 @@ class Selector:
                 return Counter()
 
     def branch(self, condition: ir.Expr) -> Operations:
-        """Count the operations that evaluate a condition, and the branches that it takes."""
+        """Count the operations that evaluate a condition, and the branch instructions on it."""
         match condition:
             case ir.Bin("and" | "or", a, b):
                 return self.branch(a) + self.branch(b)
@@ -120,7 +121,7 @@ class Selector:
                 return self.count(condition) + Counter({"alu": 1, "branch": 1})
 
     def store(self, buffer: ir.Buffer, value: ir.Expr) -> Operations:
-        """Count a store and its value; a cast that only cuts off bits needs no operation."""
+        """Count the operations of a store and of the stored value. A cast that only drops upper bits is free."""
         if isinstance(value, ir.Cast) and dtypes.is_integer(value.dtype) and dtypes.is_integer(value.a.dtype):
             value = value.a
         counts = self.count(value)
@@ -130,14 +131,15 @@ class Selector:
         return counts + (Counter({"float_store": 1}) if self._is_in_fpu(buffer.dtype) else wide)
 
     def call(self, name: str, dtype: str) -> Operations:
-        """Count the operations of an intrinsic or a mathematical function, without its arguments and without the loop
-        inside it."""
+        """Count the operations of an intrinsic or a mathematical function, without its arguments and without the
+        loop in its C body."""
         if (name, dtype) not in self.calls:
             self.calls[name, dtype] = self._count_intrinsic(name, dtype)
         return self.calls[name, dtype]
 
     def _count_intrinsic(self, name: str, dtype: str) -> Operations:
-        """Count an intrinsic by its body on the core, or, if the core has none, by its meaning in portable C."""
+        """Count the operations of an intrinsic: of its C body on the core, or of its meaning in portable C if the
+        core has no body."""
         if name == ir.REINTERPRET:
             return Counter({"alu": 1})
         if name not in SCALAR:
@@ -149,21 +151,21 @@ class Selector:
         return Counter({kind: n * max(SCALAR[name].lanes, 1) for kind, n in lane.items()})
 
     def _intrinsic_loop_operations(self, name: str, args: tuple[ir.Expr, ...]) -> Operations:
-        """Count all iterations of the loop inside an intrinsic."""
+        """Count the operations in all iterations of the loop in the C body of an intrinsic."""
         iteration, runs = self._intrinsic_loop(name, args)
         return Counter({kind: runs * n for kind, n in iteration})
 
     def again(self, expr: ir.Expr) -> float:
-        """Return the instructions of the loop inside an intrinsic in all iterations but one: these run, but are printed
-        only once."""
+        """Return the number of instructions that the loop in the C body of an intrinsic executes in all iterations
+        but one. They are executed, but not printed again."""
         if not isinstance(expr, ir.Call):
             return 0
         iteration, runs = self._intrinsic_loop(expr.name, expr.args)
         return (runs - 1) * sum(n for kind, n in iteration if kind not in SILENT)
 
     def _intrinsic_loop(self, name: str, args: tuple[ir.Expr, ...]) -> tuple[tuple[tuple[str, int], ...], int]:
-        """Return the operations of one iteration of the loop inside an intrinsic, and the number of iterations; no
-        operations and 1 if it has no loop."""
+        """Return (operations of one iteration, number of iterations) of the loop in the C body of an intrinsic.
+        Without a loop, return no operations and 1."""
         body = body_of(name, self.target.cpu) if name in SCALAR else None
         if body is None or body.turns is None:
             return (), 1
@@ -172,14 +174,14 @@ class Selector:
         return body.turns.operations, -(-elements // body.turns.elements)
 
     def _count_math_function(self, name: str, dtype: str) -> Operations:
-        """Count a mathematical function: an instruction of the FPU, or a library call."""
+        """Count the operations of a mathematical function: an instruction of the FPU, or a library call."""
         if name in _FPU_FUNCTIONS and self._is_in_fpu(dtype):
             return Counter({"float": 1})
         own = f"call_{name}"
         return Counter({own if own in self.target.core.costs.lengths else "call_math": 1})
 
     def _count_portable_meaning(self, meaning: ir.Expr | ir.Stmt) -> Operations:
-        """Count the portable C that replaces an intrinsic which the core lacks."""
+        """Count the operations of the portable C that is printed for an intrinsic which the core lacks."""
         if isinstance(meaning, ir.Expr):
             products = Counter(x for x in walk_expr(meaning) if isinstance(x, ir.Bin) and x.op == "mul")
             twice = sum((self.count(x) for x, n in products.items() for _ in range(n - 1)), Counter())
@@ -188,17 +190,17 @@ class Selector:
         return sum((self.store(s.buffer, s.value) for s in stores), Counter())
 
     def _count_load(self, buffer: ir.Buffer) -> Operations:
-        """Count a load from a buffer: two operations for 64 bits."""
+        """Count the operations of a load from a buffer: two for 64 bits, else one."""
         if self._is_in_fpu(buffer.dtype):
             return Counter({"float_load": 1})
         return Counter({"load": 2 if dtypes.nbytes(buffer.dtype) > 4 else 1})
 
     def _is_in_fpu(self, dtype: str) -> bool:
-        """Test whether values of a dtype are in registers of the FPU."""
+        """Test whether values of a dtype are kept in registers of the FPU."""
         return dtype == "float32" and self.target.has("fpu")
 
     def _count_low_word(self, expr: ir.Expr) -> Operations:
-        """Count the operations that compute the low word of a 64-bit value."""
+        """Count the operations that compute the low 32 bits of a 64-bit value."""
         match expr:
             case ir.Bin("shr", a, ir.Const(int() as by)) if by >= 32:
                 return self.count(a) + Counter({"alu": int(by > 32)})
@@ -214,7 +216,7 @@ class Selector:
                 return self.count(expr)
 
     def _count_cast(self, dtype: str, a: ir.Expr) -> Operations:
-        """Count a cast to ``dtype`` and its operand."""
+        """Count the operations of a cast of ``a`` to ``dtype``, and of ``a``."""
         if dtypes.is_integer(dtype) and a.dtype in ("int64", "uint64") and dtypes.nbytes(dtype) <= 4:
             return self._count_low_word(a) + Counter({"alu": int(dtypes.nbytes(dtype) < 4)})
         counts = self.count(a)
@@ -234,18 +236,19 @@ class Selector:
         return counts + Counter({"alu": 1})
 
     def _count_16_bit_float_to_float32(self, source_dtype: str) -> Operations:
-        """Count the conversion of a 16-bit float in an integer register to float32.
+        """Count the operations that convert a 16-bit float in an integer register to float32.
 
-        ``source_dtype``: ``float16`` or ``bfloat16``. The core's intrinsic counts, else the C of ``codegen/c/libm.py``."""
+        ``source_dtype``: ``float16`` or ``bfloat16``. The conversion is the core's C body if it has one, else the C
+        of ``codegen/c/libm.py``."""
         body = next((body for _, body in bodies_of(f"{source_dtype}_to_float", self.target.cpu)), None)
         moved = Counter({"float": int(self.target.has("fpu"))})
         return +Counter(body.counts()) if body else moved + Counter({"alu": 1 if source_dtype == "bfloat16" else 10})
 
     def _count_select(self, condition: ir.Expr, a: ir.Expr, b: ir.Expr) -> Operations:
-        """Count a select and its operands.
+        """Count the operations of a select and of its operands.
 
-        Two cheap values are selected by predication, if the core has it. A value with a load takes a branch, half of
-        the time."""
+        Two cheap values are selected by predicated instructions, if the core has them. A value that needs a load is
+        computed behind a branch, in half of all cases."""
         if (
             dtypes.is_float(a.dtype)
             and not self._is_in_fpu(a.dtype)
@@ -261,22 +264,22 @@ class Selector:
         return self.count_condition(condition) + left + right + Counter({"alu": 2})
 
     def _count_guarded_value(self, condition: ir.Expr, value: ir.Expr) -> Operations:
-        """Count a select between a value and a constant (a clamp, an underflow).
+        """Count the operations of a select between a computed value and a constant (a clamp, an underflow).
 
-        Library calls in the value are made in most iterations and count fully, once for equal parts; its other
+        The value is needed in most iterations, so that its library calls count fully, equal calls once. Its other
         operations count half."""
         whole = self.once(value)
         calls = {k: v if k.startswith("call_") else _HALF * v for k, v in whole.items()}
         return self.branch(condition) + Counter(calls) + Counter({"taken": _HALF, "alu": _HALF})
 
     def count_condition(self, condition: ir.Expr) -> Operations:
-        """Count the operations of a condition for predicated instructions, which need no branch."""
+        """Count the operations that evaluate a condition for predicated instructions, which need no branch."""
         counts = self.branch(condition)
         counts["branch"] -= 1
         return +counts
 
     def _count_binary(self, expr: ir.Bin) -> Operations:
-        """Count a binary operation and its operands."""
+        """Count the operations of a binary expression and of its operands."""
         op, a, b = expr.op, expr.a, expr.b
         if op in _COMPARE:
             return self.branch(expr) + Counter({"alu": 1})
@@ -298,7 +301,8 @@ class Selector:
         return self.count(a) + self.count(b) + Counter({"alu": 1})
 
     def _count_min_or_max(self, expr: ir.Bin) -> Operations:
-        """Count a minimum or maximum of two integers; ``max(x, 0)`` masks x by its sign."""
+        """Count the operations of the minimum or maximum of two integers. ``max(x, 0)`` is one instruction, which
+        masks x by its sign."""
         relu = expr.op == "max" and ir.int_value(expr.b) == 0
         if self.target.has("minmax") or (relu and self.target.core.costs.has("shifted")):
             return Counter({"alu": 1})
@@ -308,8 +312,8 @@ class Selector:
         return test + Counter({"alu": _HALF, "taken": _HALF})
 
     def _count_fusable_operation(self, op: str, a: ir.Expr, b: ir.Expr) -> Operations:
-        """Count an operation and its operands; a shifted operand or a product is free if the core has instructions that
-        include it."""
+        """Count the operations of a binary expression and of its operands. A shifted operand or a product is free if
+        the core has an instruction that includes it."""
         counts = self.count(a) + self.count(b) + Counter({"alu": 1})
         core = self.target.core.costs
         for side in (b, a):
@@ -327,7 +331,8 @@ class Selector:
         return counts
 
     def _count_division(self, op: str, b: ir.Expr) -> Operations:
-        """Count a division or remainder: by a power of two a shift or mask, by a constant a high product, else a division."""
+        """Count the operations of a division or remainder: a shift or mask for a power of two, a high product for
+        another constant, else a division."""
         modulo = op.endswith("mod")
         if _is_power_of_two(b):
             return Counter({"alu": 1})
@@ -338,7 +343,8 @@ class Selector:
         return Counter({"call_divide": 1})
 
     def _count_float_operation(self, op: str, dtype: str) -> Operations:
-        """Count a binary float operation, without its operands: an instruction of the FPU, or a library call."""
+        """Count the operations of a binary float expression without its operands: an instruction of the FPU, or a
+        library call."""
         if dtype == "float64":
             return Counter({"call_double": 1})
         if self.target.has("fpu"):
@@ -349,7 +355,7 @@ class Selector:
         return Counter({"call_float_compare" if op in ("min", "max") else name: 1})
 
     def _count_64_bit_operation(self, op: str, a: ir.Expr, b: ir.Expr) -> Operations:
-        """Count a binary operation on 64-bit integers and its operands on a 32-bit core."""
+        """Count the operations of a binary expression of 64-bit integers, and of its operands, on a 32-bit core."""
         if op == "mul":
             words = [self._word_before_widening(x) for x in (a, b) if self._word_before_widening(x) is not None]
             parts = sum((self.count(x) for x in words if x is not None), Counter())
@@ -371,9 +377,10 @@ class Selector:
         return self.count(a) + self.count(b) + Counter({"alu": 5 if op in ("min", "max") else 2})
 
     def widened_word(self, name: ir.Var, value: ir.Expr) -> ir.Expr:
-        """Return the word that a 64-bit value was widened from if the core has a widening product, else the value.
+        """Return the 32-bit word from which a 64-bit value was widened, if the core has a widening product; else return
+        the value.
 
-        ``name``: the variable that holds the value; it is remembered as widened."""
+        ``name``: the variable to which the value is assigned; it is recorded as widened."""
         if not (isinstance(value, ir.Cast) and dtypes.nbytes(name.dtype) == 8 and self.target.has("mul64")):
             return value
         word = self._word_before_widening(value)
@@ -383,15 +390,16 @@ class Selector:
         return word
 
     def _word_before_widening(self, wide_value: ir.Expr) -> ir.Expr | None:
-        """Return the word that a 64-bit value was widened from; None if there is none.
+        """Return the 32-bit word from which a 64-bit value was widened; None if it was not.
 
-        The product of two widened words is one instruction."""
+        The product of two widened words is a single instruction."""
         if isinstance(wide_value, ir.Cast):
             return wide_value.a if dtypes.nbytes(wide_value.a.dtype) <= 4 else None
         return wide_value if wide_value in self.widened else None
 
     def _count_add_or_compare(self, dtype: str, operation: str) -> Operations:
-        """Count one addition (``operation`` is "add") or comparison ("compare") of two values of a dtype."""
+        """Count the operations of one addition (``operation`` is "add") or one comparison ("compare") of two values
+        of a dtype."""
         if dtypes.is_float(dtype):
             if not self.target.has("fpu") or dtype == "float64":
                 return Counter({"call_float_compare" if operation == "compare" else "call_float_add": 1})
@@ -409,13 +417,13 @@ def _skip_reinterpretations(expr: ir.Expr) -> ir.Expr:
 
 
 def _is_variable(expr: ir.Expr) -> bool:
-    """Test whether a value is a variable, perhaps under casts.
+    """Test whether a value is a variable, with or without casts.
 
-    An instruction that overwrites its first operand must not overwrite a variable."""
+    An instruction that overwrites its first operand needs a copy of a variable."""
     return isinstance(expr, ir.Var) or (isinstance(expr, ir.Cast) and _is_variable(expr.a))
 
 
 def _is_power_of_two(expr: ir.Expr) -> bool:
-    """Test for a constant that is a power of two."""
+    """Test whether an expression is a constant power of two."""
     value = ir.int_value(expr)
     return value is not None and value > 0 and value & (value - 1) == 0

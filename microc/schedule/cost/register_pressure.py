@@ -1,4 +1,5 @@
-"""Registers, addresses, and what compilers move out of loops."""
+"""Register pressure: addresses in linear form, loop-invariant code motion, and register allocation, as compilers do
+them."""
 
 from __future__ import annotations
 
@@ -21,11 +22,11 @@ Terms = dict[ir.Expr, int]
 
 @frozen
 class Address:
-    """The address of a memory access as a linear form: a pointer that depends on loop variables, plus a constant
+    """The address of a memory access in linear form: a pointer that depends on loop variables, plus a constant
     ``offset`` in bytes.
 
-    ``terms``: expressions and their factors in elements. All accesses of one buffer whose addresses differ by a
-    constant share the ``pointer``."""
+    ``terms``: (expression, factor in elements) pairs. All accesses to a buffer whose addresses differ by a constant
+    share a ``pointer``."""
 
     buffer: ir.Buffer
     terms: frozenset[tuple[ir.Expr, int]]
@@ -33,11 +34,12 @@ class Address:
 
     @property
     def pointer(self) -> Pointer:
-        """The buffer's name and the terms of the address: the address without its constant offset."""
+        """The address without its constant offset: name of the buffer, and terms."""
         return self.buffer.name, self.terms
 
     def follows(self, other: Address) -> bool:
-        """Test whether the words at this address and at another one are neighbours, which one instruction can load."""
+        """Test whether the words at this address and at ``other`` are neighbours, so that one instruction can load
+        both."""
         return self.pointer == other.pointer and abs(self.offset - other.offset) == 4
 
 
@@ -45,7 +47,7 @@ Pointer = tuple[str, frozenset[tuple[ir.Expr, int]]]
 
 
 def address_of(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> Address:
-    """Return the address of an element, as a linear form."""
+    """Return the address of an element in linear form."""
     terms: Terms = {}
     offset = 0
     for index, stride in zip(indices, buffer.strides, strict=True):
@@ -54,7 +56,7 @@ def address_of(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> Address:
 
 
 def _add_linear_terms(expr: ir.Expr, factor: int, terms: Terms) -> int:
-    """Add the terms of ``factor * expr`` to ``terms``, and return its constant."""
+    """Add the terms of ``factor * expr`` to ``terms``. Return the constant part of ``factor * expr``."""
     match expr:
         case ir.Const(int() as value):
             return factor * value
@@ -70,7 +72,7 @@ def _add_linear_terms(expr: ir.Expr, factor: int, terms: Terms) -> int:
 
 
 def depends_on_loop(pointer: Pointer, loop_var: ir.Var) -> bool:
-    """Test whether a pointer changes with the variable of a loop."""
+    """Test whether a pointer changes with a loop variable."""
     return any(_contains_variable(e, loop_var) for e, _ in pointer[1])
 
 
@@ -101,8 +103,8 @@ _PURE = frozenset({*SCALAR, ir.REINTERPRET})
 
 @dataclass(slots=True)
 class _LoopLevel:
-    """A loop, or the function: the buffers that it writes, whether these include memory, and the names of the values that
-    are computed once in each of its iterations."""
+    """A loop of the current nest, or the function: the buffers that it writes, whether these include memory, and
+    variables for the values that each of its iterations computes once."""
 
     written: frozenset[ir.Buffer]
     memory: bool
@@ -110,10 +112,10 @@ class _LoopLevel:
 
 
 class LoopInvariants:
-    """Moves loop-invariant values out of loops, as compilers do, and names them.
+    """Moves loop-invariant values out of loops, as compilers do, and assigns them to new variables.
 
-    Level 0 is the function's body, others are the loops around the current statement, outermost first. ``charge`` is
-    called with every new name, its value and the level that computes it."""
+    Level 0 is the function's body; the other levels are the loops around the current statement, outermost first.
+    ``charge`` is called with every new variable, its value and the level that computes it."""
 
     def __init__(self, selector: Selector, charge: Callable[[ir.Var, ir.Expr, int], None]) -> None:
         self.selector = selector
@@ -124,7 +126,7 @@ class LoopInvariants:
         self.known: dict[ir.Var, ir.Var] = {}
 
     def enter(self, var: ir.Var | None, body: ir.Stmt) -> None:
-        """Begin a loop over ``var``, or the function (None)."""
+        """Begin a loop over ``var``, or the function if ``var`` is None."""
         written = buffers_written(body)
         self.levels.append(_LoopLevel(written, any(b.scope != "register" for b in written)))
         if var is not None:
@@ -136,13 +138,13 @@ class LoopInvariants:
 
     @property
     def here(self) -> int:
-        """The level of the innermost loop."""
+        """Level of the innermost loop."""
         return len(self.levels) - 1
 
     def define(self, var: ir.Var, value: ir.Expr) -> ir.Expr | None:
-        """Define a variable of the source.
+        """Record the definition of a variable in the source.
 
-        Return its value as :meth:`settle` rewrites it, or None if value and variable were moved out of the loop."""
+        Return its value as :meth:`settle` rewrites it; None if value and variable were moved out of the loop."""
         moved = self.settle(value, self.here)
         self.known.pop(var, None)
         if isinstance(moved, ir.Var) and not isinstance(value, ir.Var):
@@ -152,13 +154,14 @@ class LoopInvariants:
         return moved
 
     def settle(self, expr: ir.Expr, level: int) -> ir.Expr:
-        """Rewrite an expression that level ``level`` computes: its largest parts that outer levels compute become names."""
+        """Rewrite an expression that level ``level`` computes: its largest subexpressions that outer levels can
+        compute are replaced by variables."""
         settled, home = self._hoist_parts(expr, level)
         return self._hoisted_name(settled, home) if home < level else settled
 
     def _hoist_parts(self, expr: ir.Expr, level: int) -> tuple[ir.Expr, int]:
-        """Return an expression whose parts that leave ``level`` are names, and the level that computes the expression
-        itself."""
+        """Replace the subexpressions of an expression that leave ``level`` by variables. Return the rewritten
+        expression, and the level that computes it."""
         match expr:
             case ir.Const():
                 return expr, self.guarded
@@ -182,19 +185,19 @@ class LoopInvariants:
         return map_children(settled, lambda part: self._hoist_part(settled, part, next(parts), level)), level
 
     def _hoist_part(self, whole: ir.Expr, part: ir.Expr, home_level: int, level: int) -> ir.Expr:
-        """Replace a part of an expression by a name if an outer level computes it; else return the part.
+        """Replace a subexpression by a variable if an outer level computes it. Else return the subexpression.
 
-        The part is computed at ``home_level``, the expression at ``level``. Loads in a side of a select stay behind its
-        condition."""
+        Level ``home_level`` computes the subexpression ``part``, level ``level`` the expression ``whole``. Loads in
+        an alternative of a select stay behind the select's condition."""
         behind = isinstance(whole, ir.Select) and part is not whole.condition and accesses_of(part)
         if home_level == level or behind or isinstance(part, ir.AddressOf):
             return part
         return self._hoisted_name(part, home_level)
 
     def _hoisted_name(self, expr: ir.Expr, home_level: int) -> ir.Expr:
-        """Return the variable for an expression that loop level ``home_level`` computes.
+        """Return the variable for an expression that level ``home_level`` computes.
 
-        An expression without operations is returned itself."""
+        An expression that needs no operations is returned itself."""
         if not self.selector.count(expr):
             return expr
         names = self.levels[home_level].names
@@ -205,7 +208,7 @@ class LoopInvariants:
         return names[expr]
 
     def _level_that_changes_access(self, access: ir.Load | ir.AddressOf) -> int:
-        """Return the innermost level at which an element or address may change."""
+        """Return the innermost level at which an element in memory, or an address, may change."""
         home = max((self.homes.get(self.known.get(var, var), 0) for var in free_vars(access)), default=0)
         looked_up = (inner for index in access.indices for inner in accesses_of(index))
         home = max(home, *map(self._level_that_changes_access, looked_up), 0)
@@ -225,19 +228,20 @@ class LoopInvariants:
 
 Name = tuple[object, ...]
 KINDS = ("general", "float", "vector")
-"""Kinds of registers."""
+"""Types of registers."""
 ADDRESS = "&"
-"""First part of the names of addresses. Their uses count twice: an access waits for its address."""
+"""First element of the names of addresses. Uses of an address count twice in spill decisions, because an access
+waits for its address."""
 CONSTANT = "#"
-"""First part of the names of constants, also constant addresses, which have no definition."""
+"""First element of the names of constants, including constant addresses, which have no definition."""
 
 
 @frozen
 class RegisterEvent:
-    """An instruction that reads (or, if ``defines``, writes) the registers called ``names``, all at once.
+    """An instruction that reads the registers ``names``, all at once, or writes them if ``defines``.
 
-    ``inner``: registers that a loop in this event needs for itself. ``kind``: the kind of register, of :data:`KINDS`.
-    ``share``: the fraction of iterations that execute the instruction."""
+    ``inner``: number of additional registers that an inner loop, represented by this event, needs. ``kind``: type of
+    register, from :data:`KINDS`. ``share``: fraction of iterations that execute the instruction."""
 
     names: tuple[Name, ...]
     defines: bool = False
@@ -248,7 +252,8 @@ class RegisterEvent:
 
 @frozen
 class SpillCounts:
-    """Accesses to the stack in one iteration, the most registers in use at once, and ``constants`` that are rematerialised."""
+    """Stack accesses of one iteration (``loads``, ``stores``), the most registers in use at once (``peak``), and the
+    number of ``constants`` that are rematerialised."""
 
     loads: float
     stores: float
@@ -258,8 +263,10 @@ class SpillCounts:
 
 @dataclass(slots=True)
 class _LiveRange:
-    """The live range of one value. ``uses`` and ``defined``: the program points (indices of events) that read and write
-    it. ``times``: the intervals of program points, end excluded, in which it is live."""
+    """The live range of one value. Program points are indices of events.
+
+    ``uses``, ``defined``: program points that read and write the value. ``times``: half-open intervals of program
+    points in which it is live."""
 
     name: Name
     uses: list[int] = field(default_factory=list)
@@ -268,19 +275,19 @@ class _LiveRange:
 
     @property
     def access_times(self) -> list[int]:
-        """The program points at which the value is used or defined, in order."""
+        """Program points at which the value is used or defined, in order."""
         return sorted({*self.uses, *self.defined})
 
     @property
     def weight(self) -> int:
-        """The estimated number of accesses to the stack if the value is spilled."""
+        """Estimated number of stack accesses if the value is spilled."""
         return (len(self.uses) + len(self.defined)) * (1 + (self.name[0] == ADDRESS))
 
 
 def allocate_registers(
     events: Sequence[RegisterEvent], loop_carried: Iterable[Name], register_count: int
 ) -> SpillCounts:
-    """Allocate registers for the events of one loop iteration in the steady state; return what is spilled.
+    """Allocate registers for the events of one loop iteration in the steady state. Return the spills.
 
     ``loop_carried``: values that are live from one iteration to the next."""
     register_count = max(register_count, 1)
@@ -302,15 +309,15 @@ def allocate_registers(
 
 
 def _executions_per_iteration(program_points: Iterable[int], events: Sequence[RegisterEvent]) -> float:
-    """Return how often one iteration executes the events at some program points, in total."""
+    """Return how often one iteration executes the events at these program points, in total."""
     return sum(events[time].share for time in program_points)
 
 
 def _live_ranges(events: Sequence[RegisterEvent], loop_carried: frozenset[Name]) -> list[_LiveRange]:
     """Build the live ranges of all values in one iteration.
 
-    Every definition begins a range. The last range of a loop-carried value continues as its first range of the next
-    iteration."""
+    Every definition begins a new range. The last range of a loop-carried value continues in the next iteration, up
+    to the end of the value's first range."""
     first: dict[Name, _LiveRange] = {}
     latest: dict[Name, _LiveRange] = {}
     lives = []
@@ -351,10 +358,10 @@ def _live_registers(events: Sequence[RegisterEvent], lives: Iterable[_LiveRange]
 
 
 def _choose_spills(lives: Iterable[_LiveRange], register_demand: list[int], register_count: int) -> list[_LiveRange]:
-    """Choose the live ranges to spill, until the others fit in the registers.
+    """Choose live ranges to spill until the others fit in the registers.
 
-    ``register_demand``: live registers at every program point; each spilled range is subtracted from it where it is
-    idle."""
+    ``register_demand``: number of live registers at every program point. Each spilled range is subtracted from it at
+    points where the value is not accessed."""
     # Priority: estimated accesses per time in which registers do not suffice. Ties go to the earlier range.
     overfull = [0, *accumulate(int(n > register_count) for n in register_demand)]
     order = []
@@ -374,9 +381,9 @@ def _choose_spills(lives: Iterable[_LiveRange], register_demand: list[int], regi
 
 
 def _uses_in_register(live_range: _LiveRange, register_demand: list[int], register_count: int) -> set[int]:
-    """Return the uses of a spilled value that still find it in a register.
+    """Return the uses of a spilled value that need no load, because a register has been free since the previous access.
 
-    A use does if a register has been free since the previous access; it is then added to ``register_demand``."""
+    Such a register is then added to ``register_demand``."""
     in_register = set()
     for begin, end in pairwise(live_range.access_times):
         between = range(begin + 1, end)
