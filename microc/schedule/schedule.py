@@ -257,8 +257,8 @@ class Schedule:
         return self.apply("select_saturation")
 
     def select_high_mul(self) -> Schedule:
-        """Compute high halves of 64-bit products from 16-bit parts, for cores on which 64-bit products are library
-        calls."""
+        """Compute high halves of 64-bit products from 32-bit products of parts of the operands, for cores on which
+        64-bit products are library calls."""
         return self.apply("select_high_mul")
 
     def select_high_mac(self) -> Schedule:

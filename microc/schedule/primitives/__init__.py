@@ -1,1 +1,2 @@
-"""Schedule primitives, a file for each family of steps."""
+"""Schedule primitives: functions that change the loops, blocks and buffers of a TIR function, one file for each
+family."""

@@ -1,4 +1,4 @@
-"""Primitives that move a block to where its values are needed: compute_at, reverse_compute_at, compute_inline."""
+"""Primitives that move a block to the place where its values are needed: compute_at, reverse_compute_at, inlining."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ Region = tuple[tuple[ir.Expr, int], ...]
 
 
 def stored_buffer(block: ir.Block) -> ir.Buffer:
-    """Return the only buffer that a block writes, apart from buffers allocated in it; ScheduleError if there is not
-    exactly one."""
+    """Return the only buffer that a block writes, apart from buffers allocated in it. Raise ScheduleError if the
+    block writes several or none."""
     own = {s.buffer for s in walk_stmt(block.body) if isinstance(s, ir.Alloc)}
     stores = {s.buffer for s in walk_stmt(block.body) if isinstance(s, ir.Store)} - own
     if len(stores) != 1:
@@ -42,7 +42,8 @@ def stored_buffer(block: ir.Block) -> ir.Buffer:
 
 
 def loop_nest(func: ir.PrimFunc, block: ir.Block) -> ir.Stmt:
-    """Return the outermost loop that contains this block and nothing else; the block itself if there is none."""
+    """Return the outermost loop that contains a block and no other statement. If there is no such loop, return the
+    block itself."""
     nest: ir.Stmt = block
     for loop in reversed(loops_around(func.body, block)):
         if loop.body is not nest:
@@ -52,11 +53,11 @@ def loop_nest(func: ir.PrimFunc, block: ir.Block) -> ir.Stmt:
 
 
 def accessed_region(loop: ir.For, outer: tuple[ir.For, ...], buffer: ir.Buffer, *, writes: bool) -> Region:
-    """Return the region of ``buffer`` that one iteration of ``loop`` reads (or, if ``writes``, writes): per axis a start
-    and a size in elements.
+    """Return the region of ``buffer`` that one iteration of ``loop`` reads or, if ``writes``, writes: (start, number of
+    elements) per axis.
 
-    The start is an expression of the variables of ``loop`` and the loops ``outer`` around it. An axis whose accesses
-    start at different expressions counts wholly."""
+    A start is an expression of the variables of ``loop`` and of the loops ``outer`` around it. If the accesses along
+    an axis start at different expressions, the region contains the whole axis."""
     starts: list[ir.Expr | None] = [None] * len(buffer.shape)
     lows = list(buffer.shape)
     highs = [-1] * len(buffer.shape)
@@ -87,8 +88,9 @@ def accessed_region(loop: ir.For, outer: tuple[ir.For, ...], buffer: ir.Buffer, 
 def _nest_over_region(
     func: ir.PrimFunc, block: ir.Block, region: Mapping[ir.Var, tuple[ir.Expr, int]], outer: tuple[ir.For, ...]
 ) -> ir.Stmt:
-    """Put a block in new loops that cover ``region`` (first value and number of iterations) of its space iterators, and
-    all of its reduction."""
+    """Build new loops around a block that cover a region of its spatial iterators and its whole reduction.
+
+    ``region``: (first value, number of iterations) by spatial iterator."""
     taken = names_in(func.body)
     bounds = loop_bounds(outer)
     loops: list[tuple[ir.Var, int]] = []
@@ -110,7 +112,8 @@ def _nest_over_region(
 
 
 def compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
-    """Compute the producer ``block`` inside ``loop``, just before the consumers there, for the region that they read."""
+    """Move the producer ``block`` into ``loop``, just before its consumers there. Each iteration computes the region
+    that they read."""
     producer, target = find_block(func.body, block), find_outer_loop(func.body, loop)
     buffer = stored_buffer(producer)
     nest = loop_nest(func, producer)
@@ -137,8 +140,8 @@ def compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
 
 
 def _iterators_of_store(block: ir.Block, buffer: ir.Buffer) -> list[tuple[ir.Var, int] | None]:
-    """Return, for each axis of the stored buffer, the block's iterator that counts along it and the step in elements; None
-    for an axis that another expression indexes."""
+    """Return for each axis of the stored buffer (block iterator, step in elements) if the iterator counts along the
+    axis, else None."""
     own = {it.var for it in block.iters}
     for s in walk_stmt(drop_blocks(block.body)):
         if isinstance(s, ir.Store) and s.buffer == buffer:
@@ -147,7 +150,10 @@ def _iterators_of_store(block: ir.Block, buffer: ir.Buffer) -> list[tuple[ir.Var
 
 
 def _counting_iterator(index: ir.Expr, own: set[ir.Var]) -> tuple[ir.Var, int] | None:
-    """Return the only iterator in an index, and its factor; None unless the index starts at zero and grows with it."""
+    """Return (iterator, factor) if an index contains a single iterator, starts at zero and grows with the iterator;
+    else None.
+
+    ``own``: the block's iterators."""
     terms, offset = linear(index)
     match [(term, factor) for term, factor in terms.items() if free_vars(term) & own]:
         case [(ir.Var() as var, factor)] if factor > 0 and not offset:
@@ -157,13 +163,14 @@ def _counting_iterator(index: ir.Expr, own: set[ir.Var]) -> tuple[ir.Var, int] |
 
 
 def _is_whole_tiles(start: ir.Expr, size: int, extent: int, step: int) -> bool:
-    """Test whether a region of an axis of ``extent`` elements consists of whole tiles of ``step`` elements."""
+    """Test whether a region (``start``, ``size``) of an axis with ``extent`` elements consists of whole tiles of
+    ``step`` elements."""
     return step == 1 or size == extent or (size % step == 0 and ir.int_value(simplify(start % step)) == 0)
 
 
 def _covering_iterations(start: ir.Expr, size: int, step: int) -> tuple[ir.Expr, int]:
-    """Return the first iteration, and the number of iterations, that cover ``size`` elements from ``start``; each covers
-    ``step`` elements."""
+    """Return (first iteration, number of iterations) such that the iterations cover ``size`` elements from
+    ``start``. An iteration covers ``step`` elements."""
     if step == 1:
         return start, size
     aligned = ir.int_value(simplify(start % step)) == 0
@@ -172,7 +179,8 @@ def _covering_iterations(start: ir.Expr, size: int, step: int) -> tuple[ir.Expr,
 
 
 def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
-    """Compute the elementwise consumer ``block`` inside ``loop``, just after its producer there, for the region that it wrote."""
+    """Move the elementwise consumer ``block`` into ``loop``, just after its producer there. Each iteration computes
+    the region that the producer has just written."""
     consumer, target = find_block(func.body, block), find_outer_loop(func.body, loop)
     inside = outermost_blocks(target)
     own_result = stored_buffer(consumer)
@@ -222,7 +230,7 @@ def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
 
 
 def _writes_contiguously(loop: ir.For, outer: tuple[ir.For, ...], buffer: ir.Buffer) -> bool:
-    """Test whether one iteration of ``loop`` writes all elements of ``buffer`` between the first and the last that it writes."""
+    """Test whether one iteration of ``loop`` writes a region of ``buffer`` without gaps."""
     writes = [a for a in accesses_to(drop_blocks(loop.body), buffer, (*outer, loop)) if a.writes]
     for axis in range(len(buffer.shape)):
         forms = [(linear(simplify(a.indices[axis], loop_bounds(a.loops))), a) for a in writes]
@@ -240,7 +248,8 @@ def _writes_contiguously(loop: ir.For, outer: tuple[ir.For, ...], buffer: ir.Buf
 
 
 def _check_reduction_complete(func: ir.PrimFunc, producer: ir.Block, target: ir.For) -> None:
-    """Raise ScheduleError unless the reduction is complete within one iteration of the target loop."""
+    """Raise ScheduleError unless the reduction of ``producer`` is completed within one iteration of the loop
+    ``target``."""
     around = {loop.var for loop in (*loops_around(func.body, target), target)}
     for it in producer.iters:
         if it.kind == "reduce" and free_vars(it.binding) & around:
@@ -251,7 +260,8 @@ def _check_reduction_complete(func: ir.PrimFunc, producer: ir.Block, target: ir.
 
 
 def compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
-    """Replace every read of ``block``'s result by its expression, and remove the block and its buffer."""
+    """Replace every read of the result of ``block`` by the expression that computes it. Remove the block and its
+    buffer."""
     producer = find_block(func.body, block)
     buffer = stored_buffer(producer)
     if not isinstance(producer.body, ir.Store) or producer.init is not None:
@@ -292,7 +302,7 @@ def compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
 
 
 def reverse_compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
-    """Apply the expression of the elementwise ``block`` where its operand is produced, and remove the operand's buffer."""
+    """Inline the elementwise consumer ``block`` into the producer of its operand. Remove the operand's buffer."""
     consumer = find_block(func.body, block)
     blocks = [s for s in outermost_blocks(func.body) if s is not consumer]
     producers = [
@@ -350,5 +360,5 @@ def reverse_compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
 
 
 def loop_extent(func: ir.PrimFunc, loop: str) -> int:
-    """Return the constant extent of the loop called ``loop``."""
+    """Return the constant extent of the loop called ``loop``. Raise ScheduleError if it is not constant."""
     return extent_of(find_loop(func.body, loop))

@@ -1,4 +1,4 @@
-"""Primitives on loops: split, fuse, reorder, annotations, compiler flags."""
+"""Primitives on loops: split, fuse, reorder, kinds of loops, annotations, doubled sums, compiler flags."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from microc.tir.rewrite import free_vars, map_expr, map_stmt, substitute_stmt, w
 # ---- Primitives that reshape loops: split, tile, fuse, reorder, kinds, annotations
 
 VECTORS = (4, 8, 16, 32, 64)
-"""Lanes that vectors may have: from 128 bits of 32-bit numbers to 512 bits of bytes."""
+"""Permitted numbers of lanes of a vectorised loop: from 128 bits of 32-bit elements to 512 bits of bytes."""
 
 
 def check_split(loop: ir.For, factors: tuple[int | None, ...]) -> None:
-    """Raise ScheduleError unless the factors are valid and cover the loop."""
+    """Raise ScheduleError unless the factors are valid and their product covers the loop."""
     if len(factors) < 2 or sum(f is None for f in factors) > 1 or any(f is not None and f < 1 for f in factors):
         raise ScheduleError(
             f"split: wrong factors of {loop.var.name!r}; got {factors}, expected two or more positive ones, at most "
@@ -54,7 +54,8 @@ def check_split(loop: ir.For, factors: tuple[int | None, ...]) -> None:
 
 
 def split(func: ir.PrimFunc, loop: str, factors: tuple[int | None, ...]) -> ir.PrimFunc:
-    """Split ``loop`` in nested loops ``loop_0, loop_1 ...``; if the factors do not divide it, the blocks inside get a guard."""
+    """Split ``loop`` into nested loops ``loop_0``, ``loop_1`` and so on. If the factors do not divide the extent,
+    the blocks inside get a guard."""
     old = find_loop(func.body, loop)
     check_split(old, factors)
     extent = extent_of(old)
@@ -78,7 +79,8 @@ def split(func: ir.PrimFunc, loop: str, factors: tuple[int | None, ...]) -> ir.P
 
 
 def _perfect_nest(func: ir.PrimFunc, names: tuple[str, ...]) -> list[ir.For]:
-    """Return the loops from the outermost to the innermost of ``names``; ScheduleError unless they are perfectly nested."""
+    """Return the loops from the outermost to the innermost of ``names``. Raise ScheduleError unless they are
+    perfectly nested."""
     if len(set(names)) != len(names) or not names:
         raise ScheduleError(
             f"loops must be named once each; got {', '.join(names) or 'none'}",
@@ -112,10 +114,9 @@ def check_fuse(nested_loops: list[ir.For], names: tuple[str, ...]) -> None:
 
 
 def check_not_mixed_with_reduction(nested_loops: list[ir.For]) -> None:
-    """Raise ScheduleError if the loops mix space and reduction loops of a block that is not decomposed.
+    """Raise ScheduleError if the loops contain both spatial and reduction loops of a block that is not decomposed.
 
-    A later reorder of the fused loop could then accumulate before the initialisation.
-    """
+    If such loops were fused, a later reorder could accumulate before the initialisation."""
     fused = {loop.var for loop in nested_loops}
     for s in walk_stmt(nested_loops[-1].body):
         if isinstance(s, ir.Block) and s.init is not None:
@@ -129,7 +130,7 @@ def check_not_mixed_with_reduction(nested_loops: list[ir.For]) -> None:
 
 
 def fuse(func: ir.PrimFunc, loops: tuple[str, ...]) -> ir.PrimFunc:
-    """Fuse directly nested loops to one, named after all."""
+    """Fuse perfectly nested loops into one loop, whose name joins theirs."""
     chain = _perfect_nest(func, loops)
     check_fuse(chain, loops)
     check_not_mixed_with_reduction(chain)
@@ -147,7 +148,7 @@ def fuse(func: ir.PrimFunc, loops: tuple[str, ...]) -> ir.PrimFunc:
 
 
 def reorder(func: ir.PrimFunc, loops: tuple[str, ...]) -> ir.PrimFunc:
-    """Permute the named loops among their levels so that they nest in the given order; others between them stay."""
+    """Nest the named loops in the given order. Other loops between them keep their positions."""
     chain = _perfect_nest(func, loops)
     levels = [k for k, loop in enumerate(chain) if loop.var.name in loops]
     by_name = {loop.var.name: loop for loop in chain}
@@ -161,7 +162,7 @@ def reorder(func: ir.PrimFunc, loops: tuple[str, ...]) -> ir.PrimFunc:
 
 
 def _reduces_along(func: ir.PrimFunc, loop: ir.For) -> bool:
-    """Test whether some block under ``loop`` reduces along it."""
+    """Test whether some block inside ``loop`` reduces along it."""
     return any(
         i.kind == "reduce" and loop.var in free_vars(i.binding)
         for s in walk_stmt(loop.body)
@@ -171,8 +172,8 @@ def _reduces_along(func: ir.PrimFunc, loop: ir.For) -> bool:
 
 
 def set_kind(func: ir.PrimFunc, loop: str, kind: str) -> ir.PrimFunc:
-    """Mark a loop ``unrolled``, ``vectorized``, ``parallel`` or bound to groups or items of an accelerator; only unrolled
-    loops may reduce."""
+    """Mark a loop as ``unrolled``, ``vectorized`` or ``parallel``, or bind it to work groups or work items of an
+    OpenCL device. Reduction loops can only be unrolled."""
     old = find_loop(func.body, loop)
     if kind not in ir.FOR_KINDS:
         raise ScheduleError(f"unknown kind: a loop cannot be {kind!r}", hint="choose one of " + ", ".join(ir.FOR_KINDS))
@@ -189,9 +190,10 @@ def set_kind(func: ir.PrimFunc, loop: str, kind: str) -> ir.PrimFunc:
 def check_parallel(func: ir.PrimFunc, primitive_name: str) -> None:
     """Raise ScheduleError if iterations of a parallel loop would share a workspace or a tensor unit.
 
-    All threads have the same workspace. It is safe if each iteration writes a part of its own of a buffer that is read
-    behind the loop, or if the loop gives each thread workspaces of its own (:data:`~microc.tir.names.PRIVATE`).
-    ``primitive_name``: the primitive that made ``func``, for errors."""
+    All threads share the workspaces. A shared workspace is safe in two cases: each iteration writes a disjoint part
+    of a buffer that is read after the loop, or the loop has the annotation :data:`~microc.tir.names.PRIVATE`, which
+    gives each thread its own workspaces. ``primitive_name``: name of the primitive that produced ``func``, for
+    messages."""
     for loop in walk_stmt(func.body):
         if isinstance(loop, ir.For) and loop.kind == "parallel":
             accessed = buffers_written(loop.body) | buffers_read(loop.body)
@@ -213,10 +215,10 @@ def check_parallel(func: ir.PrimFunc, primitive_name: str) -> None:
 
 
 def _is_private_to_iteration(func: ir.PrimFunc, loop: ir.For, buffer: ir.Buffer) -> bool:
-    """Test whether each iteration of ``loop`` accesses only a part of its own of ``buffer``.
+    """Test whether no two iterations of ``loop`` that run in parallel access the same elements of ``buffer``.
 
-    A buffer used in the loop alone is private to a thread if the loop is annotated so; one that is read behind the loop
-    must be written in disjoint parts."""
+    A buffer that is used only in the loop is private to a thread if the loop is annotated so. A buffer that is read
+    after the loop must be written in disjoint parts."""
     if is_used_only_in_loop(func, loop, buffer):
         return PRIVATE in dict(loop.annotations)
     return has_disjoint_iterations(loop, buffer)
@@ -230,7 +232,8 @@ def is_used_only_in_loop(func: ir.PrimFunc, loop: ir.For, buffer: ir.Buffer) -> 
 
 
 def annotate_loop(func: ir.PrimFunc, loop: str, key: str, value: int | str) -> ir.PrimFunc:
-    """Attach an annotation to a loop (kept in the text form, shown in comments)."""
+    """Attach an annotation to a loop. It is part of the function's text form, and appears in comments of the
+    generated C."""
     _check_annotation_key(key, LOOP_NOTES)
     if key == LANES and value not in VECTORS:
         raise ScheduleError(
@@ -257,7 +260,7 @@ def rename_block(func: ir.PrimFunc, block: str, name: str) -> ir.PrimFunc:
 
 
 def annotate_block(func: ir.PrimFunc, block: str, key: str, value: int | str) -> ir.PrimFunc:
-    """Attach an annotation to a block."""
+    """Attach an annotation to a block. It is part of the function's text form."""
     _check_annotation_key(key, BLOCK_NOTES)
     old = find_block(func.body, block, nested=True)
     notes = tuple(sorted({**dict(old.annotations), key: value}.items()))
@@ -265,7 +268,7 @@ def annotate_block(func: ir.PrimFunc, block: str, key: str, value: int | str) ->
 
 
 def _check_annotation_key(key: str, known_keys: frozenset[str]) -> None:
-    """Raise ScheduleError for an annotation key that is not in ``known_keys``: nothing reads it."""
+    """Raise ScheduleError for an annotation key that is not in ``known_keys``, because nothing would read it."""
     if key not in known_keys:
         raise ScheduleError(
             f"annotate: unknown annotation; got {key!r}", hint="choose one of " + ", ".join(sorted(known_keys))
@@ -276,12 +279,12 @@ def _check_annotation_key(key: str, known_keys: frozenset[str]) -> None:
 
 
 def double_reduction(func: ir.PrimFunc, block: str, weight: str) -> ir.PrimFunc:
-    """Double the sums of ``block`` (decomposed, a sum of products by the constant ``weight``).
+    """Double the sums of ``block``, a decomposed sum of products by the constant ``weight``.
 
-    It starts from twice its initial value, and the constant is stored doubled. Its readers may use the sum x only as ``x << 1``,
-    for the high multiply, which becomes x, or as ``x >> 31``, for its sign, which is the same. Since they compute ``x << 1``, the
-    doubled sum fits. The doubled constant must fit its dtype.
-    """
+    The block starts from twice its initial value, and the constant is stored doubled; the doubled constant must fit
+    its dtype. The readers of the sum x may use it in two forms only: ``x << 1``, for a doubling high multiply,
+    becomes the doubled sum; ``x >> 31``, for the sign, stays, because the sign is the same. The doubled sum fits,
+    since the readers compute ``x << 1`` anyway."""
     summing, starting = find_block(func.body, block), find_block(func.body, f"{block}_init")
     total, constant = stored_buffer(summing), find_buffer(func, weight)
     if constant.scope != "const" or not dtypes.is_integer(constant.dtype) or constant not in buffers_read(summing):
@@ -311,15 +314,16 @@ def double_reduction(func: ir.PrimFunc, block: str, weight: str) -> ir.PrimFunc:
 
 
 def _replace_by_id(replacements: Mapping[int, ir.Expr]) -> Callable[[ir.Expr], ir.Expr]:
-    """Build a rewrite that replaces expressions by identity.
+    """Build a rewrite that replaces expressions, compared by identity.
 
-    ``replacements``: the new expressions by the ``id`` of the old ones. In ``(x << 1) << 1`` only the inner shift is
-    replaced; the result of that looks like the outer one."""
+    ``replacements``: new expressions by the ``id`` of the old ones. Comparison by value would be wrong: in ``(x <<
+    1) << 1`` only the inner shift is replaced, but the result looks like the inner shift again."""
     return lambda x: map_expr(x, lambda e: replacements.get(id(e), e))
 
 
 def _is_shifted_sum(e: ir.Expr, op: str, distance: int, total: ir.Buffer) -> TypeGuard[ir.Bin]:
-    """Test whether ``e`` is a load of the sum ``total``, shifted by ``op`` ("shl" or "shr") by ``distance`` bits."""
+    """Test whether ``e`` is a load of the sum ``total`` that is shifted by ``op`` ("shl" or "shr") by ``distance``
+    bits."""
     match e:
         case ir.Bin(operator, ir.Load(buffer), ir.Const(by)):
             return (operator, by, buffer) == (op, distance, total)
@@ -333,7 +337,9 @@ def _is_shifted_sum(e: ir.Expr, op: str, distance: int, total: ir.Buffer) -> Typ
 
 
 def compile_with(func: ir.PrimFunc, flags: str) -> ir.PrimFunc:
-    """Compile this function with gcc's options ``flags`` beside those of its file, without ``-f``: ``"unroll-loops,no-gcse"``."""
+    """Compile the C function of this kernel with additional options of gcc.
+
+    ``flags``: options that are separated by commas and written without ``-f``, such as ``"unroll-loops,no-gcse"``."""
     known = {flag for family in FAMILIES.values() for choice in family.flags for flag in choice.split(",")}
     unknown = [flag for flag in flags.split(",") if flag not in known]
     if unknown:

@@ -1,4 +1,4 @@
-"""Primitives that pad reductions and align storage, and the formats of float constants in 16 bits."""
+"""Primitives that pad reductions, align storage and split off borders, and the 16-bit formats of float constants."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from microc.tir.text.print import expr_text
 
 
 def _resize_buffers(func: ir.PrimFunc, shapes: dict[ir.Buffer, tuple[int, ...]]) -> ir.PrimFunc:
-    """Give intermediate buffers new shapes."""
+    """Replace the shapes of intermediate buffers."""
     return replace(func, body=replace_buffers(func.body, {b: replace(b, shape=shape) for b, shape in shapes.items()}))
 
 
 def pad_reduction(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
-    """Compute the superfluous instances of a split with a tail in ``block``, too, instead of guarding against them.
+    """Remove the guard of ``block`` for a split that does not divide its loop: the superfluous iterations are computed,
+    too.
 
-    The intermediate buffers that it writes and reads grow to hold them; nothing reads their results. The grown part of an operand
-    is undefined, so the reduction must not overflow on any values.
-    """
+    The intermediate buffers that the block writes and reads are enlarged for these iterations, whose results nothing
+    reads. The added elements of an operand are undefined, so that the reduction must not overflow for any values."""
     sizes: dict[ir.Buffer, tuple[int, ...]] = {}
     names = [name for name in (f"{block}_init", block) if has_block(func.body, name)]
     for name in names:
@@ -79,7 +79,7 @@ def pad_reduction(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
 
 
 def _buffer_accesses(block: ir.Block) -> list[tuple[ir.Buffer, tuple[ir.Expr, ...]]]:
-    """Return buffer and indices of every load and store of a block."""
+    """Return (buffer, indices) of every load and store in a block."""
     accesses = []
     for s in walk_stmt(block):
         if isinstance(s, ir.Store):
@@ -90,7 +90,7 @@ def _buffer_accesses(block: ir.Block) -> list[tuple[ir.Buffer, tuple[ir.Expr, ..
 
 
 def storage_align(func: ir.PrimFunc, buffer: str, axis: int, factor: int) -> ir.PrimFunc:
-    """Round the extent of an axis of an intermediate buffer up to a multiple of ``factor``."""
+    """Pad an axis of an intermediate buffer: round its extent up to a multiple of ``factor``."""
     old = find_buffer(func, buffer)
     if old in func.params or not 0 <= axis < len(old.shape) or factor < 1:
         raise ScheduleError(
@@ -104,11 +104,10 @@ def storage_align(func: ir.PrimFunc, buffer: str, axis: int, factor: int) -> ir.
 
 
 def decompose_padding(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
-    """Split a block that stores an element or, at a border, a constant, in two blocks.
+    """Split a block that stores either an element or, outside of a border, a constant, into two blocks.
 
-    ``<block>_fill`` stores the constant everywhere, ``<block>`` the elements inside of the border, without a test. If an outer
-    loop decides, too, whether an element is inside, only that is tested, and the constant is stored again.
-    """
+    ``<block>_fill`` stores the constant everywhere. ``<block>`` stores the elements inside the border, without a
+    test. If loops around the nest also decide whether an element is inside, only their part of the test remains."""
     what = find_block(func.body, block)
     match what.body:
         case ir.Store(buffer, indices, ir.Select(condition, value, ir.Const() as border)):
@@ -160,7 +159,7 @@ def decompose_padding(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
 
 
 def _drop_guard_if_room(block: ir.Block, loops: tuple[ir.For, ...]) -> ir.Block:
-    """Remove the guard of a block if its buffer has room for all instances of the block in ``loops``; else return the
+    """Remove the guard of a block if its buffer is large enough for all iterations of ``loops``. Else return the
     block unchanged."""
     store, bounds = block.body, loop_bounds(loops)
     assert isinstance(store, ir.Store)
@@ -172,8 +171,8 @@ def _drop_guard_if_room(block: ir.Block, loops: tuple[ir.For, ...]) -> ir.Block:
 
 
 def _ranges_in_border(block: ir.Block, condition: ir.Expr) -> dict[ir.Expr, tuple[int, int]]:
-    """Return the inclusive ranges of the block's iterators whose conjunction is ``condition``; ScheduleError if it is no such
-    box."""
+    """Return for each iterator of the block in ``condition`` its inclusive range (lowest, highest) inside the
+    border. Raise ScheduleError if the condition is no conjunction of such ranges."""
     extents: dict[ir.Expr, int] = {i.var: i.extent for i in block.iters}
     ranges: dict[ir.Expr, tuple[int, int]] = {}
     for term in ir.conjuncts(condition):
@@ -196,19 +195,19 @@ def _ranges_in_border(block: ir.Block, condition: ir.Expr) -> dict[ir.Expr, tupl
 
 
 def _is_comparison(term: ir.Expr) -> TypeGuard[ir.Bin]:
-    """Test for a comparison a < b or a >= b of indices."""
+    """Test whether a term is a comparison a < b or a >= b of int32 indices."""
     return isinstance(term, ir.Bin) and term.op in ("lt", "ge") and term.a.dtype == "int32"
 
 
 def _range_tests(var: ir.Var, limits: tuple[int, int]) -> list[ir.Expr]:
-    """Build the two tests that a variable is within inclusive limits (lowest, highest)."""
+    """Build the two comparisons that a variable is within inclusive limits (lowest, highest)."""
     return [var >= limits[0], var < limits[1] + 1]
 
 
 def _loop_of_iterator(iterator: ir.IterVar, loops: dict[ir.Var, ir.For]) -> tuple[ir.For, int] | None:
-    """Return the only loop whose variable a block iterator is bound to, plus the iterator's first value.
+    """Return (loop, first value) if a block iterator is bound to one loop variable plus a constant first value.
 
-    None if the binding has several loops, or a multiple of a loop variable."""
+    None if the binding contains several loops, or a multiple of a loop variable."""
     terms, offset = linear(simplify(iterator.binding))
     names = [var for var in terms if isinstance(var, ir.Var) and var in loops]
     if len(terms) != 1 or len(names) != 1 or terms[names[0]] != 1:
@@ -217,7 +216,7 @@ def _loop_of_iterator(iterator: ir.IterVar, loops: dict[ir.Var, ir.For]) -> tupl
 
 
 def _renamed_copy(block: ir.Block, loops: dict[ir.Var, ir.For], func: ir.PrimFunc) -> ir.Stmt:
-    """Return a copy of a block in copies of its loops, with new names for all loop variables and iterators."""
+    """Return a copy of a block inside copies of its loops, in which all loop variables and iterators have new names."""
     taken = names_in(func.body)
     names = {var: ir.Var(fresh_name(taken, f"{var.name}_fill")) for var in (*loops, *(i.var for i in block.iters))}
     values: dict[ir.Var, ir.Expr] = dict(names)
@@ -235,17 +234,19 @@ def _renamed_copy(block: ir.Block, loops: dict[ir.Var, ir.For], func: ir.PrimFun
 # ---- Constants of float32 in 16 bits: one by one, or two float16 in a word, for cores that widen either half of a register
 
 WORDS = "float16x2"
-"""Two neighbours along the last axis, whose extent is even, in a word, the first one lower. TIR stores such words as int32, and
-reinterprets them as float32 once they are loaded: the instructions that widen a half take it from a float register. That float is
-no NaN, since no half is one."""
+"""Format of constants with two float16 in a word: neighbours along the last axis, whose extent must be even, the first
+in the lower half.
+
+TIR stores the words as int32 and reinterprets a loaded word as float32, because the instructions that widen a half
+read a float register. That float is not NaN as long as neither half is NaN."""
 FORMS = (*dtypes.HALF, WORDS)
-"""Formats of float32 constants in 16 bits, as set_dtype names them."""
+"""Names of the 16-bit formats of float32 constants, as arguments of set_dtype."""
 
 
 def dtype_of_16_bit_format(buffer: ir.Buffer, format_name: str) -> str:
-    """Return the dtype in which a float32 constant is stored in a 16-bit format (of :data:`FORMS`).
+    """Return the dtype in which a float32 constant is stored in a 16-bit format (:data:`FORMS`).
 
-    ScheduleError if the buffer cannot have that format."""
+    Raise ScheduleError if the buffer cannot have that format."""
     if buffer.scope != "const" or buffer.dtype != "float32":
         raise ScheduleError(
             f"set_dtype: {buffer.name!r} cannot be stored as {format_name}; got {buffer.dtype} in {buffer.scope}, expected "
@@ -260,7 +261,7 @@ def dtype_of_16_bit_format(buffer: ir.Buffer, format_name: str) -> str:
 
 
 def load_float16_of_pair(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> ir.Expr:
-    """Build the load, as float32, of an element of a buffer that stores pairs of float16 in words."""
+    """Build the load of an element, as float32, from a buffer that stores pairs of float16 in words."""
     *rows, last = indices
     word = ir.reinterpret("float32", ir.Load(buffer, (*rows, simplify(last // 2))))
     first, second = (ir.Call(f"float16_{half}", (word,), "float32") for half in ("low", "high"))
@@ -268,9 +269,9 @@ def load_float16_of_pair(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> ir.
 
 
 def convert_to_16_bit_format(array: Array, format_name: str) -> Array:
-    """Convert a float32 constant to a 16-bit format (of :data:`FORMS`).
+    """Convert a float32 constant to a 16-bit format (:data:`FORMS`).
 
-    ScheduleError if some number is not exact in that format."""
+    Raise ScheduleError if the format cannot represent some number exactly."""
     dtype = "float16" if format_name == WORDS else format_name
     if not dtypes.is_exact_in(array, dtype):
         raise ScheduleError(f"set_dtype: {dtype} does not hold every number of the constant", hint="round them first")

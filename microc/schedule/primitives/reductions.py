@@ -1,4 +1,4 @@
-"""Primitives on reductions and blocks: blockize, decompose_reduction, rfactor."""
+"""Primitives on reductions and blocks: decompose_reduction, defer_init, blockize, rfactor."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from microc.tir.text.print import expr_text
 
 
 def check_decompose(func: ir.PrimFunc, block: ir.Block, loop: ir.For, outer_loops: tuple[ir.For, ...]) -> None:
-    """Raise ScheduleError unless a block has an initialisation and ``loop`` contains its whole reduction.
+    """Raise ScheduleError unless ``block`` has an initialisation, and ``loop`` contains its whole reduction.
 
     ``outer_loops``: the loops around the block."""
     if block.init is None:
@@ -57,8 +57,8 @@ def check_decompose(func: ir.PrimFunc, block: ir.Block, loop: ir.For, outer_loop
 
 
 def decompose_reduction(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
-    """Run the initialisation as ``<block>_init`` before ``loop``, over the space loops from ``loop`` inwards; the block only
-    accumulates."""
+    """Move the initialisation of ``block`` into a block ``<block>_init`` before ``loop``, with copies of ``loop``
+    and of the loops inside it that are spatial. ``block`` then only accumulates."""
     reduction, outermost = find_block(func.body, block), find_loop(func.body, loop)
     around = loops_around(func.body, reduction)
     check_decompose(func, reduction, outermost, around)
@@ -70,7 +70,8 @@ def decompose_reduction(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc
 
 
 def defer_init(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
-    """Start ``block``, an int32 sum that is not decomposed, from zero, and let all readers add its initial value."""
+    """Initialise ``block`` with zero, and add its former initial value wherever its result is read. The block must
+    be an int32 sum that is not decomposed."""
     summing = find_block(func.body, block)
     match summing.init:
         case ir.Store(total, indices, start) if all(isinstance(index, ir.Var) for index in indices):
@@ -105,9 +106,9 @@ def defer_init(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
 
 
 def initialisation_nest(reduction_block: ir.Block, outer_loops: tuple[ir.For, ...], used_names: set[str]) -> ir.Stmt:
-    """Build the block ``<block>_init`` in copies of its space loops.
+    """Build the block ``<block>_init`` in copies of the spatial loops among ``outer_loops``.
 
-    The loops are those of ``outer_loops`` that count space iterators; new names differ from all ``used_names``."""
+    New names differ from all ``used_names``."""
     assert reduction_block.init is not None
     spatial = {v for i in reduction_block.iters if i.kind == "space" for v in free_vars(i.binding)}
     inner = [x for x in outer_loops if x.var in spatial]
@@ -131,8 +132,8 @@ def initialisation_nest(reduction_block: ir.Block, outer_loops: tuple[ir.For, ..
 
 
 def _space_guard(block: ir.Block, spatial: set[ir.Var], renamed: dict[ir.Var, ir.Expr]) -> ir.Expr | None:
-    """Return the part of a block's guard that depends on space loops alone, for the copies ``renamed`` of these loops;
-    None if there is none."""
+    """Return the part of a block's guard that depends on spatial loops alone, rewritten for the copies ``renamed``
+    of these loops. None if there is no such part."""
     return ir.all_of(substitute(e, renamed) for e in ir.conjuncts(block.predicate) if free_vars(e) <= spatial)
 
 
@@ -140,12 +141,13 @@ def _space_guard(block: ir.Block, spatial: set[ir.Var], renamed: dict[ir.Var, ir
 
 
 def blockize(func: ir.PrimFunc, loop: str) -> ir.PrimFunc:
-    """Make ``loop``, the loops in it and their block one block ``<block>_o``, which other primitives move as a whole.
+    """Turn ``loop``, the loops in it and their block into one block ``<block>_o`` (a tile), which other primitives move
+    as a whole.
 
-    Its iterators are the parts of the block's that outer loops count. The initialisation becomes that of the new block, so that
-    ``decompose_reduction("<block>_o", ...)`` separates it for the whole tile. ScheduleError if the loops hold more than one
-    block, or an iterator does not count whole tiles.
-    """
+    The iterators of the new block count tiles: they are the parts of the old iterators that outer loops count. The
+    initialisation becomes that of the new block, so that ``decompose_reduction("<block>_o", ...)`` separates the
+    initialisation of the whole tile. Raise ScheduleError if the loops contain more than one block, or if an iterator
+    does not count whole tiles."""
     outermost = find_outer_loop(func.body, loop)
     loops, block = _single_block_nest(outermost)
     around = loops_around(func.body, outermost)
@@ -176,11 +178,11 @@ def blockize(func: ir.PrimFunc, loop: str) -> ir.PrimFunc:
 
 @frozen
 class _TiledIterator:
-    """An iterator of the block, split in tiles: ``outer * step + rest``.
+    """A block iterator that is split into tiles: its value is ``outer * step + rest``.
 
-    ``outer`` counts ``tiles`` tiles and is bound to ``counted``, an expression of outer loops; None if these do not count the
-    iterator. ``rest`` is an expression of inner loops. ``terms``: the linear terms of outer loops.
-    """
+    ``outer`` counts ``tiles`` tiles and is bound to ``counted``, an expression of the loops outside of the tile;
+    None if these loops do not contribute to the iterator. ``rest`` is an expression of the loops inside the tile.
+    ``terms``: linear terms of the outer loops."""
 
     it: ir.IterVar
     outer: ir.Var | None
@@ -191,7 +193,7 @@ class _TiledIterator:
     rest: ir.Expr
 
     def inner(self) -> ir.IterVar:
-        """Return the iterator of the block inside a tile, bound to its first value in the tile plus ``rest``."""
+        """Return the block iterator inside a tile, bound to its first value in the tile plus ``rest``."""
         return replace(self.it, binding=simplify(self.start() + self.rest))
 
     def start(self) -> ir.Expr:
@@ -200,8 +202,8 @@ class _TiledIterator:
 
 
 def _single_block_nest(outermost: ir.For) -> tuple[tuple[ir.For, ...], ir.Block]:
-    """Return the perfectly nested loops from ``outermost`` inwards and the block in them; ScheduleError if they hold more
-    than one block."""
+    """Return the perfectly nested loops from ``outermost`` inwards, and the block in them. Raise ScheduleError if
+    they contain more than one block."""
     loops, inner = [], ir.seq(outermost)
     while isinstance(inner, ir.For):
         loops.append(inner)
@@ -215,7 +217,7 @@ def _single_block_nest(outermost: ir.For) -> tuple[tuple[ir.For, ...], ir.Block]
 
 
 def _blockize_error(block: ir.Block, why: str) -> ScheduleError:
-    """Build the ScheduleError that tells why a block cannot be blockized."""
+    """Build the ScheduleError that explains why a block cannot be blockized."""
     return ScheduleError(
         f"blockize: block {block.name!r}: {why}",
         hint="split its loops and reorder them, tiles outside and places in a tile inside, and fuse afterwards",
@@ -225,9 +227,9 @@ def _blockize_error(block: ir.Block, why: str) -> ScheduleError:
 def _tile_iterator(
     block: ir.Block, iterator: ir.IterVar, tile_loops: tuple[ir.For, ...], used_names: set[str]
 ) -> _TiledIterator:
-    """Split an iterator into the part that loops outside a tile count, and the part that the loops of the tile count.
+    """Split an iterator into a part that loops outside of the tile count, and a part that the loops of the tile count.
 
-    ScheduleError unless the loops of the tile count distinct values below ``step``."""
+    Raise ScheduleError unless the loops of the tile count distinct values below ``step``."""
     inside = {x.var for x in tile_loops}
     terms, offset = linear(simplify(iterator.binding, loop_bounds(tile_loops)))
     outer = {term: k for term, k in terms.items() if not free_vars(term) & inside}
@@ -271,7 +273,7 @@ def _expression_of_terms(terms: Mapping[ir.Expr, int]) -> ir.Expr:
 def _check_inner_loops(block: ir.Block, tile_loops: tuple[ir.For, ...], parts: list[_TiledIterator]) -> None:
     """Raise ScheduleError unless every loop of a tile counts exactly one iterator.
 
-    Otherwise the tile could not be initialised once, for all of its loops."""
+    Else the whole tile could not be initialised by one block."""
     counted = [v for part in parts for v in free_vars(part.rest)]
     for x in tile_loops:
         if extent_of(x) > 1 and counted.count(x.var) != 1:
@@ -283,8 +285,8 @@ def _check_inner_loops(block: ir.Block, tile_loops: tuple[ir.For, ...], parts: l
 def _guard_in_tiles(
     block: ir.Block, guard: ir.Expr, parts: list[_TiledIterator], tile_loops: tuple[ir.For, ...]
 ) -> ir.Expr:
-    """Express a guard ``index < extent`` in the iterators of the tiled block; ScheduleError if outer loops do not count
-    its index in whole tiles."""
+    """Rewrite a guard ``index < extent`` in terms of the iterators of the tiled block. Raise ScheduleError if outer
+    loops do not count its index in whole tiles."""
     if isinstance(guard, ir.Bin) and guard.op == "lt" and ir.int_value(guard.b) is not None:
         inside = {x.var for x in tile_loops}
         terms, offset = linear(simplify(guard.a, loop_bounds(tile_loops)))
@@ -303,11 +305,12 @@ _COMBINES = ("add", "mul", "max", "min")
 
 
 def rfactor(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
-    """Compute partial results in ``<block>_rf``, one for every iteration of the reduction loop ``loop``; ``block`` reduces these.
+    """Compute partial results in a new block ``<block>_rf``, one for each iteration of the reduction loop ``loop``.
+    ``block`` then reduces the partial results.
 
-    The loop is the first axis of the partial results (TVM's ``factor_axis`` 0). Sums of floats are then added in another order.
-    ScheduleError if the block does not reduce along the loop, or shares its loops with others.
-    """
+    ``loop`` becomes the first axis of the partial results (TVM's ``factor_axis`` 0). The order in which floats are
+    added changes. Raise ScheduleError if the block does not reduce along the loop, or if other blocks share its
+    loops."""
     reduction, factored = find_block(func.body, block), find_loop(func.body, loop)
     around = loops_around(func.body, reduction)
     combine, value = _reduction_operator_and_term(reduction)
@@ -371,7 +374,8 @@ def rfactor(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
 
 
 def _reduction_operator_and_term(block: ir.Block) -> tuple[str, ir.Expr]:
-    """Return the operator by which a block reduces, and the expression of a term; ScheduleError if it is no such reduction."""
+    """Return (operator, term) of a block that computes ``x = x <operator> term``. Raise ScheduleError if it is no
+    such reduction."""
     match block.init, block.body:
         case ir.Store(), ir.Store(buffer, indices, ir.Bin(combine, a, b)) if combine in _COMBINES:
             own = ir.Load(buffer, indices)
@@ -384,8 +388,8 @@ def _reduction_operator_and_term(block: ir.Block) -> tuple[str, ir.Expr]:
 
 
 def _check_factored_loop(block: ir.Block, loop: ir.For, outer_loops: tuple[ir.For, ...]) -> None:
-    """Raise ScheduleError unless the block reduces along ``loop``, without a tail, and no space iterator depends on a
-    reduction loop."""
+    """Raise ScheduleError unless the block reduces along ``loop`` without a tail, and no spatial iterator depends on
+    a reduction loop."""
     name = loop.var.name
     if all(x is not loop for x in outer_loops):
         raise ScheduleError(
@@ -409,7 +413,7 @@ def _check_factored_loop(block: ir.Block, loop: ir.For, outer_loops: tuple[ir.Fo
 
 
 def _reduction_vars(block: ir.Block) -> set[ir.Var]:
-    """Return the loop variables that the block reduces along."""
+    """Return the variables of the loops along which the block reduces."""
     return {v for it in block.iters if it.kind == "reduce" for v in free_vars(it.binding)}
 
 

@@ -1,4 +1,5 @@
-"""Primitives that select instructions for expressions: saturation, FMA, high products, rounding, conversion, functions."""
+"""Primitives that select instructions for expressions: saturation, FMA, high products, rounding, conversion,
+functions."""
 
 from __future__ import annotations
 
@@ -19,22 +20,23 @@ from microc.tir.rewrite import free_vars, map_expr, map_stmt, substitute, walk_e
 # ---- Primitives that replace expressions by equal ones that suit a core and the loops
 
 RANGES = MappingProxyType({(-128, 127): "saturate_i8", (0, 255): "saturate_u8", (-32768, 32767): "saturate_i16"})
-"""Intrinsics that saturate, by range."""
+"""Saturating intrinsics by range (lowest, highest)."""
 SATURATED_DTYPES = MappingProxyType(dict(zip(RANGES.values(), ("int8", "uint8", "int16"), strict=True)))
-"""The dtype that the result of a saturating intrinsic fits."""
+"""Dtype whose range the result of a saturating intrinsic has."""
 BYTE_PRODUCTS = MappingProxyType({("int8", "int8"): "mul_i8", ("int8", "uint8"): "mul_i8_u8"})
-"""Intrinsics that multiply bytes, by dtypes."""
+"""Intrinsics that multiply two bytes, by the dtypes of the operands."""
 _PRODUCTS = MappingProxyType({"high_mac_round": "high_mul_round", "high_mac": "high_product"})
-"""The high product of a high multiply-accumulate, to which the addend is added apart."""
+"""For each high multiply-accumulate the high product without the addend."""
 THIRDS = 1 << 20
-"""The largest magnitude of the left operand of ``product_2_30``."""
+"""Largest magnitude of the left operand of ``product_2_30``, which splits the right operand into three parts."""
 
 
 def select_saturation(func: ir.PrimFunc) -> ir.PrimFunc:
-    """Replace ``min(max(x, low), high)`` by ``saturate_i8(x)`` and the like, together with a shift right by one below it.
+    """Replace ``min(max(x, low), high)`` by a saturating intrinsic such as ``saturate_i8(x)``. A right shift of x by
+    one becomes part of the intrinsic.
 
-    Casts of the result to its dtype and back are removed: compilers cannot, since the intrinsic is inline assembly.
-    """
+    Casts of the result to the intrinsic's dtype and back are removed, because the compiler cannot remove them from
+    inline assembly."""
 
     def on_expr(e: ir.Expr) -> ir.Expr:
         match e:
@@ -55,7 +57,7 @@ def select_saturation(func: ir.PrimFunc) -> ir.PrimFunc:
 
 
 def select_clamp(func: ir.PrimFunc) -> ir.PrimFunc:
-    """Replace clamping to int8 by ``clamp8``."""
+    """Replace clamping to the range of int8 by the intrinsic ``clamp8``."""
 
     def on_expr(e: ir.Expr) -> ir.Expr:
         parts = match_int_clamp(e)
@@ -65,8 +67,8 @@ def select_clamp(func: ir.PrimFunc) -> ir.PrimFunc:
 
 
 def match_int_clamp(e: ir.Expr) -> tuple[ir.Expr, tuple[int, int]] | None:
-    """Match ``min(max(x, low), high)`` of int32, in either order; return x and (low, high), or None if it is something
-    else."""
+    """Match ``min(max(x, low), high)`` of int32, with minimum and maximum in either order. Return x and (low, high);
+    None if it does not match."""
     match e:
         case ir.Bin("min", ir.Bin("max", x, ir.Const(low)), ir.Const(high)) if e.dtype == "int32":
             return x, (int(low), int(high))
@@ -77,11 +79,11 @@ def match_int_clamp(e: ir.Expr) -> tuple[ir.Expr, tuple[int, int]] | None:
 
 
 def select_fma(func: ir.PrimFunc) -> ir.PrimFunc:
-    """Contract the accumulation of float32 products, ``c[i] = c[i] + a * b``, to ``c[i] = fma(a, b, c[i])``, which rounds once.
+    """Contract the accumulation of float32 products, ``c[i] = c[i] + a * b``, to ``c[i] = fma(a, b, c[i])``, which
+    rounds once.
 
-    Other sums keep both roundings, which may be intended, as in rounding to an integer by adding a large number; so do blocks
-    with the annotation TWO_ROUNDINGS.
-    """
+    Other sums keep both roundings, which may be intended: rounding to an integer by adding a large number needs
+    them. Blocks with the annotation TWO_ROUNDINGS also keep both."""
     blocks = [s for s in walk_stmt(func.body) if isinstance(s, ir.Block) and TWO_ROUNDINGS in dict(s.annotations)]
     apart = {id(s) for block in blocks for s in walk_stmt(block.body)}
 
@@ -98,7 +100,7 @@ def select_fma(func: ir.PrimFunc) -> ir.PrimFunc:
 
 
 def select_byte_products(func: ir.PrimFunc) -> ir.PrimFunc:
-    """Multiply two bytes that are widened to 32 bits by one instruction for bytes."""
+    """Replace products of two bytes that are widened to 32 bits by an instruction that multiplies bytes."""
 
     def product(x: ir.Expr) -> ir.Expr:
         match x:
@@ -113,13 +115,13 @@ def select_byte_products(func: ir.PrimFunc) -> ir.PrimFunc:
 
 
 def select_high_mul(func: ir.PrimFunc) -> ir.PrimFunc:
-    """Compute high halves of products, ``high_mul_round(x << 1, m)``, by parts: for cores on which 64-bit products are library
-    calls.
+    """Compute high halves of products, ``high_mul_round(x << 1, m)``, from 32-bit products of parts of the operands,
+    for cores on which 64-bit products are library calls.
 
-    The shift implies that x is in -2**30 .. 2**30 - 1, which ``high_mul`` needs. A sum that the annotation ``bound`` of its block
-    keeps within THIRDS takes ``(product_2_30(x, m) + 1) >> 1``, whose last shift is merged with the next one. High halves that
-    are rounded down, ``high_product`` and ``high_mac``, take ``product_2_31`` or ``product_2_30(x, m) >> 1``.
-    """
+    The shift implies that x is in -2**30 .. 2**30 - 1, which the intrinsic ``high_mul`` requires. If the annotation
+    ``bound`` of a block keeps its sum within :data:`THIRDS`, ``(product_2_30(x, m) + 1) >> 1`` is used, and its last
+    shift is merged with the next shift. High halves that are rounded down, ``high_product`` and ``high_mac``, become
+    ``product_2_31`` or ``product_2_30(x, m) >> 1``."""
 
     def within(s: ir.Stmt, short: bool) -> ir.Stmt:
         return map_stmt(s, lambda x: x, lambda e: map_expr(e, lambda x: _split_high_product(x, short)))
@@ -132,7 +134,8 @@ def select_high_mul(func: ir.PrimFunc) -> ir.PrimFunc:
 
 
 def _split_high_product(e: ir.Expr, small_sums: bool) -> ir.Expr:
-    """Rewrite a high product as products of parts; ``small_sums``: the block's sums are within :data:`THIRDS`."""
+    """Rewrite a high product as products of parts of its operands. ``small_sums``: True if the sums of the block are
+    within :data:`THIRDS`."""
     match e:
         case ir.Call("high_mul_round", (ir.Bin("shl", x, ir.Const(1)), m)):
             if small_sums and _is_unscaled_sum(x):
@@ -171,18 +174,19 @@ def _split_high_product(e: ir.Expr, small_sums: bool) -> ir.Expr:
 
 
 def _shift_plus_one(distance: ir.Expr) -> ir.Expr:
-    """Return the distance of a right shift by one bit more, at most 31, which leaves the sign alone.
+    """Return the distance of a right shift that is one bit longer, at most 31. (A shift by 31 already yields the sign
+    alone.)
 
-    Distances that depend on data are s - 1 for s up to 31."""
+    Distances that depend on data have the form s - 1 with s up to 31."""
     joined = simplify(distance + 1)
     return ir.const(min(int(joined.value), 31), "int32") if isinstance(joined, ir.Const) else joined
 
 
 def _is_unscaled_sum(x: ir.Expr) -> bool:
-    """Test whether an operand is the block's sum itself: it reads 32-bit numbers, and is neither scaled nor shifted left yet.
+    """Test whether an operand is the sum of the block itself: it reads 32-bit numbers, and is not yet scaled or shifted
+    to the left.
 
-    A multiplier above one shifts the sum left first.
-    """
+    If a multiplier is above one, the sum is shifted to the left first."""
     if isinstance(x, ir.Bin) and x.op in ("shl", "mul"):
         return False
     nodes = tuple(walk_expr(x))
@@ -191,11 +195,11 @@ def _is_unscaled_sum(x: ir.Expr) -> bool:
 
 
 def select_high_mac(func: ir.PrimFunc) -> ir.PrimFunc:
-    """Replace ``high_mac(2 x, m, 2 k) >> s`` by ``high_mac(x, m, k) >> (s - 1)``, for cores that do not profit from doubled sums.
+    """Replace ``high_mac(2 x, m, 2 k) >> s`` by ``high_mac(x, m, k) >> (s - 1)``, for cores on which doubled sums have
+    no advantage.
 
-    Both are x m / 2**(31 + s), rounded down after k * 2**32 is added. A half that is computed from data, ``1 << (s - 1)``,
-    implies s >= 2 (:func:`.scaling.scale_with_high_mac`).
-    """
+    Both are x m / 2**(31 + s), rounded down after k * 2**32 is added. An addend that is computed from data, ``1 <<
+    (s - 1)``, implies s >= 2 (:func:`.scaling.scale_with_high_mac`)."""
 
     def on_expr(e: ir.Expr) -> ir.Expr:
         match e:
@@ -209,7 +213,8 @@ def select_high_mac(func: ir.PrimFunc) -> ir.PrimFunc:
 
 
 def _half_of_addend(addend: ir.Expr, distance: ir.Expr) -> ir.Expr | None:
-    """Return half of an addend: an even constant, or a multiple of ``1 << (distance - 1)``; None for any other."""
+    """Return half of an addend that is an even constant or a multiple of ``1 << (distance - 1)``; None for any other
+    addend."""
     match addend:
         case ir.Const(int() as value) if value % 2 == 0:
             return ir.const(value // 2, "int32")
@@ -220,7 +225,7 @@ def _half_of_addend(addend: ir.Expr, distance: ir.Expr) -> ir.Expr | None:
 
 
 def _shift_minus_one(distance: ir.Expr) -> ir.Expr:
-    """Return the distance of a shift by one bit less; in ``x - constant`` the constant becomes one larger."""
+    """Return the distance of a shift that is one bit shorter. For ``x - constant`` the constant is increased by one."""
     match distance:
         case ir.Bin("sub", x, ir.Const(int() as value)):
             return x - (value + 1)
@@ -229,12 +234,12 @@ def _shift_minus_one(distance: ir.Expr) -> ir.Expr:
 
 
 def select_rounding(func: ir.PrimFunc) -> ir.PrimFunc:
-    """Split the rounding by a shift that changes in the innermost loop in two shifts.
+    """Replace a rounding shift whose distance changes in the innermost loop by two shifts.
 
-    ``high_mac_round(x, m, k * (1 << (s - 1))) >> s`` computes its addend from s, which is good if a loop can hoist that. Else
-    ``((high_mul_round(x, m) >> (s - 1)) + k) >> 1`` is shorter. They are equal, since a division that rounds down can be done in
-    two steps. ``high_mac`` becomes ``high_product`` likewise.
-    """
+    ``high_mac_round(x, m, k * (1 << (s - 1))) >> s`` computes its addend from s, which is efficient only if the
+    addend can be hoisted out of the loop. Else ``((high_mul_round(x, m) >> (s - 1)) + k) >> 1`` is shorter. Both are
+    equal, because a division that rounds down can be done in two steps. ``high_mac`` is replaced by ``high_product``
+    in the same way."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         return _split_rounding(s, inner[s.name]) if isinstance(s, ir.Block) else s
@@ -249,7 +254,7 @@ def _innermost_rolled_loop(func: ir.PrimFunc, block: ir.Block) -> ir.Var | None:
 
 
 def _split_rounding(block: ir.Block, loop_var: ir.Var | None) -> ir.Block:
-    """Split the roundings of a block whose shift depends on ``loop_var`` in two shifts."""
+    """Replace the rounding shifts of a block whose distance depends on ``loop_var`` by two shifts."""
     bindings = {i.var: i.binding for i in block.iters}
 
     def on_expr(e: ir.Expr) -> ir.Expr:
@@ -263,10 +268,10 @@ def _split_rounding(block: ir.Block, loop_var: ir.Var | None) -> ir.Block:
 
 
 def _match_high_mac_rounding(e: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Const] | None:
-    """Match a high multiply-accumulate whose addend rounds the right shift by s around it.
+    """Match a right shift by s of a high multiply-accumulate whose addend rounds that shift.
 
-    Return the high product before the rounding, the shift s, and k of the addend ``k * (1 << (s - 1))``; None if it is
-    something else."""
+    Return the high product without the rounding, the distance s, and k of the addend ``k * (1 << (s - 1))``; None if
+    it does not match."""
     match e:
         case ir.Bin("shr", ir.Call("high_mac_round" | "high_mac" as name, (x, m, added)), shift):
             product: ir.Expr = ir.call(_PRODUCTS[name], x, m)
@@ -295,13 +300,14 @@ def _match_high_mac_rounding(e: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Const] | 
 # A clamp maps NaN to ``low``, the instruction to zero: if x may be NaN, the lower limit stays.
 
 _HUGE = 2.0**100
-"""Magnitude below which sums and products of a few values stay far from infinity."""
+"""Magnitude below which sums and products of a few values are far from infinity."""
 _SHORT = (-(1 << 15), (1 << 15) - 1)
 """Range of int16."""
 
 
 def select_conversion(func: ir.PrimFunc) -> ir.PrimFunc:
-    """Round floats to integers by the intrinsic ``nearest_i32``, and clamp the integers instead of the floats."""
+    """Round floats to int32 by the intrinsic ``nearest_i32``, and clamp the resulting integers instead of the
+    floats."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         if not isinstance(s, ir.Block):
@@ -314,7 +320,8 @@ def select_conversion(func: ir.PrimFunc) -> ir.PrimFunc:
 
 
 def _select_nearest_i32(e: ir.Expr, constant_bound: float | None) -> ir.Expr:
-    """Rewrite a rounding, its sum with a zero point, or a clamp that has no effect after one.
+    """Rewrite an expression if it is a rounding, the sum of a rounding and a zero point, or a clamp that has no effect
+    after a rounding. Else return it unchanged.
 
     ``constant_bound``: bound of the magnitude of constants; None if unknown."""
     match e:
@@ -334,10 +341,10 @@ def _select_nearest_i32(e: ir.Expr, constant_bound: float | None) -> ir.Expr:
 
 
 def _round_then_clamp(x: ir.Expr, constant_bound: float | None) -> ir.Expr | None:
-    """Build the rounding of a clamped float: round the float first, then clamp the integer.
+    """Build the rounding of a clamped float such that the float is rounded first and the integer is clamped afterwards.
 
-    None unless the float is clamped to integer limits. ``constant_bound``: bound of the magnitude of constants; None if
-    unknown."""
+    None unless the limits of the clamp are integers. ``constant_bound``: bound of the magnitude of constants; None
+    if unknown."""
     match x:
         case ir.Bin("min", ir.Bin("max", value, ir.Const(low)) as raised, ir.Const(high)):
             if not (float(low).is_integer() and float(high).is_integer()):
@@ -349,9 +356,10 @@ def _round_then_clamp(x: ir.Expr, constant_bound: float | None) -> ir.Expr | Non
 
 
 def _match_clamped_rounding(e: ir.Expr, limit_dtype: str = "") -> tuple[ir.Expr, tuple[int, int]] | None:
-    """Match a clamp of ``nearest_i32``, perhaps with a zero point; return its operand and limits, or None.
+    """Match a clamp of ``nearest_i32``, with or without a zero point. Return (operand of the clamp, limits); None if it
+    does not match.
 
-    The limits must be within the range of ``limit_dtype``, if given."""
+    ``limit_dtype``: if given, the limits must be within the range of this dtype."""
     parts = match_int_clamp(e)
     if parts is None or (limit_dtype and not within(parts[1], dtypes.int_range(limit_dtype))):
         return None
@@ -362,9 +370,9 @@ def _match_clamped_rounding(e: ir.Expr, limit_dtype: str = "") -> tuple[ir.Expr,
 
 
 def _add_zero_point(rounded: ir.Expr, zero_point: int, low: int, high: int) -> ir.Expr | None:
-    """Add a zero point to a rounded number, and clamp the sum to low..high.
+    """Build the sum of a rounded number and a zero point, clamped to low..high.
 
-    The clamp saturates to a dtype that shares one limit; None if there is no such dtype."""
+    The clamp first saturates to a dtype that shares one of the limits. None if there is no such dtype."""
     whole = next((r for r in RANGES if r[0] <= low and high <= r[1] and (r[0] == low or r[1] == high)), None)
     if whole is None or low < _SHORT[0] + zero_point or high > _SHORT[1] + zero_point:
         return None
@@ -374,8 +382,9 @@ def _add_zero_point(rounded: ir.Expr, zero_point: int, low: int, high: int) -> i
 
 
 def bound_magnitude(x: ir.Expr, constant_bound: float | None) -> float | None:
-    """Return a bound of \\|x\\|; None if there is none, or if x may be NaN. ``constants``: bound of the magnitude of
-    constants, None if unknown."""
+    """Return an upper bound of the magnitude of x; None if there is none, or if x may be NaN.
+
+    ``constant_bound``: bound of the magnitude of constants; None if unknown."""
     match x:
         case ir.Const(value):
             bound = abs(float(value))
@@ -428,7 +437,7 @@ def bound_magnitude(x: ir.Expr, constant_bound: float | None) -> float | None:
 ERRORS: Mapping[str, float] = MappingProxyType(
     {"erf": 3.8e-7, "tanh": 3.7e-7, "exp": 2.7e-7, "expm1": 3.2e-7, "log": 1.2e-7, "log1p": 1.8e-7}
 )
-"""Largest relative errors without fused multiply-adds, by function."""
+"""Largest relative error without fused multiply-adds, by function."""
 ERF = (
     3.75,
     (
@@ -448,7 +457,7 @@ ERF = (
         1.0,
     ),
 )
-"""Limit of the argument, numerator and denominator of erf, the highest power first."""
+"""Limit of the argument, numerator and denominator of erf. Coefficients begin with the highest power."""
 _TANH = (
     9.01,
     (
@@ -467,9 +476,9 @@ _TANH = (
         1.0,
     ),
 )
-"""Limit of the argument, numerator and denominator of tanh, the highest power first."""
+"""Limit of the argument, numerator and denominator of tanh. Coefficients begin with the highest power."""
 _EXP_LIMITS = (-104.0, 89.0)
-"""Arguments of exp below which it is 0, and above which it is infinite."""
+"""Argument of exp below which the result is 0, and argument above which it is infinite."""
 _EXP = (
     1.9551708828657866e-04,
     1.411487115547061e-03,
@@ -480,11 +489,12 @@ _EXP = (
     1.0,
     1.0,
 )
-"""Polynomial of exp, the highest power first."""
+"""Coefficients of the polynomial of exp, from the highest power to the constant."""
 _INVERSE_TWICE_LN2 = 0.7213475204444817
 """1 / (2 ln 2)."""
 _TWICE_LN2 = (1.38623046875, 6.389236659742892e-05)
-"""2 ln 2 in two parts: of 14 bits, whose products with n are exact, and the rest."""
+"""2 ln 2 as a sum of two floats: the first has 14 bits, so that its products with n are exact; the second is the
+remainder."""
 _LOG = (
     -0.07634496688842773,
     0.1276157647371292,
@@ -495,24 +505,25 @@ _LOG = (
     -0.2500081956386566,
     0.3333333134651184,
 )
-"""Polynomial P of log, the highest power first."""
+"""Coefficients of the polynomial P of log, from the highest power to the constant."""
 _LN2 = (0.693359375, -2.1219444170128554e-4)
-"""ln 2 in two parts: of 9 bits, whose products with n are exact, and the rest."""
+"""ln 2 as a sum of two floats: the first has 9 bits, so that its products with n are exact; the second is the
+remainder."""
 _EXPONENT_BITS, _ONE = 23, 127 << 23
-"""Position of the exponent in a float32, and the bits of 1.0."""
+"""Position of the exponent in the bits of a float32, and the bits of 1.0."""
 LOGARITHMS = frozenset({"log", "log1p"})
-"""Functions that are replaced on request only."""
+"""Functions that are replaced only on request."""
 _ROOT_OF_HALF = 0x3F3504F3
-"""The bits of sqrt(1/2)."""
+"""Bits of sqrt(1/2) as a float32."""
 _NORMAL, _LARGEST = 2.0**-126, 3.4028234663852886e38
-"""Least and largest normal number."""
+"""Least and largest normal float32."""
 
 
 def select_functions(func: ir.PrimFunc, fused: bool, logarithms: bool = False) -> ir.PrimFunc:
-    """Replace ``erf``, ``exp``, ``expm1`` and ``tanh`` of float32 by arithmetic, and ``log`` and ``log1p`` if ``logarithms``.
+    """Replace calls of ``erf``, ``exp``, ``expm1`` and ``tanh`` of float32 by arithmetic; also ``log`` and ``log1p`` if
+    ``logarithms``.
 
-    ``fused``: the core has a fused multiply-add.
-    """
+    ``fused``: True if the core has a fused multiply-add."""
 
     def on_expr(e: ir.Expr) -> ir.Expr:
         match e:
@@ -527,7 +538,7 @@ def select_functions(func: ir.PrimFunc, fused: bool, logarithms: bool = False) -
 
 
 MultiplyAdd = Callable[[ir.Expr, ir.Expr | float, float | ir.Expr], ir.Expr]
-"""A function that builds a * b + c."""
+"""Function of (a, b, c) that builds the expression a * b + c."""
 
 
 def _fused_multiply_add(a: ir.Expr, b: ir.Expr | float, c: ir.Expr | float) -> ir.Expr:
@@ -541,27 +552,30 @@ def _multiply_then_add(a: ir.Expr, b: ir.Expr | float, c: ir.Expr | float) -> ir
 
 
 def _as_float_expr(x: ir.Expr | float) -> ir.Expr:
-    """Return a number as a constant, an expression unchanged."""
+    """Convert a number to a float32 constant. An expression is returned unchanged."""
     return x if isinstance(x, ir.Expr) else ir.const(x, "float32")
 
 
 def _clamp_keeping_nan(x: ir.Expr, low: float, high: float) -> ir.Expr:
-    """Clamp x to low..high. The limits are the first operands of ``max`` and ``min``, which then return NaN for NaN."""
+    """Build the clamp of x to low..high. NaN stays NaN, because the limits are the first operands of ``max`` and
+    ``min``, which return their second operand for NaN."""
     return ir.binary("min", ir.const(high, "float32"), ir.binary("max", ir.const(low, "float32"), x))
 
 
 def _rational_function(
     limit: float, numerator: Sequence[float], denominator: Sequence[float], x: ir.Expr, multiply_add: MultiplyAdd
 ) -> ir.Expr:
-    """Build the odd rational function x P(x**2) / Q(x**2) of coefficients ``numerator`` (P) and ``denominator`` (Q), the
-    highest power first, with x clamped to -limit..limit."""
+    """Build the odd rational function x P(x**2) / Q(x**2), with x clamped to -limit..limit.
+
+    ``numerator`` and ``denominator``: coefficients of P and Q, from the highest power to the constant."""
     within = _clamp_keeping_nan(x, -limit, limit)
     square = within * within
     return within * _polynomial(numerator, square, multiply_add) / _polynomial(denominator, square, multiply_add)
 
 
 def _reduce_exp_argument(x: ir.Expr, multiply_add: MultiplyAdd) -> tuple[ir.Expr, ir.Expr]:
-    """Reduce the argument of exp: return r = x - 2 n ln 2, in -ln 2 .. ln 2, and the bits of 2**n less those of 1."""
+    """Build the reduced argument of exp, r = x - 2 n ln 2 in -ln 2 .. ln 2, and the bits of 2**n minus the bits of
+    1.0."""
     within = _clamp_keeping_nan(x, *_EXP_LIMITS)
     # Adding 1.5 * 2**23 rounds, and leaves n in the low bits of the sum: shifted, these are an exponent.
     shifted = within * _INVERSE_TWICE_LN2 + TO_WHOLE
@@ -571,14 +585,16 @@ def _reduce_exp_argument(x: ir.Expr, multiply_add: MultiplyAdd) -> tuple[ir.Expr
 
 
 def _exp(x: ir.Expr, multiply_add: MultiplyAdd) -> ir.Expr:
-    """Build exp(x) from arithmetic. The power 2**n is multiplied twice, since 2**(2 n) may exceed the range."""
+    """Build exp(x) from arithmetic. The polynomial is multiplied by 2**n twice, because 2**(2 n) may exceed the
+    range of float32."""
     rest, exponent = _reduce_exp_argument(x, multiply_add)
     power = ir.reinterpret("float32", exponent + _ONE)
     return _polynomial(_EXP, rest, multiply_add) * power * power
 
 
 def _expm1(x: ir.Expr, multiply_add: MultiplyAdd) -> ir.Expr:
-    """Build expm1. If n is 0, 2**n - 2**-n is 0, and the polynomial, which has no constant term, is near 0 where x is."""
+    """Build expm1(x) from arithmetic. For small x, n is 0, and 2**n - 2**-n is exactly 0. The polynomial has no
+    constant term, so that the result keeps its relative precision near 0."""
     rest, exponent = _reduce_exp_argument(x, multiply_add)
     one = ir.const(_ONE, "uint32")
     power, inverse = ir.reinterpret("float32", exponent + one), ir.reinterpret("float32", one - exponent)
@@ -587,15 +603,15 @@ def _expm1(x: ir.Expr, multiply_add: MultiplyAdd) -> ir.Expr:
 
 
 def _log1p(x: ir.Expr, multiply_add: MultiplyAdd) -> ir.Expr:
-    """Build log(1 + x) from arithmetic: log(y) of y = 1 + x, corrected by the rounding error of y."""
+    """Build log(1 + x) from arithmetic: log(y) for the rounded y = 1 + x, corrected by the rounding error of y."""
     y = x + 1.0
     log = _log(y, multiply_add)
     return ir.select(y > 0.0, ir.select(y <= _LARGEST, log + (x - (y - 1.0)) / y, log), log)
 
 
 def _log(x: ir.Expr, multiply_add: MultiplyAdd) -> ir.Expr:
-    """Build log. Numbers below the normal ones are scaled up first; results of zero, negative numbers, infinity and NaN are
-    selected at the end."""
+    """Build log(x) from arithmetic. Subnormal numbers are scaled up first. The results for zero, negative numbers,
+    infinity and NaN are selected at the end."""
     small = x < _NORMAL
     positive = _clamp_keeping_nan(ir.select(small, x * float(1 << _EXPONENT_BITS), x), _NORMAL, _LARGEST)
     bits = ir.reinterpret("int32", positive)
@@ -611,7 +627,7 @@ def _log(x: ir.Expr, multiply_add: MultiplyAdd) -> ir.Expr:
 
 
 def _polynomial(coefficients: Sequence[float], x: ir.Expr, multiply_add: MultiplyAdd) -> ir.Expr:
-    """Build the polynomial of x with these coefficients, the highest power first, by Horner's rule."""
+    """Build a polynomial of x by Horner's rule. ``coefficients`` begin with the highest power."""
     total: ir.Expr = ir.const(coefficients[0], "float32")
     for coefficient in coefficients[1:]:
         total = multiply_add(total, x, coefficient)

@@ -1,4 +1,5 @@
-"""Primitives on storage: cache_read, cache_write, set_scope, set_dtype, transform_layout."""
+"""Primitives on storage: cache_read, cache_write, set_scope, set_dtype, transform_layout, pack_bits. Repacking of
+constants."""
 
 from __future__ import annotations
 
@@ -38,13 +39,13 @@ CACHE_SCOPES = ("workspace", "shared", "register", "local", *ir.UNIT_SCOPES)
 
 
 def _check_scope(scope: str) -> None:
-    """Raise ScheduleError unless buffers may be placed in the memory scope ``scope`` (:data:`CACHE_SCOPES`)."""
+    """Raise ScheduleError unless buffers can be placed in the memory scope ``scope`` (:data:`CACHE_SCOPES`)."""
     if scope not in CACHE_SCOPES:
         raise ScheduleError(f"unknown scope {scope!r}", hint="choose one of " + ", ".join(CACHE_SCOPES))
 
 
 def _copy_buffer(func: ir.PrimFunc, block_name: str, source: ir.Buffer, target: ir.Buffer) -> ir.Stmt:
-    """Build the loops and the block ``block_name`` that copy ``source`` to ``target``."""
+    """Build the loops and the block ``block_name`` that copy ``source`` to ``target``, element by element."""
     taken = names_in(func.body)
     loops, iters = [], []
     for axis, extent in enumerate(source.shape):
@@ -56,7 +57,8 @@ def _copy_buffer(func: ir.PrimFunc, block_name: str, source: ir.Buffer, target: 
 
 
 def cache_read(func: ir.PrimFunc, block: str, buffer: str, scope: str) -> ir.PrimFunc:
-    """Let ``block`` read a copy of ``buffer``, made before it by a new block ``<buffer>_<scope>``; compute_at places that."""
+    """Let ``block`` read a copy of ``buffer`` in memory scope ``scope``. A new block ``<buffer>_<scope>`` before it
+    makes the copy; compute_at can move that block."""
     _check_scope(scope)
     reader, source = find_block(func.body, block), find_buffer(func, buffer)
     if source not in buffers_read(reader):
@@ -99,7 +101,8 @@ def cache_read(func: ir.PrimFunc, block: str, buffer: str, scope: str) -> ir.Pri
 
 
 def cache_write(func: ir.PrimFunc, block: str, scope: str) -> ir.PrimFunc:
-    """Let ``block`` write a new buffer ``<output>_<scope>``, which a new block of that name copies to the output afterwards."""
+    """Let ``block`` write to a new buffer ``<output>_<scope>`` in memory scope ``scope``. A new block of the same
+    name copies that buffer to the output."""
     _check_scope(scope)
     writer = find_block(func.body, block)
     target = stored_buffer(writer)
@@ -129,7 +132,8 @@ def cache_write(func: ir.PrimFunc, block: str, scope: str) -> ir.PrimFunc:
 
 
 def set_scope(func: ir.PrimFunc, buffer: str, scope: str) -> ir.PrimFunc:
-    """Move an intermediate buffer to ``workspace``, ``shared``, ``register``, ``local`` or a tensor unit's memory."""
+    """Move an intermediate buffer to the memory scope ``workspace``, ``shared``, ``register``, ``local``, or to a
+    tensor unit's memory."""
     _check_scope(scope)
     old = find_buffer(func, buffer)
     if old in func.params:
@@ -146,17 +150,18 @@ def set_scope(func: ir.PrimFunc, buffer: str, scope: str) -> ir.PrimFunc:
 # :func:`repack_constant` repeats the steps of a trace on its array.
 
 _FEW_BITS = ("pack_bits", "tensorize_bits", "tensorize_bit_columns")
-"""Primitives that store constants of few bits side by side."""
+"""Primitives that pack several elements of a constant into one integer."""
 
 
 def packs_constants(step: Step) -> bool:
-    """Test whether a step stores a constant in fewer bits than it is computed with: bit-packed integers, or floats in 16 bits."""
+    """Test whether a step stores a constant in fewer bits than the dtype in which it is multiplied: bit-packed
+    integers, or floats in 16 bits."""
     return step.primitive in _FEW_BITS or (step.primitive == "set_dtype" and step.args[1] in padding.FORMS)
 
 
 def _repackable_buffer(func: ir.PrimFunc, primitive: str, buffer_name: str) -> ir.Buffer:
-    """Find a buffer whose storage format a primitive may change: an intermediate buffer or a constant parameter;
-    ScheduleError for an input or output."""
+    """Return a buffer, given its name, whose storage format a primitive may change: an intermediate buffer or a
+    constant parameter. Raise ScheduleError for an input or output."""
     buffer = find_buffer(func, buffer_name)
     if buffer in func.params and buffer.scope != "const":
         raise ScheduleError(
@@ -173,9 +178,10 @@ def _exchange_buffer(
     load: Callable[[ir.Load], ir.Expr],
     store: Callable[[ir.Store], ir.Stmt],
 ) -> ir.PrimFunc:
-    """Replace the buffer ``old`` by ``new`` in a function; ``load`` and ``store`` rewrite the loads and stores of ``old``.
+    """Replace the buffer ``old`` by ``new`` in a function. The functions ``load`` and ``store`` rewrite the loads and
+    stores of ``old``.
 
-    ScheduleError if an intrinsic takes the address of the buffer."""
+    Raise ScheduleError if the address of the buffer is an argument of an intrinsic."""
 
     def on_expr(e: ir.Expr) -> ir.Expr:
         if isinstance(e, ir.AddressOf) and e.buffer == old:
@@ -198,7 +204,7 @@ def _exchange_buffer(
 
 
 def _holds_every_number(dtype: str, held_dtype: str) -> bool:
-    """Test whether ``dtype`` holds every number of ``held_dtype``; ScheduleError for an unknown dtype."""
+    """Test whether ``dtype`` can represent every number of ``held_dtype``. Raise ScheduleError for an unknown dtype."""
     try:
         return dtypes.contains_range_of(dtype, held_dtype)
     except InternalError as error:
@@ -208,11 +214,10 @@ def _holds_every_number(dtype: str, held_dtype: str) -> bool:
 
 
 def set_dtype(func: ir.PrimFunc, buffer: str, dtype: str) -> ir.PrimFunc:
-    """Store an integer buffer in a wider dtype, or a constant of float32 in 16 bits that hold its numbers.
+    """Store an integer buffer in a wider dtype, or a float32 constant in a 16-bit format
+    (:data:`microc.schedule.primitives.padding.FORMS`) that represents all its numbers exactly.
 
-    Loads are cast to the old dtype; a cast that widens further reads the new one. Formats of 16 bits:
-    :data:`microc.schedule.primitives.padding.FORMS`.
-    """
+    Loads are cast to the old dtype, unless a cast to a still wider dtype follows."""
     old = _repackable_buffer(func, "set_dtype", buffer)
     if dtype in padding.FORMS:
         shape = (*old.shape[:-1], old.shape[-1] // 2) if dtype == padding.WORDS else old.shape
@@ -240,7 +245,8 @@ def set_dtype(func: ir.PrimFunc, buffer: str, dtype: str) -> ir.PrimFunc:
 
 
 def _drop_narrow_casts(buffer: ir.Buffer, old_dtype: str) -> Callable[[ir.Expr], ir.Expr]:
-    """Build a rewrite that drops casts of loads of ``buffer`` to ``old_dtype`` below a cast that widens.
+    """Build a rewrite of casts around loads of ``buffer``: a cast to ``old_dtype`` is dropped if another cast widens
+    the result again.
 
     The values fit both dtypes."""
 
@@ -255,7 +261,8 @@ def _drop_narrow_casts(buffer: ir.Buffer, old_dtype: str) -> Callable[[ir.Expr],
 
 
 def _widen_value(value: ir.Expr, wide_dtype: str) -> ir.Expr:
-    """Convert a value to a wider dtype; both sides of a select are converted, so that copies stay recognisable."""
+    """Convert a value to a wider dtype. In a select both alternatives are converted, so that later passes still
+    recognise copies."""
     if isinstance(value, ir.Select):
         return ir.Select(value.condition, _widen_value(value.a, wide_dtype), _widen_value(value.b, wide_dtype))
     return ir.const(value.value, wide_dtype) if isinstance(value, ir.Const) else ir.Cast(wide_dtype, value)
@@ -264,7 +271,7 @@ def _widen_value(value: ir.Expr, wide_dtype: str) -> ir.Expr:
 def _complete_factors(extent: int, factors: tuple[int | None, ...], buffer_name: str) -> tuple[int, ...]:
     """Return the factors by which an axis is split, with None replaced by the quotient.
 
-    ScheduleError if they do not divide the ``extent``. ``buffer_name``: for errors."""
+    Raise ScheduleError if the factors do not divide ``extent``. ``buffer_name``: for the message."""
     product = prod(f for f in factors if f is not None)
     if factors.count(None) > 1 or product < 1 or extent % product or (None not in factors and product != extent):
         raise ScheduleError(
@@ -277,10 +284,11 @@ def _complete_factors(extent: int, factors: tuple[int | None, ...], buffer_name:
 def transform_layout(
     func: ir.PrimFunc, buffer: str, factors: tuple[tuple[int | None, ...], ...], order: tuple[int, ...]
 ) -> ir.PrimFunc:
-    """Split every axis by its ``factors`` (outermost first, one may be None); the parts, in ``order``, are the new axes.
+    """Change the layout of ``buffer``: split every axis by its ``factors`` (outermost first, one may be None), and
+    arrange the resulting axes in ``order``.
 
-    Factors ((None, 2), (None, 4)) and order (0, 2, 1, 3) store a matrix in tiles of 2 rows by 4 columns.
-    """
+    For example, factors ((None, 2), (None, 4)) and order (0, 2, 1, 3) store a matrix in tiles of 2 rows by 4
+    columns."""
     old = _repackable_buffer(func, "transform_layout", buffer)
     parts = _layout_parts(old.shape, factors, order, buffer)
     new = replace(old, shape=tuple(parts[k][1] for k in order))
@@ -306,9 +314,10 @@ def transform_layout(
 def _layout_parts(
     shape: tuple[int, ...], factors: tuple[tuple[int | None, ...], ...], order: tuple[int, ...], buffer_name: str
 ) -> list[tuple[int, int, int]]:
-    """Return (axis, extent, stride along the axis) of every part into which ``factors`` split a buffer's axes.
+    """Return (old axis, extent, stride along the old axis) of each axis that results from splitting a buffer's axes by
+    ``factors``.
 
-    ScheduleError if ``order`` does not name each part once. ``buffer_name``: for errors."""
+    Raise ScheduleError if ``order`` is no permutation of these axes. ``buffer_name``: for the message."""
     if len(factors) != len(shape):
         raise ScheduleError(
             f"transform_layout: {buffer_name!r} needs factors for each axis; got {len(factors)}, expected {len(shape)}"
@@ -325,9 +334,9 @@ def _layout_parts(
 
 
 def pack_bits(func: ir.PrimFunc, buffer: str, bits: int, order: str, block: int = 0, tables: int = 0) -> ir.PrimFunc:
-    """Store the rows of a constant int8 matrix as bit fields of ``bits`` bits, which its numbers must fit.
+    """Store the rows of a constant int8 matrix as bit fields of ``bits`` bits. All elements must fit.
 
-    ``order``, ``block`` and ``tables`` as in :class:`BitFields`."""
+    ``order``, ``block`` and ``tables``: as in :class:`BitFields`."""
     old, form = _repackable_buffer(func, "pack_bits", buffer), BitFields(bits, order, block, tables)
     if old.scope != "const" or old.dtype != "int8" or len(old.shape) != 2:
         raise ScheduleError(
@@ -361,8 +370,9 @@ def pack_bits(func: ir.PrimFunc, buffer: str, bits: int, order: str, block: int 
 
 
 def repack_constant(array: Array, buffer: ir.Buffer, steps: Iterable[tuple[str, tuple[Any, ...]]]) -> Array:
-    """Repack the data of a constant parameter as the scheduled function reads it, by the steps (primitive, arguments) of
-    the schedule's trace."""
+    """Repack the data of a constant parameter into the layout that the scheduled function reads.
+
+    ``steps``: (primitive, arguments) of each step of the schedule's trace."""
     array = array.reshape(buffer.shape)
     for primitive, args in steps:
         if primitive == "set_dtype" and args[0] == buffer.name:

@@ -1,4 +1,5 @@
-"""The table of schedule primitives by name: functions of a function and of JSON-able arguments."""
+"""The schedule primitives by name, and the check of their arguments. A primitive is a function of a TIR function and
+of arguments that JSON can represent; it returns the changed TIR function."""
 
 from __future__ import annotations
 
@@ -78,10 +79,10 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
 
 
 def check_arguments(primitive: str, args: tuple[Any, ...]) -> None:
-    """Check the number and the types of a primitive's arguments; ScheduleError if they do not match its signature.
+    """Check the number and the types of a primitive's arguments. Raise ScheduleError if they do not match the
+    primitive's signature.
 
-    Traces come from files and from users: primitives look names up, and compute with numbers, without checking types.
-    """
+    Traces come from files and from users, and the primitives themselves do not check the types of names and numbers."""
     required, parameters = _primitive_signature(primitive)
     if not required <= len(args) <= len(parameters):
         takes = ", ".join(name for name, _ in parameters) or "nothing"
@@ -94,8 +95,8 @@ def check_arguments(primitive: str, args: tuple[Any, ...]) -> None:
 
 @lru_cache(maxsize=64)
 def _primitive_signature(primitive: str) -> tuple[int, tuple[tuple[str, Any], ...]]:
-    """Return the number of required arguments of a primitive, and name and type of all its parameters but the first, the
-    function that it changes."""
+    """Return the number of required arguments of a primitive, and (name, type) of each parameter except the first,
+    which is the TIR function."""
     function = PRIMITIVES[primitive]
     types = get_type_hints(function)
     parameters = list(inspect.signature(function).parameters.values())[1:]
@@ -104,7 +105,8 @@ def _primitive_signature(primitive: str) -> tuple[int, tuple[tuple[str, Any], ..
 
 
 def _is_of_type(argument: Any, annotation: Any) -> bool:
-    """Test whether a value is of an annotated type: names, numbers, None, unions and tuples of any length of these."""
+    """Test whether a value has an annotated type: a name, a number, None, or a union or tuple (of any length) of
+    these."""
     if isinstance(annotation, UnionType):
         return any(_is_of_type(argument, each) for each in get_args(annotation))
     if get_origin(annotation) is tuple:

@@ -1,4 +1,5 @@
-"""Primitives for tensor units: loops that are one instruction, double buffering in the unit's memory, aligned rows."""
+"""Primitives for tensor units: replacing loops by an instruction, double buffering in the unit's memories, alignment
+of rows."""
 
 from __future__ import annotations
 
@@ -29,15 +30,16 @@ LOOPS = {
     "unit_matmul": 3,
     "unit_store_sums": 2,
 }
-"""Number of loops in each instruction of a tensor unit (:mod:`microc.isa.vocabulary.matrix_products`)."""
+"""Number of loops that each instruction of a tensor unit replaces (:mod:`microc.isa.vocabulary.matrix_products`)."""
 _INPUT, _WEIGHT, _SUMS = ir.UNIT_SCOPES
 
 
 def tensorize_unit(func: ir.PrimFunc, loop: str, instruction_name: str) -> ir.PrimFunc:
-    """Mark a loop, with the loops in it and their one block, as an instruction of the tensor unit.
+    """Mark ``loop``, with the loops in it and their only block, as an instruction of the tensor unit.
 
-    The block must have the instruction's effect. ``loop`` may be the name of a blockized block. Lowering emits the
-    calls after it has separated tails from whole tiles, since instructions take any extents."""
+    The block must have the effect of the instruction. ``loop`` may also be the name of a block that blockize made.
+    Lowering replaces the loops by calls only after it has separated tails from whole tiles, because the instructions
+    accept any extents."""
     old = find_block(func.body, loop).body if has_block(func.body, loop) else find_loop(func.body, loop)
     loops: list[ir.For] = []
     inner = old
@@ -65,7 +67,8 @@ def tensorize_unit(func: ir.PrimFunc, loop: str, instruction_name: str) -> ir.Pr
 
 
 def _unit_instruction_error(loop: str, instruction_name: str, why: str) -> ScheduleError:
-    """Build the ScheduleError that tells why a loop is not the tensor unit's instruction ``instruction_name``."""
+    """Build the ScheduleError that explains why a loop cannot become the tensor unit's instruction
+    ``instruction_name``."""
     return ScheduleError(
         f"tensorize {loop!r} with {instruction_name}: {why}",
         hint="cache_read and set_scope move operands to the unit's memories: " + ", ".join(ir.UNIT_SCOPES),
@@ -73,9 +76,9 @@ def _unit_instruction_error(loop: str, instruction_name: str, why: str) -> Sched
 
 
 def _does_unit_instruction(body: ir.Stmt, instruction_name: str) -> bool:
-    """Test whether a block's statement does what an instruction of the tensor unit does to one element.
+    """Test whether the statement of a block has the effect of a tensor unit's instruction on one element.
 
-    Of a matrix product, that is one term of a sum."""
+    For a matrix product the effect is adding one term to a sum."""
     match instruction_name, body:
         case "unit_matmul", ir.Store(
             sums, indices, ir.Bin("add", old, ir.Bin("mul", ir.Cast("int32", a), ir.Cast("int32", b)))
@@ -95,16 +98,16 @@ def _does_unit_instruction(body: ir.Stmt, instruction_name: str) -> bool:
 
 
 def align_rows(func: ir.PrimFunc, buffer: str, align: int) -> ir.PrimFunc:
-    """Begin the rows of a buffer in a unit's memory at multiples of ``align`` bytes."""
+    """Align the rows of a buffer in a tensor unit's memory to multiples of ``align`` bytes."""
     old = _buffer_in_unit(func, "align_rows", buffer)
     return _exchange_for_slot(func, old, replace(old, align=align), None)
 
 
 def double_buffer(func: ir.PrimFunc, buffer: str, loop: str) -> ir.PrimFunc:
-    """Give a buffer in a unit's memory two slots, which successive iterations of ``loop`` and of the loops around it alternate.
+    """Double-buffer a buffer in a tensor unit's memory: successive iterations of ``loop``, counted over the loops
+    around it, too, use two slots alternately.
 
-    Steps that move blocks must come before.
-    """
+    Primitives that move blocks must be applied before."""
     old = _buffer_in_unit(func, "double_buffer", buffer)
     target = find_loop(func.body, loop)
     if old.slots:
@@ -131,7 +134,8 @@ def _accesses_buffer(block: ir.Block, buffer: ir.Buffer) -> bool:
 
 
 def _buffer_in_unit(func: ir.PrimFunc, primitive_name: str, buffer_name: str) -> ir.Buffer:
-    """Find a buffer in a tensor unit's memory; ScheduleError, which names the primitive, if it is elsewhere."""
+    """Return a buffer in a tensor unit's memory, given its name. Raise ScheduleError if the buffer is in another
+    memory. ``primitive_name``: for the message."""
     buffer = find_buffer(func, buffer_name)
     if buffer.scope not in ir.UNIT_SCOPES:
         raise ScheduleError(
@@ -144,7 +148,7 @@ def _buffer_in_unit(func: ir.PrimFunc, primitive_name: str, buffer_name: str) ->
 def _exchange_for_slot(func: ir.PrimFunc, old: ir.Buffer, new: ir.Buffer, slot_index: ir.Expr | None) -> ir.PrimFunc:
     """Replace the buffer ``old`` in a function by ``new``.
 
-    ``slot_index``: becomes the first index of every access; None: indices are unchanged."""
+    ``slot_index``: additional first index of every access; None if there is none."""
     front = () if slot_index is None else (slot_index,)
 
     def on_expr(e: ir.Expr) -> ir.Expr:

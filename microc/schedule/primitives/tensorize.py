@@ -1,4 +1,5 @@
-"""Primitives that tensorise: reductions, pairs of columns, pairs of taps."""
+"""Primitives that tensorise: tensor intrinsics in reductions, pairs of columns that share weights, pairs of filter
+taps."""
 
 from __future__ import annotations
 
@@ -37,13 +38,14 @@ from microc.tir.rewrite import free_vars, substitute
 # ---- Shared by primitives that tensorise products by constant int8: the operands of the product, passes over its sums
 
 Point = Mapping[ir.Var, ir.Expr]
-"""Values of loop variables."""
+"""Values of loop variables: one iteration of a loop nest."""
 
 
 @frozen
 class ByteProduct:
-    """The block ``c[.., o] += a[.., k] * w[o, k]``, with constant int8 weights w, and its operands: ``data`` is a,
-    ``weight`` is w."""
+    """A match of the block ``c[.., o] += a[.., k] * w[o, k]`` with constant int8 weights w.
+
+    ``store``: the store to c. ``data``: the load of a. ``weight``: the load of w."""
 
     block: ir.Block
     store: ir.Store
@@ -51,17 +53,16 @@ class ByteProduct:
     weight: ir.Load
 
     def first(self, point: Point) -> tuple[ir.IterVar, ...]:
-        """Return the block's iterators, bound to the values that they have at ``point``, an assignment of the loop
-        variables."""
+        """Return the block's iterators, each bound to the value that it has in the iteration ``point``."""
         return tuple(replace(i, binding=simplify(substitute(i.binding, point))) for i in self.block.iters)
 
     def counts_space(self, loop: ir.For) -> bool:
-        """Test whether a loop counts sums (a space loop), not the terms of a sum."""
+        """Test whether ``loop`` is spatial: it counts sums, not terms of a sum."""
         return any(i.kind == "space" and loop.var in free_vars(i.binding) for i in self.block.iters)
 
 
 def match_byte_product(block: ir.Block, make_error: Callable[[str], ScheduleError]) -> ByteProduct:
-    """Match a block that adds products by constant int8; raise ``make_error(reason)`` if it is something else."""
+    """Match a block that adds products by a constant int8 matrix. Raise ``make_error(reason)`` if it does not match."""
     match block.body:
         case ir.Store(total, where, ir.Bin("add", ir.Load(b, i), ir.Bin("mul", ir.Cast(_, x), ir.Cast(_, w)))) if (
             b == total and i == where and isinstance(x, ir.Load) and isinstance(w, ir.Load)
@@ -82,11 +83,12 @@ def loops_over_tile(
     build_statement: Callable[[ir.Load], ir.Stmt],
     extra_iterators: tuple[ir.IterVar, ...] = (),
 ) -> ir.Stmt:
-    """Build loops over the sums of a tile, with a statement for each.
+    """Build loops over the sums of a tile, with one statement for each sum.
 
-    ``tile_loops``: the loops that count the sums, which are copied. ``outer_values``: the values of other loops.
-    ``build_statement``: returns the statement for the load of a sum; it may use ``extra_iterators``. ``name_suffix``:
-    suffix of the new names."""
+    - ``tile_loops``: the loops that count the sums; they are copied.
+    - ``outer_values``: values of other loop variables.
+    - ``build_statement``: builds the statement from the load of a sum; it may use ``extra_iterators``.
+    - ``name_suffix``: suffix of the names of new loops and of the new block."""
     block = product.block
     copies = {x.var: ir.Var(fresh_name(used_names, f"{x.var.name}_{name_suffix}")) for x in tile_loops}
     values: dict[ir.Var, ir.Expr] = {}
@@ -110,12 +112,12 @@ def loops_over_tile(
 
 
 def _load_under_cast(expr: ir.Expr) -> ir.Load | None:
-    """Return the load under a cast to int32; None if the expression is no such cast."""
+    """Return the load of an expression that is a load cast to int32; None for any other expression."""
     return expr.a if isinstance(expr, ir.Cast) and expr.dtype == "int32" and isinstance(expr.a, ir.Load) else None
 
 
 def _tensorize_error(loop: str, intrin: TensorIntrin, why: str) -> ScheduleError:
-    """Build the ScheduleError that tells why a loop cannot be replaced by a tensor intrinsic."""
+    """Build the ScheduleError that explains why a loop cannot be replaced by a tensor intrinsic."""
     loops = " ".join(
         f"for {name} in {n}:" for name, n in zip("nk"[-len(intrin.extents) :], intrin.extents, strict=True)
     )
@@ -127,11 +129,11 @@ def _tensorize_error(loop: str, intrin: TensorIntrin, why: str) -> ScheduleError
 
 
 def tensorize(func: ir.PrimFunc, loop: str, intrin: str) -> ir.PrimFunc:
-    """Replace ``loop`` and the loops inside it, around one block, by the tensor intrinsic.
+    """Replace ``loop`` and the loops inside it, around one block, by the tensor intrinsic ``intrin``.
 
-    Instructions of a tensor unit take loops of any extents (:mod:`microc.schedule.primitives.tensor_unit`). ``loop`` may be the
-    name of a block of :func:`~microc.schedule.primitives.reductions.blockize`: then its loops are replaced.
-    """
+    ``loop`` may also be the name of a block that :func:`~microc.schedule.primitives.reductions.blockize` made; then
+    the loops in the block are replaced. Instructions of a tensor unit accept loops of any extents
+    (:mod:`microc.schedule.primitives.tensor_unit`)."""
     if intrin in LOOPS:
         return tensorize_unit(func, loop, intrin)
     if intrin not in TENSOR:
@@ -197,9 +199,9 @@ def tensorize(func: ir.PrimFunc, loop: str, intrin: str) -> ir.PrimFunc:
 
 
 def _nest_and_points(loop: ir.For, intrin: TensorIntrin) -> tuple[ir.Block, list[Point]]:
-    """Return the block inside of the intrinsic's loops, and the values of the loop variables in every iteration, in order.
+    """Return the block inside of the loops that the intrinsic replaces, and all iterations of these loops, in order.
 
-    ScheduleError if the loops have other extents than the intrinsic's, or are not innermost."""
+    Raise ScheduleError if the loops differ from the intrinsic's extents, or are not innermost."""
     variables: list[ir.Var] = []
     inner: ir.Stmt = loop
     for extent in intrin.extents:
@@ -221,8 +223,8 @@ def _nest_and_points(loop: ir.For, intrin: TensorIntrin) -> tuple[ir.Block, list
 def _index_distance(
     indices: tuple[ir.Expr, ...], bindings: Mapping[ir.Var, ir.Expr], first: Point, point: Point
 ) -> tuple[int, ...] | None:
-    """Return the distance along every axis from the element that ``indices`` address at the loop values ``first`` to the
-    one at ``point``; None if it is not constant."""
+    """Return the distance along every axis between the elements that ``indices`` address in the iterations ``first``
+    and ``point``. None if it is not constant."""
     distances = []
     for index in indices:
         bound = substitute(index, bindings)
@@ -236,8 +238,8 @@ def _index_distance(
 def _output_indices(
     store: ir.Store, bindings: Mapping[ir.Var, ir.Expr], points: list[Point], outputs: int
 ) -> list[tuple[ir.Expr, ...]] | None:
-    """Return the indices that ``store`` writes for each of the intrinsic's ``outputs``; None if an output's indices vary
-    while its terms are added."""
+    """Return the indices to which ``store`` writes for each output of the intrinsic. None if the indices of an
+    output differ between its terms."""
     terms = len(points) // outputs
     distances = [_index_distance(store.indices, bindings, points[0], point) for point in points]
     indices = []
@@ -252,8 +254,8 @@ def _output_indices(
 def _is_word_aligned(
     load: ir.Load, bindings: Mapping[ir.Var, ir.Expr], first: Point, bounds: Mapping[ir.Var, tuple[int, int]]
 ) -> bool:
-    """Test whether the element that is read at the loop values ``first`` is at a multiple of four bytes, given that the
-    buffer starts at one."""
+    """Test whether the element that is read in the iteration ``first`` is at a multiple of four bytes. The buffer
+    itself is aligned."""
     elements = 4 // dtypes.nbytes(load.dtype)
     for index, stride in zip(load.indices, load.buffer.strides, strict=True):
         terms, offset = linear(simplify(substitute(substitute(index, bindings), first), bounds))
@@ -273,14 +275,15 @@ def _is_word_aligned(
 # -32768 <= w0 + 256 w1, which only a weight of -128 can violate (``smallest_weight``).
 
 COLUMNS, TERMS = 2, 4
-"""Columns that share a word, and terms of one iteration: the four bytes of a word of activations."""
+"""Number of columns that share a word, and number of terms in one iteration: the four bytes of a word of
+activations."""
 SUM_LIMIT = 1 << 23
-"""Bound of the absolute value of an odd column's sum."""
+"""Bound of the absolute value of the sums of odd columns."""
 
 
 def can_pair_columns(block: ir.Block, columns: int) -> bool:
-    """Test whether the annotations of ``block`` promise that the sums of two columns can share words of weights: bounded
-    sums, no weight of -128; and ``columns`` is even."""
+    """Test whether the annotations of ``block`` promise that two columns can share words of weights: sums are
+    bounded, no weight is -128, and ``columns`` is even."""
     notes = dict(block.annotations)
     bound, smallest = notes.get(SUM_BOUND), notes.get(SMALLEST_WEIGHT)
     has_notes = isinstance(bound, int) and isinstance(smallest, int)
@@ -288,11 +291,12 @@ def can_pair_columns(block: ir.Block, columns: int) -> bool:
 
 
 def tensorize_pairs(func: ir.PrimFunc, weight: str, columns: str, reduction: str, dtype: str) -> ir.PrimFunc:
-    """Replace the loop ``columns`` (of 2) and the loop of 4 terms inside it by ``dot2`` on paired weights.
+    """Replace the loop ``columns`` (trip count 2) and the loop of 4 terms inside it by ``dot2`` on weights that are
+    stored in pairs.
 
-    ``reduction`` is the outermost loop of the decomposed reduction: the sums are combined before it and separated behind it.
-    ``dtype`` is that of the activations: bytes are widened in the order 0, 2 and 1, 3, and the weights are stored in that order.
-    """
+    ``reduction``: outermost loop of the decomposed reduction. The sums of two columns are combined before this loop
+    and separated after it. ``dtype``: dtype of the activations. Activations of 8 bits are widened as the bytes (0,
+    2) and (1, 3), and the weights are stored in this order."""
     loop, whole = find_loop(func.body, columns), find_loop(func.body, reduction)
     product = _paired_product(loop)
     if product.weight.buffer.name != weight or product.data.dtype != dtype:
@@ -323,7 +327,8 @@ def tensorize_pairs(func: ir.PrimFunc, weight: str, columns: str, reduction: str
 
 
 def _paired_product(loop: ir.For) -> ByteProduct:
-    """Match ``loop`` as 2 columns of 4 terms of a product by constant int8; ScheduleError if it is something else."""
+    """Match ``loop`` as 2 columns of 4 terms of a product by a constant int8 matrix. Raise ScheduleError if it does
+    not match."""
 
     def refuse(why: str) -> ScheduleError:
         return ScheduleError(f"tensorize_pairs {loop.var.name!r}: {why}")
@@ -343,12 +348,12 @@ def _paired_product(loop: ir.For) -> ByteProduct:
 
 
 def _odd_sum(even_sum: ir.Load | ir.Store) -> ir.Load:
-    """Return the load of the odd column's sum, which follows that of the even column."""
+    """Return the load of the sum of the odd column, which is the next element after the sum of the even column."""
     return ir.Load(even_sum.buffer, (*even_sum.indices[:-1], even_sum.indices[-1] + 1))
 
 
 def _pair_updates(product: ByteProduct, pairs: ir.Buffer) -> ir.Stmt:
-    """Build the updates of the even column's sum and of the combined sum by four products each."""
+    """Build the updates of the even column's sum and of the combined sum, by four products each."""
     store, column = product.store, product.weight.indices[0]
     start = ir.Load(pairs, (column // COLUMNS, product.weight.indices[1]))
     even, both = ir.Load(store.buffer, store.indices), _odd_sum(store)
@@ -363,31 +368,32 @@ def _pair_updates(product: ByteProduct, pairs: ir.Buffer) -> ir.Stmt:
 
 
 def _load_activations(activation_dtype: str, pair_index: int) -> StepOperand:
-    """Describe the load of pair ``pair_index`` (0 or 1) of four activations.
+    """Return the operand that loads pair ``pair_index`` (0 or 1) of four activations.
 
-    Bytes are widened in the order 0, 2 and 1, 3; activations of int16 are loaded as two neighbours."""
+    Activations of 8 bits are widened as the bytes (0, 2) or (1, 3). Activations of int16 are loaded as two
+    neighbours."""
     if activation_dtype == "int16":
         return StepOperand(2 * pair_index, ("load_i16x2_aligned",), 2)
     return StepOperand(0, WIDENED[activation_dtype][pair_index], TERMS)
 
 
 def _combine_sums(even_sum: ir.Load) -> ir.Stmt:
-    """Combine the sums before the loop: t = c0 + 256 c1."""
+    """Build the statement before the loop that combines the sums of two columns: t = c0 + 256 c1."""
     odd = _odd_sum(even_sum)
     value = (even_sum.astype("int64") + odd.astype("int64") * 256).astype("int32")
     return ir.Store(odd.buffer, odd.indices, value)
 
 
 def _separate_sums(even_sum: ir.Load) -> ir.Stmt:
-    """Separate the sums behind the loop: c1 = (t - c0) >> 8."""
+    """Build the statement after the loop that recovers the sum of the odd column: c1 = (t - c0) >> 8."""
     odd = _odd_sum(even_sum)
     value = (odd.astype("int64") - even_sum.astype("int64")).astype("int32") >> 8
     return ir.Store(odd.buffer, odd.indices, value)
 
 
 def pack_column_pairs(array: Array, activation_dtype: str) -> Array:
-    """Pack two rows of weights each into one of int16, (N, K) int8 -> (N / 2, K) int16, in the order that activations of
-    ``activation_dtype`` need."""
+    """Pack every two rows of int8 weights into one row of int16: (N, K) -> (N / 2, K). The order of elements is that
+    in which activations of ``activation_dtype`` are loaded."""
     wide = array.astype(np.int32)
     pairs = wide[0::2] + 256 * wide[1::2]
     if activation_dtype != "int16":
@@ -402,12 +408,13 @@ def pack_column_pairs(array: Array, activation_dtype: str) -> Array:
 # weights are stored. A single last tap has a zero beside its weight, so that its number needs no mask.
 
 PAIR = 2
-"""Taps in a word."""
+"""Number of taps in a word."""
 _SHORT = "int16"
 
 
 class _TapSum(NamedTuple):
-    """The operands of ``total += data * weight``, and the iterator of the taps that are paired."""
+    """A match of the statement ``total += data * weight``: its store and loads, and the block iterator over the taps
+    that are paired."""
 
     store: ir.Store
     data: ir.Load
@@ -416,7 +423,8 @@ class _TapSum(NamedTuple):
 
 
 def tensorize_taps(func: ir.PrimFunc, block: str, weight: str, axis: int) -> ir.PrimFunc:
-    """Multiply pairs of taps along an axis of the constant weights in ``block``, and unroll the loop over them."""
+    """Multiply pairs of filter taps along an axis of the constant ``weight`` in ``block`` by ``dot2``. The loop over
+    the taps is unrolled."""
     reduction = find_block(func.body, block)
     operands = _match_tap_sum(reduction, weight, axis)
     if operands is None:
@@ -446,8 +454,8 @@ def tensorize_taps(func: ir.PrimFunc, block: str, weight: str, axis: int) -> ir.
 
 
 def _match_tap_sum(block: ir.Block, weight: str, axis: int) -> _TapSum | None:
-    """Match a block that adds products of data by constants of at most 16 bits along ``axis`` of ``weight``; None if it is
-    something else."""
+    """Match a block that adds products of data by constants, both of at most 16 bits, and reduces along ``axis`` of
+    ``weight``. None if it does not match."""
     match block.body:
         case ir.Store(total, where, ir.Bin("add", ir.Load(b, i), ir.Bin("mul", ir.Cast(_, x), ir.Cast(_, w)))) if (
             b == total and i == where and total.dtype == "int32" and isinstance(x, ir.Load) and isinstance(w, ir.Load)
@@ -463,14 +471,14 @@ def _match_tap_sum(block: ir.Block, weight: str, axis: int) -> _TapSum | None:
 
 
 def _tap_load(load: ir.Load, tap: ir.Var, tap_index: int) -> ir.Load:
-    """Return the load with the iterator ``tap`` replaced by the constant ``tap_index``."""
+    """Return ``load`` with its iterator ``tap`` replaced by the constant ``tap_index``."""
     value: dict[ir.Var, ir.Expr] = {tap: ir.const(tap_index, "int32")}
     return ir.Load(load.buffer, tuple(simplify(substitute(i, value)) for i in load.indices))
 
 
 def _combine_in_word(tap_loads: Sequence[ir.Load]) -> ir.Expr:
-    """Combine the data of two taps in a word; a single tap's number stays as it is, since its upper half is multiplied by
-    zero."""
+    """Build the word that combines the data of two taps. The data of a single tap are not masked, because the upper
+    half of the word is multiplied by zero."""
     low, *high = (x.astype("int32") for x in tap_loads)
     if not high:
         return low
@@ -479,7 +487,7 @@ def _combine_in_word(tap_loads: Sequence[ir.Load]) -> ir.Expr:
 
 
 def pack_tap_words(array: Array, axis: int) -> Array:
-    """Pack pairs of weights along an axis into words of int32, the first one in the lower half."""
+    """Pack pairs of weights along an axis into int32 words, the first weight of a pair in the lower half."""
     taps = np.moveaxis(array.astype(np.int64), axis, 0)
     padded = np.pad(taps, [(0, len(taps) % PAIR), *[(0, 0)] * (taps.ndim - 1)])
     words = (padded[0::PAIR] & 0xFFFF) | (padded[1::PAIR] << 16)

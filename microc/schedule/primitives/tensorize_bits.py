@@ -1,4 +1,4 @@
-"""Primitives that tensorise products by bit-packed weights."""
+"""Primitives that tensorise products with bit-packed weights."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from microc.tir.rewrite import free_vars
 # it and adds it: a block has at most 32 products of bytes, as the annotation ``weight_block`` promises.
 
 BIT_PAIRS_TERMS = 2
-"""Terms of one ``dot2``."""
+"""Number of terms that one ``dot2`` adds."""
 
 
 def can_scale_sums(block: ir.Block, bits: int) -> bool:
-    """Test whether the annotations of ``block`` promise that its sums times 2**s, or those of blocks of weights, do not
-    overflow; s = 16 - ``bits``."""
+    """Test whether the annotations of ``block`` promise that its sums, multiplied by 2**(16 - ``bits``), do not
+    overflow. If groups of weights have multipliers, the sums of one group must not overflow."""
     notes, limit = dict(block.annotations), 1 << (31 - BitFields(bits, HALVES).shift)
     bound = notes.get(SUM_BOUND)
     return WEIGHT_BLOCK in notes or (isinstance(bound, int) and bound < limit)
@@ -42,9 +42,9 @@ def can_scale_sums(block: ir.Block, bits: int) -> bool:
 def tensorize_bits(func: ir.PrimFunc, weight: str, loop: str, reduction: str, bits: int, block: int = 0) -> ir.PrimFunc:
     """Replace ``loop``, over 2 terms of int16 activations, by ``dot2`` on weights of ``bits`` bits.
 
-    ``reduction`` is the outermost loop of the decomposed reduction: the sums are shifted before it and behind it. With
-    multipliers each of its iterations is a block.
-    """
+    ``reduction``: outermost loop of the decomposed reduction. The sums are shifted before and after this loop.
+    ``block``: if not 0, number of weights that share a multiplier; each iteration of ``reduction`` then processes
+    one such group."""
     inner, whole = find_loop(func.body, loop), find_loop(func.body, reduction)
     product, form = _match_bit_pairs(inner, bits, block), BitFields(bits, HALVES, block)
     old = product.weight.buffer
@@ -103,10 +103,10 @@ def tensorize_bits(func: ir.PrimFunc, weight: str, loop: str, reduction: str, bi
 
 
 def _match_bit_pairs(loop: ir.For, bits: int, block_weights: int) -> ByteProduct:
-    """Match ``loop`` as 2 terms of a product by constant int8 that fits ``bits`` bits; ``block_weights``: number of
-    weights that share a multiplier, or 0.
+    """Match ``loop`` as 2 terms of a product by a constant int8 matrix whose elements fit ``bits`` bits. Raise
+    ScheduleError if it does not match.
 
-    ScheduleError if it is something else."""
+    ``block_weights``: number of weights that share a multiplier, or 0."""
 
     def refuse(why: str) -> ScheduleError:
         return ScheduleError(f"tensorize_bits {loop.var.name!r}: {why}")
@@ -128,7 +128,8 @@ def _match_bit_pairs(loop: ir.For, bits: int, block_weights: int) -> ByteProduct
 
 
 def _update_by_two_products(product: ByteProduct, sums: ir.Buffer, words: ir.Buffer, form: BitFields) -> ir.Stmt:
-    """Build the update of a sum in the buffer ``sums`` by two products, whose weights are bit fields of ``words``."""
+    """Build the update of a sum in the buffer ``sums`` by two products. Their weights are bit fields of an element
+    of ``words``."""
     indices, (row, k) = product.store.indices, product.weight.indices
     word = ir.Load(words, (row, simplify(form.place(k)[0])))
     left = StepOperand(0, ("load_i16x2_aligned",), BIT_PAIRS_TERMS).value(product.data)
@@ -150,9 +151,9 @@ def _update_by_two_products(product: ByteProduct, sums: ir.Buffer, words: ir.Buf
 # from which they are exact if |c| < 2**19 (``sum_bound``); h fits 16 bits if no weight is below -7 (``smallest_weight``).
 
 COLUMNS, BIT_COLUMNS_TERMS, BITS = 4, 2, 4
-"""Columns that share a number, terms of one ``dot2``, bits of a weight."""
+"""Number of columns that share a 16-bit number, number of terms of one ``dot2``, and bits of a weight."""
 SUM_LIMIT, LEAST_WEIGHT = 1 << 19, -7
-"""Bound of the absolute value of a sum, and the least weight."""
+"""Bound of the absolute value of sums, and the least permitted weight."""
 
 
 def can_share_words(block: ir.Block, columns: int) -> bool:
@@ -164,10 +165,11 @@ def can_share_words(block: ir.Block, columns: int) -> bool:
 
 
 def tensorize_bit_columns(func: ir.PrimFunc, weight: str, columns: str, reduction: str) -> ir.PrimFunc:
-    """Replace the loop ``columns`` (of 4) and the loop of 2 terms of int16 activations inside it by ``dot2`` on shared weights.
+    """Replace the loop ``columns`` (trip count 4) and the loop of 2 terms of int16 activations inside it by ``dot2`` on
+    shared weights.
 
-    ``reduction`` is the outermost loop of the decomposed reduction: the sums are combined before it and separated behind it.
-    """
+    ``reduction``: outermost loop of the decomposed reduction. The sums of four columns are combined before this loop
+    and separated after it."""
     loop, whole = find_loop(func.body, columns), find_loop(func.body, reduction)
     product, inner = _match_bit_columns(loop)
     old = product.weight.buffer
@@ -191,7 +193,8 @@ def tensorize_bit_columns(func: ir.PrimFunc, weight: str, columns: str, reductio
 
 
 def _match_bit_columns(loop: ir.For) -> tuple[ByteProduct, ir.For]:
-    """Match ``loop`` as 4 columns of 2 terms; return the product and the loop over terms. ScheduleError if it is none."""
+    """Match ``loop`` as 4 columns of 2 terms. Return the product and the loop over terms. Raise ScheduleError if it
+    does not match."""
 
     def refuse(why: str) -> ScheduleError:
         return ScheduleError(f"tensorize_bit_columns {loop.var.name!r}: {why}")
@@ -213,19 +216,20 @@ def _match_bit_columns(loop: ir.For) -> tuple[ByteProduct, ir.For]:
 
 
 def _column_sums(first_sum: ir.Load | ir.Store) -> list[ir.Load]:
-    """Return the loads of the sums of four neighbouring columns, of which ``first_sum`` is the first."""
+    """Return the loads of the sums of four neighbouring columns, given the access to the first sum."""
     *rows, column = first_sum.indices
     return [ir.Load(first_sum.buffer, (*rows, column + n if n else column)) for n in range(COLUMNS)]
 
 
 def _store_sums(sums: list[ir.Load], values: list[ir.Expr]) -> ir.Stmt:
-    """Store the columns, the last one first: a value reads its own column and earlier ones, which must be unchanged yet."""
+    """Store the sums of four columns, the last column first. The value of a column reads this column and earlier
+    ones, which must not have been overwritten yet."""
     pairs = list(zip(sums, values, strict=True))
     return ir.seq(*(ir.Store(total.buffer, total.indices, value.astype("int32")) for total, value in reversed(pairs)))
 
 
 def _column_updates(product: ByteProduct, words: ir.Buffer) -> ir.Stmt:
-    """Build the updates of every column by two products."""
+    """Build the updates of the sums of four columns by two products each."""
     column, k = product.weight.indices
     word = ir.Load(words, (simplify(column // COLUMNS), simplify(k // BIT_COLUMNS_TERMS)))
     activations = StepOperand(0, ("load_i16x2_aligned",), BIT_COLUMNS_TERMS).value(product.data)
@@ -238,13 +242,14 @@ def _column_updates(product: ByteProduct, words: ir.Buffer) -> ir.Stmt:
 
 
 def _shift_and_mask(word: ir.Expr, left_shift: int, mask: int) -> ir.Expr:
-    """Shift a word left and mask both of its 16-bit halves; ``hold`` keeps the mask in a register."""
+    """Build the shift of a word to the left, followed by a mask of both 16-bit halves. The intrinsic ``hold`` keeps
+    the mask in a register."""
     held = ir.call("hold", ir.const(mask * 0x10001 - (1 << 32), "int32"))
     return ir.cast("int32", ir.cast("uint32", word) << left_shift) & held
 
 
 def _combine_sums(first_sum: ir.Load) -> ir.Stmt:
-    """Combine the sums c0 .. c3 of four columns before the loop.
+    """Build the statement before the loop that combines the sums c0 .. c3 of four columns.
 
     t0 = 2**12 c0, t1 = c0 + 2**4 c1, t2 = 2**4 (t1 + 2**8 c2), t3 = t1 + 2**8 c2 + 2**12 c3, modulo 2**32."""
     sums = _column_sums(first_sum)
@@ -255,7 +260,8 @@ def _combine_sums(first_sum: ir.Load) -> ir.Stmt:
 
 
 def _separate_sums(first_sum: ir.Load) -> ir.Stmt:
-    """Compute the sums of four columns from the combined t0 .. t3 of :func:`_combine_sums`, behind the loop."""
+    """Build the statement after the loop that recovers the sums of four columns from t0 .. t3 of
+    :func:`_combine_sums`."""
     sums = _column_sums(first_sum)
     t0, t1, t2, t3 = (x.astype("uint32") for x in sums)
     c0, c2 = t0.astype("int32") >> 12, (t2 - (t1 << 4)).astype("int32") >> 12
@@ -265,7 +271,7 @@ def _separate_sums(first_sum: ir.Load) -> ir.Stmt:
 
 
 def pack_bit_columns(array: Array) -> Array:
-    """Pack rows of weights (N, K), N a multiple of 4 and K of 2, into words (N / 4, K / 2) of int32."""
+    """Pack rows of 4-bit weights (N, K), N a multiple of 4 and K of 2, into int32 words (N / 4, K / 2)."""
     rows, depth = array.shape
     quads = array.astype(np.int64).reshape(rows // COLUMNS, COLUMNS, depth)
     halves = (quads << (BITS * np.arange(COLUMNS)).reshape(1, COLUMNS, 1)).sum(1)

@@ -1,4 +1,4 @@
-"""Steps of a schedule, and parts of a function by loop and block names."""
+"""Steps of a schedule, and access to the loops, blocks and buffers of a function by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from microc.tir.text.print import expr_text
 
 @frozen
 class Step:
-    """One step of a schedule: the name of a primitive and its arguments (strings, ints, None and tuples of them)."""
+    """One step of a schedule: the name of a primitive, and its arguments (strings, ints, None, and tuples of these)."""
 
     primitive: str
     args: tuple[Any, ...]
@@ -28,12 +28,12 @@ class Step:
 
 
 def _format_argument(argument: object) -> str:
-    """Print an argument of a step; tuples in parentheses."""
+    """Format an argument of a step as text, tuples in parentheses."""
     return f"({', '.join(map(_format_argument, argument))})" if isinstance(argument, tuple) else str(argument)
 
 
 def freeze_argument(argument: Any) -> Any:
-    """Convert the lists in an argument of a step to tuples."""
+    """Convert an argument of a step from JSON: lists become tuples, at all levels."""
     return tuple(freeze_argument(v) for v in argument) if isinstance(argument, (list, tuple)) else argument
 
 
@@ -41,12 +41,12 @@ def freeze_argument(argument: Any) -> Any:
 
 
 def loop_names(body: ir.Stmt) -> list[str]:
-    """Return the names of all loops, in order."""
+    """Return the names of all loops in a statement, in order."""
     return [s.var.name for s in walk_stmt(body) if isinstance(s, ir.For)]
 
 
 def find_loop(body: ir.Stmt, name: str) -> ir.For:
-    """Return the loop whose variable is called ``name``; ScheduleError if there is none."""
+    """Return the loop whose variable is called ``name``. Raise ScheduleError if there is no such loop."""
     for s in walk_stmt(body):
         if isinstance(s, ir.For) and s.var.name == name:
             return s
@@ -54,10 +54,9 @@ def find_loop(body: ir.Stmt, name: str) -> ir.For:
 
 
 def statements_outside_blocks(body: ir.Stmt) -> Iterator[ir.Stmt]:
-    """Iterate over ``body`` and the statements below it, without the bodies of blocks.
+    """Iterate over ``body`` and the statements in it, without the bodies of blocks.
 
-    These are the loops to which primitives may move blocks, and the outermost blocks, which they may move.
-    """
+    Primitives may move a block to one of these loops, and may move one of these (outermost) blocks."""
     stack = [body]
     while stack:
         stmt = stack.pop()
@@ -67,12 +66,12 @@ def statements_outside_blocks(body: ir.Stmt) -> Iterator[ir.Stmt]:
 
 
 def outermost_blocks(body: ir.Stmt) -> list[ir.Block]:
-    """Return the blocks that are in no other block, in order."""
+    """Return the blocks that are not inside another block, in order."""
     return [s for s in statements_outside_blocks(body) if isinstance(s, ir.Block)]
 
 
 def find_outer_loop(body: ir.Stmt, name: str) -> ir.For:
-    """Return the loop called ``name``; ScheduleError if it is inside of a block."""
+    """Return the loop called ``name``. Raise ScheduleError if it is inside a block."""
     loop = find_loop(body, name)
     if all(s is not loop for s in statements_outside_blocks(body)):
         raise ScheduleError(f"loop {name!r} is inside a block, which is one unit", hint="name a loop around the block")
@@ -80,9 +79,9 @@ def find_outer_loop(body: ir.Stmt, name: str) -> ir.For:
 
 
 def find_block(body: ir.Stmt, name: str, *, nested: bool = False) -> ir.Block:
-    """Return the block called ``name``; ScheduleError if there is none.
+    """Return the block called ``name``. Raise ScheduleError if there is no such block.
 
-    ``nested``: also find a block within another one (:func:`microc.schedule.primitives.reductions.blockize`)."""
+    ``nested``: also accept a block inside another block (:func:`microc.schedule.primitives.reductions.blockize`)."""
     outermost = outermost_blocks(body)
     blocks = [s for s in walk_stmt(body) if isinstance(s, ir.Block)] if nested else outermost
     for block in blocks:
@@ -97,12 +96,13 @@ def find_block(body: ir.Stmt, name: str, *, nested: bool = False) -> ir.Block:
 
 
 def has_block(body: ir.Stmt, name: str) -> bool:
-    """Test whether a statement contains a block of this name, also within another block."""
+    """Test whether a statement contains a block of this name, at any depth."""
     return name in blocks_in(body)
 
 
 def loops_around(body: ir.Stmt, target: ir.Stmt) -> tuple[ir.For, ...]:
-    """Return the loops around a statement (found by identity), outermost first; within a block, only the loops in that block."""
+    """Return the loops around the statement ``target`` (compared by identity), outermost first. If it is inside a
+    block, only the loops inside that block are returned."""
     stack: list[tuple[ir.Stmt, tuple[ir.For, ...]]] = [(body, ())]
     while stack:
         s, loops = stack.pop()
@@ -117,7 +117,7 @@ def loops_around(body: ir.Stmt, target: ir.Stmt) -> tuple[ir.For, ...]:
 
 
 def extent_of(loop: ir.For) -> int:
-    """Return the constant extent of a loop; ScheduleError if it has none."""
+    """Return the constant extent of a loop. Raise ScheduleError if the extent is not constant."""
     extent = ir.int_value(loop.extent)
     if extent is None:
         raise ScheduleError(
@@ -128,7 +128,8 @@ def extent_of(loop: ir.For) -> int:
 
 
 def replace_stmt(body: ir.Stmt, old: ir.Stmt, new: ir.Stmt | None) -> ir.Stmt:
-    """Replace a statement (found by identity), or remove it, with the loops and conditions that this leaves empty."""
+    """Replace the statement ``old`` (compared by identity) in ``body`` by ``new``. If ``new`` is None, remove it,
+    and remove loops and conditions that become empty."""
 
     def replace_below(s: ir.Stmt) -> ir.Stmt | None:
         if s is old:
@@ -170,7 +171,7 @@ def replace_stmt(body: ir.Stmt, old: ir.Stmt, new: ir.Stmt | None) -> ir.Stmt:
 
 
 def names_in(body: ir.Stmt) -> set[str]:
-    """Return the names of all variables and buffers that a statement binds or stores to."""
+    """Return the names of all variables and buffers that a statement defines or writes."""
     names: set[str] = set()
     for s in walk_stmt(body):
         match s:
@@ -186,7 +187,8 @@ def names_in(body: ir.Stmt) -> set[str]:
 
 
 def fresh_name(used_names: set[str], stem: str) -> str:
-    """Return ``stem``, or ``stem_1`` ..., as a name that is not in ``used_names``, and add it there."""
+    """Return ``stem`` or ``stem_1``, ``stem_2`` and so on: the first name that is not in ``used_names``. Add it to
+    ``used_names``."""
     name, number = stem, 1
     while name in used_names:
         name, number = f"{stem}_{number}", number + 1
@@ -195,7 +197,7 @@ def fresh_name(used_names: set[str], stem: str) -> str:
 
 
 def find_buffer(func: ir.PrimFunc, name: str) -> ir.Buffer:
-    """Return the parameter or allocated buffer called ``name``; ScheduleError if there is none."""
+    """Return the parameter or allocated buffer called ``name``. Raise ScheduleError if there is no such buffer."""
     buffers = {p.name: p for p in func.params}
     buffers.update({s.buffer.name: s.buffer for s in walk_stmt(func.body) if isinstance(s, ir.Alloc)})
     if name not in buffers:
