@@ -1,8 +1,8 @@
-"""Schedule rules: loops that suit a core for every family of functions. Rules look at blocks and features, not at models.
+"""Schedule rules: for each family of functions, the loops that suit a core. Rules test blocks and features of cores,
+not models.
 
-The names of the blocks that operators make are their interface (``tir/names.py``). Every rule of :data:`OURS` that matches gives
-candidates, one for each choice of its decisions, and the cost model chooses.
-"""
+Rules recognise the stages of an operator by the names of blocks (``tir/names.py``). Every rule of :data:`OURS` that
+matches a function yields candidate schedules, one for each combination of its decisions, and the cost model chooses."""
 
 from __future__ import annotations
 
@@ -57,18 +57,20 @@ from microc.tir.names import PATCH
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRule:
-    """A user's schedule rule: its schedules compete with those of our rules, by the cost model and the goal.
+    """A schedule rule of the user. Its schedules compete with those of the built-in rules; the cost model chooses for
+    the goal.
 
-    ``function(schedule, op, target)`` returns a schedule, several, or None if it does not apply; ``op`` is the first operator of
-    the kernel. ``name`` is shown in reports. ``alone``: its schedules are taken whatever the model says.
-    """
+    ``function(schedule, op, target)`` returns a schedule, several schedules, or None if the rule does not apply;
+    ``op`` is the first operator of the kernel. ``name``: name in reports. ``alone``: if True, the rule's schedules
+    are used whatever the cost model estimates."""
 
     name: str
     function: Callable[[Schedule, str, Target], Schedule | Sequence[Schedule] | None]
     alone: bool = False
 
     def schedules(self, func: ir.PrimFunc, op: str, target: Target) -> list[Schedule]:
-        """Call the user's function; ProgramError if its results are no schedules of ``func``."""
+        """Call the user's function and return its schedules. Raise ProgramError if its results are not schedules of
+        ``func``."""
         result = self.function(Schedule(func), op, target)
         schedules = [] if result is None else [result] if isinstance(result, Schedule) else list(result)
         if any(not isinstance(schedule, Schedule) or schedule.start != func for schedule in schedules):
@@ -81,21 +83,21 @@ class ScheduleRule:
 
 
 RULES: Registry[ScheduleRule] = Registry("a schedule rule", {})
-"""The rules that the user adds for a compilation, by name."""
+"""The user's schedule rules for the current compilation, by name."""
 
 
 def _is_not_tiled_product(start: Schedule, target: Target) -> bool:
-    """Match any function but products that the template tiles.
+    """Match any function except matrix products that the tile template schedules.
 
-    A tile loads the operands of a product along K less often. A generic schedule would copy ``patch`` for all pixels at once,
-    which takes memory that no price counts.
-    """
+    A tile loads the operands of a product along K less often than a generic schedule. A generic schedule would also
+    copy ``patch`` for all pixels at once, and the cost model does not price that memory."""
     product = match_product(start)
     return product is None or not (product.along or start.has(PATCH))
 
 
 def _unless_tiled_product(suits: Matches) -> Matches:
-    """Restrict the test ``suits`` of a rule to functions that :func:`_is_not_tiled_product` matches."""
+    """Restrict the test ``suits`` of a rule to functions that are not tiled products
+    (:func:`_is_not_tiled_product`)."""
     return lambda start, target: _is_not_tiled_product(start, target) and suits(start, target)
 
 
@@ -338,17 +340,17 @@ OURS: tuple[Rule, ...] = (
     ),
     Rule("rows", _unless_tiled_product(matches_rows), schedule_rows, {"unrolled": fixed_domain(False, True)}),
 )
-"""Our rules. The order decides between schedules of equal cost: the first is taken."""
+"""The built-in schedule rules. Their order decides between schedules of equal cost: the first is chosen."""
 
 
 def candidate_schedules(
     func: ir.PrimFunc, op: str, target: Target, goal: Goal, *, lean: bool = False
 ) -> tuple[Schedule, ...]:
-    """Return the schedules of a function to choose from, at least one, each with the name that reports show; those of
-    users compete with the built-in ones.
+    """Return the candidate schedules of a function, at least one, from built-in rules and from rules of the user. Each
+    has a name for reports.
 
-    ``op``: the first operator of the kernel. ``lean``: add schedules of little workspace, also of rules that others
-    dominate in time."""
+    ``op``: first operator of the kernel. ``lean``: also return schedules with small workspaces, including those of
+    rules that other rules dominate in time."""
     own = [(rule, schedule) for rule in RULES.values() for schedule in rule.schedules(func, op, target)]
     alone = tuple(schedule for rule, schedule in own if rule.alone)
     start = canonicalise_for_target(func, target)
@@ -366,5 +368,5 @@ def candidate_schedules(
 
 
 def schedule_as_written(func: ir.PrimFunc, target: Target) -> Schedule:
-    """Return the schedule that keeps the loops as the operator wrote them."""
+    """Return the schedule that keeps the loops in which the operator's definition is written."""
     return select_instructions(canonicalise_for_target(func, target), target).named("as written")

@@ -1,4 +1,5 @@
-"""Steps around every rule: names for the stages of user functions, first and last steps, threads."""
+"""Steps before and after every rule: naming the stages of user functions, selecting instructions, splitting loops
+across threads."""
 
 from __future__ import annotations
 
@@ -30,9 +31,10 @@ from microc.tir.verify import constant_names, find_fault
 
 
 def name_product_blocks(start: Schedule) -> Schedule:
-    """Rename the blocks of the function's only product to ``acc`` and ``out``, which rules look for.
+    """Rename the blocks of the function's only product to ``acc`` and ``out``, the names by which rules find them.
 
-    Return the schedule unchanged if it has several products or none, or blocks with these names."""
+    Return the schedule unchanged if the function has several products or none, or if it has blocks with these names
+    already."""
     if any(map(start.has, (OUT, UNTILE, PART))) or any(map(is_operator_scheduled, blocks_of(start))):
         return start
     schedule = inline_elementwise(start)
@@ -53,7 +55,7 @@ def name_product_blocks(start: Schedule) -> Schedule:
 
 
 def _is_product(block: ir.Block) -> bool:
-    """Test for a sum of products of two loads along one axis, in at least two space loops."""
+    """Test whether a block sums products of two loads along one axis, in at least two spatial loops."""
     axis_kinds = [axis.kind for axis in block.iters]
     if len(axis_kinds) < 3 or axis_kinds != ["space"] * (len(axis_kinds) - 1) + ["reduce"]:
         return False
@@ -70,7 +72,8 @@ def _is_product(block: ir.Block) -> bool:
 
 
 def canonicalise_for_target(func: ir.PrimFunc, target: Target) -> Schedule:
-    """Bring a function into the form that rules look for: named blocks, float functions that vectors have, high products."""
+    """Convert a function to the form that rules match: blocks have the expected names, float functions are replaced
+    by arithmetic that vectors can compute, and high products by the form that suits the core."""
     schedule = name_product_blocks(Schedule(func))
     if target.has(FAST_MATH) and target.has("fpu"):
         schedule = _drop_idle_step(schedule, schedule.select_functions(target.has("fma"), True))
@@ -83,14 +86,15 @@ def canonicalise_for_target(func: ir.PrimFunc, target: Target) -> Schedule:
 
 
 def _drop_idle_step(before: Schedule, after: Schedule) -> Schedule:
-    """Return the schedule ``after`` one more step, or the one ``before`` it if the step has changed nothing.
+    """Return the schedule ``after`` a step, or the schedule ``before`` it if the step has changed nothing.
 
     A step without effect would only lengthen the trace."""
     return before if after.func == before.func else after
 
 
 def select_instructions(schedule: Schedule, target: Target) -> Schedule:
-    """Select instructions of the core that do not depend on the loops: rounding, clamping, FMA, conversion, saturation."""
+    """Select instructions of the core that do not depend on the loops: for rounding, clamping, FMA, conversion and
+    saturation."""
     if not target.has("lanes"):  # MVE matches the original form of the rounding
         schedule = schedule.select_rounding()
     if target.has("high_mul"):
@@ -114,9 +118,10 @@ def select_instructions(schedule: Schedule, target: Target) -> Schedule:
 # memory.
 
 MAX_CHUNKS = 4
-"""Chunks for each thread at most: each has workspaces of its own."""
+"""Most chunks for each thread. Each chunk has its own workspaces."""
 MIN_INSTRUCTIONS = 60_000
-"""Instructions of a loop, by the cost model, from which it is split: about two microseconds in vectors, twenty without."""
+"""Number of instructions of a loop, estimated by the cost model, from which it is split: about two microseconds with
+vectors, twenty without."""
 
 
 def split_across_threads(choice: Choice, target: Target, threads: int) -> Choice:
@@ -133,7 +138,8 @@ def split_across_threads(choice: Choice, target: Target, threads: int) -> Choice
 
 
 def _outermost_loops(stmt: ir.Stmt) -> Iterator[ir.For]:
-    """Iterate over the loops that are in no other loop; loops of one iteration do not count."""
+    """Iterate over the loops that are not inside another loop. Loops with one iteration are skipped; the loops
+    inside them count as outermost."""
     match stmt:
         case ir.Seq(body):
             for child in body:
@@ -148,14 +154,14 @@ def _outermost_loops(stmt: ir.Stmt) -> Iterator[ir.For]:
 
 
 def _count_block_instances(loop: ir.For) -> int:
-    """Return the number of instances of all blocks in a loop."""
+    """Return how often blocks are executed in a loop, in total."""
     blocks = (s for s in walk_stmt(loop.body) if isinstance(s, ir.Block))
     return sum(prod(i.extent for i in block.iters) for block in blocks)
 
 
 def _split_loop_in_chunks(choice: Choice, name: str, threads: int) -> Choice:
-    """Split the loop ``name`` of a chosen schedule into parallel chunks; return the choice unchanged if chunks may
-    conflict, or are not proven to stay within buffers."""
+    """Split the loop ``name`` of a chosen schedule into parallel chunks. Return the choice unchanged if chunks may
+    conflict, or if the verifier cannot prove that they stay within buffers."""
     schedule = choice.schedule
     loop = find_loop(schedule.func.body, name)
     count = _chunk_count(ir.int_value(loop.extent) or 0, threads)
@@ -172,20 +178,22 @@ def _split_loop_in_chunks(choice: Choice, name: str, threads: int) -> Choice:
 
 
 def _chunk_count(extent: int, threads: int) -> int:
-    """Return the least number of equal chunks with which threads finish first; 0 if no number of chunks divides ``extent``."""
+    """Return the least number of equal chunks with which all threads finish earliest; 0 if no number of chunks
+    divides ``extent``."""
     divisors = [n for n in range(2, min(extent, MAX_CHUNKS * threads) + 1) if extent % n == 0]
     return min(divisors, key=lambda n: -(-n // threads) * (extent // n), default=0)
 
 
 def _has_partial_iteration(loop: ir.For) -> bool:
-    """Test whether the last iteration is partial: lowering peels it, so it would be in no chunk."""
+    """Test whether the last iteration of a loop is partial. Lowering peels such an iteration, so that it would be in
+    no chunk."""
     blocks = (s for s in walk_stmt(loop.body) if isinstance(s, ir.Block))
     return any(block.predicate is not None and loop.var in free_vars(block.predicate) for block in blocks)
 
 
 def _are_chunks_independent(func: ir.PrimFunc, loop: ir.For) -> bool:
-    """Test whether the iterations of ``loop``, the chunks, share no locals and no register tiles, and each writes a part
-    of its own of every shared buffer."""
+    """Test whether the iterations of ``loop`` (the chunks) are independent: they share no locals and no register
+    tiles, and each writes a disjoint part of every shared buffer."""
     written = buffers_written(loop.body)
     shared = [
         b for b in written | buffers_read(loop.body) if b in func.params or not is_used_only_in_loop(func, loop, b)

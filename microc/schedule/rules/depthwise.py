@@ -1,8 +1,9 @@
-"""Depthwise and grouped convolutions: by planes of a channel if the core has instructions that pay for these, else row by row.
+"""Depthwise and grouped convolutions: plane by plane (one channel's image at a time) if the core's instructions make
+that pay, else row by row.
 
-The walks over a plane are instances of :mod:`microc.schedule.rules.templates`. If one matches, rows of all channels lose: they
-load every weight again for two outputs.
-"""
+The walks over a plane (orders in which outputs are computed) are instances of
+:mod:`microc.schedule.rules.templates`. If one of their rules matches, it dominates the rule that computes rows of
+all channels, because that rule loads every weight again for two outputs."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from microc.tir.names import ACC, OUT, PADDED
 from microc.tir.rewrite import walk_expr
 
 ALL_TAPS = 1 << 30
-"""A limit that unrolls every tap."""
+"""Unroll limit that unrolls all taps."""
 
 
 def schedule_by_planes(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
@@ -32,7 +33,7 @@ def schedule_by_planes(start: Schedule, target: Target, decisions: Decisions) ->
 
 
 def require_depthwise(start: Schedule) -> Depthwise:
-    """Return the shapes and operands of the depthwise convolution in a function that a rule has matched."""
+    """Return the match of a depthwise convolution in a function, which a rule has already tested."""
     form = match_depthwise(start)
     assert form is not None
     return form
@@ -46,31 +47,32 @@ def _longer_axis(form: Depthwise) -> int:
 # ---------------------------------------------------------------- pairs of int16 (``dot2``)
 
 MOST_TERMS = 128
-"""Taps times bytes of a data element, at most. pad_reduction multiplies undefined int16 data by doubled int8 weights, and more
-terms could overflow int32: 128 * 2^15 * 2^8 = 2^30."""
+"""Largest product of the number of taps and the bytes of a data element. pad_reduction multiplies undefined int16
+data by doubled int8 weights, and more terms could overflow int32: 128 * 2^15 * 2^8 = 2^30."""
 ABREAST = (2, 4, 6)
-"""Outputs of a tile; only tiles whose last pair has an output in every row are tried."""
+"""Numbers of outputs of a tile. Only tiles are tried whose last pair has at least one output in every row."""
 LEAST_USE = 1.5
-"""Products per element of a plane from which the plane pays."""
+"""Number of products per element of a plane from which it pays to copy the plane."""
 WEIGHT_REGISTERS = 9
-"""Words of weights that stay in registers, or cost no more than if they did; more are loaded for every tile."""
+"""Number of words of weights that stay in registers, or cost no more than if they did. More words are loaded for
+every tile."""
 MAX_SUMS = 4
-"""Sums that stay in registers; each further one costs :data:`SPILL_COST` more."""
+"""Number of sums that stay in registers. Each further sum costs :data:`SPILL_COST` instructions."""
 SPILL_COST = 6
 """Instructions of a spilt sum."""
 PARTIAL_TILE_COST = 5
-"""Instructions of a partial tile beside its share of a whole one."""
+"""Instructions of a partial tile in addition to its share of a whole tile."""
 LOOP_COST = 6
-"""Instructions of the loop over tiles, per tile, if a row has several."""
+"""Instructions per tile of the loop over tiles, if a row has several tiles."""
 EPILOGUE_COST = 5
 """Instructions that requantise, clamp and store a sum."""
 ROW_COST = 10
-"""Instructions around a row of tiles."""
+"""Instructions of the loop control around a row of tiles."""
 
 
 def matches_plane_pairs(start: Schedule, target: Target) -> bool:
-    """Match int8, uint8 or int16 data by int8 or int16 weights, summed in int32, for which a plane pays and an intrinsic
-    exists."""
+    """Match int8, uint8 or int16 data by int8 or int16 weights, summed in int32, if a plane pays and a tensor
+    intrinsic exists."""
     form = match_depthwise(start)
     if form is None or prod(form.taps) * dtypes.nbytes(form.data.dtype) > MOST_TERMS or form.total.dtype != "int32":
         return False
@@ -80,13 +82,13 @@ def matches_plane_pairs(start: Schedule, target: Target) -> bool:
 
 
 def pair_walks(start: Schedule, target: Target, goal: Goal) -> tuple[Walk, ...]:
-    """List the one walk over a plane that takes the fewest instructions for a channel."""
+    """Return the walk over a plane that needs the fewest instructions for a channel, as a tuple of one."""
     return (min(correlation_walks(require_depthwise(start)), key=lambda x: x[0])[1],)
 
 
 def correlation_walks(form: Depthwise) -> list[tuple[int, Walk]]:
-    """List the walks over a plane that have a tensor intrinsic, each with its instructions per channel, as far as walks
-    differ in them."""
+    """Return (instructions per channel, walk) of the walks over a plane for which a tensor intrinsic exists. Only
+    the instructions in which walks differ are counted."""
     walks: list[tuple[int, Walk]] = []
     for axis in (1, 0) if form.channels > 1 else (1,):
         length, lines = form.outputs[axis], form.outputs[1 - axis]
@@ -112,8 +114,8 @@ def correlation_walks(form: Depthwise) -> list[tuple[int, Walk]]:
 def _is_plane_worthwhile(form: Depthwise) -> bool:
     """Test whether it pays to copy the padded image of a channel (its plane), from which taps are then read.
 
-    It does if the plane's elements are used often enough, and the plane is no larger than the input. A layer that works
-    in place needs a plane instead of its output, so that even then no more memory is used."""
+    That pays if the elements of the plane are used often enough and the plane is not larger than the input. A layer
+    that works in place then needs a plane instead of its output, so that the memory does not grow."""
     height, width = (
         (n - 1) * stride + (taps - 1) * dilation + 1
         for n, stride, taps, dilation in zip(form.outputs, form.strides, form.taps, form.dilation, strict=True)
@@ -128,21 +130,22 @@ def _is_plane_worthwhile(form: Depthwise) -> bool:
 # ---------------------------------------------------------------- one product at a time
 
 FLOAT_TILES = (4, 5, 3, 2)
-"""Outputs of a float tile, best first; the first that divides all outputs is taken."""
+"""Numbers of outputs of a float tile in order of preference: the first number that divides all outputs is chosen."""
 TILES = (2, 4)
-"""Outputs of an integer tile that are worth comparing; sums and weights share the registers."""
+"""Numbers of outputs of an integer tile that are worth comparing. Sums and weights share the registers."""
 OTHER_REGISTERS = 6
-"""Registers for addresses, a factor, and the multiplier and shift of requantisation."""
+"""Number of registers for addresses, a factor, and the multiplier and shift of requantisation."""
 MOST_TAPS = 25
-"""Taps up to which weights stay in registers and are unrolled. More do neither fit registers nor pay in flash."""
+"""Largest number of taps whose weights stay in registers and are unrolled. More weights do not fit the registers,
+and their code is too long."""
 BYTE_TILE = 2
-"""Outputs of a tile of bytes on Armv6-M."""
+"""Number of outputs of a tile of bytes on Armv6-M."""
 BYTE_TAPS = 16
-"""Taps that are unrolled completely; of more, one row of taps is unrolled."""
+"""Largest number of taps that are unrolled completely. If there are more, one row of taps is unrolled."""
 
 
 def matches_single_products(start: Schedule, target: Target) -> bool:
-    """Match a convolution with constant weights that stay in registers, and one output channel per input channel."""
+    """Match a convolution with one output channel per input channel, and constant weights that stay in registers."""
     form = match_depthwise(start)
     if form is None or form.times > 1 or prod(form.taps) > MOST_TAPS:
         return False
@@ -152,7 +155,7 @@ def matches_single_products(start: Schedule, target: Target) -> bool:
 
 
 def single_walks(start: Schedule, target: Target, goal: Goal) -> tuple[Walk, ...]:
-    """List the walks over a plane whose weights and sums stay in registers, along the longer image axis."""
+    """Return the walks over a plane along the longer image axis whose weights and sums stay in registers."""
     form, run = require_depthwise(start), _longer_axis(require_depthwise(start))
     length, taps = max(form.outputs), prod(form.taps)
     if form.total.dtype == "float32":
@@ -163,17 +166,17 @@ def single_walks(start: Schedule, target: Target, goal: Goal) -> tuple[Walk, ...
 
 
 def matches_unsigned_bytes(start: Schedule, target: Target) -> bool:
-    """Match unsigned data (``ops/convolution/conv2d.py``) with a border, by constant int8 weights, one output channel per
-    input channel."""
+    """Match unsigned data (``ops/convolution/conv2d.py``) with a border by constant int8 weights, with one output
+    channel per input channel."""
     form = match_depthwise(start)
     return form is not None and form.times == 1 and start.has(PADDED) and form.dtypes == ("uint8", "int8", "int32")
 
 
 def byte_walks(start: Schedule, target: Target, goal: Goal) -> tuple[Walk, ...]:
-    """List the walk over a plane of bytes for Armv6-M, with weights stored as words.
+    """Return the walk over a plane of bytes for Armv6-M, as a tuple of one. Weights are stored as words.
 
-    Armv6-M loads a signed byte only at a register offset, but an unsigned byte or a word at a small immediate one. A
-    tap then is a load, a multiplication and an addition."""
+    Armv6-M can load a signed byte only at a register offset, but an unsigned byte or a word at a small immediate
+    offset. A tap is then a load, a multiplication and an addition."""
     form = require_depthwise(start)
     taps = ALL_TAPS if prod(form.taps) <= BYTE_TAPS else form.taps[_longer_axis(form) - 1]
     return (Walk(_longer_axis(form), min(BYTE_TILE, max(form.outputs)), taps, words=True),)
@@ -182,28 +185,29 @@ def byte_walks(start: Schedule, target: Target, goal: Goal) -> tuple[Walk, ...]:
 # ---------------------------------------------------------------- vectors
 
 LANES = 4
-"""Lanes of an MVE vector of int32."""
+"""Number of int32 lanes of an MVE vector."""
 LANE_TAPS = 32
-"""Taps that are unrolled if outputs are in lanes."""
+"""Largest number of taps that are unrolled if outputs are in lanes."""
 CHANNEL_TAPS = 5
-"""Taps that are unrolled if channels are in lanes: gcc multiplies all of them before it adds any, and has eight vectors for
-products, the sum and two operands."""
+"""Largest number of taps that are unrolled if channels are in lanes. gcc computes all products before it adds any,
+and has eight vector registers for products, the sum and two operands."""
 
 
 def matches_constant_weights(start: Schedule, target: Target) -> bool:
-    """Match any depthwise convolution by constant weights."""
+    """Match any depthwise convolution with constant weights."""
     return match_depthwise(start) is not None
 
 
 CHANNELS = 0
-"""The value of the decision ``axis`` that puts channels in lanes, not outputs along an axis of the image."""
+"""Value of the decision ``axis`` that puts channels in lanes, instead of outputs along an image axis."""
 
 
 def default_lane_axis(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
-    """List the one image axis (1: y, 2: x) whose outputs need the fewest vectors, or :data:`CHANNELS` for images of one or
-    two pixels.
+    """Return the image axis (1: y, 2: x) whose outputs need the fewest vectors, or :data:`CHANNELS` for images of one
+    or two pixels; as a tuple of one.
 
-    Of equal axes rows are better: their pixels are closer, so that pixels of up to 17 channels are loaded at once."""
+    If both axes need the same number, rows are preferred: their pixels are closer in memory, so that pixels of up to
+    17 channels are loaded at once."""
     form = require_depthwise(start)
     if max(form.outputs) < LANES - 1:
         return (CHANNELS,)
@@ -211,10 +215,11 @@ def default_lane_axis(start: Schedule, target: Target, goal: Goal) -> tuple[int,
 
 
 def schedule_in_mve_lanes(start: Schedule, target: Target, decisions: Decisions) -> Schedule | None:
-    """Put four outputs along a row or column in the lanes of a vector, ``abreast`` rows at once; or four channels of
-    ``abreast`` neighbouring pixels.
+    """Put four outputs along a row or column in the lanes of a vector, and compute ``abreast`` rows or columns at once.
+    If the decision ``axis`` is :data:`CHANNELS`, put four channels in lanes, and compute ``abreast`` neighbouring
+    pixels at once.
 
-    None if the image is too small for the decisions."""
+    Return None if the image is too small for the decisions."""
     form, run, abreast = require_depthwise(start), decisions["axis"], decisions["abreast"]
     if run == CHANNELS:
         return (
@@ -228,7 +233,8 @@ def schedule_in_mve_lanes(start: Schedule, target: Target, decisions: Decisions)
 
 
 def schedule_channels_in_lanes(start: Schedule, pixels: int) -> Schedule:
-    """Put channels in the lanes of a vector; ``pixels`` neighbouring pixels share the vectors of weights."""
+    """Put channels in the lanes of a vector. ``pixels`` neighbouring pixels are computed at once and share the
+    loaded weights."""
     schedule = inline_elementwise(start)
     x, channel = schedule.loops_of(ACC)[2:4]
     taps = reduce_loops(schedule, ACC)
@@ -251,11 +257,11 @@ def schedule_channels_in_lanes(start: Schedule, pixels: int) -> Schedule:
 # ---------------------------------------------------------------- row by row
 
 PIXELS = 2
-"""Neighbouring outputs of a tile: they share the weights, and the columns of input that both windows cover."""
+"""Number of neighbouring outputs of a tile. They share the weights, and the input columns that both windows contain."""
 
 
 def matches_window_sum(start: Schedule, target: Target) -> bool:
-    """Match a sum of products over the windows of an image, with loops n, y, x and channel."""
+    """Match a sum of products over the windows of an image, in loops n, y, x and channel."""
     if not start.has(ACC):
         return False
     block = find_block(start.func.body, ACC)
@@ -272,8 +278,8 @@ def matches_window_sum(start: Schedule, target: Target) -> bool:
 
 
 def schedule_by_rows(start: Schedule, target: Target, _: Decisions) -> Schedule:
-    """Keep the pixels of a tile in registers for each channel while the taps run, and copy one padded stripe of rows at a
-    time."""
+    """Keep the sums of neighbouring pixels in registers while the loops over taps run, channel by channel. Copy the
+    padded input rows for one output row at a time."""
     schedule = inline_elementwise(start)
     around, reducing = schedule.loops_of(ACC), reduce_loops(schedule, ACC)
     x, channel, first = around[2], around[3], reducing[0]

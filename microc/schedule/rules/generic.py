@@ -1,4 +1,4 @@
-"""Rules for any function: reductions in registers, functions of rows."""
+"""Rules for any function: reductions with sums in registers, and functions that are computed row by row."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from microc.tir.rewrite import free_vars, walk_all_exprs, walk_stmt
 # ---- Any function: reductions in registers, elementwise stages fused with their producers
 
 LONG_RUN = 32
-"""Elements of a run from which a run-time test whether words can be moved pays."""
+"""Number of contiguous elements from which a test at run time pays whether the addresses permit moving words."""
 ENOUGH_REGISTERS = 12
-"""Registers of a core that needs to spill nothing around the call of a copy in a loop."""
+"""Number of registers from which a core spills nothing around the call of a copy function in a loop."""
 UNROLL_LIMIT = 16
-"""Steps of a reduction up to which it is unrolled completely."""
+"""Largest trip count of a reduction that is unrolled completely."""
 
 
 def blocks_of(schedule: Schedule) -> list[ir.Block]:
@@ -38,27 +38,27 @@ def blocks_of(schedule: Schedule) -> list[ir.Block]:
 
 
 def reduce_loops(schedule: Schedule, block: str) -> list[str]:
-    """Return the names of a block's reduction loops, outermost first."""
+    """Return the names of the reduction loops of a block, outermost first."""
     iters = find_block(schedule.func.body, block).iters
     names = {v.name for i in iters if i.kind == "reduce" for v in free_vars(i.binding)}
     return [name for name in schedule.loops_of(block) if name in names]
 
 
 def instance_count(block: ir.Block) -> int:
-    """Return how many instances a block has: the product of the extents of its iterators."""
+    """Return how often a block is executed: the product of the extents of its iterators."""
     return prod(i.extent for i in block.iters)
 
 
 def is_operator_scheduled(block: ir.Block) -> bool:
-    """Test whether the operator's definition wrote the loops inside the block itself."""
+    """Test whether a block contains loops that the operator's definition wrote itself."""
     return any(name == EXTERN for name, _ in block.annotations)
 
 
 def inline_elementwise(schedule: Schedule) -> Schedule:
-    """Inline every stage without reduction that only one later stage reads.
+    """Inline every stage without a reduction that only one later stage reads.
 
-    Gathers into ``padded`` and ``patch`` stay, and so do stages whose elements would be computed several times.
-    """
+    The gathering blocks ``padded`` and ``patch`` are not inlined, nor are stages whose elements would be computed
+    several times."""
     for block in blocks_of(schedule):
         if block.init is not None or block.name in ("padded", "patch") or is_operator_scheduled(block):
             continue
@@ -78,8 +78,10 @@ def inline_elementwise(schedule: Schedule) -> Schedule:
 
 
 def finish_reduction(schedule: Schedule, block: str, unrolled: bool = False) -> Schedule:
-    """Decompose the reduction ``block``, fuse its elementwise consumer in the innermost space loop, keep the sum in a
-    register; ``unrolled``: unroll some of its steps."""
+    """Decompose the reduction ``block``, fuse its elementwise consumer into the innermost spatial loop, and keep the
+    sum in a register.
+
+    ``unrolled``: unroll some iterations of the reduction."""
     reducing = reduce_loops(schedule, block)
     around = schedule.loops_of(block)
     spatial = [name for name in around if name not in reducing]
@@ -107,8 +109,8 @@ def finish_reduction(schedule: Schedule, block: str, unrolled: bool = False) -> 
 
 
 def double_sums(schedule: Schedule, weight: str) -> Schedule:
-    """Double the sums of ``acc`` (decomposed), if the requantisation multiplies high halves, by doubling its constant int8
-    weights, which are then stored as int16.
+    """Double the sums of the decomposed block ``acc`` if the requantisation multiplies high halves. Its constant int8
+    weights are doubled and stored as int16.
 
     That saves one shift per output."""
     try:
@@ -118,7 +120,8 @@ def double_sums(schedule: Schedule, weight: str) -> Schedule:
 
 
 def schedule_generic(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """Fuse every reduction with its consumer, unroll some of its steps if ``unrolled``, and pad once per row."""
+    """Fuse every reduction with its consumer, and compute padding once per row. If the decision ``unrolled`` is
+    True, unroll some iterations of reductions."""
     schedule = inline_elementwise(start)
     for block in blocks_of(schedule):
         if block.init is not None:
@@ -127,13 +130,14 @@ def schedule_generic(start: Schedule, target: Target, decisions: Decisions) -> S
 
 
 def _reads_result_of(schedule: Schedule, block: str, producer: str) -> bool:
-    """Test whether a block reads the buffer that ``producer`` writes."""
+    """Test whether the block ``block`` reads the buffer that the block ``producer`` writes."""
     buffer = stored_buffer(find_block(schedule.func.body, producer))
     return buffer in buffers_read(find_block(schedule.func.body, block))
 
 
 def pad_by_row(schedule: Schedule, target: Target) -> Schedule:
-    """Compute the padded input ``padded`` for one output row at a time: inside the second spatial loop of ``acc``."""
+    """Compute the block ``padded`` (the input with its border) for one output row at a time: move it into the second
+    spatial loop of ``acc``."""
     if schedule.has(PADDED) and schedule.has(ACC) and _reads_result_of(schedule, ACC, PADDED):
         rows = schedule.loops_of(ACC)
         if len(rows) > 2:
@@ -145,7 +149,7 @@ def pad_by_row(schedule: Schedule, target: Target) -> Schedule:
 
 
 def decompose_border_fill(schedule: Schedule) -> Schedule:
-    """Split the fill of the border from the copy of the rows of ``padded``, so that the copy needs no test."""
+    """Split the block ``padded`` into a fill of the border and a copy of the rows, so that the copy needs no test."""
     try:
         return schedule.decompose_padding(PADDED)
     except ScheduleError as refusal:  # there is none beside the rows
@@ -153,7 +157,7 @@ def decompose_border_fill(schedule: Schedule) -> Schedule:
 
 
 def vectorize_copy(schedule: Schedule, block: str, target: Target) -> Schedule:
-    """Copy runs that are contiguous in the source of a gathering block by vectors or words."""
+    """Copy contiguous elements of the source of a gathering block by vectors or words."""
     schedule = split_contiguous_runs(schedule, block)
     inner = schedule.loops_of(block)[-1]
     extent = loop_extent(schedule.func, inner)
@@ -169,7 +173,8 @@ def vectorize_copy(schedule: Schedule, block: str, target: Target) -> Schedule:
 
 
 def split_contiguous_runs(schedule: Schedule, block: str) -> Schedule:
-    """Split the innermost loop of a gathering block so that it covers one run that is contiguous in its source."""
+    """Split the innermost loop of a gathering block such that the new innermost loop covers elements that are
+    contiguous in the source."""
     runs = contiguous_run_lengths(schedule, block)
     if not runs or any(a % b for a, b in itertools.pairwise(runs)):
         return schedule
@@ -178,10 +183,10 @@ def split_contiguous_runs(schedule: Schedule, block: str) -> Schedule:
 
 
 def contiguous_run_lengths(schedule: Schedule, block: str) -> tuple[int, ...]:
-    """Return the lengths of the contiguous runs, and of runs of runs, along the block's last iterator, longest first.
+    """Return the numbers of contiguous elements along the last iterator of a gathering block, longest first. If there
+    are several, longer ones consist of whole shorter ones.
 
-    An im2col patch computes its source indices by dividing the iterator by these lengths.
-    """
+    An im2col patch computes its source indices by dividing the iterator by these numbers."""
     gather = find_block(schedule.func.body, block)
     last = gather.iters[-1].var
     lengths: set[int] = set()
@@ -197,13 +202,14 @@ def contiguous_run_lengths(schedule: Schedule, block: str) -> tuple[int, ...]:
 
 
 RUNS = (8, 7, 6, 5, 4, 3)
-"""Unrolled steps of a long reduction, best first; the first that divides its length is taken, so that there is no tail."""
+"""Unroll factors of a long reduction in order of preference: the first factor that divides its trip count is chosen,
+so that there is no tail."""
 
 
 def unroll_iterations(schedule: Schedule, loop: str) -> Schedule:
-    """Unroll a short loop completely, and some iterations of a long one.
+    """Unroll a short loop completely, and a long loop by a factor.
 
-    A counter and a branch for every iteration would cost as much as its work."""
+    A counter and a branch in every iteration would cost as much as the work of the iteration."""
     extent = loop_extent(schedule.func, loop)
     if extent <= RUNS[0]:
         return schedule.unroll(loop)
@@ -212,7 +218,8 @@ def unroll_iterations(schedule: Schedule, loop: str) -> Schedule:
 
 
 def unroll_small_loops(schedule: Schedule, block: str, loops: list[str], limit: int = UNROLL_LIMIT) -> Schedule:
-    """Unroll the innermost of ``loops`` (around ``block``) while the product of their extents stays within the limit."""
+    """Unroll the innermost of ``loops`` around ``block`` while the product of their trip counts is at most
+    ``limit``."""
     total = 1
     for name in reversed(loops):
         total *= loop_extent(schedule.func, name)
@@ -229,7 +236,8 @@ def unroll_small_loops(schedule: Schedule, block: str, loops: list[str], limit: 
 
 
 def matches_rows(start: Schedule, target: Target) -> bool:
-    """Match several stages, one of them a reduction, in which every row depends on the same row of earlier stages alone."""
+    """Match a function of several stages, at least one of them a reduction, in which every row depends only on the
+    same row of earlier stages."""
     *first, last = blocks_of(inline_elementwise(start))
     if (
         not first
@@ -254,7 +262,8 @@ def matches_rows(start: Schedule, target: Target) -> bool:
 
 
 def schedule_rows(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """Compute every stage before the last in the loop over rows, and unroll some steps of its sums if ``unrolled``."""
+    """Move every stage before the last into the loop over rows. If the decision ``unrolled`` is True, unroll some
+    iterations of the reductions."""
     schedule, unrolled = inline_elementwise(start), decisions["unrolled"]
     *first, last = blocks_of(schedule)
     row = schedule.loops_of(last.name)[0]

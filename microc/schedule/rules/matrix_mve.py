@@ -1,9 +1,9 @@
 """Matrix products on cores with MVE: sums across lanes, then vectors of results.
 
-The sums of a tile of pixels by channels accumulate in core registers (``dot_*`` intrinsics, 16 products of bytes in an
-instruction) and are stored to a small array on the stack. From there four channels at a time are requantised, clamped
-and stored. A tile's activations are copied before its results are written, so that a pointwise layer can work in place.
-"""
+The sums of a tile of pixels by channels accumulate in core registers (``dot_*`` intrinsics, which multiply 16 bytes
+in an instruction) and are stored to a small array on the stack. From there four channels at a time are requantised,
+clamped and stored. The activations of a tile are copied before its results are written, so that a pointwise layer
+can work in place."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ TALL, WIDE = 3, 2
 ROW = 4
 """Channels of one product of a single pixel."""
 STRETCH, LONG = 32, 128
-"""Channels whose sums are on the stack, for a tile of pixels and for a single one."""
+"""Number of channels whose sums are on the stack at once: for a tile of pixels, and for a single pixel."""
 STRETCHES = (16, 24, 32, 40, 48, 64, 96, 128)
-"""Channels on the stack that a search tries."""
+"""Numbers of channels on the stack that a search tries."""
 WAITING = 128
-"""Sums on the stack at most: tasks of firmware have a kilobyte or two."""
+"""Most sums on the stack: tasks of firmware have a stack of a kilobyte or two."""
 
 
 @frozen
 class Sums:
-    """A decision of the rule: one product computes ``rows`` by ``columns`` sums, and the sums of ``stretch`` channels are
-    on the stack at once."""
+    """The decision of the rule. One product computes ``rows`` by ``columns`` sums; the sums of ``stretch``
+    neighbouring channels are on the stack at once."""
 
     rows: int
     columns: int
@@ -50,11 +50,12 @@ class Sums:
 
 
 KNOWN = frozenset({("int8", "int8"), ("uint8", "int8"), ("int16", "int8"), ("int8", "int16"), ("int16", "int16")})
-"""Dtypes of data and weights that one instruction multiplies."""
+"""(dtype of data, dtype of weights) that one instruction multiplies."""
 
 
 def matches_mve(start: Schedule, target: Target) -> bool:
-    """Match data by weights of 8 or 16 bits, or int8 by bit-packed weights, summed in int32, contiguous along K."""
+    """Match a product of data by weights of 8 or 16 bits, or of int8 by bit-packed weights, summed in int32. Both
+    operands are contiguous along K."""
     product = match_product(start)
     if product is None or not product.along or product.total.dtype != "int32":
         return False
@@ -68,8 +69,8 @@ def matches_mve(start: Schedule, target: Target) -> bool:
 
 
 def default_sums(start: Schedule, target: Target, goal: Goal) -> Sequence[Sums]:
-    """List the sums that the cost model compares: six sums from five vectors for bytes, four sums for a single row; also a
-    whole stretch of channels if the row stays in registers."""
+    """Return the sums that the cost model compares: for bytes six sums from five vectors, for a single row four
+    sums. If a row stays in registers, also a product over a whole stretch of channels."""
     product = require_product(start)
     rows = min(product.rows, TALL if product.data.dtype == product.weight.dtype == "int8" else WIDE)
     columns = min(product.columns, WIDE if rows > 1 else ROW)
@@ -81,15 +82,16 @@ def default_sums(start: Schedule, target: Target, goal: Goal) -> Sequence[Sums]:
 
 
 def _stays_in_registers(product: Product, stretch: int) -> bool:
-    """Test whether a row of bytes is short enough to stay in vector registers while a stretch of contiguous weights is loaded."""
+    """Test whether a row of bytes is short enough to stay in vector registers while the contiguous weights of
+    ``stretch`` channels are loaded."""
     bytes_by_bytes = product.data.dtype == product.weight.dtype == "int8" and not product.bits
     even = stretch % 2 == 0 and product.columns % stretch == 0 and stretch > ROW
     return bytes_by_bytes and even and product.depth in ROW_DEPTHS and product.weight.shape[-1] == product.depth
 
 
 def search_sums(start: Schedule, target: Target, goal: Goal) -> Sequence[Sums]:
-    """List the sums that a search tries: every product that has an intrinsic, in stretches of whole products that divide
-    all channels."""
+    """Return the sums that a search tries: every product for which an intrinsic exists, in stretches of whole
+    products that divide all channels."""
     product = require_product(start)
     weights = f"int{product.bits}" if product.bits else product.weight.dtype
     stretches = [n for n in (*STRETCHES, product.columns) if product.columns % n == 0 and n <= STRETCHES[-1]]
@@ -106,7 +108,8 @@ def search_sums(start: Schedule, target: Target, goal: Goal) -> Sequence[Sums]:
 
 
 def schedule_matrix_mve(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """Schedule tiles of pixels, then stretches of channels, then products over all of K, which lowering makes intrinsics."""
+    """Tile the loops over pixels, inside them split the channels into stretches, and inside these compute products
+    over the whole K. Lowering replaces the products by intrinsics."""
     schedule, sums = inline_and_pack_columns(start, target), decisions["sums"]
     product = require_product(schedule)
     p, o, k = product.p, product.o, product.k
@@ -137,11 +140,11 @@ def schedule_matrix_mve(start: Schedule, target: Target, decisions: Decisions) -
 
 
 def _stretch_and_width(columns: int, wide: int, max_stretch: int) -> tuple[int, int]:
-    """Return the channels of a stretch, at most ``max_stretch``, and those of a product.
+    """Return (channels of a stretch, channels of a product). A stretch has at most ``max_stretch`` channels.
 
-    The stretch is preferably a divisor of all channels (``columns``) that is a multiple of ``wide``, the channels of a
-    product. If only a small number divides them, the last stretch is shorter, and products have one channel: a product
-    of several would be cut off in the middle of the stretch."""
+    The stretch is preferably a multiple of ``wide``, the channels of a product, that divides all channels
+    (``columns``). If only a small number divides them, the last stretch is shorter, and products have one channel,
+    because a product of several channels would cross the end of the stretch."""
     if columns <= max_stretch:
         return columns, wide
     divisors = [n for n in range(max_stretch, max_stretch // 4, -1) if columns % n == 0]
@@ -151,7 +154,7 @@ def _stretch_and_width(columns: int, wide: int, max_stretch: int) -> tuple[int, 
 
 
 def vectorize_gather(schedule: Schedule, block: str) -> Schedule:
-    """Copy runs that are contiguous in the source of a gathering block by vectors."""
+    """Copy contiguous elements of the source of a gathering block by vectors."""
     schedule = split_contiguous_runs(schedule, block)
     inner = schedule.loops_of(block)[-1]
     return vectorize_lanes(schedule, inner) if loop_extent(schedule.func, inner) > 1 else schedule

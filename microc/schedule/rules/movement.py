@@ -1,4 +1,4 @@
-"""Rules for functions that move elements, and for elementwise ones."""
+"""Rules for functions that move elements, and for elementwise functions."""
 
 from __future__ import annotations
 
@@ -34,26 +34,25 @@ from microc.tir.rewrite import free_vars, walk_all_exprs, walk_expr, walk_stmt
 WORD = 4
 """Bytes of a word."""
 LEAST = 16
-"""Bytes of a run from which a run-time test whether words can be moved pays."""
+"""Bytes of contiguous elements from which a test at run time pays whether the addresses permit moving words."""
 
 
 def matches_copy_loops(start: Schedule, target: Target) -> bool:
-    """Match functions in which loops that an operator's definition wrote itself copy memory."""
+    """Match functions in which the operator's definition wrote loops that copy memory."""
     return any(find_copy_loops(start.func))
 
 
 def schedule_copy_loops(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """Schedule as :func:`schedule_generic`, with the operator's own copy loops moved by words or vectors.
+    """Schedule as :func:`schedule_generic` does, but move the operator's own copy loops by words or vectors.
 
-    For short runs that is more work, but contiguous runs become one: the cost model sees which."""
+    Short copies become slower by that, contiguous ones faster; the cost model decides."""
     return schedule_generic(vectorize_copy_loops(start, target), target, decisions)
 
 
 def find_copy_loops(func: ir.PrimFunc) -> Iterator[tuple[str, str]]:
     """Iterate over (loop, dtype) of the loops that only copy contiguous elements from one buffer to another.
 
-    Only an operator's own loops hold statements outside of blocks.
-    """
+    Only loops of an operator's definition have statements outside of blocks."""
     for loop in walk_stmt(func.body):
         match loop:
             case ir.For(var, ir.Const(), ir.Store(into, into_indices, ir.Load(source, indices)), "serial") if (
@@ -64,10 +63,10 @@ def find_copy_loops(func: ir.PrimFunc) -> Iterator[tuple[str, str]]:
 
 
 def vectorize_copy_loops(schedule: Schedule, target: Target) -> Schedule:
-    """Move the copy loops of :func:`find_copy_loops` by vectors, by words at any address, by words if both addresses allow
-    it, or leave them.
+    """Move the copy loops of :func:`find_copy_loops` by vectors, by words at any address, or by words if both addresses
+    permit that. Else leave them unchanged.
 
-    Elements keep their order, so that memory may move down over itself."""
+    Elements are moved in order, so that memory may be moved to a lower address that overlaps it."""
     for loop, dtype in tuple(find_copy_loops(schedule.func)):
         width = dtypes.nbytes(dtype)
         if (target.has("lanes") or target.has("vectors")) and dtype in COPY_SUFFIXES:
@@ -82,19 +81,21 @@ def vectorize_copy_loops(schedule: Schedule, target: Target) -> Schedule:
 # ---- Functions that move elements, or take a maximum: whole words if the core can, else several elements in an iteration
 
 RUNS = (8, 4)
-"""Elements that are moved in one iteration, best first; the first that divides all is taken."""
+"""Numbers of elements that one iteration moves, in order of preference: the first number that divides all elements
+is chosen."""
 TAPS = 16
-"""Elements of a window up to which a maximum is unrolled for every word."""
+"""Largest number of elements of a window for which a maximum is unrolled for every word."""
 
 
 def matches_copies(start: Schedule, target: Target) -> bool:
-    """Match functions that only move elements, in loops."""
+    """Match functions that only move elements, in loops of blocks."""
     blocks = blocks_of(start)
     return bool(blocks) and all(_is_copy_block(block) and bool(start.loops_of(block.name)) for block in blocks)
 
 
 def schedule_copies(start: Schedule, target: Target, decisions: Decisions) -> Schedule | None:
-    """Copy by ``words`` if the core moves them, or can test whether it may; else unroll several elements."""
+    """Copy by words if the decision ``words`` is True and the core can move words, or can test at run time whether
+    the addresses permit it. Else unroll several elements."""
     schedule = generic = schedule_generic(start, target, {"unrolled": False})
     for block in blocks_of(generic):
         if not decisions["words"]:
@@ -108,12 +109,12 @@ def schedule_copies(start: Schedule, target: Target, decisions: Decisions) -> Sc
 
 
 def matches_integer_moves(start: Schedule, target: Target) -> bool:
-    """Match functions that move integers, or take a maximum or minimum of a few."""
+    """Match functions that move integers, or compute the maximum or minimum of a few integers."""
     return all(_is_integer_move_block(block) for block in blocks_of(start))
 
 
 def schedule_integer_moves(start: Schedule, target: Target, _: Decisions) -> Schedule | None:
-    """Compute all lanes of a word at once; None if too many elements are compared."""
+    """Compute all lanes of a packed word at once. Return None if too many elements are compared."""
     schedule = inline_elementwise(start)
     for block in blocks_of(schedule):
         reducing = reduce_loops(schedule, block.name)
@@ -125,13 +126,14 @@ def schedule_integer_moves(start: Schedule, target: Target, _: Decisions) -> Sch
 
 
 def _vectorize_innermost(schedule: Schedule, block: str) -> Schedule:
-    """Vectorise the innermost loop of a block that has several iterations."""
+    """Vectorise the innermost loop around a block that has more than one iteration."""
     inner = [name for name in schedule.loops_of(block) if loop_extent(schedule.func, name) > 1]
     return schedule.vectorize(inner[-1]) if inner else schedule
 
 
 def _unroll_elements(schedule: Schedule, block: ir.Block) -> Schedule:
-    """Unroll several elements of a block's innermost loop to save counters and branches, unless their code is long."""
+    """Unroll several elements of the innermost loop of a block in order to save counters and branches, unless the
+    code of an element is long."""
     inner = schedule.loops_of(block.name)[-1]
     run = next((n for n in RUNS if loop_extent(schedule.func, inner) % n == 0), 1)
     if run == 1 or any(_selects_by_element(x, block.iters[-1].var) for x in walk_all_exprs(block.body)):
@@ -140,8 +142,8 @@ def _unroll_elements(schedule: Schedule, block: ir.Block) -> Schedule:
 
 
 def _selects_by_element(expr: ir.Expr, element: ir.Var) -> bool:
-    """Test for a select that the code of every unrolled element would repeat: one whose condition depends on ``element``,
-    or one in the index of a load."""
+    """Test whether an expression contains a select that the code of every unrolled element would repeat: its
+    condition depends on ``element``, or it is in the index of a load."""
     match expr:
         case ir.Select(condition, _, _):
             return element in free_vars(condition)
@@ -162,7 +164,7 @@ def _is_copy_block(block: ir.Block) -> bool:
 
 
 def _is_copied_value(value: ir.Expr) -> bool:
-    """Test for a load, a constant, or a select of these."""
+    """Test whether a value is a load, a constant, or a select of these."""
     match value:
         case ir.Select(_, a, b):
             return _is_copied_value(a) and _is_copied_value(b)
@@ -171,14 +173,14 @@ def _is_copied_value(value: ir.Expr) -> bool:
 
 
 def _is_integer_move_block(block: ir.Block) -> bool:
-    """Test whether a block moves integers, or takes their maximum or minimum."""
+    """Test whether a block moves integers, or computes their maximum or minimum."""
     if is_operator_scheduled(block) or not isinstance(block.body, ir.Store):
         return False
     return _is_integer_move(block.body.value)
 
 
 def _is_integer_move(value: ir.Expr) -> bool:
-    """Test for an integer load or constant, or a select, maximum, minimum or cast of these."""
+    """Test whether a value is an integer load or constant, or a select, maximum, minimum or cast of these."""
     match value:
         case ir.Select(_, a, b) | ir.Bin("max" | "min", a, b):
             return _is_integer_move(a) and _is_integer_move(b)
@@ -191,25 +193,28 @@ def _is_integer_move(value: ir.Expr) -> bool:
 # ---- Functions without a product to tile: results in the lanes of vectors, or several in one iteration
 
 SHORT = 40
-"""Nodes of an expression up to which it is unrolled: beside a longer one a counter and a branch cost little."""
+"""Largest number of nodes of an expression that is unrolled. For a longer expression the counter and the branch cost
+little in comparison."""
 
 
 def matches_block_loops(start: Schedule, target: Target) -> bool:
-    """Match functions all of whose loops belong to blocks; none is written in the operator's definition."""
+    """Match functions whose loops all belong to blocks: the operator's definition wrote no loops itself."""
     return not any(is_operator_scheduled(block) for block in blocks_of(start))
 
 
 def vectorize_results(start: Schedule, target: Target, _: Decisions) -> Schedule | None:
-    """Vectorise the innermost loop of the last block; what no vector computes stays scalar. None if it has no loop."""
+    """Vectorise the innermost loop of the last block. Expressions that vectors cannot compute stay scalar. Return
+    None if the block has no loop."""
     schedule = schedule_generic(start, target, {"unrolled": False})
     inner = _innermost_long_loop(schedule, blocks_of(schedule)[-1])
     return vectorize_in_lanes(schedule, inner, target) if inner else None
 
 
 def vectorize_stages(start: Schedule, target: Target, decisions: Decisions) -> Schedule | None:
-    """Vectorise the innermost loop of the last block, and those of earlier elementwise blocks that no other block shares.
+    """Vectorise the innermost loop of the last block, and the innermost loops of earlier elementwise blocks if no other
+    block is in the loop.
 
-    ``strips``: vectors of any length (RVV), else of a fixed number of lanes."""
+    If the decision ``strips`` is True, use vectors of any length (RVV), else vectors with a fixed number of lanes."""
     if decisions["strips"] and not target.has("scalable"):
         return None
     vectorize = vectorize_in_strips if decisions["strips"] else vectorize_in_lanes
@@ -228,7 +233,7 @@ def vectorize_stages(start: Schedule, target: Target, decisions: Decisions) -> S
 
 
 def matches_elementwise_arithmetic(start: Schedule, target: Target) -> bool:
-    """Match functions without reductions whose elements take more than moving them."""
+    """Match functions without reductions that compute elements, not only move them."""
     blocks = blocks_of(start)
     return not any(block.init is not None or is_operator_scheduled(block) for block in blocks) and not matches_copies(
         start, target
@@ -236,7 +241,8 @@ def matches_elementwise_arithmetic(start: Schedule, target: Target) -> bool:
 
 
 def unroll_results(start: Schedule, target: Target, decisions: Decisions) -> Schedule | None:
-    """Unroll ``results`` elements in an iteration; None if the extent is no multiple, or the code of an element is long."""
+    """Compute ``results`` elements in an iteration. Return None if that number does not divide the extent, or if the
+    code of an element is long."""
     schedule = inline_elementwise(start)
     blocks = blocks_of(schedule)
     if len(blocks) != 1:
@@ -249,6 +255,6 @@ def unroll_results(start: Schedule, target: Target, decisions: Decisions) -> Sch
 
 
 def _innermost_long_loop(schedule: Schedule, block: ir.Block) -> str:
-    """Return the innermost loop of a block that has several iterations; empty if there is none."""
+    """Return the name of the innermost loop around a block that has more than one iteration; empty if there is none."""
     loops = schedule.loops_of(block.name)
     return next((name for name in reversed(loops) if loop_extent(schedule.func, name) > 1), "")

@@ -1,4 +1,5 @@
-"""The type of schedule rules, loops in the lanes of vectors, and the cores that algorithms are for."""
+"""The class of schedule rules; vectorisation of loops in lanes; the cores for which each algorithm of an operator is
+meant."""
 
 from __future__ import annotations
 
@@ -23,28 +24,33 @@ from microc.tir.rewrite import walk_all_exprs, walk_stmt
 # ---- A rule is data: the functions that it matches, the decisions that it leaves to the cost model, and a builder of schedules
 
 Decisions = Mapping[str, Any]
-"""A value for every name of :attr:`Rule.decisions`."""
+"""A value for each decision of a rule, by name (:attr:`Rule.decisions`)."""
 Matches = Callable[[Schedule, Target], bool]
-"""A test whether a rule applies to the function of a schedule without steps."""
+"""Test whether a rule applies to a function, which is given as a schedule without steps."""
 Domain = Callable[[Schedule, Target, Goal], Sequence[Any]]
-"""The values of a decision that are worth comparing for a function, a core and a goal; at least one."""
+"""Function that returns the values of a decision worth comparing for a function, a core and a goal; at least one
+value."""
 MOSTLY: Mapping[str, bool] = MappingProxyType({"mostly": True})
-"""Metadata of a field of a decision that most rules leave at its default: points of a search name it only if it differs."""
+"""Metadata of a dataclass field of a decision that most rules leave at its default. Texts about a search omit the
+field unless it differs from the default."""
 
 
 @frozen
 class Rule:
-    """A schedule rule for a family of functions. Every rule that matches gives one candidate for each choice of its decisions.
+    """A schedule rule for a family of functions. A rule that matches a function yields one candidate schedule for each
+    combination of its decisions.
 
-    - ``matches(start, target)``: test whether it applies to the function.
-    - ``build(start, target, decisions)``: build the schedule; None if the decision has no effect on the function.
-    - ``decisions``: the domains that the cost model compares, by name. The names of decisions that are True are shown behind the
-      rule's.
-    - ``space``: wider domains for a search that measures (:mod:`microc.tuning`), by name; default: those of ``decisions``.
-    - ``lean``: functions that derive a domain of little workspace and more time from a decision's domain, by name.
+    - ``matches(start, target)``: test whether the rule applies to the function.
+    - ``build(start, target, decisions)``: build the schedule; None if the decisions have no effect on the function.
+    - ``decisions``: by name, the domain of each decision that the cost model compares. Decisions that are True are
+      appended to the rule's name in reports.
+    - ``space``: by name, a wider domain of a decision for a search that measures (:mod:`microc.tuning`). The default is
+      the domain in ``decisions``.
+    - ``lean``: by name, a function that changes the domain of a decision such that schedules need less workspace, but
+      more time.
     - ``needs``: features that the core must have.
-    - ``over``: rules dominated by this one; they are skipped if it matches (the rationale is in the rule's module).
-    """
+    - ``over``: names of rules that this rule dominates; they are skipped if this rule matches. The reason is in the
+      rule's module."""
 
     name: str
     matches: Matches
@@ -56,11 +62,12 @@ class Rule:
     lean: Mapping[str, Callable[[Domain], Domain]] = field(default_factory=dict)
 
     def suits(self, start: Schedule, target: Target) -> bool:
-        """Test whether the rule applies to the function and the core has the features that it needs."""
+        """Test whether the rule applies to the function, and the core has the features that the rule needs."""
         return self.needs <= target.features and self.matches(start, target)
 
     def lean_schedules(self, start: Schedule, target: Target, goal: Goal) -> Iterator[Schedule]:
-        """Build a schedule for each choice of decisions of little workspace; skip those whose steps fail."""
+        """Build a schedule for each combination of decisions that need little workspace. Combinations whose steps
+        fail are skipped."""
         small = {name: derive(self.decisions[name]) for name, derive in self.lean.items()}
         for decisions in _combine_domains({**self.decisions, **small}, start, target, goal):
             with suppress(MicrocError):
@@ -76,8 +83,8 @@ class Rule:
                 yield schedule
 
     def schedule(self, start: Schedule, target: Target, decisions: Decisions) -> Schedule | None:
-        """Build the schedule for one combination of decisions, named after the rule and its decisions that are True; None
-        if a decision has no effect."""
+        """Build the schedule for one combination of decisions. Its name is the rule's name with the decisions that
+        are True. Return None if the decisions have no effect."""
         schedule = self.build(start, target, decisions)
         return schedule and schedule.named(
             ", ".join((self.name, *(name for name, value in decisions.items() if value is True)))
@@ -95,29 +102,29 @@ class Rule:
 def _combine_domains(
     domains: Mapping[str, Domain], start: Schedule, target: Target, goal: Goal
 ) -> Iterator[dict[str, Any]]:
-    """Iterate over all combinations of the values of decisions, given the domain of each."""
+    """Iterate over all combinations of values of the decisions, given the domain of each decision."""
     for values in itertools.product(*(domain(start, target, goal) for domain in domains.values())):
         yield dict(zip(domains, values, strict=True))
 
 
 def matching_rules(rules: Sequence[Rule], start: Schedule, target: Target) -> list[Rule]:
-    """Return the rules that match a function, in their order, without those that another one dominates."""
+    """Return the rules that match a function, in order, without rules that another matching rule dominates."""
     matches = [rule for rule in rules if rule.suits(start, target)]
     dominated = {name for rule in matches for name in rule.over}
     return [rule for rule in matches if rule.name not in dominated]
 
 
 def fixed_domain(*values: Any) -> Domain:
-    """Make a domain of the same values for every function."""
+    """Build a domain that has the same values for every function, core and goal."""
     return lambda start, target, goal: values
 
 
 # ---- Loops in the lanes of vectors: how many lanes, and the annotations by which lowering vectorises them
 
 WORDS = (4,)
-"""Lanes of the vectors of a core that has vectors of integers alone."""
+"""Numbers of lanes of the vectors of a core that has only integer vectors."""
 NUMBERS = 2
-"""The result of :func:`float_vector_level` for units that can multiply vectors of floats by scalars."""
+"""Level of :func:`float_vector_level` for cores that can multiply float vectors by scalars."""
 
 
 def dividing_lanes(extent: int, target: Target) -> int:
@@ -126,15 +133,16 @@ def dividing_lanes(extent: int, target: Target) -> int:
 
 
 def float_vector_level(target: Target) -> int:
-    """Return the value of the annotation FLOATS (``tir/names.py``): 0 without vectors of floats, 1 with, 2 if scalars can
-    multiply them."""
+    """Return the value of the annotation FLOATS (``tir/names.py``): 0 without float vectors, 1 with float vectors, 2
+    if they can also be multiplied by scalars."""
     return max((target.has(f"add_f32x{n}") + target.has(f"fma_n_f32x{n}") for n in target.core.lanes), default=0)
 
 
 def vectorize_unassigned_loops(schedule: Schedule, target: Target) -> Schedule:
-    """Vectorise the innermost loops of kind "vectorized" without lanes, in lanes of the core's vectors.
+    """Vectorise the innermost loops of kind "vectorized" that have no number of lanes yet, in lanes of the core's
+    vectors.
 
-    Copies keep moving words. On cores without vectors nothing changes."""
+    Loops that only copy elements stay as they are; they move words. On cores without vectors nothing changes."""
     if not (target.core.lanes or target.has("lanes")):
         return schedule
     for loop in [s for s in walk_stmt(schedule.func.body) if isinstance(s, ir.For) and s.kind == "vectorized"]:
@@ -148,32 +156,35 @@ def vectorize_unassigned_loops(schedule: Schedule, target: Target) -> Schedule:
 
 
 LONG = 32
-"""Lanes of the least vectors for elementwise loops in strips. Integer functions need few vectors at once, so these may be
-wide."""
+"""Least number of lanes of the vectors for elementwise loops in strips. The vectors may be wide, because integer
+functions need few vectors at once."""
 
 
 def vectorize_in_strips(schedule: Schedule, loop: str, target: Target) -> Schedule:
-    """Vectorise ``loop`` in strips of the machine's vector length, at least :data:`LONG` lanes; functions of floats need
-    more vectors at once, so these have half the width."""
+    """Vectorise ``loop`` in strips of the machine's vector length, which is at least :data:`LONG` lanes. Functions
+    of floats need more vectors at once, so that their vectors have half this width."""
     floats = any(x.dtype == "float32" for x in walk_all_exprs(schedule.func.body))
     return vectorize_strips(schedule, loop, target, LONG // 2 if floats else LONG)
 
 
 def vectorize_in_lanes(schedule: Schedule, loop: str, target: Target) -> Schedule:
-    """Vectorise ``loop`` in the most lanes that divide its extent, else in the most that it fills."""
+    """Vectorise ``loop`` in vectors with the most lanes that divide its extent; else with the most lanes that its
+    extent fills."""
     extent, widths = loop_extent(schedule.func, loop), target.core.lanes or WORDS
     lanes = dividing_lanes(extent, target) or next((n for n in widths if n <= extent), widths[-1])
     return vectorize_lanes(schedule, loop, lanes, floats=float_vector_level(target))
 
 
 def vectorize_lanes(schedule: Schedule, loop: str, lanes: int = WORDS[0], floats: int = 0) -> Schedule:
-    """Vectorise ``lanes`` iterations of ``loop``; ``floats``: the annotation FLOATS, 0 for integers alone."""
+    """Vectorise ``loop`` in vectors of ``lanes`` iterations. ``floats``: value of the annotation FLOATS; 0 if only
+    integers are vectorised."""
     schedule = schedule.vectorize(loop).annotate(loop, LANES, lanes)
     return schedule.annotate(loop, FLOATS, floats) if floats else schedule
 
 
 def vectorize_strips(schedule: Schedule, loop: str, target: Target, lanes: int) -> Schedule:
-    """Vectorise ``loop`` in strips: as many iterations at once as the machine's vectors hold, ``lanes`` or a multiple."""
+    """Vectorise ``loop`` in strips: a strip contains as many iterations as the machine's vectors have lanes,
+    ``lanes`` or a multiple."""
     return vectorize_lanes(schedule, loop, lanes, float_vector_level(target)).annotate(loop, SCALABLE, 1)
 
 
@@ -182,10 +193,10 @@ def vectorize_strips(schedule: Schedule, loop: str, target: Target, lanes: int) 
 
 
 class CoreRequirement(NamedTuple):
-    """The cores for an algorithm: those with all features of ``needs`` and none of ``lacks``, which have something better.
+    """Features that a core must have (``needs``) or must not have (``lacks``) for an algorithm. Cores with a feature of
+    ``lacks`` have a better algorithm.
 
-    ``over``: algorithms dominated by this one on these cores; they are not lowered if it is valid.
-    """
+    ``over``: algorithms that this one dominates on these cores; they are not lowered if this one is valid."""
 
     needs: frozenset[str]
     lacks: frozenset[str] = frozenset()
@@ -193,15 +204,18 @@ class CoreRequirement(NamedTuple):
 
 
 FAST_MATH = "fast_math"
-"""User option, not a feature of the core: infinities and NaN may spread."""
+"""Feature that stands for a user option, not for the core: infinities and NaN may spread to other results."""
 HALF_WEIGHTS = "half_weights"
-"""User option: floats are stored in 16 bits that hold them, whatever the goal."""
+"""Feature that stands for a user option: floats are stored in a 16-bit dtype that represents them exactly, whatever
+the goal."""
 HALF_MATH = "half_math"
-"""User option: products of floats are summed in float16, on cores with :data:`HALF_FLOATS`."""
+"""Feature that stands for a user option: products of floats are summed in float16, on cores with
+:data:`HALF_FLOATS`."""
 HALF_FLOATS = "half_floats"
-"""Feature: vectors of float16."""
+"""Feature of cores with float16 vectors."""
 THREADS = "threads"
-"""User option: large loops are split among several threads, so that they should have divisors."""
+"""Feature that stands for a user option: large loops are split among several threads, so that their trip counts
+should have divisors."""
 ALGORITHMS = {
     "winograd": CoreRequirement(frozenset({"pairs"}), frozenset({"lanes"})),
     "winograd_floats": CoreRequirement(frozenset({"fma", FAST_MATH}), frozenset({"lanes", HALF_WEIGHTS})),
@@ -222,9 +236,9 @@ ALGORITHMS = {
         frozenset({"dot4_u8_i32x4"}), over=frozenset({"direct", "windows", "unsigned_rows"})
     ),
 }
-"""The cores by value of the attribute ``algorithm``; all other algorithms are for every core."""
+"""Required cores by value of the attribute ``algorithm``. All other algorithms suit every core."""
 NARROW = ("int8", "uint8", "int16", "uint16")
-"""Data dtypes that are widened as they are multiplied by int8."""
+"""Dtypes of data that are widened when they are multiplied by int8."""
 
 
 def suits_target(algorithm: str, target: Target) -> bool:
@@ -234,7 +248,7 @@ def suits_target(algorithm: str, target: Target) -> bool:
 
 
 def undominated_algorithms(algorithms: Sequence[str]) -> tuple[str, ...]:
-    """Return the algorithms that no other one of them dominates."""
+    """Return the algorithms that no other of these algorithms dominates."""
     dominated = {name for algorithm in algorithms if algorithm in ALGORITHMS for name in ALGORITHMS[algorithm].over}
     return tuple(name for name in algorithms if name not in dominated)
 
@@ -242,7 +256,8 @@ def undominated_algorithms(algorithms: Sequence[str]) -> tuple[str, ...]:
 def product_multiples(target: Target) -> Multiples:
     """Return the multiples to which the operands of matrix products are padded on a core.
 
-    Vectors of any length (RVV) take any number of columns, masked lanes (MVE) any number of terms."""
+    Vectors of any length (RVV) permit any number of columns; vectors with masked lanes (MVE) permit any number of
+    terms."""
     lanes, pairs, vectors = (target.has(feature) for feature in ("lanes", "pairs", "vectors"))
     widened = {(a, "int8") for a in NARROW if pairs or vectors or word_product(a, "int8", target.cpu)}
     words = {("int16", "int16")} if pairs and not lanes else set()

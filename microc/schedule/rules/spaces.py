@@ -1,4 +1,4 @@
-"""Search spaces of the tuner: wide domains for the templates' decisions, and sketches of any reduction."""
+"""Search spaces of the tuner: wide domains for the decisions of rules, and a generic sketch for any reduction."""
 
 from __future__ import annotations
 
@@ -36,17 +36,19 @@ from microc.tir.names import ACC
 # template has partial tiles.
 
 ROWS, COLUMNS, SINGLE_ROW_COLUMNS = 6, 6, 12
-"""Rows and columns of a tile, and columns of a tile of one row, at most: more than any core has registers for."""
+"""Most rows of a tile, most columns of a tile, and most columns of a tile with one row. They exceed the registers of
+every core."""
 MAX_UNROLL = 16
-"""The largest K unroll."""
+"""Largest unroll factor of the loop over K."""
 MAX_PRODUCTS = 256
-"""Products in an unrolled iteration at most: more take the C compiler long, and no instruction cache holds them."""
+"""Most products in an unrolled iteration. A C compiler needs long for more, and no instruction cache can contain
+them."""
 OUTPUTS = 8
-"""Outputs of a depthwise tile at most."""
+"""Most outputs of a depthwise tile."""
 
 
 def perfect_tiles(extent: int, max_divisor: int) -> tuple[int, ...]:
-    """List the divisors of an extent up to ``max_divisor``: TVM's ``sample_perfect_tile`` of two levels."""
+    """Return the divisors of an extent up to ``max_divisor``, as TVM's ``sample_perfect_tile`` for two levels."""
     return tuple(n for n in range(1, min(extent, max_divisor) + 1) if extent % n == 0)
 
 
@@ -56,13 +58,15 @@ def _limit_products(tiles: Iterable[Tile]) -> Sequence[Tile]:
 
 
 def _tile_shapes(product: Product, max_rows: int = ROWS, max_columns: int = COLUMNS) -> Iterator[tuple[int, int]]:
-    """Iterate over (rows, columns) of tiles, up to these limits and the product's own; a single row may have more columns."""
+    """Iterate over (rows, columns) of tiles, up to these limits and to the shape of the product. A tile with a
+    single row may have more columns."""
     most = SINGLE_ROW_COLUMNS if product.rows == 1 else max_columns
     return itertools.product(range(1, min(max_rows, product.rows) + 1), range(1, min(most, product.columns) + 1))
 
 
 def plain_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
-    """List tiles for any core: shapes, K unroll; weights unchanged, or in panels."""
+    """Return the tiles that a search tries on any core: all shapes and unroll factors of K, with weights unchanged
+    or in panels."""
     product, defaults = require_product(start), matrix.scalar_tiles(start, target, goal)
     step, intrin = defaults[0].step, defaults[0].intrin
     packs = product.weight.scope == "const" and len(product.weight.shape) == 2
@@ -76,7 +80,8 @@ def plain_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
 
 
 def pair_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
-    """List tiles of int16 dot products: shapes, K unroll, every layout of weights, and a single row copied or read in place."""
+    """Return the tiles of int16 dot products that a search tries: all shapes and unroll factors of K, every layout
+    of weights, and single rows that are copied or read in place."""
     product, defaults = require_product(start), matrix.int16_dot_tiles(start, target, goal)
     step, data = defaults[0].step, product.data.dtype
     variants = [replace(tile, rows=1, columns=1, unroll=1) for tile in defaults]
@@ -97,7 +102,8 @@ def pair_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
 
 
 def float_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
-    """List tiles of fused multiply-adds: those whose sums and weights fit registers, or exceed them by little."""
+    """Return the tiles of fused multiply-adds that a search tries: their sums and weights fit the registers, or
+    exceed them by little."""
     product = require_product(start)
     packs = product.weight.scope == "const" and len(product.weight.shape) == 2
     tiles = []
@@ -112,18 +118,20 @@ def float_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
 
 
 def vector_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
-    """List tiles of whole vectors with the default's instruction: rows, vectors of columns, K unroll, and which loop is
-    outermost."""
+    """Return the tiles of whole vectors that a search tries, with the instruction of the default tile: all numbers
+    of rows and of vectors of columns, unroll factors of K, and both orders of the outer loops."""
     return _tiles_of_vectors(start, require_product(start), target)
 
 
 def window_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
-    """List tiles of a windowed convolution, as :func:`vector_tiles`."""
+    """Return the tiles of a windowed convolution that a search tries, as :func:`vector_tiles` does for matrix
+    products."""
     return _tiles_of_vectors(start, require_windowed_product(start), target)
 
 
 def _tiles_of_vectors(start: Schedule, product: Product, target: Target) -> Sequence[Tile]:
-    """List tiles of whole vectors for a matrix product or windowed convolution, derived from its default tile."""
+    """Return the tiles of whole vectors for a matrix product or a windowed convolution, derived from its default
+    tile."""
     default = vectors.tiles_in_vectors(start, product, target)[0]
     lanes = default.lanes
     return [
@@ -138,12 +146,13 @@ def _tiles_of_vectors(start: Schedule, product: Product, target: Target) -> Sequ
 
 
 def pair_walks(start: Schedule, target: Target, goal: Goal) -> Sequence[Walk]:
-    """List all walks over a depthwise plane that have a tensor intrinsic."""
+    """Return all walks (orders of outputs) over a depthwise plane for which a tensor intrinsic exists."""
     return [walk for _, walk in depthwise.correlation_walks(depthwise.require_depthwise(start))]
 
 
 def single_walks(start: Schedule, target: Target, goal: Goal) -> Sequence[Walk]:
-    """List walks over a depthwise plane, along either image axis, that unroll all taps or one row of them."""
+    """Return the walks (orders of outputs) over a depthwise plane, along either image axis, that unroll all taps or
+    one row of taps."""
     default = _default_walk(start, target, goal)
     return [default] + [
         Walk(run, tile, unroll, words=default.words)
@@ -154,12 +163,13 @@ def single_walks(start: Schedule, target: Target, goal: Goal) -> Sequence[Walk]:
 
 
 def lane_taps(start: Schedule, target: Target, goal: Goal) -> Sequence[int]:
-    """List limits of the taps that are unrolled: the default, and one row of taps along either axis."""
+    """Return the limits of unrolled taps that a search tries: the default limit, and one row of taps along either
+    axis."""
     return tuple(dict.fromkeys((depthwise.LANE_TAPS, *depthwise.require_depthwise(start).taps)))
 
 
 def _default_walk(start: Schedule, target: Target, goal: Goal) -> Walk:
-    """Return the walk over a depthwise plane that the cost model's rule takes first."""
+    """Return the walk over a depthwise plane that the rule lists first for the cost model."""
     walks = depthwise.byte_walks if depthwise.matches_unsigned_bytes(start, target) else depthwise.single_walks
     return walks(start, target, goal)[0]
 
@@ -172,13 +182,13 @@ def _default_walk(start: Schedule, target: Target, goal: Goal) -> Walk:
 # is no default: the sketch is for a search alone.
 
 SIDE = 8
-"""Iterations of a side of the square at most."""
+"""Most iterations along a side of the square."""
 
 
 @frozen
 class Square:
-    """A decision of the sketch: a square of sums that stays in registers, of iterations of the last two space loops, and
-    the unrolled steps of the reduction."""
+    """A decision of the sketch: a register tile of ``rows`` by ``columns`` sums, over the last two spatial loops,
+    and the unroll factor ``steps`` of the reduction."""
 
     rows: int
     columns: int
@@ -186,13 +196,13 @@ class Square:
 
 
 def matches_sketch(start: Schedule, target: Target) -> bool:
-    """Match one reduction in at least two space loops that exactly one other stage reads."""
+    """Match a function with one reduction in at least two spatial loops, whose result exactly one other stage reads."""
     return _reduction_and_reader(start) is not None
 
 
 def _reduction_and_reader(start: Schedule) -> tuple[Schedule, str, str] | None:
-    """Inline elementwise stages; return the schedule, the block that reduces, and the block that reads its sums. None if there
-    is no such pair."""
+    """Inline elementwise stages. Return (schedule, block that reduces, block that reads the sums); None if there are
+    no such blocks."""
     schedule = inline_elementwise(start)
     blocks = blocks_of(schedule)
     sums = [block for block in blocks if block.init is not None]
@@ -207,7 +217,8 @@ def _reduction_and_reader(start: Schedule) -> tuple[Schedule, str, str] | None:
 
 
 def sketch_squares(start: Schedule, target: Target, goal: Goal) -> Sequence[Square]:
-    """List the squares whose sides and steps divide the loops and that unroll at most :data:`MAX_PRODUCTS`."""
+    """Return the squares whose sides and unroll factor divide the loops, with at most :data:`MAX_PRODUCTS` unrolled
+    products."""
     parts = _reduction_and_reader(start)
     assert parts is not None
     schedule, block, _ = parts
@@ -224,8 +235,8 @@ def sketch_squares(start: Schedule, target: Target, goal: Goal) -> Sequence[Squa
 
 
 def schedule_sketch(start: Schedule, target: Target, decisions: Decisions) -> Schedule | None:
-    """Run the outer space loops, then the reduction, then the square of sums, which is unrolled; None if the function does
-    not match."""
+    """Nest the outer spatial loops, inside them the reduction, and inside it the unrolled square of sums. Return
+    None if the function does not match."""
     parts, square = _reduction_and_reader(start), decisions["square"]
     if parts is None:
         return None
