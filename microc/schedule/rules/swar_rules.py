@@ -1,10 +1,10 @@
-"""Products of bytes on cores without SIMD: SWAR, several sums in the fields of a word (``ops/matrix/swar.py``).
+"""Products of bytes on cores without SIMD instructions: SWAR, several sums in the bit fields of a word
+(``ops/matrix/swar.py``).
 
-One multiplication serves two pixels, or two channels. Terms are summed in blocks (``part``), so that fields do not overflow; the
-fields of a block are added to their sums (``acc``) in registers. Armv6-M has eight low registers: they hold a word of inputs, a
-weight, the sum of a block and pointers, the high ones hold the fields' sums. Cores with many registers take two pairs at once,
-which share each loaded weight.
-"""
+One multiplication computes products of two pixels, or of two channels. Terms are summed in blocks (block ``part``),
+so that fields do not overflow. The fields of a block are added to their sums (block ``acc``) in registers. Armv6-M
+has eight low registers: they contain a word of inputs, a weight, the sum of a block and pointers; the high registers
+contain the sums of the fields. Cores with many registers compute two pairs at once, which share each loaded weight."""
 
 from __future__ import annotations
 
@@ -20,65 +20,67 @@ from microc.tir.analysis.context import buffers_read
 from microc.tir.names import ACC, COLUMN, ENTRY, OUT, PAIRS, PART, PATCH, PEEL, VALUE
 
 ACROSS = 2
-"""Channels that share a block of pixel pairs."""
+"""Number of channels that share a block of pixel pairs."""
 MANY_REGISTERS = 24
-"""Registers from which the sums of two pairs by two channels stay in registers."""
+"""Number of registers from which the sums of two pairs by two channels stay in registers."""
 MOST_PAIRS, MOST_ACROSS, MOST_QUADS = 3, 4, 3
-"""The most pairs, channels and quads at once that a search tries."""
+"""Most pixel pairs, most channels and most channel quads in a tile that a search tries."""
 MANY = 8
-"""Blocks from which two are unrolled in an iteration."""
+"""Number of blocks of terms from which two blocks are unrolled in an iteration."""
 COPY_STEP = 16
-"""Bytes of a patch that are copied in one iteration."""
+"""Most bytes of a patch that are copied in one iteration."""
 CHANNELS = 4
-"""Channels whose weights share a word."""
+"""Number of channels whose weights share a word."""
 
 
 def matches_pixel_pairs(start: Schedule, target: Target) -> bool:
-    """Match products of pairs of pixels."""
+    """Match products in which a word contains the inputs of a pair of pixels."""
     return start.has(PAIRS) and start.has(PART)
 
 
 def matches_channel_quads(start: Schedule, target: Target) -> bool:
-    """Match products of quads of channels."""
+    """Match products in which a word contains the weights of four channels (a quad)."""
     return start.has(ENTRY) and start.has(PART)
 
 
 def default_pixel_pairs(start: Schedule, target: Target, goal: Goal) -> Sequence[int]:
-    """List the numbers of pixel pairs in a tile that the cost model compares: one, and two if there are registers for
-    them."""
+    """Return the numbers of pixel pairs in a tile that the cost model compares: one, and two if there are enough
+    registers."""
     return range(1, 3) if target.core.costs.registers >= MANY_REGISTERS and _result_extents(start)[0] > 2 else (1,)
 
 
 def search_pixel_pairs(start: Schedule, target: Target, goal: Goal) -> Sequence[int]:
-    """List the numbers of pixel pairs in a tile that a search tries."""
+    """Return the numbers of pixel pairs in a tile that a search tries."""
     return range(1, min((_result_extents(start)[0] + 1) // 2, MOST_PAIRS) + 1)
 
 
 def default_channels(start: Schedule, target: Target, goal: Goal) -> Sequence[int]:
-    """List the number of channels in a tile: two if the number of all channels is even, else one."""
+    """Return the number of channels in a tile, as a tuple of one: two if the number of all channels is even, else
+    one."""
     return (ACROSS if _result_extents(start)[1] % ACROSS == 0 else 1,)
 
 
 def search_channels(start: Schedule, target: Target, goal: Goal) -> Sequence[int]:
-    """List the numbers of channels in a tile that a search tries: divisors of all channels."""
+    """Return the numbers of channels in a tile that a search tries: divisors of all channels."""
     return [n for n in range(1, MOST_ACROSS + 1) if _result_extents(start)[1] % n == 0]
 
 
 def search_quads(start: Schedule, target: Target, goal: Goal) -> Sequence[int]:
-    """List the numbers of quads of channels in a tile that a search tries; their channels divide all channels. They share
-    each loaded input."""
+    """Return the numbers of channel quads in a tile that a search tries, such that the tile's channels divide all
+    channels. The quads share each loaded input."""
     return [n for n in range(1, MOST_QUADS + 1) if _result_extents(start)[1] % (n * CHANNELS) == 0]
 
 
 def _result_extents(start: Schedule) -> tuple[int, int]:
-    """Return the rows and columns of a function's result."""
+    """Return (rows, columns) of a function's result."""
     schedule, end = _inline_and_find_output(start)
     p, o = schedule.loops_of(end)
     return loop_extent(schedule.func, p), loop_extent(schedule.func, o)
 
 
 def schedule_pixel_pairs(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """Tile pairs of pixels by channels, block by block; the inputs of a tile's pixels are paired first."""
+    """Tile pairs of pixels by channels, and compute one block of terms after the other. The inputs of a tile's
+    pixels are paired in words first."""
     schedule, end = _inline_and_find_output(start)
     p, o = schedule.loops_of(end)
     pairs, channels = decisions["pairs"], decisions["channels"]
@@ -103,8 +105,8 @@ def schedule_pixel_pairs(start: Schedule, target: Target, decisions: Decisions) 
 
 
 def schedule_channel_quads(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """Lay out the inputs of a row, or the words behind its blocks alone; then multiply one or more quads of channels, block by
-    block."""
+    """Arrange the inputs of a row in blocks of terms, or only the words that follow its blocks. Then multiply one or
+    more channel quads, one block of terms after the other."""
     schedule, end = _inline_and_find_output(start)
     p, o = schedule.loops_of(end)
     schedule = schedule.split(o, (None, CHANNELS * decisions["quads"])).compute_at(ACC, f"{o}_0")
@@ -123,7 +125,7 @@ def schedule_channel_quads(start: Schedule, target: Target, decisions: Decisions
 
 
 def _inline_and_find_output(start: Schedule) -> tuple[Schedule, str]:
-    """Inline elementwise stages; return the schedule and the block that stores results."""
+    """Inline elementwise stages. Return the schedule and the name of the block that stores results."""
     schedule = inline_elementwise(start)
     return schedule, OUT if schedule.has(OUT) else VALUE
 
@@ -131,11 +133,10 @@ def _inline_and_find_output(start: Schedule) -> tuple[Schedule, str]:
 def _schedule_blocks(
     schedule: Schedule, sums: tuple[str, ...], block: str, max_unrolled_blocks: int = 2
 ) -> tuple[Schedule, tuple[str, ...], str]:
-    """Make the loop over blocks of terms outermost, and unroll ``max_unrolled_blocks`` of many blocks to save counters and
-    pointers.
+    """Make the loop over blocks of terms outermost. If there are many blocks, unroll ``max_unrolled_blocks`` of them to
+    save counters and pointers.
 
-    Return the schedule, the loops of ``part`` over what a term serves, and its loop over terms.
-    """
+    Return (schedule, loops of the block ``part`` over the sums that a term contributes to, its loop over terms)."""
     schedule = schedule.reorder(block, *sums).decompose_reduction(ACC, block)
     blocks = loop_extent(schedule.func, block)
     if blocks >= MANY and blocks % max_unrolled_blocks == 0 and max_unrolled_blocks > 1:
@@ -151,9 +152,10 @@ def _schedule_blocks(
 
 
 def _unroll_loops(schedule: Schedule, loops: tuple[str, ...], part_loop_count: int, sum_loop_count: int) -> Schedule:
-    """Unroll ``loops`` and the innermost loops of the initialisations of two blocks.
+    """Unroll ``loops``, and the innermost loops of two initialisations.
 
-    ``sum_loop_count`` loops of ``acc_init``, ``part_loop_count`` loops of ``part_init``."""
+    These are the last ``sum_loop_count`` loops of ``acc_init`` and the last ``part_loop_count`` loops of
+    ``part_init``."""
     acc_init, part_init = schedule.loops_of(f"{ACC}_init"), schedule.loops_of(f"{PART}_init")
     for loop in (*acc_init[len(acc_init) - sum_loop_count :], *part_init[len(part_init) - part_loop_count :], *loops):
         schedule = schedule.unroll(loop)
@@ -161,7 +163,7 @@ def _unroll_loops(schedule: Schedule, loops: tuple[str, ...], part_loop_count: i
 
 
 def _unroll_copy(schedule: Schedule) -> Schedule:
-    """Unroll the copy of a patch: completely, or at most :data:`COPY_STEP` bytes in an iteration."""
+    """Unroll the copy of a patch: completely, or by at most :data:`COPY_STEP` bytes in an iteration."""
     inner = schedule.loops_of(PATCH)[-1]
     extent = loop_extent(schedule.func, inner)
     if extent <= COPY_STEP:

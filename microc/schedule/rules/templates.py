@@ -1,4 +1,5 @@
-"""Register-tiling templates of matrix products and depthwise convolutions."""
+"""Register-tiling templates of matrix products and depthwise convolutions: descriptions of a tile or walk, and the
+schedules built from them."""
 
 from __future__ import annotations
 
@@ -50,38 +51,43 @@ from microc.tir.rewrite import walk_expr, walk_stmt
 
 # Layouts of stored weights (Tile.weights; "" keeps them as they are). The strings are part of recorded traces.
 INT16_WEIGHTS = "wide"
-"""Widened to int16 at compile time: twice the flash, no unpacking."""
+"""Layout of weights that are widened to int16 when the network is compiled: twice the flash, no unpacking."""
 SWIZZLED = "crossed"
-"""Every four weights as 0, 2, 1, 3, so that the instruction that widens bytes 0 and 2 of a word yields neighbours."""
+"""Layout of weights in which every four weights are stored in the order 0, 2, 1, 3. The instruction that widens
+bytes 0 and 2 of a word then yields neighbours."""
 COLUMN_PAIRS = "paired"
-"""Two columns in one word, SWAR (:mod:`microc.schedule.primitives.tensorize`)."""
+"""Layout of weights in which two columns share a word, SWAR (:mod:`microc.schedule.primitives.tensorize`)."""
 PANELS = "packed"
-"""The weights of a tile's columns side by side, so that one pointer walks all of them."""
+"""Layout of weights in panels: for each k the weights of a tile's columns are side by side, so that one pointer
+traverses all of them."""
 BIT_PACKED = "bits"
-"""Packed into 1 to 4 bits (:mod:`microc.tir.bit_fields`)."""
+"""Layout of weights that are packed into 1 to 4 bits (:mod:`microc.tir.bit_fields`)."""
 BIT_COLUMNS = "shared"
-"""Four columns of 4-bit weights in one number, SWAR (:mod:`microc.schedule.primitives.tensorize_bits`)."""
+"""Layout of 4-bit weights in which four columns share a 16-bit number, SWAR
+(:mod:`microc.schedule.primitives.tensorize_bits`)."""
 VECTOR_PANELS = "words"
-"""Panels whose elements are the words that one instruction multiplies."""
+"""Layout of weights in panels whose elements are the words that one instruction multiplies."""
 
 MEMO_SIZE = 64
-"""Functions whose product is memoised: a dozen rules ask for each."""
+"""Number of functions whose matched product is memoised, because a dozen rules match each function."""
 
 STORE_BLOCK = f"{ACC}_register"
-"""The block that stores register sums to an array (Tile.apart)."""
+"""Name of the block that stores the sums from registers to an array, if :attr:`Tile.apart`."""
 
 
 @frozen
 class Tile:
-    """A register tile: ``rows`` by ``columns`` of sums, ``unroll`` steps of K in an iteration, ``step`` products in each step.
+    """A register tile of a matrix product: ``rows`` by ``columns`` sums in registers. An iteration over K has
+    ``unroll`` steps; a step computes ``step`` products of each sum.
 
-    - ``intrin``: the tensor intrinsic that does a step's products; empty: scalar code.
-    - ``copied``: the dtype to which the tile's rows are copied first; empty: rows are read in place.
-    - ``weights``: the layout of stored weights, one of the constants above; empty: unchanged.
-    - ``lanes``: lanes of the vectors that hold the columns; 0: scalars.
-    - ``block``: tiles of rows computed with one tile of columns' weights before the next columns; 1: all columns first.
-    - ``apart``: sums are stored to an array before the epilogue, which cannot be vectorised with them.
-    """
+    - ``intrin``: tensor intrinsic that computes the products of a step; empty for scalar code.
+    - ``copied``: dtype to which the tile's rows are copied before the product; empty if rows are read in place.
+    - ``weights``: layout of the stored weights, one of the constants above; empty if it is unchanged.
+    - ``lanes``: lanes of the vectors that contain the columns; 0 for scalars.
+    - ``block``: number of row tiles that are multiplied by the weights of one tile of columns before the next columns
+      follow. With 1 all columns come first.
+    - ``apart``: True if sums are stored to an array before the epilogue, because the epilogue cannot be vectorised
+      together with them."""
 
     rows: int
     columns: int
@@ -97,15 +103,17 @@ class Tile:
 
 @frozen
 class Product:
-    """The loops and operands of a matrix product ``acc[p, o] += data[p, k] * weight[o, k]``.
+    """A match of the matrix product ``acc[p, o] += data[p, k] * weight[o, k]``: its loops and operands.
 
-    - ``p``, ``o``, ``k``: names of the loops of rows, columns and terms; ``rows``, ``columns``, ``depth``: their extents.
-    - ``around``: loops outside of the rows that stay there (batch).
-    - ``inside``: loops within a tile of rows, for groups of columns that have rows of their own (grouped convolution).
-    - ``along``: both operands are loads that are contiguous along K, so an instruction may load several elements of each.
-    - ``turned``: the weight is contiguous along the columns instead.
-    - ``bits``: bits of a weight to be packed, else 0. ``block``, ``tables``: as in :class:`~microc.tir.bit_fields.BitFields`.
-    """
+    - ``p``, ``o``, ``k``: names of the loops over rows, columns and terms; ``rows``, ``columns``, ``depth``: their trip
+      counts.
+    - ``around``: loops outside of the rows that stay outermost (batch).
+    - ``inside``: loops inside a tile of rows, for groups of columns that have their own rows (grouped convolution).
+    - ``along``: True if both operands are loads that are contiguous along K, so that an instruction can load several
+      elements of each.
+    - ``turned``: True if the weight is contiguous along the columns instead.
+    - ``bits``: bits of a weight if weights are to be bit-packed, else 0. ``block``, ``tables``: as in
+      :class:`~microc.tir.bit_fields.BitFields`."""
 
     p: str
     o: str
@@ -126,7 +134,8 @@ class Product:
 
     @property
     def tile(self) -> str:
-        """The loop at which the rows of a tile are read: the innermost of ``inside``, else the outer loop of rows."""
+        """Name of the loop in which the rows of a tile are read: the innermost loop of ``inside``, else the outer
+        loop over rows."""
         return self.inside[-1] if self.inside else f"{self.p}_0"
 
     @property
@@ -136,28 +145,28 @@ class Product:
 
     @property
     def dtypes(self) -> tuple[str, str, str]:
-        """The dtypes of data, weights and sums."""
+        """Dtypes of data, weights and sums."""
         return self.data.dtype, self.weight.dtype, self.total.dtype
 
 
 def require_product(schedule: Schedule) -> Product:
-    """Return the product of a function that a rule has matched."""
+    """Return the matrix product of a function, which a rule has already tested."""
     product = match_product(schedule)
     assert product is not None
     return product
 
 
 def match_product(schedule: Schedule) -> Product | None:
-    """Match ``acc`` as a matrix product that ``out`` reads: a sum over one axis of products of two buffers.
+    """Match the block ``acc``, whose result ``out`` reads, as a matrix product: a sum of products of two buffers over
+    one axis.
 
-    None if it is something else, or a loop has no iterations.
-    """
+    Return None if it does not match, or if a loop has no iterations."""
     return _match_product_with_memo(schedule.func)
 
 
 @lru_cache(maxsize=MEMO_SIZE)
 def _match_product_with_memo(func: ir.PrimFunc) -> Product | None:
-    """Match the matrix product of a function, as :func:`match_product`; memoised by the function."""
+    """Match the matrix product of a function as :func:`match_product` does; memoised by the function."""
     schedule = Schedule(func)
     if not schedule.has(ACC) or not schedule.has(OUT) or schedule.has(UNTILE) or schedule.has(PART):
         return None
@@ -201,14 +210,14 @@ def _match_product_with_memo(func: ir.PrimFunc) -> Product | None:
 
 
 def is_product_of_loads(expr: ir.Expr) -> bool:
-    """Test for a multiplication whose both factors are read from memory."""
+    """Test whether an expression is a multiplication and both factors contain loads."""
     if not isinstance(expr, ir.Bin) or expr.op != "mul":
         return False
     return all(any(isinstance(x, ir.Load) for x in walk_expr(side)) for side in (expr.a, expr.b))
 
 
 def _is_dequantised_load(expr: ir.Expr) -> TypeGuard[ir.Bin]:
-    """Test for an int8 weight that becomes a float: widened, times the scale of its block."""
+    """Test whether an expression is an int8 weight that is widened to float32 and multiplied by a constant scale."""
     match expr:
         case ir.Bin("mul", ir.Cast("float32", ir.Load()), ir.Load(scale)):
             return scale.scope == "const"
@@ -217,7 +226,8 @@ def _is_dequantised_load(expr: ir.Expr) -> TypeGuard[ir.Bin]:
 
 
 def _is_single_product(store: ir.Store) -> bool:
-    """Test for ``sum + a * b`` where both factors are loads, maybe widened or dequantised."""
+    """Test whether the stored value is ``sum + a * b`` and both factors are loads, with or without a cast or a
+    dequantisation."""
     match store.value:
         case ir.Bin("add", ir.Load(), ir.Bin("mul", a, b)):
             factors = [x.a if _is_dequantised_load(x) else x for x in (a, b)]
@@ -227,7 +237,8 @@ def _is_single_product(store: ir.Store) -> bool:
 
 
 def inline_and_pack_columns(schedule: Schedule, target: Target) -> Schedule:
-    """Inline elementwise stages, and copy a right-hand side that is runtime data once per batch, before the rows."""
+    """Inline elementwise stages. If the right operand is runtime data, copy it once per batch, before the loop over
+    rows."""
     if schedule.has(COLUMNS):
         batch = schedule.loops_of(ACC)[:-3]
         schedule = schedule.compute_at(COLUMNS, batch[-1]) if batch else schedule
@@ -236,16 +247,16 @@ def inline_and_pack_columns(schedule: Schedule, target: Target) -> Schedule:
 
 
 def cache_im2col_rows(schedule: Schedule, product: Product) -> tuple[Schedule, str]:
-    """Return the block that copies the rows of a tile, and the schedule with it: a convolution's im2col patch if there is
-    one, else a new copy of the data."""
+    """Return (schedule, name of the block that copies the rows of a tile). The block is the im2col patch of a
+    convolution if there is one, else a new copy of the data."""
     if schedule.has(PATCH):
         return schedule, PATCH
     return schedule.cache_read(ACC, product.data.name, "workspace"), f"{product.data.name}_workspace"
 
 
 def tile_product(start: Schedule, target: Target, tile: Tile) -> Schedule:
-    """Apply the register-tiling template of matrix products: tile rows and columns into registers, move K innermost, fuse
-    the epilogue behind every tile."""
+    """Apply the register-tiling template of matrix products: tile rows and columns, keep the sums in registers, move
+    K innermost, and compute the epilogue after each tile."""
     schedule = inline_and_pack_columns(start, target)
     product = require_product(schedule)
     p, o, k = product.p, product.o, product.k
@@ -288,7 +299,8 @@ def tile_product(start: Schedule, target: Target, tile: Tile) -> Schedule:
 
 
 def pack_weights(schedule: Schedule, weight: str, product: Product, tile: Tile) -> Schedule:
-    """Lay out weights in panels of the tile's columns, [o][k] -> [o/columns][k][columns]; other layouts are unchanged here."""
+    """Change the layout of weights to panels of the tile's columns, [o][k] -> [o/columns][k][columns], if the tile
+    uses panels. Other layouts are left to :func:`tensorize_products`."""
     column, word = (None, tile.columns), (None, tile.step)
     if tile.weights == PANELS and product.turned:
         return schedule.transform_layout(weight, ((None,), column), (1, 0, 2))
@@ -303,8 +315,10 @@ def pack_weights(schedule: Schedule, weight: str, product: Product, tile: Tile) 
 
 
 def tensorize_products(schedule: Schedule, product: Product, tile: Tile, pair_loop: str) -> Schedule:
-    """Replace the innermost loops of a tiled product by the tile's instruction, and store the weights in the layout that
-    it reads. ``pair_loop``: the loop of columns that share a word."""
+    """Replace the innermost loops of a tiled product by the tile's instruction, and change the weights to the layout
+    that the instruction reads.
+
+    ``pair_loop``: the loop over columns that share a word."""
     weight, k = product.weight.name, product.k
     match tile.weights:
         case "paired":  # two columns in a word
@@ -327,10 +341,10 @@ def tensorize_products(schedule: Schedule, product: Product, tile: Tile, pair_lo
 
 
 def unroll_and_vectorize(schedule: Schedule, kept: Sequence[str], tile: Tile, floats: int) -> Schedule:
-    """Unroll all loops inside of ``kept[0]`` but the ``kept`` ones, so that each sum is a scalar; if the tile has lanes,
-    vectorise the last of these loops instead.
+    """Unroll all loops inside of ``kept[0]`` except the ``kept`` loops, so that each sum is a scalar. If the tile has
+    lanes, vectorise the last of these loops instead.
 
-    ``floats``: the annotation FLOATS, as of :func:`vectorize_lanes`."""
+    ``floats``: value of the annotation FLOATS, as for :func:`vectorize_lanes`."""
     lanes, epilogue = tile.lanes, STORE_BLOCK if tile.apart else OUT
     for block in (f"{ACC}_init", ACC, epilogue):
         loops = schedule.loops_of(block)
@@ -361,20 +375,21 @@ def unroll_and_vectorize(schedule: Schedule, kept: Sequence[str], tile: Tile, fl
 # in the :class:`Walk` alone; ``schedule/rules/depthwise.py`` lists the walks worth comparing on each.
 
 _UNSPLIT = ((None,),) * 4
-"""Four axes, none of which is split, for ``transform_layout``."""
+"""Argument of ``transform_layout`` for four axes that are not split."""
 
 
 @frozen
 class Walk:
-    """A walk over a channel's plane: tiles of ``tile`` outputs along axis ``run`` (1: y, 2: x) of the image.
+    """A walk over a channel's plane: the order in which outputs are computed, in tiles of ``tile`` outputs along image
+    axis ``run`` (1: y, 2: x).
 
-    - ``intrin``: the tensor intrinsic that multiplies ``taps`` taps of a row; empty: scalar code.
-    - ``plane``: the dtype of the plane's elements; empty: that of the data.
-    - ``words``: the channel's weights are copied beside the plane, as words.
-    - ``unroll``: taps that are unrolled.
-    - ``lanes``: outputs are in the lanes of vectors, as many as these have.
-    - ``abreast``: vectors from so many neighbouring rows at once, which share loads.
-    """
+    - ``intrin``: tensor intrinsic that multiplies ``taps`` taps of a row; empty for scalar code.
+    - ``plane``: dtype of the plane's elements; empty if it is the dtype of the data.
+    - ``words``: True if the channel's weights are copied to words in a workspace.
+    - ``unroll``: number of taps that are unrolled.
+    - ``lanes``: True if the outputs of a tile are the lanes of a vector.
+    - ``abreast``: number of neighbouring rows or columns that are computed at once, one vector each; they share
+      loads."""
 
     run: int
     tile: int
@@ -389,10 +404,11 @@ class Walk:
 
 @frozen
 class Depthwise:
-    """The operands and shape of a depthwise convolution: outputs, taps, strides and dilation by axis (y, x).
+    """A match of a depthwise convolution: its operands and shape. ``outputs``, ``taps``, ``strides`` and ``dilation``
+    are (y, x).
 
-    ``pixels`` and ``channels``: of ``data``. ``times``: output channels of an input channel (the depth multiplier).
-    """
+    ``pixels``, ``channels``: numbers of pixels and channels of ``data``. ``times``: number of output channels per
+    input channel (the depth multiplier)."""
 
     data: ir.Buffer
     weight: ir.Buffer
@@ -407,12 +423,13 @@ class Depthwise:
 
     @property
     def dtypes(self) -> tuple[str, str, str]:
-        """The dtypes of data, weights and sums."""
+        """Dtypes of data, weights and sums."""
         return self.data.dtype, self.weight.dtype, self.total.dtype
 
 
 def match_depthwise(schedule: Schedule) -> Depthwise | None:
-    """Match ``acc`` as a depthwise convolution by constant weights; None if it is something else, or a loop has no iterations."""
+    """Match the block ``acc`` as a depthwise convolution by constant weights. Return None if it does not match, or
+    if a loop has no iterations."""
     if not schedule.has(ACC):
         return None
     block = find_block(schedule.func.body, ACC)
@@ -447,8 +464,8 @@ def match_depthwise(schedule: Schedule) -> Depthwise | None:
 
 
 def walk_planes(start: Schedule, walk: Walk) -> Schedule:
-    """Apply the template of depthwise convolutions: channels outermost; for each the plane of its pixels, then rows of
-    tiles."""
+    """Apply the template of depthwise convolutions: the loop over channels is outermost; for each channel its plane
+    is copied, then rows of tiles are computed."""
     schedule = inline_elementwise(start)
     form = match_depthwise(schedule)
     assert form is not None
@@ -510,13 +527,13 @@ def walk_planes(start: Schedule, walk: Walk) -> Schedule:
 
 
 def _innermost_epilogue_loop(schedule: Schedule, extent: int) -> str:
-    """Return the innermost loop of the epilogue that has ``extent`` iterations."""
+    """Return the name of the innermost loop of the epilogue that has ``extent`` iterations."""
     return next(name for name in reversed(schedule.loops_of(OUT)) if loop_extent(schedule.func, name) == extent)
 
 
 def _set_layouts(schedule: Schedule, form: Depthwise, plane: str, walk: Walk) -> Schedule:
-    """Make the plane and the weights contiguous along the walk, one channel after the other; the weights of an intrinsic
-    become int16."""
+    """Change the layouts of the plane and the weights such that both are contiguous along the walk, one channel
+    after the other. Weights of an intrinsic become int16."""
     image = (1, 2) if walk.run == 2 else (2, 1)
     buffer = stored_buffer(find_block(schedule.func.body, plane)).name
     schedule = schedule.transform_layout(buffer, _UNSPLIT, (0, 3, *image))
@@ -529,7 +546,8 @@ def _set_layouts(schedule: Schedule, form: Depthwise, plane: str, walk: Walk) ->
 
 
 def _schedule_plane_copy(schedule: Schedule, form: Depthwise, plane: str, walk: Walk) -> Schedule:
-    """Schedule the copy of the plane in the order of its memory: the border apart, vectorised if the walk is."""
+    """Schedule the copy of the plane in the order of its memory. The border is filled separately, and the copy is
+    vectorised if the walk is."""
     inner = schedule.loops_of(plane)[-3:]
     schedule = schedule.reorder(*((inner[1], inner[0]) if walk.run == 1 else inner[:2]))
     store = find_block(schedule.func.body, plane).body

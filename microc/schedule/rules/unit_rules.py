@@ -1,10 +1,11 @@
-"""Matrix products on a tensor unit: tiles are loaded into its memories and multiplied there, and sums stored for the processor.
+"""Matrix products on a tensor unit: tiles are loaded into the unit's memories and multiplied there, and sums are stored
+for the processor.
 
-The processor copies the rows of a convolution's patches, a strip at a time, and requantises the unit's sums. Weights stay in the
-unit's memory for the whole layer, or each tile of them is loaded when it is needed; likewise a strip's inputs. Of all blockings
-that fit the memories twice (double buffering), the one with the fewest cycles by the unit's cost rule is chosen. Loads and
-products overlap, so the longer of the two counts.
-"""
+The processor copies the rows of a convolution's patches, one strip (some rows of the product) at a time, and
+requantises the sums. Weights stay in the unit's memory for the whole layer, or each tile of weights is loaded when
+it is needed. The same choice exists for the inputs of a strip. Of all blockings that fit the memories twice (double
+buffering), the rule chooses the one with the fewest cycles by the unit's cost rule. Loads overlap products, so that
+only the longer of the two counts."""
 
 from __future__ import annotations
 
@@ -23,22 +24,22 @@ from microc.tir import ir
 from microc.tir.names import ACC, COLUMNS, OUT, PATCH
 
 STRIP, PATCHES = 4 * 1024, 8 * 1024
-"""Bytes of the sums that the processor requantises at once, and of a strip's patches, if these exceed the unit's tile: both
-are in the network's RAM."""
+"""Most bytes of the sums that the processor requantises at once, and most bytes of a strip's patches, if these
+exceed the unit's tile. Both are in the network's RAM."""
 INPUT, WEIGHT, SUMS = ir.UNIT_SCOPES
 TAIL = 0.05
-"""Weight of a partial tile, which is code of its own, as a fraction of the cycles."""
+"""Penalty for each kind of partial tile, as a fraction of the cycles, because a partial tile is code of its own."""
 
 
 @frozen
 class Blocking:
-    """A decision of the rule: how a matrix product is cut in tiles on a tensor unit.
+    """A decision of the rule: how a matrix product is split into tiles for a tensor unit.
 
-    - ``rows`` of a strip, ``columns`` and ``depth`` of a tile.
-    - ``resident``: the weights are loaded once, before all strips.
-    - ``held``: a strip's inputs are loaded once, before all its tiles.
-    - ``late``: the processor waits for the sums of a whole strip; those of a tile are stored while the next tile is
-    multiplied."""
+    - ``rows``: rows of a strip; ``columns``, ``depth``: columns and terms of a tile.
+    - ``resident``: True if the weights are loaded once, before all strips.
+    - ``held``: True if the inputs of a strip are loaded once, before all its tiles.
+    - ``late``: True if the processor waits for the sums of a whole strip. The sums of a tile are then stored while
+      the next tile is multiplied."""
 
     rows: int
     columns: int
@@ -49,7 +50,8 @@ class Blocking:
 
 
 def matches_unit_product(start: Schedule, target: Target) -> bool:
-    """Match int8 by int8 summed in int32, along K. Grouped products and runtime right-hand sides stay with the processor."""
+    """Match a product of int8 by int8, summed in int32, whose operands are contiguous along K. Grouped products and
+    right operands that are runtime data are left to the processor."""
     product = match_product(start)
     if product is None or not product.along or product.inside or product.bits or start.has(COLUMNS):
         return False
@@ -57,7 +59,8 @@ def matches_unit_product(start: Schedule, target: Target) -> bool:
 
 
 def default_blockings(start: Schedule, target: Target, goal: Goal) -> Sequence[Blocking]:
-    """List the cheapest blocking by the unit's cost rule; none if a row of the matrix exceeds its memories."""
+    """Return the blocking with the fewest cycles by the unit's cost rule, as a sequence of one; empty if a row of
+    the matrix exceeds the unit's memories."""
     unit, product = target.core.tensor_unit, require_product(start)
     assert unit is not None
     fitting = tuple(_fitting_blockings(unit, product, patches=start.has(PATCH)))
@@ -65,14 +68,15 @@ def default_blockings(start: Schedule, target: Target, goal: Goal) -> Sequence[B
 
 
 def search_blockings(start: Schedule, target: Target, goal: Goal) -> Sequence[Blocking]:
-    """List all blockings that fit the unit's memories."""
+    """Return all blockings that fit the unit's memories."""
     unit = target.core.tensor_unit
     assert unit is not None
     return tuple(_fitting_blockings(unit, require_product(start), patches=start.has(PATCH)))
 
 
 def _fitting_blockings(unit: TensorUnit, product: Product, *, patches: bool) -> Iterator[Blocking]:
-    """Iterate over the blockings that fit the memories; buffers that are loaded repeatedly fit twice (double buffering)."""
+    """Iterate over the blockings that fit the unit's memories. Buffers that are loaded repeatedly must fit twice
+    (double buffering)."""
     resides = product.columns * _align_up(product.depth, unit.weight.align) <= unit.weight.nbytes
     for rows, columns in itertools.product(
         _tile_sizes(product.rows, unit.rows), _tile_sizes(product.columns, unit.columns)
@@ -98,8 +102,8 @@ def _fitting_blockings(unit: TensorUnit, product: Product, *, patches: bool) -> 
 
 
 def _tile_sizes(extent: int, tile: int) -> list[int]:
-    """List the sizes of a tile that are worth comparing: multiples of the unit's tile, divisors of the extent, and the
-    whole extent."""
+    """Return the sizes of a tile along an axis that are worth comparing: multiples of the unit's tile, divisors of
+    the extent, and the whole extent."""
     whole = [tile * n for n in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32) if tile * n < extent]
     even = [n for n in range(tile // 2, 4 * tile + 1) if n < extent and extent % n == 0]
     return sorted({*whole, *even, extent})
@@ -111,7 +115,8 @@ def _align_up(nbytes: int, alignment: int) -> int:
 
 
 def _estimate_cycles(unit: TensorUnit, product: Product, blocking: Blocking) -> tuple[float, int, int]:
-    """Estimate the cycles of a layer, with a penalty for partial tiles; ties go to the fewest tiles, then the smallest strips."""
+    """Return (estimated cycles of a layer with a penalty for partial tiles, number of tiles, rows of a strip). The
+    last two break ties."""
     # Strips, tiles of columns, and tiles of K.
     p, o, k = (
         -(-product.rows // blocking.rows),
@@ -139,7 +144,8 @@ def _estimate_cycles(unit: TensorUnit, product: Product, blocking: Blocking) -> 
 
 
 def schedule_on_unit(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """Schedule strips of rows, tiles of columns, tiles of K on the unit, and the epilogue on the processor behind them."""
+    """Schedule strips of rows, tiles of columns and tiles of K on the unit, and the epilogue on the processor after
+    them."""
     unit, b = target.core.tensor_unit, decisions["blocking"]
     assert unit is not None
     schedule = inline_and_pack_columns(start, target)
@@ -181,7 +187,8 @@ def schedule_on_unit(start: Schedule, target: Target, decisions: Decisions) -> S
 
 
 def _defer_unloadable_init(schedule: Schedule) -> Schedule:
-    """Let the processor add the initial value of the sums, unless the unit can load it: a row of int32 in memory."""
+    """Let the processor add the initial value of the sums, unless the unit can load it, because it is a row of int32
+    in memory."""
     match find_block(schedule.func.body, ACC).init:
         case ir.Store(_, (*_, column), ir.Load(source, (index,))) if index == column and source.dtype == "int32":
             return schedule

@@ -1,6 +1,5 @@
-"""Rules for vector units: channels in the lanes of vectors of fixed length, convolutions by sliding windows, strips of vectors
-of any length.
-"""
+"""Rules for vector units: channels in the lanes of vectors of fixed length, convolutions by sliding windows, and
+strips for vectors of any length."""
 
 from __future__ import annotations
 
@@ -60,38 +59,38 @@ from microc.tir.rewrite import walk_all_exprs, walk_expr
 # one activation per row, broadcast to all lanes, which all columns share.
 
 MAX_TILE_VECTORS, MAX_TILE_ROWS = 4, 14
-"""Vectors of columns, and rows, of a float tile at most."""
+"""Most vectors of columns, and most rows, of a float tile."""
 SINGLE_ROW_VECTORS = 8
-"""Vectors of columns of a float tile of one row at most: its sums alone must fill the pipeline."""
+"""Most vectors of columns of a float tile with one row. Its sums alone must fill the pipeline."""
 INT32_VECTORS, INT32_ROWS = 2, 8
-"""Vectors of columns, and rows, of an int32 tile at most: the requantisation of each sum is code of its own."""
+"""Most vectors of columns, and most rows, of an int32 tile. They are fewer because the requantisation of each sum is
+code of its own."""
 SCRATCH_REGISTERS = 2
-"""Vector registers for a broadcast activation and an intermediate result."""
+"""Number of vector registers for a broadcast activation and an intermediate result."""
 DOT4_INTRINSICS = MappingProxyType(
     {("int8", "int8"): ("dot4_i8", "dot4_int8_int8_word"), ("uint8", "int8"): ("dot4_u8", "dot4_uint8_int8_word")}
 )
-"""Intrinsic that multiplies four bytes in each lane, and its tensor intrinsic, by the dtypes of data and weights."""
+"""(intrinsic that multiplies four bytes in each lane, tensor intrinsic), by the dtypes of data and weights."""
 LOAD_COST = 0.5
-"""Cost of a load in multiply-adds: a core has as many load units as multipliers, and the two do not wait for each other."""
+"""Cost of a load in multiply-adds. A core has as many load units as multipliers, and neither waits for the other."""
 SHORT_SUM = 32
-"""K up to which a core executes the terms of a sum together with those of the next sum."""
+"""Largest K for which a core executes the terms of a sum together with those of the next sum."""
 MIN_PACKED_ROWS = 16
-"""Rows from which copying the weights of a tile's columns pays, if the weights are runtime data."""
+"""Number of rows from which copying the weights of a tile's columns pays, if the weights are runtime data."""
 VECTORS_UNROLL = (2, 1)
-"""K unroll, best first."""
+"""Unroll factors of the loop over K, in order of preference."""
 DEPTHWISE_PIXELS = 4
-"""Pixels of a depthwise tile. More pixels share more loads, but are larger and not faster."""
+"""Number of pixels of a depthwise tile. Tiles with more pixels share more loads, but are larger and not faster."""
 TAP_OPERATIONS = 2
-"""Operations of a tap: a product and a sum."""
+"""Number of operations of a tap: a product and a sum."""
 MOST_TAPS = 25
-"""Taps that are unrolled completely; of more, one row of taps is unrolled."""
+"""Largest number of taps that are unrolled completely. If there are more, one row of taps is unrolled."""
 
 
 def matches_vector_product(start: Schedule, target: Target) -> bool:
     """Match a product whose columns are contiguous and fill whole vectors.
 
-    The dtypes: float32 by float32, float32 by int8 with scales, or integers by constants summed in int32.
-    """
+    Operands: float32 by float32, float32 by int8 with scales, or integers by constants, summed in int32."""
     product = match_product(start)
     if product is None or dividing_lanes(product.columns, target) == 0:
         return False
@@ -112,16 +111,16 @@ def matches_vector_product(start: Schedule, target: Target) -> bool:
 
 
 def _pays_with_scalar_epilogue(product: Product, target: Target) -> bool:
-    """Test whether vectorised sums pay although the epilogue is scalar: for float32 on a unit that can multiply vectors of
-    floats by scalars."""
+    """Test whether vectorised sums pay even if the epilogue is scalar code. They do for float32 on cores that can
+    multiply float vectors by scalars."""
     return float_vector_level(target) == NUMBERS and set(product.dtypes) == {"float32"}
 
 
 def is_wholly_vectorizable(start: Schedule, target: Target) -> bool:
-    """Test whether vectors can do the whole function: no 64-bit values, and all float operations have a vector form.
+    """Test whether vectors can compute the whole function: it has no 64-bit values, and all its float operations exist
+    for vectors.
 
-    An epilogue without a vector form would be scalar code for every sum.
-    """
+    An epilogue that does not exist for vectors would be scalar code for every sum."""
     parts = list(walk_all_exprs(start.func.body))
     floats = [x for x in parts if x.dtype == "float32"]
     if any(x.dtype in ("int64", "uint64", "float64") for x in parts):
@@ -132,16 +131,15 @@ def is_wholly_vectorizable(start: Schedule, target: Target) -> bool:
 
 
 def vector_product_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
-    """List tiles that fill the vector registers. Each sum adds its terms in the order of K.
+    """Return the tiles that fill the vector registers. Each sum adds its terms in the order of K.
 
-    Floats get the one tile of least estimated time, so that only one is lowered. Integers get up to two, since the code size of
-    their epilogues counts too.
-    """
+    For floats it is only the tile of least estimated time, so that only one is lowered. For integers it is up to two
+    tiles, because the code size of their epilogues also counts."""
     return tiles_in_vectors(start, require_product(start), target)
 
 
 def tiles_in_vectors(start: Schedule, product: Product, target: Target) -> tuple[Tile, ...]:
-    """List the tiles of ``product`` that fill the vector registers, as :func:`vector_product_tiles`."""
+    """Return the tiles of ``product`` that fill the vector registers, as :func:`vector_product_tiles` does."""
     lanes = dividing_lanes(product.columns, target)
     abreast = [n for n in range(_max_column_vectors(product, target), 0, -1) if product.columns % (lanes * n) == 0]
     if product.total.dtype == "int32":
@@ -156,15 +154,16 @@ def tiles_in_vectors(start: Schedule, product: Product, target: Target) -> tuple
 
 
 def _max_column_vectors(product: Product, target: Target) -> int:
-    """Return the most vectors of columns in a tile."""
+    """Return the most vectors of columns of a tile."""
     if product.total.dtype == "int32":
         return INT32_VECTORS
     return min(SINGLE_ROW_VECTORS, target.core.vectors // 2) if product.rows == 1 else MAX_TILE_VECTORS
 
 
 def _step_time(product: Product, shape: tuple[int, int], target: Target) -> float:
-    """Estimate the time of one step of K for one vector of columns and all rows, in multiply-adds. ``shape``: rows, and
-    vectors of columns, of a tile."""
+    """Estimate the time of one step of K for one vector of columns and all rows, in multiply-adds.
+
+    ``shape``: (rows, vectors of columns) of a tile."""
     count, (rows, abreast) = product.rows, shape
     tiles = [rows] * (count // rows) + [count % rows] * (count % rows > 0)
     # Each multiply-add waits for the previous sum. A tile of fewer sums than the pipeline is deep leaves issue slots empty. Short
@@ -176,15 +175,17 @@ def _step_time(product: Product, shape: tuple[int, int], target: Target) -> floa
 
 
 def _preferred_rows(product: Product, column_vectors: int, target: Target) -> int:
-    """Return the rows of a tile: as many as registers hold, preferably a divisor of all rows.
+    """Return the number of rows of a tile: the most for which the registers suffice, or a divisor of all rows if one is
+    above half of that.
 
-    ``column_vectors``: vectors of columns in the tile."""
+    ``column_vectors``: number of vectors of columns in the tile."""
     most = _max_rows_in_registers(product, column_vectors, target)
     return next((n for n in range(most, most // 2, -1) if product.rows % n == 0), most)
 
 
 def _row_candidates(start: Schedule, product: Product, column_vectors: int, target: Target) -> tuple[int, ...]:
-    """List rows of a tile that are worth comparing: a divisor of all rows, and the most that registers hold."""
+    """Return the numbers of rows of a tile that are worth comparing: a divisor of all rows, and the most for which
+    the registers suffice."""
     even, most = (
         _preferred_rows(product, column_vectors, target),
         _max_rows_in_registers(product, column_vectors, target),
@@ -197,9 +198,9 @@ def _row_candidates(start: Schedule, product: Product, column_vectors: int, targ
 
 
 def _max_rows_in_registers(product: Product, column_vectors: int, target: Target) -> int:
-    """Return the most rows of a tile whose sums the vector registers hold.
+    """Return the most rows of a tile whose sums fit the vector registers.
 
-    ``column_vectors``: vectors of columns in the tile."""
+    ``column_vectors``: number of vectors of columns in the tile."""
     floats = product.total.dtype == "float32"
     # A unit that multiplies vectors by scalars needs no register for a broadcast activation.
     scratch = 0 if floats and float_vector_level(target) == NUMBERS else SCRATCH_REGISTERS
@@ -209,16 +210,18 @@ def _max_rows_in_registers(product: Product, column_vectors: int, target: Target
 
 
 def _exceeds_cache(product: Product, target: Target) -> bool:
-    """Test whether float weights exceed half of the cache, so that every tile of rows would load all of them from memory."""
+    """Test whether float weights are larger than half of the cache, so that every tile of rows would load all
+    weights from memory."""
     floats, cache = product.total.dtype == "float32", target.core.cache
     return floats and bool(cache) and not product.inside and 4 * product.columns * product.depth > cache // 2
 
 
 def _row_tiles_per_panel(start: Schedule, product: Product, rows: int, target: Target) -> int:
-    """Return how many tiles of rows use one tile of columns' weights before the next columns (:attr:`Tile.block`).
+    """Return the number of row tiles that are multiplied by one panel of weights before the next panel
+    (:attr:`Tile.block`).
 
-    One if all weights stay in the cache, else all: larger caches stream rows as fast as they are multiplied.
-    """
+    It is one if all weights stay in the cache. Else it is all tiles: larger caches stream rows as fast as they are
+    multiplied."""
     tiles = -(-product.rows // rows)
     if start.has(PATCH) and _exceeds_cache(product, target):
         # The copied rows are read again for every tile of columns: as many tiles as the cache holds, in equal parts.
@@ -229,7 +232,8 @@ def _row_tiles_per_panel(start: Schedule, product: Product, rows: int, target: T
 
 
 def _build_vector_tile(product: Product, rows: int, columns: int, lanes: int, target: Target) -> Tile:
-    """Build a tile of ``rows`` by ``columns``: the best instruction for its dtypes, and the layout of weights that it reads."""
+    """Build a tile of ``rows`` by ``columns`` with the best instruction for the dtypes, and with the layout of
+    weights that this instruction reads."""
     packs = _packs_weights(product, target)
     step, intrin, copied = (
         _best_dot_product(product, lanes, target) if packs and product.total.dtype == "int32" else (1, "", "")
@@ -240,7 +244,8 @@ def _build_vector_tile(product: Product, rows: int, columns: int, lanes: int, ta
 
 
 def _packs_weights(product: Product, target: Target) -> bool:
-    """Test whether weights are packed in panels: constants always, runtime data if enough rows share the copy."""
+    """Test whether weights are packed in panels: constant matrices always, runtime data if enough rows share the
+    copy."""
     if product.weight.scope == "const":
         return len(product.weight.shape) == 2
     # Unpacked, the lanes would be loaded one by one (along K), or the weights exceed the cache.
@@ -249,10 +254,9 @@ def _packs_weights(product: Product, target: Target) -> bool:
 
 
 def _best_dot_product(product: Product, lanes: int, target: Target) -> tuple[int, str, str]:
-    """Return how many products an instruction adds in each lane, the tensor intrinsic, and the dtype to which rows are
-    copied for it.
+    """Return (products that an instruction adds in each lane, tensor intrinsic, dtype to which rows are copied for it).
 
-    Four products of bytes (VNNI, SDOT) if the core has them, else two of int16 (PMADDWD), else one."""
+    The instruction multiplies four bytes (VNNI, SDOT) if the core can, else two int16 (PMADDWD), else one element."""
     word, intrin = DOT4_INTRINSICS.get(product.dtypes[:2], ("", ""))
     if word and product.depth % 4 == 0 and target.has(f"{word}_i32x{lanes}"):
         return 4, intrin, ""
@@ -271,8 +275,8 @@ def matches_vector_depthwise(start: Schedule, target: Target) -> bool:
 
 
 def default_tap_pairs(start: Schedule, target: Target, goal: Goal) -> tuple[bool, ...]:
-    """List whether pairs of taps are multiplied by one instruction: True if a pair (dot2) takes fewer instructions than
-    one tap, else False."""
+    """Return whether one instruction multiplies a pair of taps, as a tuple of one: True if the instruction for a
+    pair (dot2) replaces more operations than it costs."""
     form = match_depthwise(start)
     assert form is not None
     word = f"dot2_i32x{dividing_lanes(form.channels, target)}"
@@ -283,13 +287,14 @@ def default_tap_pairs(start: Schedule, target: Target, goal: Goal) -> tuple[bool
 
 
 def search_tap_pairs(start: Schedule, target: Target, goal: Goal) -> tuple[bool, ...]:
-    """List the choices of tap pairs that a search tries: both if pairs pay, since the weights of pairs are larger; else
-    False."""
+    """Return the choices of tap pairs that a search tries. If pairs pay, these are True and False, because the
+    weights of pairs are larger; else only False."""
     return tuple(dict.fromkeys((*default_tap_pairs(start, target, goal), False)))
 
 
 def schedule_vector_depthwise(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """Keep ``pixels`` of a row by a vector of channels in registers while all taps run."""
+    """Keep a tile of ``pixels`` neighbouring pixels by a vector of channels in registers while the loops over all
+    taps run."""
     form = match_depthwise(start)
     assert form is not None
     lanes = dividing_lanes(form.channels, target)
@@ -320,7 +325,8 @@ def schedule_vector_depthwise(start: Schedule, target: Target, decisions: Decisi
 
 
 def match_windowed_product(schedule: Schedule) -> Product | None:
-    """Match ``acc`` as a windowed convolution: the product of one row of outputs by one row of taps; else None."""
+    """Match ``acc`` as a windowed convolution: the product of one row of outputs by one row of taps. Return None if
+    it does not match."""
     if not schedule.has(ACC) or not schedule.has(OUT):
         return None
     block = find_block(schedule.func.body, ACC)
@@ -334,7 +340,7 @@ def match_windowed_product(schedule: Schedule) -> Product | None:
 
 
 def require_windowed_product(schedule: Schedule) -> Product:
-    """Return the product of a function that :func:`match_windowed_product` matches."""
+    """Return the windowed convolution of a function, which a rule has already tested."""
     product = match_windowed_product(schedule)
     assert product is not None
     return product
@@ -343,8 +349,7 @@ def require_windowed_product(schedule: Schedule) -> Product:
 def matches_windows(start: Schedule, target: Target) -> bool:
     """Match a windowed convolution whose columns fill whole vectors.
 
-    Data that the tile widens must be copied, and only padded rows are copied.
-    """
+    If the tile widens the data, they must be copied. Only padded rows are copied."""
     product = match_windowed_product(start)
     if product is None or dividing_lanes(product.columns, target) == 0 or not is_wholly_vectorizable(start, target):
         return False
@@ -352,12 +357,13 @@ def matches_windows(start: Schedule, target: Target) -> bool:
 
 
 def window_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
-    """List the tiles of a windowed convolution, as :func:`vector_product_tiles`."""
+    """Return the tiles of a windowed convolution that the cost model compares, as :func:`vector_product_tiles` does
+    for matrix products."""
     return tiles_in_vectors(start, require_windowed_product(start), target)
 
 
 def schedule_windows(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """Keep a tile of pixels by channels in registers while the window's rows and their taps run."""
+    """Keep a tile of pixels by channels in registers while the loops over rows of the window and their taps run."""
     tile: Tile = decisions["tile"]
     schedule = inline_elementwise(start)
     product = require_windowed_product(schedule)
@@ -375,7 +381,8 @@ def schedule_windows(start: Schedule, target: Target, decisions: Decisions) -> S
 
 
 def copy_padded_rows(schedule: Schedule, dtype: str, target: Target) -> Schedule:
-    """Copy the padded rows that a row of windows reads: fill the border apart, then copy in vectors, as ``dtype``."""
+    """Schedule the copy of the padded image rows that one row of outputs reads: the border is filled separately,
+    then the rows are copied by vectors and converted to ``dtype``."""
     schedule = decompose_border_fill(schedule)
     padded = stored_buffer(find_block(schedule.func.body, PADDED))
     schedule = schedule if padded.dtype == dtype else schedule.set_dtype(PADDED, dtype)
@@ -390,18 +397,19 @@ def copy_padded_rows(schedule: Schedule, dtype: str, target: Target) -> Schedule
 # registers has 6. A float tile has fewer: its weights are as wide as its sums, and need a second vector during conversion.
 
 ROWS = MappingProxyType({("int32", 16): 6, ("int32", 32): 3, ("float32", 16): 5, ("float32", 32): 2})
-"""Rows of a tile, by the dtype of its sums and the least lanes of a vector."""
+"""Rows of a tile, by dtype of its sums and least number of lanes of a vector."""
 STRIPS_PIXELS = MappingProxyType({("int32", 16): 4, ("int32", 32): 2, ("float32", 16): 4, ("float32", 32): 1})
-"""Pixels of a depthwise tile, by the same keys: it loads two vectors for each product."""
+"""Pixels of a depthwise tile, by dtype of its sums and least number of lanes of a vector. They are fewer than ROWS
+because each product loads two vectors."""
 STRIPS_UNROLL = (4, 2, 1)
-"""K unroll, best first."""
+"""Unroll factors of the loop over K, in order of preference."""
 MIN_COLUMNS = 8
-"""Columns from which a strip is long enough to pay."""
+"""Number of columns from which a strip is long enough to pay."""
 
 
 def _suits_strips(start: Schedule, product: Product | None, target: Target) -> bool:
-    """Test for a product by constants, summed in int32 or float32, that vectors of any length can do wholly, with enough
-    columns."""
+    """Test whether a product by constants, summed in int32 or float32, has enough columns for strips, and whether
+    vectors of any length can compute the whole function."""
     if product is None or product.columns < MIN_COLUMNS or not is_wholly_vectorizable(start, target) or product.bits:
         return False
     if CHANNELS_FIRST in dict(find_block(start.func.body, ACC).annotations):
@@ -411,27 +419,28 @@ def _suits_strips(start: Schedule, product: Product | None, target: Target) -> b
 
 
 def matches_strip_product(start: Schedule, target: Target) -> bool:
-    """Match a matrix product by constants that strips of columns can do."""
+    """Match a matrix product by constants that can be computed in strips of columns."""
     return _suits_strips(start, match_product(start), target)
 
 
 def matches_strip_windows(start: Schedule, target: Target) -> bool:
-    """Match a windowed convolution by constants that strips of columns can do."""
+    """Match a windowed convolution by constants that can be computed in strips of columns."""
     return _suits_strips(start, match_windowed_product(start), target)
 
 
 def strip_product_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
-    """List the tiles of a product in strips."""
+    """Return the tiles of a matrix product in strips of columns."""
     return _strip_tiles(require_product(start))
 
 
 def strip_window_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
-    """List the tiles of a windowed convolution in strips."""
+    """Return the tiles of a windowed convolution in strips of columns."""
     return _strip_tiles(require_windowed_product(start))
 
 
 def _strip_tiles(product: Product) -> tuple[Tile, ...]:
-    """List one tile for each vector width: as many rows as registers hold, preferably a divisor, by a strip of columns."""
+    """Return one tile for each vector width, by a strip of columns. Its rows are the most for which the registers
+    suffice, or a divisor of all rows if one is above half of that."""
     unroll = next(n for n in STRIPS_UNROLL if product.depth % n == 0)
     tiles = []
     for lanes in LEAST:
@@ -442,7 +451,7 @@ def _strip_tiles(product: Product) -> tuple[Tile, ...]:
 
 
 def schedule_strip_product(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """Keep the rows of a tile by a strip of columns in registers while K runs."""
+    """Keep the rows of a tile by a strip of columns in registers while the loop over K runs."""
     tile: Tile = decisions["tile"]
     schedule = inline_and_pack_columns(start, target)
     product = require_product(schedule)
@@ -457,7 +466,8 @@ def schedule_strip_product(start: Schedule, target: Target, decisions: Decisions
 
 
 def schedule_strip_windows(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """Keep pixels of a row by a strip of columns in registers while the window's rows and their taps run."""
+    """Keep neighbouring pixels by a strip of columns in registers while the loops over rows of the window and their
+    taps run."""
     tile: Tile = decisions["tile"]
     schedule = inline_elementwise(start)
     product = require_windowed_product(schedule)
@@ -472,17 +482,18 @@ def schedule_strip_windows(start: Schedule, target: Target, decisions: Decisions
 
 
 def _transpose_weights(schedule: Schedule, product: Product) -> Schedule:
-    """Store the weights as [k][o], so that those of a term are contiguous."""
+    """Store the weights as [k][o], so that the weights of a term are contiguous."""
     return schedule.transform_layout(product.weight.name, ((None,), (None,)), (1, 0))
 
 
 def _unroll_except(schedule: Schedule, kept: tuple[str, ...], tile: Tile) -> Schedule:
-    """Unroll everything inside of the ``kept`` loops; the loop of the strip is one of these, and is vectorised later."""
+    """Unroll all loops inside of the ``kept`` loops. The loop over the strip is among the kept loops, and is
+    vectorised later."""
     return unroll_and_vectorize(schedule, kept, replace(tile, lanes=0), 0)
 
 
 def matches_strip_depthwise(start: Schedule, target: Target) -> bool:
-    """Match a depthwise convolution of enough channels for a strip, summed in int32 or float32."""
+    """Match a depthwise convolution, summed in int32 or float32, with enough channels for a strip."""
     form = match_depthwise(start)
     if form is None or form.channels < MIN_COLUMNS or not is_wholly_vectorizable(start, target):
         return False
@@ -490,7 +501,7 @@ def matches_strip_depthwise(start: Schedule, target: Target) -> bool:
 
 
 def schedule_strip_depthwise(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """Keep pixels of a row by a strip of channels in registers while all taps run."""
+    """Keep neighbouring pixels by a strip of channels in registers while the loops over all taps run."""
     form = match_depthwise(start)
     assert form is not None
     lanes = decisions["lanes"]

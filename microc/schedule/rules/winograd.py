@@ -1,13 +1,14 @@
-"""Winograd's F(2 x 2, 3 x 3), for floats also F(4 x 4, 3 x 3), in stages of ``ops/convolution/conv2d_algorithms.py``.
+"""Winograd's F(2 x 2, 3 x 3), for floats also F(4 x 4, 3 x 3), in the stages of
+``ops/convolution/conv2d_algorithms.py``.
 
-Integers, on cores with DSP instructions: some tiles of a row of tiles at a time. Their padded input is copied and transformed by
-pairs of channels (``add_i16x2``, ``sub_i16x2``) into int16, in the channel order 0, 2, 1, 3 that ``evens`` gives. For a pair of
-tiles and a pair of output channels ``dot2`` accumulates the 16 products one after the other in four registers; then the outputs
-of every tile are computed from its 16 sums. The scratch is that of one step: tiles by input channels, and 64 sums.
+Integers, on cores with DSP instructions: some tiles of a row of tiles are computed at a time. Their padded input is
+copied and transformed by pairs of channels (``add_i16x2``, ``sub_i16x2``) into int16, in the channel order 0, 2, 1, 3
+that ``evens`` yields. For a pair of tiles and a pair of output channels ``dot2`` accumulates the 16 products one after
+the other in four registers. Then the outputs of every tile are computed from its 16 sums. The workspace contains the
+transformed inputs of these tiles, and 64 sums.
 
-Floats, on cores with a fused multiply-add: the tiles of a row that registers hold, beside some output channels, are the rows of
-16 or 36 products, one after the other.
-"""
+Floats, on cores with a fused multiply-add: the 16 or 36 products are computed one after the other, each as a matrix
+product. Its rows are as many tiles of a row as fit the registers, its columns some output channels."""
 
 from __future__ import annotations
 
@@ -23,25 +24,26 @@ from microc.target import Goal, Target
 from microc.tir.names import ACC, OUT, PADDED, PEEL, ROWS, TILE, UNTILE
 
 SCRATCH = 2048
-"""Bytes of transformed inputs at once, unless a pair of tiles takes more."""
+"""Most bytes of transformed inputs at once, unless a single pair of tiles needs more."""
 PAIR = 2
-"""Tiles, and output channels, multiplied at once."""
+"""Number of tiles, and number of output channels, that are multiplied at once."""
 STEP = 4
-"""Products in one call of a dot4 intrinsic, and channels that are transformed at once."""
+"""Number of products in one call of a dot4 intrinsic, and number of channels that are transformed at once."""
 UNROLL = 4
-"""K unroll at most."""
+"""Largest unroll factor of the loop over K."""
 REGISTERS = 32
-"""FPU registers of a core without vectors."""
+"""Number of FPU registers of a core without vectors."""
 TALLEST = 8
-"""Tiles, and vectors of output channels, of a square at most."""
+"""Most tiles, and most vectors of output channels, of a square."""
 _UNSPLIT = (None,)
 _CROSSED = (None, 2, 2)
-"""Split channels in fours, whose order then becomes 0, 2, 1, 3."""
+"""Factors of ``transform_layout`` that split channels into fours, whose order then becomes 0, 2, 1, 3."""
 
 
 @frozen
 class Square:
-    """A decision of the rule: how many tiles, and vectors of output channels, have their sums in registers at once."""
+    """A decision of the rule: a register tile of sums, for ``tiles`` tiles by ``columns`` vectors of output
+    channels."""
 
     tiles: int
     columns: int
@@ -53,7 +55,7 @@ def is_winograd(schedule: Schedule) -> bool:
 
 
 def matches_int16_winograd(start: Schedule, target: Target) -> bool:
-    """Match Winograd's algorithm on int16 tiles of whole words of channels."""
+    """Match Winograd's algorithm on int16 tiles whose number of channels is a multiple of :data:`STEP`."""
     if not is_winograd(start):
         return False
     tile = find_buffer(start.func, TILE)
@@ -61,7 +63,7 @@ def matches_int16_winograd(start: Schedule, target: Target) -> bool:
 
 
 def matches_float_winograd(start: Schedule, target: Target) -> bool:
-    """Match Winograd's algorithm on floats, with channels that fill whole vectors if the core has these."""
+    """Match Winograd's algorithm on floats. On cores with vectors the channels must fill whole vectors."""
     if not is_winograd(start) or find_buffer(start.func, TILE).dtype != "float32":
         return False
     return not target.has("vectors") or all(
@@ -70,38 +72,41 @@ def matches_float_winograd(start: Schedule, target: Target) -> bool:
 
 
 def _tiles_and_channels(start: Schedule) -> tuple[int, int]:
-    """Return the number of tiles in a row (even) and of input channels."""
+    """Return (number of tiles in a row, which is even; number of input channels)."""
     *_, columns, channels = find_buffer(start.func, TILE).shape
     return columns, channels
 
 
 def default_tile_counts(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
-    """List the number of tiles of a row that are transformed at once: the most that fit in :data:`SCRATCH`."""
+    """Return the number of tiles of a row that are transformed at once, as a tuple of one: the most that fit in
+    :data:`SCRATCH`."""
     most = max(PAIR, SCRATCH // (2 * 16 * _tiles_and_channels(start)[1]))
     return (max(n for n in search_tile_counts(start, target, goal) if n <= most),)
 
 
 def search_tile_counts(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
-    """List the numbers of tiles of a row that a search transforms at once: all even divisors of the tiles of a row."""
+    """Return the numbers of tiles of a row that a search transforms at once: all even divisors of the tiles of a
+    row."""
     columns, _ = _tiles_and_channels(start)
     return tuple(n for n in range(PAIR, columns + 1, PAIR) if columns % n == 0)
 
 
 def default_unroll(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
-    """List the largest K unroll that leaves no tail."""
+    """Return the largest unroll factor of K that leaves no tail, as a tuple of one."""
     return search_unrolls(start, target, goal)[:1]
 
 
 def search_unrolls(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
-    """List K unrolls that leave no tail, largest first; a step is :data:`STEP` terms of integers, one of floats."""
+    """Return the unroll factors of K that leave no tail, largest first. A step has :data:`STEP` terms of integers,
+    or one term of floats."""
     tile = find_buffer(start.func, TILE)
     steps = tile.shape[-1] // (STEP if tile.dtype == "int16" else 1)
     return tuple(n for n in range(UNROLL, 0, -1) if steps % n == 0)
 
 
 def schedule_winograd(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """Schedule Winograd's algorithm on int16: compute every stage where the outputs of a pair of tiles and a pair of
-    channels need it."""
+    """Schedule Winograd's algorithm on int16: every stage is computed just before the outputs of a pair of tiles and
+    a pair of channels need it."""
     schedule, end, weight = _inline_output_transform(start)
     outputs = find_buffer(schedule.func, ACC).shape[-1]
     held = decisions["held"]
@@ -123,8 +128,8 @@ def schedule_winograd(start: Schedule, target: Target, decisions: Decisions) -> 
 
 
 def _inline_output_transform(start: Schedule) -> tuple[Schedule, str, str]:
-    """Inline the output transform in the epilogue; return the schedule, the block of outputs, and the name of the transformed
-    weights."""
+    """Inline the output transform into the epilogue. Return (schedule, block that stores outputs, name of the
+    transformed weights)."""
     points, *_, channels = find_buffer(start.func, TILE).shape
     outputs = find_buffer(start.func, ACC).shape[-1]
     weight = next(b.name for b in start.func.params if b.shape == (points, outputs, channels))
@@ -151,8 +156,8 @@ def _schedule_int16_products(schedule: Schedule, weight: str, unroll: int) -> Sc
 
 
 def schedule_float_winograd(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """Schedule Winograd's algorithm on floats: copy and transform the padded input of some tiles of a row; then compute
-    sums and outputs for some output channels at a time."""
+    """Schedule Winograd's algorithm on floats: copy and transform the padded input of some tiles of a row, then
+    compute sums and outputs for some output channels at a time."""
     outputs = find_buffer(start.func, ROWS).shape[1]
     schedule, end, weight = _inline_output_transform(start)
     inner, lanes = _channel_lanes(start, target)
@@ -180,7 +185,8 @@ def schedule_float_winograd(start: Schedule, target: Target, decisions: Decision
 
 
 def _schedule_float_products(schedule: Schedule, weight: str, width: int, lanes: int, unroll: int) -> Schedule:
-    """Schedule the float products at a point of the transform: columns innermost, whose weights are contiguous."""
+    """Schedule the float products at a point of the transform: the loop over columns is innermost, and the weights
+    of its columns are contiguous."""
     schedule = schedule.transform_layout(weight, (_UNSPLIT, (None, width * lanes), _UNSPLIT), (0, 1, 3, 2))
     *_, tile, column, k = schedule.loops_of(ACC)
     schedule = schedule.split(column, (width, lanes)).split(k, (None, unroll))
@@ -190,13 +196,14 @@ def _schedule_float_products(schedule: Schedule, weight: str, width: int, lanes:
 
 
 def _channel_lanes(start: Schedule, target: Target) -> tuple[int, int]:
-    """Return lanes of input channels and of output channels; 1 without vectors."""
+    """Return (lanes of input channels, lanes of output channels); both are 1 on cores without vectors."""
     channels, outputs = (find_buffer(start.func, name).shape[-1] for name in (TILE, ACC))
     return (dividing_lanes(channels, target), dividing_lanes(outputs, target)) if target.has("vectors") else (1, 1)
 
 
 def default_square(start: Schedule, target: Target, goal: Goal) -> tuple[Square, ...]:
-    """List the square with the least estimated time: products wait least for previous sums, and need the fewest loads."""
+    """Return the square with the least estimated time per product, as a tuple of one. The estimate counts waits for
+    previous sums, and loads."""
 
     def time_per_product(square: Square) -> tuple[float, int, int]:
         # Per product: its issue slot, or more if the pipeline is deeper than the square has sums; and its share of the loads.
@@ -207,7 +214,8 @@ def default_square(start: Schedule, target: Target, goal: Goal) -> tuple[Square,
 
 
 def search_squares(start: Schedule, target: Target, goal: Goal) -> tuple[Square, ...]:
-    """List the squares that divide tiles and channels and whose sums, weights and broadcast inputs fit the registers."""
+    """Return the squares that divide tiles and channels, and whose sums, weights and broadcast inputs fit the
+    registers."""
     registers = target.core.vectors if target.has("vectors") else REGISTERS
     tiles, columns = (
         _tiles_and_channels(start)[0],
