@@ -213,10 +213,10 @@ def _constant_operand(expr: ir.Expr) -> int:
 
 # ---- The cost model: instructions, cycles and code bytes of a lowered function, counted without running it
 #
-# The count follows the C that codegen prints and what a C compiler makes of it. Trip counts are known; a guard is weighted by how
-# often it holds over the loops around it. Addresses that differ by a constant share a pointer, which a loop advances once an
-# iteration. Live values that exceed the registers are spilled, which adds accesses to every iteration.
-# Instructions rank schedules and are comparable with emulated counts; cycles are an estimate from the core's table.
+# The model counts the instructions that a C compiler selects for the printed C. Trip counts are known. A guard is weighted by the
+# fraction of iterations in which it holds. Addresses that differ by a constant share a pointer, which a loop advances once per
+# iteration. If more values are live than there are registers, some are spilled, which adds stack accesses to every iteration.
+# Instructions rank schedules, and can be compared with counts of an emulator. Cycles are an estimate from the core's table.
 
 CALL = 24
 """Instructions of a kernel's call: the switch of the step function, arguments, saved registers."""

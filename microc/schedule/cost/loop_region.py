@@ -32,12 +32,11 @@ from microc.target import Fetches, Traffic
 from microc.tir import ir
 from microc.tir.rewrite import accesses_of, children, free_vars, map_expr, map_stmt
 
-# ---- Calls that copy or fill runs of memory, expanded to the loops that they mean, so that analyses see when each element is
-# accessed
+# ---- Calls that copy or fill contiguous memory, expanded to equivalent loops, so that analyses see when each element is accessed
 #
-# Instructions move several elements at once: they read all elements of an iteration before they write any, and iterations go from
-# the first element to the last. So an element is read no later than in the loop, relative to the writes of others, and what is
-# safe for the loop is safe for the instructions.
+# The calls move several elements in an iteration: they read all of these before they write any, and iterations go from the first
+# element to the last. Relative to the writes of other elements, an element is read no later than in the expanded loop. Therefore
+# buffers that may overlap in the loop may overlap in the call.
 
 
 def expand_memory_calls(func: ir.PrimFunc) -> ir.PrimFunc:

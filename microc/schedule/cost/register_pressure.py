@@ -94,9 +94,9 @@ def _contains_variable(expr: ir.Expr, var: ir.Var) -> bool:
 
 # ---- Loop-invariant code motion, as compilers do it
 #
-# A value is moved out of a loop that changes none of its operands. Variables change in the loop that defines them, scalars of
-# register tiles in loops that write the tile. Memory changes in loops that write any memory, since pointers of a kernel may
-# overlap, except constants. A value behind a condition stays behind it.
+# A value is moved out of a loop that changes none of its operands. A variable changes in the loop that defines it, a scalar of a
+# register tile in loops that write the tile. Memory other than constants changes in loops that write any memory, because pointers
+# of a kernel may overlap. A value under a condition stays under it.
 
 _PURE = frozenset({*SCALAR, ir.REINTERPRET})
 
@@ -223,8 +223,8 @@ class LoopInvariants:
 #
 # A value is live from its definition to its last use. If more values are live than a core has registers, compilers spill whole
 # live ranges, those with the fewest uses per time first (the priority of gcc's and LLVM's allocators). A spilled value is loaded
-# before each use, unless a register has been free since the previous use, and stored where it is defined, unless all of its uses
-# found it in a register. A constant without a register is rematerialised at each use.
+# before each use, unless a register has been free since the previous use. It is stored after its definition, unless no use needs
+# a load. A constant without a register is rematerialised at each use.
 
 Name = tuple[object, ...]
 KINDS = ("general", "float", "vector")

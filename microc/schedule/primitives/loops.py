@@ -333,7 +333,8 @@ def _is_shifted_sum(e: ir.Expr, op: str, distance: int, total: ir.Buffer) -> Typ
 
 # ---- Options of the C compiler for one kernel, as a step of a trace
 #
-# Only options that a family of cores lists, which change no result, are accepted: traces may come from others.
+# Only options that a family of cores lists are accepted, because traces may come from untrusted files. These options change no
+# result.
 
 
 def compile_with(func: ir.PrimFunc, flags: str) -> ir.PrimFunc:

@@ -292,7 +292,8 @@ def _match_high_mac_rounding(e: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Const] | 
 # ---- Rounding to integers by one saturating instruction, instead of several that clamp floats first
 #
 # Operators clamp a float to the range of its integer and round by adding 1.5 * 2**23 (``ops/quantised/scaling.py``).
-# ``nearest_i32`` rounds equally and takes any float, so integers are clamped instead, to the range of a dtype in one instruction.
+# ``nearest_i32`` rounds in the same way and accepts any float. Therefore the integers are clamped instead of the floats; clamping
+# to the range of a dtype is one instruction.
 # The zero point is added between two saturations; without the first one the sum could overflow:
 #
 #     clamp(r, low, high) + z  =  clamp(clamp(r, -2**15, 2**15 - 1) + z, low + z, high + z),    limits within 16 bits.
@@ -424,15 +425,15 @@ def bound_magnitude(x: ir.Expr, constant_bound: float | None) -> float | None:
 #
 # Polynomials are computed by Horner's rule, with one rounding for each step where a core multiplies and adds at once. The
 # coefficients have the least relative error that weighted least squares find (Lawson, 1961, on Chebyshev's nodes): 3.1e-8,
-# 1.3e-9, 1.2e-8 and 5.8e-9 before rounding. 2 n ln 2 is subtracted in two parts, the first of which is exact; powers of two are
-# made of the bits that adding 1.5 * 2**23 leaves, and are multiplied one after the other, so that results below the normal
-# numbers and above the largest one are what they are. So is log of what is zero, negative, infinite or below the normal
-# numbers. NaN stays, zeros keep their sign, but in expm1 and log1p.
+# 1.3e-9, 1.2e-8 and 5.8e-9 before rounding. 2 n ln 2 is subtracted in two parts, the first of which is exact. Powers of two are
+# built from the bits that adding 1.5 * 2**23 leaves. They are multiplied one after the other, so that subnormal and infinite
+# results of exp are correct. log is also correct for zero, negative, infinite and subnormal operands. NaN stays NaN. Zeros keep
+# their sign, except in expm1 and log1p.
 #
-# The largest errors were counted on a seventh of all floats from 2**-12 (2**-24 for exp) to the limits: relative to the result
-# 3.2e-7, 3.5e-7 and 2.3e-7 with fused steps, :data:`ERRORS` without; of log on a seventh of all positive ones 8.2e-8 with
-# them; of expm1 and log1p on a thousandth of all 2.6e-7 and 1.4e-7. Results of erf and tanh may exceed 1 by as much; those of exp
-# below the normal numbers are off by two of the smallest one.
+# The largest errors of erf, tanh and exp were measured on a seventh of all floats from 2**-12 (2**-24 for exp) to the limits:
+# relative to the result 3.2e-7, 3.5e-7 and 2.3e-7 with fused steps, :data:`ERRORS` without. With fused steps, log has 8.2e-8 on a
+# seventh of all positive floats, and expm1 and log1p have 2.6e-7 and 1.4e-7 on a thousandth of all floats. Results of erf and tanh
+# may exceed 1 by as much. Subnormal results of exp differ by up to two of the smallest subnormal number.
 
 ERRORS: Mapping[str, float] = MappingProxyType(
     {"erf": 3.8e-7, "tanh": 3.7e-7, "exp": 2.7e-7, "expm1": 3.2e-7, "log": 1.2e-7, "log1p": 1.8e-7}

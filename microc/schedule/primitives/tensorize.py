@@ -35,7 +35,7 @@ from microc.tir.lower.region import loop_bounds
 from microc.tir.names import SMALLEST_WEIGHT, SUM_BOUND
 from microc.tir.rewrite import free_vars, substitute
 
-# ---- Shared by primitives that tensorise products by constant int8: the operands of the product, passes over its sums
+# ---- Common to primitives that tensorise products by constant int8: the operands of the product, and loops over its sums
 
 Point = Mapping[ir.Var, ir.Expr]
 """Values of loop variables: one iteration of a loop nest."""

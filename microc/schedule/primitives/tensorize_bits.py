@@ -20,12 +20,13 @@ from microc.tir.rewrite import free_vars
 # ---- The primitive tensorize_bits: products by weights of a few bits, unpacked two at a time by one shift and one mask
 #
 # Weights are stored in ``halves`` (:mod:`microc.tir.bit_fields`). A shift and a mask of a word give two weights times 2**s,
-# s = 16 - bits, as the int16 pair that ``dot2`` multiplies by two activations. So the sums of a tile are shifted up by s before
-# the loop, modulo 2**32, and down behind it. That is exact if they fit 32 - s bits, which the annotation ``sum_bound`` must
-# promise.
+# s = 16 - bits, as the int16 pair that ``dot2`` multiplies by two activations. Therefore the sums of a tile are shifted to the left
+# by s before the loop, modulo 2**32, and to the right after it. That is exact if the sums fit 32 - s bits, which the annotation
+# ``sum_bound`` must promise.
 #
-# If blocks of inputs have multipliers, each iteration of the outermost loop sums one block apart, shifts the sum down, multiplies
-# it and adds it: a block has at most 32 products of bytes, as the annotation ``weight_block`` promises.
+# If groups of weights have multipliers, each iteration of the outermost loop computes the sum of one group separately, shifts it
+# to the right, multiplies it and adds it to the total. A group has at most 32 products of bytes, as the annotation
+# ``weight_block`` promises.
 
 BIT_PAIRS_TERMS = 2
 """Number of terms that one ``dot2`` adds."""

@@ -112,10 +112,10 @@ def select_instructions(schedule: Schedule, target: Target) -> Schedule:
 
 # ---- Threads: split the outermost loops of large kernels, in any schedule, after it was chosen
 #
-# A chunk is a run of neighbouring iterations in their order, with workspaces of its own; so every element is computed as one
-# thread would, bit for bit. Small loops stay serial: a second thread that is awake pays from about two microseconds of work
-# (measured: 1.64 us become 1.33, 16.2 become 8.7), one that must be woken from fifty, and buffers of parallel loops share no
-# memory.
+# A chunk consists of neighbouring iterations in their original order, and has its own workspaces. Therefore every element is
+# computed exactly as by one thread. Small loops stay serial, because buffers of parallel loops share no memory, and because a
+# second thread that is awake pays only from about two microseconds of work (measured: 1.64 us become 1.33, 16.2 become 8.7), and
+# a thread that must be woken from fifty.
 
 MAX_CHUNKS = 4
 """Most chunks for each thread. Each chunk has its own workspaces."""

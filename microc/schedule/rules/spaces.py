@@ -176,10 +176,10 @@ def _default_walk(start: Schedule, target: Target, goal: Goal) -> Walk:
 
 # ---- A sketch for any function with one reduction: multi-level tiling, as in Ansor
 #
-# It does not depend on what the function computes, so it serves operators that no rule knows, also those of plugins. The two
-# innermost space loops are tiled without a remainder, so that a square of sums stays in registers. The reduction runs outside of
-# the square and is unrolled in part. The stage that reads the sums is fused behind the square, padding is computed by row. There
-# is no default: the sketch is for a search alone.
+# The sketch does not depend on what the function computes. It suits operators for which there is no rule, including those of
+# plugins. The two innermost spatial loops are tiled without a remainder, so that a square of sums stays in registers. The loops of
+# the reduction are outside of the square and partly unrolled. The stage that reads the sums is computed after each square, and
+# padding once per row. There is no default: the sketch is for a search only.
 
 SIDE = 8
 """Most iterations along a side of the square."""
