@@ -432,7 +432,7 @@ def bound_magnitude(x: ir.Expr, constant_bound: float | None) -> float | None:
 #
 # The largest errors of erf, tanh and exp were measured on a seventh of all floats from 2**-12 (2**-24 for exp) to the limits:
 # relative to the result 3.2e-7, 3.5e-7 and 2.3e-7 with fused steps, :data:`ERRORS` without. With fused steps, log has 8.2e-8 on a
-# seventh of all positive floats, and expm1 and log1p have 2.6e-7 and 1.4e-7 on a thousandth of all floats. Results of erf and tanh
+# seventh of all positive floats; expm1 and log1p have 2.6e-7 and 1.4e-7 on a thousandth of all floats. Results of erf and tanh
 # may exceed 1 by as much. Subnormal results of exp differ by up to two of the smallest subnormal number.
 
 ERRORS: Mapping[str, float] = MappingProxyType(

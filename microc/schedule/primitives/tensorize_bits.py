@@ -20,8 +20,8 @@ from microc.tir.rewrite import free_vars
 # ---- The primitive tensorize_bits: products by weights of a few bits, unpacked two at a time by one shift and one mask
 #
 # Weights are stored in ``halves`` (:mod:`microc.tir.bit_fields`). A shift and a mask of a word give two weights times 2**s,
-# s = 16 - bits, as the int16 pair that ``dot2`` multiplies by two activations. Therefore the sums of a tile are shifted to the left
-# by s before the loop, modulo 2**32, and to the right after it. That is exact if the sums fit 32 - s bits, which the annotation
+# s = 16 - bits, as the int16 pair that ``dot2`` multiplies by two activations. The sums of a tile are therefore shifted left
+# by s before the loop, modulo 2**32, and shifted right after it. That is exact if the sums fit 32 - s bits, which the annotation
 # ``sum_bound`` must promise.
 #
 # If groups of weights have multipliers, each iteration of the outermost loop computes the sum of one group separately, shifts it

@@ -177,7 +177,7 @@ def _default_walk(start: Schedule, target: Target, goal: Goal) -> Walk:
 # ---- A sketch for any function with one reduction: multi-level tiling, as in Ansor
 #
 # The sketch does not depend on what the function computes. It suits operators for which there is no rule, including those of
-# plugins. The two innermost spatial loops are tiled without a remainder, so that a square of sums stays in registers. The loops of
+# plugins. The two innermost spatial loops are tiled without remainder, so that a square of sums stays in registers. The loops of
 # the reduction are outside of the square and partly unrolled. The stage that reads the sums is computed after each square, and
 # padding once per row. There is no default: the sketch is for a search only.
 
