@@ -1,1 +1,1 @@
-"""C printing and project writing."""
+"""Code generation: print C, and write projects, packages and other output files."""

@@ -1,7 +1,8 @@
-"""Export a network as a package for an existing build system.
+"""Export a network as a package for an existing build system, such as an Arduino library.
 
-A format is a folder, ``templates/export/<name>`` or one of the user's own: ``format.toml`` lists its files, Jinja templates
-give their content (``docs/export.md``). The network's C is the same in all formats.
+An export format is a folder: ``templates/export/<name>``, or a folder that the user wrote. Its ``format.toml`` lists the files
+of a package, and Jinja templates in the folder contain the text of these files (``docs/export.md``). The network's C is the same
+in all formats.
 """
 
 from __future__ import annotations
@@ -39,27 +40,32 @@ TEST_STATUS: Mapping[str, str] = MappingProxyType(
         "unbuilt": "never built by its tools: its description is validated, and its code built by others",
     }
 )
-"""Levels of testing of a format."""
+"""Meaning of the levels of testing of an export format, by the name that ``status`` in ``format.toml`` has."""
 _OWN_FORMAT = "compare it with the format of your own in docs/export.md"
 DESCRIPTION = "format.toml"
 PACKAGE = "{name}_model"
-"""Name of a package, its files and its targets; with the suffix it never equals a standard header or library."""
+"""Name of a package, of its files and of its build targets. The suffix keeps it different from the names of standard headers
+and libraries."""
 MAX_DESCRIPTION_BYTES = 1 << 20
-"""Maximum size of a description, in bytes."""
+"""Maximum size of a ``format.toml``, in bytes."""
 REQUIRED_TEXTS = ("title", "status", "checked", "sources")
 OPTIONAL_KEYS = ("headers", "commands", "files", "fixed", "target", "compiled", "boards", "families")
 
 
 @frozen
 class Format:
-    """The content of ``format.toml``. Paths and commands are templates themselves, of :class:`PackageContext`.
+    """An export format: the content of its ``format.toml``.
 
-    ``status`` is a key of :data:`TEST_STATUS`, ``checked`` says how the format was tested. ``sources`` and ``headers``
-    are folders of the network's and the sample's files; ``files`` maps every other file to its template. ``commands``
-    are what a user runs next, in the exported folder. ``fixed``: the format supports only networks of fixed sizes.
-    ``target``: the default core. ``compiled``: a JavaScript file that defines ``NETWORK``, the network compiled to
-    WebAssembly. ``boards``: an id that a board must have (``[ids]`` of its file); empty: any board. ``families``:
-    families of cores that the format's build system builds for; empty: all."""
+    The paths and commands in it are Jinja templates with the variables of :class:`PackageContext`.
+
+    ``status`` is a key of :data:`TEST_STATUS`, and ``checked`` is a text that describes how the format was tested.
+    ``sources`` and ``headers`` are the folders for the C sources and for the headers of the network and of the sample.
+    ``files`` maps the path of every other file to the name of its template. ``commands`` are the shell commands that a
+    user runs next, in the exported folder. ``fixed`` is True if the format supports only networks whose sizes are fixed.
+    ``target`` is the default core. ``compiled`` is the path of a JavaScript file that defines ``NETWORK``, the network
+    compiled to WebAssembly; it is empty if the format has no such file. ``boards`` is the key of an id that the board's
+    file must contain in its table ``[ids]``; if it is empty, every board is accepted. ``families`` are the families of
+    cores that the format's build system builds for; if there are none, it builds for all."""
 
     name: str
     folder: Path
@@ -79,7 +85,7 @@ class Format:
 
 @frozen
 class FormatContext:
-    """A format's title and status, as its author wrote them."""
+    """Texts of an export format for its templates: title, status and how it was tested, as the format's author wrote them."""
 
     title: Code
     status: Code
@@ -88,12 +94,13 @@ class FormatContext:
 
 @frozen
 class PackageContext:
-    """Variables of the templates of exports.
+    """Variables of the templates of an export format.
 
-    ``package`` is the name of the package. ``optimisation`` are gcc's options for the network on ``cpu``, ``compiling``
-    clang's for WebAssembly. ``samples`` has an array in C for every input, ``sample_bytes`` the same as Python literals, by
-    frame and input. ``manifest`` is manifest.json as a JavaScript object. ``frames`` is the number of frames in the sample of
-    a network with state, else 0: the sample is then one input.
+    ``package`` is the name of the package. ``optimisation`` are gcc's options to compile the network for ``cpu``, and
+    ``compiling`` are clang's options to compile it to WebAssembly. ``samples`` contains the definition of a C array of sample
+    data for every input. ``sample_bytes`` contains the same data as Python literals, indexed by frame and input. ``manifest``
+    is manifest.json as a JavaScript object. ``frames`` is the number of frames in the sample if the network has state, and
+    0 if it has none: then the sample is a single set of inputs.
     """
 
     model: ModelContext
@@ -114,7 +121,9 @@ class PackageContext:
 
 @frozen
 class Package:
-    """An exported package: contents by file name, and the commands to run next in its folder."""
+    """An exported package: the content of each file by its path, and the commands that the user runs next in its folder.
+
+    ``compiled`` is the path of the JavaScript file for the network as WebAssembly; empty if the format has none."""
 
     files: Mapping[str, str | bytes]
     commands: tuple[str, ...]
@@ -122,11 +131,13 @@ class Package:
 
     @property
     def code(self) -> Mapping[str, str]:
-        """C sources and headers by file name, without their folders."""
+        """Text of the C sources and headers by file name, without their folders."""
         return {PurePosixPath(p).name: str(text) for p, text in self.files.items() if p.endswith((".c", ".h"))}
 
     def with_module(self, module: bytes) -> Package:
-        """Return the package with its C compiled to the WebAssembly in ``module``."""
+        """Return the package with a JavaScript file that contains its C compiled to WebAssembly.
+
+        ``module``: the bytes of the WebAssembly module."""
         text = f'const NETWORK = "{base64.b64encode(module).decode()}";\n'
         return replace(self, files=MappingProxyType({**self.files, self.compiled: text}))
 
@@ -139,7 +150,9 @@ def list_formats() -> tuple[str, ...]:
 
 
 def load_format(name: str) -> Format:
-    """Load a format by its name, or by the path of a folder (anything with a slash). UsageError if there is none."""
+    """Load an export format by its name, or by the path of its folder. An argument with a slash is a path.
+
+    UsageError if the format does not exist or its ``format.toml`` is wrong."""
     is_own = "/" in name
     if not is_own and name not in list_formats():
         hint = known_names_hint(name, list_formats(), "formats")
@@ -156,8 +169,9 @@ def load_format(name: str) -> Format:
 
 
 def _parse_format(folder: Path, path: Path, data: dict[str, Any]) -> Format:
-    """Build a format from the parsed ``format.toml``. UsageError for unknown keys, missing texts and values of wrong
-    types."""
+    """Build an export format from the parsed ``format.toml`` at ``path``.
+
+    UsageError for unknown keys, missing texts and values of wrong types."""
     data.setdefault("headers", data.get("sources"))
     data.setdefault("commands", [])
     data.setdefault("families", [])
@@ -188,10 +202,10 @@ def _parse_format(folder: Path, path: Path, data: dict[str, Any]) -> Format:
 
 
 def check_board(format_: Format, board: Board) -> None:
-    """Raise UsageError for a core that the format's build system does not build for, or a real board that it does not
-    know.
+    """Check that a format's build system can build for a board.
 
-    An emulated machine, or a core without a board, is exported for the build system's generic board."""
+    UsageError if it does not build for the board's core, or if the board is real and has no id for that build system. An
+    emulated machine, or a core without a board, needs no id: the package is then for the build system's generic board."""
     if format_.families and board.target.isa not in (*format_.families, "host"):
         others = ", ".join(name for name in list_formats() if _builds_for(load_format(name), board))
         raise UsageError(
@@ -221,11 +235,11 @@ def _builds_for(format_: Format, board: Board) -> bool:
 def build_package(
     module: Module, board: Board, name: str, version: str, frames: Sequence[Frame] | None = None
 ) -> Package:
-    """Build the package that ``microc export`` writes: its files, and the commands to run next in its folder.
+    """Build the package that ``microc export`` writes.
 
-    ``name``: the format's name, or the path of a user's own format. ``board``: the board that the network was compiled
-    for. ``frames``: the sample's frames (by default :func:`sample_frames`). UsageError for a board or network that the
-    format does not support."""
+    ``name``: the name of the export format, or the path of a format's folder. ``board``: the board that the network was
+    compiled for. ``version``: microc's version. ``frames``: the frames of the sample, by default those of
+    :func:`sample_frames`. UsageError for a board or network that the format does not support."""
     format_ = load_format(name)
     check_board(format_, board)
     if is_relocatable(module.options):
@@ -268,8 +282,10 @@ def build_package(
 
 
 def _escape_texts(data: Any) -> Any:
-    """Wrap all strings in plain data as :class:`Text`, for a file of code. Different strings stay different: tensors are found
-    by their names, which ``Text`` cuts and filters."""
+    """Wrap all strings in plain data (dicts, lists, strings, numbers) as :class:`Text`, which may be written into code.
+
+    ``Text`` replaces letters and shortens long strings. Different strings still become different texts, because the generated
+    code looks tensors up by name: a text that is taken gets a number in front."""
     escaped: dict[str, Text] = {}
     taken: set[str] = set()
 
@@ -295,7 +311,7 @@ def _join_path(folder: str, file: str) -> str:
 
 
 def _render_template(template: str, context: PackageContext, format_: Format) -> str:
-    """Render a template of the format's folder; UsageError if a user's template is wrong."""
+    """Render a template in the folder of an export format. UsageError if the template is wrong."""
     try:
         return render(template, context, format_.folder)
     except jinja2.TemplateError as error:
@@ -317,7 +333,7 @@ def _render_format_line(text: str, context: PackageContext, format_: Format) -> 
 
 
 def _check_inside(path: str, format_: Format) -> str:
-    """Return a path in the export; UsageError if it leaves the export."""
+    """Return ``path`` unchanged if it is inside of the exported folder, else raise UsageError."""
     if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
         raise UsageError(
             f"format {format_.name}: got path {path!r}, expected one inside of the export",
@@ -330,9 +346,9 @@ def _check_inside(path: str, format_: Format) -> str:
 def _package_context(
     module: Module, board: Board, format_: Format, version: str, frames: Sequence[Frame] | None
 ) -> PackageContext:
-    """Build the variables of a format's templates for a network compiled for a board.
+    """Build the variables of an export format's templates for a network compiled for a board.
 
-    ``frames``: the sample's frames, None for the default ones."""
+    ``frames``: the frames of the sample; None for those of :func:`sample_frames`."""
     package = Name(PACKAGE.format(name=module.name))
     frames = sample_frames(module) if frames is None else frames
     model = model_context(module, version, package)

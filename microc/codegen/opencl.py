@@ -1,4 +1,4 @@
-"""Print functions whose loops are bound to work-groups and work-items as OpenCL C 1.2 kernels."""
+"""Print TIR functions as OpenCL C 1.2 kernels. Their loops must be bound to work-groups and work-items."""
 
 from __future__ import annotations
 
@@ -27,20 +27,21 @@ _WORDS = frozenset(
     {"kernel", "global", "local", "constant", "private", "half", "uchar", "ushort", "uint", "ulong", "pipe"}
     | {"read_only", "write_only", "read_write", "image1d_t", "image2d_t", "image3d_t", "sampler_t", "event_t"}
 )
-"""OpenCL's keywords that are not C's."""
+"""Keywords of OpenCL C that are not keywords of C."""
 _LANES = (2, 3, 4, 8, 16)
 _VECTORS = {
     "int8": "char", "int16": "short", "int32": "int", "int64": "long", "uint8": "uchar", "uint16": "ushort", "uint32": "uint",
     "uint64": "ulong", "float32": "float", "float64": "double",
 }  # fmt: skip
-"""OpenCL's names of C's exact types; with a number of lanes appended they name vectors."""
+"""OpenCL C's scalar type for each dtype. With a number of lanes appended, its name is that of a vector type: ``char4``."""
 
 
 @frozen
 class DeviceKernel:
-    """An OpenCL kernel: its source and the grid of one launch.
+    """An OpenCL kernel: its name, its source and the grid that it is launched with.
 
-    ``groups``: number of work-groups; ``items``: number of work-items in a group; both along x, y and z."""
+    ``groups`` is the number of work-groups along x, y and z. ``items`` is the number of work-items in each work-group along
+    x, y and z."""
 
     name: str
     source: str
@@ -49,14 +50,14 @@ class DeviceKernel:
 
 
 def opencl_kernel(func: ir.PrimFunc) -> DeviceKernel:
-    """Print a function as an OpenCL kernel. ScheduleError if its loops are not bound to work-groups and work-items that
-    can run it.
+    """Print a TIR function as an OpenCL kernel.
 
-    FP_CONTRACT is off, so that results equal those of C printed from the same schedule if both compute in the same
-    order."""
+    The kernel switches FP_CONTRACT off. Its results therefore equal those of C printed from the same schedule if both
+    compute in the same order. ScheduleError if the function's loops are not bound to work-groups and work-items in a way
+    that OpenCL can run."""
     grid = lower_grid(func)
     func = _rename_keywords(make_names_distinct(grid.func))
-    name = Name(f"{func.name}_kernel")  # of its own among the functions that OpenCL has
+    name = Name(f"{func.name}_kernel")  # the suffix avoids the names of OpenCL's built-in functions
     expr = _Expressions()
     body = _Statements(expr, grid).lines(func.body)
     written = {b.name for b in buffers_written(func.body)}
@@ -83,11 +84,12 @@ def opencl_kernel(func: ir.PrimFunc) -> DeviceKernel:
 
 
 class _Expressions(ExprPrinter):
-    """Prints expressions with OpenCL's function names: ``exp`` takes floats and vectors alike."""
+    """Printer of expressions with OpenCL's function names: ``exp`` accepts floats as well as vectors, where C has ``expf``."""
 
     def helper_definitions(self) -> list[str]:
-        """Print the definitions of the helper functions that printed expressions call. UnsupportedError for a helper
-        without a body in OpenCL C."""
+        """Print the definitions of the helper functions that the expressions printed so far call.
+
+        UnsupportedError for a helper that has no definition in OpenCL C."""
         lines = []
         kinds = {short_name(dtype): dtypes.c_name(dtype) for dtype in _VECTORS}
         for name in self.helpers:
@@ -116,10 +118,11 @@ class _Expressions(ExprPrinter):
 
 
 class _Statements(StmtPrinter):
-    """Prints statements of an OpenCL kernel. A loop bound to work-items becomes the block of one work-item; shared buffers
-    are declared first, as OpenCL requires.
+    """Printer of the statements of an OpenCL kernel.
 
-    ``idle_axes`` are the axes of work-items that no enclosing loop is bound to."""
+    A loop that is bound to work-items is printed as a block that a single work-item runs. Shared buffers are declared at the
+    beginning of the kernel, as OpenCL requires. ``idle_axes`` are the axes of the work-group that no loop around the current
+    statement is bound to: along these axes all work-items would run the same statement."""
 
     def __init__(self, expr: _Expressions, grid: Grid) -> None:
         super().__init__(expr)
@@ -144,8 +147,9 @@ class _Statements(StmtPrinter):
                 return super()._lines(stmt)
 
     def _print_item_loop(self, loop: ir.For) -> list[str]:
-        """Print a loop bound to work-items as a block of one work-item, guarded if the loop is shorter than the
-        work-group."""
+        """Print a loop that is bound to work-items as a block that one work-item runs.
+
+        If the loop has fewer iterations than the work-group has work-items, an ``if`` excludes the other work-items."""
         axis, count = ir.ITEMS.index(loop.kind), ir.int_value(loop.extent)
         assert count is not None
         idle_outside, self.idle_axes = self.idle_axes, self.idle_axes - {loop.kind}
@@ -167,10 +171,11 @@ class _Statements(StmtPrinter):
         return [f"{kind} {', '.join(names)};"] if names else []
 
     def _print_vector_loop(self, loop: ir.For) -> list[str]:
-        """Print a vectorized loop around one store of adjacent elements as a store of an OpenCL vector. ScheduleError for
-        other loops."""
+        """Print a vectorised loop as one store of an OpenCL vector.
+
+        The loop's body must be one store to adjacent elements. ScheduleError for other loops."""
         lanes, store = ir.int_value(loop.extent), loop.body
-        if isinstance(store, ir.If):  # at an edge, one by one
+        if isinstance(store, ir.If):  # guarded at the edge of a tensor: store the elements one by one
             return self._lines(replace(loop, kind="serial"))
         if lanes not in _LANES or not isinstance(store, ir.Store) or store.buffer.scope == "register":
             raise ScheduleError(
@@ -183,17 +188,19 @@ class _Statements(StmtPrinter):
         return self._guard_by_first_item([f"vstore{lanes}({value}, 0, &{address});"])
 
     def _guard_by_first_item(self, lines: list[str]) -> list[str]:
-        """Guard lines so that only the first work-item along idle axes runs them: the others would store the same values."""
+        """Return lines of C guarded by an ``if``, so that only the first work-item along each idle axis runs them.
+
+        The other work-items would store the same values."""
         if not self.idle_axes:
             return lines
         items = " && ".join(f"get_local_id({ir.ITEMS.index(kind)}) == 0" for kind in sorted(self.idle_axes))
         return [f"if ({items}) {{", *(INDENT + line for line in lines), "}"]
 
     def _print_vector_value(self, value: ir.Expr, var: ir.Var, lanes: int) -> str:
-        """Print an expression for all iterations of a vectorized loop over ``var`` at once, as a vector of ``lanes``
-        elements.
+        """Print the values that an expression has in all iterations of a vectorised loop, as one OpenCL vector.
 
-        ScheduleError if it reads elements that are not adjacent."""
+        ``var``: the loop's variable. ``lanes``: the loop's trip count, which is the number of elements of the vector.
+        ScheduleError if the expression reads elements that are not adjacent, or has no vector equivalent."""
         kind = f"{_VECTORS[value.dtype]}{lanes}"
         match value:
             case _ if var not in free_vars(value):
@@ -215,14 +222,14 @@ class _Statements(StmtPrinter):
 
 
 def _operator_sign(op: str) -> str:
-    """Return the sign that C and OpenCL have for a binary operator: ``+`` for ``add``."""
+    """Return the token of C and OpenCL C for a binary operator of TIR: ``+`` for ``add``."""
     c_operator = BINARY[op].c
     assert c_operator is not None
     return c_operator[0]
 
 
 def _rename_keywords(func: ir.PrimFunc) -> ir.PrimFunc:
-    """Rename the buffers and variables of a function that have the name of an OpenCL keyword."""
+    """Return the function with the suffix ``_cl`` on every buffer and variable whose name is an OpenCL keyword."""
     own = [*func.params, *(s.buffer for s in walk_stmt(func.body) if isinstance(s, ir.Alloc))]
     buffers = {b: replace(b, name=f"{b.name}_cl") for b in own if b.name in _WORDS}
 
@@ -237,9 +244,10 @@ def _rename_keywords(func: ir.PrimFunc) -> ir.PrimFunc:
 
 
 def _first_indices_of_row(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) -> tuple[ir.Expr, ...]:
-    """Return the indices of the first element of a row along ``var``.
+    """Return the indices of the element that the first iteration of a vectorised loop accesses.
 
-    ScheduleError unless only the last index depends on ``var``, with stride 1."""
+    ``indices``: the indices of the element that an iteration accesses. ``var``: the loop's variable. ScheduleError unless
+    ``var`` occurs only in the last index, with a coefficient of 1: the loop then accesses adjacent elements."""
     *outer, last = indices
     terms, _ = linear(last)
     if (

@@ -1,10 +1,12 @@
-"""Write files and folders atomically: no reader ever sees half of one, whatever ends the process.
+"""Write files and folders atomically: readers never see incomplete content, even if the process is killed.
 
-New content is written beside its target, under a name that begins with a dot and ends with ``.microc-new``, and replaces the
-target in one step: a file by ``rename``, a folder by an exchange of both, if the system has one, after which the old folder
-is removed under that name. Otherwise the old folder is renamed to ``.microc-old`` in between. The writer holds a lock on the
-new content, so that the next writer recognises leftovers of a dead one: it removes them, and restores an old folder whose
-replacement never came.
+New content is written to a temporary sibling: a file or folder beside the target path whose name begins with a dot and ends
+with ``.microc-new``. The sibling then replaces the target. A file is replaced by ``rename``. A folder is exchanged with its
+sibling in one system call, and the sibling, which is the old folder now, is removed. On systems without such a call the old
+folder is first renamed to a name that ends with ``.microc-old``.
+
+The writer locks the sibling while it works. A sibling without a lock was therefore left by a process that ended: the next
+writer removes it, or renames it back to the target if it is an old folder whose replacement is missing.
 """
 
 from __future__ import annotations
@@ -31,25 +33,28 @@ from microc.errors import OutputError
 _NEW, _OLD = ".microc-new", ".microc-old"
 _OURS = re.compile(rf"\.(.*)\.[0-9a-f]{{16}}({re.escape(_NEW)}|{re.escape(_OLD)})", re.DOTALL)
 NAME_PREFIX_LENGTH = 40
-"""Length of the target's name in that of its temporary sibling, which must not be too long for the file system."""
+"""Maximum number of letters of the target's name that the name of its temporary sibling repeats. File systems limit the length
+of names."""
 ABANDONED_SECONDS = 24 * 3600.0
-"""Age in seconds from which a sibling counts as abandoned on systems without locks."""
+"""Age in seconds from which a temporary sibling counts as abandoned on systems without file locks."""
 _EXCHANGE = 2
-"""RENAME_EXCHANGE of Linux, RENAME_SWAP of macOS."""
+"""Value of the flag RENAME_EXCHANGE of Linux and RENAME_SWAP of macOS, which makes a rename exchange two paths."""
 _HERE = -100
-"""AT_FDCWD of Linux: paths are relative to the current folder."""
+"""Value of AT_FDCWD of Linux: relative paths begin at the current folder."""
 
 
 @contextmanager
 def replace_atomically(target: Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``target``, which replaces ``target`` if the block succeeds and is removed otherwise."""
+    """Yield the path of a temporary file beside ``target`` to write to.
+
+    If the ``with`` block succeeds, the temporary file replaces ``target``; otherwise it is removed."""
     temporary = _temporary_sibling(target, _NEW)
     try:
         _refuse_irregular(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(target.parent, target.name)
-        temporary.open("xb").close()  # with the rights that files of this user have; mkstemp gives fewer
-        lock = _lock(temporary)  # a writer who takes it for a dead one's before makes us write it again, no more
+        temporary.open("xb").close()  # with the user's default permissions; mkstemp would restrict them
+        lock = _lock(temporary)  # if another writer removes the unlocked file first, it is created again when written
     except OSError as error:
         raise unwritable_error(target, error) from error
     try:
@@ -63,22 +68,25 @@ def replace_atomically(target: Path) -> Iterator[Path]:
 
 
 def _refuse_irregular(target: Path) -> None:
-    """Raise OSError for a device or a pipe, which a regular file must not replace."""
+    """Raise OSError if ``target`` is a device, a pipe or a socket, which a regular file must not replace."""
     if target.exists() and not target.is_file() and not target.is_dir():
         raise OSError(EINVAL, "it is a device, a pipe or a socket, not a file", str(target))
 
 
 def _temporary_sibling(target: Path, suffix: str) -> Path:
-    """Return an unused hidden path beside ``target``, of the beginning of its name, a random number and ``suffix``."""
+    """Return an unused path in the folder of ``target`` for a temporary file or folder.
+
+    The name consists of a dot, the beginning of the target's name, a random number and ``suffix``."""
     return target.parent / f".{target.name[:NAME_PREFIX_LENGTH]}.{secrets.token_hex(8)}{suffix}"
 
 
 def remove_leftovers(folder: Path, name: str = "") -> None:
-    """Remove the temporary siblings that ended writers left in a folder, of the target ``name`` (empty: of any target).
+    """Remove the temporary siblings that processes which have ended left in a folder.
 
-    If such a writer had moved an old folder away and not put the new one in its place, the old one is restored. Only
-    siblings that :func:`replace_atomically` and :func:`replace_folder_atomically` name, that belong to the user, and
-    that are not locked are touched."""
+    ``name``: the file name of the target whose siblings are removed; empty for the siblings of all targets. If such a
+    process had renamed an old folder and the target is missing, the old folder is renamed back to the target. A file is
+    removed only if its name is one that :func:`replace_atomically` and :func:`replace_folder_atomically` make, if it
+    belongs to the user, and if no process has locked it."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             match = _OURS.fullmatch(entry.name)
@@ -88,15 +96,14 @@ def remove_leftovers(folder: Path, name: str = "") -> None:
 
 
 def _remove_leftover(leftover: Path, original: Path | None) -> None:
-    """Remove a temporary sibling that an ended writer left, or restore it as ``original`` if that is given and does not
-    exist.
+    """Remove a temporary sibling that a process left, or rename it back to ``original``.
 
-    Leftovers of other users are kept, and so are young ones that cannot be locked. BlockingIOError if the writer still
-    holds the lock."""
+    It is renamed if ``original`` is not None and does not exist. Leftovers of other users are kept, and so are leftovers
+    younger than :data:`ABANDONED_SECONDS` that cannot be locked. BlockingIOError if the writer still holds the lock."""
     state = leftover.lstat()
     if hasattr(os, "getuid") and state.st_uid != os.getuid():
         return
-    lock = None if leftover.is_symlink() else _lock(leftover)  # BlockingIOError where its writer lives
+    lock = None if leftover.is_symlink() else _lock(leftover)  # BlockingIOError if its writer still runs
     if lock is None and time.time() - state.st_mtime < ABANDONED_SECONDS:
         return
     try:
@@ -136,10 +143,12 @@ def _unlock(lock: int | None) -> None:
 
 
 def unwritable_error(target: Path, error: OSError, option: str = "-o") -> OutputError:
-    """Return the error for a target that cannot be written, with a hint for another."""
+    """Return the error for a file or folder that cannot be written. Its hint suggests another path.
+
+    ``option``: the command line option that names the path, for the hint."""
     reason = error.strerror or str(error)
     hint = f"choose another place: {option} {free_path(target)}"
-    if error.errno in (ENOSPC, EDQUOT):  # beside it is as little room
+    if error.errno in (ENOSPC, EDQUOT):  # a path in the same folder would have no more space
         hint = f"make room there, or name a folder on another disk: {option} FOLDER"
     elif error.errno == EROFS:
         hint = f"name a folder on a disk that can be written: {option} FOLDER"
@@ -147,7 +156,10 @@ def unwritable_error(target: Path, error: OSError, option: str = "-o") -> Output
 
 
 def free_path(target: Path) -> str:
-    """Return, quoted for a shell, an unused path beside ``target``, or beside the file that blocks the way to it."""
+    """Return an unused path similar to ``target``, quoted for a shell.
+
+    It is in the folder of ``target``. If one of that path's parents is a file, it is in the folder of that file; if the folder
+    cannot be written, it is in the current folder."""
     parents = [folder for folder in target.parents if folder.exists() and not folder.is_dir()]
     parent = parents[-1].parent if parents else target.parent
     parent = parent if os.access(parent, os.W_OK) or not parent.exists() else Path()
@@ -161,9 +173,10 @@ MAX_CANDIDATES = 100
 
 
 def write_tree(folder: Path, files: Mapping[str, str | bytes]) -> None:
-    """Write a project into a temporary folder, which then replaces ``folder``.
+    """Write the files of a project into a temporary folder, which then replaces ``folder``.
 
-    An existing folder is replaced only if it is empty or holds a project of ours (it has a manifest).
+    ``files``: content by path relative to ``folder``. An existing folder is replaced only if it is empty or contains a project
+    that microc wrote, which is recognised by its manifest.
     """
     with replace_folder_atomically(folder) as temporary:
         for name, content in files.items():
@@ -174,10 +187,11 @@ def write_tree(folder: Path, files: Mapping[str, str | bytes]) -> None:
 
 @contextmanager
 def replace_folder_atomically(folder: Path, marker: str | None = PROJECT_MARKER, option: str = "-o") -> Iterator[Path]:
-    """Yield a temporary folder that replaces ``folder`` if the block succeeds, and is removed otherwise.
+    """Yield the path of a temporary folder to write to.
 
-    An existing folder is replaced only if it is empty or holds our file ``marker``. ``option``: the option that names it, for
-    hints.
+    If the ``with`` block succeeds, the temporary folder replaces ``folder``; otherwise it is removed. An existing folder is
+    replaced only if it is empty or contains the file ``marker`` that microc wrote. ``option``: the command line option that
+    names the folder, for hints.
     """
     remove_leftovers(folder.parent, folder.name)
     check_folder(folder, marker, option)
@@ -199,7 +213,10 @@ def replace_folder_atomically(folder: Path, marker: str | None = PROJECT_MARKER,
 
 
 def _make_and_lock(folder: Path) -> int | None:
-    """Create a folder that gets its name only when it is locked: another writer could take it for an abandoned one before."""
+    """Create a folder and lock it; return the lock's file descriptor, or None if the system has no locks.
+
+    The folder gets its final name after it was locked. Under that name, an unlocked folder would look abandoned to another
+    writer."""
     unlocked = Path(tempfile.mkdtemp(prefix=".", dir=folder.parent))
     lock = _lock(unlocked)
     try:
@@ -212,7 +229,7 @@ def _make_and_lock(folder: Path) -> int | None:
 
 
 def _move_into_place(new: Path, folder: Path) -> None:
-    """Move ``new`` to ``folder``; the old content, if any, is then at ``new`` or deleted."""
+    """Rename ``new`` to ``folder``. The old content of ``folder``, if any, is afterwards at ``new`` or deleted."""
     if not folder.exists():
         os.rename(new, folder)
     elif not _exchange_folders(new, folder):
@@ -230,7 +247,7 @@ def _move_into_place(new: Path, folder: Path) -> None:
 
 
 def _exchange_folders(first: Path, second: Path) -> bool:
-    """Exchange two folders in one step; False if the system or the file system cannot."""
+    """Exchange the paths of two folders in one system call. Return False if the system or the file system cannot."""
     library = ctypes.CDLL(None) if os.name == "posix" else None
     names = os.fsencode(first), os.fsencode(second)
     if sys.platform == "darwin" and hasattr(library, "renamex_np"):
@@ -241,30 +258,32 @@ def _exchange_folders(first: Path, second: Path) -> bool:
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """Read a project's manifest.
+    """Read the manifest of a project.
 
-    None if the folder holds no manifest of ours (browsers have files of that name, too). An empty dict if the file is
-    damaged but a network's header is beside it."""
+    Return None if the folder contains no manifest that microc wrote; web applications have files of the same name. Return an
+    empty dict if the manifest is damaged but the network's header ``model.h`` is in the folder."""
     try:
         data = json.loads(read_bytes(folder / PROJECT_MARKER).decode())
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError):
-        return {} if (folder / "model.h").is_file() else None  # damaged, beside what is ours
+        return {} if (folder / "model.h").is_file() else None  # a damaged manifest in a project that microc wrote
     return data if isinstance(data, dict) and {"schema_version", "microc"} <= set(data) else None
 
 
 def _holds_own_marker(folder: Path, marker: str | None) -> bool:
-    """Test whether a folder holds our file ``marker``, so that it may be replaced. A project's manifest must be one of
-    ours."""
+    """Test whether a folder may be replaced, because it contains the file ``marker`` that microc wrote.
+
+    If ``marker`` is the name of a manifest, its content must also be that of a manifest of microc."""
     if marker == PROJECT_MARKER:
         return read_manifest(folder) is not None
     return marker is not None and (folder / marker).is_file()
 
 
 def check_folder(folder: Path, marker: str | None = PROJECT_MARKER, option: str = "-o") -> None:
-    """Raise OutputError for a folder that :func:`replace_folder_atomically` would refuse, as far as that can be known
-    before anything is written."""
+    """Raise OutputError for a folder that :func:`replace_folder_atomically` would not replace.
+
+    The check writes nothing, and therefore cannot detect every reason for which writing fails."""
     check_writable(folder / PROJECT_MARKER, option, folder)
     if folder.is_symlink() and folder.is_dir():
         raise OutputError(
@@ -281,9 +300,10 @@ def check_folder(folder: Path, marker: str | None = PROJECT_MARKER, option: str 
 
 
 def check_writable(target: Path, option: str = "-o", named_by_user: Path | None = None) -> None:
-    """Raise OutputError if a file cannot be written: it is a folder, is below a file, or access is denied.
+    """Raise OutputError if ``target`` cannot be written as a file.
 
-    ``named_by_user``: the folder of the file, if the user named that.
+    It cannot be written if it is a folder, if one of the parents in its path is a file, or if access is denied.
+    ``named_by_user``: the path that errors name if the user named the file's folder rather than the file.
     """
     ancestor = next(folder for folder in target.parents if folder.exists())
     if not ancestor.is_dir():

@@ -1,4 +1,6 @@
-"""Jinja templates, and the classes of strings that they accept: the only filter for text in generated files."""
+"""Render Jinja templates, and define the classes of strings that templates accept.
+
+These classes are the only filter for untrusted text in generated files."""
 
 from __future__ import annotations
 
@@ -25,34 +27,37 @@ from microc.codegen.output_files import replace_atomically
 from microc.errors import InternalError, OutputError
 from microc.graph.ir import shorten_text
 
-# ---- Strings that may be in a generated file, by what they may contain. This is the only place that says which letters a
-# name or a text can bring in.
+# ---- Classes of strings that may be written into a generated file. Only this section defines which letters they may contain.
 #
-# Models, boards and users are untrusted: their names are data in every file that we write. Templates accept strings of these
-# classes only; any other string is a defect, and raises InternalError.
+# Models, boards and users are untrusted: their names are data in every file that microc writes. Templates accept strings of
+# these classes only. Any other string is a defect of microc, and raises InternalError.
 
 SAFE_LETTERS = r"A-Za-z0-9 _\-+.,:;/=()#>@"
-"""Letters that are plain text in C, make, CMake, TOML, YAML, Rust, Python, HTML and Markdown: none quotes, escapes, expands,
-or ends or starts a comment, alone or together. No ``*``, so that there is no ``*/``; no backslash, no line break, no
-``$``."""
+"""Letters that are plain text in C, make, CMake, TOML, YAML, Rust, Python, HTML and Markdown, as the inside of a regular
+expression's ``[...]``.
+
+No sequence of these letters quotes, escapes or expands anything, or begins or ends a comment. For this reason ``*`` (as in
+``*/``), the backslash, the line break and ``$`` are not among them."""
 UNSAFE_LETTERS = re.compile(f"[^{SAFE_LETTERS}]+")
 
 
 class SafeString(str):
-    """A string that may be in a generated file, where its class is allowed."""
+    """Base class of strings that may be written into a generated file, where a template allows strings of their class."""
 
     __slots__ = ()
 
 
 class Code(SafeString):
-    """Code that microc writes itself, from numbers, its own words and strings of these classes. Not checked."""
+    """Code that microc composes from numbers, from its own words and from strings of the other classes. It is not checked."""
 
     __slots__ = ()
 
 
 class Text(SafeString):
-    """An untrusted name for comments and strings. Each run of unsafe letters becomes one ``?``, so that there are no
-    trigraphs; a text longer than ``LIMIT`` is cut."""
+    """An untrusted name or text for comments and string literals.
+
+    Each sequence of unsafe letters is replaced by a single ``?``. A C trigraph, which begins with two ``?``, can therefore not
+    occur. A text longer than ``LIMIT`` letters is shortened."""
 
     __slots__ = ()
     LIMIT = 200
@@ -63,16 +68,16 @@ class Text(SafeString):
 
 
 class Note(Text):
-    """A line of a comment on what a kernel does; it may contain untrusted names."""
+    """A line of a comment that describes a kernel. It may contain untrusted names."""
 
     __slots__ = ()
     LIMIT = 4000
 
 
 class Quoted(SafeString):
-    """Untrusted text as a C string literal with its quotes.
+    """Untrusted text as a C string literal, including the quotes.
 
-    UTF-8, with every unsafe byte as an escape of three octal digits.
+    The text is encoded as UTF-8, and every unsafe byte is printed as an escape sequence of three octal digits.
     """
 
     __slots__ = ()
@@ -85,8 +90,9 @@ class Quoted(SafeString):
 
 
 class Label(SafeString):
-    """Text for an HTML page, which escapes it: letters of all scripts, without invisible and bidirectional control
-    characters."""
+    """Text for an HTML page. The page's template escapes it.
+
+    It may contain letters of all scripts. Invisible characters and bidirectional control characters are replaced by ``?``."""
 
     __slots__ = ()
     LIMIT = 4000
@@ -96,10 +102,10 @@ class Label(SafeString):
 
 
 class Data(SafeString):
-    """Plain data as JSON for a script element of an HTML page.
+    """Plain data (dicts, lists, strings, numbers) as JSON for a script element of an HTML page.
 
-    Every text in it is a :class:`Label`, and characters that HTML or JavaScript take for markup are escaped, so that nothing
-    ends the element, a comment or a line.
+    Every string in it has the characters of a :class:`Label`. ``<``, ``>``, ``&`` and all characters that are not ASCII are
+    escaped, so that no string can end the element, a comment or a line.
     """
 
     __slots__ = ()
@@ -109,12 +115,12 @@ class Data(SafeString):
         return super().__new__(cls, re.sub("[<>&]", lambda match: f"\\u{ord(match[0]):04x}", text))
 
     def __html__(self) -> str:
-        """Return the text for a template, which does not escape it."""
+        """Return the JSON text. Jinja calls this method and then inserts the text without escaping it."""
         return str(self)
 
 
 def _escape_data(value: Any) -> Any:
-    """Return plain data with every string in it, keys included, restricted to the characters of a :class:`Label`."""
+    """Return plain data with all strings, including the keys of dicts, restricted to the characters of a :class:`Label`."""
     if isinstance(value, str):
         return str(Label(value))
     if isinstance(value, Mapping):
@@ -123,7 +129,9 @@ def _escape_data(value: Any) -> Any:
 
 
 class _PatternString(SafeString):
-    """A string that must match ``PATTERN``: any other was not checked where it came in, which is a defect."""
+    """Base class of strings that must match the regular expression ``PATTERN``.
+
+    A string that does not match raises InternalError: the code that read it from the user's input should have checked it."""
 
     __slots__ = ()
     PATTERN: ClassVar[str]
@@ -135,35 +143,38 @@ class _PatternString(SafeString):
 
 
 class Name(_PatternString):
-    """An identifier of C, and of all other languages that we write (except their keywords)."""
+    """An identifier of C and of all other languages that microc writes. It may still be a keyword of one of them."""
 
     __slots__ = ()
     PATTERN = "[A-Za-z_][A-Za-z0-9_]{0,199}"
 
 
 class Word(_PatternString):
-    """An argument of a compiler, a path, a version: one word in make, CMake and a shell. May be empty."""
+    """A string that is a single word for make, CMake and a shell, such as a compiler's argument, a path or a version.
+
+    It may be empty."""
 
     __slots__ = ()
     PATTERN = r"[A-Za-z0-9_\-+.,/:=]*"
 
 
 class Setting(_PatternString):
-    """A line of a Kconfig configuration."""
+    """A line of a Kconfig configuration: ``CONFIG_NAME=value``."""
 
     __slots__ = ()
     PATTERN = r'CONFIG_[A-Z0-9_]+=([A-Za-z0-9_]+|"[A-Za-z0-9_\-+.,/: ]*")'
 
 
-# ---- Jinja with strict rules: undefined names are errors, blocks leave no blank lines, output is the same everywhere.
+# ---- Jinja with strict rules: undefined names are errors, blocks leave no blank lines, output is the same on every computer.
 #
-# Templates accept strings of the classes above only, so that a forgotten filter is an error and not an injection.
+# Templates accept only strings of the classes above. A forgotten filter is therefore an error and not an injection.
 
 
 class _TemplateCache(jinja2.BytecodeCache):
-    """Cache of compiled templates of the project, beside the bytecode of this module, where and when Python would keep that.
+    """Cache of the compiled Jinja templates that come with microc, in the folder of this module's bytecode.
 
-    An entry is valid for one text of the template, one Python and one Jinja version.
+    Nothing is written if Python is told to write no bytecode. An entry is valid for one text of a template, one Python version
+    and one Jinja version.
     """
 
     def __init__(self, folder: Path, html: bool) -> None:
@@ -190,10 +201,10 @@ def _cache_header(bucket: Bucket) -> bytes:
 
 @lru_cache(maxsize=32)
 def template_environment(folder: Path | None = None, html: bool = False) -> jinja2.Environment:
-    """Return Jinja's environment over the project's templates; a template in ``folder`` takes precedence. ``html``: values
-    are escaped.
+    """Return the Jinja environment that loads templates from ``folder``, then from the templates that come with microc.
 
-    Templates may be untrusted: the sandbox lets them print their variables and nothing else."""
+    ``html``: True if values are escaped for HTML. Templates may be untrusted: the sandbox only lets them print their
+    variables."""
     cache_folder = Path(__spec__.cached).parent if __spec__.cached and not folder else None
     return SandboxedEnvironment(
         loader=jinja2.FileSystemLoader(
@@ -209,19 +220,21 @@ def template_environment(folder: Path | None = None, html: bool = False) -> jinj
 def render(template: str, context: Any, folder: Path | None = None) -> str:
     """Render a template with the fields of ``context``, a frozen dataclass, as its variables.
 
-    The template is looked up in ``folder`` first, if that is given, then among the project's templates. InternalError
-    for a string in the context that is no :class:`SafeString`."""
+    ``template``: its path relative to ``folder`` or, if there is no such file or ``folder`` is None, relative to the
+    templates that come with microc. InternalError if the context contains a string that is no :class:`SafeString`."""
     return template_environment(folder).get_template(template).render(_template_variables(context))
 
 
 def render_html(template: str, context: Any) -> str:
-    """Render an HTML page: every string in the context becomes a :class:`Label`, which is escaped, except :class:`Data` of
-    its script."""
+    """Render the template of an HTML page with the fields of ``context`` as its variables.
+
+    Every string in the context becomes a :class:`Label`, which the template escapes. Only :class:`Data`, which is for the
+    page's script, stays as it is."""
     return template_environment(html=True).get_template(template).render(_template_variables(_label_strings(context)))
 
 
 def render_line(text: str, context: Any) -> str:
-    """Render a template that is given as text: a path, a command."""
+    """Render ``text``, a short template such as a path or a command, with the fields of ``context`` as its variables."""
     return _parse_line(text).render(_template_variables(context))
 
 
@@ -231,8 +244,9 @@ def _parse_line(text: str) -> jinja2.Template:
 
 
 def _template_variables(context: Any) -> dict[str, Any]:
-    """Return the fields of a context class by name, as variables of a template. InternalError for a string that is no
-    :class:`SafeString`."""
+    """Return the fields of a context, an instance of a dataclass, by name.
+
+    InternalError if a field contains a string that is no :class:`SafeString`."""
     if not is_dataclass(context) or isinstance(context, type):
         raise TypeError(f"template: got values of type {type(context).__name__}, expected an instance of a dataclass")
     _refuse_unsafe_strings(context, type(context).__name__)
@@ -240,10 +254,9 @@ def _template_variables(context: Any) -> dict[str, Any]:
 
 
 def _refuse_unsafe_strings(value: Any, where: str) -> None:
-    """Raise InternalError for a string anywhere in ``value`` that is no :class:`SafeString`, and for objects of unknown
-    types.
+    """Raise InternalError if ``value`` is or contains a string that is no :class:`SafeString`, or an object of an unknown type.
 
-    ``where``: the context's field, for the message."""
+    ``where``: the path of the field in the context, for the message."""
     if value is None or isinstance(value, (bool, int, float, SafeString)):
         return
     if isinstance(value, (tuple, list)):
@@ -260,7 +273,7 @@ def _refuse_unsafe_strings(value: Any, where: str) -> None:
 
 
 def _label_strings(value: Any) -> Any:
-    """Return the value with every string in it as a :class:`Label`, except :class:`Data`."""
+    """Return ``value`` with every string in it converted to a :class:`Label`, except strings of the class :class:`Data`."""
     if isinstance(value, Data):
         return value
     if isinstance(value, str):
@@ -274,10 +287,10 @@ def _label_strings(value: Any) -> Any:
     return value
 
 
-# ---- Objects at a prompt and in a notebook: name, inputs, outputs, a few numbers.
+# ---- Text and HTML tables that show a network at Python's prompt and in a notebook: name, inputs, outputs, a few numbers.
 
 Tensor = Mapping[str, Any]
-"""``name``, ``dtype`` and ``shape``, as in a manifest."""
+"""Description of a tensor by the keys ``name``, ``dtype`` and ``shape``, as in a project's manifest."""
 
 
 def format_signature(model: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
@@ -292,7 +305,7 @@ def _tensor_text(tensor: Tensor) -> str:
 
 
 def html_table(title: str, rows: Iterable[tuple[str, object]]) -> str:
-    """Format an HTML table with a row for each fact; text of a model is escaped."""
+    """Format an HTML table with a title and two columns, name and value. All text is escaped for HTML."""
     cells = "".join(
         f"<tr><th style='text-align:left'>{_format_cell(name)}</th><td>{_format_cell(value)}</td></tr>"
         for name, value in rows
@@ -301,5 +314,5 @@ def html_table(title: str, rows: Iterable[tuple[str, object]]) -> str:
 
 
 def _format_cell(value: object) -> str:
-    """Format the text of a table cell, escaped for HTML; integers get commas."""
+    """Format the text of a table cell, escaped for HTML. Integers get commas as thousands separators."""
     return escape(Label(f"{value:,}" if isinstance(value, int) else str(value)))
