@@ -1,1 +1,1 @@
-"""C: functions, expressions, statements, the network's source and header."""
+"""Print C: expressions, statements, kernels, and a network's sources and header."""

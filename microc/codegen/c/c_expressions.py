@@ -1,4 +1,4 @@
-"""Print TIR expressions as C99 expressions, and indices of elements by rows."""
+"""Print TIR expressions as C99 expressions. Indices of elements are printed as sums of rows and columns."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from microc.tir import ir
 from microc.tir.analysis.simplification import bounds_of, simplify
 from microc.tir.operators import BINARY, UNARY
 
-# ---- Indices by rows: ``data[y * (8 * 320) + x * 64 + c + 2 * 320]`` shows the row length that ``data[y * 2560 + x * 64 + c
-# + 640]`` hides.
+# ---- Indices as sums of rows: ``data[y * (8 * 320) + x * 64 + c + 2 * 320]`` shows the row length that ``data[y * 2560 + x * 64
+# + c + 640]`` hides.
 #
-# C arrays are declared with one subscript: for several, gcc generates other code than for their sum, with up to a third more
-# instructions in kernels that use all registers. Products of literals do not change its code, since it folds them.
+# C arrays are declared with a single subscript. With several subscripts gcc would generate different code, with up to a third
+# more instructions in kernels that use all registers. Products of literals do not change the code, since gcc folds them.
 
 MAX_INT16 = (1 << 15) - 1
-"""Largest product of literals that no compiler overflows, even with an ``int`` of 16 bits."""
+"""Largest product of literals that does not overflow if C's ``int`` has 16 bits, the minimum."""
 MAX_INT32 = (1 << 31) - 1
-"""Largest product of literals for an ``int`` of 32 bits."""
+"""Largest product of literals that does not overflow if C's ``int`` has 32 bits."""
 CACHED_INDICES = 1 << 12
-"""Size of the cache of :func:`flat_index`: a kernel accesses the same elements several times."""
+"""Number of results of :func:`flat_index` that are cached: a kernel accesses the same elements several times."""
 
 
 @lru_cache(maxsize=CACHED_INDICES)
 def flat_index(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], largest_literal: int) -> ir.Expr:
-    """Return the row-major index of an element.
+    """Return the row-major index of a buffer's element, given its index on each axis.
 
-    Literals of several rows, up to ``largest_literal``, are printed as products of a number of rows and the row's
-    length."""
+    A literal that is a multiple of a row's length becomes a product of the number of rows and the row's length, if it is not
+    above ``largest_literal``."""
     strides = buffer.strides
     total: ir.Expr = ir.const(0, "int32")
     for index, stride in zip(indices, strides, strict=True):
@@ -45,7 +45,7 @@ def flat_index(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], largest_literal:
 
 
 def _literal_term(index: ir.Expr) -> int:
-    """Return the literal term at the end of an index, 0 if there is none."""
+    """Return the value of the literal that is the last term of an index; 0 if its last term is no literal."""
     match index:
         case ir.Const(int(value)) | ir.Bin("add", _, ir.Const(int(value))):
             return value
@@ -56,10 +56,11 @@ def _literal_term(index: ir.Expr) -> int:
 
 
 def _split_by_rows(index: ir.Expr, rows: list[tuple[int, int]], strides: set[int], largest_literal: int) -> ir.Expr:
-    """Return a flat index whose literals are products of a number of rows and the row's length.
+    """Return a flat index with its literals replaced by products of a number of rows and the row's length.
 
-    ``rows``: the indices' own literals, as counts and strides; ``largest_literal``: the largest literal that is split."""
-    # A literal is split into rows only if the sum of the indices' own offsets accounts for all of it.
+    ``rows``: for each axis whose index ends with a literal, that literal and the axis's stride. ``strides``: strides of the
+    buffer. ``largest_literal``: larger literals are not replaced."""
+    # The literal at the end of the index is replaced only if the products in ``rows`` add up to exactly this literal.
     match index:
         case ir.Bin("add" | "sub" as op, a, ir.Const(int(value)) as offset) if abs(value) <= largest_literal:
             rest, sign = _split_by_rows(a, [], strides, largest_literal), 1 if (op == "add") == (value > 0) else -1
@@ -82,7 +83,7 @@ def _split_by_rows(index: ir.Expr, rows: list[tuple[int, int]], strides: set[int
 
 
 def _sum_of_rows(rows: list[tuple[int, int]]) -> ir.Expr:
-    """Return the sum of counts times strides with literals as operands, positive ones first."""
+    """Return the sum of products of literals for pairs of a number of rows and a stride. Positive products are first."""
     total: ir.Expr | None = None
     for count, stride in sorted(rows, key=lambda row: row[0] < 0):
         size, step = ir.const(abs(count), "int32"), ir.const(stride, "int32")
@@ -92,16 +93,18 @@ def _sum_of_rows(rows: list[tuple[int, int]]) -> ir.Expr:
     return total
 
 
-# ---- Typed expressions. Nothing relies on C's implicit conversions: every change of type is printed as a cast.
+# ---- Expressions. The printed C does not rely on implicit conversions: every change of type is printed as a cast.
 
 Bounds = dict[ir.Var, tuple[int, int]]
 
 _INFIX = {name: operator.c for name, operator in BINARY.items() if operator.c}
 _UNARY = {name: operator.c[0] for name, operator in UNARY.items() if operator.c}
 _PRIMARY, _PREFIX, _TERNARY = 16, 14, 3
-_MIXABLE = frozenset({"+", "-", "*"})  # operators that readers nest without brackets
+_MIXABLE = frozenset({"+", "-", "*"})  # operators that are nested without brackets
 _LOOSEST = {"&&": 5, "||": 5, "==": 10, "!=": 10, "<": 10, "<=": 10, ">": 10, ">=": 10}
-"""Loosest operator that may stand unbracketed inside of these: no comparison inside of a comparison, no && inside of ||."""
+"""For each logical and comparison operator, a precedence: operands of a higher precedence are printed without brackets.
+
+Comparisons inside of a comparison, and ``&&`` inside of ``||``, are therefore bracketed."""
 
 # fmt: off
 MATH_FUNCTIONS = frozenset({
@@ -110,23 +113,24 @@ MATH_FUNCTIONS = frozenset({
     "sinh", "sqrt", "tan", "tanh", "trunc",
 })
 # fmt: on
-"""Functions of ``<math.h>``: the name is that for double; ``f`` is appended for float."""
+"""Functions of ``<math.h>`` that TIR calls, by the name of the function for double. C appends ``f`` for float."""
 _NOT_FINITE = {"nan": "NAN", "inf": "INFINITY", "-inf": "-INFINITY"}
 
 
 def float32_literal(number: np.float32) -> str:
-    """Return the literal of a float32, with the fewest digits that identify it."""
+    """Return the C literal of a float32, with the fewest digits that identify the number."""
     digits = str(number)
     return _NOT_FINITE.get(digits) or f"{digits}f"
 
 
 class ExprPrinter:
-    """Prints expressions, and collects the helpers and headers that they need.
+    """Printer of expressions, which also records the helper functions and headers that the printed expressions need.
 
-    ``helpers`` are names of small inline functions (``min_i32``) and intrinsics. ``needs_math`` is set when a function of
-    ``<math.h>`` was printed. ``largest`` is the largest product of literals that fits an ``int``. ``own`` are functions of
-    ``<math.h>`` that are printed with the code (``Family.own_math``); they compute in float32, since these C libraries have
-    no wider ``double``.
+    ``helpers`` are the names of the small inline functions (``min_i32``) and intrinsics that were printed. ``needs_math``
+    becomes True when a function of ``<math.h>`` is printed. ``bounds`` are the smallest and the largest value of variables.
+    ``largest`` is the largest product of literals that fits an ``int``. ``own`` are functions of ``<math.h>`` for which
+    microc prints its own definitions, because the C library lacks them (``Family.own_math``). These compute in float32,
+    since ``double`` is not wider on such cores.
     """
 
     def __init__(self, largest: int = MAX_INT16, own: frozenset[str] = frozenset()) -> None:
@@ -140,17 +144,17 @@ class ExprPrinter:
         return self._print(expr)[0]
 
     def _use_helper(self, name: str) -> str:
-        """Record that the text calls the helper ``name``; return the name."""
+        """Record that the printed text calls the helper function ``name``. Return ``name``."""
         self.helpers[name] = None
         return name
 
     def _with_brackets(self, expr: ir.Expr, precedence: int) -> str:
-        """Print ``expr``, in brackets if it binds less tightly than ``precedence``."""
+        """Print ``expr``, in brackets if the precedence of its outermost operator is lower than ``precedence``."""
         text, binds = self._print(expr)
         return text if binds >= precedence else f"({text})"
 
     def _print(self, expr: ir.Expr) -> tuple[str, int]:
-        """Print an expression; return the text, and the precedence of its outermost operator."""
+        """Print an expression. Return the text and the precedence of its outermost operator."""
         match expr:
             case ir.Const(value, dtype):
                 text = self.literal(value, dtype)
@@ -190,15 +194,18 @@ class ExprPrinter:
                 raise InternalError(f"cannot print {type(expr).__name__} as C")
 
     def _print_16_bit_float_cast(self, dtype: str, operand: ir.Expr) -> str:
-        """Print a conversion between float32 and float16 or bfloat16, which C has no types for, as a call of a helper."""
+        """Print a conversion between float32 and float16 or bfloat16 as a call of a helper function.
+
+        C99 has no types for 16-bit floats, so a cast cannot convert them."""
         if (dtype == "float32") == (operand.dtype == "float32"):
             raise InternalError(f"cast of {operand.dtype} to {dtype}: go through float32")
         name = f"{operand.dtype}_to_float" if dtype == "float32" else f"float_to_{dtype}"
         return f"{self._use_helper(name)}({self(operand)})"
 
     def _print_reinterpret(self, dtype: str, operand: ir.Expr) -> tuple[str, int]:
-        """Print the bits of a value as another dtype, and return the text's precedence too; between dtypes that C stores
-        as integers a cast does it."""
+        """Print a reinterpretation of the bits of ``operand`` as ``dtype``. Return the text and its precedence.
+
+        If C stores both dtypes as integers, it is printed as a cast, otherwise as a call of a helper function."""
         source, kind = dtypes.c_name(operand.dtype), dtypes.c_name(dtype)
         if {source, kind} & {"float", "double"}:
             return (
@@ -208,7 +215,7 @@ class ExprPrinter:
         return f"({kind}){self._with_brackets(operand, _PREFIX)}", _PREFIX
 
     def literal(self, value: int | float, dtype: str) -> str:
-        """Return a literal of exactly this dtype."""
+        """Return a C literal of ``value`` whose type is exactly that of ``dtype``."""
         if dtype in dtypes.HALF:
             return f"(uint16_t){int(dtypes.to_numpy(dtype).type(value).view(np.uint16))}"
         if dtypes.is_float(dtype):
@@ -233,7 +240,7 @@ class ExprPrinter:
                 return f"({dtypes.c_name(dtype)}){number}" if number >= 0 else f"({dtypes.c_name(dtype)})({number})"
 
     def element(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> str:
-        """Print one element: the scalar of a register tile, or ``name[flat index]``."""
+        """Print one element of a buffer, as an lvalue: ``name[flat index]``, or the name of a register tile's scalar."""
         if buffer.scope == "register":
             numbers = [ir.int_value(i) for i in indices]
             if all(n is not None for n in numbers):
@@ -241,7 +248,7 @@ class ExprPrinter:
         return f"{buffer.name}[{self(flat_index(buffer, indices, self.largest))}]"
 
     def _call(self, name: str, args: tuple[ir.Expr, ...]) -> str:
-        """Print a call of a helper, or of a function of ``<math.h>``."""
+        """Print a call of an intrinsic or of a function of ``<math.h>``."""
         printed = ", ".join(self(a) for a in args)
         if name == "fma" and args[0].dtype in dtypes.HALF:
             return f"{self._use_helper(f'{args[0].dtype}_fma')}({printed})"
@@ -253,14 +260,14 @@ class ExprPrinter:
         return f"{self._use_helper(name)}({printed})"
 
     def _print_binary(self, expr: ir.Bin) -> tuple[str, int]:
-        """Print a binary operation, by an operator of C or by a helper; return the text and its precedence."""
+        """Print a binary operation with an operator of C, or as a call of a helper. Return the text and its precedence."""
         op, a, b = expr.op, expr.a, expr.b
         if a.dtype in dtypes.HALF:
             raise InternalError(f"{op} of {a.dtype}: compute in float32")
         if op not in _INFIX and op not in ("floordiv", "floormod"):
             return f"{self._use_helper(f'{op}_{short_name(a.dtype)}')}({self(a)}, {self(b)})", _PRIMARY
         if op in ("floordiv", "floormod"):
-            # C's division truncates. It equals floor division if no operand is negative, for which the bounds are proved.
+            # C's division truncates. It equals floor division if neither operand can be negative, which their bounds prove.
             dividend = bounds_of(a, self.bounds)
             divisor = bounds_of(b, self.bounds)
             same_in_c = dividend is not None and dividend[0] >= 0 and divisor is not None and divisor[0] > 0
@@ -269,7 +276,7 @@ class ExprPrinter:
             op = "truncdiv" if op == "floordiv" else "truncmod"
         if op == "shl" and a.dtype in ("int32", "int64"):  # a negative value must not be shifted left in C
             count = ir.int_value(b)
-            if count is not None and count < dtypes.dtype_parts(a.dtype).bits - 1:  # the factor must fit, too
+            if count is not None and count < dtypes.dtype_parts(a.dtype).bits - 1:  # the power of 2 must fit the type
                 return self._print_infix("mul", a, ir.Const(1 << count, a.dtype))
             unsigned = dtypes.c_name("u" + a.dtype)
             return (
@@ -284,16 +291,18 @@ class ExprPrinter:
         return self._print_infix(op, a, b)
 
     def _print_infix(self, op: str, a: ir.Expr, b: ir.Expr) -> tuple[str, int]:
-        """Print two operands with an operator of C between them; return the text and its precedence."""
+        """Print two operands with an operator of C between them. Return the text and its precedence."""
         sign, level = _INFIX[op]
         left, right = self._print_operand(a, sign, level), self._print_operand(b, sign, level + 1)
         if op in ("shl", "shr") and isinstance(a, ir.Const) and self.largest == MAX_INT16:
-            left = f"({dtypes.c_name(a.dtype)}){left}"  # a shift has the type of its left side, which may be an int of 16 bits
+            left = f"({dtypes.c_name(a.dtype)}){left}"  # a shift has the type of its left operand: a literal may be a 16-bit int
         return f"{left} {sign} {right}", level
 
     def _print_operand(self, expr: ir.Expr, sign: str, precedence: int) -> str:
-        """Print an operand of the C operator ``sign``, in brackets if needed. Operators other than + - * are bracketed
-        inside each other, as -Wparentheses asks for."""
+        """Print an operand of the C operator ``sign``, in brackets if they are needed.
+
+        ``precedence``: the lowest precedence for which C needs no brackets. Operations other than + - * inside of others are
+        always in brackets, as gcc's warning -Wparentheses recommends."""
         text, binds = self._print(expr)
         no_brackets = binds >= _PREFIX or (binds >= precedence and sign in _MIXABLE and binds in (12, 13))
         no_brackets = no_brackets or binds > _LOOSEST.get(sign, _PREFIX)
@@ -301,12 +310,14 @@ class ExprPrinter:
 
 
 def short_name(dtype: str) -> str:
-    """Return the suffix of helper functions for a dtype: ``i32`` for int32, ``f32`` for float32."""
+    """Return the abbreviation of a dtype in the names of helper functions: ``i32`` for int32, ``f32`` for float32."""
     kind, bits, _ = dtypes.dtype_parts(dtype)
     return f"{ {'int': 'i', 'uint': 'u', 'float': 'f', 'bool': 'b'}[kind] }{bits}"
 
 
 def register_name(buffer: ir.Buffer, element_indices: list[int]) -> str:
-    """Return the name of the scalar that holds one element of a register tile: ``acc_0_1``; axes of extent 1 are left out."""
+    """Return the name of the C variable for one element of a register tile: ``acc_0_1``.
+
+    The name contains the element's index on each axis, except for axes of extent 1."""
     coordinates = [str(n) for n, extent in zip(element_indices, buffer.shape, strict=True) if extent > 1]
     return "_".join([buffer.name, *coordinates])

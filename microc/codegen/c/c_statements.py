@@ -1,4 +1,4 @@
-"""Print TIR statements and functions as C99, parallel loops for threads, and inline helper functions."""
+"""Print TIR statements and functions as C99, including parallel loops for threads and inline helper functions."""
 
 from __future__ import annotations
 
@@ -22,19 +22,21 @@ from microc.tir.operators import BINARY
 from microc.tir.rewrite import map_expr, map_stmt, stmt_children, walk_all_exprs, walk_stmt
 from microc.tir.symbolic import active_lanes_let
 
-# ---- Comments in printed loops: what the following statements compute.
+# ---- Comments in printed loops, which describe what the following statements compute.
 #
-# Every block of a kernel writes one buffer, so a block begins where another buffer is written. Its text is printed once;
-# where a block continues, behind others or in a remainder, only its title is.
+# Every block of a kernel (a computation of the schedule) writes a single buffer. A block therefore begins where the written
+# buffer changes. The comment of a block is printed once. Where the block continues after other blocks, or in the remainder of a
+# loop, only the title of the comment is printed.
 
 BLOCK_COMMENT_WIDTH = 92
-"""Width of comments in loops, which are indented."""
+"""Maximum number of columns of a comment in a loop. It leaves space for the indentation of loops."""
 
 
 class BlockComments:
-    """Comments before the statements of a function, in the order of the text.
+    """Comments of a function's blocks, which are requested for statements in the order in which they are printed.
 
-    ``texts``: what blocks compute, by written buffer.
+    ``texts``: description of what a block computes, by the name of the buffer that the block writes. ``current``: name of the
+    buffer that the preceding statement writes.
     """
 
     def __init__(self, texts: Mapping[str, str]) -> None:
@@ -43,7 +45,9 @@ class BlockComments:
         self.written_by: dict[int, frozenset[ir.Buffer]] = {}
 
     def before(self, stmt: ir.Stmt) -> list[str]:
-        """Return the lines of the comment before a statement; none if the statement's block continues, or has no text."""
+        """Return the lines of the comment before a statement.
+
+        There are none if the statement belongs to the same block as the preceding one, or if its block has no description."""
         if isinstance(stmt, ir.Seq):
             return []
         written = self._written_buffers(_first_effect(stmt))
@@ -55,7 +59,9 @@ class BlockComments:
         return comment_lines(text, BLOCK_COMMENT_WIDTH) if text else []
 
     def _written_buffers(self, stmt: ir.Stmt) -> frozenset[ir.Buffer]:
-        """Return the buffers that a statement writes; memoised, since each statement is visited once for every outer one."""
+        """Return the buffers that a statement writes.
+
+        Results are memoised, since each statement is also visited for every statement that contains it."""
         if id(stmt) not in self.written_by:
             match stmt:
                 case ir.Store(buffer):
@@ -68,8 +74,10 @@ class BlockComments:
         return self.written_by[id(stmt)]
 
     def _name_in_texts(self, buffer: ir.Buffer) -> str:
-        """Return the name that ``texts`` has for a buffer: without the scope, if a schedule put a copy of the tensor
-        between."""
+        """Return the key of a buffer in ``texts``.
+
+        A schedule appends the scope to the name of a copy of a tensor (``x_local``); the key is the name without the scope.
+        If ``texts`` has no description of such a copy, one is added."""
         name = buffer.name.removesuffix(f"_{buffer.scope}")
         if name != buffer.name and name not in self.texts:
             self.texts[name] = f"copy of {name}"
@@ -77,7 +85,7 @@ class BlockComments:
 
 
 def _first_effect(stmt: ir.Stmt) -> ir.Stmt:
-    """Return the first statement inside of declarations and sequences that has an effect."""
+    """Return the first statement that is neither a declaration nor a sequence, inside of such statements."""
     match stmt:
         case ir.Let(_, _, body) | ir.Alloc(_, body):
             return _first_effect(body)
@@ -88,27 +96,36 @@ def _first_effect(stmt: ir.Stmt) -> ir.Stmt:
 
 
 def comment_lines(text: str, line_width: int) -> list[str]:
-    """Return a comment as lines of C; comment marks in its text are broken up, and ``//`` is written as C's division."""
+    """Return a C comment with ``text``, wrapped into lines.
+
+    A blank is inserted into ``/*`` and ``*/`` in the text, and ``//`` becomes ``/``, the operator of division in C."""
     text_in_comment = text.replace("//", "/").replace("*/", "* /").replace("/*", "/ *")
     return textwrap.wrap(f"/* {text_in_comment} */", line_width, subsequent_indent=" *     ", break_on_hyphens=False)
 
 
-# ---- Parallel loops for threads: an iteration becomes a function, and what it captures of the kernel a structure.
+# ---- Parallel loops for threads. The body of a loop becomes a function for one iteration; the parameters and variables of the
+# kernel that it uses become the members of a structure, as in a closure.
 
 RUN_LOOP = "microc_run_turns"
-"""Function of ``templates/project/threads.c.j2`` that runs the iterations of such a loop."""
+"""Name of the C function that distributes the iterations of a parallel loop over a thread pool; it is defined in
+``templates/project/threads.c.j2``."""
 
 
 @frozen
 class ParallelLoop:
-    """C of a parallel loop: the function in front of the kernel, and the statement in place of the loop."""
+    """Printed C of a parallel loop.
+
+    ``function``: lines that are printed before the kernel: a structure, and a function that runs one iteration. ``call``:
+    lines that are printed in the kernel in place of the loop."""
 
     function: tuple[str, ...]
     call: tuple[str, ...]
 
 
 def captured_by(loop: ir.For, params: Sequence[ir.Buffer]) -> tuple[list[ir.Buffer], list[ir.Var]]:
-    """Return the parameters that a loop accesses, and the variables from outside that it reads, both in a fixed order."""
+    """Return what the body of a parallel loop uses of its kernel: parameters, and variables from outside of the loop.
+
+    Both are in a fixed order. ``params``: all parameters of the kernel."""
     used, bound = buffers_read(loop.body) | buffers_written(loop.body), {loop.var}
     allocated = set()
     for stmt in walk_stmt(loop.body):
@@ -131,10 +148,10 @@ def captured_by(loop: ir.For, params: Sequence[ir.Buffer]) -> tuple[list[ir.Buff
 def print_parallel_loop(
     name: str, loop: ir.For, extent: str, captured: Sequence[tuple[str, str]], body: Sequence[str]
 ) -> ParallelLoop:
-    """Print a parallel loop as a function for one iteration, and the statement by which the thread pool runs it.
+    """Print a parallel loop as a function that runs one iteration, and a statement that calls the thread pool.
 
-    ``name``: the function's; ``captured``: declared type and name of each captured value; ``body``: the lines of the
-    printed body."""
+    ``name``: name of the function. ``extent``: the printed number of iterations. ``captured``: declared type and name of each
+    parameter and variable of the kernel that the loop uses. ``body``: the printed lines of the loop's body."""
     members = [f"    {kind.replace('restrict ', '')}{member};" for kind, member in captured]
     captures = f"((const struct {name} *)microc_seen)"
     return ParallelLoop(
@@ -165,10 +182,12 @@ INDENT = "    "
 
 
 class StmtPrinter:
-    """Prints statements as lines; one instance per C file, so that helpers are collected for all its functions.
+    """Printer of statements and functions as lines of C.
 
-    ``space`` qualifies constants that functions take: their address space and a blank, or empty if there is only one.
-    ``sizes`` are bounds of functions' scalars. ``threads`` is True if a thread pool runs parallel loops."""
+    One instance prints all functions of a C file, so that ``expr`` records the helpers that any of them calls. ``space`` is the
+    qualifier of the address space of constant parameters and a blank; it is empty if the core has a single address space.
+    ``sizes`` are the smallest and the largest value of scalar parameters. ``threads`` is True if a thread pool runs parallel
+    loops."""
 
     def __init__(
         self,
@@ -187,12 +206,12 @@ class StmtPrinter:
         self.blocks: BlockComments | None = None
 
     def lines(self, stmt: ir.Stmt) -> list[str]:
-        """Print a statement, one string per line, without indentation of its own."""
+        """Print a statement as lines of C, after the comment of its block. The outermost lines are not indented."""
         comment = self.blocks.before(stmt) if self.blocks else []
         return [*comment, *self._lines(stmt)]
 
     def _lines(self, stmt: ir.Stmt) -> list[str]:
-        """Print a statement without the comment of its block."""
+        """Print a statement as lines of C, without the comment of its block."""
         match stmt:
             case ir.Seq(body):
                 return [line for child in body for line in self.lines(child)]
@@ -215,7 +234,7 @@ class StmtPrinter:
                 raise InternalError(f"cannot print {type(stmt).__name__} as C")
 
     def _print_store(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], value: ir.Expr) -> list[str]:
-        """Print a store, as a compound assignment (``+=``) if it updates the element that it writes."""
+        """Print a store as an assignment, or as a compound assignment (``+=``) if its value updates the stored element."""
         target = self.expr.element(buffer, indices)
         if isinstance(value, ir.Bin) and value.op in ("add", "sub", "mul") and value.a == ir.Load(buffer, indices):
             sign = {"add": "+", "sub": "-", "mul": "*"}[value.op]
@@ -223,8 +242,10 @@ class StmtPrinter:
         return [f"{target} = {self.expr(value)};"]
 
     def _print_loop(self, loop: ir.For) -> list[str]:
-        """Print a loop: ``for``, with OpenMP or for the thread pool if it is parallel. InternalError for a kind that was
-        not lowered, or if parallel iterations share a workspace."""
+        """Print a loop as a ``for`` statement.
+
+        A parallel loop is printed for the thread pool if there is one, else with an OpenMP pragma. InternalError for a kind of
+        loop that should have been lowered, or if the iterations of a parallel loop share a workspace buffer."""
         if loop.kind not in ("serial", "parallel", "scalable"):
             raise InternalError(f"{loop.kind} loop {loop.var.name} was not lowered")
         reach = bounds_of(loop.extent, self.expr.bounds)
@@ -252,7 +273,9 @@ class StmtPrinter:
         return lines
 
     def _print_pool_loop(self, loop: ir.For, body: list[str]) -> list[str]:
-        """Print a parallel loop for the thread pool; ``body`` is printed already."""
+        """Print a parallel loop for the thread pool. Return the statement that replaces the loop in the kernel.
+
+        ``body``: the printed lines of the loop's body."""
         assert self.func is not None
         buffers, values = captured_by(loop, self.func.params)
         written = buffers_written(self.func.body)
@@ -263,7 +286,7 @@ class StmtPrinter:
         return list(self.parallel_loops[-1].call)
 
     def _declare(self, buffer: ir.Buffer, body: ir.Stmt) -> list[str]:
-        """Print the declaration of a buffer: an array, or the scalars of a register tile that ``body`` uses."""
+        """Print the declaration of a buffer: an array, or one scalar for each element of a register tile that ``body`` writes."""
         if buffer.scope in ir.UNIT_SCOPES:
             return []
         if buffer.scope == "local":
@@ -276,9 +299,10 @@ class StmtPrinter:
     def function(
         self, func: ir.PrimFunc, head: str = "static void", blocks: Iterable[tuple[str, str]] = ()
     ) -> list[str]:
-        """Print a whole function, declared as ``head``; read-only parameters are pointers to const.
+        """Print a function as lines of C. Parameters that the function only reads are pointers to const.
 
-        ``blocks`` are comments on the blocks of the body, by the name of the buffer that a block writes."""
+        ``head``: storage class and result type. ``blocks``: for each block of the body the name of the buffer that it writes,
+        and the comment that describes it."""
         func = make_names_distinct(func)
         self.func, self.parallel_loops = func, []
         self.blocks = BlockComments(dict(blocks))
@@ -287,20 +311,24 @@ class StmtPrinter:
         used = written | {b.name for b in buffers_read(func.body)}
         unused = [
             f"(void){p.name};" for p in func.params if p.name not in used
-        ]  # a result proved constant reads nothing
+        ]  # a kernel whose result is constant does not read its inputs
         body = _indent([*unused, *self.lines(func.body)])
         before = [line for parallel in self.parallel_loops for line in parallel.function]
         return [*before, self._function_signature(func, head, written), "{", *body, "}"]
 
     def foreign(self, func: ir.PrimFunc, lines: Sequence[str], head: str) -> list[str]:
-        """Print a function with the parameters of ``func`` whose body is external code."""
+        """Print a function whose body is external C code, as lines of C.
+
+        ``func`` has the function's name and parameters, and ``lines`` is its body. ``head``: storage class and result type."""
         used = {word for line in lines for word in re.findall(r"\w+", line)}
         unused = [f"(void){p.name};" for p in func.params if p.name not in used]
         signature = self._function_signature(func, head, {b.name for b in buffers_written(func.body)})
         return [signature, "{", *_indent([*unused, *lines]), "}"]
 
     def _function_signature(self, func: ir.PrimFunc, specifiers: str, written: set[str]) -> str:
-        """Print a function's signature behind ``specifiers``. ``written``: names of the buffers that the function writes."""
+        """Print the signature of a function.
+
+        ``specifiers``: storage class and result type. ``written``: names of the parameters that the function writes."""
         scalars = (f"{dtypes.c_name(scalar.dtype)} {scalar.name}" for scalar in func.scalars)
         params = ", ".join(
             [*(_pointer_type(p, self.space, written=p.name in written) + p.name for p in func.params), *scalars]
@@ -315,7 +343,10 @@ _MARKS = re.compile(rf"[(\[)\]]|{'|'.join(map(re.escape, _BREAKS))}")
 
 
 def wrap_line(line: str) -> list[str]:
-    """Break a line of code to fit the width, at the last separator inside the fewest brackets."""
+    """Break a line of C into lines of at most :data:`C_STMT_WIDTH` columns, and indent the continuation lines.
+
+    A line is broken after a separator (a comma or an operator) that the fewest brackets enclose; of several such separators,
+    after the last one that fits."""
     indent = line[: len(line) - len(line.lstrip())]
     lines = []
     while len(line) > C_STMT_WIDTH and (cut := _break_position(line, len(indent) + 24)):
@@ -325,9 +356,10 @@ def wrap_line(line: str) -> list[str]:
 
 
 def _break_position(line: str, min_position: int) -> int:
-    """Return the position at which a line of code is broken: behind the last separator inside the fewest brackets.
+    """Return the column at which a line of C that is too long is broken; 0 if it cannot be broken.
 
-    ``min_position``: the position behind which it must be. 0 if there is none."""
+    It is the end of the last separator that the fewest brackets enclose, among those that end after ``min_position`` and before
+    the maximum width."""
     depth, fewest, position = 0, len(line), 0
     for match in _MARKS.finditer(line):
         mark, end = match[0], match.start() + len(match[0].rstrip())
@@ -341,7 +373,9 @@ def _break_position(line: str, min_position: int) -> int:
 
 
 def _pointer_type(buffer: ir.Buffer, address_space: str, *, written: bool) -> str:
-    """Print the type of a parameter that points to a buffer, up to its name."""
+    """Print the C type of a parameter that points to a buffer. The parameter's name can be appended directly.
+
+    ``written``: True if the function writes the buffer."""
     kind = dtypes.c_name(buffer.dtype)
     if buffer.scope == "const":  # flash never changes, so the compiler may keep its values
         return f"const {address_space}{kind} *restrict "
@@ -352,7 +386,7 @@ def _indent(lines: list[str]) -> list[str]:
     return [INDENT + line if line else line for line in lines]
 
 
-# ---- Inline helper functions that printed expressions call: minimum and maximum, floor division, intrinsics.
+# ---- Helper functions that printed expressions call, usually inline: minimum and maximum, floor division, intrinsics.
 
 _LONG = {"i": "int", "u": "uint", "f": "float"}
 
@@ -360,10 +394,11 @@ _LONG = {"i": "int", "u": "uint", "f": "float"}
 def helper_texts(
     names: Iterable[str], cpu: str = "host", file_printer: ExprPrinter | None = None
 ) -> dict[str, list[str]]:
-    """Return the lines of helpers and of those that they need, each behind what it needs, for a core.
+    """Return the C of the helper functions ``names`` and of all helpers that they call: lines by helper name.
 
-    A helper that is needed only in portable bodies may be unused where the core's own body is compiled, and is marked so.
-    ``file_printer``, the file's printer, learns which headers helpers need.
+    Each helper follows the helpers that it calls. An intrinsic may have an implementation for the core and a portable one, of
+    which the preprocessor selects one. Helpers that only the portable one calls may be unused, and get the attribute ``unused``.
+    ``file_printer``: the printer of the C file, which records whether helpers need ``<math.h>``.
     """
     sources: dict[str, list[str]] = {}
     always_used = set(names)
@@ -390,12 +425,14 @@ def helper_texts(
 
 
 def _attribute_lines(name: str) -> list[str]:
-    """Return the lines that give the next function an attribute, for compilers that know it."""
+    """Print the attribute ``name`` for the function that follows, for compilers that know gcc's attributes."""
     return ["#if defined(__GNUC__)", f"__attribute__(({name}))", "#endif"]
 
 
 def helper_source(name: str, printer: ExprPrinter, cpu: str) -> list[str]:
-    """Return the lines of C of the helper ``name`` on a core; helpers that it needs are added to the printer's."""
+    """Return the lines of the C definition of the helper ``name`` for the core ``cpu``.
+
+    The helpers that it calls are added to ``printer.helpers``."""
     if dtypes.is_vector(name):
         return _vector_typedef(name, cpu)
     if name in HALF_FLOAT_HELPERS:
@@ -424,12 +461,12 @@ def helper_source(name: str, printer: ExprPrinter, cpu: str) -> list[str]:
 
 
 def _c_type_of_suffix(dtype_suffix: str) -> str:
-    """Return the C type of an integer dtype's suffix: ``int32_t`` for ``i32``."""
+    """Return the C type for the abbreviation of a dtype in a helper's name: ``int32_t`` for ``i32``."""
     return dtypes.c_name(f"{_LONG[dtype_suffix[0]]}{dtype_suffix[1:]}")
 
 
 def _reinterpret_helper(name: str, result: str, source: str) -> list[str]:
-    """Print a helper that returns the bits of a float as an integer, or the reverse."""
+    """Print a helper function that returns the bits of a float as an integer, or the bits of an integer as a float."""
     return [
         f"static inline {result} {name}({source} x)",
         "{",
@@ -441,7 +478,9 @@ def _reinterpret_helper(name: str, result: str, source: str) -> list[str]:
 
 
 def _vector_typedef(name: str, cpu: str) -> list[str]:
-    """Print the definition of a vector type: the core's register type where it is available, else a structure of lanes."""
+    """Print the definition of a vector type.
+
+    It is the core's register type if the compiler supports the core's instructions, else a structure with an array of lanes."""
     kind, bits, lanes = dtypes.dtype_parts(name)
     lines = ["typedef struct {", f"    {dtypes.c_name(f'{kind}{bits}')} lane[{lanes}];", f"}} {name};"]
     for instructions in CORES[cpu].sets:
@@ -454,7 +493,10 @@ def _vector_typedef(name: str, cpu: str) -> list[str]:
 
 
 def _intrinsic_function(intrin: Intrin, printer: ExprPrinter, cpu: str) -> list[str]:
-    """Print an intrinsic as a function of C: the core's bodies behind their guards, else its portable meaning."""
+    """Print an intrinsic as a C function.
+
+    The preprocessor selects an implementation for the core by its guard (an ``#if`` condition), else the portable meaning of
+    the intrinsic."""
     written = buffers_written(intrin.meaning) if isinstance(intrin.meaning, ir.Stmt) else set()
     params = ", ".join(
         f"{'' if p in written else 'const '}{dtypes.c_name(p.dtype)} *{p.name}"
@@ -478,9 +520,10 @@ def _intrinsic_function(intrin: Intrin, printer: ExprPrinter, cpu: str) -> list[
 def _guard_bodies(
     name: str, portable_lines: list[str], cpu: str, own_bodies: Sequence[tuple[str, list[str]]] = ()
 ) -> list[str]:
-    """Print the bodies of an intrinsic, each behind its guard, and the portable lines at the end.
+    """Print the alternative bodies of an intrinsic as branches of an ``#if``, with the portable body in ``#else``.
 
-    The first body of each guard counts. ``own_bodies``: forms of the portable meaning that have guards of their own."""
+    A body's guard is the condition of its branch. Of several bodies with the same guard only the first is printed.
+    ``own_bodies``: guards and lines of further bodies, which are variants of the portable body."""
     lines: list[str] = []
     bodies: dict[str, list[str]] = {}
     for guard, text in (*((g, body.text.splitlines()) for g, body in bodies_of(name, cpu) if body.text), *own_bodies):
@@ -492,9 +535,9 @@ def _guard_bodies(
 
 
 def _portable_body(intrin: Intrin, printer: ExprPrinter, lane_suffix: str = ".lane") -> list[str]:
-    """Print an intrinsic's meaning as lines of C.
+    """Print the portable meaning of an intrinsic (its TIR definition) as the lines of a C function's body.
 
-    For vectors it is a loop over lanes; ``lane_suffix`` accesses the lanes of a vector."""
+    For vectors it is a loop over lanes. ``lane_suffix``: text between a vector's name and the index of a lane."""
     statements = StmtPrinter(printer)
     if not intrin.lanes:
         meaning = intrin.meaning

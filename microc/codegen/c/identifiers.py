@@ -1,4 +1,4 @@
-"""Identifiers of generated C: reserved names, and scopes in which every name is unique."""
+"""Choose identifiers for generated C: avoid reserved names, and rename variables so that names are unique in each scope."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from microc.isa import SCALAR
 from microc.tir import ir
 from microc.tir.rewrite import map_expr, walk_all_exprs, walk_stmt
 
-# ---- Names that generated code cannot use: those of C, C++, compilers, headers and build tools.
+# ---- Names that generated code cannot use, because C, C++, compilers, headers or build tools define them.
 #
-# Public names are the model's own; on a conflict with one of these a tensor's name gets a number, a network's a letter.
-# ``tests/codegen/test_names.py`` asks the compilers for their macros and headers, and expects all of them here.
+# Public names are those in the model. If such a name is reserved, a tensor's name gets a number as its suffix, and a network's
+# name gets ``m_`` as its prefix. ``tests/codegen/test_names.py`` lists the macros of the compilers and of their headers, and
+# requires that all of them are reserved here.
 
 _C = """auto break case char const continue default do double else enum extern float for goto if inline int long register restrict
 return short signed sizeof static struct switch typedef union unsigned void volatile while alignas alignof bool constexpr false
@@ -34,18 +35,19 @@ s6_addr16 s6_addr32 sa_handler sa_sigaction sched_priority sgi si_addr si_addr_l
 si_lower si_overrun si_pid si_pkey si_ptr si_status si_stime si_syscall si_timerid si_uid si_upper si_utime si_value
 sigev_notify_attributes sigev_notify_function signbitf signgam sinf sinhf sparc squaref st_atime st_ctime st_mtime stderr stdin
 stdout strtodf sun tanf tanhf truncf tzname unix vax"""
-"""Macros without arguments: gcc's own for its systems, and those of C and POSIX headers."""
+"""Macros without arguments: those that gcc predefines for its target systems, and those of C and POSIX headers."""
 
 RESERVED_WORDS = frozenset(f"{_C} {_CPP} {_MACROS}".split())
-"""Words that nothing can be named."""
+"""Words that no entity in generated C can have as its name: keywords of C and C++, and macros."""
 
 _HEADER = (
     "arena arenas class class_name copy_begin copy_wait reset run run_kernel run_slice sample self_test sizes sizes_fit"
 )
-"""Suffixes that the header appends to the network's name, as it appends names of inputs and outputs."""
+"""Suffixes that the network's header appends to the network's name. It also appends the names of inputs and outputs, which must
+therefore differ from these suffixes."""
 _LINKED = "copy_begin copy_wait reset run run_kernel sample self_test"
 _EXPORTS = "base frame i network ready"
-"""Names in exports beside a tensor's own: counters, members of an object, a variable of an example."""
+"""Names that templates of exports use beside the names of tensors: counters, members of an object, a variable of an example."""
 RESERVED_TENSOR_NAMES = RESERVED_WORDS | frozenset(f"{_HEADER} {_EXPORTS}".split())
 """Names that a tensor cannot have."""
 
@@ -68,7 +70,8 @@ ssize stack suseconds time timer u_int16 u_int32 u_int64 u_int8 uid uint16 uint3
 uint_fast32 uint_fast64 uint_fast8 uint_least16 uint_least32 uint_least64 uint_least8 uintmax uintptr useconds wchar wctrans
 wctype wint"""
 C_LIBRARY_NAMES = frozenset(_FUNCTIONS.split()) | frozenset(f"{stem}_t" for stem in _TYPES.split())
-"""Names with underscores in the headers of C. Ours with underscores are those of functions and of tables of weights."""
+"""Names with an underscore that headers of the C library define. Generated functions and tables of weights, whose names also
+contain underscores, cannot have them."""
 
 _NAMESPACES = "atomic cnd mb mtx pthread thrd tss"
 _LIMITS = "bc coll dbl expr flt int ldbl long re sig uint ulong"
@@ -77,30 +80,34 @@ _TARGETS = """all clean depend edit_cache firmware help install list_install_com
 rebuild_cache test uninstall"""
 _DEVICES = "aux con nul prn " + " ".join(f"{port}{k}" for port in ("com", "lpt") for k in range(10))
 RESERVED_NETWORK_NAMES = frozenset(f"microc {_NAMESPACES} {_LIMITS} {_STATUS} {_TARGETS} {_DEVICES}".split())
-"""Names that a network cannot have: others define ``<NAME>_OK`` and the like (``R_OK``, ``ESP_OK``), a build tool has a
-target, or Windows a device, of this name."""
+"""Names that a network cannot have.
+
+Headers define macros that begin with some of them, such as ``R_OK`` and ``ESP_OK``, and would conflict with ``<NAME>_OK``. Others
+are targets of build tools or names of devices on Windows."""
 _OWN = "microc_"
 MAX_NETWORK_NAME = 64
-"""Maximum length of a network's name, from which file names are made."""
+"""Maximum number of letters of a network's name. File names are derived from it."""
 
 _HELPERS = re.compile(r"(min|max|floordiv|floormod)_[iufb]\d+|[iufb]\d+_of_[iufb]\d+|u?int\d+x\d+")
-"""Functions that printed expressions call, and vector types; ``c_statements.py`` prints them."""
+"""Pattern of the names of helper functions that printed expressions call, and of vector types. ``c_statements.py`` prints their
+definitions."""
 
 
 def network_name(text: str) -> str:
-    """Return a network's C name for an untrusted name: a lower-case identifier that is not reserved."""
+    """Return the C name of a network for ``text``, an untrusted name: a lower-case identifier that is not reserved."""
     name = re.sub(r"[^0-9A-Za-z]+", "_", text).strip("_").lower()[:MAX_NETWORK_NAME].strip("_") or "model"
     return f"m_{name}" if name[0].isdigit() or name in RESERVED_NETWORK_NAMES or name.startswith(_OWN) else name
 
 
 def linked_names(network: str, tables: Iterable[str]) -> set[str]:
-    """Return the symbols that a network defines for the linker: its functions, and its tables of constants named
-    ``tables``."""
+    """Return the external symbols that a network's C defines: its public functions, and its arrays of constants.
+
+    ``tables``: names of the arrays, without the network's name in front."""
     return {f"{network}_{name}" for name in (*tables, *_LINKED.split())}
 
 
 def is_callable_name(name: str) -> bool:
-    """Test whether ``name`` is a function that printed code may call, or a type that it may use."""
+    """Test whether ``name`` is the name of a function that printed code may call, or of a vector type that it may use."""
     may_call = name in SCALAR or name in HALF_FLOAT_HELPERS or name in MATH_HELPERS or is_mathematical(name)
     return may_call or name in ("memcpy", "memset", "main") or _HELPERS.fullmatch(name) is not None
 
@@ -112,24 +119,32 @@ def is_mathematical(name: str) -> bool:
 
 @lru_cache(maxsize=1 << 14)
 def is_free_identifier(name: str) -> bool:
-    """Test whether an entity inside of a C file may have this name."""
+    """Test whether a variable or buffer in a C file may have this name.
+
+    It must not be reserved, and must not be the name of a C library entity or of a function that printed code may call."""
     return name not in RESERVED_WORDS and name not in C_LIBRARY_NAMES and not is_callable_name(name)
 
 
 def is_free_in_network(network: str, name: str) -> bool:
-    """Test whether an entity of a network may have this name, alone and behind the network's name."""
+    """Test whether a tensor of a network may have this name.
+
+    Neither the name alone nor ``<network>_<name>`` may be a name that is reserved."""
     return name not in RESERVED_TENSOR_NAMES and f"{network}_{name}" not in C_LIBRARY_NAMES
 
 
 # ---- Names inside of a function: declarations get names that are unique in their scope.
 #
-# Passes over TIR copy statements and invent names independently. Also, a ``Let`` ends with its statement, but a declaration
-# of C lasts until the end of its block. So names are assigned here, for a whole function at once, right before it is printed:
-# a loop is named after its axis (``y``), or that axis's tiles (``y_tile``), and values are numbered in the order of the text.
+# Passes over TIR copy statements and invent names independently of each other. Moreover, the scope of a ``Let`` is its body,
+# while the scope of a declaration in C reaches to the end of its block. Names are therefore assigned here, for a whole function
+# at once, immediately before it is printed. A loop is named after its axis (``y``) or after the tiles of its axis (``y_tile``),
+# and values are numbered in the order of the printed text.
 
 
 def tile_names(buffer: ir.Buffer, body: ir.Stmt) -> list[str]:
-    """Return the scalars of a register tile that ``body`` uses; a peeled remainder uses fewer."""
+    """Return the C names of the scalars of a register tile that ``body`` writes.
+
+    A peeled remainder of a loop writes fewer scalars than the tile has elements. ScheduleError if an index of a store to the
+    tile is no constant."""
     used: dict[tuple[int, ...], None] = {}
     for stmt in walk_stmt(body):
         if isinstance(stmt, ir.Store) and stmt.buffer == buffer:
@@ -144,7 +159,7 @@ def tile_names(buffer: ir.Buffer, body: ir.Stmt) -> list[str]:
 
 
 def make_names_distinct(func: ir.PrimFunc) -> ir.PrimFunc:
-    """Return the function with readable names that are unique in each scope."""
+    """Return the function with its variables and buffers renamed: names are readable and unique in each scope of the C."""
     names = _FunctionRenamer(func)
     params = tuple(names.buffer(p, p.name) for p in func.params)
     scalars = tuple(names.declare_variable(s, s.name) for s in func.scalars)
@@ -153,11 +168,14 @@ def make_names_distinct(func: ir.PrimFunc) -> ir.PrimFunc:
 
 _SUFFIX = re.compile(r"(_[a-z]+\d+)+$")
 _PASS_SUFFIX = re.compile(r"\d+|init|fill|from|[a-z]+\d+")
-"""Words that passes append to the name of what they copy or split."""
+"""Words that TIR passes append to the name of a loop or buffer that they copy or split."""
 
 
 def loop_name(name: str, buffers: Iterable[str]) -> str:
-    """Return the short name of a loop: ``y`` for ``y_acc_1`` if ``acc`` is a buffer, ``y_tile`` for ``y_acc_0``."""
+    """Return a short name for a loop, without the words that passes appended to its name.
+
+    ``buffers``: names of the function's buffers, which also occur as such words. If ``acc`` is one of them, ``y_acc_1`` becomes
+    ``y``. The suffix ``_0`` is that of the outer loop of a split: ``y_acc_0`` becomes ``y_tile``."""
     longest = max((b for b in buffers if name.startswith(f"{b}_i")), key=len, default=None)
     words = (name.removeprefix(f"{longest}_") if longest else name).split("_")
     stages = {word for buffer in buffers for word in buffer.split("_")}
@@ -168,8 +186,12 @@ def loop_name(name: str, buffers: Iterable[str]) -> str:
 
 
 class _FunctionRenamer:
-    """Renames the variables and buffers of a function in the order of its text. ``scopes``: names declared in the
-    enclosing blocks, the innermost last."""
+    """Renamer of the variables and buffers of a function, which it visits in the order of the printed text.
+
+    ``scopes``: the sets of names declared in each block around the current statement, the innermost block last.
+    ``used_names``: all names in the function before it was renamed, and new names with a number. ``stages``: names of the
+    function's buffers, which occur as words in the names of loops. ``variables`` and ``buffers`` map each declared variable
+    and buffer to the renamed one."""
 
     def __init__(self, func: ir.PrimFunc) -> None:
         self.func = func
@@ -189,7 +211,9 @@ class _FunctionRenamer:
         self.buffers: dict[ir.Buffer, ir.Buffer] = {}
 
     def declare_variable(self, var: ir.Var, preferred: str) -> ir.Var:
-        """Declare a variable, under the ``preferred`` name or with a number appended; return it under its new name."""
+        """Declare a variable in the innermost scope, and return it under its new name.
+
+        That is ``preferred`` or, if this name is taken, ``preferred`` with a number appended."""
         name = preferred if self.are_declarable([preferred]) else self.fresh_name(preferred)
         renamed_var = var if name == var.name else replace(var, name=name)
         self.add_to_scope([renamed_var.name])
@@ -197,8 +221,10 @@ class _FunctionRenamer:
         return renamed_var
 
     def value(self, var: ir.Var) -> ir.Var:
-        """Declare the variable of a ``Let``: a loop prefix before ``__`` is dropped, a number at the end becomes the block's
-        next one."""
+        """Declare the variable of a ``Let`` in the innermost scope, and return it under its new name.
+
+        The prefix up to ``__``, which names a loop, is dropped. If the name ends with ``_`` and a number, the number becomes
+        the first that is free in this scope."""
         preferred = var.name.rpartition("__")[2]
         stem = re.sub(r"_\d+$", "", preferred)
         if stem == preferred:
@@ -208,8 +234,9 @@ class _FunctionRenamer:
         )
 
     def buffer(self, buffer: ir.Buffer, preferred: str, body: ir.Stmt | None = None) -> ir.Buffer:
-        """Declare a buffer and return it under its new name; one in registers is several scalars, which ``body``
-        determines."""
+        """Declare a buffer in the innermost scope, and return it under its new name.
+
+        A register tile is declared as several scalars in C: one for each element that ``body`` writes."""
         renamed_buffer = buffer if preferred == buffer.name else replace(buffer, name=preferred)
         while not self.are_declarable(parts := _declared_names(renamed_buffer, body, buffer)):
             renamed_buffer = replace(buffer, name=self.fresh_name(preferred))
@@ -218,19 +245,21 @@ class _FunctionRenamer:
         return renamed_buffer
 
     def are_declarable(self, names: Iterable[str]) -> bool:
-        """Test whether all ``names`` may be declared here: none is reserved or declared in an enclosing block."""
+        """Test whether all ``names`` may be declared in the innermost scope.
+
+        None of them may be reserved, or declared in a block around the current statement."""
         return all(self.is_free(name) and not any(name in block for block in self.scopes) for name in names)
 
     def is_free(self, name: str) -> bool:
-        """Test whether a variable may have this name.
+        """Test whether a variable of the function may have this name.
 
-        It may be that of a mathematical function that is not called here (``log2``).
+        The name of a mathematical function, such as ``log2``, is permitted if the renamed function does not call it.
         """
         return name not in self.called_names if is_mathematical(name) else is_free_identifier(name)
 
     @cached_property
     def called_names(self) -> set[str]:
-        """Names of the functions that the function calls, each also with the suffix ``f`` of float."""
+        """Names of the functions that the renamed function calls, each also with the suffix ``f`` that float functions have."""
         names = {expr.name for expr in walk_all_exprs(self.func.body) if isinstance(expr, ir.Call)}
         return names | {f"{name}f" for name in names}
 
@@ -239,7 +268,7 @@ class _FunctionRenamer:
         self.scopes[-1].update(names)
 
     def fresh_name(self, stem: str) -> str:
-        """Return an unused name: the stem and a number, from 2 on."""
+        """Return a name that the function does not use: ``stem``, an underscore and the first free number from 2 on."""
         number = 2
         while f"{stem}_{number}" in self.used_names or not self.is_free(f"{stem}_{number}"):
             number += 1
@@ -247,14 +276,16 @@ class _FunctionRenamer:
         return f"{stem}_{number}"
 
     def block(self, stmt: ir.Stmt) -> ir.Stmt:
-        """Rename a statement inside braces, in a scope of its own."""
+        """Return a statement that is printed inside braces with its names replaced. The braces are a new scope."""
         self.scopes.append(set())
         body_in_scope = self.rename_statement(stmt)
         self.scopes.pop()
         return body_in_scope
 
     def rename_statement(self, stmt: ir.Stmt) -> ir.Stmt:
-        """Rename a statement. Its own declarations are removed from ``variables`` and ``buffers`` behind it."""
+        """Return a statement with the variables and buffers in it renamed.
+
+        If it declares a variable or buffer again that is declared outside, the outer one has its new name again afterwards."""
         match stmt:
             case ir.Seq(body):
                 return ir.Seq(tuple(self.rename_statement(child) for child in body))
@@ -289,16 +320,18 @@ class _FunctionRenamer:
                 raise InternalError(f"cannot print {type(stmt).__name__} as C")
 
     def restore_outer_variable(self, var: ir.Var, outer: ir.Var | None) -> None:
-        """Restore the new name that a variable has outside of the statement that declared it again, if any."""
+        """Map ``var`` to ``outer`` again, its renamed variable outside of a statement that declared ``var`` again.
+
+        ``outer``: None if the variable was not declared outside."""
         if outer is not None:
             self.variables[var] = outer
 
     def expr(self, expr: ir.Expr) -> ir.Expr:
-        """Rename the variables and buffers of an expression."""
+        """Return an expression with its variables and buffers renamed."""
         return map_expr(expr, self.rename_node)
 
     def rename_node(self, expr: ir.Expr) -> ir.Expr:
-        """Rename the variable or buffer of one expression node."""
+        """Return one expression node with its variable or buffer renamed. Its operands stay as they are."""
         match expr:
             case ir.Var():
                 return self.variables.get(expr, expr)
@@ -313,7 +346,10 @@ class _FunctionRenamer:
 
 
 def _declared_names(buffer: ir.Buffer, body: ir.Stmt | None, original: ir.Buffer | None = None) -> list[str]:
-    """Return the C names that a buffer takes; ``original``: the buffer as ``body`` refers to it."""
+    """Return the C names that the declaration of a buffer needs: the array's name, or the names of a register tile's scalars.
+
+    ``body``: the statement in which the buffer is visible. ``original``: the buffer under the name that it has in ``body``;
+    None if that is its present name."""
     if buffer.scope != "register" or body is None:
         return [buffer.name]
     before = (original or buffer).name

@@ -1,4 +1,4 @@
-"""Inputs, outputs, arenas and constant arrays in generated C."""
+"""Print the inputs, outputs, arenas and constant arrays of a network in C."""
 
 from __future__ import annotations
 
@@ -24,23 +24,26 @@ from microc.tir.rewrite import map_expr, substitute
 
 WIDTH = 112
 DEFAULT_ALIGNMENT = 8
-"""Alignment in bytes that constants have by their types, or as words."""
+"""Alignment in bytes of constants that need no attribute with a number. Their types align them, or the attribute for constants
+that kernels load as words."""
 _MARGIN = 3
-"""Columns before the first number, less the blank in front of it."""
+"""Width of the indentation of a line of numbers, less 1: the text of each number includes a blank."""
 
 
 def constant_declaration(value: Value, address_space: str = "") -> str:
-    """Return a constant's declaration in C, such as ``const int8_t name[24]``, without storage class or initialiser.
+    """Return the C declaration of a constant array, such as ``const int8_t name[24]``, without storage class and initialiser.
 
-    ``address_space``: the address space of constants, empty if there is only one."""
+    ``address_space``: the qualifier of the address space for constants and a blank; empty if the core has a single address
+    space."""
     return f"const {address_space}{dtypes.c_name(value.dtype)} {value.name}[{max(1, np.prod(value.shape, dtype=int))}]"
 
 
 def aligned_declaration(value: Value, attribute: str, address_space: str = "") -> str:
-    """Return a constant's declaration with the attribute that aligns it.
+    """Return the C declaration of a constant array with the attribute that aligns the array.
 
-    Kernels load small elements as words; external code may require more, which is the attribute's argument. Declaration and
-    definition have the same attribute, since a compiler relies on the declaration.
+    Constants with elements below 4 bytes are aligned, because kernels load several elements at once as a word. External code may
+    require a larger alignment, which is then the argument of the attribute. Declaration and definition must have the same
+    attribute, since a compiler relies on the declaration.
     """
     suffix = f" {attribute}" if dtypes.nbytes(value.dtype) < 4 else ""
     if value.align > DEFAULT_ALIGNMENT:
@@ -49,7 +52,9 @@ def aligned_declaration(value: Value, attribute: str, address_space: str = "") -
 
 
 def constant_definition(value: Value, attribute: str = "", address_space: str = "") -> list[str]:
-    """Print a constant's definition, wrapped into lines; with ``attribute``, aligned as by :func:`aligned_declaration`."""
+    """Print the C definition of a constant array with its initialiser, as lines.
+
+    If ``attribute`` is given, the array is aligned as by :func:`aligned_declaration`."""
     assert value.data is not None
     lines = _wrap_words(*_distinct_literals(np.ascontiguousarray(value.data).reshape(-1), value.dtype))
     declaration_text = (
@@ -61,8 +66,9 @@ def constant_definition(value: Value, attribute: str = "", address_space: str = 
 
 
 def _distinct_literals(flat: Array, dtype: str) -> tuple[list[str], Array]:
-    """Return the distinct numbers of an array as literals of C, and for every element the index of its literal; an empty
-    array is printed as a 0."""
+    """Return the distinct numbers of an array as C literals, and for every element the index of its literal.
+
+    An empty array is returned as the single literal 0, because C has no empty arrays."""
     if not len(flat):
         return ["0"], np.zeros(1, np.int64)
     patterns = flat.view(f"u{flat.itemsize}")  # -0.0 is another number than 0.0
@@ -78,9 +84,9 @@ def _distinct_literals(flat: Array, dtype: str) -> tuple[list[str], Array]:
 
 
 def _integer_literal(number: int, dtype: str) -> str:
-    """Print an integer as a literal in an initialiser.
+    """Return the C literal of an integer in an initialiser.
 
-    It has a suffix or macro only where a plain literal would not have the right value or type."""
+    It has a suffix or a macro, such as ``INT64_C``, only where a plain number would not have the right value or type."""
     if dtype == "int32" and number == -(1 << 31):
         return "INT32_MIN"
     if dtype == "int64":
@@ -91,7 +97,9 @@ def _integer_literal(number: int, dtype: str) -> str:
 
 
 def _wrap_words(words: list[str], word_indices: Array) -> list[str]:
-    """Fill lines with the words at ``word_indices``, as many as fit in each."""
+    """Return lines of numbers for an initialiser, with as many numbers in each line as fit.
+
+    ``words``: the distinct literals. ``word_indices``: for each element of the array the index of its literal."""
     lengths = np.array([len(word) + 2 for word in words])
     ends = np.cumsum(lengths[word_indices]).tolist()
     padded_words = (
@@ -105,13 +113,16 @@ def _wrap_words(words: list[str], word_indices: Array) -> list[str]:
     return lines
 
 
-# ---- Arenas: one pointer on most boards, a struct of pointers if tensors are in several memories.
+# ---- Arenas: a single pointer on most boards, or a struct of pointers if tensors are in several memories of the board.
 
 
 @frozen
 class ArenaMember:
-    """A member of ``struct <name>_arenas``: the memory's name, the stem of its macros, bytes needed, end of the last tensor,
-    and the attribute that places it in a project for the board."""
+    """A member of ``struct <name>_arenas``: the pointer to the arena in one memory of the board.
+
+    ``name``: name of the memory. ``macro``: stem of the names of the arena's macros. ``size``: bytes of the arena. ``end``: end
+    of the last tensor in the arena, in bytes from its start. ``section``: the attribute that places the arena in its memory in a
+    project for the board."""
 
     name: Name
     macro: Name
@@ -122,10 +133,11 @@ class ArenaMember:
 
 @frozen
 class ArenaContext:
-    """The arena parameter of functions: its declaration, its name, and the members (none for a single arena).
+    """The parameter of a network's functions that passes the arena or arenas.
 
-    ``section`` places a single arena in its memory. ``aligned`` aligns an array of ``uint64_t`` for tensors that require
-    more.
+    ``declaration`` and ``name`` are those of the parameter. ``members`` are the members of the struct that it points to; there
+    are none if there is a single arena. ``section`` is the attribute that places a single arena in its memory. ``aligned`` is the
+    attribute of an array of ``uint64_t`` if tensors require a larger alignment than that type has.
     """
 
     declaration: Code
@@ -136,7 +148,7 @@ class ArenaContext:
 
 
 def arena_context(module: Module) -> ArenaContext:
-    """Return the arenas of a planned module."""
+    """Return the template variables of the arenas of a module that has a memory plan."""
     plan = _memory_plan(module)
     members = tuple(
         ArenaMember(
@@ -156,40 +168,45 @@ def arena_context(module: Module) -> ArenaContext:
 
 
 def alignment_attribute(align: int) -> Code:
-    """Return the attribute that aligns an array of ``uint64_t``; empty if its type suffices."""
+    """Return the C attribute that aligns an array of ``uint64_t`` to ``align`` bytes. It is empty if the type's own alignment,
+    8 bytes, suffices."""
     return Code(f"__attribute__((aligned({align})))" if align > 8 else "")
 
 
 def separate_arenas(plan: Plan) -> tuple[Arena, ...]:
-    """Return the arenas that are passed as members of a struct; none if there is only one."""
+    """Return the arenas that functions receive as members of a struct: all arenas in use, or none if only one is in use."""
     return plan.used if len(plan.used) > 1 else ()
 
 
 def pointer_inside_run(module: Module, offset: int) -> tuple[str, int]:
-    """Return the C name of the pointer to the arena of a byte of the plan, and the byte's offset from that pointer.
+    """Return how the network's own functions address a byte of the memory plan.
 
-    The name is that inside of the network's functions. ``offset``: of the byte in the memory plan."""
+    The result is the name of the C variable that points to the byte's arena, and the offset of the byte from that pointer.
+    ``offset``: the offset of the byte in the memory plan."""
     arena = _arena_of(_memory_plan(module), offset)
     return (f"arena_{arena.memory}", offset - arena.start) if arena else ("arena", offset)
 
 
 def pointer_from_caller(module: Module, offset: int) -> tuple[str, int]:
-    """Return the C expression of the pointer to the arena of a byte of the plan, and the byte's offset from that pointer.
+    """Return how code with the network's arena parameter, such as a caller, addresses a byte of the memory plan.
 
-    The expression is that in callers of the network's functions. ``offset``: of the byte in the memory plan."""
+    The result is the C expression that points to the byte's arena, and the offset of the byte from that pointer.
+    ``offset``: the offset of the byte in the memory plan."""
     arena = _arena_of(_memory_plan(module), offset)
     return (f"arenas->{arena.memory}", offset - arena.start) if arena else ("arena", offset)
 
 
 def weight_copy_calls(module: Module, step: int) -> tuple[Code, ...]:
-    """Return the calls that copy weights at the start of a step: wait for its own copies, then begin those for the next
-    step."""
+    """Print the calls that copy weights to RAM at the start of a step.
+
+    They wait until the weights that the step uses are copied, then begin to copy the weights that the memory plan copies during
+    this step."""
     copies = _memory_plan(module).copies
     copies_used = [name for name in copies if copies[name] >= 0 and name in module.calls[step].args]
     wait = (Code(f"{module.name}_copy_wait();"),) if copies_used else ()
     begin_here = [
         name for name in copies_used if copies[name] == step
-    ]  # only the first step begins its own: no step is before it
+    ]  # only the first step copies its own weights, because no step precedes it
     begin_for_next = [name for name, begin in copies.items() if begin == step and name not in copies_used]
     return (
         *(_begin_copy(module, name) for name in begin_here),
@@ -204,7 +221,7 @@ def _begin_copy(module: Module, name: str) -> Code:
 
 
 def _arena_of(plan: Plan, offset: int) -> Arena | None:
-    """Return the arena that holds a byte of the plan; None if the plan has a single arena."""
+    """Return the arena that contains the byte at ``offset`` of the memory plan; None if the plan has a single arena."""
     several = separate_arenas(plan)
     return next((arena for arena in reversed(several) if arena.start <= offset), None)
 
@@ -217,9 +234,9 @@ def _memory_plan(module: Module) -> Plan:
 
 
 def _section_attribute(plan: Plan, arena: Arena) -> Code:
-    """Return the attribute that places an arena in its memory.
+    """Return the C attribute that places an arena in its memory.
 
-    The board's first RAM needs none, others have sections in the linker script."""
+    It is empty for the board's first RAM. Other memories have a section in the linker script."""
     return Code("" if arena == plan.arenas[0] else f'__attribute__((section(".{arena.memory}")))')
 
 
@@ -230,22 +247,23 @@ def _arena_end(module: Module, arena: Arena) -> int:
     return max(ends) - arena.start
 
 
-# ---- Inputs and outputs in the header: types, shapes, quantisation, names of classes.
+# ---- Inputs and outputs in the network's header: types, shapes, quantisation, names of classes.
 
 CONVERTIBLE = ("int8", "uint8", "int16", "uint16", "int32")
-"""Dtypes for which the header's functions quantise and dequantise: all values, less a zero point, fit C99's exact
-integers."""
+"""Dtypes of tensors for which the header defines functions that quantise and dequantise. The difference of any such value and a
+zero point fits a C99 integer of exact width."""
 TENSOR_FUNCTION_SUFFIXES = ("elements", "quantize", "dequantize")
-"""Suffixes that the header appends to an input's or output's name, for functions."""
+"""Suffixes that the header appends to the name of an input or output, for the names of functions."""
 _LONGEST = 64
-"""Maximum length of a class's name in an enumerator."""
+"""Maximum number of letters of a class's name in a C enumerator."""
 
 
 @frozen
 class Conversion:
-    """Constants of a tensor's quantisation: q = clamp(round(clamp(x / scale, least, most)) + zero_point, low, high).
+    """Constants of the functions that quantise and dequantise a tensor.
 
-    ``even``: ties are rounded to even, else away from zero.
+    A real number x becomes q = clamp(round(clamp(x / scale, least, most)) + zero_point, low, high). ``even`` is True if ties
+    are rounded to even, and False if they are rounded away from zero.
     """
 
     scale: Code
@@ -259,7 +277,12 @@ class Conversion:
 
 @frozen
 class InterfaceTensor:
-    """An input or output in the header: C type and name, stem of macros, sizes, meaning, position in an arena."""
+    """An input or output of a network, as its header declares it.
+
+    ``macro``: stem of the names of the tensor's macros. ``elements`` and ``bytes``: number of elements and of bytes, at the
+    largest sizes. ``meaning``: text of shape and quantisation, for a comment. ``label``: name in the model. ``arena`` and
+    ``offset``: C expression of the pointer to the tensor's arena, and bytes from there to the tensor; empty and None if it is
+    not in an arena."""
 
     name: Name
     macro: Name
@@ -272,14 +295,16 @@ class InterfaceTensor:
     arena: Code
     offset: int | None
     count: Code
-    """Number of elements as an expression over ``sizes->...``; empty if it is fixed."""
+    """Number of elements as a C expression of the members of ``sizes``; empty if the number is fixed."""
     conversion: Conversion | None
-    """None if the stored numbers are the values themselves."""
+    """Constants of the tensor's quantisation; None if the header has no functions that quantise and dequantise it."""
 
 
 @frozen
 class Classes:
-    """The classes of an output: their enumerators, and their names as C string literals."""
+    """The classes of a classifier's output: the C enumerators of the classes, and their names as C string literals.
+
+    ``output``: name of the output."""
 
     output: Name
     enumerators: tuple[Name, ...]
@@ -287,7 +312,7 @@ class Classes:
 
 
 def interface_tensor_of(module: Module, name: str) -> InterfaceTensor:
-    """Return the variables of an input or output for the template of the header."""
+    """Return the template variables of an input or output for the network's header."""
     value = module.values[name]
     shape = "x".join(map(str, value.shape)) or "scalar"
     meaning = shape
@@ -316,37 +341,39 @@ def interface_tensor_of(module: Module, name: str) -> InterfaceTensor:
 
 
 def _element_count_expression(module: Module, extents: Sequence[ir.Expr]) -> str:
-    """Print the number of elements of a tensor of varying size as a C expression over the members of ``sizes``."""
+    """Print the number of elements of a tensor whose size varies, as a C expression of the members of ``sizes``.
+
+    ``extents``: the extents of the tensor's axes, expressions of the variables that stand for sizes."""
     total: ir.Expr = ir.const(1, "int32")
     for extent in extents:
         total = total * extent
     members = {size.scalar: ir.Var(f"sizes->{size.name}") for size in module.sizes}
     bounds = {members[size.scalar]: (size.minimum, size.maximum) for size in module.sizes}
 
-    def use_c_division(expr: ir.Expr) -> ir.Expr:  # an extent is not negative, so that C's division is the floored one
+    def use_c_division(expr: ir.Expr) -> ir.Expr:  # extents are not negative: C's division equals floor division
         return ir.Bin("truncdiv", expr.a, expr.b) if isinstance(expr, ir.Bin) and expr.op == "floordiv" else expr
 
     return ExprPrinter()(map_expr(simplify(substitute(total, members), bounds), use_c_division))
 
 
 def extent_text(module: Module, extent: ir.Expr) -> str:
-    """Print an extent for readers, over the names of sizes."""
+    """Print the extent of an axis for a comment, as an expression of the names of sizes."""
     members = {size.scalar: ir.Var(size.name) for size in module.sizes}
     text = ExprPrinter()(substitute(extent, members))
     return text if isinstance(extent, (ir.Const, ir.Var)) else f"({text})"
 
 
 def _quantisation_constants(value: Value, *, ties_to_even: bool) -> Conversion | None:
-    """Return the constants by which the header's functions repeat the operator ``quantize`` bit for bit
-    (:mod:`microc.ops.quantised.quantization`).
+    """Return the constants of the header's functions that quantise and dequantise a tensor.
 
-    None for a tensor without quantisation, or of a dtype that is not CONVERTIBLE."""
+    With them, the results equal those of the operator ``quantize`` bit for bit (:mod:`microc.ops.quantised.quantization`).
+    None for a tensor without quantisation, or whose dtype is not in :data:`CONVERTIBLE`."""
     if value.scale is None or value.zero_point is None or value.dtype not in CONVERTIBLE:
         return None
     low, high = dtypes.int_range(value.dtype)
     zero, (least, most) = value.zero_point, dtypes.int_range("int32")
     first, last = np.float32(max(low - zero, least)), min(high - zero, most)
-    # ``most`` must be a float32 whose conversion to int32 is defined: the largest one that is not above the limit.
+    # ``most`` must be a float32 whose conversion to int32 is defined: the largest float32 that is not above the limit.
     end = np.float32(last)
     end = end if float(end) <= last else np.nextafter(end, np.float32(-np.inf))
     literal = ExprPrinter().literal
@@ -362,7 +389,7 @@ def _quantisation_constants(value: Value, *, ties_to_even: bool) -> Conversion |
 
 
 def output_classes_of(module: Module) -> Classes | None:
-    """Return the enumerators and names of an output's classes for the template of the header; None without class names."""
+    """Return the template variables of an output's classes for the network's header; None if the network has no class names."""
     if not module.classes:
         return None
     used_names = set(_header_macros(module))
@@ -378,7 +405,7 @@ def output_classes_of(module: Module) -> Classes | None:
 
 
 def _header_macros(module: Module) -> Iterable[str]:
-    """Yield the macros of inputs, outputs and sizes in the header that a class's enumerator could equal."""
+    """Yield the names of the header's macros for inputs, outputs and sizes. A class's enumerator must not be one of them."""
     upper = module.name.upper()
     ends = ("SIZE", "BYTES", "TYPE", "RANK", "SHAPE", "SCALE", "ZERO_POINT", *(f"DIM_{k}" for k in range(32)))
     for name in (*module.inputs, *module.outputs):

@@ -9,14 +9,15 @@ import numpy as np
 
 from microc.codegen.c.c_expressions import float32_literal
 
-# ---- Conversions between float32 and 16-bit floats, in integer arithmetic: the same bits on every core, with or without an
-# FPU for them. And the one operation that is done in float16 where cores have it.
+# ---- Conversions between float32 and 16-bit floats, and ``float16_fma``, the only operation that some cores compute in float16.
 #
-# Conversions to 16 bits round to nearest, ties to even; NaN stays NaN.
+# Conversions use integer arithmetic. Their results have the same bits on every core, whether or not its FPU supports 16-bit
+# floats. Conversions to 16 bits round to nearest, ties to even; NaN stays NaN.
 #
-# ``float16_fma`` rounds a * b + c once. The product of two float16 numbers has 22 bits, so it is exact in double. The sum is
-# exact, too, or what double drops is so far below the last bit of a float16 that the result is c, or infinity, in any case. A
-# float32 rounded to odd keeps on which side of a tie the sum is.
+# ``float16_fma`` rounds a * b + c once. The product of two float16 numbers has 22 bits and is therefore exact in double. The sum
+# is either exact too, or the bits that double drops are so far below the last bit of a float16 that the result is c or infinity
+# with or without them. The sum is then rounded to odd in float32, which preserves on which side of a tie between two float16
+# numbers it is.
 
 _WIDEN = ("    float value;", "    (void)memcpy(&value, &bits, sizeof value);", "    return value;", "}")
 _BITS = ("    uint32_t bits;", "    (void)memcpy(&bits, &x, sizeof bits);")
@@ -95,12 +96,12 @@ HALF_FLOAT_HELPERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 
 
-# ---- Functions of ``<math.h>`` in portable C, for C libraries that lack them or compute them less exactly
+# ---- Functions of ``<math.h>`` in portable C, for C libraries that lack these functions or compute them less exactly
 # (``Family.own_math``).
 #
 # They compute in float32 and call functions that such libraries have (``expf``, ``atanf``, ``sqrtf``, ``ldexpf``, ``frexpf``).
-# With ln 2 = 0.693359375 - 2.12194440e-4, whose first part has 9 bits, so that its products with whole numbers below 2**15 are
-# exact (Cody and Waite, Software Manual for the Elementary Functions, 1980):
+# The constant ln 2 is split into 0.693359375 - 2.12194440e-4. The first part has 9 bits, so that its products with integers below
+# 2**15 are exact (Cody and Waite, Software Manual for the Elementary Functions, 1980). The formulas are:
 #
 #     exp(x)    =  2**n exp(x - n ln 2),                             n = round(x / ln 2)
 #     exp2(x)   =  2**n exp((x - n) ln 2),                           n = round(x)
@@ -116,19 +117,19 @@ HALF_FLOAT_HELPERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 #     acosh(x)  =  log1p(t + sqrt(t (t + 2))), t = x - 1,            beyond 2**13 log(x) + ln 2
 #     atanh(x)  =  log1p(2 x / (1 - x)) / 2
 #     asin(x)   =  atan(x / sqrt((1 - x) (1 + x)))
-#     sin(x), cos(x), tan(x) by polynomials of r within -pi/4 .. pi/4, x = n pi/2 + r, from the 96 bits of 2/pi that matter
-#                                                                    (Payne and Hanek, 1983)
+#     sin(x), cos(x), tan(x) by polynomials of r within -pi/4 .. pi/4, x = n pi/2 + r, where n and r are computed with the 96 bits
+#                                                                    of 2/pi that affect the result (Payne and Hanek, 1983)
 #     erf(x)    =  x + x P(x**2) within -0.9 .. 0.9,                 else 1 - exp(-Q(x))
 #     rint(x)   =  (x + 2**23) - 2**23, exactly, ties to even
-#     floor(a / b), exactly up to 2**24, by what fmod leaves         (other cores divide in double)
+#     floor(a / b), exactly up to 2**24, by the remainder of fmod    (other cores divide in double)
 #
-# Polynomials have the least errors that weighted least squares find (Lawson, 1961), relative to the result: expm1 3.1e-9, log
-# 1.7e-8, sin 3.6e-9, cos 1.2e-10, sinh 2.4e-8, tanh 1.5e-8, erf 1.2e-8 and 2.6e-8. NaN stays, zeros keep
-# their sign, limits are C99's.
+# The polynomials minimise the largest relative error of the result, by weighted least squares (Lawson, 1961). These errors are:
+# expm1 3.1e-9, log 1.7e-8, sin 3.6e-9, cos 1.2e-10, sinh 2.4e-8, tanh 1.5e-8, erf 1.2e-8 and 2.6e-8. NaN stays NaN, zeros keep
+# their sign, and limits at infinity and at poles are those of C99.
 
 
 def _horner(coefficients: tuple[float, ...], variable: str) -> str:
-    """Print a polynomial in C by Horner's rule; coefficients begin with the highest power."""
+    """Return the C expression of a polynomial in ``variable``, by Horner's rule. Coefficients begin with the highest power."""
     text = float32_literal(np.float32(coefficients[0]))
     for number, coefficient in enumerate(coefficients[1:], 1):
         sign = "-" if coefficient < 0 else "+"
@@ -145,7 +146,8 @@ _SIN = (-1.9517235e-4, 8.332178e-3, -0.16666655)
 _COS = (2.4433082e-5, -1.3887315e-3, 4.1666646e-2)
 _ERF = (-6.090360e-4, 5.0119627e-3, -2.6778908e-2, 0.1128214, -0.37612525, 0.12837915)
 _ERFC = (1.2515606e-3, -1.5579036e-2, 9.110913e-2, 0.65075535, 1.1201907, 1.8776512e-3)
-"""Coefficients, beginning with the highest power; the last ones are those of -log(erfc(x))."""
+"""Coefficients of the polynomials for the functions in their names, beginning with the highest power. The polynomial of _ERFC is
+-log(erfc(x))."""
 _TEXTS = {
     "exp_scaled": """
 static float exp_scaled_f32(float x, int scale)
@@ -539,14 +541,15 @@ static float rint_f32(float x)
 MATH_HELPERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {f"{name}_f32": tuple(text.strip().splitlines()) for name, text in _TEXTS.items()}
 )
-"""Lines of C by helper name."""
+"""Lines of the C function of each helper for ``<math.h>``, by the helper's name."""
 ULP_BOUNDS: Mapping[str, float] = MappingProxyType({
     "acosh": 3.5, "asin": 3.0, "asinh": 4.0, "atan2": 2.5, "atanh": 3.5, "cos": 2.0, "cosh": 2.0, "erf": 2.0, "exp": 2.0,
     "exp2": 2.0, "expm1": 3.0, "log": 1.5, "log10": 2.5, "log1p": 2.5, "log2": 2.5, "pow": 2.0, "rint": 0.0, "sin": 2.0,
     "sinh": 3.0, "tan": 4.0, "tanh": 2.5,
 })  # fmt: skip
-"""Error bounds in units in the last place of the result (of the smallest number for subnormal results).
+"""Largest errors of the functions, in units in the last place of the result.
 
-Measured against extended precision: at least 3,000,000 arguments of each function with glibc below it, 200,000 with avr-libc
-2.0.0 in simavr, of all exponents and near zeros, poles and limits (``tests/codegen/test_libm.py``).
+For subnormal results the unit is the smallest subnormal number. The errors were measured against results in extended precision,
+with at least 3,000,000 arguments of each function compiled with glibc, and 200,000 compiled with avr-libc 2.0.0 and run in
+simavr. The arguments have all exponents, or are near zeros, poles and limits (``tests/codegen/test_libm.py``).
 """

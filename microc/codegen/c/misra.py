@@ -1,8 +1,8 @@
-"""MISRA C:2012 deviations of generated C, the runtime and the ports, with reasons. The page docs/misra.md is made from this
-file.
+"""List the rules of MISRA C:2012 that generated C, the runtime and the ports do not follow, with the reason for each.
 
-Categories are those of MISRA C:2012 with amendments 1 and 2. Mandatory rules have no deviations. Everything that cppcheck's
-addon reports for generated projects must be listed (``tests/misra``); for rules not listed it reports nothing.
+The page docs/misra.md is generated from this file. Categories of rules are those of MISRA C:2012 with amendments 1 and 2. No
+mandatory rule is broken. Tests (``tests/misra``) require that every rule which cppcheck's MISRA addon reports for generated
+projects is listed here, so the addon reports nothing for other rules.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ ADVISORY = frozenset({
 # fmt: on
 
 GENERATED, RUNTIME, PORTS = "network", "runtime", "ports"
-"""Parts of a project: C printed for the network, the RPC runtime, and the board's registers and start-up."""
+"""Parts of a project's C code: C printed for the network, the RPC runtime, and the board's port (registers and start-up)."""
 
 
 @frozen
 class Deviation:
-    """A rule that a part's C does not follow, or that the checker reports in error (``mistaken``)."""
+    """A MISRA rule that the C of some parts of a project does not follow.
+
+    ``parts`` are among :data:`GENERATED`, :data:`RUNTIME` and :data:`PORTS`. ``mistaken`` is True if the code does follow the
+    rule and cppcheck's addon reports it in error."""
 
     rule: str
     parts: tuple[str, ...]
@@ -40,7 +43,7 @@ class Deviation:
 
 
 def rule_category(rule: str) -> str:
-    """Return ``mandatory``, ``required`` or ``advisory``."""
+    """Return the category of a MISRA rule: ``mandatory``, ``required`` or ``advisory``."""
     return "mandatory" if rule in MANDATORY else "advisory" if rule in ADVISORY else "required"
 
 
@@ -156,16 +159,16 @@ ANALYSERS: tuple[tuple[str, str], ...] = (
         "Offsets are computed in int32_t, in which the compiler proves that they fit; tensors have fewer than 2**31 bytes.",
     ),
 )
-"""Checks of clang-tidy's ``bugprone-*`` and ``cert-*`` that are disabled, and why."""
+"""Disabled checks among clang-tidy's ``bugprone-*`` and ``cert-*``, each with the reason."""
 
 
 def find_deviation(rule: str, code_part: str) -> Deviation | None:
-    """Return the deviation that permits breaking ``rule`` in ``code_part``."""
+    """Return the listed deviation that permits ``code_part``, a part of a project, to break a MISRA rule; None without one."""
     return next((d for d in REQUIRED_DEVIATIONS + ADVISORY_DEVIATIONS if d.rule == rule and code_part in d.parts), None)
 
 
 def misra_page() -> str:
-    """Return the text of docs/misra.md."""
+    """Return the text of the page docs/misra.md, in Markdown."""
     lines = [
         "# MISRA C:2012",
         "",
@@ -192,7 +195,7 @@ def misra_page() -> str:
 
 
 def _deviation_table(title: str, rows: tuple[Deviation, ...]) -> list[str]:
-    """Print deviations as a table of Markdown under a heading."""
+    """Return the lines of a Markdown table of deviations, under a heading with the text ``title``."""
     lines = [f"## {title}", "", "| rule | where | |", "|---|---|---|"]
     for row in rows:
         reason = f"The addon is mistaken: {row.reason}" if row.mistaken else row.reason

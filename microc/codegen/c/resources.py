@@ -1,4 +1,7 @@
-"""Estimate resources of code: library functions, stack, flash around networks."""
+"""Estimate the flash, RAM and stack that generated code needs.
+
+The estimates cover the C library functions that kernels call, the stack of a run, the network's code, and the firmware around
+the network."""
 
 from __future__ import annotations
 
@@ -20,49 +23,52 @@ from microc.target import Board
 from microc.tir import ir
 from microc.tir.rewrite import stmt_children, stmt_exprs, walk_all_exprs, walk_expr
 
-# ---- Functions of the compiler's library that kernels call: their stack, flash and RAM.
+# ---- Stack, flash and RAM of the functions that kernels call in the C library and in the compiler's runtime library.
 #
-# ``library.json`` has a table for each core, measured by ``benchmarks/library.py``. Operations (a sum of floats, ``sinf``, a
-# 64-bit division) have the deepest stack below them and the linker sections that they need; sections have sizes. A kernel's
-# operations follow from its expressions and their types. Operations that are instructions of the core take nothing in the
-# table.
+# ``library.json`` has a table for each core, measured by ``benchmarks/library.py``. For each operation (a sum of floats,
+# ``sinf``, a 64-bit division) it contains the deepest stack of the functions that implement the operation, and the linker
+# sections that they need. For each section it contains the size. The operations of a kernel follow from its expressions and
+# their types. Operations that are instructions of the core have zero costs in the table.
 
 LIBRARY_TABLE = Path(__file__).with_name("library.json")
 SAME_LIBRARY_AS: Mapping[str, str] = {
     "cortex-m0plus": "cortex-m0", "rv32imac_zba_zbb": "rv32imac", "cv32e40p": "rv32imc", "rv32imc_zve32x": "rv32imc",
     "rv32imafc_zve32f": "rv32imafc", "rv64gcv": "rv64imafdc",
 }  # fmt: skip
-"""Cores that have the libraries of another one."""
+"""For cores without a table in ``library.json``: the core whose libraries are the same."""
 UNMEASURED = 1.5
-"""Factor on the largest stack of all measured cores, for a core without a row.
+"""Factor for a core without a table in ``library.json``: the largest stack of all measured cores is multiplied by it.
 
-Xtensa's register windows take 16 bytes a call beside the frame; 64-bit pointers double the frames of saved registers. Not
-measured on any of these cores.
+It allows for Xtensa's register windows, which need 16 bytes for each call in addition to the frame, and for 64-bit cores, where
+saved registers take twice the space. The factor was not measured on these cores.
 """
 CACHED_KERNELS = 256
-"""Size of the cache of operation counts: stack and flash estimates use them several times."""
+"""Number of kernels whose operation counts are cached. The estimates of stack and flash use the counts several times."""
 ARITHMETIC = frozenset({"add", "sub", "mul", "div"})
 
 
 @frozen
 class LibraryCosts:
-    """Measured stack, flash and RAM of the library functions of a core.
+    """Measured stack, flash and RAM of the library functions that implement operations on a core.
 
-    ``operations``: for each operation the bytes of stack below it, and the indices of the linker sections that it
-    needs. ``sections``: bytes of flash and RAM of each section. ``factor`` multiplies all stacks."""
+    ``operations`` contains for each operation the bytes of stack of its library functions, and the indices of the linker
+    sections that they need. ``sections`` contains the bytes of flash and of RAM of each section. All stacks are
+    multiplied by ``factor``."""
 
     operations: Mapping[str, tuple[int, Sequence[int]]]
     sections: Sequence[tuple[int, int]]
     factor: float = 1.0
 
     def stack(self, used: Iterable[str]) -> int:
-        """Return the bytes of stack below the deepest of some operations."""
+        """Return the bytes of stack that the library functions of the operations ``used`` need: the maximum over them."""
         return round(
             self.factor * max((self.operations[name][0] for name in used if name in self.operations), default=0)
         )
 
     def memory(self, used: Iterable[str]) -> tuple[int, int]:
-        """Return the bytes of flash and RAM that some operations take together; shared sections count once."""
+        """Return the bytes of flash and of RAM that the library functions of the operations ``used`` need together.
+
+        A section that several operations need counts once."""
         sections = set().union(*(self.operations[name][1] for name in used if name in self.operations))
         return sum(self.sections[k][0] for k in sections), sum(self.sections[k][1] for k in sections)
 
@@ -75,10 +81,10 @@ def _library_tables() -> Mapping[str, Any]:
 
 @cache
 def core_library(cpu: str) -> LibraryCosts:
-    """Return the costs of library functions on a core.
+    """Return the costs of library functions on the core ``cpu``.
 
-    For a core that was not measured: the largest stacks of all cores, times :data:`UNMEASURED` except on the host, and
-    no sections."""
+    For a core that was not measured, each operation gets its largest stack on any measured core, multiplied by
+    :data:`UNMEASURED` unless the core is the host, and no sections."""
     tables, name = _library_tables(), cpu.partition("+")[0]
     table = tables.get(SAME_LIBRARY_AS.get(name, name))
     if table is not None:
@@ -97,7 +103,9 @@ def network_operations(module: Module) -> frozenset[str]:
 
 
 def kernel_operations(func: ir.PrimFunc) -> frozenset[str]:
-    """Return the operations of a kernel, always including "copy": compilers may copy and clear memory anywhere."""
+    """Return the names in ``library.json`` of a kernel's operations.
+
+    "copy" is always among them, because compilers may call ``memcpy`` and ``memset`` anywhere."""
     return frozenset({"copy", *_operation_counts(func.body, SCALAR.entries)})
 
 
@@ -108,13 +116,17 @@ def operation_count(func: ir.PrimFunc, name_part: str) -> int:
 
 @lru_cache(maxsize=CACHED_KERNELS)
 def _operation_counts(body: ir.Stmt, _known: object) -> Mapping[str, int]:
-    """Count the operations of a kernel's body by name. The second argument keys the cache: plugins change the meaning of
-    intrinsics."""
+    """Count the operations of a kernel's body by their names in ``library.json``.
+
+    The second argument, the table of intrinsics, is only a part of the cache's key: plugins may add intrinsics or change what
+    they compute."""
     return MappingProxyType(Counter(name for expr in walk_all_exprs(body) for name in _node_operations(expr)))
 
 
 def _node_operations(expr: ir.Expr) -> set[str]:
-    """Return the library operations of one expression node; those of its meaning if it is an intrinsic."""
+    """Return the names in ``library.json`` of the operations of one expression node, without its operands.
+
+    For an intrinsic these are the operations of its portable meaning."""
     match expr:
         case ir.Bin(op, a) if dtypes.is_float(a.dtype):
             return {f"{_promoted_dtype(a.dtype)}.{op if op in ARITHMETIC else 'compare'}"}
@@ -142,15 +154,16 @@ def _node_operations(expr: ir.Expr) -> set[str]:
 
 
 def _intrinsic_operations(name: str) -> set[str]:
-    """Return the library operations of an intrinsic's portable meaning."""
+    """Return the names in ``library.json`` of the operations in an intrinsic's portable meaning (its TIR definition)."""
     meaning = SCALAR[name].meaning
     exprs = walk_all_exprs(meaning) if isinstance(meaning, ir.Stmt) else walk_expr(meaning)
     return set().union(*map(_node_operations, exprs))
 
 
 def _promoted_dtype(dtype: str) -> str:
-    """Return the dtype in which C computes with numbers of ``dtype``: at least 32 bits; 16-bit floats are computed as
-    float32."""
+    """Return the dtype in which generated C computes with numbers of ``dtype``.
+
+    It has at least 32 bits: small integers are promoted to int32, and 16-bit floats to float32."""
     if dtypes.is_float(dtype):
         return "float64" if dtype == "float64" else "float32"
     if dtypes.nbytes(dtype) < 4:
@@ -158,42 +171,52 @@ def _promoted_dtype(dtype: str) -> str:
     return dtype
 
 
-# ---- Bounds on the stack of a run: frames of the printed functions, estimated from the loops, and the library below
-# them.
+# ---- Bounds on the stack of a run: the frames of the printed functions, estimated from their loops, and the library functions
+# that they call.
 #
-# A run is three functions deep, helpers and library aside: run, step, kernel. Each bound is the sum of the frames of run and
-# step, of the kernel with the largest sum, of the deepest library function (``library.json``) that this kernel may call, and of
-# the stack around a run in a project's firmware.
+# During a run three printed functions are active, apart from helpers and library functions: run, step and kernel. Each bound
+# is the sum of the frames of run and step, the frame of a kernel, the stack of the deepest library function (``library.json``)
+# that this kernel may call, and the stack of the functions that call run in a project's firmware. Of all kernels, the kernel for
+# which this sum is largest counts.
 #
-# Compilers keep other things in memory with optimisation than without:
+# Compilers store different things on the stack with optimisation than without:
 #
-# - Optimised, variables share registers and slots as scopes end. The frame grows with the variables of the deepest scope, with
-#   loops (induction variables, hoisted addresses) and with expressions, until these fill the registers.
-# - Unoptimised, every variable has a slot, and so has every result that does not fit a register or that a branch or call
-#   parts from its use: gcc keeps a slot for each 64-bit result on 32-bit cores, clang for each result of a conditional. picolibc
-#   defines ``fabs``, ``fmax``, ``fmin``, ``fma`` and ``sqrt`` for RISC-V as functions that are always inlined: a slot for each
-#   parameter and result of each call.
+# - With optimisation, variables share registers and stack slots when scopes end. The frame grows with the variables of the
+#   deepest scope, with loops (induction variables, hoisted addresses) and with expressions, until the registers are full.
+# - Without optimisation, every variable has a stack slot. A result also has a slot if it does not fit a register, or if a branch
+#   or call lies between the result and its use: gcc reserves a slot for each 64-bit result on 32-bit cores, clang for each
+#   result of a conditional. For RISC-V, picolibc defines ``fabs``, ``fmax``, ``fmin``, ``fma`` and ``sqrt`` as functions that are
+#   always inlined: each call reserves a slot for each of its parameters and for its result.
 #
-# Each effect has a weight (:class:`FrameWeights`). The weights are a linear program: the smallest that no frame exceeds, and
-# about a quarter more. The frames are those that gcc 12, gcc 5.4 (AVR) and clang 14 report (``-fstack-usage``) of 5,200 builds of
-# operators and networks for 13 boards; another 1,500 builds exceeded no bound. It is an estimate: a network unlike these may
-# exceed it. ``benchmarks/stack.py`` compares bounds and frames again.
+# Each effect has a weight (:class:`FrameWeights`). The weights are the solution of a linear program: the smallest weights with
+# which no measured frame exceeds its bound, increased by about a quarter. The frames were reported (``-fstack-usage``) by gcc 12,
+# gcc 5.4 (AVR) and clang 14 for 5,200 builds of operators and networks for 13 boards. In another 1,500 builds no frame exceeded
+# its bound. The bound is an estimate: a network that is unlike these may exceed it. ``benchmarks/stack.py`` repeats the
+# comparison of bounds and frames.
 
 INLINED_FUNCTIONS = frozenset({"fabs", "fmax", "fmin", "fma", "sqrt"})
-"""Functions that picolibc inlines at every level, where RISC-V has an instruction for them."""
+"""Functions that picolibc inlines at every optimisation level on RISC-V cores that have an instruction for them."""
 CALLED_BYTES = 40
-"""Stack in bytes of the deepest library function that compilers call although the core has the instruction: ``fmaf``, by gcc
-at -O0 and by clang. Measured with -fno-builtin on all cores of ``benchmarks/library.py``."""
+"""Stack in bytes of the deepest library function that compilers call even on cores that have an instruction for it.
+
+The function is ``fmaf``, which gcc calls at -O0, and clang at all levels. It was measured with -fno-builtin on all cores of
+``benchmarks/library.py``."""
 FULL_NODES = 100
-"""Expression nodes beyond which a frame grows no more, as the registers are full. Chosen; the weights are fitted to it."""
+"""Number of expression nodes beyond which the estimated frame of optimised code does not grow, because the registers are full.
+
+The number was chosen; the weights were fitted with it."""
 
 
 @frozen
 class FrameWeights:
-    """Weights in bytes of a kernel's properties for its stack frame, including helpers that it calls.
+    """Weights with which the properties of a kernel add to the estimate of its stack frame, in bytes.
 
-    ``run`` and ``run_argument`` are for the frames of run and step function. ``node`` counts at most :data:`FULL_NODES`
-    nodes of optimised code. ``scalar`` is a factor on the bytes of variables, ``vector`` on those of vector results."""
+    The frame includes those of the helpers that the kernel calls. ``run`` and ``run_argument`` are for the frames of the run
+    and step functions: a constant, and bytes for each argument of the kernel with the most arguments. ``kernel`` is the
+    constant for a kernel, and ``argument`` are bytes for each of its arguments. ``loop`` are bytes for each loop of the
+    deepest loop nest. ``node``, ``wide``, ``conditional`` and ``call`` are bytes for each expression node, 64-bit result,
+    conditional and call; in optimised code at most :data:`FULL_NODES` nodes count. ``scalar`` is multiplied by the bytes of
+    variables, ``vector`` by the bytes of vector results."""
 
     run: int
     run_argument: int
@@ -215,7 +238,7 @@ GCC: Mapping[str, FrameWeights] = MappingProxyType({
     "arm vectors": FrameWeights(32, 5, 28, 26, 1.2, loop=24, node=3.6),
     "64": FrameWeights(64, 8, 88, 10, 1.1, loop=24, node=0.9),
 })  # fmt: skip
-"""Weights with gcc's -O1, -O2, -O3 and -Os, by kind of core."""
+"""Weights of stack frames for gcc with -O1, -O2, -O3 or -Os, by the kind of core that :func:`_frame_weights_key` returns."""
 CLANG: Mapping[str, FrameWeights] = MappingProxyType({
     "avr": GCC["avr"],
     "32": FrameWeights(36, 4, 36, 6, 2.6, loop=20, node=0.3),
@@ -223,7 +246,7 @@ CLANG: Mapping[str, FrameWeights] = MappingProxyType({
     "arm vectors": FrameWeights(40, 5, 36, 24, 1.3, loop=24, node=2.0),
     "64": FrameWeights(64, 8, 48, 8, 1.2, loop=66, node=1.6),
 })  # fmt: skip
-"""Weights with clang's -O1, -O2, -O3 and -Os. clang for AVR was not measured."""
+"""Weights of stack frames for clang with -O1, -O2, -O3 or -Os, by kind of core. clang for AVR was not measured: it has gcc's."""
 UNOPTIMISED: Mapping[str, FrameWeights] = MappingProxyType({
     "avr": FrameWeights(44, 5, 56, 6, 1.3, node=0.2, wide=7.0, conditional=3.0, call=8.0),
     "32": FrameWeights(104, 7, 96, 10, 1.6, node=0.2, wide=7.0, conditional=4.0, call=3.0),
@@ -231,21 +254,26 @@ UNOPTIMISED: Mapping[str, FrameWeights] = MappingProxyType({
     "arm vectors": FrameWeights(104, 7, 48, 23, 2.8, node=0.75, wide=7.0, conditional=4.0, call=2.5, vector=0.5),
     "64": FrameWeights(168, 14, 64, 50, 1.3, node=0.8, wide=1.0, conditional=7.0, call=4.0),
 })  # fmt: skip
-"""Weights with -O0."""
+"""Weights of stack frames for gcc and clang with -O0, by kind of core."""
 CALLERS: Mapping[str, int] = MappingProxyType({"avr": 128, "32": 288, "arm": 160, "arm vectors": 160, "64": 464})
-"""Bytes of stack around a run in a project's firmware, by kind of core: main, RPC and one interrupt, which saves all registers on
-RISC-V. Painted stacks hold them. Measured with 22 networks on 12 emulated boards: they exceeded the bounds without this term by
-99, 240, 132, 108 and 404 bytes at most."""
+"""Bytes of stack in a project's firmware that a run does not use itself, by kind of core.
+
+They are the frames of main, of the RPC functions that call run, and of one interrupt, which saves all registers on RISC-V. They
+are part of the stack's high-water mark that a board measures. With 22 networks on 12 emulated boards the high-water marks
+exceeded the bounds without this term by at most 99, 240, 132, 108 and 404 bytes."""
 UNROLLED_BYTES = 2400
-"""Bytes of vectors that clang loads ahead and spills where it unrolls a loop at -O3: 1,808 of a pointwise convolution on
-Cortex-M55, measured with clang 14, and a third more."""
+"""Additional bytes of stack for a kernel with vectors compiled by clang.
+
+Where clang unrolls a loop at -O3, it loads vectors ahead of their use and spills them. A pointwise convolution on Cortex-M55
+needed 1,808 bytes for them with clang 14; the constant is a third more."""
 
 
 @frozen
 class StackBounds:
-    """Bounds of the stack in bytes for a run and its callers in a project's firmware, by compilation of the network.
+    """Upper estimates, in bytes, of the stack of a run and its callers in a project's firmware.
 
-    ``gcc`` and ``clang`` are for -O1, -O2, -O3 and -Os, ``unoptimised`` is for -O0.
+    They depend on how the network is compiled: ``gcc`` and ``clang`` are for these compilers with -O1, -O2, -O3 or -Os;
+    ``unoptimised`` is for both compilers with -O0.
     """
 
     gcc: int
@@ -254,12 +282,14 @@ class StackBounds:
 
 
 def stack_bound(module: Module) -> int:
-    """Return the stack bound of a run for gcc with -O1, -O2, -O3 or -Os, which projects use."""
+    """Return the upper estimate, in bytes, of the stack of a run if gcc compiles the network as generated projects do.
+
+    They use -O1, -O2, -O3 or -Os."""
     return stack_bounds(module).gcc
 
 
 def stack_bounds(module: Module) -> StackBounds:
-    """Return the stack bounds of a run. External code is not counted."""
+    """Return upper estimates of the stack of a run. The stack of external code is not included."""
     cpu = module.options["cpu"]
     core, library = CORES[cpu], core_library(cpu)
     kind = _frame_weights_key(core)
@@ -284,7 +314,7 @@ def stack_bounds(module: Module) -> StackBounds:
 
 
 def _frame_weights_key(core: Core) -> str:
-    """Return the key of a core's frame weights: ``avr``, ``32``, ``arm``, ``arm vectors`` or ``64``."""
+    """Return the kind of core that selects the weights of stack frames: ``avr``, ``32``, ``arm``, ``arm vectors`` or ``64``."""
     if core.family in ("host", "x86", "aarch64") or core.name.startswith("rv64"):
         return "64"
     if core.family == "arm" and any(instructions.unit for instructions in core.sets):
@@ -293,7 +323,9 @@ def _frame_weights_key(core: Core) -> str:
 
 
 def _optimised_frame(weights: FrameWeights, facts: _FrameFacts, argument_count: int) -> float:
-    """Estimate the bytes of a kernel's stack frame if the compiler optimises it; ``weights``: bytes per counted fact."""
+    """Estimate the bytes of a kernel's stack frame if the compiler optimises the kernel.
+
+    ``facts``: the properties of the kernel's body that the weights apply to."""
     nbytes = (
         weights.kernel + weights.argument * argument_count + weights.scalar * facts.deepest + weights.loop * facts.loops
     )
@@ -301,9 +333,9 @@ def _optimised_frame(weights: FrameWeights, facts: _FrameFacts, argument_count: 
 
 
 def _unoptimised_frame(weights: FrameWeights, facts: _FrameFacts, argument_count: int) -> float:
-    """Estimate the bytes of a kernel's stack frame if the compiler does not optimise it.
+    """Estimate the bytes of a kernel's stack frame if the compiler does not optimise the kernel.
 
-    ``weights``: bytes per counted fact."""
+    ``facts``: the properties of the kernel's body that the weights apply to."""
     nbytes = (
         weights.kernel + weights.argument * argument_count + weights.scalar * facts.scalars + weights.node * facts.nodes
     )
@@ -313,16 +345,22 @@ def _unoptimised_frame(weights: FrameWeights, facts: _FrameFacts, argument_count
 
 @lru_cache(maxsize=CACHED_KERNELS)
 def _frame_facts(body: ir.Stmt) -> _FrameFacts:
-    """Return the facts of a kernel's body, counted once: a footprint, a manifest and a report ask for the bounds."""
+    """Return the properties of a kernel's body that determine its stack frame.
+
+    They are cached, because the footprint, the manifest and the report of a network each compute the stack bounds."""
     return _FrameFacts(body)
 
 
 class _FrameFacts:
-    """Properties of a kernel's body that determine the size of its stack frame. Counts are those of printed C, where
-    subexpressions repeat.
+    """Properties of a kernel's body that determine the size of its stack frame.
 
-    ``scalars``: bytes of all variables, ``deepest``: of those that one scope sees. ``loops``: of the deepest nest.
-    ``inlined``: bytes of parameters and results of :data:`INLINED_FUNCTIONS` functions."""
+    Expression nodes are counted as they are in the printed C: a subexpression that is printed twice counts twice.
+
+    ``scalars``: bytes of all variables. ``deepest``: bytes of the variables that are visible in the scope with the most.
+    ``arrays``: bytes of local arrays. ``loops``: number of loops in the deepest loop nest. ``nodes``: number of expression
+    nodes. ``wide``, ``conditionals`` and ``calls``: number of 64-bit results, of conditionals and of calls. ``vectors``:
+    bytes of vector results. ``inlined``: bytes of the parameters and results of calls of :data:`INLINED_FUNCTIONS`.
+    ``math``: True if a function of ``<math.h>`` is called."""
 
     def __init__(self, body: ir.Stmt) -> None:
         self.scalars = self.deepest = self.arrays = self.loops = 0
@@ -341,7 +379,7 @@ class _FrameFacts:
             pending += ((child, in_scope, loops) for child in stmt_children(stmt))
 
     def _declared_bytes(self, stmt: ir.Stmt) -> int:
-        """Count bytes of the variables that a statement declares."""
+        """Return the bytes of the variables that a statement declares. Local arrays are added to ``arrays`` instead."""
         match stmt:
             case ir.Let(var) | ir.For(var):
                 return max(4, dtypes.nbytes(var.dtype))
@@ -352,7 +390,7 @@ class _FrameFacts:
         return 0
 
     def _count_node(self, expr: ir.Expr) -> None:
-        """Add one expression node to the counts; constants and variables do not count."""
+        """Add one expression node, without its operands, to the counts. Constants and variables are not counted."""
         if isinstance(expr, (ir.Const, ir.Var)):
             return
         self.nodes += 1
@@ -371,34 +409,39 @@ class _FrameFacts:
                     self.inlined += nbytes * (len(args) + 1)
 
 
-# ---- Flash of a firmware before it is linked, estimated from above.
+# ---- Upper estimates of the flash of a firmware that was not linked yet.
 #
-# ``firmware.json`` is measured by ``benchmarks/firmware.py``. It has two tables. ``boards``: bytes of flash and static RAM
-# around a network (start-up, drivers, the protocol's runtime, its share of the C library), by protocol. ``cores``: bytes of
-# code for each of :data:`PARTS` of a network. Library functions of kernels come from :mod:`microc.codegen.c.resources`.
+# ``firmware.json`` is measured by ``benchmarks/firmware.py``. It has two tables. ``boards`` contains the bytes of flash and
+# static RAM of the firmware around a network (start-up, drivers, the protocol's runtime, the C library functions that they use),
+# by protocol. ``cores`` contains the bytes of code for each of :data:`PARTS` of a network. Library functions that kernels call
+# are estimated by the functions above.
 #
-# An optimising compiler makes of a kernel between 0.7 and 6 times what the cost model counts, so that the sum is no
-# prediction, and no proof either (docs/measuring.md has the errors). Where a compiler is there, linking gives the number
-# (:func:`microc.run.board_project.link_and_read_sizes`).
+# The code of a kernel after optimisation is between 0.7 and 6 times as large as the cost model counts. The sum is therefore
+# neither a prediction nor a proven bound (docs/measuring.md has the errors). If a compiler is installed,
+# :func:`microc.run.board_project.link_and_read_sizes` links the firmware and returns the exact sizes.
 
 FIRMWARE_TABLE = Path(__file__).with_name("firmware.json")
 PARTS = ("network", "calls", "tensors", "integer code", "float code", "float operations", "functions")
-"""Terms of the bound of a network's code: 1 per network, calls, non-constant values, code bytes of integer kernels and of
-kernels with floats as the cost model counts them, float operations in the latter, printed functions that the core's library
-lacks."""
+"""Terms of the upper estimate of a network's code size. Each is a number that is multiplied by measured bytes.
+
+"network" is 1 for each network. "calls" is the number of kernel calls. "tensors" is the number of values that are not
+constant. "integer code" and "float code" are the bytes that the cost model estimates for kernels without and with floats, and
+"float operations" is the number of float operations in the latter. "functions" is the number of functions of ``<math.h>`` that
+the core's library lacks, so that microc prints them."""
 
 
 @cache
 def _firmware_tables() -> Mapping[str, Any]:
-    """Return the tables of ``firmware.json``: measured flash and RAM of boards and cores."""
+    """Return the content of ``firmware.json``: measured flash and static RAM by board, and measured code sizes by core."""
     tables: Mapping[str, Any] = json.loads(FIRMWARE_TABLE.read_text(encoding="utf-8"))
     return tables
 
 
 def flash_around_networks(board: Board, protocol: str) -> tuple[int, int]:
-    """Return the smallest and largest measured bytes of flash around networks.
+    """Return the smallest and the largest number of bytes of flash that a board's firmware needs besides networks.
 
-    A board without a row is bounded by the boards with its core, or by all. A vendor's framework is not counted.
+    For a measured board both numbers are the same. For a board that was not measured, they are the extremes over the measured
+    boards with its core, or over all measured boards if there is none. The flash of a vendor's framework is not included.
     """
     rows = _firmware_tables()["boards"]
     core = board.target.cpu.partition("+")[0]
@@ -412,7 +455,9 @@ def flash_around_networks(board: Board, protocol: str) -> tuple[int, int]:
 
 
 def static_ram_around_networks(board: Board, protocol: str) -> int | None:
-    """Return the measured bytes of static RAM around networks; None for a board, core or protocol that is not in the table."""
+    """Return the measured bytes of static RAM that a board's firmware needs besides networks.
+
+    None if the board was not measured with its core and with this protocol."""
     row = _firmware_tables()["boards"].get(board.name)
     if row is None or row["core"] != board.target.cpu.partition("+")[0] or protocol not in row:
         return None
@@ -420,7 +465,7 @@ def static_ram_around_networks(board: Board, protocol: str) -> int | None:
 
 
 def code_parts(module: Module) -> tuple[float, ...]:
-    """Return the numbers that a network's code size is estimated from, one for each of PARTS."""
+    """Return the numbers from which a network's code size is estimated, one for each of :data:`PARTS`."""
     integers = floats = operations = 0
     for kernel in module.kernels:
         if any("float" in name for name in kernel_operations(kernel.func)):
@@ -437,7 +482,7 @@ def code_parts(module: Module) -> tuple[float, ...]:
 
 
 def code_bound(module: Module) -> int:
-    """Return an upper estimate of the bytes of a network's code, without library functions."""
+    """Return an upper estimate of the size of a network's code in bytes, without the library functions that it calls."""
     rows: Mapping[str, Sequence[float]] = _firmware_tables()["cores"]
     core = module.options["cpu"].partition("+")[0]
     row = rows.get(SAME_LIBRARY_AS.get(core, core)) or [max(column) for column in zip(*rows.values(), strict=True)]
@@ -445,10 +490,11 @@ def code_bound(module: Module) -> int:
 
 
 def library_bytes(modules: Sequence[Module]) -> int:
-    """Return the bytes of library functions that kernels call beyond those of every firmware.
+    """Return the bytes of flash of the library functions that the networks' kernels call.
 
-    If the networks' core is not measured, it is the maximum of all cores. Add and sub count together, because compilers
-    replace one by the other for negative constants.
+    Functions for copying memory are not included, because every firmware contains them. If the core of the networks was not
+    measured, the result is the maximum over all measured cores. If a network adds or subtracts floats, the functions for both
+    operations are included, because compilers replace an addition of a negative constant by a subtraction.
     """
     used = set().union(*map(network_operations, modules))
     for dtype in ("float32", "float64"):

@@ -1,4 +1,4 @@
-"""Print a planned module as C: kernels, comments, calls, and the files of a network."""
+"""Print a module that has a memory plan as C: kernels with comments, calls of kernels, and the files of a network."""
 
 from __future__ import annotations
 
@@ -40,19 +40,20 @@ from microc.tir import ir
 from microc.tir.names import FLAGS
 from microc.tir.rewrite import walk_stmt
 
-# ---- Kernels as C functions with their comments, and the calls of them.
+# ---- Print kernels as C functions with comments, and print the calls of these functions.
 
 HOT_CODE = "MICROC_HOT_CODE"
-"""Macro in front of kernels that run from RAM; the board's header, or the user's build, defines it."""
+"""Macro that is printed before the definition of each kernel that runs from RAM. The board's header or the user's build defines
+the macro as the attributes that place such a kernel."""
 
 
 def kernel_text(module: Module, name: str) -> Code:
-    """Return one kernel as printed in the network's C."""
+    """Return the C of the kernel ``name``, as it is printed in the network's source file."""
     return kernel_function(module, printer_of(module), [kernel.name for kernel in module.kernels].index(name))
 
 
 def printer_of(module: Module) -> StmtPrinter:
-    """Return a printer for all kernels of a network."""
+    """Build the printer of statements for all kernels of a network, with the properties of the network's core."""
     family = FAMILIES[CORES[module.options["cpu"]].family]
     space = f"{module.name.upper()}_FLASH " if family.flash_space else ""
     expr = ExprPrinter(MAX_INT16 if int_bits(module) == 16 else MAX_INT32, family.own_math)
@@ -61,17 +62,17 @@ def printer_of(module: Module) -> StmtPrinter:
 
 
 def int_bits(module: Module) -> int:
-    """Return the least width of ``int`` that a network's C is correct with: 16 or 32 bits.
+    """Return the minimum number of bits of C's ``int`` for which a network's C is correct: 16 or 32.
 
-    Cores with a separate address space for flash have an ``int`` of 16 bits, and C of the target ``host`` may be compiled for any
-    machine.
+    It is 16 for cores with a separate address space for flash (AVR), whose ``int`` has 16 bits, and for the target ``host``,
+    whose C may be compiled for any machine.
     """
     cpu = module.options["cpu"]
     return 16 if cpu == "host" or FAMILIES[CORES[cpu].family].flash_space else 32
 
 
 def thread_count_of(module: Module) -> int:
-    """Return the number of threads for a network's parallel loops; 1 if it has none."""
+    """Return the number of threads that run a network's parallel loops. It is 1 if the network has no parallel loops."""
     parallel = any(
         isinstance(s, ir.For) and s.kind == "parallel" for k in module.kernels for s in walk_stmt(k.func.body)
     )
@@ -79,8 +80,8 @@ def thread_count_of(module: Module) -> int:
 
 
 def kernel_function(module: Module, printer: StmtPrinter, position: int) -> Code:
-    """Print a kernel as a C function with its comment. ``position``: the kernel's index in the module."""
-    # A kernel's comment lists the layers that it computes, the schedule's remarks, shapes, and parameters that overlap.
+    """Print a kernel as a C function with a comment before it. ``position``: the kernel's index in the module."""
+    # The comment lists the layers that the kernel computes, remarks on its schedule, shapes, and parameters that overlap.
     kernel = module.kernels[position]
     uses = [(k, call) for k, call in enumerate(module.calls) if call.kernel == kernel.name]
     layers = [f"{short_layer(module, call)} (step {k}, {call.macs} MACs)" for k, call in uses]
@@ -111,7 +112,10 @@ def kernel_function(module: Module, printer: StmtPrinter, position: int) -> Code
 
 
 def _in_place_notes(module: Module, kernel: Kernel, uses: list[tuple[int, Call]]) -> list[str]:
-    """Return notes on the parameters of a kernel that overlap in memory, and on the steps in which they do."""
+    """Return notes for the comment of a kernel whose output overwrites an input in memory.
+
+    ``uses``: the number of each step that calls the kernel, with the call. A note lists the steps in which two parameters
+    overlap, unless they overlap in all of these steps."""
     steps: dict[str, list[int]] = {}
     for step, call in uses:
         ranges = [
@@ -129,7 +133,7 @@ def _in_place_notes(module: Module, kernel: Kernel, uses: list[tuple[int, Call]]
 
 
 def _arena_range(module: Module, name: str) -> range:
-    """Return the bytes of the arena that a value takes; empty if it is elsewhere."""
+    """Return the range of the bytes that a value occupies in the memory plan. It is empty if the value is not in an arena."""
     assert module.plan is not None
     base, offset = module.base_of(name)
     start = module.plan.offsets.get(base)
@@ -137,7 +141,9 @@ def _arena_range(module: Module, name: str) -> range:
 
 
 def short_layer(module: Module, call: Call, limit: int = 100) -> str:
-    """Return a layer's location in its file; of joined names of fused layers, as converters write them, only the first."""
+    """Return the name of the layer that a call computes, shortened to ``limit`` letters, for comments.
+
+    Converters join the names of fused layers by ``;``. Of joined names that are too long only the first is returned."""
     layer = call.layer.removeprefix(f"{module.source} ")
     if len(layer) <= limit:
         return layer
@@ -146,7 +152,9 @@ def short_layer(module: Module, call: Call, limit: int = 100) -> str:
 
 
 def call_text(module: Module, call: Call) -> Code:
-    """Print the call of a kernel in the step function. A call of external code that can fail returns its error."""
+    """Print the call of a kernel in the network's step function.
+
+    If the kernel is external code that can fail, the printed statements return an error when it fails."""
     kernel = next(k for k in module.kernels if k.name == call.kernel)
     written = set(call.writes) | set(call.workspace)
     args = [
@@ -169,12 +177,12 @@ def call_text(module: Module, call: Call) -> Code:
 
 
 def external_error_name(module: Module) -> Name:
-    """Return the enumerator of the error that a run returns if external code failed."""
+    """Return the C enumerator of the error code that a run returns if external code failed."""
     return Name(f"{module.name.upper()}_ERROR_EXTERNAL")
 
 
 def pointer_expression(module: Module, name: str, dtype: str, *, const: bool) -> str:
-    """Print the address of a value as a C expression, a pointer to ``dtype``."""
+    """Print the address of the value ``name`` as a C expression, whose type is a pointer to ``dtype``."""
     base, offset = module.base_of(name)
     value = module.values[base]
     kind = dtypes.c_name(dtype)
@@ -193,12 +201,16 @@ def pointer_expression(module: Module, name: str, dtype: str, *, const: bool) ->
     return f"({qualifier}{kind} *){step}({where})" if offset else f"({qualifier}{kind} *){step}{where}"
 
 
-# ---- Contexts of the templates of a generated project.
+# ---- Contexts (variables) of the templates of a generated project.
 
 
 @frozen
 class SizeMember:
-    """A size in the header: its name, the stem of its macros, its range and step, the model's name for it."""
+    """A size that varies between runs, as the network's header declares it.
+
+    ``name``: name of the member of the header's struct of sizes. ``macro``: stem of the names of the size's macros.
+    ``minimum`` and ``maximum``: permitted values. ``step``: the number that the size must be a multiple of. ``label``: the
+    size's name in the model."""
 
     name: Name
     macro: Name
@@ -209,12 +221,15 @@ class SizeMember:
 
 
 NEAR_FLASH = 60 * 1024
-"""Bytes of constants that surely fit the first 64 KiB of flash, where only the vectors precede them."""
+"""Maximum number of bytes of constants that certainly fit in the first 64 KiB of AVR's flash, where only the interrupt vectors
+precede them."""
 
 
 @frozen
 class ModelContext:
-    """All values that ``model.h.j2``, ``model.c.j2``, ``model_data.h.j2`` and ``model_data.c.j2`` show."""
+    """Variables of the templates of a network's C files.
+
+    The templates are ``model.h.j2``, ``model.c.j2``, ``model_data.h.j2`` and ``model_data.c.j2``."""
 
     name: Name
     upper: Name
@@ -263,8 +278,10 @@ class ModelContext:
 
 @frozen
 class StepContext:
-    """One case of the network's step function: the copies of weights ``before`` the call, the call of a kernel, and the
-    layer that it computes."""
+    """A step of a network: one case of the switch in the network's step function.
+
+    ``before``: statements that copy weights to RAM before the kernel runs. ``call``: the call of the kernel. ``layer``: the
+    name of the layer that the kernel computes."""
 
     number: int
     before: tuple[Code, ...]
@@ -273,14 +290,14 @@ class StepContext:
 
 
 def model_context(module: Module, version: str, file_stem: str = "model") -> ModelContext:
-    """Print every part of a module once, as variables of the templates of its C files.
+    """Print all parts of a module, and return them as the variables of the templates of the network's C files.
 
-    ``file_stem``: the common beginning of file names."""
+    ``file_stem``: the common beginning of the names of these files."""
     plan = module.plan
     if plan is None:
         raise InternalError("the module has no memory plan")
-    # The printer collects helpers and headers while it prints, so kernels come first, then helpers, then what depends on
-    # both.
+    # The printer records the helpers and headers that the printed code needs. Kernels are therefore printed first, then helpers,
+    # then the parts that depend on both.
     printer = printer_of(module)
     space = printer.space
     kernels = tuple(kernel_function(module, printer, k) for k in range(len(module.kernels)))
@@ -347,35 +364,40 @@ def model_context(module: Module, version: str, file_stem: str = "model") -> Mod
 
 
 def _external_headers(module: Module) -> Iterator[str]:
-    """Yield the names of the headers that external code includes."""
+    """Yield the names of the headers that the external code of kernels includes. A name may occur several times."""
     for kernel in module.kernels:
         if kernel.external is not None:
             yield from kernel.external.includes
 
 
 def _flash_space(module: Module) -> Name:
-    """Return gcc's address space for constants on AVR: 16-bit pointers into the first 64 KiB if that suffices, else 24-bit
-    ones."""
+    """Return the name of gcc's address space for constants in AVR's flash.
+
+    It is ``__flash``, with 16-bit pointers, if all constants fit in the first 64 KiB of flash. Otherwise it is ``__memx``, with
+    24-bit pointers."""
     constants = module.const_bytes + (module.self_test.nbytes if module.self_test else 0)
     return Name("__flash" if constants <= NEAR_FLASH else "__memx")
 
 
 def _public_constant(module: Module, value: Value) -> Value:
-    """Return a constant under its public C name."""
+    """Return a constant renamed to its public C name, which begins with the network's name."""
     return replace(value, name=f"{module.name}_{value.name}", storage="const")
 
 
 def _print_helpers(module: Module, printer: StmtPrinter) -> tuple[Code, ...]:
-    """Print all helpers that kernels use, and those that helpers use, each behind what it needs."""
+    """Print the definitions of all helper functions that kernels and other helpers call.
+
+    Each definition follows those of the helpers that it calls."""
     names = (name for name in printer.expr.helpers if name not in UNIT_NAMES)
     texts = helper_texts(names, module.options["cpu"], printer.expr).values()
     return tuple(Code("\n".join(part for line in lines for part in wrap_line(line))) for lines in texts)
 
 
 def _reset_statements(module: Module) -> tuple[Code, ...]:
-    """Print statements that copy weights to RAM, and set every state tensor to its initial content.
+    """Print the statements that reset a network: they copy weights to RAM and initialise every state tensor.
 
-    The content is printed as the shortest of: one repeated byte, one repeated number, a constant.
+    The initial content of a state tensor is printed in the shortest way: as a repeated byte, as a repeated number, or as a
+    constant array that is copied.
     """
     assert module.plan is not None
     lines = []
@@ -410,12 +432,13 @@ def _reset_statements(module: Module) -> tuple[Code, ...]:
     return tuple(map(Code, lines))
 
 
-# ---- The files of a network alone, and with entry points for a desktop library.
+# ---- Render the files of a network alone, or with the entry points of a shared library for desktop computers.
 
 
 @frozen
 class SharedContext:
-    """Context of ``shared.c.j2``: entry points of a desktop library."""
+    """Variables of the template ``shared.c.j2``, which prints the entry points of a network's shared library for a desktop
+    computer."""
 
     name: Name
     upper: Name
@@ -431,7 +454,9 @@ class SharedContext:
 
 @frozen
 class ArenaStart:
-    """Start of one of several arenas, in bytes, in the single block of memory that a desktop library gets."""
+    """Position of one of several arenas in the single block of memory that the caller of a desktop library passes.
+
+    ``start``: offset of the arena in the block, in bytes."""
 
     name: Name
     start: int
@@ -439,9 +464,9 @@ class ArenaStart:
 
 @frozen
 class ProbeContext:
-    """Variables of the C function that tests whether this computer has the instructions of a build.
+    """Variables of the C function that tests whether this computer has the instructions that a library was compiled for.
 
-    :class:`microc.isa.instruction_set.Probe`."""
+    They are the parts of a :class:`microc.isa.instruction_set.Probe`."""
 
     guard: Code
     text: Code
@@ -450,19 +475,22 @@ class ProbeContext:
 
 
 def network_files(module: Module, version: str) -> dict[str, str]:
-    """Return the network's own files: ``model.c``, ``model.h``, ``model_data.c``, ``model_data.h``."""
+    """Return the text of a network's C files by name: ``model.c``, ``model.h``, ``model_data.c`` and ``model_data.h``.
+
+    ``version``: microc's version, which the files state."""
     return render_network(model_context(module, version))
 
 
 def render_network(context: ModelContext) -> dict[str, str]:
-    """Render the network's own files; names begin with the context's stem."""
+    """Render a network's two C sources and two headers. Return their text by file name; names begin with the context's stem."""
     ends = (".c", ".h", "_data.c", "_data.h")
     return {context.stem + end: render(f"project/model{end}.j2", context) for end in ends}
 
 
 def shared_files(module: Module, version: str) -> dict[str, str]:
-    """Return the files of a network with entry points for a desktop library, and the sources of its external code, by
-    name."""
+    """Return the files from which a network's shared library for a desktop computer is compiled: text by file name.
+
+    They are the network's C files, the entry points (``shared.c``), the manifest, and the sources of external code."""
     data = manifest(module, version)
     external_sources = {path: data.decode("utf-8", "replace") for path, data in external_files(module.sources).items()}
     files = {**network_files(module, version), "shared.c": shared_source(data), "manifest.json": to_json(data)}
@@ -470,16 +498,18 @@ def shared_files(module: Module, version: str) -> dict[str, str]:
 
 
 def desktop_files(module: Module, version: str) -> dict[str, str]:
-    """Return the files of a network compiled for this computer, to compare with a board's results, and its manifest, by
-    name."""
+    """Return a network's C files and its manifest: text by file name.
+
+    They are compiled for this computer, to compare its results with those of a board."""
     return {**network_files(module, version), "manifest.json": to_json(manifest(module, version))}
 
 
 def shared_source(network_manifest: Mapping[str, Any], level_index: int = 0, model: str = "") -> str:
-    """Render ``shared.c``, the entry points of a network as a desktop library; ``network_manifest``: the network's.
+    """Render ``shared.c``, the entry points of a network's shared library for a desktop computer.
 
-    ``level_index`` distinguishes networks of one library, each for another core; all of them then have the name
-    ``model``."""
+    A library may contain the same network several times, compiled for different cores. ``level_index`` distinguishes
+    their entry points. ``model`` is then the network's name in all their manifests; if it is empty, the manifest stays as
+    it is."""
     end, core = entry_suffix(level_index), CORES.get(network_manifest["options"]["cpu"])
     probe = core.probe if core else None
     probe_parts = (probe.guard, probe.text, probe.header, probe.attribute) if probe else ("", "", "", "")
@@ -515,14 +545,16 @@ def shared_source(network_manifest: Mapping[str, Any], level_index: int = 0, mod
 
 
 def entry_suffix(level_index: int) -> str:
-    """Return the suffix of the entry points of a desktop library's network ``level_index``; empty for the first."""
+    """Return the suffix of the names of a desktop library's entry points.
+
+    ``level_index``: index, in the library, of the compilation of the network. The suffix of index 0 is empty."""
     return f"_{level_index}" if level_index else ""
 
 
 def _text_value(name: str, text: str) -> Value:
-    """Return ASCII text as an array of bytes with a final zero.
+    """Return ASCII text as the constant array ``name`` of int8, which ends with a zero.
 
-    C99 guarantees string literals of up to 4095 characters only.
+    A string literal would not do, because C99 guarantees only literals of up to 4095 characters.
     """
     data = np.frombuffer(text.encode("ascii") + b"\0", dtype=np.int8)
     return Value(name, data.shape, "int8", "const", data)
