@@ -1,1 +1,1 @@
-"""Firmware projects: board files, protocols, manifest, samples, bill of materials."""
+"""Write firmware projects: board files, protocols, manifest, samples, bill of materials."""

@@ -1,4 +1,4 @@
-"""External code and tensor units in a project."""
+"""Add external code (kernels of a vendor's library) and the model of a tensor unit to a project."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from microc.isa import CORES
 from microc.isa.vocabulary.matrix_products import UNIT_WORDS
 from microc.module import Module, Sources
 
-# ---- The sources of external code: its files in a folder of the project, and how they are compiled.
+# ---- The sources of external code: their paths in a folder of the project, and the settings that they are compiled with.
 
 EXTERNAL_FOLDER = "external"
 OWN_CODE_FOLDER = "own"
-"""Folder of a project for its network in our own code, to compare external code with."""
+"""Folder of a project for the same network without external code, whose results the external code is compared with."""
 
 
 @frozen
 class ExternalContext:
-    """Build settings of the external code of all backends together.
+    """Build settings of a project's external code, merged over all backends, for templates.
 
-    C files and include folders in the project, definitions, libraries, and the folders of libraries."""
+    ``sources``: paths of C files in the project. ``include``: paths of include folders in the project. ``defines``: definitions
+    of macros. ``libraries``: names of libraries to link. ``folders``: folders in which the linker finds these libraries."""
 
     sources: tuple[Word, ...]
     include: tuple[Word, ...]
@@ -34,7 +35,9 @@ class ExternalContext:
 
 
 def external_code_sources(modules: Sequence[Module]) -> tuple[Sources, ...]:
-    """Return the sources of the external code of some networks, merged by backend."""
+    """Return the sources of the external code that some networks use: one merged entry for each backend.
+
+    UsageError if two networks use different copies of a backend's code."""
     merged: dict[str, Sources] = {}
     for sources in (sources for module in modules for sources in module.sources):
         existing = merged.get(sources.name)
@@ -61,7 +64,7 @@ def _merge_sources(first: Sources, second: Sources) -> Sources:
 
 
 def external_context(all_sources: Sequence[Sources]) -> ExternalContext | None:
-    """Merge the build settings of all backends of external code for the templates; None if there is no external code."""
+    """Return the build settings of all backends of external code, for templates; None if there is no external code."""
     if not all_sources:
         return None
     return ExternalContext(
@@ -76,7 +79,7 @@ def external_context(all_sources: Sequence[Sources]) -> ExternalContext | None:
 
 
 def external_files(all_sources: Sequence[Sources]) -> dict[str, bytes]:
-    """Return the content of the files of external code by their paths in a project."""
+    """Return the content of all files of external code, by path in the project."""
     return {
         f"{EXTERNAL_FOLDER}/{Word(each.name)}/{Word(path)}": data
         for each in all_sources
@@ -85,10 +88,9 @@ def external_files(all_sources: Sequence[Sources]) -> dict[str, bytes]:
 
 
 def external_manifest_entry(module: Module) -> dict[str, Any]:
-    """Return the manifest's entry ``external``: backends with version and licence, build settings, and the steps that
-    external code computes.
+    """Return the entry ``external`` of a manifest as a dict with this key; an empty dict if no kernel is external code.
 
-    Empty if no kernel is external code."""
+    The entry contains the backends with version and licence, the build settings, and the steps that external code computes."""
     context = external_context(module.sources)
     kernels = {kernel.name: kernel.external for kernel in module.kernels if kernel.external is not None}
     if not kernels:
@@ -118,16 +120,17 @@ def external_manifest_entry(module: Module) -> dict[str, Any]:
     }
 
 
-# ---- The tensor unit in a network's C: parameters of the model that stands for it.
+# ---- Tensor units (matrix accelerators) in a network's C: parameters of the C model that simulates a unit.
 
 UNIT_NAMES = frozenset(word.name for word in UNIT_WORDS)
-"""Functions that ``templates/project/tensor_unit.c.j2`` defines."""
+"""Names of the C functions that ``templates/project/tensor_unit.c.j2`` defines: the instructions of a tensor unit."""
 
 
 @frozen
 class UnitContext:
-    """Parameters of a core's tensor unit for the templates. ``input``, ``weight`` and ``sums`` are the sizes of its
-    memories in elements."""
+    """Parameters of a core's tensor unit (:class:`microc.isa.instruction_set.TensorUnit`) for templates.
+
+    ``input``, ``weight`` and ``sums`` are the sizes of the unit's scratchpad memories, in elements."""
 
     name: Word
     rows: int
@@ -144,7 +147,9 @@ class UnitContext:
 
 
 def tensor_unit_context(module: Module, helpers: Collection[str]) -> UnitContext | None:
-    """Return the tensor unit of the module's core if kernels call its functions (``helpers``), else None."""
+    """Return the parameters of the core's tensor unit for templates; None if no kernel uses the unit.
+
+    ``helpers``: names of the helper functions that the module's kernels call."""
     if not UNIT_NAMES & set(helpers):
         return None
     unit = CORES[module.options["cpu"]].tensor_unit

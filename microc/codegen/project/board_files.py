@@ -1,4 +1,4 @@
-"""Files about a board: header, linker script, editor tasks, ids in build systems."""
+"""Write the files of a project that depend on its board: header, linker script, editor tasks, ids in build systems."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from microc.target import Board, Region
 # ---- A board's header and linker script.
 
 KERNELS, NETWORKS = "kernels", "networks"
-"""Types of code that a firmware may load over its serial line."""
+"""Types of code that a firmware may receive over its serial line and run: single kernels, or whole networks."""
 
 HOT_SECTIONS = {"": ".hot_code", "esp-idf": ".iram1.microc"}
-"""Section for kernels that run from RAM, by framework: one of our linker script, or the framework's own."""
+"""Linker section for kernels that run from RAM, by the name of the vendor's framework.
+
+The empty name is for boards without a framework, whose section is defined in the linker script that microc writes."""
 
 _ADDRESSES = ("base", "address", "mask")
-"""Suffixes of facts that are printed in hexadecimal."""
+"""Suffixes of the keys in a board's file whose numbers are printed in hexadecimal."""
 
 
 @frozen
 class RegionContext:
-    """A memory region, in bytes."""
+    """A memory region of a board: ``origin`` is its first address, ``size`` its number of bytes, ``kind`` flash or RAM."""
 
     name: Name
     kind: Name
@@ -35,14 +37,16 @@ class RegionContext:
 
 @frozen
 class BoardContext:
-    """Variables of ``microc_board.h.j2`` and ``linker.ld.j2``.
+    """Variables of the templates ``microc_board.h.j2`` and ``linker.ld.j2``.
 
-    ``facts`` are macros of the console, the timer and the accelerator, with their values. ``setup`` are writes to registers
-    before main, as calls of macros. ``takes`` is the code that is loaded over the line, ``kernels`` or ``networks``, for
-    which RAM is reserved; ``core`` and ``abi`` are what it must be compiled for. ``self_test``: networks check themselves at
-    boot. ``read_at``: the address of constants in the first flash region, if it differs from that of code. ``hot_code`` is
-    the region that kernels run from (empty: none), ``hot_section`` its section. ``npu_constants`` is the region of an
-    accelerator's constants, empty if that is the first one.
+    ``facts`` are the names and values of macros for the console, the timer, the slots for loaded networks and the accelerator.
+    ``setup`` are accesses to registers before main, as calls of macros. ``takes`` is the type of code that the firmware receives
+    over its serial line, ``kernels`` or ``networks``, for which RAM is reserved; it is empty if the firmware loads no code.
+    ``core`` and ``abi`` are the core and the id of the ABI that such code must be compiled for. ``self_test`` is True if networks
+    run their self-test at boot. ``read_at`` is the address at which data in the first flash region is read; None if it is
+    the same as the address of code. ``hot_code`` is the memory region from which selected kernels run (empty: none), and
+    ``hot_section`` the linker section of these kernels. ``npu_constants`` is the region for the constants of a neural processing
+    unit; it is empty for the first region.
     """
 
     title: Text
@@ -63,7 +67,8 @@ class BoardContext:
 
 
 def board_header(board: Board, *, loaded_code: str = "", self_test: bool = False, hot_code_region: str = "") -> str:
-    """Return ``microc_board.h``, which the build includes before every other file."""
+    """Render ``microc_board.h``, a header that the build includes before every C file. For the arguments see
+    :func:`board_context`."""
     return render(
         "board/microc_board.h.j2",
         board_context(board, loaded_code=loaded_code, self_test=self_test, hot_code_region=hot_code_region),
@@ -71,23 +76,26 @@ def board_header(board: Board, *, loaded_code: str = "", self_test: bool = False
 
 
 def linker_script(board: Board, *, loaded_code: str = "", hot_code_region: str = "") -> str:
-    """Return ``linker.ld`` of a board with a flash and a RAM region."""
+    """Render ``linker.ld``, the linker script of a board with a flash and a RAM region. For the arguments see
+    :func:`board_context`."""
     return render("board/linker.ld.j2", board_context(board, loaded_code=loaded_code, hot_code_region=hot_code_region))
 
 
 def abi_checksum(board: Board) -> int:
-    """Return the id of a board's ABI for loaded code: the CRC-32 of the compiler's options (SPEC.md, "Blob")."""
+    """Return a number that identifies the ABI that code must be compiled for to be loaded by a board's firmware.
+
+    It is the CRC-32 of the compiler's options (SPEC.md, "Blob")."""
     return zlib.crc32(" ".join(board.raw["build"]["c_flags"]).encode())
 
 
 def board_context(
     board: Board, *, loaded_code: str = "", self_test: bool = False, hot_code_region: str = ""
 ) -> BoardContext:
-    """Return a board's variables for the templates of its header and its linker script.
+    """Return the variables of the templates of a board's header and linker script.
 
-    ``loaded_code``: ``kernels`` or ``networks`` if code is loaded over the serial line, else empty; ``self_test``:
-    networks check themselves at boot; ``hot_code_region``: the memory region that kernels run from, empty if there is
-    none."""
+    ``loaded_code``: ``kernels`` or ``networks`` if the firmware receives such code over its serial line, else empty.
+    ``self_test``: True if networks run their self-test at boot. ``hot_code_region``: the memory region from which
+    selected kernels run; empty if all kernels run from flash."""
     raw = board.raw
     slots: Mapping[str, int] = {
         k: v for k, v in raw.get("slots", {}).items() if loaded_code == NETWORKS and k != "sources"
@@ -122,21 +130,22 @@ def board_context(
 
 
 def _bytes_before_slots(slots_start: int, region: Region) -> int:
-    """Return the bytes of a region in front of the slots for loaded networks, which begin at address ``slots_start``.
+    """Return the number of bytes of a memory region that the firmware may use.
 
-    All bytes of the region if the slots are elsewhere."""
+    Slots for loaded networks begin at the address ``slots_start``. If they are in the region, only the bytes before them
+    count, else all bytes."""
     return slots_start - region.origin if region.origin < slots_start < region.origin + region.size else region.size
 
 
 def _unsigned_literal(value: int, *, hexadecimal: bool = True) -> Code:
-    """Print a number as an unsigned literal of C: hexadecimal with eight digits, or decimal."""
+    """Print a number as an unsigned C literal: in hexadecimal with eight digits, or in decimal."""
     return Code(f"0x{value:08x}u" if hexadecimal else f"{value}u")
 
 
 def _register_macro_call(entry: Mapping[str, int]) -> Code:
-    """Print one register access of a board's ``setup`` as a call of its macro.
+    """Print one register access in the ``setup`` of a board's file as a call of a C macro.
 
-    Registers narrower than 32 bits have a macro with a type."""
+    For a register narrower than 32 bits, the macro has the type of the register as an argument."""
     kind = next(key for key in ("write", "wait", "set", "change") if key in entry)
     mask = entry.get("mask", 0)
     numbers = {
@@ -151,12 +160,12 @@ def _register_macro_call(entry: Mapping[str, int]) -> Code:
     return Code(f"{macro}({arguments})" if bits == 32 else f"MICROC_{macro}_AS(uint{bits}_t, {arguments})")
 
 
-# ---- A board's names in build systems, for the templates of exports: ``[ids]`` of its file.
+# ---- The names that build systems have for a board: the table ``[ids]`` of the board's file, for the templates of exports.
 
 
 @frozen
 class PlatformIO:
-    """A PlatformIO board and its platform; the framework is Arduino."""
+    """The names that PlatformIO has for a board and for its platform. The framework is always Arduino."""
 
     platform: Word
     board: Word
@@ -164,7 +173,9 @@ class PlatformIO:
 
 @frozen
 class Cmsis:
-    """A CMSIS device (``VENDOR::NAME``) and its pack; ``version`` is the pack's, empty for any."""
+    """The name that CMSIS has for a board's device (``VENDOR::NAME``), and the device's pack.
+
+    ``version``: version of the pack; empty if any version will do."""
 
     pack: Word
     version: Word
@@ -173,10 +184,10 @@ class Cmsis:
 
 @frozen
 class BuildSystemIds:
-    """A board's names in build systems.
+    """The names that build systems have for a board.
 
-    Where a build system has no name for it, the text is empty or the table None: the export is then for a generic board
-    there, such as a simulator. ``emulated``: it is a QEMU machine, without a programmer."""
+    If a build system has no name for the board, its field is empty or None. An export is then for a generic board of that build
+    system, such as a simulator. ``emulated`` is True if the board is an emulated machine of QEMU, which needs no programmer."""
 
     arduino: Word
     platformio: PlatformIO | None
@@ -187,7 +198,7 @@ class BuildSystemIds:
 
 
 def board_ids(board: Board) -> BuildSystemIds:
-    """Return the names of a board in build systems."""
+    """Return the names that build systems have for a board, from the board's file."""
     names = board.ids
     platformio, cmsis = names.get("platformio"), names.get("cmsis")
     runners = {runner["name"] for runner in board.raw.get("flash", {}).get("runner", ())}
@@ -201,7 +212,7 @@ def board_ids(board: Board) -> BuildSystemIds:
     )
 
 
-# ---- Tasks of a project for Visual Studio Code and compatible editors: build, flash, run, verify, with a problem list.
+# ---- Tasks of a project for Visual Studio Code and compatible editors: build, flash, run, verify. The editor lists their errors.
 
 TASKS_FILE = ".vscode/tasks.json"
 _PROBLEMS = {
@@ -214,7 +225,8 @@ _PROBLEMS = {
         {"regexp": r"^  --> (.*)$", "file": 1},
     ],
 }
-"""Format of our errors (:mod:`microc.errors`): a line with code and text, a line with the place."""
+"""Problem matcher of Visual Studio Code for the errors that microc prints (:mod:`microc.errors`): a line with code and text, then
+a line with the file."""
 _SAMPLE = {
     "id": "sample",
     "type": "promptString",
@@ -224,7 +236,10 @@ _SAMPLE = {
 
 
 def tasks_json(networks: Sequence[Name], is_host: bool) -> str:
-    """Return the text of ``tasks.json``. The editor matches compilers' messages itself; a pattern here matches ours."""
+    """Return the text of ``tasks.json``, the editor's tasks for a project with ``networks``.
+
+    ``is_host``: True if the project runs on this computer, so that there is no task ``flash``. The editor has patterns of its own
+    for messages of compilers; :data:`_PROBLEMS` is the pattern for messages of microc."""
     task_list = [
         {
             "label": "build",
@@ -245,9 +260,9 @@ def tasks_json(networks: Sequence[Name], is_host: bool) -> str:
 
 
 def _command_task(command: str, preceding_task: str, *words: str, label: str = "") -> dict[str, Any]:
-    """Return an editor's task that runs a microc command on the project after ``preceding_task``.
+    """Return an editor's task that runs the microc command ``command`` on the project, after ``preceding_task``.
 
-    ``command_arguments``: further arguments of the command."""
+    ``words``: further arguments of the command. ``label``: suffix of the task's label."""
     return {
         "label": command + label,
         "type": "process",

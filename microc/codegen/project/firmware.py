@@ -1,4 +1,4 @@
-"""Build a project as a mapping from file names to contents."""
+"""Generate the files of a firmware project, as a mapping from paths to contents."""
 
 from __future__ import annotations
 
@@ -36,34 +36,35 @@ from microc.isa import CORES, FAMILIES
 from microc.module import Module
 from microc.target import Board, Target
 
-# ---- Compiler options for the network's files and for all others.
+# ---- Compiler options for the network's C files and for all other C files of a project.
 
 RUNTIME_OPTIMISATION = "-Os"
-"""Compiler options for everything but the network."""
+"""Compiler options for all C files of a project except those of the network."""
 
 
 def optimisation_options(target: Target, optimize: str) -> str:
-    """Return the compiler options for the network, by goal."""
+    """Return gcc's options for the C files of a network. ``optimize``: the goal of the compilation, such as size or speed."""
     return " ".join(filter(None, (FAMILIES[target.isa].options[optimize], target.core.options)))
 
 
 def webassembly_options(target: Target) -> str:
-    """Return clang's options for a WebAssembly reactor: a module with functions to call, not a program.
+    """Return clang's options to compile a network to a WebAssembly reactor: a module of functions, without a main program.
 
-    Vectors are disabled if the C is for another family of cores. Kernels keep small workspaces on the stack, so it gets 256
-    KiB instead of the default 64 KiB.
+    Vector instructions are enabled only if the network was compiled for a WebAssembly core. The stack gets 256 KiB instead of the
+    default 64 KiB, because kernels have small workspaces on the stack.
     """
     machine = target.core.machine if target.isa == "wasm" else "--target=wasm32-wasi"
     return f"{machine} -std=c99 -O2 -mexec-model=reactor -Wl,-z,stack-size=262144"
 
 
-# ---- A whole project: the network, the firmware around it, build files, manifest.
+# ---- All files of a project: the networks, the firmware that runs them, build files, manifest.
 
 RESERVED_FOLDERS = frozenset({"board", "runtime", "build", "external", "firmware", "main", "m", "own"})
-"""Names of folders and targets of a project, which no network of several may have."""
+"""Names of folders and build targets of a project. No network may have such a name if the project has several networks, because
+each of them has a folder with its name."""
 SLOTS = "slots"
 PLUGIN_CORE_KEY = "core"
-"""Key, in a project's copy of its board, that describes a core of a plugin."""
+"""Key in the project's copy of the board's file, for the description of a core that a plugin defines."""
 RUNTIME_HEADERS = (
     "SPEC.md",
     "include/microc_blob.h",
@@ -82,19 +83,21 @@ RUNTIME_SOURCES = MappingProxyType(
         SLOTS: ("src/microc_frame.c", "src/microc_rpc.c", "src/microc_blob.c", "src/microc_slot.c", "ports/slots.c"),
     }
 )
-"""C files of the runtime by protocol; firmware with slots speaks RPC with more operations."""
+"""C files of the runtime by protocol. A firmware with slots for loaded networks uses RPC with additional operations."""
 CODE_BY_PROTOCOL = MappingProxyType({"tuning": KERNELS, SLOTS: NETWORKS})
-"""Type of code that a firmware loads over its line, by protocol."""
+"""Type of code that a firmware receives over its serial line and runs, by protocol."""
 LOADING = MappingProxyType({"ports/cortex_m.c": "ports/cortex_m_load.c", "ports/riscv.c": "ports/riscv_load.c"})
-"""File that a core's port needs beside its own to run code from RAM."""
+"""For the C file of a core's port: the additional C file that the port needs to run loaded code from RAM."""
 MAX_PROJECT_NAME = 100
-"""Maximum length of a project's name, which joins its networks' names."""
+"""Maximum number of letters of a project's name, which consists of the names of its networks."""
 
 
 @frozen
 class Network:
-    """A network of a project. ``folder``: path of the folder of its files, with a slash at its end; empty for the
-    project's own folder."""
+    """A network of a project, as a template variable.
+
+    ``folder``: path of the folder for the network's files in the project, with a slash at the end; empty if they are in the
+    project's root folder. ``model``: the variables of the templates of its C files."""
 
     folder: Word
     model: ModelContext
@@ -102,7 +105,10 @@ class Network:
 
 @frozen
 class Framework:
-    """A vendor's framework that builds a project: chip, stack of the serving task, and lines of its configuration."""
+    """A vendor's framework that builds a project, as a template variable.
+
+    ``target``: the framework's name of the chip. ``stack_bytes``: bytes of stack of the task that answers the serial line.
+    ``settings``: lines of the framework's configuration."""
 
     name: Word
     target: Word
@@ -112,11 +118,13 @@ class Framework:
 
 @frozen
 class ProjectContext:
-    """Variables of the Makefile, CMakeLists.txt, README and main.c of a project: the networks, and the build for their board.
+    """Variables of the templates of a project's Makefile, CMakeLists.txt, README.md and main.c.
 
-    ``shared_arena``: bytes of the arena that several networks share, 0 if there is none; ``shared_aligned`` aligns it if its
-    type does not. ``framework`` is None if make builds the project. ``linked``: the programs, with their addresses, as which
-    a loadable network is linked; empty if the network is part of the firmware.
+    ``shared_arena``: bytes of the arena that several networks without state share; 0 if there is none. ``shared_aligned``: C
+    attribute that aligns this arena; empty if its type suffices. ``prefix``: prefix of the names of the compiler's programs.
+    ``framework``: the vendor's framework that builds the project; None if make builds it. ``linked``: for a network that is
+    loaded over the serial line, the names of the programs that it is linked to, each with its address; empty if the network is
+    part of the firmware.
     """
 
     title: Text
@@ -142,10 +150,10 @@ class ProjectContext:
 
 
 def project_files(modules: Sequence[Module], board: Board, version: str) -> dict[str, str | bytes]:
-    """Return the content of all files that ``microc compile -o DIR`` writes, by path. Several networks have folders of
-    their names; the files of a single one are in the project's folder.
+    """Return the content of all files that ``microc compile -o DIR`` writes, by path in the project.
 
-    All modules are compiled for ``board`` under the same goal, and their names differ."""
+    The files of a single network are in the project's root folder. Several networks have a folder each, with the network's name.
+    All modules must be compiled for ``board`` with the same goal, and their names must differ."""
     several = len(modules) > 1
     networks = tuple(
         Network(Word(f"{module.name}/" if several else ""), model_context(module, version)) for module in modules
@@ -157,7 +165,8 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
         networks, shared_arena(modules), board, modules[0].options, protocol, external_context(external)
     )
     files: dict[str, str | bytes] = {}
-    # A single network is in the project's root. Several have folders, each with its own manifest; the root's one lists them.
+    # The files of a single network are in the project's root folder. Several networks have a folder each, with a manifest. The
+    # manifest in the root folder lists the networks.
     for network, module in zip(networks, modules, strict=True):
         network_files = render_network(network.model)
         if loadable:
@@ -201,9 +210,10 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
 
 
 def _board_data(board: Board) -> dict[str, Any]:
-    """Return the board's data for the project's copy.
+    """Return the data of the project's copy of the board's file.
 
-    It describes a core of a plugin, so that commands on the project need no plugin.
+    If a plugin defines the board's core, the data also describes the core, so that commands on the project do not need the
+    plugin.
     """
     core = board.target
     if core.cpu in CORES.sealed:
@@ -212,7 +222,7 @@ def _board_data(board: Board) -> dict[str, Any]:
 
 
 def _framework_files(context: ProjectContext) -> dict[str, str]:
-    """Render the files that the framework's tool reads, including a Makefile that calls it."""
+    """Render the files that the build tool of a vendor's framework reads, and a Makefile that calls this tool."""
     if context.framework is None:
         return {}
     root = file_access.templates_folder() / "framework" / context.framework.name
@@ -223,22 +233,24 @@ def _framework_files(context: ProjectContext) -> dict[str, str]:
 
 
 def shared_arena(modules: Sequence[Module]) -> int:
-    """Return the bytes of the arena that several networks without state share, one after the other. 0 for one network."""
+    """Return the number of bytes of the arena that the networks without state share: the largest that any of them needs.
+
+    Only one network runs at a time. The result is 0 for a project of a single network."""
     sizes = [m.plan.size for m in modules if m.plan is not None and not m.state]
     return max(sizes, default=0) if len(modules) > 1 else 0
 
 
 def runtime_sources(board: Board, protocol: str) -> tuple[str, ...]:
-    """Return the C files of the runtime that a firmware compiles around its networks: protocol, drivers, start-up, loader.
+    """Return the paths of the runtime's C files that are compiled into a firmware: protocol, drivers, start-up, loader.
 
-    UsageError if the firmware must run code from RAM and the board has no files for that."""
+    UsageError if the protocol loads code into RAM and the board cannot run code from RAM."""
     board_sources: tuple[str, ...] = tuple(board.raw["build"]["sources"])
     if protocol not in CODE_BY_PROTOCOL:
         return (*RUNTIME_SOURCES[protocol], *board_sources)
     loaders = [LOADING[name] for name in board_sources if name in LOADING]
     data_elsewhere = any(
         "data_origin" in memory for memory in board.raw["memory"]
-    )  # RAM runs at addresses of its own, too
+    )  # on such boards code in RAM, too, has another address than data
     if not loaders or data_elsewhere or "framework" in board.raw:
         options = "--relocatable" if protocol == SLOTS else "--protocol tuning, or --load"
         raise UsageError(
@@ -250,7 +262,7 @@ def runtime_sources(board: Board, protocol: str) -> tuple[str, ...]:
 
 
 def _port_headers(runtime: Path) -> tuple[str, ...]:
-    """Return the paths of the ports' headers in the runtime's folder."""
+    """Return the paths of all headers of the ports, relative to the runtime's folder."""
     return tuple(f"ports/{path.name}" for path in sorted((runtime / "ports").glob("*.h")))
 
 
@@ -262,7 +274,7 @@ def _project_context(
     protocol: str,
     external: ExternalContext | None,
 ) -> ProjectContext:
-    """Build the variables of a project's templates."""
+    """Build the variables of the templates of a project. ``options``: the options that its networks were compiled with."""
     build = board.raw["build"]
     framework_data = board.raw.get("framework")
     framework = framework_data and Framework(

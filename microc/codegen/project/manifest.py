@@ -1,4 +1,4 @@
-"""manifest.json: tensors, kernels and memory of a generated project, and its schema."""
+"""Write manifest.json, which describes the tensors, kernels and memory of a generated project, and check it with a schema."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from microc.errors import InternalError
 from microc.module import Call, Module, Streaming, Value
 from microc.tir import ir
 
-# ---- The schema of manifest.json. A generated project may come from others, so its manifest is checked before it is used.
+# ---- The JSON schema of manifest.json. Projects may come from untrusted sources: manifests are checked before they are used.
 
 MAX_INTEGER = 1 << 53
 _TEXT = {"type": "string", "maxLength": 1 << 16}
@@ -31,17 +31,20 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def object_schema(required: Mapping[str, Any], *types: str, optional: Mapping[str, Any] = _NOTHING) -> dict[str, Any]:
-    """Return the schema of an object: required keys, optional keys, and other ``types`` that may be in its place."""
+    """Return the JSON schema of an object.
+
+    ``required``: schema of each required key. ``optional``: schema of each optional key. ``types``: JSON types that the value may
+    have instead of an object."""
     return {"type": ["object", *types], "required": list(required), "properties": {**required, **optional}}
 
 
 def objects_schema(required: Mapping[str, Any], optional: Mapping[str, Any] = _NOTHING) -> dict[str, Any]:
-    """Return the schema of an array of objects."""
+    """Return the JSON schema of an array of objects with the schema that :func:`object_schema` returns."""
     return {"type": "array", "items": object_schema(required, optional=optional)}
 
 
 def _map_schema(value_schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON schema of an object with arbitrary keys, whose values have the schema ``value_schema``."""
+    """Return the JSON schema of an object with arbitrary keys, all of whose values have the schema ``value_schema``."""
     return {"type": "object", "additionalProperties": value_schema}
 
 
@@ -140,15 +143,17 @@ OPTIONAL_KEYS = {
 }
 VERSION_KEYS = {"schema_version": {"type": "integer"}, "microc": _TEXT}
 NETWORK: Mapping[str, Any] = object_schema({**VERSION_KEYS, **_NETWORK}, optional=OPTIONAL_KEYS)
-"""Schema of a network's manifest."""
+"""JSON schema of a network's manifest."""
 TABLE: Mapping[str, Any] = object_schema(
     {**VERSION_KEYS, "models": {"type": "array", "items": _IDENTIFIER, "minItems": 1}}, optional={"board": _TEXT}
 )
-"""Schema of the manifest of a project of several networks."""
+"""JSON schema of the manifest of a project with several networks, which lists their names."""
 
 
 def manifest_fault(data: Any) -> str:
-    """Return what is wrong with a manifest of a project or a network; empty if it is valid."""
+    """Return a message about the first error in the manifest of a project or network; empty if the manifest is valid.
+
+    ``data``: the parsed JSON."""
     import jsonschema
 
     schema = TABLE if isinstance(data, dict) and "models" in data else NETWORK
@@ -165,13 +170,15 @@ def manifest_fault(data: Any) -> str:
 
 
 def _describe_constraint(error: Any) -> str:
-    """Describe the constraint of the schema that a jsonschema error is about."""
+    """Return a text that describes the constraint of the schema which a value violates, such as "at least 0"."""
     expectations = {"type": "{}", "enum": "one of {}", "minimum": "at least {}", "maximum": "at most {}"}
     return str(expectations.get(error.validator, f"{error.validator} {{}}")).format(error.validator_value)
 
 
 def _find_inconsistencies(data: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the errors in a manifest that its schema cannot express: names that do not exist, wrong indices and dtypes."""
+    """Yield messages about errors in a manifest that a JSON schema cannot detect.
+
+    They are names of tensors that do not exist, wrong indices of kernels, and dtypes that no tensor can have."""
     tensors = {tensor["name"]: tensor for tensor in data["tensors"]}
     for end in ("inputs", "outputs"):
         yield from (f"{end}: there is no tensor {name!r}" for name in data[end] if name not in tensors)
@@ -193,14 +200,16 @@ def _find_inconsistencies(data: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
-# ---- Positions and lifetimes of values in the arena, and operands of every step: the data behind memory maps.
+# ---- Offsets and lifetimes of values in the arena, and operands of every step: the data that memory maps show.
 
 BEFORE = -1
-"""Step at which inputs are written and state exists already. The step after the last one reads the outputs."""
+"""Number of the step before the first one in lifetimes. The caller writes inputs in this step, and state exists already.
+
+The caller reads outputs in the step after the last one."""
 
 
 def value_data(value: Value) -> dict[str, Any]:
-    """Return the manifest's entry for a value, common to all places that list one."""
+    """Return the part of a manifest's entry that all lists of values have in common: name, label, kind, dtype, shape, bytes."""
     return {
         "name": value.name,
         "label": value.label,
@@ -212,9 +221,10 @@ def value_data(value: Value) -> dict[str, Any]:
 
 
 class MemoryMap:
-    """Tensors of a planned module, their places in the arena and the steps of their lives.
+    """Memory map of a module: the offsets of its tensors in the arena, and their lifetimes in steps (kernel calls).
 
-    ``names``: the board's tensor table (inputs, outputs, state, then every intermediate that has memory)."""
+    The module must have a memory plan. ``names`` are the names of the tensors that a board lists, in its order: inputs, outputs,
+    state, then all intermediate tensors that a kernel writes."""
 
     def __init__(self, module: Module) -> None:
         self.module = module
@@ -225,7 +235,8 @@ class MemoryMap:
             while base in views:
                 base, start = views[base].base, start + views[base].offset
             self._spans[name] = base, start, start + value.nbytes
-        self._writes: dict[str, list[tuple[int, str]]] = defaultdict(list)  # by base: steps, and the names they use
+        # By base tensor: the steps that access its memory, and the name of the view (or the base) that each of them accesses.
+        self._writes: dict[str, list[tuple[int, str]]] = defaultdict(list)
         self._reads: dict[str, list[tuple[int, str]]] = defaultdict(list)
         for step, call in enumerate(module.calls):
             for name in call.writes:
@@ -239,10 +250,10 @@ class MemoryMap:
         self.names = tuple(dict.fromkeys((*module.inputs, *module.outputs, *module.state, *intermediates)))
 
     def arena(self) -> list[dict[str, Any]]:
-        """Return every value in the arena as plain data: ``offset``, ``bytes``, and the steps ``first`` to ``last``
-        (inclusive) of its life.
+        """Return the manifest's entries of all values in the arena.
 
-        A value whose memory is read through views lives as long as those do. Workspaces live for one step.
+        An entry contains ``offset`` and ``bytes``, and the steps ``first`` to ``last`` (inclusive) of the value's lifetime. A
+        value whose memory is read through views lives as long as these views. Workspaces live for one step.
         """
         assert self.module.plan is not None
         lives = [(name, *self._lifetime(name)) for name in self.names]
@@ -252,8 +263,10 @@ class MemoryMap:
         return [self._lifetime_entry(name, at, first, last) for name, at, first, last in entries if at is not None]
 
     def operands(self, step: int) -> list[str]:
-        """Return the tensors whose memory a step reads, by their names in the table, except those that are only written
-        later."""
+        """Return the names of the tensors whose memory a step reads.
+
+        Names are among ``self.names``. Several tensors may share the memory; those that are not written before this step are
+        left out."""
         call = self.module.calls[step]
         bases = {self._spans[name][0] for name in call.reads}
         candidates = [name for name in self.names if self._spans[name][0] in bases]
@@ -266,34 +279,39 @@ class MemoryMap:
         ]
 
     def writers(self, name: str) -> list[int]:
-        """Return the steps that write a tensor's memory, under the tensor's own name or another."""
+        """Return the sorted numbers of the steps that write the memory of a tensor, directly or through a view."""
         return sorted(set(self._steps_of_uses(self._writes, name)))
 
     def constants(self, call: Call) -> list[dict[str, Any]]:
-        """Return the weights and tables that a step reads, as plain data: C name and bytes of each."""
+        """Return the C name and the number of bytes of each constant array (weights or table) that a call reads."""
         bases = dict.fromkeys(self._spans[name][0] for name in call.args)
         values = [self.module.values[base] for base in bases if self.module.values[base].storage == "const"]
         return [{"symbol": f"{self.module.name}_{value.name}", "bytes": value.nbytes} for value in values]
 
     def _lifetime_entry(self, name: str, offset: int, first: int, last: int) -> dict[str, Any]:
-        """Return the manifest's entry of a value in the arena: its byte offset, and the first and last step of its life."""
+        """Return the manifest's entry of a value in the arena.
+
+        ``offset``: offset in the arena in bytes. ``first`` and ``last``: first and last step of the value's lifetime."""
         return {**value_data(self.module.values[name]), "offset": offset, "first": first, "last": last}
 
     def _arena_offset(self, name: str) -> int | None:
-        """Return a value's byte offset in the arena; None if it is elsewhere."""
+        """Return the offset of a value in the arena, in bytes; None if the value is not in the arena."""
         assert self.module.plan is not None
         base, start, _ = self._spans[name]
         base_offset = self.module.plan.offsets.get(base)
         return None if base_offset is None else base_offset + start
 
     def _copy_lifetime(self, name: str, step: int) -> tuple[int, int]:
-        """Return first and last step of a constant's copy in the arena: all runs, or until the step that reads it."""
+        """Return the first and the last step in which the arena contains a copy of a constant.
+
+        ``step``: the step at whose start the copy begins. A copy that begins at reset (BEFORE) exists in all steps, any other
+        copy until the first step that reads it."""
         if step == BEFORE:
             return BEFORE, len(self.module.calls)
         return step, next(k for k, call in enumerate(self.module.calls) if name in call.args)
 
     def _lifetime(self, name: str) -> tuple[int, int]:
-        """Return the first and the last step of a value's life. State lives in all steps, inputs from BEFORE on."""
+        """Return the first and the last step of a value's lifetime. State lives in all steps, inputs from :data:`BEFORE` on."""
         if name in self.module.state:
             return BEFORE, len(self.module.calls)
         writes, reads = self._steps_of_uses(self._writes, name), self._steps_of_uses(self._reads, name)
@@ -301,37 +319,40 @@ class MemoryMap:
         return first, max((first, *writes, *reads))
 
     def _steps_of_uses(self, uses: Mapping[str, Sequence[tuple[int, str]]], name: str) -> list[int]:
-        """Return the steps of ``uses`` (writes or reads, by base) that access a value's memory under any name."""
+        """Return the steps that access a value's memory, directly or through a view.
+
+        ``uses``: the writes or the reads of all steps, by base tensor."""
         return [step for step, other in uses[self._spans[name][0]] if self._overlaps(name, other)]
 
     def _overlaps(self, first_name: str, second_name: str) -> bool:
-        """Test whether two names share memory, at least in part."""
+        """Test whether two tensors share memory, at least in part."""
         (a, start, stop), (b, begin, end) = self._spans[first_name], self._spans[second_name]
         return a == b and start < end and begin < stop
 
 
-# ---- manifest.json: the host's description of a generated project (tensors, kernels, memory) in a versioned schema.
+# ---- manifest.json: the description of a generated project (tensors, kernels, memory) that commands on this computer read.
 
 SCHEMA_VERSION = 2
 
 
 def manifest(module: Module, version: str) -> dict[str, Any]:
-    """Return a network's manifest as plain data for JSON. ``tensors`` are in the order of the board's tensor table.
+    """Return a network's manifest as plain data for JSON. ``version``: microc's version.
 
-    A tensor is at ``offset`` (in bytes) of ``buffer``: the arena, or the input or output of that name, which the caller may
-    keep elsewhere. ``memory`` lists the values in the arena, workspaces too, with the first and last step of their lives.
+    ``tensors`` lists tensors in the order in which the board's firmware lists them. A tensor is ``offset`` bytes from the start
+    of ``buffer``. The buffer is the arena, or an input or output of the network, whose memory the caller may allocate elsewhere.
+    ``memory`` lists the values in the arena, including workspaces, with the first and the last step of their lifetimes.
 
-    For networks of varying sizes ``sizes`` lists these; the board has a tensor of them behind all others. ``shape`` and
-    ``bytes`` of a tensor are those at the maxima, ``extents`` its shape as numbers, names of sizes, and lists of an operator
-    (``add``, ``sub``, ``mul``, ``floordiv``) and two operands.
+    If sizes of the network vary between runs, ``sizes`` lists these sizes, and the board has an additional tensor with their
+    values after all others. ``shape`` and ``bytes`` of a tensor are then those at the maximum sizes. ``extents`` is the shape as
+    expressions: numbers, names of sizes, and lists of an operator (``add``, ``sub``, ``mul``, ``floordiv``) and two operands.
 
-    ``sha256`` has hashes of the model's file (``model``) and of plugins by their names; ``deviations`` are sentences for
-    auditors. ``ties`` is the rounding of quantised inputs halfway between two integers. ``classes`` has the names of classes
-    and their output. ``self_test`` describes the data of the self-test (None: there is none). ``arenas``, for a board with
-    several memories for tensors, says which bytes of the arena are in which; on this computer they are one block. ``copies``
-    maps constants in the arena to the step at whose start they are copied (-1: at reset). ``hot_code`` lists the kernels that
-    run from a memory of the board. ``external``, if present, describes external code, its build, and the kernels that it
-    computes.
+    ``sha256`` contains hashes of the model's file (``model``) and of plugins (by name). ``deviations`` are sentences for
+    auditors. ``ties`` is the rounding of quantised inputs halfway between two integers. ``classes`` contains the names of classes and the
+    output that they belong to. ``self_test`` describes the data of the self-test (None: there is none). ``arenas``, for a board
+    with several memories for tensors, contains for each memory the range of bytes of the arena that is in this memory; on this
+    computer the arena is one block. ``copies`` maps constants in the arena to the step at whose start they are copied (-1: at
+    reset). ``hot_code`` lists the kernels that run from RAM. ``external``, if present, describes external code, its build
+    settings, and the kernels that it computes.
     """
     assert module.plan is not None
     memory = MemoryMap(module)
@@ -401,8 +422,9 @@ _ROUNDING = {
 
 
 def describe_deviations(module: Module) -> tuple[str, ...]:
-    """Return sentences for auditors about a network's numbers and code under its options: rounding, requantisation,
-    floats, MISRA."""
+    """Return sentences for auditors about properties of a network's results and code that depend on its options.
+
+    They are about rounding, requantisation, the order of sums of floats, and MISRA C."""
     options = module.options
     sentences = [_ROUNDING[options.get("rounding", "tflm")]]
     if options.get("requantize") == "fixed":
@@ -417,20 +439,23 @@ def describe_deviations(module: Module) -> tuple[str, ...]:
 
 
 def streaming_data(streaming: Streaming) -> dict[str, Any]:
-    """Return how a network processes a sequence piece by piece, as :class:`Streaming` describes it."""
+    """Return the manifest's entry ``streaming``: how a network processes a sequence some frames at a time.
+
+    See :class:`Streaming`."""
     outputs = {name: asdict(output) for name, output in streaming.outputs.items()}
     return {"hop": streaming.hop, "inputs": dict(streaming.inputs), "outputs": outputs}
 
 
 def project_manifest(modules: Sequence[Module], version: str) -> dict[str, Any]:
-    """Return the manifest of a project of several networks: their names in the board's order.
+    """Return the manifest of a project with several networks as plain data for JSON.
 
-    Each network has a manifest of its own in its folder."""
+    It contains the names of the networks in the order in which the board's firmware lists them. Each network has a manifest of
+    its own in its folder."""
     return {"schema_version": SCHEMA_VERSION, "microc": version, "models": [module.name for module in modules]}
 
 
 def _tensor_entry(module: Module, name: str) -> dict[str, Any]:
-    """Return the manifest's entry of a tensor: type, extents, quantisation, and its place (buffer and byte offset)."""
+    """Return the manifest's entry of a tensor: dtype, extents, quantisation, the buffer that contains it and its offset there."""
     value = module.values[name]
     base, offset = module.base_of(name)
     assert module.plan is not None
@@ -447,7 +472,9 @@ def _tensor_entry(module: Module, name: str) -> dict[str, Any]:
 
 
 def _extent_data(extent: ir.Expr, names: Mapping[str, str]) -> Any:
-    """Return an extent as data for JSON."""
+    """Return an extent as plain data for JSON: a number, the name of a size, or a list of an operator and two operands.
+
+    ``names``: name of each size by the name of its variable."""
     match extent:
         case ir.Const(value):
             return value
@@ -460,5 +487,7 @@ def _extent_data(extent: ir.Expr, names: Mapping[str, str]) -> Any:
 
 
 def to_json(data: dict[str, Any]) -> str:
-    """Return stable JSON: keys in their order, indented, one newline at the end."""
+    """Return ``data`` as the text of a JSON file: indented, keys in the order of ``data``, with a newline at the end.
+
+    Equal data results in equal text."""
     return json.dumps(data, indent=2, ensure_ascii=True) + "\n"

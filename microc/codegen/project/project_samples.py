@@ -1,4 +1,4 @@
-"""Samples in a project: the example's input, and the self-test's."""
+"""Write sample inputs into a project: those of the example program, and those of the self-test."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from microc.codegen.c.interface import constant_definition
 from microc.codegen.render import Code, Name
 from microc.module import Module, Value
 
-# ---- The sample of an export's example: one array for every input, or a sequence of frames.
+# ---- The sample on which an export's example program runs the network: one frame, or several for a network with state.
 #
-# A network with state gets different frames, one after the other: its results depend on earlier ones, and one input again and
-# again would show little. The example resets it once, before the first frame.
+# The results of a network with state depend on earlier frames. Its example therefore passes several different frames, one after
+# the other. It resets the network once, before the first frame.
 
 Frame = tuple[Array, ...]
-"""An array for every input of the network, in order."""
+"""Inputs of one run of a network: an array for every input, in the network's order."""
 MAX_FRAMES = 8
-"""Maximum number of frames for a network with state."""
+"""Maximum number of frames in the sample of a network with state."""
 MAX_SAMPLE_BYTES = 16 * 1024
-"""Maximum bytes of all frames, unless two frames take more."""
+"""Maximum number of bytes of all frames of a sample. A network with state has at least two frames even if they exceed it."""
 
 
 def sample_frames(module: Module) -> tuple[Frame, ...]:
-    """Return the frames of a network's sample, the same on every computer: integers in a pattern, floats from -1 to 1.
+    """Return the frames of a network's sample: one frame for a network without state, several for a network with state.
 
-    One frame for a network without state, several for one with state."""
+    The numbers follow a fixed pattern, so that they are the same on every computer. Floats are from -1 to 1."""
     size = sum(module.values[name].nbytes for name in module.inputs)
     count = min(MAX_FRAMES, max(2, MAX_SAMPLE_BYTES // max(size, 1))) if module.state else 1
     return tuple(
@@ -42,12 +42,12 @@ def sample_frames(module: Module) -> tuple[Frame, ...]:
 
 
 def first_sample(module: Module) -> Frame:
-    """Return the first frame of :func:`sample_frames`."""
+    """Return the first frame of a network's sample (:func:`sample_frames`)."""
     return sample_frames(module)[0]
 
 
 def _sample_array(value: Value, input_index: int, frame_index: int) -> Array:
-    """Return the array of one input in one frame of the sample: integers in a pattern, floats from -1 to 1."""
+    """Return the array of one input in one frame of a network's sample: numbers of a fixed pattern, floats from -1 to 1."""
     steps: Array = (
         np.arange(value.nbytes // dtypes.nbytes(value.dtype)) * 37 + 101 * input_index + 59 * frame_index
     ) % 256
@@ -61,9 +61,10 @@ def _sample_array(value: Value, input_index: int, frame_index: int) -> Array:
 
 
 def sample_definitions(module: Module, frames: Sequence[Frame], address_space: str) -> tuple[Code, ...]:
-    """Return the definitions of C arrays with the sample: one array for every input, with its frames one after the other.
+    """Print the definitions of C arrays that contain a network's sample.
 
-    ``address_space`` as in :func:`constant_definition`."""
+    There is one array for every input, which contains the input's data of all frames one after the other. ``address_space``:
+    see :func:`constant_definition`."""
     arrays = (np.stack(parts) for parts in zip(*frames, strict=True))
     return tuple(
         Code(
@@ -75,29 +76,33 @@ def sample_definitions(module: Module, frames: Sequence[Frame], address_space: s
 
 
 def _as_constant(name: str, array: Array) -> Value:
-    """Return an array as a constant of C; 16-bit floats become their bits."""
+    """Return an array as the constant ``name`` of generated C. 16-bit floats are converted to their bits, as uint16."""
     bits = array.view(np.uint16) if str(array.dtype) in dtypes.HALF else array
     return Value(name, bits.shape, str(bits.dtype), "const", bits)
 
 
 def sample_byte_literals(frames: Sequence[Frame], bytes_per_line: int = 24) -> tuple[tuple[tuple[Code, ...], ...], ...]:
-    """Return the sample as Python literals of bytes, by frame and input, in lines of at most ``bytes_per_line`` bytes."""
+    """Return the sample as Python literals of bytes, indexed by frame, input and line.
+
+    Each line has at most ``bytes_per_line`` bytes."""
     return tuple(tuple(_byte_literal_lines(array.tobytes(), bytes_per_line) for array in frame) for frame in frames)
 
 
 def _byte_literal_lines(data: bytes, bytes_per_line: int) -> tuple[Code, ...]:
-    """Print bytes as Python literals, one a line, each of at most ``bytes_per_line`` bytes."""
+    """Print bytes as several Python literals, one for each line, each of at most ``bytes_per_line`` bytes."""
     rows = (data[k : k + bytes_per_line] for k in range(0, len(data), bytes_per_line))
     return tuple(Code('b"' + "".join(f"\\x{byte:02x}" for byte in row) + '"') for row in rows)
 
 
-# ---- The samples of a network's self-test, in its C.
+# ---- The samples of a network's self-test, in the network's C.
 
 
 @frozen
 class SelfTestTensor:
-    """An input or output of a network's self-test: the constant that holds all samples, elements of one sample, and
-    tolerance of floats."""
+    """An input or output of a network in its self-test.
+
+    ``constant``: name of the C array that contains all samples of the tensor. ``elements``: number of elements of one sample.
+    ``bound``: C literal of the largest permitted difference from the expected floats; empty if results must be equal."""
 
     name: Name
     constant: Name
@@ -107,7 +112,7 @@ class SelfTestTensor:
 
 @frozen
 class SelfTestContext:
-    """Variables of ``model.c.j2`` for a network's self-test."""
+    """Variables of the template ``model.c.j2`` for a network's self-test. ``samples``: number of samples."""
 
     samples: int
     inputs: tuple[SelfTestTensor, ...]
@@ -115,7 +120,7 @@ class SelfTestContext:
 
 
 def self_test_context(module: Module) -> SelfTestContext | None:
-    """Return the variables of a network's self-test for the templates; None if it has none."""
+    """Return the variables of a network's self-test for templates; None if the network has no self-test."""
     self_test = module.self_test
     if self_test is None:
         return None
@@ -127,7 +132,7 @@ def self_test_context(module: Module) -> SelfTestContext | None:
 
 
 def _self_test_tensor(module: Module, name: str, value: Value) -> SelfTestTensor:
-    """Return the variables of an input or output of the self-test. ``value``: the constant with its samples."""
+    """Return the template variables of an input or output in the self-test. ``value``: the constant with its samples."""
     assert module.self_test is not None
     bound = module.self_test.bounds.get(name)
     literal = "" if bound is None else ExprPrinter().literal(bound, module.values[name].dtype)
@@ -140,10 +145,10 @@ def _self_test_tensor(module: Module, name: str, value: Value) -> SelfTestTensor
 
 
 def self_test_entry(module: Module) -> dict[str, Any] | None:
-    """Return the manifest's entry for a network's self-test: samples, bytes of flash, symbols of its constants, bounds of
-    errors.
+    """Return the manifest's entry ``self_test``; None if the network has no self-test.
 
-    None if the network has no self-test."""
+    It contains the number of samples, their bytes of flash, the C names of the arrays of samples, and the largest permitted
+    difference of the floats of each output."""
     self_test = module.self_test
     if self_test is None:
         return None

@@ -1,4 +1,4 @@
-"""The network's interface for each protocol of a firmware: RPC, MLPerf Tiny, loaded networks."""
+"""Write the files that connect a network to a firmware's protocol: RPC, MLPerf Tiny, or networks that are loaded at run time."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ from microc.errors import UsageError
 from microc.module import Module
 from microc.target import Board
 
-# ---- RPC: the descriptor of the network's tensors, and the sizes of a board's buffers.
+# ---- RPC: the descriptor of the network's tensors, and the sizes of the buffers for a board's serial line.
 
 SMALL_RAM = 32 * 1024
 SMALLEST_RAM = 8 * 1024
 FAST_BAUD = 400_000
 PAYLOAD, SMALL_PAYLOAD, LARGE_PAYLOAD = 256, 64, 512
-"""Maximum payload of a frame in bytes: the runtime's default, for boards with less RAM than SMALL_RAM, and for lines from
-FAST_BAUD on. The host waits for an answer to every frame, so that shorter frames would leave such a line idle for a quarter
-of the time."""
+"""Maximum number of bytes of the payload of an RPC frame.
+
+PAYLOAD is the runtime's default. SMALL_PAYLOAD is for boards with less than SMALL_RAM bytes of RAM. LARGE_PAYLOAD is for serial
+lines with at least FAST_BAUD bits per second: the host waits for an answer to every frame, so that with shorter frames a fast
+line would be idle for a quarter of the time."""
 RING, SMALL_RING = 512, 128
-"""Bytes of the console's receive buffer: the ports' default, and for boards with at most SMALLEST_RAM."""
+"""Number of bytes of the console's receive buffer. RING is the ports' default, SMALL_RING is for boards with at most SMALLEST_RAM
+bytes of RAM."""
 
 _DTYPES = {"bool": "BOOL", "float32": "FLOAT32", "float64": "FLOAT64"}
 _KINDS = {"input": "INPUT", "output": "OUTPUT", "state": "STATE", "intermediate": "INTERMEDIATE"}
@@ -33,7 +36,10 @@ _KINDS = {"input": "INPUT", "output": "OUTPUT", "state": "STATE", "intermediate"
 
 @frozen
 class RpcTensor:
-    """A row of the board's tensor table."""
+    """A tensor in the network's RPC descriptor, which the host can read and write by the tensor's index.
+
+    ``place``: C expression of the tensor's address. ``size``: number of bytes. ``kernel``: number of the last step that writes
+    the tensor, or a macro if no step does. ``kind``: suffix of the enumerator for input, output, state or intermediate tensor."""
 
     place: Code
     size: int
@@ -45,7 +51,11 @@ class RpcTensor:
 
 @frozen
 class RpcContext:
-    """Variables of ``rpc_model.c.j2``: the model's descriptor for the RPC runtime."""
+    """Variables of the template ``rpc_model.c.j2``, which prints a network's descriptor for the RPC runtime.
+
+    ``buffers``: definitions of buffers for inputs and outputs that are not in the arena. ``inputs`` and ``outputs``: names, and C
+    expressions of addresses. ``sizes``: maximum of each size that varies between runs. ``shares_arena``: True if the network
+    uses an arena together with other networks of the project."""
 
     name: Name
     upper: Name
@@ -60,13 +70,14 @@ class RpcContext:
     arenas: ArenaContext
     self_test: bool
     self_test_places: tuple[Code, ...]
-    """Addresses of inputs and outputs that are not in the arena."""
+    """C expressions of the addresses of all inputs and outputs if they are not in the arena; else empty."""
 
 
 def rpc_context(module: Module, is_one_of_several: bool) -> RpcContext:
-    """Return the variables of the network's RPC descriptor, with its tensors in the manifest's order.
+    """Return the template variables of a network's RPC descriptor. Tensors are in the order of the manifest.
 
-    ``is_one_of_several``: the project has several networks; one without state then shares its arena with others."""
+    ``is_one_of_several``: True if the project has several networks. A network without state then shares an arena with the
+    others."""
     assert module.plan is not None
     caller_owned = [n for n in (*module.inputs, *module.outputs) if n not in module.plan.offsets]
     buffers = tuple(
@@ -92,7 +103,7 @@ def rpc_context(module: Module, is_one_of_several: bool) -> RpcContext:
 
 
 def _address_expression(module: Module, name: str) -> Code:
-    """Return the address of a tensor as a constant expression of C: in the arena, or in a buffer of its own."""
+    """Print the address of a tensor as a constant expression of C. The tensor is in the arena, or in a buffer of its own."""
     base, offset = module.base_of(name)
     assert module.plan is not None
     if base in module.plan.offsets:
@@ -102,7 +113,7 @@ def _address_expression(module: Module, name: str) -> Code:
 
 
 def _rpc_tensor(module: Module, name: str) -> RpcTensor:
-    """Return a tensor's row in the RPC descriptor. Its kernel is the last step that writes it."""
+    """Return the template variables of a tensor in the RPC descriptor."""
     value = module.values[name]
     last = [k for k, call in enumerate(module.calls) if name in call.writes]
     return RpcTensor(
@@ -123,13 +134,14 @@ def max_payload(board: Board) -> int:
 
 
 def receive_buffer_size(board: Board) -> int:
-    """Return the size of the console's receive buffer, in bytes."""
+    """Return the size of the receive buffer for a board's console (serial line), in bytes."""
     return SMALL_RING if 0 < board.ram_bytes <= SMALLEST_RAM else RING
 
 
 def buffer_size_macros(board: Board) -> str:
-    """Return the macros of C that set buffer sizes for a board where they differ from the runtime's defaults; empty if
-    none does."""
+    """Print the C macros that define the sizes of a board's buffers for its serial line.
+
+    Sizes that equal the runtime's default need no macro. The text is empty if there is no macro."""
     lines = []
     if max_payload(board) != PAYLOAD:
         lines.append(f"#define MICROC_RPC_MAX_PAYLOAD {max_payload(board)}")
@@ -146,7 +158,10 @@ OUTPUTS = ("int8", "uint8", "int16", "float32")
 
 @frozen
 class BenchmarkContext:
-    """Variables of ``main_mlperf.c.j2``. ``error``: 1 if the result is the output's distance from the input."""
+    """Variables of the template ``main_mlperf.c.j2``, the firmware for MLPerf Tiny.
+
+    ``scale`` and ``zero_point``: quantisation of the output. ``error``: 1 if the firmware reports the mean squared error between
+    output and input (for an autoencoder), 0 if it reports the output."""
 
     name: Name
     board_title: Text
@@ -157,10 +172,11 @@ class BenchmarkContext:
 
 
 def benchmark_main(modules: Sequence[Module], board: Board) -> str:
-    """Return ``main.c`` of a firmware with MLPerf Tiny's protocol.
+    """Render ``main.c`` of a firmware that uses the protocol of MLPerf Tiny.
 
-    A float autoencoder (output shaped like input) answers its mean squared error, other networks their first output as
-    reals. UsageError for a network whose input the runner cannot feed or whose output it cannot read."""
+    A float autoencoder (a network whose output has the shape of its input) reports the mean squared error between output and
+    input. Other networks report their first output as real numbers. UsageError if there are several networks, if the network
+    has several inputs or an input that does not survive a run, or if its output has a dtype that is not supported."""
     if len(modules) > 1:
         raise UsageError(
             f"protocol mlperf: got {len(modules)} networks, expected one",
@@ -195,15 +211,17 @@ def benchmark_main(modules: Sequence[Module], board: Board) -> str:
     return render("project/main_mlperf.c.j2", context)
 
 
-# ---- Networks linked for a known address, with their constants elsewhere.
+# ---- Networks that are linked for a known address in RAM, without their constants, which are at other known addresses.
 
 LOADING_SCRIPT, IMAGE_SOURCES = "image.ld", ("model.c", "load.c")
-"""The linker script, and the files to compile."""
+"""Name of the linker script, and names of the C files to compile."""
 
 
 @frozen
 class ImageContext:
-    """Variables of ``load.c.j2`` and ``image.ld.j2``: the network, the addresses of its constants, and its own."""
+    """Variables of the templates ``load.c.j2`` and ``image.ld.j2``.
+
+    ``constants``: name and address of each constant array. ``start``: address at which the network is linked."""
 
     name: Name
     upper: Name
@@ -216,11 +234,13 @@ class ImageContext:
 def image_files(
     module: Module, version: str, constant_addresses: Mapping[str, int], start_address: int
 ) -> dict[str, str]:
-    """Return the C files and linker script of a planned module that is linked at ``start_address``.
+    """Return the C files and the linker script of a network that is linked at ``start_address``, without its constants.
 
-    ``constant_addresses``: the address of each constant by name."""
+    The module must have a memory plan. ``constant_addresses``: the address of each constant by its name."""
     values = {n: replace(v, data=None) if v.storage == "const" else v for n, v in module.values.items()}
-    files = network_files(replace(module, values=values), version)  # constants without data are defined elsewhere
+    files = network_files(
+        replace(module, values=values), version
+    )  # constants without data are declared but not defined
     context = ImageContext(
         name=Name(module.name),
         upper=Name(module.name.upper()),
@@ -235,21 +255,26 @@ def image_files(
     return {name: text for name, text in files.items() if name != "model_data.c"} | files_around
 
 
-# ---- Relocatable networks: the firmware is fixed, the network is sent over the line.
+# ---- Relocatable networks: the firmware stays the same, and receives networks over its serial line.
 
 RELOCATABLE_SCRIPT, ENTRY, HEADER = "network.ld", "network.c", "network.h"
-"""The linker script, the network's entry for a board, and the header in front of the network's files."""
+"""Names of the linker script, of the C file with the network's entry points, and of the header that is included first."""
 LINK_ADDRESSES = {"network.elf": 0x0010_0000, "network_moved.elf": 0x0334_5640}
-"""Programs linked from one network, each for another address; they must have the same bytes. Boards load networks at
-multiples of 64. The second address is aligned to 64 only, so that code that relies on a larger alignment differs."""
+"""Addresses at which a relocatable network is linked, by the name of the linked program.
+
+The two programs must have the same bytes, which proves that the network's code is position independent. Boards load networks at
+multiples of 64. The second address is a multiple of 64 but of no larger power of 2, so that code which relies on a larger
+alignment has other bytes in the two programs."""
 BLOB_SUFFIX = ".bin"
-"""Suffix of a file that holds a network alone, instead of a project."""
+"""Suffix of a file that contains only a relocatable network, not a project."""
 POSITION_INDEPENDENT = "-fpie"
 
 
 @frozen
 class NetworkContext:
-    """Variables of the templates in ``loading/network``: the network, and the offsets of inputs and outputs in its memory."""
+    """Variables of the templates ``loading/network.*``, which print the entry points of a relocatable network.
+
+    ``inputs`` and ``outputs``: names, and offsets in the network's arena in bytes."""
 
     name: Name
     upper: Name
@@ -259,12 +284,14 @@ class NetworkContext:
 
 
 def is_relocatable(options: Mapping[str, str]) -> bool:
-    """Test whether a network was compiled to be loaded, by its options."""
+    """Test whether a network was compiled to be loaded by a running firmware. ``options``: its compile options."""
     return options.get("relocatable") == str(True)
 
 
 def relocatable_entry_files(modules: Sequence[Module]) -> dict[str, str]:
-    """Return the files that make a project's network a relocatable program; UsageError for several networks."""
+    """Return the files from which a project's network is linked as a relocatable program, by name.
+
+    UsageError if the project has several networks."""
     if len(modules) > 1:
         raise UsageError(
             f"relocatable: got {len(modules)} networks, expected one for each project",
@@ -282,7 +309,7 @@ def relocatable_entry_files(modules: Sequence[Module]) -> dict[str, str]:
 
 
 def _tensor_arena_offset(module: Module, name: str) -> int:
-    """Return the byte offset of a tensor in its network's arena."""
+    """Return the offset of a tensor in its network's arena, in bytes."""
     base, offset = module.base_of(name)
     assert module.plan is not None
     return offset + module.plan.offsets[base]

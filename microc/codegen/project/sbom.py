@@ -1,7 +1,8 @@
-"""Write sbom.spdx.json, a project's bill of materials for auditors: SPDX 2.3 (https://spdx.github.io/spdx-spec/v2.3/).
+"""Write sbom.spdx.json, a project's software bill of materials: SPDX 2.3 (https://spdx.github.io/spdx-spec/v2.3/).
 
-It lists files with their hashes, the model that they were generated from, and the packages whose versions affect them. Equal
-projects have equal documents: the namespace is a hash of the content, the date is SOURCE_DATE_EPOCH's, else the epoch.
+It lists a project's files with their hashes, the models that the files were generated from, and the packages whose versions
+affect the files. Equal projects have equal documents: the namespace is a hash of the content, and the date is that of the
+environment variable SOURCE_DATE_EPOCH or, if it is not set, 1970-01-01.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from microc.target import Board
 
 SBOM_FILE = "sbom.spdx.json"
 _LIBRARIES = ("numpy", "ml-dtypes", "onnx", "tflite", "flatbuffers", "jinja2")
-"""Packages that every compilation uses: they read models, compute constants and print."""
+"""Names of the Python packages that a compilation uses to read models, to compute constants and to print files."""
 _NONE = "NOASSERTION"
 _RUNTIME_LICENSE = "Apache-2.0"
 
@@ -32,7 +33,7 @@ _RUNTIME_LICENSE = "Apache-2.0"
 def with_sbom(
     files: Mapping[str, str | bytes], modules: Sequence[Module], board: Board, version: str
 ) -> dict[str, str | bytes]:
-    """Return the files of a project and its bill of materials, by name."""
+    """Return the files of a project together with its bill of materials: content by file name."""
     return {**files, SBOM_FILE: _sbom_document(files, modules, board, version)}
 
 
@@ -68,9 +69,10 @@ def _sbom_document(files: Mapping[str, str | bytes], modules: Sequence[Module], 
 
 
 def reproducible_date() -> str:
-    """Return the date for reproducible output.
+    """Return the date for reproducible output, in ISO 8601 format.
 
-    SOURCE_DATE_EPOCH (seconds) if it is set, else the epoch; UsageError if it is no number.
+    It is that of the environment variable SOURCE_DATE_EPOCH, in seconds since 1970, or 1970-01-01 if the variable is not set.
+    UsageError if its value is no number.
     """
     seconds = os.environ.get("SOURCE_DATE_EPOCH", "") or "0"
     try:
@@ -83,7 +85,10 @@ def reproducible_date() -> str:
 
 
 def _file_entry(file_index: int, name: str, data: bytes, licences: Mapping[str, str]) -> dict[str, Any]:
-    """Return the SPDX entry of a file. ``licences``: licence of all files in a folder, by the folder's path."""
+    """Return the SPDX entry of a file of the project.
+
+    ``file_index``: index of the file, for the entry's id. ``licences``: the licence of all files in a folder, by the path of the
+    folder."""
     licence = next((licence for folder, licence in licences.items() if name.startswith(folder)), _NONE)
     return {
         "SPDXID": f"SPDXRef-File-{file_index}",
@@ -101,7 +106,7 @@ def _file_entry(file_index: int, name: str, data: bytes, licences: Mapping[str, 
 def _project_package(
     title: str, contents: Mapping[str, bytes], modules: Sequence[Module], board: Board, version: str
 ) -> dict[str, Any]:
-    """Return the SPDX package of the project itself."""
+    """Return the SPDX package entry for the project itself. ``contents``: content of its files by name."""
     code = hashlib.sha1("".join(sorted(map(_sha1, contents.values()))).encode(), usedforsecurity=False).hexdigest()
     options = {module.name: dict(module.options) for module in modules}
     all_deviations = list(dict.fromkeys(line for module in modules for line in describe_deviations(module)))
@@ -126,7 +131,7 @@ def _project_package(
 
 
 def _model_package(model_index: int, module: Module) -> dict[str, Any]:
-    """Return the SPDX package of the model that a network was generated from."""
+    """Return the SPDX package entry for the model that a network was generated from. ``model_index``: index for its id."""
     known = module.hashes.get("model")
     checksums = {"checksums": [{"algorithm": "SHA256", "checksumValue": known}]} if known else {}
     plugins = {name: value for name, value in module.hashes.items() if name != "model"}
@@ -144,7 +149,7 @@ def _model_package(model_index: int, module: Module) -> dict[str, Any]:
 
 
 def _tool_package(name: str, version: str) -> dict[str, Any]:
-    """Return the SPDX package of microc, or of a library that it uses."""
+    """Return the SPDX package entry for microc or for a Python package that it uses."""
     return {
         "SPDXID": f"SPDXRef-Tool-{name}",
         "name": name,
@@ -177,15 +182,15 @@ def _spdx_relationships(
 
 
 def _sha1(data: bytes) -> str:
-    """Return the SHA-1 that SPDX requires beside a trustworthy hash."""
+    """Return the SHA-1 of a file's content in hexadecimal. SPDX requires this hash in addition to a secure one."""
     return hashlib.sha1(data, usedforsecurity=False).hexdigest()
 
 
 def _installed_version(distribution: str) -> str:
-    """Return an installed package's version from the name of its ``.dist-info`` folder, NOASSERTION if it is not
-    installed.
+    """Return the version of an installed Python distribution; NOASSERTION if the distribution is not installed.
 
-    :mod:`importlib.metadata` reads the folder's content, which takes as long as printing a network."""
+    The version is read from the name of its ``.dist-info`` folder. :mod:`importlib.metadata` would read the content of that
+    folder, which takes as long as printing a network."""
     found = re.compile(rf"{distribution.replace('-', '[-_]')}-([^-]+)\.dist-info", re.IGNORECASE)
     names = (name for folder in sys.path for name in _dist_info_folders(folder or os.curdir))
     return next((match[1] for name in names if (match := found.fullmatch(name))), _NONE)
