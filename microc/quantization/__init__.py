@@ -4,12 +4,12 @@
     quantized.save("model.mcg")                                    # or .onnx: QDQ, which ONNX Runtime runs to the same integers
     network = microc.compile(quantized.graph, board="nucleo-l476rg")
 
-Steps: the float graph is normalised (:mod:`.decisions`), its activations are observed on the data (:mod:`.calibration_data`),
-the values that become integers are found (:mod:`.quantisation_points`), ranges and scales are chosen (:mod:`.decisions`,
-:mod:`.integer_scheme`), and everything is written as ``dequantize -> operator -> quantize``, from which the compiler makes
-integer operators (:mod:`.write`).
+Steps: the float graph is normalised (:mod:`.decisions`). The values that become integers are found
+(:mod:`.quantisation_points`), and observed while the float network runs on the data (:mod:`.calibration_data`). Ranges and
+scales are chosen (:mod:`.decisions`, :mod:`.integer_scheme`). Finally, each operator on integers is written as
+``dequantize -> operator -> quantize``, from which the compiler generates an integer operator (:mod:`.write`).
 
-``microc.fake_quantize`` makes a trainable PyTorch module of the result (:mod:`.training`).
+``microc.fake_quantize`` builds a trainable PyTorch module from the result (:mod:`.training`).
 """
 
 from microc.quantization.fake_quantization import fake_quantize

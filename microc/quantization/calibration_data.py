@@ -1,4 +1,4 @@
-"""Calibration data, statistics of the float network's activations on them, and its score."""
+"""Convert calibration data to samples, collect statistics of a float network's activations on samples, and score networks."""
 
 from __future__ import annotations
 
@@ -32,17 +32,20 @@ from microc.run.verification import Classification, classify
 from microc.transform.boundary import EVERY
 from microc.transform.quantised.unary_functions import UnaryFunction, byte_functions
 
-# ---- 8-bit inputs: values computed elementwise from one byte need no calibrated scale.
+# ---- 8-bit inputs: values that are computed elementwise from a byte of an input need no calibrated scale.
 #
-# A value that is an affine function of a byte, with an integer zero point, is stored as that byte, and the compiled network
-# computes nothing for it. Other functions of a byte become a table (:mod:`microc.transform.quantised.unary_functions`).
+# A value that is an affine function of an input's byte, with an integer zero point, is stored as this byte, and the compiled
+# network computes nothing for it. Other functions of a byte become a table (:mod:`microc.transform.quantised.unary_functions`).
 
 _EXACT = 2.0**-10
-"""Tolerance for the rounding of floats that compute a function of a byte, in steps."""
+"""Largest difference, as a fraction of the scale, at which a function of a byte counts as equal to an affine function. It allows
+for the rounding of floats."""
 
 
 def storage_of_byte_functions(graph: Graph) -> dict[str, Activation | None]:
-    """Map the float values that are functions of one byte each to their storage if they equal that byte; None for others."""
+    """Map each float value that is a function of an input's byte to the quantisation with which the byte itself stores it.
+
+    None for values that are no affine function of the byte."""
     functions: Mapping[str, UnaryFunction] = byte_functions(graph)
     return {
         name: _byte_storage(function, graph)
@@ -52,7 +55,7 @@ def storage_of_byte_functions(graph: Graph) -> dict[str, Activation | None]:
 
 
 def _byte_storage(function: UnaryFunction, graph: Graph) -> Activation | None:
-    """Return the affine quantisation by which a function equals its byte; None if there is none."""
+    """Return the affine quantisation of a function's byte that dequantises to the function's result; None if there is none."""
     dtype = graph.types[function.root].dtype
     low, high = dtypes.int_range(dtype)
     reals, levels = function.table.astype(np.float64), np.arange(low, high + 1)[:, None]
@@ -64,22 +67,25 @@ def _byte_storage(function: UnaryFunction, graph: Graph) -> Activation | None:
     return Activation(dtype, Quant((scale,), (zero,))) if is_exact and low <= zero <= high else None
 
 
-# ---- Observation: statistics of the float network's activations on samples. The network is compiled for this computer.
+# ---- Statistics of the float network's activations on samples. The network is compiled for this computer and run.
 
 Row = tuple[Array, ...]
 State = Mapping[str, Array]
 KEPT = 1 << 16
-"""Limit of elements kept of an activation, drawn evenly from all samples; extremes are exact."""
+"""Maximum number of elements of an activation that its statistics keep. They are drawn evenly from all samples. Minima and maxima
+are those of all elements."""
 _AT_ONCE = 1 << 22
-"""Bytes of inputs and outputs in memory at a time."""
+"""Number of bytes of inputs and outputs that are in memory at a time when a network runs on samples."""
 
 
 class FirstOfSequence(Row):
-    """A sample that begins a sequence."""
+    """The first sample of a sequence, before which the state of the network is reset."""
 
 
 def state_before(graph: Graph, row: Row, current: State) -> State:
-    """Return the state before a sample: the initial state for the first of a sequence, else ``current``."""
+    """Return the network's state before a sample: its initial state if the sample begins a sequence, else ``current``.
+
+    ``row``: the sample, an array for each input."""
     return graph.state if isinstance(row, FirstOfSequence) else current
 
 
@@ -87,9 +93,10 @@ def state_before(graph: Graph, row: Row, current: State) -> State:
 class Statistics:
     """Statistics of an activation over all samples.
 
-    ``lows`` and ``highs``: extremes of each sample; ``drawn``: random elements. ``channels``: the largest magnitude by index of
-    the last axis; ``squares``: the sum of squares; ``count``: its number of terms. ``size``: elements of a sample. ``reach``:
-    bounds that hold for any sample.
+    ``lows`` and ``highs``: smallest and largest element of each sample. ``drawn``: arrays of random elements. ``channels``: the
+    largest magnitude for each index of the last axis. ``squares``: the sum of squares for each index of the last axis, and
+    ``count``: the number of terms in each of these sums. ``size``: number of elements in a sample. ``reach``: bounds that no
+    sample can exceed, because of the operator that computes the activation.
     """
 
     lows: list[float] = field(default_factory=list)
@@ -111,16 +118,16 @@ class Statistics:
 
     @property
     def elements(self) -> Array:
-        """All drawn elements."""
+        """All elements that were drawn at random, in one array."""
         return np.concatenate(self.drawn)
 
     @property
     def power(self) -> Array:
-        """Mean square by index of the last axis."""
+        """Mean of the squares of all elements, for each index of the last axis."""
         return self.squares / max(1, self.count)
 
     def add(self, array: Array, max_elements: int, random: np.random.Generator) -> None:
-        """Add the values of one sample, of which at most ``max_elements`` random elements are kept."""
+        """Add the activation's values in one sample. At most ``max_elements`` random elements of it are kept."""
         flat = array.reshape(-1)
         self.lows.append(float(flat.min()))
         self.highs.append(float(flat.max()))
@@ -133,7 +140,9 @@ class Statistics:
 
 
 def merge_statistics(statistics_of_values: Sequence[Statistics]) -> Statistics:
-    """Merge the statistics of values that share a scale: extremes sample by sample, and all drawn elements."""
+    """Return common statistics of several values that share a scale.
+
+    The smallest and the largest element of each sample are those over all values; the drawn elements are those of all values."""
     if len(statistics_of_values) == 1:
         return statistics_of_values[0]
     samples = range(max(len(statistics.lows) for statistics in statistics_of_values))
@@ -148,22 +157,24 @@ def merge_statistics(statistics_of_values: Sequence[Statistics]) -> Statistics:
 
 
 def table_statistics(table: Array) -> Statistics:
-    """Return statistics of a constant whose elements become an activation: any of them may occur."""
+    """Return the statistics of a constant from which elements are selected at run time, as if a sample contained all of them."""
     flat = table.reshape(-1)
     return Statistics([float(flat.min())], [float(flat.max())], [flat])
 
 
 def compile_runner(graph: Graph, values: Sequence[str]) -> Library:
-    """Compile the network as a library whose outputs are ``values``; values inside of loops are stacked over the iterations."""
+    """Compile a network for this computer as a library whose outputs are ``values``.
+
+    Values in the bodies of loops are stacked over the iterations, along a new first axis."""
     return api.compile(
         replace(expose_values(graph, values), outputs=tuple(dict.fromkeys(values))), optimize="speed", check=False
     )
 
 
 def run_on_samples(library: Library, samples: Sequence[Row]) -> Iterator[Row]:
-    """Run a library on samples in batches of some megabytes; yield its outputs for every sample.
+    """Run a compiled network on samples, in batches of some megabytes, and yield its outputs for every sample.
 
-    State is kept within a sequence."""
+    The network's state is reset before the first sample of each sequence."""
     library.reset()
     most = max(1, _AT_ONCE // sum(tensor["bytes"] for tensor in (*library.inputs, *library.outputs)))
     for batch in _split_into_batches(samples, most):
@@ -174,7 +185,7 @@ def run_on_samples(library: Library, samples: Sequence[Row]) -> Iterator[Row]:
 
 
 def _split_into_batches(samples: Sequence[Row], max_samples: int) -> Iterator[Sequence[Row]]:
-    """Split the samples into batches of at most ``max_samples``, each within one sequence."""
+    """Yield the samples in batches of at most ``max_samples``. A batch never contains samples of two sequences."""
     begin = 0
     for end in range(1, len(samples) + 1):
         if end == len(samples) or end - begin == max_samples or isinstance(samples[end], FirstOfSequence):
@@ -185,9 +196,9 @@ def _split_into_batches(samples: Sequence[Row], max_samples: int) -> Iterator[Se
 def observe_activations(
     graph: Graph, values: Sequence[str], samples: Sequence[Row], seed: int, progress: Progress | None = None
 ) -> Mapping[str, Statistics]:
-    """Run the float network on samples, and return statistics of ``values``, which may be inputs.
+    """Run the float network on samples, and return the statistics of ``values`` by name. Values may be inputs.
 
-    Raises ModelError for infinite values and NaN. ``seed``: of the random elements that statistics keep."""
+    ``seed``: seed of the random choice of the elements that statistics keep. ModelError for infinite values and NaN."""
     random, share = np.random.default_rng(seed), max(1, KEPT // len(samples))
     statistics = {value: Statistics() for value in values}
     computed = [value for value in values if value not in graph.inputs]
@@ -204,7 +215,7 @@ def observe_activations(
 
 
 def _check_finite(value_name: str, array: Array, sample_index: int) -> None:
-    """Raise ModelError if a value has infinities or NaN in a sample."""
+    """Raise ModelError if the array of a value in a sample contains infinities or NaN."""
     if not np.isfinite(array).all():
         raise ModelError(
             f"{value_name!r} is infinite or NaN in sample {sample_index + 1}",
@@ -212,20 +223,21 @@ def _check_finite(value_name: str, array: Array, sample_index: int) -> None:
         )
 
 
-# ---- Calibration and evaluation data in the form of a float network's inputs: rows of one array per input.
+# ---- Conversion of calibration and evaluation data to samples of a float network: rows with one array for each input.
 
 MOST = 1 << 14
-"""Limit of samples read from a generator."""
+"""Maximum number of samples that are read from a generator."""
 NO_COLOURS: Mapping[str, str] = MappingProxyType({})
 _GIVEN = Path("data")
 
 
 @frozen
 class SampleData:
-    """Calibration or evaluation data.
+    """Calibration or evaluation data, converted to samples.
 
-    ``rows``: the samples; ``labels``: class numbers, or None; ``notes``: conversions that were made. ``steps``: samples
-    of a sequence, whose last output the label describes."""
+    ``rows``: the samples, each with an array for every input. ``labels``: the number of the true class for each sample or
+    sequence; None without labels. ``notes``: texts about conversions that were made. ``steps``: number of samples in each
+    sequence; 1 without sequences. The label of a sequence is for the output of its last sample."""
 
     rows: tuple[Row, ...]
     labels: Array | None
@@ -233,18 +245,22 @@ class SampleData:
     steps: int = 1
 
     def select_labelled(self, answers: Array) -> Array:
-        """Select the outputs that labels describe."""
+        """Return the outputs that labels are for: those of the last sample of each sequence.
+
+        ``answers``: an output of the network, for all samples along the first axis."""
         return answers[self.steps - 1 :: self.steps]
 
 
 def input_tensors(graph: Graph, colours: Mapping[str, str] = NO_COLOURS) -> list[dict[str, Any]]:
-    """Describe a float graph's inputs in the form of a manifest's tensors, with the colour of each (or of ``*``)."""
+    """Return descriptions of a float graph's inputs, in the form in which a manifest describes tensors.
+
+    ``colours``: the order of colour channels by name of an input; the name ``*`` is for all other inputs."""
     every = colours.get(EVERY, "")
     return [{**_tensor_description(graph, name), "colour": colours.get(name, every)} for name in graph.inputs]
 
 
 def _tensor_description(graph: Graph, name: str) -> dict[str, Any]:
-    """Describe an input or output of a float graph in the form of a manifest's tensor."""
+    """Return the description of an input or output of a float graph, in the form in which a manifest describes tensors."""
     kind = graph.types[name]
     real = {"scale": None, "zero_point": None, "sequences": bool(graph.state)}
     return {"name": name, "label": name, "dtype": kind.dtype, "shape": kind.shape, **real}
@@ -257,13 +273,13 @@ def convert_to_samples(
     pixels: tuple[float, float] | None = None,
     colours: Mapping[str, str] = NO_COLOURS,
 ) -> SampleData:
-    """Convert a user's data to samples, each one array for every input of the network.
+    """Convert a user's data to samples of a network, each with one array for every input.
 
-    The data may be a path (.npz, .npy, table, folder of arrays or pictures), an array, arrays by the names of inputs or
-    in their order, or an iterable of samples. Samples of a network with state may be sequences, each of which starts
-    from the initial state. ``labels``: name or file of class numbers. ``pixels``: real numbers of pixels 0 and 255.
-    ``colours``: the channel order of inputs, in which pictures are read. Raises UsageError for data that do not fit,
-    are empty, or are no numbers."""
+    The data may be a path (.npz, .npy, table, folder of arrays or pictures), an array, arrays by the names of inputs or in
+    their order, or an iterable of samples. For a network with state, samples may be sequences, each of which begins with
+    the initial state. ``labels``: name of the array, or file, of class numbers. ``pixels``: the real numbers for the pixel
+    values 0 and 255. ``colours``: the order of colour channels in which pictures are read, by name of an input. UsageError
+    for data that do not have the shape of the inputs, are empty, or are no numbers."""
     if isinstance(user_data, SampleData):
         return user_data
     if isinstance(user_data, (str, os.PathLike)):
@@ -283,9 +299,9 @@ def convert_to_samples(
 def convert_calibration_data(
     graph: Graph, user_data: Any, labels: str, pixels: tuple[float, float] | None, colours: Mapping[str, str]
 ) -> SampleData:
-    """Convert a user's calibration data to samples, if ``labels`` names labels of the evaluation data.
+    """Convert a user's calibration data to samples, where ``labels`` names an array of labels in the evaluation data.
 
-    An array of that name in the calibration data is not taken for an input."""
+    If the calibration data contains an array of the same name, this array is read as labels too, and not as an input."""
     if isinstance(user_data, (str, os.PathLike)) and labels:
         path = validation.as_path("data", user_data)
         labels = labels if not path.is_dir() and labels in read_arrays(path) else ""
@@ -293,7 +309,9 @@ def convert_calibration_data(
 
 
 def _to_input_arrays(graph: Graph, user_data: Any) -> list[Array]:
-    """Convert a user's arrays or samples to one array of all samples for each input. UsageError for data of other forms."""
+    """Convert a user's arrays or samples to a list with one array for each input, which contains all samples.
+
+    UsageError for data of other types."""
     count = len(graph.inputs)
     if isinstance(user_data, Mapping):
         if set(user_data) != set(graph.inputs):
@@ -326,10 +344,10 @@ def _to_input_arrays(graph: Graph, user_data: Any) -> list[Array]:
 
 
 def _stack_samples(samples: Iterable[Any], input_count: int) -> list[Array]:
-    """Stack samples into one array per input, with the samples along its first axis.
+    """Stack samples into one array for each input, with the samples along the first axis.
 
-    A sample is an array, or for several inputs a tuple of arrays, one per input. UsageError for samples of another
-    number of arrays or of different shapes."""
+    A sample is an array or, for a network with several inputs, a tuple with an array for each input. UsageError if a
+    sample has another number of arrays, or if samples differ in shape."""
     rows = []
     for sample in islice(samples, MOST):
         row = sample if isinstance(sample, (tuple, list)) and input_count > 1 else (sample,)
@@ -355,7 +373,9 @@ def _stack_samples(samples: Iterable[Any], input_count: int) -> list[Array]:
 def _to_sample_data(
     graph: Graph, arrays: Sequence[Array], labels: Array | None, notes: Iterable[str], path: Path
 ) -> SampleData:
-    """Check the arrays of all samples, one for each input, and convert them to rows."""
+    """Check the arrays of all samples, one for each input, and convert them to :class:`SampleData`.
+
+    ``path``: the file or folder of the data, for errors."""
     shapes = [graph.types[name].shape for name in graph.inputs]
     counts = {array.shape[: array.ndim - len(shape)] for array, shape in zip(arrays, shapes, strict=True)}
     arrays = [array.reshape(-1, *shape) for array, shape in zip(arrays, shapes, strict=True)]
@@ -383,21 +403,23 @@ def _to_sample_data(
     return SampleData(tuple(rows), labels, tuple(notes), steps)
 
 
-# ---- Score of a network on its task: one number, larger is better.
+# ---- Score of a network: a single number that states how good the network is at its task. A larger score is better.
 
 Score = Callable[[Graph], float]
 
 
 def choose_score(evaluate: Any, data: SampleData) -> Score | None:
-    """Return the function that scores a network: the caller's ``evaluate`` if it is callable, accuracy if ``data`` has
-    labels, else None."""
+    """Return the function that scores a network; None if there is no score.
+
+    It is the caller's function ``evaluate`` if this argument is a function. Otherwise it is the accuracy on ``data``, if the
+    data has labels."""
     if callable(evaluate):
         return lambda graph: _user_score(evaluate, graph)
     return None if data.labels is None else lambda graph: _measure_accuracy(graph, data)
 
 
 def _user_score(evaluate: Callable[..., Any], graph: Graph) -> float:
-    """Return the score that the caller's function gives a network; UsageError if that is no finite number."""
+    """Compile a network and return its score by the caller's function. UsageError if the score is no finite number."""
     result = evaluate(compile(graph, optimize="speed", check=False))
     if not isinstance(result, numbers.Real) or not math.isfinite(result):
         raise UsageError(
@@ -408,7 +430,7 @@ def _user_score(evaluate: Callable[..., Any], graph: Graph) -> float:
 
 
 def _measure_accuracy(graph: Graph, data: SampleData) -> float:
-    """Return the share of samples, or sequences, that are classified correctly."""
+    """Return the accuracy of a network: the fraction of samples, or of sequences, that it classifies correctly."""
     assert data.labels is not None
     ends = list(dict.fromkeys(graph.outputs))
     rows = list(run_on_samples(compile_runner(graph, ends), data.rows))
@@ -417,7 +439,9 @@ def _measure_accuracy(graph: Graph, data: SampleData) -> float:
 
 
 def classify_outputs(answers: Mapping[str, Array], labels: Array) -> Classification:
-    """Compare the classes of float outputs, by name, with labels."""
+    """Compare the classes that float outputs predict with the labels.
+
+    ``answers``: by name of an output, its numbers for all samples. UsageError if a label is no class of the network."""
     tensors = {name: {"name": name, "scale": None, "zero_point": None} for name in answers}
     try:
         return classify(answers, tensors, labels)
@@ -428,7 +452,7 @@ def classify_outputs(answers: Mapping[str, Array], labels: Array) -> Classificat
 
 
 def check_labels(graph: Graph, data: SampleData) -> None:
-    """Raise UsageError for labels that are no class of the network."""
+    """Raise UsageError if a label in ``data`` is not the number of a class of the network."""
     if data.labels is not None:
         types = {name: graph.types[name] for name in graph.outputs}
         shapes = {name: (len(data.labels), *kind.shape) for name, kind in types.items()}

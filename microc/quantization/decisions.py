@@ -1,4 +1,4 @@
-"""Decisions of quantisation: ranges of activations, bits by layer names, configuration, recipe, calibrated network."""
+"""Decide how a network is quantised: ranges of activations, bits of layers, and the storage (recipe) of all values."""
 
 from __future__ import annotations
 
@@ -55,32 +55,33 @@ from microc.transform.quantised import legalize
 from microc.transform.quantised.qdq import LAYERS
 from microc.transform.quantised.qdq_values import CHOICES, moves_elements
 
-# ---- Ranges of activations: estimators, and the choice among them by the error that they cause.
+# ---- Ranges of activations: estimators of ranges, and the choice among the estimated ranges by the error that they cause.
 #
-# A wide range rounds coarsely, a narrow one saturates. Every estimator proposes a range; each is tried on the drawn elements,
-# and the least mean squared error wins. Unseen samples will exceed these elements: the excess is predicted from the extremes of
-# each sample and added to the error, so that 16 bits keep headroom. Sources: TensorRT's entropy calibration (Migacz, 2017), "A
-# White Paper on Neural Network Quantization" (Nagel et al., 2021) for the search by squared error.
+# With a wide range numbers are rounded coarsely; with a narrow range they saturate. Every estimator proposes a range. Each range
+# is tried on the elements drawn from the samples, and the range with the least mean squared error is chosen. Other samples will
+# exceed the drawn elements: this excess is predicted from the extremes of each sample and added to the error, so that a range for
+# 16 bits has headroom. Sources: TensorRT's entropy calibration (Migacz, 2017), and "A White Paper on Neural Network Quantization"
+# (Nagel et al., 2021) for the search by squared error.
 
 Range = tuple[float, float]
 Estimator = Callable[[Statistics, Array, str], Range]
 _STRETCHES = np.array([*np.linspace(0.3, 1.0, 15), 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5])
-"""Factors of the observed range that ``mse`` tries."""
+"""Factors by which the estimator ``mse`` multiplies the ends of the observed range, to try them."""
 _TAIL = 0.1
-"""Share of the samples, those with the largest extremes, that predict the excess."""
+"""Fraction of the samples from which the excess over a range is predicted. They are the samples with the largest extremes."""
 _DECAY = 0.9
-"""Weight of the previous average."""
+"""Weight of the previous average in a moving average."""
 _BINS, _LEVELS = 2048, 128
-"""Bins of the histogram of magnitudes, and levels that it is reduced to."""
+"""Number of bins of the histogram of magnitudes, and number of quantisation levels to which the histogram is reduced."""
 
 
 def minmax(statistics: Statistics, elements: Array, dtype: str) -> Range:
-    """Return the observed range."""
+    """Return the range from the smallest to the largest observed element."""
     return statistics.low, statistics.high
 
 
 def moving_average(statistics: Statistics, elements: Array, dtype: str) -> Range:
-    """Return minima and maxima of the samples, averaged with exponentially decaying weights."""
+    """Return the exponential moving averages, over the samples, of each sample's minimum and maximum."""
     low, high = statistics.lows[0], statistics.highs[0]
     for a, b in zip(statistics.lows, statistics.highs, strict=True):
         low, high = _DECAY * low + (1 - _DECAY) * a, _DECAY * high + (1 - _DECAY) * b
@@ -88,15 +89,15 @@ def moving_average(statistics: Statistics, elements: Array, dtype: str) -> Range
 
 
 def percentile(statistics: Statistics, elements: Array, dtype: str) -> Range:
-    """Return the range of elements without one in ten thousand at either end."""
+    """Return the range that excludes the smallest and the largest ten-thousandth of the elements."""
     low, high = np.quantile(elements, (0.0001, 0.9999))
     return float(low), float(high)
 
 
 def least_squared_error(statistics: Statistics, elements: Array, dtype: str) -> Range:
-    """Return the range with the least expected squared error, found by coordinate descent over both ends.
+    """Return the range with the least expected squared error, found by coordinate descent over both ends of the range.
 
-    Candidates for an end are the observed one times fixed factors above and below 1; each end is chosen twice."""
+    Candidates for an end are the observed end multiplied by fixed factors above and below 1. Each end is chosen twice."""
     low, high = min(statistics.low, 0.0), max(statistics.high, 0.0)
     highs, lows = np.unique(high * _STRETCHES), np.unique(low * _STRETCHES)
     for _ in range(2):
@@ -106,8 +107,10 @@ def least_squared_error(statistics: Statistics, elements: Array, dtype: str) -> 
 
 
 def entropy(statistics: Statistics, elements: Array, dtype: str) -> Range:
-    """Return the range by the threshold at which the histogram of magnitudes loses least information in 128 levels
-    (Kullback-Leibler divergence)."""
+    """Return the observed range clipped at the threshold with the least loss of information.
+
+    The loss is the Kullback-Leibler divergence between the histogram of magnitudes up to the threshold and its reduction to 128
+    levels, as in TensorRT's entropy calibration."""
     top = max(-statistics.low, statistics.high)
     if not top > 0:
         return statistics.low, statistics.high
@@ -120,8 +123,9 @@ def entropy(statistics: Statistics, elements: Array, dtype: str) -> Range:
 
 
 def _histogram_divergence(counts: Array, bins: int) -> float:
-    """Return the Kullback-Leibler divergence of the first ``bins`` of a histogram, with the rest added to the last of
-    them, from their reduction to 128 levels."""
+    """Return the Kullback-Leibler divergence between a clipped histogram and its reduction to 128 levels.
+
+    The clipped histogram has the first ``bins`` bins; the counts of all further bins are added to the last of these."""
     clipped = counts[:bins].copy()
     clipped[-1] += counts[bins:].sum()
     owner = np.minimum(np.arange(bins) * _LEVELS // bins, _LEVELS - 1)
@@ -151,8 +155,10 @@ METHODS = (AUTO, *ESTIMATORS)
 def choose_storage(
     statistics: Statistics, dtype: str, method: str, power_of_two: bool = False
 ) -> tuple[Activation, str]:
-    """Return the storage of an activation, and the name of the estimator that gave its range (``auto``: the one of least
-    squared error)."""
+    """Return the dtype and quantisation of an activation, and the name of the estimator that determined its range.
+
+    ``method``: the name of an estimator, or ``auto`` for the estimator whose range has the least expected squared error.
+    ``power_of_two``: True if the scale must be a power of two."""
     elements = statistics.elements.astype(np.float64)
     estimators = ESTIMATORS if method == AUTO else {method: ESTIMATORS[method]}
     ranges = {
@@ -165,14 +171,17 @@ def choose_storage(
 
 
 def _clip_to_reach(span: Range, statistics: Statistics) -> Range:
-    """Cut off the part of a range that no sample can reach, but nothing that was observed, since floats are rounded."""
+    """Return a range without its part beyond the bounds that hold for any sample (``statistics.reach``).
+
+    Observed elements always stay inside: they may exceed the bounds by the rounding of floats."""
     low, high = statistics.reach
     return max(span[0], min(low, statistics.low)), min(span[1], max(high, statistics.high))
 
 
 def _expected_error(statistics: Statistics, span: Range, elements: Array, dtype: str) -> float:
-    """Return the mean squared error of the drawn elements as integers of a range, plus the predicted error of unseen
-    samples."""
+    """Return the expected mean squared error if an activation is quantised with the range ``span``.
+
+    It is the error on the drawn elements, plus the predicted error of other samples that exceed the range."""
     how = activation_for_range(*span, dtype)
     first, last = ((end - how.zero_point) * how.scale for end in dtypes.int_range(dtype))
     beyond = expected_excess(np.array(statistics.highs), last) if last < statistics.reach[1] else 0.0
@@ -181,10 +190,10 @@ def _expected_error(statistics: Statistics, span: Range, elements: Array, dtype:
 
 
 def expected_excess(extremes: Array, end: float) -> float:
-    """Return the expected square by which a sample exceeds ``end``, from the extremes of other samples.
+    """Return the expected square of the amount by which a new sample exceeds ``end``, the end of a range.
 
-    The excess over a threshold is taken as exponentially distributed (peaks over threshold: Pickands, 1975, in its simplest
-    case), which covers numbers beyond all observed ones.
+    ``extremes``: the largest element of each observed sample. The excess over a threshold is assumed to be exponentially
+    distributed (peaks over threshold: Pickands, 1975, in its simplest case). This also predicts numbers beyond all observed ones.
     """
     count = int(len(extremes) * _TAIL) or 1
     if len(extremes) <= count:
@@ -197,19 +206,19 @@ def expected_excess(extremes: Array, end: float) -> float:
     return count / len(extremes) * float(np.exp(-max(end - threshold, 0.0) / mean)) * 2 * mean**2
 
 
-# ---- Layers by names that users know: the operator's in the model, its result's, or its weight's.
+# ---- Layers by the names that users know: the name of the operator in the model, of its result, or of its weights.
 
 BITS = (8, 4, 2)
-"""Bits that weights may have."""
+"""Numbers of bits that integer weights may have."""
 WIDE_BITS, FLOAT_BITS = 16, 32
-"""Bits of an operator: 16-bit activations with 8-bit weights; floats."""
+"""Numbers of bits that select how an operator is computed: 16 for 16-bit activations with 8-bit weights, 32 for floats."""
 WIDTHS = (FLOAT_BITS, WIDE_BITS, *BITS)
 ALL = "all"
-"""Name that stands for every layer."""
+"""Name that users write to select every layer."""
 
 
 def layer_labels(graph: Graph, weights: Iterable[str]) -> dict[str, str]:
-    """Map weights to unique names of their layers."""
+    """Map the name of each of ``weights`` to a name for its layer that no other layer has, for reports and errors."""
     readers = {node.inputs[1]: node for node in reversed(flatten_graph(graph).nodes) if node.op in LAYERS}
     named = {weight: readers[weight].loc.name or readers[weight].outputs[0] for weight in weights}
     found = list(named.values())
@@ -217,10 +226,10 @@ def layer_labels(graph: Graph, weights: Iterable[str]) -> dict[str, str]:
 
 
 def bits_by_result(graph: Graph, weights: Sequence[str], bits_by_operator: Mapping[str, int]) -> dict[str, int]:
-    """Convert bits that a user gives by names of operators to bits by the operators' results.
+    """Convert a user's numbers of bits by names of operators to numbers of bits by the names of the operators' results.
 
-    Raises UsageError for an operator that does not exist or cannot have so many bits: one without weights can only have
-    16."""
+    ``weights``: names of the weights that become integers. UsageError for an operator that does not exist, or that cannot have
+    this number of bits: an operator without such weights can only have 16."""
     by_name = {name: node for node in reversed(flatten_graph(graph).nodes) for name in _layer_names(node)}
     by_result: dict[str, int] = {}
     for name, bits in validation.as_mapping_by_name("bits", bits_by_operator, _check_bits).items():
@@ -237,15 +246,16 @@ def bits_by_result(graph: Graph, weights: Sequence[str], bits_by_operator: Mappi
 
 
 def uniform_bits(graph: Graph, weights: Sequence[str], bits: int) -> dict[str, int]:
-    """Return ``bits`` for each of ``weights``, but 8 for those of depthwise and grouped convolutions: kernels store these
-    as bytes in any case."""
+    """Return the number of bits for each of ``weights``, if all layers shall have ``bits``.
+
+    The weights of depthwise and grouped convolutions have 8 bits, because kernels store them as bytes in any case."""
     nodes = (node for node in flatten_graph(graph).nodes if node.op in LAYERS)
     grouped = {node.inputs[1] for node in nodes if node.attrs.get("groups", 1) != 1}
     return {name: 8 if name in grouped else bits for name in weights}
 
 
 def bits_by_weight(graph: Graph, result_bits: Mapping[str, int]) -> dict[str, int]:
-    """Convert bits by the results of layers, ``result_bits``, to bits by the names of the layers' weights."""
+    """Convert numbers of bits by the names of layers' results to numbers of bits by the names of the layers' weights."""
     return {
         node.inputs[1]: result_bits[node.outputs[0]]
         for node in flatten_graph(graph).nodes
@@ -254,16 +264,16 @@ def bits_by_weight(graph: Graph, result_bits: Mapping[str, int]) -> dict[str, in
 
 
 def stored_weight_bits(operator_bits: Mapping[str, int]) -> dict[str, int]:
-    """Map operators' results to the bits in which their weights are stored: those of the operator, but at most 8.
+    """Convert numbers of bits of operators to numbers of bits in which their weights are stored: at most 8.
 
-    ``operator_bits``: bits by result, 16 for 16-bit activations and 32 for floats included."""
+    ``operator_bits``: number of bits by name of a result or of weights; 16 means 16-bit activations, 32 means floats."""
     return {name: min(bits, BITS[0]) for name, bits in operator_bits.items()}
 
 
 def results_with_bits(graph: Graph, operator_bits: Mapping[str, int], bits: int) -> frozenset[str]:
-    """Return the results of the operators whose bits are ``bits``.
+    """Return the names of the results of all operators for which ``operator_bits`` contains the number ``bits``.
 
-    ``operator_bits``: bits by the operators' results or by the names of their weights."""
+    ``operator_bits``: number of bits by name of an operator's result or weights."""
     return frozenset(
         node.outputs[0]
         for node in flatten_graph(graph).nodes
@@ -273,9 +283,10 @@ def results_with_bits(graph: Graph, operator_bits: Mapping[str, int], bits: int)
 
 
 def names_of_readers(graph: Graph, value: str) -> list[str]:
-    """Return the names of the operators that must have 16 bits, so that a value is read in 16 bits everywhere.
+    """Return the names of the operators to which a user must assign 16 bits so that a value is stored in 16 bits.
 
-    These are the operators that read its elements, directly or after moves; the value itself if nothing reads it."""
+    They are the results of all operators that read the value's elements, directly or after operators that only move elements.
+    If nothing reads the value, it is the value's own name."""
     flat = flatten_graph(graph)
     users = flat.consumers().get(value, ())
     names_by_reader = [
@@ -286,7 +297,9 @@ def names_of_readers(graph: Graph, value: str) -> list[str]:
 
 
 def find_float_results(graph: Graph, operator_names: Iterable[str]) -> frozenset[str]:
-    """Return the results of the operators that shall stay in floats. Raises UsageError for an unknown one."""
+    """Return the names of the results of the operators that shall be computed in floats.
+
+    ``operator_names``: names that the user listed. UsageError for the name of an unknown operator."""
     results: set[str] = set()
     for name in validation.as_names("float_layers", operator_names):
         values = {node.outputs[0] for node in graph.nodes if name in _layer_names(node)}
@@ -297,10 +310,10 @@ def find_float_results(graph: Graph, operator_names: Iterable[str]) -> frozenset
 
 
 def find_weight_only_results(graph: Graph, layer_names: Iterable[str]) -> frozenset[str]:
-    """Return the results of the float layers whose weights alone shall be integers.
+    """Return the names of the results of the float layers of which only the weights shall be integers.
 
-    Raises UsageError for an unknown layer, or one whose kernels cannot dequantise weights: computed ones, and those of grouped
-    and transposed convolutions.
+    ``layer_names``: names that the user listed. UsageError for an unknown layer, or for a layer whose kernels cannot dequantise
+    weights. Computed weights, and those of grouped and transposed convolutions, cannot be dequantised.
     """
     can = [node for node in _layers_with_constant_weights(graph) if _can_dequantise_weights(node)]
     return _select_layers(
@@ -310,9 +323,10 @@ def find_weight_only_results(graph: Graph, layer_names: Iterable[str]) -> frozen
 
 
 def find_dynamic_results(graph: Graph, layer_names: Iterable[str]) -> frozenset[str]:
-    """Return the results of the layers that shall quantise their data row by row at run time and have integer weights.
+    """Return the names of the results of the dynamic-range layers that a user listed.
 
-    Raises UsageError for an unknown layer, or one whose weights are computed.
+    Such a layer has integer weights, and at run time quantises its data with a scale for each row. UsageError for an unknown
+    layer, or for a layer whose weights are computed.
     """
     return _select_layers(
         graph, "dynamic_range", layer_names, _layers_with_constant_weights(graph), "the weights of {!r} are computed",
@@ -321,16 +335,17 @@ def find_dynamic_results(graph: Graph, layer_names: Iterable[str]) -> frozenset[
 
 
 def weights_of_layers(graph: Graph, results: Container[str]) -> frozenset[str]:
-    """Return the names of the weights of the layers whose results are ``results``."""
+    """Return the names of the weights of all layers whose results are in ``results``."""
     return frozenset(
         node.inputs[1] for node in flatten_graph(graph).nodes if node.op in LAYERS and node.outputs[0] in results
     )
 
 
 def all_float_values(graph: Graph, *given: Iterable[str]) -> frozenset[str]:
-    """Return all values of the network if one of the lists of layers is ``["all"]``, else none.
+    """Return the names of all values of a network if one of the user's lists of layers is ``["all"]``; else an empty set.
 
-    With ``all``, every operator outside of the named layers stays in floats."""
+    The result is the set of values that stay floats: ``["all"]`` selects all layers that can have integer weights, and all
+    other operators are then computed in floats."""
     everything = any(list(names) == [ALL] for names in given)
     return frozenset(flatten_graph(graph).types) if everything else frozenset()
 
@@ -338,9 +353,10 @@ def all_float_values(graph: Graph, *given: Iterable[str]) -> frozenset[str]:
 def _select_layers(
     graph: Graph, option_name: str, layer_names: Iterable[str], candidates: Sequence[Node], refusal: str, hint: str
 ) -> frozenset[str]:
-    """Return the results of the named layers, which must be among ``candidates``. Raises UsageError for another one.
+    """Return the names of the results of the layers that a user listed; of all ``candidates`` if the list is ``["all"]``.
 
-    ``option_name``: the option, ``refusal`` and ``hint``: the error for a layer that is no candidate."""
+    UsageError for a layer that is not among ``candidates``. ``option_name``: name of the option that contains the list.
+    ``refusal`` and ``hint``: text and hint of the error for a layer that exists and is no candidate."""
     names = validation.as_names(option_name, layer_names)
     if list(names) == [ALL]:
         return frozenset(node.outputs[0] for node in candidates)
@@ -361,13 +377,14 @@ def _layers_with_constant_weights(graph: Graph) -> list[Node]:
 
 
 def _can_dequantise_weights(node: Node) -> bool:
-    """Test whether a layer's kernels can dequantise weights as they read them: dense layers, and convolutions of one
-    group."""
+    """Test whether kernels can dequantise a layer's weights while they read them.
+
+    They can for dense layers and for convolutions of one group."""
     return node.op in ("conv2d", "dense") and node.attrs.get("groups", 1) == 1
 
 
 def _layer_names(node: Node) -> Iterator[str]:
-    """Yield the names by which a user may name an operator: its name in the model, its result, its weight."""
+    """Yield the names that a user may write for an operator: its name in the model, that of its result, that of its weights."""
     if node.loc.name:
         yield node.loc.name
     yield node.outputs[0]
@@ -383,17 +400,18 @@ def _unknown_layer(name: str, known: Iterable[str]) -> UsageError:
     return UsageError(f"there is no layer {name!r}", hint=known_names_hint(name, known, "layers"))
 
 
-# ---- Configuration of quantisation, by the network's own names of values.
+# ---- Configuration of quantisation. It names the values of the network, not the user's names of layers.
 
 
 @frozen
 class QuantisationConfig:
     """Configuration of quantisation.
 
-    ``activations``: their dtype. ``weights``: their bits; ``block``: inputs that share a multiplier, for few bits.
-    ``power_of_two``: all scales are powers of two. ``ranges``: the estimator. ``floating``: results of operators that
-    stay in floats; ``opening``: of float layers on integer weights; ``by_rows``: those of them that quantise their data
-    at run time; ``bits``: of some operators, by their results."""
+    ``activations``: dtype of activations. ``weights``: number of bits of weights. ``block``: number of inputs that share a
+    multiplier if weights have few bits. ``power_of_two``: True if all scales are powers of two. ``ranges``: name of the
+    estimator of ranges. ``floating``: results of the operators that are computed in floats. ``opening``: results of the layers
+    whose weights alone are integers. ``by_rows``: those of the latter that quantise their data at run time, with a scale
+    for each row. ``bits``: number of bits of some operators, by the names of their results."""
 
     activations: str = "int8"
     weights: int = 8
@@ -406,15 +424,17 @@ class QuantisationConfig:
     bits: Mapping[str, int] = field(default_factory=dict)
 
     def find_points(self, graph: Graph, bits: Mapping[str, int]) -> QuantisationPoints:
-        """Return the quantisation points if operators, or their weights, have these bits: some are 16-bit, some stay in
-        floats."""
+        """Return the quantisation points of a network: the values that become integers.
+
+        ``bits``: number of bits by name of an operator's result or weights. Operators with 16 bits have 16-bit activations,
+        and operators with 32 bits are computed in floats."""
         wide_results, float_results = (results_with_bits(graph, bits, width) for width in (WIDE_BITS, FLOAT_BITS))
         return find_quantisation_points(graph, self.floating | float_results, wide_results, self.opening)
 
     def with_named_bits(self, graph: Graph, bits: Mapping[str, int]) -> QuantisationConfig:
-        """Add bits by a user's names of operators.
+        """Return the configuration with a user's numbers of bits added. ``bits``: number of bits by name of an operator.
 
-        Raises UsageError for an unknown operator, impossible bits, or if nothing in the network becomes integers.
+        UsageError for an unknown operator, for an impossible number of bits, or if no value of the network becomes integers.
         """
         points = self.find_points(graph, {})
         if not points.values and not points.opened:
@@ -426,7 +446,7 @@ class QuantisationConfig:
         return replace(self, bits=by_result, floating=self.floating | results_with_bits(graph, by_result, FLOAT_BITS))
 
 
-# ---- Recipe: storage of every value, of activations by their statistics, of constants by their numbers.
+# ---- Recipe: the storage of every value of a network, decided by statistics of activations and by the elements of constants.
 
 
 def decide_recipe(
@@ -436,9 +456,10 @@ def decide_recipe(
     config: QuantisationConfig,
     bits: Mapping[str, int],
 ) -> Recipe:
-    """Decide the storage of all values of a network at its quantisation points. ``bits``: of each weight.
+    """Decide the dtype and quantisation of all values that become integers.
 
-    Activations that share a scale are decided by their common statistics."""
+    ``points``: the values that become integers. ``bits``: number of bits of each weight. The scale of activations that must
+    share a scale follows from their common statistics."""
     dtype, method, power_of_two = config.activations, config.ranges, config.power_of_two
     activations: dict[str, Activation] = {}
     narrowed: dict[str, Activation] = {}
@@ -451,7 +472,7 @@ def decide_recipe(
         statistics = replace(statistics, reach=points.reach.get(leader, statistics.reach))
         wide, storage = values[0] in points.wide, points.known.get(values[0])
         storage_dtype = WIDE if wide else dtype
-        # 8-bit inputs keep their dtype, int8 or uint8, whatever the other activations have.
+        # 8-bit inputs keep their dtype, int8 or uint8, whatever the dtype of the other activations is.
         if storage is None or (storage.dtype == WIDE) != (storage_dtype == WIDE):
             storage = choose_storage(statistics, storage_dtype, method, wide or power_of_two)[0]
         activations |= dict.fromkeys(values, storage)
@@ -477,8 +498,9 @@ def decide_recipe(
     return recipe
 
 
-# ---- Preparation of the float graph: constants folded, channels last, norms as operators, SVDF as layers, common
-# subexpressions merged, unique names for values in bodies of loops too, means of 8-bit inputs rounded to a byte.
+# ---- Preparation of the float graph. Constants are folded, channels become the last axis, normalisation becomes one operator,
+# SVDF operators become layers, common subexpressions are merged, means that are subtracted from 8-bit inputs are rounded to a
+# byte, and values in bodies of loops get names that are unique in the network.
 
 _PASSES = (
     *NORMALISING,
@@ -491,7 +513,9 @@ _PASSES = (
 
 
 def normalise_float_graph(graph: Graph, options: Options) -> Graph:
-    """Normalise a float graph without changing its function. Raises UsageError if it is quantised already or has no floats."""
+    """Return a float graph in the form that quantisation expects. It computes the same function.
+
+    UsageError if the graph is quantised already or computes nothing in float32."""
     context = PassContext(options={"requantize": options.requantize, "hybrid": "float", "rounding": options.rounding})
     normalised = run_passes(graph, _PASSES, context)
     used = {name for node in normalised.nodes for name in (*node.inputs, *node.outputs) if name}
@@ -510,15 +534,16 @@ def normalise_float_graph(graph: Graph, options: Options) -> Graph:
     return make_names_distinct(normalised)
 
 
-# ---- Calibrated network: a float network with statistics of typical inputs, and its quantised forms by bits of weights.
+# ---- Calibrated network: a float network with statistics on typical inputs, which can be quantised with various numbers of bits.
 
 
 @dataclass(frozen=True)
 class CalibratedNetwork:
     """A float network and the statistics of its values on calibration data.
 
-    ``found``: quantisation points; ``seen``: statistics of its values on ``rows``; ``reals``: compiled float networks,
-    as in :class:`.network_noise.NetworkPair`; ``plains``: compiled networks without repairs, by bits of weights."""
+    ``found``: quantisation points, the values that become integers. ``rows``: the samples. ``seen``: statistics of values
+    on the samples. ``seed``: seed of random choices. ``reals``: compiled float networks (see
+    :class:`.network_noise.NetworkPair`). ``plains``: quantised networks without repairs, by numbers of bits of weights."""
 
     graph: Graph
     config: QuantisationConfig
@@ -532,32 +557,38 @@ class CalibratedNetwork:
 
     @property
     def stored(self) -> tuple[str, ...]:
-        """Weights of layers that become integers."""
+        """Names of all weights of layers that become integers."""
         return (*self.found.weights, *self.found.opened)
 
     @cached_property
     def fixed(self) -> Mapping[str, int]:
-        """Bits of weights that are set by hand."""
+        """Numbers of bits that the user set for some weights, by name of the weights."""
         return bits_by_weight(self.graph, self.config.bits)
 
     @cached_property
     def held(self) -> Sequence[Row]:
-        """Samples that are held back to judge networks by; all samples if there are too few."""
+        """Samples that are not used for repairs, but to measure the noise of networks; all samples if there are too few."""
         return split_samples(self.graph, self.rows, self.seed)[1] or self.rows
 
     def recipe(self, bits: Mapping[str, int]) -> Recipe:
-        """Return the recipe for weights with these bits; others have the default ones."""
+        """Return the recipe (storage of all values) of the network quantised with numbers of bits.
+
+        ``bits``: number of bits by name of weights. Other weights have those of the configuration."""
         all_bits = self._default_bits | {**self.config.bits, **bits}
         points = self.config.find_points(self.graph, all_bits)
         return decide_recipe(self.graph, points, self.seen, self.config, stored_weight_bits(all_bits))
 
     def repair(self, bits: Mapping[str, int]) -> Repaired:
-        """Return the repaired network for these bits, and the report on repairs."""
+        """Return the network quantised with numbers of bits and repaired (see :mod:`.repairs`), and a report on the repairs.
+
+        ``bits``: number of bits by name of weights. Other weights have those of the configuration."""
         all_bits = stored_weight_bits(self._default_bits | {**self.fixed, **bits})
         return repair_network(self.graph, self.plain(bits), all_bits, self.rows, self.seed, self.reals, self.progress)
 
     def plain(self, bits: Mapping[str, int]) -> Trial:
-        """Return the network for these bits without repairs, compiled once."""
+        """Return the network quantised with numbers of bits, without repairs. The result is memoised.
+
+        ``bits``: number of bits by name of weights. Other weights have those of the configuration."""
         key = tuple(sorted(bits.items()))
         if key not in self.plains:
             self.plains[key] = Trial(self.graph, Attempt(self.recipe(bits)), self.reals)
@@ -565,14 +596,16 @@ class CalibratedNetwork:
 
     @cached_property
     def _default_bits(self) -> dict[str, int]:
-        """Bits of each weight by the configuration alone, neither set by hand nor searched."""
+        """Number of bits of each weight by the configuration's default alone, neither set by the user nor searched."""
         return uniform_bits(self.graph, self.stored, self.config.weights)
 
 
 def calibrate(
     graph: Graph, config: QuantisationConfig, rows: Sequence[Row], seed: int, progress: Progress | None
 ) -> CalibratedNetwork:
-    """Find the quantisation points of a float network, and observe their values on ``rows``."""
+    """Find the values of a float network that become integers, and collect statistics of them on samples.
+
+    ``rows``: the samples. ``seed``: seed of random choices."""
     points = config.find_points(graph, config.bits)
     return CalibratedNetwork(
         graph, config, points, rows, observe_activations(graph, points.seen, rows, seed, progress), seed, progress
@@ -580,9 +613,10 @@ def calibrate(
 
 
 def equalise_network(network: CalibratedNetwork) -> tuple[CalibratedNetwork, list[dict[str, Any]]]:
-    """Equalise the network's channels (:func:`.repairs.equalise_channels`) if that lowers the noise on held-back samples.
+    """Equalise the channels of a network (:func:`.repairs.equalise_channels`) if this lowers the noise on held-back samples.
 
-    Returns the network and a report as on a repair. With too few samples to judge by, the expected noise decides."""
+    Return the better network, and a report in the form of that on a repair. If there are too few samples to hold some
+    back, the expected noise decides, and there is no report."""
     better = equalise_channels(network.graph, network.seen, network.config.activations, network.config.weights)
     if better is network.graph:
         return network, []

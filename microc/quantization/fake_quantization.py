@@ -15,21 +15,22 @@ if TYPE_CHECKING:
 
 
 _NOT_TRAINED = MappingProxyType({"block": integer_scheme.NONE, "weight_only": (), "dynamic_range": (), "scales": ANY})
-"""Options whose integers have no gradient here, with their defaults."""
+"""Options of :func:`microc.quantize` that training cannot simulate, with their defaults, which are the only permitted values."""
 
 
 @registers_plugins
 def fake_quantize(model: Any, data: Any, **options: Any) -> FakeQuantized:
-    """Return a ``torch.nn.Module`` that trains with the rounding of the integer network that it becomes.
+    """Return a ``torch.nn.Module`` for quantisation-aware training of a network.
 
-    ``model``: a ``torch.nn.Module``, which is exported in eval mode; or anything else that :func:`microc.quantize` takes, such
-    as an ONNX file: it is trained in PyTorch as well. ``data``: typical inputs for calibration, a tensor or an array with the
-    samples along the first axis (for several inputs a tuple of them). ``options``: those of :func:`microc.quantize` except
-    block, weight_only, dynamic_range and scales.
+    ``model``: a ``torch.nn.Module``, which is exported in eval mode, or anything else that :func:`microc.quantize` accepts, such
+    as an ONNX file, which is then trained in PyTorch as well. ``data``: typical inputs for calibration, as a tensor or an array
+    with the samples along the first axis; for several inputs a tuple of tensors or arrays. ``options``: options of
+    :func:`microc.quantize` except block, weight_only, dynamic_range and scales.
 
-    The module starts as the result of ``microc.quantize``. In training and in evaluation it computes the outputs of the integer
-    network of its present weights; ``quantized()`` returns that network. Raises ToolError without PyTorch; UnsupportedError for
-    loops, state, and operators without a known gradient; otherwise the errors of :func:`microc.quantize`.
+    The module starts with the weights and scales that ``microc.quantize`` chooses. In training and in evaluation it computes the
+    outputs of the integer network that its present weights are quantised to; ``quantized()`` returns this network. Raises
+    ToolError without PyTorch, UnsupportedError for loops, state and operators without a known gradient, and otherwise the errors
+    of :func:`microc.quantize`.
     """
     try:
         import torch

@@ -1,4 +1,4 @@
-"""Quantisation scheme: affine activations, symmetric weights by channel or block, and three ways to round weights."""
+"""Quantise arrays: affine activations, symmetric weights for each channel or block, and three ways to round weights."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from microc.base.immutable import frozen
 from microc.graph.ir import Node, Quant
 from microc.tir.bit_fields import BLOCKS, FEW, MOST
 
-# ---- Quantisation scheme: affine for activations, symmetric for weights.
+# ---- Quantisation scheme: affine for activations, symmetric for weights:
 #
 # real = scale * (q - zero_point), as in TFLite's and ONNX's specifications
 # (https://ai.google.dev/edge/litert/conversion/tensorflow/quantization/quantization_spec).
 
 WIDE = "int16"
-"""Dtype of values that a loop carries between iterations."""
+"""Wide dtype of activations, for values that a loop carries between iterations and for operators with 16 bits."""
 SMALLEST = float(np.finfo(np.float32).tiny)
-"""Least scale: the least normal float32."""
+"""Smallest permitted scale: the smallest normal float32."""
 Span = tuple[int, int]
-"""Least and largest level."""
+"""Smallest and largest integer (level) of a quantised weight."""
 
 
 @frozen
 class Activation:
-    """Storage of an activation: ``dtype`` (int8, uint8, int16) and its per-tensor quantisation."""
+    """How an activation is stored: its ``dtype`` (int8, uint8 or int16) and its per-tensor quantisation."""
 
     dtype: str
     quant: Quant
@@ -41,23 +41,24 @@ class Activation:
 
 @frozen
 class Weight:
-    """Storage of a constant: integers and their quantisation (one scale, or one per index of axis 0)."""
+    """A quantised constant: its integers, and their quantisation with a single scale or with a scale for each index of axis 0."""
 
     data: Array
     quant: Quant
 
     @property
     def real(self) -> Array:
-        """Dequantised numbers."""
+        """The dequantised real numbers of the constant."""
         scales, zeros = np.array(self.quant.scale, np.float64), np.array(self.quant.zero_point, np.float64)
         shape = (-1, *(1,) * (self.data.ndim - 1)) if self.quant.axis == 0 else ()
         return np.asarray((self.data - zeros.reshape(shape)) * scales.reshape(shape))
 
 
 def activation_for_range(low: float, high: float, dtype: str, power_of_two: bool = False) -> Activation:
-    """Return the affine quantisation of real numbers from ``low`` to ``high``, extended to zero, which is exact.
+    """Return the affine quantisation of an activation for real numbers from ``low`` to ``high``.
 
-    int16 is symmetric: its kernels add no zero point. ``power_of_two``: the scale is rounded up to a power of two.
+    The range is extended to contain zero, which is represented exactly. int16 is symmetric, because kernels for it have no
+    zero point. ``power_of_two``: True if the scale is rounded up to a power of two.
     """
     least, most = dtypes.int_range(dtype)
     low, high = min(low, 0.0), max(high, 0.0)
@@ -70,7 +71,7 @@ def activation_for_range(low: float, high: float, dtype: str, power_of_two: bool
 
 
 def _round_scale(scale: float, power_of_two: bool) -> float:
-    """Round a scale to float32, or up to a power of two; a tensor of zeros gets 1."""
+    """Round a scale to float32, or up to a power of two. A scale of 0, that of a tensor of zeros, becomes 1."""
     if not scale > 0:
         return 1.0
     scale = max(scale, SMALLEST)
@@ -83,10 +84,10 @@ def round_up_to_powers_of_two(scales: Array) -> Array:
 
 
 def weight_levels(bits: int) -> Span:
-    """Return the least and largest level of a weight of so many bits.
+    """Return the smallest and the largest integer (level) of a weight with ``bits`` bits.
 
-    They are symmetric, except that 2 bits keep all four levels: that lowers the error of normally distributed weights by 1 dB
-    (with 4 bits by 0.4 dB).
+    They are symmetric, except that weights of 2 bits use all four levels, -2 to 1. The fourth level lowers the error of normally
+    distributed weights by 1 dB; with 4 bits an additional level would lower it by 0.4 dB.
     """
     most = (1 << (bits - 1)) - 1
     return (-2, 1) if bits == 2 else (-most, most)
@@ -103,34 +104,35 @@ def quantise_array(reals: Array, quant: Quant, dtype: str) -> Array:
 
 
 def dequantise_array(stored: Array, quant: Quant) -> Array:
-    """Dequantise integers of one scale."""
+    """Dequantise integers with a single scale and zero point."""
     return np.asarray((stored.astype(np.float64) - quant.zero_point[0]) * quant.scale[0])
 
 
 def fake_quantise(reals: Array, storage: Activation) -> Array:
-    """Quantise ``reals`` to integers of the ``storage`` and dequantise them again."""
+    """Quantise ``reals`` with the dtype and quantisation of ``storage``, and dequantise the integers again."""
     low, high = dtypes.int_range(storage.dtype)
     steps = np.clip(np.rint(reals / storage.scale) + storage.zero_point, low, high)
     return np.asarray((steps - storage.zero_point) * storage.scale)
 
 
-# ---- Rounding of weights to nearest, symmetric, with a scale for each output channel.
+# ---- First way to round weights: each weight to the nearest level, with a scale for each output channel.
 
 _LARGEST_BIAS = 1 << 30
-"""Limit of an int32 bias, which leaves half of the range to the sum."""
+"""Maximum magnitude of an int32 bias. It leaves half of int32's range for the sum of products."""
 _SHRINK = np.linspace(1.0, 0.2, 41)
-"""Factors of the full-range scale that are tried."""
+"""Factors of a channel's full-range scale (at which its largest weight does not saturate) that are tried."""
 _EXACT_RANGE = 8
-"""Bits from which the largest weight of a channel determines its scale."""
+"""Minimum number of bits for which the largest weight of a channel determines the scale of the channel. With fewer bits, smaller
+scales are tried too."""
 
 
 def quantise_weights(
     reals: Array, bits: int, bias: Array | None = None, data_scale: float = 1.0, power_of_two: bool = False
 ) -> Weight:
-    """Quantise weights (O, ...) to ``bits`` bits, stored as int8, with a scale for each index of axis 0.
+    """Quantise weights (O, ...) to ``bits`` bits, with a scale for each of the O output channels. They are stored as int8.
 
-    For few bits the scale with the least squared error of its channel is searched. A scale is large enough that ``bias`` (O),
-    stored at ``data_scale`` times it, is far from the limits of int32.
+    Below 8 bits, the scale of each channel is the one with the least squared error. ``bias`` (O) is stored as int32 with the
+    scale of its channel times ``data_scale``. Scales are at least so large that the bias is far from the limits of int32.
     """
     rows = reals.reshape(len(reals), -1).astype(np.float64)
     span = weight_levels(bits)
@@ -143,7 +145,7 @@ def quantise_weights(
 
 
 def allowed_scales(scales: Array, bias: Array | None, data_scale: float, power_of_two: bool = False) -> Array:
-    """Round weight scales (O) to float32, and raise those that are too small for their bias; zeros become 1."""
+    """Round scales of weights (O) to float32. Scales that are too small for the channel's bias are raised, and 0 becomes 1."""
     if bias is not None:
         scales = np.maximum(scales, least_scales(bias, data_scale))
     positive = np.where(scales > 0, np.maximum(scales, SMALLEST), 1.0)
@@ -151,13 +153,16 @@ def allowed_scales(scales: Array, bias: Array | None, data_scale: float, power_o
 
 
 def least_scales(bias: Array, data_scale: float) -> Array:
-    """Return the least scales for which biases, stored at ``data_scale`` times them, are far from the limits of int32."""
+    """Return the smallest scales of weights (O) for which the biases (O) are far from the limits of int32.
+
+    A bias is stored with the scale of its weights times ``data_scale``."""
     return np.asarray(np.abs(bias.astype(np.float64)) / (data_scale * _LARGEST_BIAS))
 
 
 def quantise_constant(reals: Array, power_of_two: bool = False) -> Weight:
-    """Quantise a constant operand to 8 bits with one symmetric scale. A single number is exact, unless scales are powers of
-    two."""
+    """Quantise a constant operand to 8 bits with a single scale, symmetrically.
+
+    A constant with a single element is represented exactly, unless the scale must be a power of two."""
     top = float(np.abs(reals).max(initial=0.0))
     scale = float(np.float32(max(top / weight_levels(8)[1], SMALLEST))) if top > 0 else 1.0
     quant = Quant((float(round_up_to_powers_of_two(np.array(scale))) if power_of_two else scale,), (0,))
@@ -170,7 +175,7 @@ def quantise_like(reals: Array, storage: Activation) -> Weight:
 
 
 def search_scales(rows: Array, scales: Array, span: Span) -> Array:
-    """Search for each row the scale of least squared error among fractions of ``scales``."""
+    """Return for each row of weights the scale with the least squared error, among fractions of its scale in ``scales``."""
     best, least = scales, np.full(len(rows), np.inf)
     for shrink in _SHRINK:
         tried = scales * shrink
@@ -180,23 +185,24 @@ def search_scales(rows: Array, scales: Array, span: Span) -> Array:
     return best
 
 
-# ---- Weights of few bits in blocks of inputs, each with a multiplier from 1 to 15 beside the scale of its channel.
+# ---- Second way to round weights, for few bits: each block of inputs has a multiplier from 1 to 15 beside its channel's scale.
 #
-# A weight is scale * multiplier * level. So the scale of a block is a multiple of its channel's, and takes half a byte or a
-# byte of flash for 16 to 64 weights. In the graph the numbers are multiplier * level as int8 (docs/quantisation.md, "Packed
-# weights").
+# A weight is scale * multiplier * level. The scale of a block is therefore a multiple of its channel's scale, and needs only half
+# a byte or a byte of flash for 16 to 64 weights. In the graph the weights are stored as multiplier * level in int8
+# (docs/quantisation.md, "Packed weights").
 
 NONE = 0
 SIZES = (NONE, *sorted(BLOCKS))
-"""Numbers of inputs that may share a multiplier."""
+"""Permitted block sizes: numbers of inputs that share a multiplier."""
 _TOPS = range(MOST, MOST // 2, -1)
-"""Multipliers that are tried for the block with the largest scale of a channel."""
+"""Multipliers that are tried for the block of a channel that needs the largest scale."""
 
 
 def usable_block_size(node: Node, weights: Array, block: int) -> int:
-    """Return the block size for a layer's weights: ``block``, or NONE if a block would not hold neighbouring inputs.
+    """Return the block size for a layer's weights: ``block``, or NONE if blocks would not consist of neighbouring inputs.
 
-    That is so in transposed convolutions, which order taps by phases, unless the channels are a multiple of the block."""
+    Transposed convolutions order their kernel positions by phases of the stride. Their blocks consist of neighbouring inputs only
+    if the number of channels is a multiple of the block size."""
     is_split = node.op == "conv2d_transpose" and block != NONE and weights.shape[-1] % block
     return NONE if is_split else block
 
@@ -204,9 +210,9 @@ def usable_block_size(node: Node, weights: Array, block: int) -> int:
 def quantise_in_blocks(
     reals: Array, bits: int, block: int, bias: Array | None = None, data_scale: float = 1.0, power_of_two: bool = False
 ) -> Weight:
-    """Quantise weights (O, ...) to ``bits`` bits times multipliers of blocks.
+    """Quantise weights (O, ...) to ``bits`` bits, with a multiplier for each block of ``block`` inputs.
 
-    Falls back to :func:`quantise_weights` if all inputs are one block, or if 8 bits leave no room for multipliers.
+    :func:`quantise_weights` is used instead if all inputs would be in one block, or if the number of bits has no multipliers.
     """
     rows = reals.reshape(len(reals), -1).astype(np.float64)
     if not has_block_multipliers(rows, bits, block):
@@ -220,8 +226,9 @@ def quantise_in_blocks(
 
 
 def channel_scales(rows: Array, span: Span, block: int) -> Array:
-    """Return scales (O) of rows (O, K) with the least squared error, among those that give the largest block one of
-    ``_TOPS``."""
+    """Return a scale for each channel's row of weights, rows (O, K), with the least squared error.
+
+    Scales are tried for which the block that needs the largest scale has one of the multipliers ``_TOPS``."""
     wanted = _block_scales(rows, span, block)
     top = wanted.max(axis=1, initial=0.0)
     best: Array = top / MOST
@@ -235,7 +242,9 @@ def channel_scales(rows: Array, span: Span, block: int) -> Array:
 
 
 def block_multipliers(rows: Array, scales: Array, span: Span, block: int) -> Array:
-    """Return for each weight (O, K) the multiplier of its block with the least squared error at the ``scales`` (O)."""
+    """Return for each weight (O, K) the multiplier of its block: the one with the least squared error.
+
+    ``scales`` (O): the scales of the channels."""
     parts = _split_into_blocks(rows, block)
     best: Array = np.ones(parts.shape[:2])
     least = np.full(parts.shape[:2], np.inf)
@@ -246,64 +255,65 @@ def block_multipliers(rows: Array, scales: Array, span: Span, block: int) -> Arr
 
 
 def has_block_multipliers(rows: Array, bits: int, block: int) -> bool:
-    """Test whether rows (O, K) of so many bits have several blocks with multipliers."""
+    """Test whether rows of weights (O, K) with ``bits`` bits consist of several blocks with multipliers."""
     return block != NONE and bits in FEW and rows.shape[1] > block
 
 
 def squared_error(reals: Array, step_sizes: Array, span: Span) -> Array:
     """Return the squared error of rounding ``reals`` to the nearest levels, summed along the last axis.
 
-    ``step_sizes``: the real distance of two levels; ``span``: the least and the greatest level."""
+    ``step_sizes``: the real difference of neighbouring levels. ``span``: the smallest and the largest level."""
     step_sizes = _replace_zero_scales(step_sizes)
     error: Array = np.square(np.clip(np.rint(reals / step_sizes), *span) * step_sizes - reals).sum(axis=-1)
     return error
 
 
 def _block_scales(rows: Array, span: Span, block: int) -> Array:
-    """Return the scale of least squared error of every block (O, blocks)."""
+    """Return for every block of weights the scale with the least squared error, as an array (O, blocks)."""
     parts = _split_into_blocks(rows, block)
     flat = parts.reshape(-1, block)
     return search_scales(flat, np.abs(flat).max(axis=1, initial=0.0) / span[1], span).reshape(parts.shape[:2])
 
 
 def _split_into_blocks(rows: Array, block: int) -> Array:
-    """Split rows (O, K) into blocks (O, blocks, block), padded with zeros."""
+    """Split rows of weights (O, K) into blocks (O, blocks, block). The last block is padded with zeros."""
     return np.pad(rows, ((0, 0), (0, -rows.shape[1] % block))).reshape(len(rows), -1, block)
 
 
 def _repeat_in_blocks(by_block: Array, rows: Array, block: int) -> Array:
-    """Repeat the number of each block for its weights (O, K)."""
+    """Return for each weight (O, K) the number that ``by_block`` (O, blocks) contains for its block."""
     return np.asarray(np.repeat(by_block, block, axis=1)[:, : rows.shape[1]])
 
 
 def _replace_zero_scales(scales: Array) -> Array:
-    """Return scales with 1 in place of zeros, to divide by."""
+    """Return scales with every 0 replaced by 1, so that they can be divisors."""
     return np.where(scales > 0, scales, 1.0)
 
 
-# ---- Rounding of weights for the least error of their layer's outputs (GPTQ), instead of each to its nearest level.
+# ---- Third way to round weights: for the least error of the layer's outputs (GPTQ), instead of each weight to its nearest level.
 #
-# The squared error of a sum of products is (w - q) H (w - q)' with H the second moments of the factors. Weights are rounded one
-# by one, and the remaining ones compensate the error of each (GPTQ: Frantar et al., 2022, after "Optimal Brain Surgeon",
-# Hassibi et al., 1993). Then single levels are changed while the error falls, and the scale is fitted to the levels. The
-# factors are those of the quantised network, and w is fitted to them by least squares.
+# The data that weights are multiplied by are called factors. The squared error of a sum of products is (w - q) H (w - q)', where
+# H are the second moments of the factors. Weights are rounded one after the other, and the weights that are not rounded yet
+# are changed to compensate the error of each (GPTQ: Frantar et al., 2022, after "Optimal Brain Surgeon", Hassibi et al., 1993).
+# Then single levels are changed while this lowers the error, and the scale is fitted to the levels. The factors are those of the
+# quantised network, and w, the real weights, are first fitted to them by least squares.
 
 _LEAST_SHARE = 1e-3
-"""Least weight of the uncorrelated matrix in shrunk second moments."""
+"""Smallest weight of the matrix for uncorrelated factors in second moments that are shrunk towards it."""
 _TRIED = np.linspace(0.7, 1.2, 6)
-"""Factors of the nearest-level scale that are tried."""
+"""Factors that the best scale for rounding to nearest is multiplied by, to try other scales."""
 _SWEEPS = 3
-"""Passes of coordinate descent over all levels."""
+"""Number of passes of coordinate descent over all weights."""
 _BLOCK = 64
-"""Columns whose errors are applied to later columns together."""
+"""Number of columns of weights whose rounding errors are applied to later columns in one matrix product."""
 
 
 def shrink_moments(square: Array, cross: Array, count: float) -> tuple[Array, Array]:
-    """Shrink second moments (groups, K, K) of ``count`` independent rows, and cross moments, towards those of uncorrelated
-    factors.
+    """Shrink the second moments (groups, K, K) of factors, and cross moments, towards the moments of uncorrelated factors.
 
-    They estimate the moments of all data ("Shrinkage Algorithms for MMSE Covariance Estimation", Chen et al., 2010, OAS). The
-    first has an inverse, so factors that never occurred together move no weight.
+    ``square``: second moments on ``count`` independent rows. ``cross``: cross moments of real by stored factors. The results
+    estimate the moments on all data ("Shrinkage Algorithms for MMSE Covariance Estimation", Chen et al., 2010, OAS). The shrunk
+    second moments are invertible, so that weights of factors that never occurred together do not affect each other.
     """
     depth = square.shape[-1]
     trace, power = np.trace(square, axis1=-2, axis2=-1), np.square(square).sum(axis=(-2, -1))
@@ -316,10 +326,11 @@ def shrink_moments(square: Array, cross: Array, count: float) -> tuple[Array, Ar
 
 
 def fit_to_stored_factors(weights: Array, square: Array, cross: Array) -> Array:
-    """Return the weights (groups, outputs, K) that applied to stored factors come closest to ``weights`` applied to the real
-    ones.
+    """Return real weights that compensate for the quantisation of the data that they are multiplied by.
 
-    Least squares, with second moments ``square`` of stored factors and cross moments ``cross`` of real by stored ones.
+    Multiplied by the stored (quantised) factors, the new weights (groups, outputs, K) approximate the products of ``weights`` and
+    the real factors, by least squares. ``square``: second moments of stored factors. ``cross``: cross moments of real by stored
+    factors.
     """
     return np.asarray(np.linalg.solve(square, (weights @ cross).swapaxes(1, 2)).swapaxes(1, 2))
 
@@ -332,11 +343,11 @@ def round_weights_for_output(
     block: int = NONE,
     power_of_two: bool = False,
 ) -> Weight:
-    """Quantise weights ``real_weights`` (groups, outputs, K) to ``bits`` bits for the least output error.
+    """Quantise weights ``real_weights`` (groups, outputs, K) to ``bits`` bits with the least error of the layer's outputs.
 
-    ``second_moments`` (groups, K, K): invertible second moments of their factors; ``min_scales``: the smallest scale of
-    each output that its bias allows; ``block``: inputs that share a multiplier. The result is (all outputs, K) with a
-    scale for each output."""
+    ``second_moments`` (groups, K, K): invertible second moments of the data that the weights are multiplied by.
+    ``min_scales``: the smallest scale of each output that its bias permits. ``block``: number of inputs that share a
+    multiplier. The result has the shape (all outputs, K) and a scale for each output."""
     groups, outputs, depth = real_weights.shape
     span = weight_levels(bits)
     rows = real_weights.reshape(-1, depth)
@@ -352,7 +363,7 @@ def round_weights_for_output(
         scales = round_up_to_powers_of_two(scales)
     tried = np.moveaxis(scales.reshape(len(_TRIED), groups, outputs), 0, 1).reshape(groups, -1)
     tried_factors = np.tile(factors, (1, len(_TRIED), 1))
-    # All trial scales are rounded in one call: they are stacked along the outputs.
+    # Weights are rounded with all trial scales in one call: the trials are stacked along the axis of outputs.
     q = _round_with_compensation(
         np.tile(real_weights, (1, len(_TRIED), 1)), tried, second_moments, _AllowedNumbers(tried_factors, span)
     )
@@ -374,13 +385,13 @@ def round_weights_for_output(
 
 @frozen
 class _AllowedNumbers:
-    """The integers that weights may be: levels within ``span``, times ``factors`` (groups, rows, K)."""
+    """The integers that stored weights may have: levels within ``span``, times the multipliers ``factors`` (groups, rows, K)."""
 
     factors: Array
     span: Span
 
     def nearest(self, numbers: Array, column: int) -> Array:
-        """Round ``numbers`` (groups, rows) of column ``column`` to the nearest integers that are allowed."""
+        """Return the allowed integers nearest to ``numbers`` (groups, rows): weights of a column, divided by their scale."""
         factors = self.factors[..., column]
         return np.asarray(np.clip(np.rint(numbers / factors), *self.span) * factors)
 
@@ -388,9 +399,11 @@ class _AllowedNumbers:
 def _round_with_compensation(
     real_weights: Array, scales: Array, second_moments: Array, allowed: _AllowedNumbers
 ) -> Array:
-    """Round weights column by column, and subtract the error of each from the columns behind it (GPTQ)."""
-    # Row k of the upper Cholesky factor of inv(h) gives the optimal correction of columns k.. for an error in column k.
-    # Corrections of columns beyond a block are applied once per block, as one matrix product.
+    """Round weights column by column, and compensate the error of each column in the later columns (GPTQ).
+
+    Return the integers, which are among those of ``allowed``."""
+    # Row k of the upper Cholesky factor of inv(H) contains the optimal correction of columns k.. for an error in column k.
+    # The columns after a block are corrected once for the whole block, by one matrix product.
     upper = np.linalg.cholesky(np.linalg.inv(second_moments)).swapaxes(-1, -2)
     left, q = real_weights.copy(), np.empty_like(real_weights)
     for start in range(0, real_weights.shape[-1], _BLOCK):
@@ -407,7 +420,9 @@ def _round_with_compensation(
 def _improve_levels(
     rounded: Array, scale: Array, real_weights: Array, second_moments: Array, allowed: _AllowedNumbers
 ) -> Array:
-    """Set each rounded weight in order to the best one for the present others (coordinate descent)."""
+    """Return rounded weights with a lower output error, by one pass of coordinate descent.
+
+    Each rounded weight in turn is set to the allowed integer that is best while all others stay as they are."""
     rounded = rounded.copy()
     slope = (rounded * scale[..., None] - real_weights) @ second_moments
     for k in range(rounded.shape[-1]):
@@ -420,7 +435,9 @@ def _improve_levels(
 
 
 def _best_scale(rounded: Array, scale: Array, real_weights: Array, second_moments: Array) -> Array:
-    """Return the scale of least output error for given rounded weights: the real weights projected onto them."""
+    """Return the scale of each output for which rounded weights have the least output error.
+
+    It is the projection of the real weights onto the rounded ones. Where the projection is not positive, ``scale`` stays."""
     qh = rounded @ second_moments
     square = (qh * rounded).sum(axis=-1)
     projection = (qh * real_weights).sum(axis=-1) / np.where(square > 0, square, 1.0)
@@ -428,5 +445,7 @@ def _best_scale(rounded: Array, scale: Array, real_weights: Array, second_moment
 
 
 def _squared_norm(difference: Array, second_moments: Array) -> Array:
-    """Return the squared norm of every row (groups, rows) under ``second_moments``: the output error that it causes."""
+    """Return the mean squared output error (groups, rows) that each row of weight errors causes.
+
+    ``difference``: quantised less real weights. It is the squared norm of a row with respect to ``second_moments``."""
     return np.asarray(((difference @ second_moments) * difference).sum(axis=-1))

@@ -347,12 +347,12 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
     expressions: numbers, names of sizes, and lists of an operator (``add``, ``sub``, ``mul``, ``floordiv``) and two operands.
 
     ``sha256`` contains hashes of the model's file (``model``) and of plugins (by name). ``deviations`` are sentences for
-    auditors. ``ties`` is the rounding of quantised inputs halfway between two integers. ``classes`` contains the names of classes and the
-    output that they belong to. ``self_test`` describes the data of the self-test (None: there is none). ``arenas``, for a board
-    with several memories for tensors, contains for each memory the range of bytes of the arena that is in this memory; on this
-    computer the arena is one block. ``copies`` maps constants in the arena to the step at whose start they are copied (-1: at
-    reset). ``hot_code`` lists the kernels that run from RAM. ``external``, if present, describes external code, its build
-    settings, and the kernels that it computes.
+    auditors. ``ties`` is the rounding of quantised inputs halfway between two integers. ``classes`` contains the names of
+    classes and the output that they belong to. ``self_test`` describes the data of the self-test (None: there is none).
+    ``arenas``, for a board with several memories for tensors, contains for each memory the range of bytes of the arena that
+    is in this memory; on this computer the arena is one block. ``copies`` maps constants in the arena to the step at whose
+    start they are copied (-1: at reset). ``hot_code`` lists the kernels that run from RAM. ``external``, if present,
+    describes external code, its build settings, and the kernels that it computes.
     """
     assert module.plan is not None
     memory = MemoryMap(module)
