@@ -1,4 +1,4 @@
-"""Mixed precision: bits for every layer under limits of a board, or of a loss of accuracy."""
+"""Mixed precision: search the number of bits of each layer's weights under limits of a board or of the loss of accuracy."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from microc.quantization.write import Recipe, write_quantised_graph
 from microc.target import Board
 from microc.transform.quantised.qdq import LAYERS
 
-# ---- Cost of a network on a board, whether it fits or not, and of its layers.
+# ---- Cost of a network and of its layers on a board, even if the network does not fit.
 
 
 @frozen
 class LayerPrice:
-    """Cost of a layer: its constants in bytes, estimated instructions and cycles of its steps."""
+    """Cost of a layer on a board: bytes of flash, and estimated instructions and cycles of the kernel calls that compute it."""
 
     flash: int
     instructions: int
@@ -43,20 +43,20 @@ class LayerPrice:
 
 
 def load_board_of(board: Any) -> Board:
-    """Return ``board`` if it is a board, else load the board of this name or file."""
+    """Return ``board`` if it is a :class:`Board`, else load the board with this name or file."""
     return board if isinstance(board, Board) else load_board(validation.as_path("a board", board))
 
 
 def network_cost(graph: Graph, board: Board) -> dict[str, Any]:
-    """Return flash, RAM and arena in bytes, and estimated instructions and cycles of a run."""
+    """Return the cost of a network on a board: bytes of flash, RAM and arena, and estimated instructions and cycles of a run."""
     return _total_cost(compile_model(graph, board.target, Options()), board)
 
 
 def price_layers(graph: Graph, board: Board, layers: Mapping[str, int]) -> tuple[dict[str, Any], dict[str, LayerPrice]]:
-    """Return the cost of a network and of each layer.
+    """Return the cost of a network on a board, and the price of each layer by its location.
 
-    ``layers`` maps the location of each layer, in the form of its operators (``Loc``), to its size. Layers that are computed in
-    one step divide its price by their sizes.
+    ``layers`` maps the location of each layer, the ``Loc`` of its operators as text, to the number of its weights. The price of a
+    kernel call that computes several layers is divided among them in proportion to these numbers.
     """
     module = compile_model(graph, board.target, Options())
     parts: dict[str, list[float]] = {location: [0.0, 0.0, 0.0] for location in layers}
@@ -71,9 +71,10 @@ def price_layers(graph: Graph, board: Board, layers: Mapping[str, int]) -> tuple
 
 
 def price_locations(graph: Graph, board: Board) -> tuple[dict[str, Any], dict[str, LayerPrice]]:
-    """Return the cost of a network, and the price of each location in the model, code included.
+    """Return the cost of a network on a board, and the price of each location in the model, including the code of kernels.
 
-    A constant or a kernel is divided among the steps that use it, a step among the layers that it streams."""
+    The bytes of a constant or kernel are divided equally among the kernel calls that use it. The price of a call is divided
+    equally among the layers that the call streams."""
     module = compile_model(graph, board.target, Options())
     served = Counter(name for call in module.calls for name in (call.kernel, *dict.fromkeys(call.args)))
     code = {kernel.name: kernel.code_bytes for kernel in module.kernels}
@@ -104,25 +105,25 @@ def _total_cost(module: Module, board: Board) -> dict[str, Any]:
 
 
 def _step_locations(call: Call) -> Sequence[str]:
-    """Return the locations of the layers that a step computes."""
+    """Return the locations of the layers that a kernel call computes."""
     return call.streamed.layers if call.streamed else (call.layer,)
 
 
 def _constant_bytes(call: Call, module: Module) -> int:
-    """Return the bytes of the constants that a step reads."""
+    """Return the number of bytes of all constants that a kernel call reads."""
     values = (module.values[name] for name in dict.fromkeys(call.args))
     return sum(value.nbytes for value in values if value.storage == "const")
 
 
-# ---- Limits that a quantised network must keep.
+# ---- Limits that a quantised network must not exceed.
 
 
 @frozen
 class Limits:
-    """Limits of a network.
+    """Limits that a quantised network must not exceed; None for a quantity without a limit.
 
-    ``flash``, ``ram``: bytes of the estimated firmware for ``board``; ``cycles``: of a run, by the cost model; ``max_drop``:
-    largest loss of the score from the float network's.
+    ``flash`` and ``ram``: bytes of the estimated firmware for ``board``. ``cycles``: cycles of a run, by the cost model.
+    ``max_drop``: largest permitted difference between the score of the float network and that of the quantised one.
     """
 
     board: Board
@@ -135,8 +136,9 @@ class Limits:
 def check_limits(
     board: Any, flash: int | None, ram: int | None, time: float | None, max_drop: float | None
 ) -> Limits | None:
-    """Return the limits that a caller sets, None without any. Raises UsageError for an invalid number, or if no board is
-    named."""
+    """Return the limits that the user set; None if the user set none.
+
+    UsageError for an invalid number, or if there are limits but no board."""
     byte_limits = {"flash": flash, "ram": ram}
     amounts = {name: validation.as_integer(name, n, least=1) for name, n in byte_limits.items() if n is not None}
     if max_drop is not None:
@@ -153,7 +155,7 @@ def check_limits(
 
 
 def _time_to_cycles(board: Board, time: float) -> int:
-    """Convert seconds to cycles of the board's clock."""
+    """Convert a time in seconds to cycles of the board's clock. UsageError if the clock rate of the board is not known."""
     validation.as_number("time", time, 0.0, float("inf"))
     clock = board.raw.get("clock_hz", 0)
     if not clock:
@@ -163,7 +165,7 @@ def _time_to_cycles(board: Board, time: float) -> int:
     return int(time * clock)
 
 
-# ---- State of the search for bits: networks that were tried, their costs and their quality.
+# ---- State of the search for numbers of bits: networks that were tried, their costs and their quality.
 
 Bits = tuple[int, ...]
 T = TypeVar("T")
@@ -171,10 +173,11 @@ T = TypeVar("T")
 
 @dataclass
 class BitSearch:
-    """State of a search for the bits of a ``network``'s weights under ``limits``; ``score``: function of a network, larger
-    is better, or None.
+    """State of the search for the number of bits of each layer's weights in ``network`` under ``limits``.
 
-    The other fields memoise networks that were tried."""
+    A choice of bits is a tuple with a number of bits for each of :attr:`weights`. ``score``: function that returns a number
+    for a network, which is larger for a better network; None without a score. The other fields memoise results for
+    choices that were tried: repaired networks, signal-to-noise ratios, scores and costs."""
 
     network: CalibratedNetwork
     limits: Limits
@@ -187,25 +190,27 @@ class BitSearch:
 
     @cached_property
     def weights(self) -> list[str]:
-        """Weights whose bits are searched or fixed by hand."""
+        """Names of the weights whose number of bits is searched, or set by the user."""
         return [name for name in self.network.found.weights if name in self.network.graph.consts]
 
     def widths(self, bits: Bits) -> dict[str, int]:
-        """Map weights to their bits."""
+        """Convert a choice of bits to a mapping from the names of weights to their numbers of bits."""
         return dict(zip(self.weights, bits, strict=True))
 
     def everywhere(self, bits: int) -> Recipe:
-        """Return the recipe that gives all weights the same bits."""
+        """Return the recipe (storage of all values) of the network whose weights all have ``bits`` bits."""
         return self.network.recipe(dict.fromkeys(self.weights, bits))
 
     def build(self, bits: Bits) -> Repaired:
-        """Return the repaired network for a choice of bits."""
+        """Return the network quantised with a choice of bits and repaired, and a report on the repairs."""
         if bits not in self.built:
             self.built[bits] = replace(self.network, progress=None).repair(self.widths(bits))
         return self.built[bits]
 
     def cost(self, bits: Bits) -> dict[str, Any]:
-        """Return the cost of the network with a choice of bits on the board, after repairs if it was repaired before."""
+        """Return the cost on the board of the network quantised with a choice of bits.
+
+        It is the repaired network if :meth:`build` was called for this choice before, else the network without repairs."""
         key = bits, bits in self.built
         if key not in self.costs:
             is_repaired = key[1]
@@ -218,20 +223,22 @@ class BitSearch:
         return self.costs[key]
 
     def excess(self, bits: Bits) -> tuple[int, int]:
-        """Return by how many bytes of flash and by how many cycles a choice of bits exceeds the limits."""
+        """Return the number of bytes of flash, and of cycles, by which a choice of bits exceeds the limits; 0 if it does not."""
         choice_cost, limits = self.cost(bits), self.limits
         return _amount_over(choice_cost["flash"], limits.flash), _amount_over(
             choice_cost["estimated_cycles"], limits.cycles
         )
 
     def measure_decibels(self, bits: Bits) -> float:
-        """Return the signal-to-noise ratio of a choice in decibels."""
+        """Return the signal-to-noise ratio, in decibels, of the repaired network with a choice of bits."""
         if bits not in self.decibels:
             self.decibels[bits] = self.build(bits)[0].decibels(self.network.held)
         return self.decibels[bits]
 
     def drop(self, bits: Bits) -> float:
-        """Return by how much the score of a choice of bits is below the float network's. UsageError if there is no score."""
+        """Return the score of the float network less the score of the repaired network with a choice of bits.
+
+        UsageError if there is no score."""
         if self.score is None:
             raise UsageError(
                 "max_drop requires labels, or a function evaluate; got neither",
@@ -244,22 +251,23 @@ class BitSearch:
         return self.float_score - self.scores[bits]
 
     def keeps_score(self, bits: Bits) -> bool:
-        """Test whether a choice loses at most the allowed score, up to the rounding of scores: 0.95 - 0.94 counts as one
-        point."""
+        """Test whether a choice of bits lowers the score by at most the permitted difference.
+
+        The rounding of floats is disregarded, so that a drop from 0.95 to 0.94 counts as 0.01."""
         most, lost = self.limits.max_drop, self.drop(bits)
         assert most is not None and self.float_score is not None
         rounding = 2 * sys.float_info.epsilon * max(abs(self.float_score), abs(self.scores[bits]))
         return lost <= most + rounding
 
     def with_progress(self, what: str, steps: Sequence[T]) -> Iterator[T]:
-        """Yield the steps of the search, and report progress before each."""
+        """Yield each of ``steps``, and report progress before each of them. ``what``: name of the stage."""
         for number, step in enumerate(steps):
             self.report_progress(what, number, len(steps))
             yield step
         self.report_progress(what, len(steps), len(steps))
 
     def report_progress(self, what: str, done: int, steps: int) -> None:
-        """Report that ``done`` of at most ``steps`` long steps are finished."""
+        """Report that ``done`` of at most ``steps`` steps of the stage ``what`` are finished."""
         if self.network.progress is not None:
             self.network.progress(f"search: {what}", done, steps + 1)
 
@@ -268,22 +276,24 @@ def _amount_over(amount: int, limit: int | None) -> int:
     return 0 if limit is None else max(0, amount - limit)
 
 
-# ---- Options of each layer: noise and price by bits.
+# ---- Options of each layer: for each possible number of bits the noise and the price.
 
 
 @frozen
 class LayerOptions:
-    """Options of bits of all layers, each with its noise and price.
+    """The possible numbers of bits of each layer's weights, with noise, bytes of flash and cycles for each number.
 
-    ``base``: the network's cost without the layers, computed with 8 bits. ``by_time``: the Pareto front is that of
-    noise against time instead of flash."""
+    ``base``: cost of the rest of the network, without these layers; it was measured with weights of 8 bits. ``by_time``:
+    True if the Pareto front is that of noise against time, False if it is that of noise against flash."""
 
     options: Sequence[Sequence[LayerOption]]
     base: Mapping[str, Any]
     by_time: bool
 
     def front(self, flash: int | None = None, cycles: int | None = None) -> tuple[Selection, ...]:
-        """Return the Pareto front of choices of bits for all layers, within limits of the whole network."""
+        """Return the Pareto front of choices of bits for all layers.
+
+        ``flash`` and ``cycles``: limits of the whole network; None without a limit."""
         find_front = pareto_front_by_time if self.by_time else pareto_front
         return find_front(
             self.options,
@@ -293,12 +303,15 @@ class LayerOptions:
 
 
 def _remaining_limit(limit: int | None, used: int) -> int | None:
-    """Return what is left of a limit behind an amount; None without a limit."""
+    """Return a limit less the amount ``used``; None without a limit."""
     return None if limit is None else limit - used
 
 
 def find_layer_options(task: BitSearch, bit_choices: Sequence[int], by_time: bool) -> LayerOptions:
-    """Return every layer's options: all ``bit_choices`` (8 among them), or its fixed bits."""
+    """Measure the noise and the price of each layer with each possible number of bits.
+
+    ``bit_choices``: the numbers of bits that are tried, which include 8. A layer whose number of bits the user set has only this
+    option. ``by_time``: True to weigh noise against time, False to weigh it against flash."""
     network = task.network
     bit_choices = tuple(dict.fromkeys((*bit_choices, *network.fixed.values())))
     recipes = {bits: task.everywhere(bits) for bits in bit_choices if bits != FLOAT_BITS}
@@ -316,10 +329,10 @@ def find_layer_options(task: BitSearch, bit_choices: Sequence[int], by_time: boo
 
 
 def _make_monotone(noise_by_bits: Mapping[int, float]) -> dict[int, float]:
-    """Return noise that rises with each step to fewer bits, by at least a thousandth.
+    """Return the noise of a layer by number of bits, corrected so that fewer bits always have at least 0.1 % more noise.
 
-    Where measured noise falls with fewer bits, that is chance of few samples. ``noise_by_bits``: measured noise of a
-    layer."""
+    ``noise_by_bits``: the measured noise. If it is lower with fewer bits, this is due to chance, because few samples were
+    measured."""
     rising, previous = dict[int, float](), 0.0
     for bits in sorted(noise_by_bits, reverse=True):
         rising[bits] = max(noise_by_bits[bits], previous)
@@ -330,7 +343,9 @@ def _make_monotone(noise_by_bits: Mapping[int, float]) -> dict[int, float]:
 def _measure_prices(
     task: BitSearch, bit_choices: Sequence[int]
 ) -> tuple[dict[int, dict[str, LayerPrice]], dict[str, Any]]:
-    """Return the prices of layers by bits and weight, and the cost of the rest of the network with 8 bits."""
+    """Measure the price of each layer with each number of bits, and the cost of the rest of the network with 8 bits.
+
+    Prices are returned by number of bits and by name of the layer's weights."""
     graph, places = _label_layers(task.network.graph, task.weights)
     sizes = {str(place): task.network.graph.consts[name].size for name, place in places.items()}
     prices: dict[int, dict[str, LayerPrice]] = {}
@@ -346,7 +361,9 @@ def _measure_prices(
 
 
 def _label_layers(graph: Graph, weights: Sequence[str]) -> tuple[Graph, dict[str, Loc]]:
-    """Give each layer a location of its own, by its weight: in a file several layers may share one."""
+    """Return the graph with a distinct location for each layer, and this location by the name of the layer's weights.
+
+    In a model's file several layers may have the same location."""
     places = {name: Loc(index=k, name="layer") for k, name in enumerate(weights)}
     nodes = [
         replace(node, loc=places[node.inputs[1]]) if node.op in LAYERS and node.inputs[1] in places else node
@@ -355,30 +372,34 @@ def _label_layers(graph: Graph, weights: Sequence[str]) -> tuple[Graph, dict[str
     return graph.with_nodes(nodes), places
 
 
-# ---- Search: sensitivities, prices, a choice by a knapsack, and verification of the choice.
+# ---- Search: measure the noise and the price of each layer, choose numbers of bits by solving a knapsack problem, and verify the
+# chosen network.
 #
-# Prices are measured on networks all of whose layers have 8, 4 or 2 bits, compiled for the board. A layer that the compiler
-# stores as bytes in any case (depthwise, say) costs the same in all three, and keeps its bits. Chosen networks are compiled
-# too, since layers share code in ways that prices do not include; if one exceeds the limit, the choice is repeated with a
-# tighter one. The final decision is made on repaired networks: a few that are predicted to be about as good as the best are
-# repaired and measured, and accuracy is that of repaired networks.
+# Prices are measured on networks whose layers all have 8, 4 or 2 bits, compiled for the board. A layer that the compiler stores
+# as bytes in any case (such as a depthwise convolution) has the same price in all three networks, and 8 bits are chosen for it.
+# Chosen networks are compiled as well, since layers share code in ways that prices do not include. If a chosen network exceeds
+# a limit, the choice is repeated with a tighter limit. The final decision is made on repaired networks: a few networks whose
+# predicted noise is near the least are repaired and measured, and accuracy is that of repaired networks.
 #
-# If 8 bits lose more accuracy than allowed, layers may have 16-bit activations or stay in floats. That takes hardly any flash,
-# but time: then the fastest choice is taken.
+# If weights of 8 bits lose more accuracy than permitted, layers may have 16-bit activations or be computed in floats. This
+# requires hardly any flash but takes time. The fastest choice is then chosen.
 
 _TRIES = 6
-"""Limit of choices when earlier ones exceed a limit."""
+"""Maximum number of choices that are compiled if the compiled networks exceed a limit."""
 _CANDIDATES, _NEAR = 2, 1.5
-"""Number of networks that are repaired and measured, and the largest ratio of their predicted noise to the least."""
+"""Number of networks that are repaired and measured, and the largest ratio of their predicted noise to the least noise."""
 _STEPS = 32
-"""Limit of networks of the front that a bisection searches for the least one that keeps the accuracy."""
+"""Maximum number of networks of the Pareto front among which a bisection searches the cheapest that loses no more accuracy than
+permitted."""
 _SHOWN = 64
-"""Limit of networks of the front in the report."""
+"""Maximum number of networks of the Pareto front that the report lists."""
 
 
 def search_bits(task: BitSearch) -> tuple[Repaired, dict[str, Any]]:
-    """Search the bits of all layers' weights: return the repaired network with the chosen bits, and plain data about the
-    search. Raises FitError if no choice keeps the limits."""
+    """Search the number of bits of each layer's weights.
+
+    Return the repaired network with the chosen numbers of bits (and a report on its repairs), and plain data about the
+    search for the report. FitError if every choice exceeds a limit."""
     options = find_layer_options(task, BITS, by_time=False)
     if task.limits.max_drop is None:
         point = _choose_within_limits(task, options, _choose_least_noise)
@@ -399,8 +420,10 @@ def search_bits(task: BitSearch) -> tuple[Repaired, dict[str, Any]]:
 def _choose_within_limits(
     task: BitSearch, layer_options: LayerOptions, choose: Callable[[BitSearch, Sequence[Selection]], Selection | None]
 ) -> Selection | None:
-    """Return a choice of bits whose compiled network keeps the limits; None if ``choose`` finds none. Raises FitError if
-    no choice keeps them."""
+    """Return a choice of bits whose compiled network does not exceed the limits of flash and cycles.
+
+    ``choose``: function that selects a choice on the Pareto front, or returns None if no choice is good enough; then the
+    result is None. FitError if every choice exceeds a limit."""
     flash, cycles = task.limits.flash, task.limits.cycles
     for _ in range(_TRIES):
         points = layer_options.front(flash, cycles)
@@ -421,15 +444,18 @@ def _choose_within_limits(
 
 
 def _tighten_limit(limit: int | None, excess: int, predicted_cost: int) -> int | None:
-    """Return a lower limit, which forbids a choice that exceeded the limit by ``excess`` after compilation.
+    """Return a lower limit after the compiled network of a choice exceeded the limit by ``excess``.
 
-    ``predicted_cost``: what the choice was predicted to cost. The new limit is the smaller of ``predicted_cost`` - 1
-    and the limit less half of the excess, since other choices may exceed it by less."""
+    ``predicted_cost``: the cost that was predicted for this choice. The new limit is below it, so that the choice is not
+    made again, and is at most the old limit less half of the excess: other choices may exceed their prediction by less.
+    If there is no limit or no excess, ``limit`` is returned."""
     return limit if limit is None or not excess else min(limit - excess // 2, predicted_cost - 1)
 
 
 def _choose_least_noise(task: BitSearch, points: Sequence[Selection]) -> Selection:
-    """Return, of the choices whose predicted noise is near the least, the one with the least noise after repairs."""
+    """Return the choice of bits with the least noise after repairs, among those whose predicted noise is near the least.
+
+    ``points``: the Pareto front, in the order of falling noise."""
     near = [point for point in points if point.loss <= _NEAR * points[-1].loss]
     candidates = [near[k] for k in _space_evenly(len(near), _CANDIDATES)]
     fitting = [point for point in candidates if not any(task.excess(point.picks))]
@@ -440,8 +466,10 @@ def _choose_least_noise(task: BitSearch, points: Sequence[Selection]) -> Selecti
 
 
 def _choose_smallest(task: BitSearch, points: Sequence[Selection]) -> Selection | None:
-    """Return the cheapest choice that keeps the score, by bisection, since the score falls with noise; None if there is
-    none."""
+    """Return the cheapest choice of bits that lowers the score by no more than permitted; None if there is none.
+
+    ``points``: the Pareto front, in the order of falling noise. It is searched by bisection, on the assumption that less
+    noise means a higher score."""
     points = [points[k] for k in _space_evenly(len(points), _STEPS)]
     low, high, tries, limit = -1, len(points) - 1, 1, 1 + (len(points) - 1).bit_length()
     task.report_progress("networks", 0, limit)
@@ -460,12 +488,12 @@ def _choose_smallest(task: BitSearch, points: Sequence[Selection]) -> Selection 
 
 
 def _space_evenly(count: int, max_count: int) -> list[int]:
-    """Return at most ``max_count`` of the first ``count`` numbers, evenly spaced, the last one included."""
+    """Return at most ``max_count`` evenly spaced indices from 0 to ``count`` - 1. The last index is always among them."""
     return sorted({int(k) for k in np.linspace(count - 1, 0, min(max_count, count))})
 
 
 def _check_ram(task: BitSearch, bits: tuple[int, ...]) -> None:
-    """Raise FitError if the network with these bits needs more RAM than allowed."""
+    """Raise FitError if the network with a choice of bits needs more RAM than permitted."""
     need, room = task.cost(bits)["ram"], task.limits.ram
     if room is not None and need > room:
         raise FitError(
@@ -476,7 +504,7 @@ def _check_ram(task: BitSearch, bits: tuple[int, ...]) -> None:
 
 
 def _accuracy_error(task: BitSearch) -> FitError:
-    """Return the error that every network tried loses more of the score than allowed."""
+    """Return the error for the case that every network that was tried lowers the score by more than permitted."""
     least = min(task.drop(bits) for bits in task.scores)
     return FitError(
         f"max_drop: the score falls by {least:.4f} at least, {task.limits.max_drop:g} are allowed",
@@ -486,7 +514,9 @@ def _accuracy_error(task: BitSearch) -> FitError:
 
 
 def _limits_error(task: BitSearch, layer_options: LayerOptions) -> FitError:
-    """Return the error that no bits keep the limits, with the least flash and cycles that are possible."""
+    """Return the error for the case that every choice of bits exceeds a limit.
+
+    It states the smallest possible flash and number of cycles."""
     smallest = tuple(min(layer, key=lambda o: (o.flash, o.loss)).pick for layer in layer_options.options)
     fastest = tuple(min(layer, key=lambda o: (o.cycles, o.loss)).pick for layer in layer_options.options)
     least = [
@@ -511,8 +541,10 @@ def _limits_error(task: BitSearch, layer_options: LayerOptions) -> FitError:
 
 
 def _search_report(task: BitSearch, layer_options: LayerOptions, chosen: Selection) -> dict[str, Any]:
-    """Describe the search: the layers with their options, the front without limits, and the networks that were measured
-    after repairs."""
+    """Return plain data about the search for the report.
+
+    It contains the layers with their options, networks of the Pareto front without limits, and the scores and signal-to-noise
+    ratios of the networks that were repaired and measured."""
     points, names = layer_options.front(), layer_labels(task.network.graph, task.weights)
     shown, measured = {*_space_evenly(len(points), _SHOWN)}, {chosen.picks, *task.scores, *task.decibels}
     return {

@@ -1,4 +1,4 @@
-"""Comparison of the float network with a quantised one, and the noise that each layer or value causes."""
+"""Compare a float network with its quantised form, and measure the noise that quantising each layer or value causes."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ from microc.run.desktop.library import Library
 from microc.transform.quantised.qdq import LAYERS
 from microc.transform.quantised.qdq_values import CHOICES, moves_elements
 
-# ---- Compiled pair of the float network and a quantised one, compared value by value.
+# ---- Pair of the float network and a quantised network, both compiled for this computer, whose values can be compared.
 
 Reals = MutableMapping[tuple[str, ...], Library]
-"""Compiled libraries of one float network, by the names of their outputs."""
+"""Compiled libraries of the same float network that return different values, by the names of these values."""
 
 
 class NetworkPair:
-    """A float network and a quantised one, compiled to be compared value by value.
+    """A float network and its quantised form, compiled for this computer so that their values can be compared.
 
-    ``names``: outputs, then all values whose integers still exist; ``kinds``: their types in the quantised network;
-    ``judged``: the ends at which noise is measured, by index in ``names``. ``reals``: compiled float networks by their
-    outputs, reused for equal ones."""
+    ``names``: the float network's names of the values that both return: outputs, then all values that exist as integers in
+    the quantised network. ``kinds``: their types in the quantised network. ``judged``: the ends (see :class:`End`) at which
+    noise is measured, by index in ``names``. ``reals``: cache of compiled float networks by the names that they return."""
 
     def __init__(self, graph: Graph, written: QuantisedGraph, reals: Reals) -> None:
         types = flatten_graph(written.graph).types
@@ -69,30 +69,31 @@ class NetworkPair:
         self._integers = compile_runner(written.graph, integer_names)
 
     def rows(self, samples: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
-        """Run both networks, and yield for each sample the real numbers of all values and the stored integers."""
+        """Run both networks on samples. Yield for each sample the float network's values and the quantised network's integers."""
         reals, integers = (run_on_samples(library, samples) for library in (self._reals, self._integers))
         return zip(reals, integers, strict=True)
 
 
-# ---- Both networks in numpy, advanced layer by layer on all samples: a layer's weights are fitted to the data that the
+# ---- Evaluation of both networks in numpy, layer by layer on all samples. Each layer's weights are fitted to the data that the
 # quantised layers before it compute.
 
 _ROWS = 1 << 13
-"""Results of a layer that moments are taken of, over all samples."""
+"""Maximum number of results of a layer, over all samples, whose data are used for moments."""
 _WORK, _NODE, _LEAST = 1 << 29, 1 << 15, 16
-"""Budget of multiply-accumulates over all samples (a second or two), the fixed cost of a node in these, and the least number of
-samples."""
+"""Budget of multiply-accumulates over all samples (a second or two), the fixed cost of evaluating a node in multiply-accumulates,
+and the minimum number of samples."""
 _ADDED = frozenset(("quantize", "dequantize"))
 Fit = Callable[[Layer, "Moments"], None]
 
 
 @dataclass(slots=True)
 class Moments:
-    """Moments of the data that a layer multiplies by its weights (factors), by groups G of its channels, with K factors in
-    a sum.
+    """Sums for the moments of a layer's factors: the data that its weights are multiplied by.
 
-    Means (G, K) of ``real`` and ``stored`` factors, second moments (G, K, K) of the stored ones, ``square``, and of
-    real by stored ones, ``cross``. ``samples`` and ``rows``: their numbers."""
+    A layer has G groups of channels, and K factors in each sum of products. Real factors are those of the float network,
+    stored factors those of the quantised network. ``real`` and ``stored`` (G, K): sums for the means of real and stored
+    factors. ``square`` (G, K, K): sums for the second moments of stored factors. ``cross`` (G, K, K): sums for the cross moments
+    of real by stored factors. ``samples`` and ``rows``: number of samples, and number of rows of factors in them."""
 
     real: Array
     stored: Array
@@ -103,13 +104,13 @@ class Moments:
 
     @classmethod
     def none(cls, layer: Layer) -> Moments:
-        """Return the moments of no samples."""
+        """Return moments of a layer's factors to which no sample was added yet."""
         means = layer.groups, layer.depth
         squares = *means, layer.depth
         return cls(np.zeros(means), np.zeros(means), np.zeros(squares), np.zeros(squares))
 
     def add(self, real: Array, stored: Array) -> None:
-        """Add the factors (G, rows, K) of a sample."""
+        """Add the factors (G, rows, K) that a layer has in one sample."""
         share = 1 / real.shape[1]
         self.real += share * real.sum(axis=1)
         self.stored += share * stored.sum(axis=1)
@@ -120,12 +121,14 @@ class Moments:
 
     @property
     def independent(self) -> float:
-        """Number of independent rows that the moments count for: between samples and rows, since rows of a sample are
-        similar."""
+        """Estimated number of independent rows of factors.
+
+        It is between the number of samples and the number of rows, since the rows of a sample are similar."""
         return float(np.sqrt(self.samples * self.rows))
 
     def central_moments(self) -> tuple[Array, Array, Array, Array]:
-        """Return the means of real and stored factors, and the covariances of stored ones and of real by stored ones."""
+        """Return the means of real factors and of stored factors, the covariances of stored factors, and the covariances of
+        real by stored factors."""
         real, stored = self.real / self.samples, self.stored / self.samples
         square = self.square / self.samples - stored[:, :, None] * stored[:, None]
         cross = self.cross / self.samples - real[:, :, None] * stored[:, None]
@@ -133,8 +136,10 @@ class Moments:
 
 
 class _NetworkRun:
-    """The float or the quantised network, evaluated up to a node on all samples. For each sample it keeps the values that
-    later nodes read."""
+    """A run of the float or the quantised network on all samples at once, node by node.
+
+    ``position``: index of the first node that was not evaluated yet. ``values``: for each sample the values that nodes from
+    there on read."""
 
     def __init__(self, graph: Graph, samples: Sequence[Row]) -> None:
         self.samples = samples
@@ -143,7 +148,7 @@ class _NetworkRun:
         self.replace_constants(graph)
 
     def replace_constants(self, graph: Graph) -> None:
-        """Continue the run with ``graph``, the same network with other constants."""
+        """Replace the network of the run by ``graph``, which must be the same network with other constants."""
         self.graph, self.consts, self.nodes = graph, dict(graph.consts), list[Node]()
         self.apply = reference_node_function(graph)
         for node in graph.nodes:
@@ -154,7 +159,10 @@ class _NetworkRun:
         self.order = [k for k, node in enumerate(self.nodes) if node.op not in _ADDED]
 
     def evaluate_up_to(self, index: int) -> None:
-        """Evaluate up to a node, by its index without the nodes that quantise, and drop values that are no longer read."""
+        """Evaluate all nodes before a node, and delete the values that no later node reads.
+
+        ``index``: index of that node among the nodes other than ``quantize`` and ``dequantize``, which is the same in the float
+        and in the quantised network."""
         end = self.order[index]
         needed = {name for node in self.nodes[end:] for name in node.inputs}
         for values in self.values:
@@ -165,7 +173,9 @@ class _NetworkRun:
         self.position = end
 
     def values_at(self, index: int) -> Iterator[Mapping[str, Array]]:
-        """Yield the values of each sample at a node, without advancing. State is kept within a sequence."""
+        """Yield for each sample all values that exist before a node, without changing ``position``.
+
+        ``index``: as in :meth:`evaluate_up_to`. The state of a sample follows from the sample before it in a sequence."""
         end = self.order[index] if index < len(self.order) else len(self.nodes)
         state = self.graph.state
         for row, values in zip(self.samples, self.values, strict=True):
@@ -189,9 +199,10 @@ def fit_layers_in_order(
     fit: Fit,
     seed: int,
 ) -> None:
-    """Call ``fit`` for every layer in the order of the network, with the moments of the layer's data.
+    """Call ``fit`` for each of ``fitted_layers`` in the order of the network, with the moments of the layer's data.
 
-    ``build_current_network``: returns the quantised network with the layers fitted so far."""
+    ``build_current_network``: function that returns the quantised network with the layers that were fitted so far.
+    ``seed``: seed of the random choice of results whose data are used."""
     samples = samples[: max(_LEAST, _WORK // (count_macs(graph) + _NODE * _count_node_runs(graph)))]
     reals = _NetworkRun(expose_values(graph, [layer.data for layer in fitted_layers]), samples)
     quantized = build_current_network()
@@ -214,17 +225,18 @@ def fit_layers_in_order(
 
 
 def _count_node_runs(graph: Graph) -> int:
-    """Count the nodes evaluated for a sample, iterations included."""
+    """Return the number of node evaluations for a sample. A node in a loop counts once for each iteration."""
     bodies = ((node, quantisable_body_of(node)) for node in graph.nodes)
     return sum(1 if body is None else node.attr("count") * _count_node_runs(body) for node, body in bodies)
 
 
 def _fitting_stages(graph: Graph, fitted_layers: Sequence[Layer]) -> Iterator[tuple[int, int, list[Layer]]]:
-    """Yield lists of layers that are fitted together, each with the indices of the nodes at which the computation of their
-    data begins and ends.
+    """Yield lists of layers that are fitted together, each with the range of nodes that must be evaluated for their data.
 
-    A layer alone needs no nodes, layers in a loop's body need the loop, and with state, where a sample depends on the
-    one before, all layers need the whole network."""
+    The range is given by the index of its first node and the index after its last node. A layer outside of loops is fitted
+    alone: its data exist before it, and the range is empty. For the layers in the body of a loop the range is the loop. If
+    the network has state, each sample depends on the sample before it: all layers are then fitted together, and the range
+    is the whole network."""
     if graph.state:
         yield 0, len(graph.nodes), list(fitted_layers)
         return
@@ -236,28 +248,30 @@ def _fitting_stages(graph: Graph, fitted_layers: Sequence[Layer]) -> Iterator[tu
             yield index, index if body is None else index + 1, stage
 
 
-# ---- Sensitivity: noise at the network's outputs if only one layer's numbers are stored in few bits.
+# ---- Sensitivity: noise at the network's outputs if the values of only one layer are quantised.
 #
-# The noise of an output, before a last function that saturates (:func:`.network_structure.find_measured_ends`), is the sum of
-# squared differences from the float network over the sum of its squares; outputs and new contents of state add up. One layer is
-# changed at a time, in numpy, from the changed operator on: nothing is compiled. While noise is small the network is linear in
-# it and errors of different layers are uncorrelated, so the noise of many layers is close to the sum of theirs. The search
-# (:mod:`.mixed_bits`) adds them up and measures the networks that it finds.
+# The noise of an output is the sum of squared differences from the float network, divided by the sum of the float network's
+# squares. If the last function of the network saturates, noise is measured before this function
+# (:func:`.network_structure.find_measured_ends`). The noises of all outputs and of the next state are added. One layer is changed
+# at a time, and the nodes that depend on it are evaluated in numpy: nothing is compiled. While noise is small, the network is
+# linear in it, and errors of different layers are uncorrelated. The noise of several changed layers is therefore close to the sum
+# of the noises that each layer causes alone. The search (:mod:`.mixed_bits`) adds these noises, and measures the networks that it
+# finds.
 
 Change = Callable[[Mapping[str, Array]], Mapping[str, Array]]
-"""Function from all values of the network to the changed ones: constants, activations."""
+"""Function from all values of the float network in a sample to the changed values (constants or activations), by name."""
 Key = TypeVar("Key", bound=Hashable)
 MOST_WORK = 1 << 33
-"""Budget of multiply-accumulates: about a minute of numpy."""
+"""Maximum number of multiply-accumulates for measurements of noise: about a minute of numpy."""
 MOST_REPORT_WORK = 1 << 31
-"""Budget of multiply-accumulates for figures that are only reported."""
+"""Maximum number of multiply-accumulates for figures that are only reported."""
 MOST_SAMPLES = 32
 FEW_SAMPLES = 4
 LEAST_SAMPLES = 2
 
 
 def sample_count(graph: Graph, change_count: int, max_samples: int = MOST_SAMPLES) -> int:
-    """Return the number of samples on which ``change_count`` changes of a network can be tried within the budget."""
+    """Return the number of samples on which the noise of ``change_count`` changes can be measured within the budget."""
     return int(np.clip(MOST_WORK // max(1, count_macs(graph) * change_count), LEAST_SAMPLES, max_samples))
 
 
@@ -268,9 +282,10 @@ def noise_by_change(
     max_samples: int = MOST_SAMPLES,
     progress: Progress | None = None,
 ) -> dict[Key, float]:
-    """Return the noise at the network's ends that each change of values causes alone, on at most ``max_samples`` samples.
+    """Return the noise that each change of values causes alone, relative to the signal.
 
-    State develops as in the float network."""
+    Noise is measured at the ends of the network (see :class:`End`) and in its next state, on at most ``max_samples`` samples.
+    The state before each sample is that of the float network."""
     rows = rows[: sample_count(graph, len(changes), max_samples)]
     measured_ends = dict.fromkeys(
         (*(End(name) for name in graph.updates.values()), *find_measured_ends(graph).values())
@@ -295,22 +310,23 @@ def noise_by_change(
 
 
 def weight_rounding(name: str, weight: Weight) -> Change:
-    """Return the change of a constant to its stored form."""
+    """Return the change that replaces a constant by the dequantised numbers of its stored integers."""
     real = weight.real.astype(np.float32)
     return lambda _: {name: real}
 
 
 def activation_rounding(name: str, storage: Activation) -> Change:
-    """Return the change of an activation to its stored form."""
+    """Return the change that quantises an activation and dequantises it again."""
     return lambda values: {name: fake_quantise(values[name], storage).astype(np.float32)}
 
 
 def noise_by_value(
     graph: Graph, rows: Sequence[Row], recipe: Recipe, progress: Progress | None = None
 ) -> dict[str, float]:
-    """Return the noise that each activation and each constant of a recipe causes alone, on a few samples.
+    """Return the noise that quantising each activation and each constant of a recipe causes alone, measured on a few samples.
 
-    Values inside of loops are left out. Empty for a network above MOST_REPORT_WORK.
+    Values in the bodies of loops are left out. The result is empty if a network requires more work than
+    :data:`MOST_REPORT_WORK`.
     """
     changes = {name: activation_rounding(name, how) for name, how in recipe.activations.items() if name in graph.types}
     changes |= {name: weight_rounding(name, weight) for name, weight in recipe.weights.items() if name in graph.consts}
@@ -322,7 +338,9 @@ def noise_by_value(
 def _propagate_change(
     graph: Graph, apply: interp.Apply, values: Mapping[str, Array], change: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Evaluate the nodes that depend on the changed values ``change``; return all values that differ."""
+    """Evaluate the nodes that depend on changed values. Return all changed values by name.
+
+    ``values``: the float network's values. ``change``: the values that were changed first."""
     changed = dict(change)
     for node in graph.nodes:
         if any(name in changed for name in node.inputs):
@@ -335,19 +353,19 @@ def _sum_of_squares(array: Array) -> float:
     return float(np.square(array, dtype=np.float64).sum())
 
 
-# ---- Changes for the search for bits: one layer of a float network stored in so many bits.
+# ---- Changes for the search for numbers of bits: a single layer of a float network is quantised with a number of bits.
 #
-# Weights are rounded for the least output error and biases keep the means of results (:mod:`.repairs`), since repairs will do
-# that to the chosen bits: bits are compared in their repaired form. A layer of at most 8 bits reads rounded data, and its
-# result is rounded if other operators than layers read it.
+# Repairs (:mod:`.repairs`) will round the weights of the chosen network for the least output error, and correct biases so that
+# the means of results stay the same. The changes here do both too, so that numbers of bits are compared as they are after
+# repairs. A layer of at most 8 bits reads quantised data. Its result is quantised if operators other than layers read it.
 
 
 def layer_changes(
     graph: Graph, rows: Sequence[Row], recipes: Mapping[int, Recipe], weights: Sequence[str], seed: int
 ) -> dict[tuple[str, int], Change]:
-    """Return for each weight and width the change of values that stores the weight's layers in so many bits.
+    """Return the change of values that quantises the layers of each weight with each number of bits, by weight and number.
 
-    ``recipes``: by width, the recipe of the network that has this width throughout."""
+    ``recipes``: for each number of bits the recipe of the network whose layers all have this number."""
     fitted = _fit_weights(graph, rows[: sample_count(graph, 1)], recipes, weights, seed)
     apply, consumers = reference_node_function(graph), graph.consumers()
     changes: dict[tuple[str, int], Change] = {}
@@ -370,9 +388,10 @@ def _layer_change(
     bias: Array | None,
     consumers: Mapping[str, Sequence[Node]],
 ) -> Change:
-    """Return the change that computes a weight's layers with rounded data, weight, bias and result.
+    """Return the change that computes the layers of a weight with quantised data, weights, bias and result.
 
-    ``layer_uses``: the layers, each with the nodes that are fused with it."""
+    ``layer_uses``: the layers that read the weight, each with the nodes that are fused with it. ``consumers``: the nodes
+    that read each value."""
     real = weight.real.astype(np.float32)
 
     def change(values: Mapping[str, Array]) -> dict[str, Array]:
@@ -398,7 +417,9 @@ def _layer_change(
 
 
 def _absorbed_nodes(graph: Graph, consumers: Mapping[str, Sequence[Node]], node: Node, recipe: Recipe) -> list[Node]:
-    """Return the nodes between a layer and the value as which its result is stored: a bias, a clamp."""
+    """Return the nodes that are fused with a layer, such as an added bias or a clamp.
+
+    They are the nodes between the layer and the first value that the recipe stores."""
     tail: list[Node] = []
     value = node.outputs[0]
     while value not in recipe.activations:
@@ -411,7 +432,9 @@ def _absorbed_nodes(graph: Graph, consumers: Mapping[str, Sequence[Node]], node:
 
 
 def _only_layers_read(value: str, consumers: Mapping[str, Sequence[Node]]) -> bool:
-    """Test whether only layers read a value or its moved elements; they round it themselves."""
+    """Test whether only layers read a value, directly or after operators that move elements.
+
+    The changes of these layers quantise the value when they read it."""
     users = consumers.get(value, ())
     return bool(users) and all(
         (user.op in LAYERS and value == user.inputs[0])
@@ -423,8 +446,9 @@ def _only_layers_read(value: str, consumers: Mapping[str, Sequence[Node]]) -> bo
 def _fit_weights(
     graph: Graph, rows: Sequence[Row], recipes: Mapping[int, Recipe], weights: Sequence[str], seed: int
 ) -> dict[tuple[str, int], tuple[Weight, Array]]:
-    """Return weights rounded for the least output error, and the biases that go with them, by weight and width; only for
-    layers that can be fitted."""
+    """Return weights that are rounded for the least output error, and the corrected biases, by weight and number of bits.
+
+    Layers that cannot be written as a matrix product (:func:`find_matrix_layers`) are left out."""
     fitted = {}
     for layer, mean, covariance, count in _layer_moments(graph, rows, frozenset(weights), seed):
         square, _ = shrink_moments(covariance, covariance, count)
@@ -442,8 +466,9 @@ def _fit_weights(
 def _layer_moments(
     graph: Graph, rows: Sequence[Row], weights: frozenset[str], seed: int
 ) -> Iterator[tuple[Layer, Array, Array, float]]:
-    """Yield for each layer the means (G, K) and covariances (G, K, K) of the factors of its weights, and the number of
-    independent rows that these count for."""
+    """Yield each layer with the means (G, K) and covariances (G, K, K) of the data that its weights are multiplied by.
+
+    The last element is the estimated number of independent rows from which the covariances were computed."""
     known_layers, random = list(find_matrix_layers(graph, weights)), np.random.default_rng(seed)
     counts = [0] * len(known_layers)
     sums = [

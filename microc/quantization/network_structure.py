@@ -1,4 +1,5 @@
-"""Structure of a float network: loops, flow of values, measured ends, layers as matrices, units of channels."""
+"""Analyse the structure of a float network: loops, data flow, ends at which noise is measured, layers as matrix products, and
+channels that can be rescaled."""
 
 from __future__ import annotations
 
@@ -17,22 +18,22 @@ from microc.transform.channel_relations import channel_count, channel_links, is_
 from microc.transform.quantised.qdq import LAYERS
 from microc.transform.quantised.qdq_values import CHOICES, moves_elements
 
-# ---- Loops in float networks: their bodies are quantised like the rest, recurrent layers included.
+# ---- Loops in float networks, such as recurrent layers: their bodies are quantised like the rest of the network.
 #
-# Every value of a network, also in bodies of loops, has a unique name here. A value inside of a loop is observed as an
-# additional result that the loop stacks over its iterations.
+# Every value of a network, including those in bodies of loops, has a unique name here. To observe a value in a body, it is added
+# as a result of the loop, which stacks the value over the iterations.
 
 
 def quantisable_body_of(node: Node) -> Graph | None:
-    """Return the body of a loop that can be quantised; None for other nodes.
+    """Return the body of a node that is a loop with a fixed trip count; None for other nodes.
 
-    A loop without a bound cannot stack its values, so they are never observed.
+    The body of any other loop cannot be quantised: the loop cannot stack values over its iterations, so they cannot be observed.
     """
     return node.attr("body") if node.op == "loop" and node.attr("count") != UNBOUNDED else None
 
 
 def make_names_distinct(graph: Graph) -> Graph:
-    """Rename values in bodies of loops so that names are unique in the whole network."""
+    """Return the graph with the values in bodies of loops renamed, so that names are unique in the whole network."""
     return _make_distinct(graph, NameSet(graph.types))
 
 
@@ -64,8 +65,9 @@ def _rename_values(body: Graph, names: dict[str, str]) -> Graph:
 
 
 def flatten_graph(graph: Graph) -> Graph:
-    """Return all nodes, types and constants in one graph, with the inputs and outputs of bodies added. It can be read, not
-    run."""
+    """Return a graph that contains the nodes, types and constants of a graph and of all bodies of its loops.
+
+    Its inputs and outputs include those of the bodies. The result can be analysed but not run."""
     inputs, outputs, types, consts = [*graph.inputs], [*graph.outputs], {**graph.types}, {**graph.consts}
     nodes: list[Node] = []
     for node in graph.nodes:
@@ -82,7 +84,7 @@ def flatten_graph(graph: Graph) -> Graph:
 
 
 def loop_operands(node: Node) -> Iterator[tuple[str, str]]:
-    """Yield the values that a loop passes to all iterations: (name outside, name inside)."""
+    """Yield the values that a loop passes unchanged to all iterations, as pairs: name outside of the loop, name in its body."""
     body = quantisable_body_of(node)
     if body is not None:
         carried = node.attr("carried")
@@ -90,7 +92,9 @@ def loop_operands(node: Node) -> Iterator[tuple[str, str]]:
 
 
 def loop_links(node: Node) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of names of one value inside and outside of a loop, or in one iteration and the next: (from, to)."""
+    """Yield pairs of names of the same value: outside of a loop and in its body, or in an iteration and the next one.
+
+    Data flows from the first name to the second."""
     yield from loop_operands(node)
     body = quantisable_body_of(node)
     if body is not None:
@@ -102,8 +106,9 @@ def loop_links(node: Node) -> Iterator[tuple[str, str]]:
 
 
 def expose_values(graph: Graph, values: Iterable[str]) -> Graph:
-    """Add those of ``values`` that are inside of loops to the graph under their names, stacked over the iterations along a
-    new first axis."""
+    """Return the graph with the values in bodies of loops that are among ``values`` added as results of their loops.
+
+    They have the same names as in the body, and are stacked over the iterations along a new first axis."""
     wanted = set(values)
     nodes, types = list[Node](), dict(graph.types)
     for node in graph.nodes:
@@ -130,14 +135,15 @@ def expose_values(graph: Graph, values: Iterable[str]) -> Graph:
     return replace(graph, nodes=tuple(nodes), types=types)
 
 
-# ---- Data flow through a float network, loops and state included: producers and readers, and names of the same value.
+# ---- Data flow through a float network with its loops and state: producers and readers of values, and names of the same value.
 
 
 class DataFlow:
     """Data flow of a network.
 
-    ``graph``: all nodes in one; ``links``: pairs of names of one value, inside and outside of a loop, in one iteration and the
-    next, or in one run and the next; ``recurrent``: values that depend on their own previous iteration or run.
+    ``graph``: the flattened graph, with the nodes of all bodies of loops. ``links``: pairs of names of the same value: outside of
+    a loop and in its body, in an iteration and the next one, or in a run and the next one. ``recurrent``: values in loops, and
+    values that depend on their own content in an earlier run.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -152,7 +158,7 @@ class DataFlow:
         self.recurrent = (self.graph.types.keys() - graph.types.keys()) | self.find_state_cycles()
 
     def find_state_cycles(self) -> set[str]:
-        """Return the values on a path from a state back to it, in one run or through other states in several."""
+        """Return the values on a path from a state back to the same state, within a run or over several runs."""
         forwards, backwards = dict[str, list[str]](), dict[str, list[str]]()
         steps = [(name, result) for node in self.graph.nodes for name in node.inputs for result in node.outputs]
         for name, result in (*steps, *((value, state) for state, value in self.graph.updates.items())):
@@ -168,31 +174,33 @@ class DataFlow:
         return bool(name) and name not in self.graph.consts and self.is_float(name)
 
     def activations(self, node: Node) -> Iterator[str]:
-        """Yield the operands of a node that are floats and not constant."""
+        """Yield the operands of a node that are activations: float32 and not constant."""
         return filter(self.is_activation, node.inputs)
 
     def all_values(self) -> Iterator[str]:
-        """Yield all values that are no constants, in order."""
+        """Yield the names of all values that are no constants: inputs, state, then results in the order of the nodes."""
         yield from self.graph.inputs
         yield from self.graph.state
         for node in self.graph.nodes:
             yield from node.outputs
 
     def only_user(self, value: str) -> Node | None:
-        """Return the only node that reads a value; None if there are others, or if the value is an output or next state."""
+        """Return the single node that reads a value; None if several or no nodes do, or if it is an output or next state."""
         users = self.consumers.get(value, ())
         kept = value in self.graph.outputs or value in self.graph.updates.values()
         return users[0] if len(users) == 1 and not kept else None
 
     def keeps_scale(self, node: Node) -> bool:
-        """Test whether the result has its operand's scale: it consists of the operand's elements or of numbers between them."""
+        """Test whether the result of a node has the scale of its operand.
+
+        It does if all its elements are elements of the operand, or numbers between such elements."""
         return (moves_elements(node) or node.op in CHOICES or node.op == "resample") and self.is_float(node.outputs[0])
 
 
 def find_reachable(start: str, successors: Mapping[str, Sequence[str]]) -> set[str]:
-    """Return all values that are reachable from a value by one step or several; the value itself if a path leads back.
+    """Return all values that can be reached from ``start`` in one or more steps; ``start`` is among them if a path returns to it.
 
-    ``successors``: for each value those that a step leads to."""
+    ``successors``: for each value the values that can be reached in one step."""
     reachable, pending = set[str](), [start]
     while pending:
         for name in successors.get(pending.pop(), ()):
@@ -202,45 +210,45 @@ def find_reachable(start: str, successors: Mapping[str, Sequence[str]]) -> set[s
     return reachable
 
 
-# ---- Ends at which noise is measured: outputs, before a last function that saturates.
+# ---- Ends of a network, at which noise is measured: its outputs, or the operand of a last function that saturates.
 #
-# Behind a softmax or a sigmoid the outputs of most samples are near 0 and 1 in any case, so a few samples determine the noise,
-# and saturated ones hide it. Before the function all samples count. A number added to all classes changes no softmax and no
-# argmax, so the mean over the classes is not counted there.
+# After a softmax or a sigmoid, the outputs of most samples are near 0 or 1 in any case: saturated samples hide noise, and only a
+# few samples determine it. Before the function all samples count. A number that is added to all classes does not change a softmax
+# or an argmax. Before these functions, the mean over the classes is therefore subtracted.
 
 _LAST = -1
 SATURATING: Mapping[str, int | None] = MappingProxyType(
     {"softmax": _LAST, "log_softmax": _LAST, "argmax": _LAST, "argmin": _LAST, "sigmoid": None}
 )
-"""Functions that saturate, and the axis along which they compare, unless an attribute names it."""
+"""Functions that saturate, and the axis along which each compares elements, if its attributes do not name the axis. None: each
+element is computed alone."""
 
 
 @frozen
 class End:
-    """A value at which quantisation noise is measured.
+    """An end of a network: a value at which quantisation noise is measured.
 
-    ``axis``: the mean along this axis does not count, None if it does."""
+    ``axis``: the axis along which the mean is subtracted before noise is measured; None if no mean is subtracted."""
 
     value: str
     axis: int | None = None
 
     def seen(self, array: Array) -> Array:
-        """Return the part of an array at which noise is measured, as float64: the array minus its mean along ``axis``, if
-        any."""
+        """Return the part of an array in which noise is measured, as float64: the array minus its mean along ``axis``."""
         measured = np.asarray(array, np.float64)
         return measured if self.axis is None else measured - measured.mean(axis=self.axis, keepdims=True)
 
 
 def find_measured_ends(graph: Graph) -> dict[str, End]:
-    """Return for each output the value at which its noise is measured: the output, or the operand of a last function that
-    saturates."""
+    """Return for each output of a network the end at which its noise is measured.
+
+    It is the output itself, or the operand of the function that computes the output if this function saturates."""
     makers = graph.producer()
     return {name: _measured_end_of(makers, name) for name in dict.fromkeys(graph.outputs)}
 
 
 def _measured_end_of(makers: Mapping[str, Node], output: str) -> End:
-    """Return the value at which the noise of an output is measured: the output, or the operand of a last saturating
-    function.
+    """Return the end at which the noise of an output is measured: the output, or the operand of a last saturating function.
 
     ``makers``: the node that computes each value."""
     end, value = End(output), output
@@ -255,17 +263,19 @@ def _measured_end_of(makers: Mapping[str, Node], output: str) -> End:
     return end
 
 
-# ---- Layers as matrix products: the factors that a convolution or dense layer multiplies by its weights, row by row.
+# ---- Layers as matrix products: a row for each result of a convolution or dense layer, which contains the factors: the data that
+# the weights are multiplied by.
 
 _MOST_DEPTH = 2048
-"""Limit of products in a sum, of which second moments are kept: 32 MB in float64."""
+"""Maximum number of products in a sum for which second moments are computed: these take 32 MB in float64."""
 
 
 @frozen
 class Layer:
-    """A ``dense``, ``conv2d`` (NHWC) or ``conv2d_transpose`` with constant weights (O, ...).
+    """A layer as a matrix product: a ``dense``, ``conv2d`` (NHWC) or ``conv2d_transpose`` with constant weights (O, ...).
 
-    ``groups``: groups of outputs that read channels of their own; ``out``: height and width of a convolution's result.
+    ``groups``: number of groups of output channels, each of which reads input channels of its own. ``out``: height and width of a
+    convolution's result.
     """
 
     node: Node
@@ -276,7 +286,7 @@ class Layer:
 
     @property
     def name(self) -> str:
-        """Name of the result."""
+        """Name of the layer's result."""
         return self.node.outputs[0]
 
     @property
@@ -289,18 +299,18 @@ class Layer:
 
     @property
     def depth(self) -> int:
-        """Products in a sum."""
+        """Number of products in the sum for one output."""
         return int(self.weights[0].size)
 
     @property
     def rows(self) -> Array:
-        """Weights (groups, outputs of a group, depth)."""
+        """The weights in the shape (groups, outputs of a group, depth)."""
         return self.weights.reshape(self.groups, -1, self.depth).astype(np.float64)
 
     def reads(self, data: Array, most: int, random: np.random.Generator) -> SampledReads:
-        """Draw at most ``most`` positions of the result evenly, and return the positions and the data that they read.
+        """Choose at most ``most`` random positions of the layer's result, and return them with the indices of the data they read.
 
-        ``data`` may be stacked over the iterations of a loop, along one more axis."""
+        ``data``: the layer's first operand. It may be stacked over the iterations of a loop, along an additional first axis."""
         if self.node.op == "dense":
             return SampledReads(self, np.sort(_draw_indices(data.size // self.depth, most, random)), ())
         images = data.size // int(np.prod(data.shape[-3:]))
@@ -311,8 +321,10 @@ class Layer:
         return SampledReads(self, positions, (image[:, None, None], rows[:, :, None], columns[:, None, :]))
 
     def _source_indices(self, axis: int, positions: Array, extent: int) -> Array:
-        """Return for each of the result's ``positions`` and each tap the row (``axis`` 0) or column (1) of the data that
-        it reads; ``extent``, the index behind the last, if it reads none."""
+        """Return the row (``axis`` 0) or column (``axis`` 1) of the data that each kernel position (tap) reads for results.
+
+        ``positions``: rows or columns of the results. ``extent``: number of rows or columns of the data; it is also the index
+        that is returned for a tap that reads padding."""
         stride, step, before = (self.node.attr(name)[axis] for name in ("strides", "dilation", "padding"))
         taps = np.arange(self.weights.shape[1 + axis]) * step
         if self.node.op == "conv2d":
@@ -325,15 +337,19 @@ class Layer:
 
 @frozen
 class SampledReads:
-    """Some positions of a layer's result, ``places``, and indices of the data that they multiply by weights, ``window``
-    (empty for a dense layer)."""
+    """Randomly chosen positions of a layer's result, and the data that weights are multiplied by to compute these positions.
+
+    ``places``: indices of the positions. ``window``: index arrays of the data that a convolution reads; empty for a dense
+    layer."""
 
     layer: Layer
     places: Array
     window: tuple[Array, ...]
 
     def of(self, data: Array) -> Array:
-        """Return the numbers of the layer's data that the positions multiply by weights (groups, results, depth)."""
+        """Return the data that weights are multiplied by at the chosen positions, in the shape (groups, positions, depth).
+
+        ``data``: the layer's first operand."""
         layer = self.layer
         if not self.window:
             return np.asarray(data.reshape(-1, layer.depth)[self.places], np.float64)[np.newaxis]
@@ -344,8 +360,10 @@ class SampledReads:
 
 
 def find_matrix_layers(graph: Graph, weights: frozenset[str]) -> Iterator[Layer]:
-    """Yield the layers of a graph and of its loops, as products of matrices, whose weights are in ``weights`` and used
-    once, and which are small enough."""
+    """Yield the layers of a graph, including those in bodies of loops, that can be written as matrix products.
+
+    ``weights``: names of the weights whose layers are wanted. Layers are left out if another layer has the same weights, if they
+    have more than :data:`_MOST_DEPTH` products in a sum, or if their layout, padding or bias is not supported."""
     flat = flatten_graph(graph)
     users = [node.inputs[1] for node in flat.nodes if node.op in LAYERS]
     for node in flat.nodes:
@@ -369,11 +387,11 @@ def _draw_indices(count: int, max_count: int, random: np.random.Generator) -> Ar
     return np.arange(count) if count <= max_count else random.choice(count, max_count, replace=False)
 
 
-# ---- Units of channels for equalisation: which ones can be chosen, which ones must be equal, and a graph in other units.
+# ---- Units of channels, for cross-layer equalisation: a channel may be stored in another unit, which means divided by a factor.
 #
-# A channel is an index along the last axis. Channels have the same unit if a positively homogeneous operator connects them;
-# weights of a layer and constant factors convert one unit into another. If any other operator reads a channel, its unit is
-# fixed.
+# A channel is an index along the last axis. Channels must have the same unit if a positively homogeneous operator connects them.
+# The weights of a layer, and constant factors, convert one unit into another. If any other operator reads or computes a channel,
+# the channel's unit cannot be chosen.
 
 HOMOGENEOUS = frozenset(
     (
@@ -381,17 +399,17 @@ HOMOGENEOUS = frozenset(
         *("reshape", "transpose", "pad", "slice", "concat", "add", "sub"),
     )
 )
-"""Operators with f(s x) = s f(x) for s > 0, channel by channel."""
+"""Positively homogeneous operators: f(s x) = s f(x) for s > 0, for each channel alone."""
 _TERMS = frozenset(("add", "sub"))
 _LINEAR = ("", "relu")
 """Fused activations that are positively homogeneous."""
 
 
 class ChannelUnits:
-    """Units in which the channels of a float graph may be stored, numbered from 0: channels of one unit are scaled by one
-    factor.
+    """Units of the channels of a float graph, numbered from 0. Channels of the same unit are divided by the same factor.
 
-    ``free`` marks the units whose factor can be chosen. Union-find over all channels."""
+    ``count``: number of units. ``free``: for each unit True if its factor can be chosen, False if it must be 1. Units are
+    found by union-find over all channels."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -417,11 +435,11 @@ class ChannelUnits:
         self.free[self._units[fixed]] = False
 
     def of(self, value: str) -> Array:
-        """Return the number of the unit of each channel of a value."""
+        """Return for each channel of a value the number of its unit."""
         return np.asarray(self._units[self._channels_of(value)])
 
     def blocks(self, values: Sequence[str]) -> Iterator[list[str]]:
-        """Group ``values`` into lists that share units."""
+        """Yield ``values`` in lists. Values with a common unit, directly or through other values, are in the same list."""
         owner: dict[int, int] = {}
         groups: list[list[str]] = []
         for value in values:
@@ -439,14 +457,17 @@ class ChannelUnits:
         yield from filter(None, groups)
 
     def is_layer(self, node: Node) -> bool:
-        """Test whether constant weights and bias convert one unit into another: dense layers, convolutions of one group or
-        depthwise ones."""
+        """Test whether a node is a layer whose constant weights and bias can convert one unit into another.
+
+        These are dense layers, convolutions of one group, and depthwise convolutions."""
         if node.attrs.get("activation", "") not in _LINEAR or node.attrs.get("pad_value", 0):
             return False
         return is_mixing(self.graph, node) or (node.op == "conv2d" and channel_links(self.graph, node) is not None)
 
     def apply(self, factors: Array) -> Graph:
-        """Return the graph with channels divided by the factors of their units."""
+        """Return the graph with each channel divided by the factor of its unit. ``factors``: the factor of each unit.
+
+        Only constants change, so that the network computes the same function."""
         names, types, consts = NameSet(self.graph.types), dict(self.graph.types), dict(self.graph.consts)
 
         def add_constant(name: str, data: Array) -> str:
@@ -463,7 +484,7 @@ class ChannelUnits:
         return self.graph.with_nodes(list(map(convert_node, self.graph.nodes)), types=types, consts=consts)
 
     def _rescale_constants(self, node: Node, unit_factors: Array) -> dict[str, Array]:
-        """Return the constants of a node rescaled for channels that are divided by the factors of their units, by name.
+        """Return by name the constants of a node, rescaled for channels that are divided by the factors of their units.
 
         ``unit_factors``: the factor of each unit. Constants that do not change are left out."""
         constants = [name for name in node.inputs if name in self.graph.consts]
@@ -496,7 +517,9 @@ class ChannelUnits:
         }
 
     def _tie_channels(self, node: Node) -> bool:
-        """Tie the channels of a node to one another; False if units cannot pass the node."""
+        """Join the units of channels that a node connects. Return False if the node requires fixed units.
+
+        Layers and constant factors connect no channels, because they can convert units."""
         if len(node.outputs) != 1 or self.graph.types[node.outputs[0]].dtype != "float32":
             return False
         if self.is_layer(node) or self._is_factor(node):
@@ -533,5 +556,5 @@ class ChannelUnits:
         return channel
 
     def _join_units(self, a: int, b: int) -> None:
-        """Give two channels one unit."""
+        """Join the units of two channels, given by their indices among all channels."""
         self._parents[self._find(b)] = self._find(a)

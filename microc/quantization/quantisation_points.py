@@ -1,4 +1,4 @@
-"""Quantisation points: which values of a float network become integers, which of them have 16 bits, and which share a scale."""
+"""Find the quantisation points of a float network: the values that become integers, their number of bits, and common scales."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from microc.quantization.network_structure import DataFlow, flatten_graph, loop_
 from microc.transform.quantised.qdq import LAYERS, find_sum_behind, has_integer_form
 from microc.transform.quantised.qdq_values import CHOICES, CLAMPS, JOINS, moves_elements
 
-# ---- Result records.
+# ---- The result: a record of all quantisation points.
 
 
 @frozen
 class QuantisationPoints:
-    """Quantisation points of a network.
+    """Quantisation points of a network: the values that become integers.
 
-    ``values``: activations that become integers, in order. ``leader``: maps a value to the first of those that share its scale.
-    ``weights``: constants with a scale per channel; ``constants``: with one scale. ``tables``: maps a constant whose elements
-    are moved to the value that they become, whose scale it takes.
+    ``values``: activations that become integers, in order. ``leader``: for each of these values the representative of the
+    values that share its scale. ``weights``: constants with a scale for each channel. ``constants``: constants with a single
+    scale. ``tables``: constants whose elements an operator only moves or selects, each with the result of this operator, whose
+    scale the constant has.
 
-    ``given``: values that a loop passes to all iterations; outside of it they are values as well. ``wide``: values of 16 bits;
-    ``narrowed``: those of them that a layer reads in fewer bits, unless its result is in ``widened``; ``known``: storage of
-    values whose range needs no calibration; ``reach``: bounds of values, by leader; ``opened``: weights of layers that compute
-    in floats on integer weights.
+    ``given``: values that a loop passes unchanged to all iterations, by their names in its body. They are also in ``values``
+    under their names outside. ``wide``: values with 16 bits. ``narrowed``: those of the latter that layers read in fewer bits,
+    except layers whose results are in ``widened``. ``known``: storage of values whose range requires no calibration.
+    ``reach``: bounds that hold for any sample, by leader. ``opened``: integer weights of layers that compute in floats.
     """
 
     values: tuple[str, ...]
@@ -47,11 +48,11 @@ class QuantisationPoints:
 
     @property
     def seen(self) -> list[str]:
-        """Values whose statistics calibration collects."""
+        """Names of the values of which calibration collects statistics."""
         return [value for value in self.values if value not in self.given]
 
     def groups(self) -> dict[str, list[str]]:
-        """Map each leader to the values that share its scale, in order."""
+        """Map the leader (representative) of each group of values that share a scale to the values of the group, in order."""
         by_leader: dict[str, list[str]] = {}
         for value in self.values:
             by_leader.setdefault(self.leader[value], []).append(value)
@@ -60,20 +61,20 @@ class QuantisationPoints:
 
 # ---- Values that share a scale, and scales that need no calibration.
 #
-# Both follow from the integer operators that :mod:`microc.transform.quantised.qdq` makes of ``dequantize -> operator ->
+# Both follow from the integer operators into which :mod:`microc.transform.quantised.qdq` converts ``dequantize -> operator ->
 # quantize``.
 
 _SUMS = frozenset(("add", "sub"))
 _ONE = Activation("int16", Quant((2.0**-15,), (0,)))
 SATURATING: Mapping[str, Activation] = MappingProxyType({"sigmoid": _ONE, "tanh": _ONE})
-"""Storage of 16-bit results with known range: TFLite's."""
+"""Storage of the 16-bit results of functions that saturate, by operator: that of TFLite."""
 FIXED: Mapping[str, Activation] = MappingProxyType(
     {
         "log_softmax": Activation("int8", Quant((1 / 16,), (127,))),
         "l2_normalize": Activation("int8", Quant((1 / 128,), (0,))),
     }
 )
-"""Storage of 8-bit results whose integer form has this scale only: TFLite's."""
+"""Storage of the 8-bit results of operators whose integer form supports no other scale, by operator: that of TFLite."""
 
 _SHARE, _SINE = (0.0, 1.0), (-1.0, 1.0)
 REACH: Mapping[str, tuple[float, float]] = MappingProxyType(
@@ -82,13 +83,13 @@ REACH: Mapping[str, tuple[float, float]] = MappingProxyType(
         **dict.fromkeys(("tanh", "erf", "sin", "cos", "softsign", "l2_normalize"), _SINE),
     }
 )
-"""Bounds of results for any sample."""
+"""Bounds of the results of operators, which hold for any operand, by operator."""
 
 
 class ScaleGroups:
-    """Groups of ``values`` with one scale (union-find). Values in ``wide`` have 16 bits.
+    """Groups of ``values`` that must have the same scale, found by union-find. Values in ``wide`` have 16 bits.
 
-    ``leader``: maps a value to one of its group, not always the first.
+    ``leader``: the parent of each value in the union-find structure; :meth:`find` returns the representative of its group.
     """
 
     def __init__(self, flow: DataFlow, values: Sequence[str], wide: frozenset[str]) -> None:
@@ -102,8 +103,11 @@ class ScaleGroups:
                 self.share(node)
 
     def share(self, node: Node) -> None:
-        """Give one scale to operand and result of moves, to int16 operands and result of a sum, and to the operands of a
-        concatenation that nothing else reads."""
+        """Join the groups of the values of a node that must have the same scale.
+
+        They are the operand and the result of an operator that only moves or chooses elements; the result of a 16-bit sum and
+        its 16-bit operands, except results of functions that saturate; and the result of a concatenation and those operands
+        that no other operator reads."""
         if self.flow.keeps_scale(node) and node.inputs[0] in self.leader:
             self.join(node.inputs[0], node.outputs[0])
         elif node.op in _SUMS and node.outputs[0] in self.wide:
@@ -117,26 +121,26 @@ class ScaleGroups:
                     self.join(name, node.outputs[0])
 
     def find(self, value: str) -> str:
-        """Return the representative of a value's group."""
+        """Return the representative of the group of values that share a value's scale."""
         while self.leader[value] != value:
             value = self.leader[value]
         return value
 
     def join(self, a: str, b: str) -> None:
-        """Give two values one scale if they have the same number of bits."""
+        """Join the groups of two values, which then share a scale, if the values have the same number of bits."""
         if (a in self.wide) == (b in self.wide):
             a, b = self.find(a), self.find(b)
             self.leader[b] = a
 
     def saturates(self, value: str) -> bool:
-        """Test whether a function of known range, as sigmoid, computes a value."""
+        """Test whether a value is the result of a function that saturates, such as sigmoid."""
         return value in self.flow.makers and self.flow.makers[value].op in SATURATING
 
     def known_storage(self) -> dict[str, Activation]:
-        """Return the storage of values whose scale is known: results of functions with known range, and values moved from
-        them.
+        """Return the storage of values whose scale is known without calibration.
 
-        State counts if it starts as zero.
+        They are results of functions with a fixed scale (:data:`SATURATING`, :data:`FIXED`), and values whose elements are
+        moved from such results. State is among them only if its initial value is zero.
         """
         state = self.flow.graph.state
         linked = {into for _, into in self.flow.links if into not in state or not state[into].any()}
@@ -154,9 +158,10 @@ class ScaleGroups:
         }
 
     def group_operators(self, without: Collection[str] = ()) -> dict[str, set[str]]:
-        """Return the operators that compute the values of each group, by its leader; an input is ``""``.
+        """Return the names of the operators that compute the values of each group, by the representative of the group.
 
-        Moves are left out, and the values ``without``.
+        The name for an input is empty. Operators that only move or choose elements, and those that compute values in
+        ``without``, are left out.
         """
         operators: dict[str, set[str]] = {}
         for value in self.values:
@@ -166,7 +171,9 @@ class ScaleGroups:
         return operators
 
     def reach(self) -> dict[str, tuple[float, float]]:
-        """Return bounds of the groups whose values are all computed by bounded functions, by leader."""
+        """Return bounds that hold for any sample, by the representative of each group of values.
+
+        Groups with a value that is not the result of a bounded function are left out."""
         ends = {leader: [REACH.get(op) for op in ops] for leader, ops in self.group_operators().items()}
         return {
             leader: (min(low for low, _ in known_bounds), max(high for _, high in known_bounds))
@@ -175,7 +182,9 @@ class ScaleGroups:
         }
 
     def known_bytes(self, raw: Mapping[str, Activation | None]) -> dict[str, Activation]:
-        """Return the storage of values that are ``raw`` bytes, and of values that are moved from such only."""
+        """Return the storage of values that equal bytes of 8-bit inputs, and of values that are only moved from such values.
+
+        ``raw``: the storage of values that are functions of a byte, as :func:`storage_of_byte_functions` returns it."""
         sources: dict[str, set[Activation | None]] = {}
         for value in self.values:
             maker = self.flow.makers.get(value)
@@ -188,11 +197,12 @@ class ScaleGroups:
         return {value: storage for value, storage in storages if storage is not None}
 
 
-# ---- Finding quantisation points, and those that need 16 bits.
+# ---- Search for quantisation points, and for those that need 16 bits.
 #
-# The points follow from the integer operators that :mod:`microc.transform.quantised.qdq` makes. Rounding errors accumulate over
-# the iterations of a loop, and over runs that state connects. So values computed there have 16 bits, except those that only
-# layers read: their data are the bulk of the work. State that is only moved, a window of the past, has 8 bits.
+# The points follow from the integer operators that :mod:`microc.transform.quantised.qdq` generates. Rounding errors accumulate
+# over the iterations of a loop, and over runs that state connects. Values that are computed there therefore have 16 bits, except
+# values that only layers read, because layers are the bulk of the work. State whose elements are only moved, such as a window of
+# past inputs, has 8 bits.
 
 
 def find_quantisation_points(
@@ -201,10 +211,11 @@ def find_quantisation_points(
     wide: frozenset[str] = frozenset(),
     weight_only: frozenset[str] = frozenset(),
 ) -> QuantisationPoints:
-    """Find the quantisation points of a float graph.
+    """Find the quantisation points of a float graph: the values that become integers.
 
-    ``floating``: results of operators that stay in floats, for layers with the bias and the clamp behind them; ``wide``:
-    results of operators that read and compute 16 bits; ``weight_only``: results of layers in floats on integer weights.
+    ``floating``: results of the operators that are computed in floats, together with a bias and a clamp that follow a layer.
+    ``wide``: results of the operators with 16-bit activations. ``weight_only``: results of the layers that compute in floats and
+    have integer weights.
     """
     points = _PointFinder(graph, floating | weight_only, wide).find_points()
     opened = (node.inputs[1] for node in flatten_graph(graph).nodes if node.outputs[0] in weight_only)
@@ -212,8 +223,11 @@ def find_quantisation_points(
 
 
 class _PointFinder(DataFlow):
-    """Finds the quantisation points of a network. ``absorbed``: results that are fused with the operator before;
-    ``floating``: results that stay in floats."""
+    """Finder of the quantisation points of a network: the values that become integers.
+
+    ``absorbed``: results of nodes that are fused with the preceding operator, which are no values of their own.
+    ``floating``: results of operators that are computed in floats. ``bytes``: storage of functions of a byte. ``wide``: values
+    with 16 bits."""
 
     def __init__(self, graph: Graph, floating: frozenset[str], wide: frozenset[str]) -> None:
         super().__init__(graph)
@@ -224,11 +238,13 @@ class _PointFinder(DataFlow):
         self.wide = self.find_16_bit_values()
 
     def find_points(self) -> QuantisationPoints:
-        """Collect the operands and results of all integer operators, spread them over moves, and group them by scales."""
+        """Return the quantisation points: the operands and results of all operators that become integer operators.
+
+        Values that operators only move from or to such values are included. Values that share a scale are grouped."""
         points: set[str] = set()
         weights, constants = dict[str, None](), dict[str, None]()
         for node in self.graph.nodes:
-            # A fused result is no value of its own: the operator that it is fused into ends behind it.
+            # A fused node is a part of the operator before it, and its result is that of this operator.
             if not self.becomes_integer(node) or node.outputs[0] in self.absorbed:
                 continue
             points.update(self.activations(node))
@@ -259,7 +275,9 @@ class _PointFinder(DataFlow):
         )
 
     def add_followers(self, floating: frozenset[str]) -> frozenset[str]:
-        """Add the results that are fused with operators: constants that are added, clamps."""
+        """Return results of operators together with the results of nodes that are fused with these operators.
+
+        Such nodes are added constants and clamps. ``floating``: results of the operators."""
         self.floating = frozenset()
         for node in self.graph.nodes:
             if node.outputs[0] in floating:
@@ -268,8 +286,9 @@ class _PointFinder(DataFlow):
         return followers
 
     def becomes_integer(self, node: Node) -> bool:
-        """Test whether an operator becomes an integer one: it has an integer form, shall not stay in floats, and is no
-        function of a byte."""
+        """Test whether an operator becomes an integer operator.
+
+        It does if it has an integer form, is not to be computed in floats, and is no function of a byte of an input."""
         return (
             node.outputs[0] not in self.floating
             and node.outputs[0] not in self.bytes
@@ -279,13 +298,16 @@ class _PointFinder(DataFlow):
 
     @staticmethod
     def is_bias_or_table(node: Node, position: int) -> bool:
-        """Test whether a constant operand is not stored by itself: biases take the scale of the sums, and tables are no
-        numbers."""
+        """Test whether an operand is a bias, or a constant whose elements are no quantities, such as indices.
+
+        Neither has a scale of its own: a bias has the scale of the sums that it is added to. ``position``: index of the
+        operand."""
         return (node.op in LAYERS and position == 2) or (position > 0 and registry.get(node.op).tables)
 
     def end_with_bias(self, node: Node) -> str:
-        """Return the result of an operator with the nodes fused into it: a layer's added constant, a norm's factors and
-        terms."""
+        """Return the result of an operator after the constants that are fused with it, and record these nodes as absorbed.
+
+        They are an added constant (bias) after a layer, and a factor and a term after a layer normalisation."""
         if node.op == "layer_norm":
             return self.end_with_constants(node, "mul", "add")
         if node.op not in LAYERS:
@@ -297,7 +319,9 @@ class _PointFinder(DataFlow):
         return sum_.output
 
     def end_with_constants(self, node: Node, *ops: str) -> str:
-        """Return the result of a node and of the operators with constants that follow it in this order."""
+        """Return the result after the operators ``ops`` with constants that follow a node, in this order, and absorb them.
+
+        The sequence ends at the first operator that does not follow or that another node reads as well."""
         value = node.outputs[0]
         for op in ops:
             user = self.only_user(value)
@@ -310,7 +334,9 @@ class _PointFinder(DataFlow):
         return value
 
     def end_with_clamp(self, value: str) -> str:
-        """Return the value at which the result of an operator becomes integers: behind a clamp that is its only reader."""
+        """Return the value of an operator that is quantised: the result of a clamp if only the clamp reads ``value``.
+
+        Without such a clamp it is ``value`` itself."""
         user = self.only_user(value)
         if user is not None and user.op in CLAMPS and user.outputs[0] not in self.floating:
             self.absorbed.add(user.outputs[0])
@@ -318,7 +344,10 @@ class _PointFinder(DataFlow):
         return value
 
     def spread_over_moves(self, wanted: set[str]) -> set[str]:
-        """Add the values on both sides of operators that only move or choose elements, of loops and of runs."""
+        """Add to ``wanted`` all values that have the scale of a value in it, and return the set.
+
+        They are operands and results of operators that only move or choose elements, and other names of the same value: in the
+        body of a loop, in the next iteration or in the next run."""
         count = -1
         while count != len(wanted):
             count = len(wanted)
@@ -334,10 +363,10 @@ class _PointFinder(DataFlow):
         return wanted
 
     def find_16_bit_values(self) -> frozenset[str]:
-        """Return the values that recurrent operators other than layers read, and the values of operators that shall have 16
-        bits.
+        """Return the values with 16 bits.
 
-        Values from which these are moved, clamped or joined, within a run or between iterations and runs, are included.
+        They are the values that recurrent operators other than layers read, the values of operators for which the user requested
+        16 bits, and all values from which these are moved, clamped or joined, within a run, between iterations or between runs.
         """
         flows, wide = list(self.links), set[str]()
         for node in self.graph.nodes:
@@ -353,10 +382,10 @@ class _PointFinder(DataFlow):
         return frozenset(wide)
 
     def find_requested_16_bits(self) -> set[str]:
-        """Return the operands and results of operators that shall have 16 bits, and results of non-recurrent operators on
-        only such values.
+        """Return the values that have 16 bits because the user requested 16 bits for operators.
 
-        A result keeps 16 bits until 8-bit layers read it.
+        They are operands and results of these operators, and results of operators, neither layers nor recurrent, whose operands
+        all have 16 bits. A result that only 8-bit layers read is left out.
         """
         wide_values = set[str]()
         for node in self.graph.nodes:
@@ -376,11 +405,11 @@ class _PointFinder(DataFlow):
         return wide_values
 
     def only_narrow_layers_read(self, value: str) -> bool:
-        """Test whether only 8-bit layers read a value or its moved elements."""
+        """Test whether only 8-bit layers read a value, directly or after operators that only move or choose elements."""
         users = () if value in self.graph.outputs else self.consumers.get(value, ())
         moved = (self.keeps_scale(user) and self.only_narrow_layers_read(user.outputs[0]) for user in users)
         return bool(users) and all(a or self.is_narrow(user) for a, user in zip(moved, users, strict=True))
 
     def is_narrow(self, node: Node) -> bool:
-        """Test whether a layer reads 8 bits."""
+        """Test whether a node is a layer that reads its data in 8 bits."""
         return node.op in LAYERS and node.outputs[0] not in self.widened

@@ -1,4 +1,4 @@
-"""Quality of a quantised network: comparison with the float network, and the HTML page of the report."""
+"""Measure the quality of a quantised network by comparing it with the float network, and render the report as an HTML page."""
 
 from __future__ import annotations
 
@@ -23,19 +23,22 @@ from microc.quantization.network_structure import End
 from microc.reports.drawings import Matrix, Plot, Point, draw_confusion, draw_plot
 from microc.reports.page import Fact
 
-# ---- Quality of a quantised network, compared with the float one value by value and output by output.
+# ---- Quality of a quantised network: each value and each output is compared with that of the float network.
 #
-# The ratio of signal to noise of a value is 10 log10(sum of squares / sum of squared differences) in decibels; 40 dB are 1 %
-# of noise.
+# The signal-to-noise ratio of a value in decibels is 10 log10(sum of squares / sum of squared differences). With 40 dB the
+# differences have 1 % of the size of the value (root mean square).
 
 _SHOWN_CHANGES = 100
-"""Limit of changed answers in the report."""
+"""Maximum number of changed answers (predicted classes) that the report lists."""
 
 
 @dataclass
 class Noise:
-    """Sums over samples of a value, or of its measured part at an ``end``: squares of the float values and of the
-    differences, and the number of saturated elements."""
+    """Sums over samples from which the noise of a value is computed.
+
+    ``signal``: sum of squares of the float network's elements. ``noise``: sum of squared differences of the quantised network's
+    elements. ``clipped``: number of elements that saturate. ``elements``: number of all elements. ``end``: determines the part
+    of the value in which noise is measured (see :class:`End`); by default the whole value."""
 
     signal: float = 0.0
     noise: float = 0.0
@@ -44,7 +47,9 @@ class Noise:
     end: End = field(default_factory=lambda: End(""))
 
     def add(self, real: Array, stored: Array, kind: Any) -> None:
-        """Add the float values of one sample and their stored form of type ``kind``."""
+        """Add the elements of one sample: ``real``, those of the float network, and ``stored``, those of the quantised one.
+
+        ``kind``: type of the stored elements."""
         values = stored.astype(np.float64)
         if kind.quant is not None:
             scale, zero = kind.quant.scale[0], kind.quant.zero_point[0]
@@ -57,21 +62,23 @@ class Noise:
 
     @property
     def decibels(self) -> float | None:
-        """Signal-to-noise ratio; None without noise or without signal."""
+        """Signal-to-noise ratio in decibels; None without noise or without signal."""
         return 10 * float(np.log10(self.signal / self.noise)) if self.signal > 0 and self.noise > 0 else None
 
 
 @dataclass
 class Comparison:
-    """The float and the quantised network, compared on the same samples. ``values``: noise of each value; ``answers``:
-    outputs by name, of the float network and of the quantised one."""
+    """Comparison of the float and the quantised network on the same samples.
+
+    ``values``: noise of each value by name. ``answers``: outputs of the float network for all samples, by name, and the same of
+    the quantised network."""
 
     values: dict[str, Noise] = field(default_factory=dict)
     answers: tuple[dict[str, Array], dict[str, Array]] = field(default_factory=lambda: ({}, {}))
 
 
 def compare_networks(pair: NetworkPair, data: SampleData, progress: Progress | None = None) -> Comparison:
-    """Run the float network and the quantised one on the data and compare them."""
+    """Run the float network and the quantised network on the same data, and return the comparison of their values."""
     comparison, rows = Comparison({value: Noise() for value in pair.names}), (list[Any](), list[Any]())
     for number, (real, integer) in enumerate(pair.rows(data.rows)):
         if progress is not None:
@@ -86,8 +93,9 @@ def compare_networks(pair: NetworkPair, data: SampleData, progress: Progress | N
 
 
 def answers_report(comparison: Comparison, data: SampleData) -> dict[str, Any]:
-    """Report the outputs of both networks: signal-to-noise ratio; with labels, the accuracy of each network and the
-    answers that changed."""
+    """Return the part of the report about the outputs of both networks: the signal-to-noise ratio of each output.
+
+    If the data has labels, the accuracy of each network is added, and the samples that are now predicted differently."""
     report: dict[str, Any] = {
         "outputs": [
             {
@@ -127,21 +135,24 @@ def answers_report(comparison: Comparison, data: SampleData) -> dict[str, Any]:
 
 
 def _relative_variation(answers: Array) -> float:
-    """Return the variation of an output of the float network over the samples: RMS distance from the mean, relative to the
-    output's RMS."""
+    """Return how much an output of the float network varies over the samples.
+
+    It is the root mean square of the difference from the mean over the samples, divided by that of the output."""
     reals = answers.astype(np.float64)
     size = float(np.square(reals).mean())
     return float(np.sqrt(np.square(reals - reals.mean(axis=0)).mean() / size)) if size > 0 else 0.0
 
 
 def _largest_difference(comparison: Comparison, name: str) -> float:
-    """Return the largest absolute difference between both networks' results of an output."""
+    """Return the largest absolute difference between the float and the quantised network in the output ``name``."""
     a, b = (answers[name].astype(np.float64) for answers in comparison.answers)
     return float(np.abs(a - b).max(initial=0.0))
 
 
 def values_report(comparison: Comparison, recipe: Mapping[str, Activation]) -> list[dict[str, Any]]:
-    """Report every quantised value: type, range, signal-to-noise ratio and saturated share."""
+    """Return the part of the report about quantised activations, with an entry for each of them.
+
+    An entry contains dtype, range, signal-to-noise ratio, and the fraction of elements that saturate."""
     lines = []
     for name, noise in comparison.values.items():
         storage = recipe.get(name)
@@ -162,7 +173,9 @@ def values_report(comparison: Comparison, recipe: Mapping[str, Activation]) -> l
 
 
 def weights_report(graph: Graph, recipe: Mapping[str, Weight]) -> list[dict[str, Any]]:
-    """Report every stored constant: elements, bits, signal-to-noise ratio."""
+    """Return the part of the report about quantised constants, with an entry for each of them.
+
+    An entry contains the number of elements, the number of bits, and the signal-to-noise ratio."""
     lines = []
     for name, weight in recipe.items():
         noise = Noise()
@@ -174,14 +187,16 @@ def weights_report(graph: Graph, recipe: Mapping[str, Weight]) -> list[dict[str,
 
 
 def stored_bits(data: Array) -> int:
-    """Return the fewest bits, at least 2, in which these integers fit."""
+    """Return the smallest number of bits, at least 2, in which all integers of an array can be stored."""
     low, high = int(data.min(initial=0)), int(data.max(initial=0))
     return max(2, high.bit_length() + 1, (~low).bit_length() + 1)
 
 
 def frequent_mistakes(classification: Mapping[str, Any]) -> list[tuple[int, int, int, int]]:
-    """Return the wrong answers of a classification: true class, answered class, their number in the float network and in
-    the quantised one; those that are most frequent in the quantised one first."""
+    """Return the confusions of classes, the most frequent of the quantised network first.
+
+    A confusion is a tuple: true class, predicted class, number of such predictions by the float network, and by the quantised
+    network."""
     before, after = (np.array(classification[name]) for name in ("float_confusion", "confusion"))
     wrong = np.argwhere((before + after) * (1 - np.eye(len(after), dtype=np.int64)))
     mistakes = [(int(t), int(a), int(before[t, a]), int(after[t, a])) for t, a in wrong]
@@ -194,21 +209,23 @@ def noisiest_lines(lines: Sequence[Mapping[str, Any]], count: int) -> list[Mappi
     return sorted(known, key=lambda line: float(line["decibels"]))[:count]
 
 
-# ---- The report as one HTML page, in the style of ``microc profile``.
+# ---- The report as a single HTML page, in the style of the page of ``microc profile``.
 
 _MOST_CLASSES = 32
 _MOST_CONFUSED = 20
 _SILENT = 120.0
-"""Decibels at which a network without noise is drawn."""
+"""Signal-to-noise ratio in decibels with which a network without noise is drawn in a plot."""
 _MEASURED = (("score", "score {:.4f}"), ("decibels", "{:.1f} dB"))
 Number = tuple[float, str]
-"""A number to sort by, and its text."""
+"""Content of a table cell: the number that the column is sorted by, and the text that is shown."""
 
 
 @frozen
 class LayerTableRow:
-    """A row of the page's table of layers: the bar of the layer's signal-to-noise ratio in percent of the longest, and its
-    numbers."""
+    """A row of the page's table of layers.
+
+    ``stored``: dtype of the layer's result. ``length``: length of the bar that shows the layer's signal-to-noise ratio, in
+    percent of the longest bar. ``cells``: the numbers in the further columns."""
 
     number: int
     layer: str
@@ -221,7 +238,7 @@ class LayerTableRow:
 
 @frozen
 class Table:
-    """A table of text on the page; the first ``left`` columns are left-aligned words."""
+    """A table of texts on the page. The first ``left`` columns contain words and are left-aligned."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -230,8 +247,9 @@ class Table:
 
 @frozen
 class QuantizedContext:
-    """Data of the template ``report/quantized.html.j2``. ``advice`` and tables may be empty; ``matrix`` is None for many
-    classes."""
+    """Variables of the template ``report/quantized.html.j2``, the page of the report.
+
+    ``advice`` and tables may be empty. ``matrix`` is the confusion matrix; None without classes or with too many classes."""
 
     title: str
     board: str
@@ -252,7 +270,7 @@ class QuantizedContext:
 
 
 def to_html(report: Mapping[str, Any]) -> str:
-    """Return the page of a report (:class:`microc.quantization.Quantized`). Equal reports give equal pages."""
+    """Render the report on a quantised network (``Quantized.report``) as an HTML page. Equal reports result in equal pages."""
     classification, floats = report.get("classification"), report["floats"]
     small = classification is not None and len(classification["confusion"]) <= _MOST_CLASSES
     context = QuantizedContext(
@@ -279,7 +297,7 @@ def to_html(report: Mapping[str, Any]) -> str:
 
 
 def _page_facts(report: Mapping[str, Any]) -> Iterator[Fact]:
-    """Yield the figures at the head of the page: accuracy or score, noise of outputs, cost, samples."""
+    """Yield the figures at the top of the page: accuracy or score, noise of outputs, cost, number of samples."""
     if "classification" in report:
         found = report["classification"]
         yield Fact(
@@ -304,25 +322,27 @@ def _page_facts(report: Mapping[str, Any]) -> Iterator[Fact]:
 
 
 def _format_change(before: Any, after: Any, format_number: Any) -> str:
-    """Format a number of the float network and of the quantised one with an arrow between; ``format_number`` formats one."""
+    """Return the text of a number for the float network, an arrow, and the number for the quantised network.
+
+    ``format_number``: function that returns the text of a number."""
     return f"{format_number(before)} \N{RIGHTWARDS ARROW} {format_number(after)}"
 
 
 def _confusion_rows(classification: Mapping[str, Any] | None, matrix_is_shown: bool) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each of the most frequent mistakes, unless the page shows a confusion matrix."""
+    """Yield a row for each of the most frequent confusions of classes. There are none if the page shows a confusion matrix."""
     if classification is not None and not matrix_is_shown:
         for mistake in frequent_mistakes(classification)[:_MOST_CONFUSED]:
             yield tuple(map(str, mistake))
 
 
 def _changed_rows(classification: Mapping[str, Any] | None) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each sample that the quantised network answers differently."""
+    """Yield a table row for each sample for which the quantised network predicts another class than the float network."""
     for answer in classification["changed"] if classification is not None else ():
         yield tuple(str(answer[name]) for name in ("sample", "truth", "float", "quantised"))
 
 
 def _changed_note(classification: Mapping[str, Any] | None) -> str:
-    """Return a sentence on the number of answers that changed; empty without a classification."""
+    """Return a sentence about the number of samples whose predicted class changed; empty without a classification."""
     if classification is None:
         return ""
     count, samples = classification["changed_count"], classification["samples"]
@@ -331,7 +351,7 @@ def _changed_note(classification: Mapping[str, Any] | None) -> str:
 
 
 def _layer_columns(layers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the heads of the columns of the table of layers."""
+    """Yield the headings of the columns with numbers in the table of layers."""
     yield from ("bits", "dB", "% of noise", "from", "to", "scale", "% saturated")
     if any("cost" in layer for layer in layers):
         yield from ("flash, float", "flash", "instr., float", "instr.")
@@ -355,7 +375,7 @@ def _layer_table_rows(layers: Sequence[Mapping[str, Any]]) -> Iterator[LayerTabl
 
 
 def _layer_cells(layer: Mapping[str, Any], total_noise: float) -> Iterator[Number]:
-    """Yield the numbers of a layer's row. ``total_noise``: the noise of all layers."""
+    """Yield the cells with numbers in a layer's row. ``total_noise``: sum of the noises that each layer causes alone."""
     bits = layer["bits"]
     yield (min(bits), "/".join(map(str, bits))) if bits else (0, "")
     yield _sortable_number(layer.get("decibels"), "{:.1f}")
@@ -370,17 +390,19 @@ def _layer_cells(layer: Mapping[str, Any], total_noise: float) -> Iterator[Numbe
 
 
 def _layer_noise(layer: Mapping[str, Any]) -> float:
-    """Return the noise that a layer's values and weights cause alone."""
+    """Return the noise at the outputs that quantising a layer's values and weights causes, all other layers being in floats."""
     return (layer["value_sensitivity"] or 0.0) + (layer["weight_sensitivity"] or 0.0)
 
 
 def _sortable_number(number: float | None, format_spec: str) -> Number:
-    """Return a number to sort by and its text in the format ``format_spec``; -1 and an empty text for None."""
+    """Return the table cell of a number with its text in the format ``format_spec``; -1 and an empty text for None."""
     return (-1, "") if number is None else (number, format_spec.format(number))
 
 
 def _noise_plots(search_report: Mapping[str, Any]) -> Iterator[Plot]:
-    """Yield plots of the search for bits: noise against flash and against time; the line is the front that was searched."""
+    """Yield the plots of the search for numbers of bits: noise against flash, and noise against time.
+
+    A line connects the networks in the plot whose Pareto front was searched."""
     for key, label in (("flash", "bytes of flash"), ("cycles", "cycles, estimated")):
         points = sorted((_plot_point(p, p[key]) for p in search_report["front"]), key=lambda point: (point.x, point.y))
         if points:
@@ -389,7 +411,9 @@ def _noise_plots(search_report: Mapping[str, Any]) -> Iterator[Plot]:
 
 
 def _plot_point(front_entry: Mapping[str, Any], x: int) -> Point:
-    """Return the point of a network of the front in a plot. ``front_entry``: the network's entry in the report."""
+    """Return the point of a network of the Pareto front in a plot.
+
+    ``front_entry``: the network's entry in the report. ``x``: bytes of flash or cycles."""
     measured = [
         f", measured: {form.format(front_entry[key])}" for key, form in _MEASURED if front_entry.get(key) is not None
     ]
@@ -404,19 +428,19 @@ def _plot_point(front_entry: Mapping[str, Any], x: int) -> Point:
 
 
 def _repair_rows(repairs: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each repair that was tried."""
+    """Yield a table row for each repair of the quantised network that was tried."""
     for repair in repairs:
         yield repair["name"], f"{repair['before']:.2f}", f"{repair['after']:.2f}", "yes" if repair["kept"] else "no"
 
 
 def _float_operator_rows(operators: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each operator that is still computed in floats."""
+    """Yield a table row for each operator that the quantised network computes in floats."""
     for operator in operators:
         yield operator["value"], operator["op"], operator["reason"], f"{operator['macs']:,}"
 
 
 def _origin_rows(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield rows on the origin of the page's numbers: model, options, data, version."""
+    """Yield table rows about the origin of the numbers on the page: model, options, data, microc's version."""
     yield "model", report["model"]
     yield "options", ", ".join(f"{name} {value}" for name, value in report["settings"].items())
     if report["notes"]:

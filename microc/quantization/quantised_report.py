@@ -1,4 +1,4 @@
-"""Report on a quantised network as plain data, and advice on what to try next."""
+"""Build the report on a quantised network as plain data, and derive advice from its numbers."""
 
 from __future__ import annotations
 
@@ -33,33 +33,38 @@ from microc.target import Board
 from microc.transform.quantised.qdq import LAYERS, has_integer_form
 from microc.transform.quantised.qdq_values import CLAMPS
 
-# ---- Layers of a float network in reports: an operator of the model with all nodes that are fused with it.
+# ---- Layers of a float network in reports. A layer is an operator of the model with all nodes that are fused with it.
 #
-# Readers write several nodes for an operator of the model, all with its location. A node that only moves elements belongs to
-# the layer that computes them, and an elementwise node to the layer whose result is only its operand.
+# Frontends convert an operator of the model to several nodes, which all have its location. A node that only moves elements
+# belongs to the layer that computes them. An elementwise node belongs to the layer whose result it reads, if this result is not
+# stored as integers.
 
 
 @dataclass(slots=True)
 class ReportedLayer:
-    """A layer of the model in reports. ``nodes``: its nodes, none for an input; ``values``: the nodes' results, or the
-    input."""
+    """A layer of the model, as reports list it. Inputs and states are listed as layers too.
+
+    ``nodes``: nodes of the layer; none for an input or state. ``values``: names of the nodes' results, or of the input or
+    state."""
 
     nodes: list[Node] = field(default_factory=list)
     values: list[str] = field(default_factory=list)
 
     @property
     def computing(self) -> list[Node]:
-        """Nodes that do more than move elements."""
+        """Nodes of the layer that compute: all except those that only move elements."""
         return [node for node in self.nodes if not registry.get(node.op).moves]
 
     @property
     def made(self) -> list[str]:
-        """Results of the computing nodes, since moved values are the same numbers; the input if there are none."""
+        """Names of the results of the layer's computing nodes; the name of the input if there are none.
+
+        Results of nodes that only move elements are left out, since their numbers are the same."""
         return [name for node in self.computing for name in node.outputs if name] or self.values[:1]
 
     @property
     def weights(self) -> list[str]:
-        """Weights of the layer's convolutions and dense layers."""
+        """Names of the weights of the layer's convolutions and dense products."""
         return [node.inputs[1] for node in self.nodes if node.op in LAYERS]
 
     @property
@@ -78,9 +83,9 @@ class ReportedLayer:
 
 
 def group_into_layers(graph: Graph, integer_values: Container[str]) -> list[ReportedLayer]:
-    """Group the nodes of a float graph into the layers of the model, in order, inputs and state first.
+    """Group the nodes of a float graph into the layers of the model. Inputs and state come first.
 
-    ``integer_values``: values that become integers."""
+    ``integer_values``: names of the values that become integers."""
     flat = flatten_graph(graph)
     owner = {name: ReportedLayer([], [name]) for name in (*graph.inputs, *graph.state)}
     by_location: dict[str, ReportedLayer] = {str(graph.place(name)): row for name, row in owner.items()}
@@ -103,7 +108,9 @@ def group_into_layers(graph: Graph, integer_values: Container[str]) -> list[Repo
 def _find_owner(
     row: ReportedLayer, owner: dict[str, ReportedLayer], integer_values: Container[str]
 ) -> ReportedLayer | None:
-    """Return the layer that this one is a part of, or None."""
+    """Return the layer that ``row``, a group of nodes with the same location, is a part of; None if it is a layer itself.
+
+    ``owner``: the group that computes each value. ``integer_values``: names of the values that become integers."""
     if not row.nodes:
         return None
     if not row.computing:
@@ -117,7 +124,9 @@ def _find_owner(
 
 
 def label_locations(graph: Graph, layers: list[ReportedLayer]) -> Graph:
-    """Set the location of each operator to the number of its layer, since several layers of a model may share a location."""
+    """Return the graph with the location of each node replaced by that of its layer (:func:`layer_location`).
+
+    The new location is different for each layer, while several layers of a model's file may have the same location."""
     locations = {
         value: layer_location(number) for number, row in enumerate(layers) for value in row.values if row.nodes
     }
@@ -126,11 +135,11 @@ def label_locations(graph: Graph, layers: list[ReportedLayer]) -> Graph:
 
 
 def layer_location(layer_index: int) -> Loc:
-    """Return the location that :func:`label_locations` gives the operators of layer ``layer_index``."""
+    """Return the location that :func:`label_locations` sets for the nodes of the layer with the index ``layer_index``."""
     return Loc(index=layer_index, name="layer")
 
 
-# ---- Operators that a quantised network still computes in floats, and the reasons.
+# ---- Operators that a quantised network computes in floats, and the reasons.
 
 _CHANGING = frozenset(("quantize", "dequantize"))
 UNSEEN = "the values in it cannot be observed: it is no loop with a bound"
@@ -142,10 +151,11 @@ BESIDE = "an operand or its result stays in floats"
 
 
 def floats_report(graph: Graph, requested_floats: Container[str] = ()) -> dict[str, Any]:
-    """Report the float operators of a quantised ``graph``; the results ``requested_floats`` shall stay in floats.
+    """Return the part of the report about the operators that a quantised ``graph`` computes in floats.
 
-    ``operators``: those that compute in float32, in loops too, with their multiply-accumulates in a run and the reason,
-    except operators that are compiled to a table; ``share``: their part of all multiply-accumulates."""
+    ``requested_floats``: results of the operators for which the user requested floats. The entry ``operators`` lists the
+    operators that compute in float32, including those in loops, each with its multiply-accumulates in a run and the reason.
+    Operators that are compiled to a table are left out. The entry ``share`` is their fraction of all multiply-accumulates."""
     flat = flatten_graph(graph)
     by_rows = {node.loc for node in flat.nodes if node.op == "dynamic_quantize"}
     tabulated = storage_of_byte_functions(flat)
@@ -161,8 +171,9 @@ def floats_report(graph: Graph, requested_floats: Container[str] = ()) -> dict[s
 
 
 def _nodes_with_macs(graph: Graph, iterations: int) -> Iterator[tuple[Node, int]]:
-    """Yield the operators of a graph, those of bodies in place of their loops, with their multiply-accumulates in all
-    iterations."""
+    """Yield the operators of a graph with their numbers of multiply-accumulates in a run.
+
+    A loop is replaced by the operators of its body. ``iterations``: number of times that the graph, a body itself, runs."""
     for node in graph.nodes:
         body = quantisable_body_of(node)
         if body is not None:
@@ -174,7 +185,7 @@ def _nodes_with_macs(graph: Graph, iterations: int) -> Iterator[tuple[Node, int]
 
 
 def _float_reason(node: Node, flat: Graph, requested_floats: Container[str]) -> str:
-    """Return the reason why a quantised network computes an operator in floats."""
+    """Return the reason, as a text for the report, why a quantised network computes an operator in floats."""
     if node.outputs[0] in requested_floats:
         return ASKED
     if registry.get(node.op).regions:
@@ -187,18 +198,20 @@ def _float_reason(node: Node, flat: Graph, requested_floats: Container[str]) -> 
     return COMPUTED if node.op in LAYERS else FORMLESS
 
 
-# ---- Properties of the data for warnings: spans of inputs in calibration and comparison, and whether they are raw pixels.
+# ---- Properties of the data, for warnings: ranges of inputs in the calibration and comparison data, and whether they are pixels
+# that should have been scaled.
 
 _PIXEL, _BRIGHT = 255, 128
 _SCALING = frozenset(("add", "sub", "mul", "div"))
 
 
 def inputs_report(source: Graph, samples: Sequence[Row], comparison_samples: Sequence[Row]) -> list[dict[str, Any]]:
-    """Report each input of the network as it was read.
+    """Return the part of the report about the inputs of the network, with an entry for each of them.
 
-    ``comparison_samples``: those on which both networks are compared. Fields ``low`` and ``high``: of the calibration
-    data; ``compared_low`` and ``compared_high``: of the comparison data; ``pixels``: True if the calibration data are
-    integers up to 255 that the network does not scale."""
+    ``source``: the network as it was read. ``samples``: the calibration data. ``comparison_samples``: the samples on which
+    the float and the quantised network are compared. In an entry, ``low`` and ``high`` are the smallest and the largest
+    number in the calibration data, ``compared_low`` and ``compared_high`` those in the comparison data. ``pixels`` is True
+    if the calibration data are integers up to 255 that the network does not scale."""
     inputs = []
     for number, name in enumerate(source.inputs):
         low, high = _input_span(samples, number)
@@ -221,18 +234,21 @@ def inputs_report(source: Graph, samples: Sequence[Row], comparison_samples: Seq
 
 
 def _input_span(rows: Sequence[Row], position: int) -> tuple[float, float]:
-    """Return the least and the largest number of an input in all samples."""
+    """Return the smallest and the largest number of an input over all samples. ``position``: index of the input."""
     return min(float(row[position].min()) for row in rows), max(float(row[position].max()) for row in rows)
 
 
 def _is_scaled(graph: Graph, name: str) -> bool:
-    """Test whether an operator that reads an input, directly or after moves, shifts or scales it."""
+    """Test whether the network shifts or scales an input before other operators compute with it.
+
+    It does if an operator that reads the input, directly or after operators that only move elements, adds, subtracts,
+    multiplies or divides."""
     readers = [node for node in graph.nodes if name in node.inputs]
     moved = [node.outputs[0] for node in readers if registry.get(node.op).moves]
     return any(node.op in _SCALING for node in readers) or any(_is_scaled(graph, result) for result in moved)
 
 
-# ---- Report of each layer: storage, noise against the float network, cost before and after.
+# ---- Report on each layer: storage, noise compared with the float network, cost before and after quantisation.
 
 
 def layers_report(
@@ -242,11 +258,12 @@ def layers_report(
     noise_alone: Mapping[str, float],
     statistics_by_value: Mapping[str, Statistics],
 ) -> list[dict[str, Any]]:
-    """Report each layer: name, operators, bits, types, and figures of the last value that it stores.
+    """Return the part of the report about layers, with an entry for each of them.
 
-    These figures are range, scale, signal-to-noise ratio and saturated share. ``noise_alone``: the noise that each
-    value and each constant causes alone; sums of these are the sensitivities of weights and values.
-    ``statistics_by_value``: channels of a clamped result that are zero in all samples count as ``silent``."""
+    An entry contains name, operators, number of bits, dtype, and figures about the last value that the layer stores: range,
+    scale, signal-to-noise ratio and the fraction of elements that saturate. ``noise_alone``: the noise that quantising each
+    value or constant causes alone; sums of these noises are the sensitivities in an entry. ``statistics_by_value``:
+    statistics of activations, from which channels that are zero in all samples are counted as ``silent``."""
     return [
         _layer_entry(row, recipe, comparison, noise_alone) | _count_silent_channels(row, statistics_by_value)
         for row in layers
@@ -254,8 +271,10 @@ def layers_report(
 
 
 def _count_silent_channels(row: ReportedLayer, statistics_by_value: Mapping[str, Statistics]) -> dict[str, int]:
-    """Return the number of channels of a layer's clamped results that are zero in all samples, and of all its clamped
-    channels; empty without clamps."""
+    """Return the entries ``silent`` and ``channels`` for a layer with clamps (such as relu); empty for other layers.
+
+    ``channels`` is the number of channels of the layer's clamped results. ``silent`` is the number of those that are zero in all
+    samples."""
     clamped = [
         node.outputs[0] for node in row.computing if node.op in CLAMPS and node.outputs[0] in statistics_by_value
     ]
@@ -266,7 +285,7 @@ def _count_silent_channels(row: ReportedLayer, statistics_by_value: Mapping[str,
 def _layer_entry(
     row: ReportedLayer, recipe: Recipe, comparison: Comparison, noise_alone: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Return a layer's entry in the report."""
+    """Return the entry of a layer in the report. ``noise_alone``: as in :func:`layers_report`."""
     stored = [value for value in row.made if value in recipe.activations]
     weights = [name for name in row.weights if name in recipe.weights]
     stored_values = [
@@ -299,8 +318,9 @@ def _layer_entry(
 
 
 def _sum_known_noise(names: Sequence[str], noise_alone: Mapping[str, float]) -> float | None:
-    """Return the sum of the noise that the named values or weights cause alone, where it is known; None if it is known for
-    none."""
+    """Return the sum of the noises that quantising each of the named values or weights causes alone.
+
+    ``noise_alone`` may not contain all names; None if it contains none of them."""
     known = [noise_alone[name] for name in names if name in noise_alone]
     return sum(known) if known else None
 
@@ -313,11 +333,11 @@ def costs_report(
     layer_lines: Sequence[dict[str, Any]],
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Report the cost of both networks on a board, even if the float one does not fit.
+    """Return the part of the report about the cost of the float and the quantised network on a board.
 
-    Both have locations by :func:`label_locations`. Each of ``layer_lines``, the report on layers, gets the layer's part:
-    ``flash`` (constants and code), ``instructions`` and ``cycles``, or None if the layer is computed with another one or not at
-    all.
+    A network need not fit on the board. Both graphs must have the locations that :func:`label_locations` sets. The price of each
+    layer is added to its entry in ``layer_lines``: ``flash`` (bytes of constants and code), ``instructions`` and ``cycles``, or
+    None if no kernel call is for this layer alone, because it is computed with another layer or not at all.
     """
     totals = {}
     for step, (key, graph) in enumerate((("float_cost", float_graph), ("cost", integer_graph))):
@@ -343,32 +363,38 @@ def costs_report(
 # ---- Advice: warnings and suggestions derived from a report's numbers.
 
 FEW = 20
-"""Samples below which ranges probably miss rare values."""
+"""Number of calibration samples below which a warning is given, because ranges probably do not contain rare values."""
 WIDER, NARROWER = 2.0, 0.25
-"""Ratios of an input's span in the comparison data to that in calibration, beyond which the data were prepared differently."""
+"""Largest and smallest ratio of an input's span in the comparison data to its span in the calibration data. Outside of these
+limits a warning is given that the data were prepared differently."""
 CLIPPED = 0.01
-"""Share of a value's elements beyond its range from which the data differ from the calibration data."""
+"""Fraction of a value's elements outside of its range from which a warning is given that the compared data differ from the
+calibration data."""
 SILENT = 0.5
-"""Share of clamped channels that are zero in all samples, from which the data are not those of the training."""
+"""Fraction of the channels after clamps that are zero in all samples, from which a warning is given that the data are unlike
+those that the network was trained with."""
 SAME = 1e-3
-"""Variation of an output, relative to its size, below which it does not depend on the data."""
+"""Variation of an output over the samples, relative to its size, below which a warning is given that it does not depend on
+them."""
 LOUD = 0.01
-"""Noise at the outputs, relative to the signal, from which advice is given: 20 dB."""
+"""Noise at the outputs, relative to the signal, from which advice is given. It corresponds to 20 dB."""
 DOMINANT = 0.5
-"""Share of all noise from which one value or weight should be stored in more bits."""
+"""Fraction of all noise from which advice is given to store a single value or weight in more bits."""
 CHANCE = 1.5
-"""Ratio to the accuracy of guessing, below which the data do not suit the float network."""
+"""Ratio of the float network's accuracy to that of guessing, below which a warning is given that data or labels are wrong."""
 LOST = 0.003
-"""Loss of accuracy from which advice is given."""
+"""Difference of the accuracies of both networks from which advice is given."""
 SURE = 2.0
-"""Standard deviations by which a loss must exceed chance: 95 % (McNemar's test)."""
+"""Number of standard deviations by which a loss of accuracy must differ from zero not to count as chance: 95 % (McNemar's
+test)."""
 IN_FLOATS = 0.01
-"""Share of multiply-accumulates in floats from which advice is given."""
+"""Fraction of multiply-accumulates in floats from which advice is given."""
 
 
 def advice(report: Mapping[str, Any]) -> list[str]:
-    """Return warnings and suggestions that follow from a report's numbers, as sentences, the most fundamental first; empty
-    if all is well."""
+    """Return warnings and suggestions that follow from the numbers of a report, as sentences, the most fundamental first.
+
+    The list is empty if there is nothing to improve."""
     return [
         *_advise_on_inputs(report),
         *_advise_on_data(report),
@@ -380,7 +406,7 @@ def advice(report: Mapping[str, Any]) -> list[str]:
 
 
 def _advise_on_inputs(report: Mapping[str, Any]) -> Iterator[str]:
-    """Yield advice on the number of samples and on the spans of inputs."""
+    """Yield advice about the number of samples and about the ranges of inputs."""
     if report["samples"] < FEW:
         yield (
             f"{report['samples']} samples are few: ranges miss what is rare. Calibrate with some tens to some hundreds, "
@@ -406,7 +432,9 @@ def _advise_on_inputs(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _advise_on_data(report: Mapping[str, Any]) -> Iterator[str]:
-    """Yield advice on data that do not suit the network: silent channels, constant outputs, values beyond their ranges."""
+    """Yield advice about data that are unlike those that the network was trained with.
+
+    Signs of such data are channels that are always zero, outputs that hardly vary, and values outside of their ranges."""
     clamped = [layer for layer in report["layers"] if "silent" in layer]
     silent, channels = (sum(layer[name] for layer in clamped) for name in ("silent", "channels"))
     if silent > SILENT * channels:
@@ -431,7 +459,7 @@ def _advise_on_data(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _advise_on_labels(report: Mapping[str, Any]) -> Iterator[str]:
-    """Yield advice on labels that do not suit the float network."""
+    """Yield advice about labels: all samples have the same class, or the float network's accuracy is near that of guessing."""
     result = report.get("classification")
     if not result:
         return
@@ -447,7 +475,7 @@ def _advise_on_labels(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _advise_on_accuracy(report: Mapping[str, Any]) -> Iterator[str]:
-    """Yield advice on a loss of accuracy, and whether it may be chance."""
+    """Yield advice about a loss of accuracy, which states whether the loss may be due to chance."""
     result = report.get("classification")
     if not result or abs(result["float_accuracy"] - result["accuracy"]) < LOST:
         return
@@ -464,7 +492,7 @@ def _advise_on_accuracy(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _finer_setting(report: Mapping[str, Any]) -> str:
-    """Return the option that would lower the noise, as a part of a sentence."""
+    """Return a part of a sentence that recommends the option which lowers the noise of the network most."""
     if any(bits < 8 for layer in report["layers"] for bits in layer["bits"]):
         return "give weights more bits (--weights 8, or --max-drop 1%, which searches those that need them)"
     if report["settings"]["activations"] != "int16":
@@ -473,7 +501,7 @@ def _finer_setting(report: Mapping[str, Any]) -> str:
 
 
 def _advise_on_noise(report: Mapping[str, Any]) -> Iterator[str]:
-    """Yield advice on the value or weight that causes most of the noise."""
+    """Yield advice about the value or the weights that cause most of the noise."""
     shares = [(v["sensitivity"], v["value"], "value") for v in report["values"] if v.get("sensitivity")]
     shares += [
         (w["sensitivity"], w["layer"], "weights" if w["bits"] < 8 else "layer")
@@ -499,7 +527,7 @@ def _advise_on_noise(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _advise_on_floats(report: Mapping[str, Any]) -> Iterator[str]:
-    """Yield advice on operators that stay in floats although that was not asked for."""
+    """Yield advice about operators that are computed in floats although the user did not request floats for them."""
     operators = [operator for operator in report["floats"]["operators"] if operator["reason"] != ASKED]
     if operators and report["floats"]["share"] > IN_FLOATS:
         largest = max(operators, key=lambda operator: int(operator["macs"]))
@@ -509,7 +537,7 @@ def _advise_on_floats(report: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-# ---- The whole report.
+# ---- The complete report.
 
 
 def build_report(
@@ -521,10 +549,11 @@ def build_report(
     board: Any,
     progress: Progress | None,
 ) -> dict[str, Any]:
-    """Return plain data about ``best``, the quantised form of ``network``, which are compared on the ``evaluation_data``.
+    """Return the report on a quantised network as plain data.
 
-    ``source``: the graph as it was read; ``samples``: the calibration data; ``board``: the board for estimated costs,
-    or empty."""
+    ``source``: the float graph as it was read. ``network``: the calibrated float network. ``best``: its quantised form.
+    ``samples``: the calibration data. ``evaluation_data``: the data on which both networks are compared. ``board``: the board
+    for which costs are estimated; empty for a report without costs."""
     graph, config, recipe = network.graph, network.config, best.attempt.recipe
     comparison = compare_networks(best.pair, evaluation_data, progress)
     report: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The steps of quantisation in order, and their result."""
+"""Quantise a network: run the steps of quantisation in order, and return their result."""
 
 from __future__ import annotations
 
@@ -49,11 +49,12 @@ if TYPE_CHECKING:
 class Quantized:
     """Result of quantisation.
 
-    ``graph``: the network on integers, for :func:`microc.compile`. ``exact``: the same with ONNX's float scales.
-    ``float_graph``: the normalised float network. ``recipe``: the storage of each value. ``report``: plain data
-    (:mod:`microc.quantization.quantised_report`): ``values``, ``weights``, ``outputs``, with labels also ``classification``,
-    with a function of the caller ``score`` and ``float_score``. ``biases``: biases that repairs changed, by the names of the
-    layers' results.
+    ``graph``: the integer network, for :func:`microc.compile`. ``exact``: the same network with float scales, as ONNX defines
+    them, instead of fixed-point multipliers. ``float_graph``: the normalised float network. ``recipe``: the storage of each
+    value. ``report``: plain data about the quality of the network (:mod:`microc.quantization.quantised_report`). Its keys
+    include ``values``, ``weights`` and ``outputs``; ``classification`` if the data has labels; ``score`` and ``float_score``
+    if the caller passed a function that scores networks. ``biases``: biases that repairs changed, by the names of the layers'
+    results.
     """
 
     graph: Graph
@@ -78,29 +79,31 @@ class Quantized:
         )
 
     def _output_ratios(self) -> list[tuple[str, str]]:
-        """Return the signal-to-noise ratio of each output as text, and the label of that number."""
+        """Return for each output the text of its signal-to-noise ratio, and a label for this number."""
         return [
             (f"{output['decibels']:.1f} dB", f"{output['name']} above the noise")
             for output in self.report.get("outputs", ())
         ]
 
     def save(self, path: str | Path) -> Path:
-        """Write the integer graph as a graph file, or as QDQ ONNX if the suffix is ``.onnx``."""
+        """Write the integer network to a graph file, or to an ONNX file with QDQ operators if the suffix is ``.onnx``.
+
+        Return the path."""
         return save(self.exact if Path(path).suffix == ONNX else self.graph, path)
 
     def save_report(self, path: str | Path) -> Path:
-        """Write the report as a self-contained HTML page."""
+        """Write the report to a self-contained HTML page. Return the path."""
         with replace_atomically(Path(path)) as temporary:
             temporary.write_text(to_html(self.report), encoding="utf-8")
         return Path(path)
 
 
-# ---- The steps of quantisation, in order.
+# ---- The function that runs the steps of quantisation in order.
 
 ANY, POWER_OF_TWO = "any", "power-of-two"
 ACTIVATIONS = ("int8", "uint8", "int16")
 MOST_SAMPLES, MOST_STEPS = 512, 4096
-"""Limits of calibration samples, and of samples that are steps of sequences."""
+"""Maximum number of calibration samples that are used: without sequences, and if the samples form sequences."""
 
 
 @with_python_errors
@@ -130,31 +133,37 @@ def quantize(
     progress: Progress | bool | None = None,
     **options: Unpack[ReadingOptions],
 ) -> Quantized:
-    """Quantise a float network: anything that :func:`microc.compile` takes, in float32.
+    """Quantise a float network after training. ``model``: anything that :func:`microc.compile` accepts, in float32.
 
-    ``data``: typical inputs, some tens to some hundreds (:func:`microc.quantization.calibration_data.convert_to_samples`); for a
-    network with state, the samples of one sequence, or sequences along an additional axis. ``activations``: int8, uint8 or
-    int16. ``weights``: 8, 4 or 2 bits; ``block``: for 4 and 2 bits, the number of inputs (16, 32, 64) that share a multiplier
-    of their channel's scale (:mod:`microc.quantization.integer_scheme`). ``scales``: any, or power-of-two. ``ranges``: an
-    estimator of :mod:`microc.quantization.decisions`.
+    ``data``: typical inputs, some tens to some hundreds (:func:`microc.quantization.calibration_data.convert_to_samples`). For a
+    network with state, they are the samples of one sequence, or sequences along an additional axis. ``activations``: dtype of
+    activations: int8, uint8 or int16. ``weights``: number of bits of weights: 8, 4 or 2. ``block``: for weights of 4 and 2
+    bits, the number of inputs (16, 32, 64) that share a multiplier of their channel's scale
+    (:mod:`microc.quantization.integer_scheme`). ``scales``: any, or power-of-two. ``ranges``: name of an estimator of ranges
+    (:mod:`microc.quantization.decisions`).
 
-    ``bits``: bits of single operators, by name: of the weights, 16 for int16 activations (with 8-bit weights), 32 for floats.
-    ``float_layers``: operators that stay in floats. ``weight_only``: layers that compute in floats on integer weights.
-    ``dynamic_range``: layers that quantise their data row by row at run time and scale integer sums to floats. For the last
-    two, ``["all"]`` means every layer that can, with all others in floats.
+    ``bits``: numbers of bits of single operators, by name: 8, 4 or 2 are bits of the weights, 16 means int16 activations with
+    8-bit weights, and 32 means floats. ``float_layers``: operators that are computed in floats. ``weight_only``: layers that
+    compute in floats and have integer weights. ``dynamic_range``: layers that quantise their data at run time, with a scale for
+    each row, and scale their integer sums to floats. For ``weight_only`` and ``dynamic_range``, ``["all"]`` selects every layer
+    that supports it; all other operators are then computed in floats.
 
-    With limits, the bits of all other layers are searched (:mod:`microc.quantization.mixed_bits`). ``flash`` and ``ram`` in
-    bytes and ``time`` of a run in seconds, all estimated for ``board``, are kept with the least noise. ``max_drop``, of the
-    accuracy (0.01 is a point) or of the score of ``evaluate``, is kept with the least flash; if 8 bits lose more, with 16 bits
-    or floats in some layers, in the least time. Raises FitError if no bits keep the limits.
+    If limits are set, the numbers of bits of all other layers are searched (:mod:`microc.quantization.mixed_bits`). ``flash``
+    and ``ram`` limit bytes, and ``time`` limits a run in seconds, all estimated for ``board``; the network with the least
+    noise within these limits is chosen. ``max_drop`` limits the loss of accuracy (0.01 is one percentage point) or of the
+    score that ``evaluate`` returns; the network with the least flash within this limit is chosen. If weights of 8 bits lose
+    more, some layers get 16 bits or floats, and the fastest such network is chosen. Raises FitError if every choice of bits
+    exceeds a limit.
 
-    Inputs and outputs keep the float network's dtype unless options ``input_dtype`` and ``output_dtype`` say int8 or uint8.
+    Inputs and outputs have the dtypes of the float network, unless the options ``input_dtype`` and ``output_dtype`` are int8 or
+    uint8.
 
-    ``evaluate``: data in the same forms, with labels if ``labels`` names them, on which both networks are compared (default:
-    the calibration data); or a function of a network (called with one array per input) that returns a score, larger is better.
-    ``pixels``: the real numbers of pixels 0 and 255 of pictures. ``seed``: of the held-back samples. ``progress``: True shows
-    stages; a function is called with stage, done and total. ``options``: the reading options of :class:`microc.CompileOptions`.
-    All refusals are a :class:`~microc.errors.MicrocError`.
+    ``evaluate``: data on which the float and the quantised network are compared, of the same types as ``data`` (default: the
+    calibration data); ``labels`` names its labels. Or a function that is called with a network, which is itself a function of
+    one array for each input, and returns a score; a larger score is better. ``pixels``: the real numbers for the pixel values
+    0 and 255 of pictures. ``seed``: seed of the random choice of held-back samples. ``progress``: True to show the stages; a
+    function is called with the stage, the number of finished steps and the number of all steps. ``options``: the reading
+    options of :class:`microc.CompileOptions`. Every error is a :class:`~microc.errors.MicrocError`.
     """
     validation.as_known_value("activations", activations, ACTIVATIONS)
     validation.as_known_value("weights", weights, decisions.BITS)

@@ -1,4 +1,5 @@
-"""Cross-layer equalisation of a float network, and repairs of a quantised one: output-aware rounding and bias correction."""
+"""Equalise the channels of a float network across layers, and repair a quantised network: output-aware rounding of weights, and
+bias correction."""
 
 from __future__ import annotations
 
@@ -28,24 +29,28 @@ from microc.quantization.network_structure import ChannelUnits, Layer, find_matr
 from microc.quantization.quantised_page import Noise
 from microc.quantization.write import Recipe, write_quantised_graph, write_simulated_graph
 
-# ---- Cross-layer equalisation: bring the channels of a tensor to similar ranges, so that one scale suits all. The network's
-# function stays the same.
+# ---- Cross-layer equalisation: rescale the channels of a tensor to similar ranges, so that a single scale suits all of them. The
+# function of the network stays the same.
 #
-# Between two layers a channel may be stored in any unit: the layer before is divided by s, the layer behind multiplied by s,
-# and a positively homogeneous operator in between (a relu, a pool, a sum) is not affected. A layer with a scale per output
-# channel produces any unit at no loss; a layer that reads it has one weight scale for all inputs, unless it is depthwise. The
-# compromise is s = r^a / w^(1 - a), with r the range of the channel and w that of the weights that read it: a = 1/2 is that of
-# "Data-Free Quantization Through Weight Equalization and Bias Correction" (Nagel et al., 2019), other a are those of
-# "SmoothQuant" (Xiao et al., 2022). The a with the least expected noise is chosen for each tensor.
+# Between two layers a channel may be stored in any unit. The weights of the first layer are divided by s, those of the second
+# layer are multiplied by s, and a positively homogeneous operator between them (a relu, a pool, a sum) is not affected. The first
+# layer has a scale for each output channel, and can produce any unit without loss. The second layer has a single scale for the
+# weights of all input channels, unless it is depthwise, so that its weights get coarser. The compromise is s = r^a / w^(1 - a),
+# where r is the range of the channel and w the range of the weights that read it. "Data-Free Quantization Through Weight
+# Equalization and Bias Correction" (Nagel et al., 2019) has a = 1/2; "SmoothQuant" (Xiao et al., 2022) has other values of a. The
+# a with the least expected noise is chosen for each group of tensors.
 
 _EXPONENTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _LEAST_GAIN = 0.9
-"""Ratio of the noise after to the noise before, above which a tensor is not changed."""
+"""Largest ratio of the expected noise after equalisation to the noise before, at which tensors are equalised."""
 
 
 @frozen
 class _Reader:
-    """A layer that reads a tensor: weights (outputs, taps, channels), each output divided by its own RMS."""
+    """A layer that reads a tensor which may be equalised.
+
+    ``weights`` (outputs, kernel positions, channels): its weights, those of each output divided by the root mean square of the
+    output."""
 
     weights: Array
     depthwise: bool
@@ -54,10 +59,11 @@ class _Reader:
 def equalise_channels(
     graph: Graph, statistics_by_value: Mapping[str, Statistics], dtype: str = "int8", bits: int = 8
 ) -> Graph:
-    """Rescale the channels of a float graph for less noise; returns the same object if nothing is gained.
+    """Return a float graph with its channels rescaled so that quantising it causes less noise.
 
-    ``statistics_by_value``: statistics of its activations, which will have ``dtype``, and weights ``bits`` bits. The
-    expected noise weighs both."""
+    ``graph`` itself is returned if rescaling does not lower the expected noise, that of rounding activations and weights.
+    ``statistics_by_value``: statistics of the activations. ``dtype``: dtype that activations will have. ``bits``: number of
+    bits that weights will have."""
     units = ChannelUnits(graph)
     if not units.free.any():
         return graph
@@ -69,7 +75,7 @@ def equalise_channels(
 
 
 class _Block:
-    """Tensors that share units, and the layers that read them."""
+    """Tensors whose channels have common units (factors that must be chosen together), and the layers that read them."""
 
     def __init__(
         self, graph: Graph, units: ChannelUnits, seen: Mapping[str, Statistics], dtype: str, bits: int
@@ -87,7 +93,7 @@ class _Block:
                     np.maximum.at(self.reach, own, np.abs(reader.weights).max(axis=(0, 1)))
 
     def choose_factors(self, factors: Array) -> Array:
-        """Return the factors with those of this block's units chosen."""
+        """Return the factors of all units, with the factors of the units of these tensors chosen."""
         is_used = self.ranges > 0
         free = self.units.free & is_used
         if not free.any():
@@ -97,9 +103,9 @@ class _Block:
         target = np.where(is_read, common / np.where(is_read, self.reach, 1.0), self.ranges)
         fixed = is_used & ~self.units.free
         best, least = factors, _LEAST_GAIN * self.noise(factors)
-        # r / target is a geometric mean of both interests: exponent 1 equalises ranges, 0 equalises the readers' weights.
-        # Factors are normalised, since a common factor changes nothing: by the fixed channels of the block, whose factor is 1,
-        # if it has any.
+        # The exponent weighs two aims: 1 equalises the ranges of channels, 0 equalises the weights of the layers that read them.
+        # A factor common to all channels changes nothing. Factors are therefore normalised: if the block has fixed channels,
+        # whose factor is 1, by these, else by all.
         for exponent in _EXPONENTS:
             logs = np.zeros(len(factors))
             logs[is_used] = exponent * np.log(self.ranges[is_used]) + (1 - exponent) * np.log(target[is_used])
@@ -111,10 +117,10 @@ class _Block:
         return best
 
     def noise(self, factors: Array) -> float:
-        """Return the expected relative noise of the layers that read the tensors: squared uniform errors of one step,
-        summed.
+        """Return the expected noise of the layers that read the tensors if channels are divided by ``factors``.
 
-        Channels that no layer reads in this tensor (an operand of a sum) count like the same units elsewhere.
+        It is a sum of squared quantisation steps, relative to the outputs of the layers. A tensor that no layer reads, such as an
+        operand of a sum, counts with the weights that read the same units in other tensors.
         """
         total = 0.0
         for value, statistics in self.seen.items():
@@ -131,7 +137,9 @@ class _Block:
 
 
 def _layers_that_read(graph: Graph, units: ChannelUnits, value: str, statistics: Statistics) -> Iterator[_Reader]:
-    """Yield the layers that read a tensor, with weights divided by the RMS of each output."""
+    """Yield the layers that read a tensor, with the weights of each output divided by the root mean square of the output.
+
+    ``statistics``: statistics of the tensor."""
     for node in graph.nodes:
         if node.inputs[:1] == (value,) and units.is_layer(node):
             weights, depthwise = _weights_by_channel(graph, node, len(statistics.power))
@@ -140,8 +148,9 @@ def _layers_that_read(graph: Graph, units: ChannelUnits, value: str, statistics:
 
 
 def _weights_by_channel(graph: Graph, node: Node, channels: int) -> tuple[Array, bool]:
-    """Return a layer's weights (outputs, taps, channels), and True for a depthwise one, which is zero except at the channel
-    that an output reads."""
+    """Return a layer's weights in the shape (outputs, kernel positions, input channels), and whether the layer is depthwise.
+
+    The weights of a depthwise layer are zero except for the input channel that an output reads."""
     data = graph.consts[node.inputs[1]].astype(np.float64)
     flat = data.reshape(len(data), -1, data.shape[-1])
     if flat.shape[2] == channels:
@@ -152,31 +161,31 @@ def _weights_by_channel(graph: Graph, node: Node, channels: int) -> tuple[Array,
     return dense_weights, True
 
 
-# ---- Repairs of a quantised network, kept only if they lower the noise on held-back samples.
+# ---- Repairs of a quantised network. A repair is kept only if it lowers the noise on held-back samples.
 #
-# Every repair proposes another recipe and other biases. It is fitted to three quarters of the calibration samples, layer by
-# layer, on the data that the quantised network gives to each layer (:mod:`.network_noise`). The last quarter judges, on
-# compiled networks.
+# Every repair proposes another recipe and other biases. Repairs are fitted to three quarters of the calibration samples,
+# layer by layer, on the data that each layer reads in the quantised network (:mod:`.network_noise`). The noise before and
+# after a repair is measured by running compiled networks on the last quarter of the samples.
 
 MIN_SAMPLES = 8
-"""Samples below which nothing is repaired: too few to judge by."""
+"""Minimum number of calibration samples for repairs. With fewer samples the noise cannot be measured on held-back samples."""
 _SILENT = 200.0
-"""Decibels that stand for an output without noise."""
+"""Signal-to-noise ratio in decibels that is assumed for an output without noise."""
 Widths = Mapping[str, int]
-"""Bits of weights, by name."""
+"""Numbers of bits of weights, by the weights' names."""
 Biases = Mapping[str, Array]
 """Biases of layers, by the names of their results."""
 
 
 @frozen
 class Attempt:
-    """A recipe, and biases of layers that replace their own."""
+    """A proposal for a quantised network: a recipe (storage of all values), and biases that replace those of some layers."""
 
     recipe: Recipe
     biases: Biases = field(default_factory=dict)
 
     def graph(self, graph: Graph) -> Graph:
-        """Return the float graph with these biases."""
+        """Return a float graph with its biases replaced by those of the attempt."""
         names, types, consts = NameSet(graph.types), dict(graph.types), dict(graph.consts)
         nodes = []
         for node in graph.nodes:
@@ -193,7 +202,9 @@ class Attempt:
 
 
 class Trial:
-    """A compiled attempt. ``reals``: compiled float networks, as in :class:`.NetworkPair`."""
+    """The quantised network of an attempt, written as a graph and compiled for this computer together with the float network.
+
+    ``reals``: cache of compiled float networks (see :class:`.NetworkPair`)."""
 
     def __init__(self, graph: Graph, attempt: Attempt, reals: Reals | None = None) -> None:
         self.attempt = attempt
@@ -201,8 +212,9 @@ class Trial:
         self.pair = NetworkPair(graph, self.written, {} if reals is None else reals)
 
     def decibels(self, held_back_samples: Sequence[Row]) -> float:
-        """Return the mean signal-to-noise ratio in decibels at the network's measured ends on ``held_back_samples``
-        samples."""
+        """Return the signal-to-noise ratio of the quantised network in decibels, as the mean over its outputs.
+
+        ``held_back_samples``: samples on which both networks run; repairs were not fitted to them."""
         noises = {number: Noise(end=end) for number, end in self.pair.judged.items()}
         for real, integer in self.pair.rows(held_back_samples):
             for number, noise in noises.items():
@@ -214,7 +226,9 @@ class Trial:
 def round_for_outputs(
     graph: Graph, attempt: Attempt, samples: Sequence[Row], bits_by_weight: Widths, seed: int
 ) -> Attempt:
-    """Round weights for the least output error (GPTQ), with biases that keep the means of results."""
+    """Return the attempt with weights rounded for the least output error (GPTQ), and with biases corrected.
+
+    Corrected biases keep the mean of each layer's result that of the float network."""
     recipe = attempt.recipe
     weights, biases = dict(recipe.weights), dict(attempt.biases)
 
@@ -236,10 +250,10 @@ def round_for_outputs(
 def correct_biases(
     graph: Graph, attempt: Attempt, samples: Sequence[Row], bits_by_weight: Widths, seed: int
 ) -> Attempt:
-    """Correct biases so that each result keeps its mean.
+    """Return the attempt with biases corrected, so that the mean of each layer's result is that of the float network.
 
-    "Data-Free Quantization Through Weight Equalization and Bias Correction" (Nagel et al., 2019), section 4.2, with measured
-    means.
+    See "Data-Free Quantization Through Weight Equalization and Bias Correction" (Nagel et al., 2019), section 4.2. Here means are
+    measured on samples.
     """
     recipe, biases = attempt.recipe, dict(attempt.biases)
 
@@ -259,10 +273,12 @@ def _fit_layers(
     fit: Fit,
     seed: int,
 ) -> Attempt:
-    """Return the attempt with the weights and biases that ``fit`` sets, layer by layer in the order of the network."""
+    """Return the attempt with the weights and biases that ``fit`` sets for each layer in the order of the network.
+
+    ``weights`` and ``biases``: the dicts in which ``fit`` sets them. ``recipe``: storage of all other values."""
 
     def attempt() -> Attempt:
-        """Return the attempt with the weights and biases fitted so far."""
+        """Return an attempt with the weights and biases that were fitted so far."""
         return Attempt(replace(recipe, weights=dict(weights)), dict(biases))
 
     stored = {*recipe.activations, *(layer.data for layer in find_matrix_layers(graph, recipe.opened))}
@@ -279,9 +295,10 @@ def _fit_layers(
 
 
 def _corrected_bias(layer: Layer, real_means: Array, stored_means: Array, stored_weight: Weight) -> Array:
-    """Return a layer's float bias plus the mean error that quantisation causes in the sums of products.
+    """Return the bias of a layer for which the mean of its result is that of the float network.
 
-    ``real_means``, ``stored_means``: means of the layer's factors (G, K) in the float and in the quantised network;
+    It is the float bias plus the mean error that quantisation causes in the sums of products. ``real_means`` and
+    ``stored_means`` (G, K): means of the data that weights are multiplied by, in the float and in the quantised network.
     ``stored_weight``: the quantised weights."""
     rows = stored_weight.real.reshape(layer.rows.shape)
     error = (layer.rows * real_means[:, None] - rows * stored_means[:, None]).sum(axis=2)
@@ -290,7 +307,8 @@ def _corrected_bias(layer: Layer, real_means: Array, stored_means: Array, stored
 
 Repair = Callable[[Graph, Attempt, Sequence[Row], Widths, int], Attempt]
 REPAIRS: Mapping[str, Repair] = {"rounding by answers": round_for_outputs, "bias correction": correct_biases}
-"""Repairs in order. The first one that helps is kept, since it includes those behind it."""
+"""Repairs by name, in the order in which they are tried. Only the first repair that lowers the noise is applied, because it
+includes the repairs after it."""
 
 Repaired = tuple[Trial, list[dict[str, Any]]]
 
@@ -304,10 +322,11 @@ def repair_network(
     reals: Reals,
     progress: Progress | None = None,
 ) -> Repaired:
-    """Return the network after the first repair that lowers the noise, else ``unrepaired``; and a report on each repair
-    tried.
+    """Return the quantised network after the first repair that lowers its noise, and a report on each repair that was tried.
 
-    A report has ``name``, ``before`` and ``after`` in decibels, ``kept``."""
+    If no repair lowers the noise, the network is ``unrepaired``. ``bits``: number of bits of each weight. ``samples``: the
+    calibration samples. A report contains the repair's ``name``, the signal-to-noise ratio ``before`` and ``after`` it in
+    decibels, and whether it was ``kept``."""
     if len(samples) < MIN_SAMPLES:
         return unrepaired, []
     fitting_samples, held = split_samples(graph, samples, seed)
@@ -324,9 +343,9 @@ def repair_network(
 
 
 def split_samples(graph: Graph, samples: Sequence[Row], seed: int) -> tuple[list[Row], list[Row]]:
-    """Split samples into three quarters to fit repairs to and a quarter to judge them by.
+    """Split samples into three quarters, to which repairs are fitted, and a quarter, on which noise is measured.
 
-    They are drawn at random; if the network has state, the last ones judge."""
+    The quarter is chosen at random. If the network has state, it consists of the last samples."""
     order = np.arange(len(samples)) if graph.state else np.random.default_rng(seed).permutation(len(samples))
     end = len(samples) - len(samples) // 4
     return [samples[k] for k in np.sort(order[:end])], [samples[k] for k in np.sort(order[end:])]

@@ -1,4 +1,4 @@
-"""Quantisation-aware training: a PyTorch module that computes the outputs of its integer network."""
+"""Quantisation-aware training: a trainable PyTorch module that computes the outputs of the integer network that it becomes."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from microc.quantization.write import QuantisedGraph, Recipe, write_quantised_gr
 from microc.transform.quantised.qdq import LAYERS
 from microc.transform.quantised.qdq_values import moves_elements
 
-# ---- Conversion of a float graph's operators to PyTorch, which differentiates them, for one sample with the graph's shapes.
+# ---- Conversion of a float graph's operators to PyTorch functions, which have gradients. Operands are those of a single sample.
 
 Tensor = Any
 Converter = Callable[..., Tensor]
-"""Function from attributes and operands to the result."""
+"""PyTorch implementation of an operator: a function that returns the result for the operator's attributes and operands."""
 
 
 def conv2d(attrs: Mapping[str, Any], x: Tensor, weight: Tensor, bias: Tensor = None) -> Tensor:
@@ -45,7 +45,10 @@ def conv2d(attrs: Mapping[str, Any], x: Tensor, weight: Tensor, bias: Tensor = N
 
 
 def conv2d_transpose(attrs: Mapping[str, Any], x: Tensor, weight: Tensor, bias: Tensor = None) -> Tensor:
-    """Convert the weights (O, H, W, I) to PyTorch's (groups * I, O, H, W), and cut the padding off the full result."""
+    """Compute a transposed convolution by PyTorch.
+
+    The weights (O, H, W, I) are converted to PyTorch's layout (groups * I, O, H, W), and the padding is removed from the
+    result."""
     groups, (outputs, rows, columns, depth) = attrs["groups"], weight.shape
     grouped = weight.reshape(groups, outputs // groups, rows, columns, depth).permute(0, 4, 1, 2, 3)
     torch_weight = grouped.reshape(groups * depth, outputs // groups, rows, columns)
@@ -86,7 +89,7 @@ def layer_norm(attrs: Mapping[str, Any], x: Tensor) -> Tensor:
 
 
 def _pad_image(attrs: Mapping[str, Any], x: Tensor, value: float) -> Tensor:
-    """Return a padded image, channels first."""
+    """Return an image (N, H, W, C) padded with ``value`` and converted to PyTorch's layout (N, C, H, W)."""
     top, left, bottom, right = attrs["padding"]
     return functional.pad(_to_channels_first(x), (left, right, top, bottom), value=value)
 
@@ -104,12 +107,16 @@ def _flatten_bias(bias: Tensor) -> Tensor:
 
 
 def elementwise_converter(torch_function: Callable[..., Tensor], *names: str) -> Converter:
-    """Return the converter of an elementwise function with the attributes ``names``."""
+    """Return the converter of an elementwise operator, which calls a PyTorch function.
+
+    ``names``: attributes of the operator that are passed to the function after the operands."""
     return lambda attrs, *operands: torch_function(*operands, *(attrs[name] for name in names))
 
 
 def reduction_converter(torch_reduction: Callable[..., Tensor]) -> Converter:
-    """Return the converter of a reduction over ``axes``; without axes it returns its operand."""
+    """Return the converter of a reduction, which calls a PyTorch function.
+
+    If the attribute ``axes`` of the operator is empty, the converter returns the operand."""
 
     def convert(attrs: Mapping[str, Any], x: Tensor) -> Tensor:
         return torch_reduction(x, attrs["axes"], attrs["keepdims"]) if attrs["axes"] else x
@@ -159,7 +166,7 @@ CONVERTERS: Mapping[str, Converter] = {
 
 
 def compute_node(graph: Graph, node: Node, operands: list[Tensor]) -> Tensor:
-    """Return the result of a node by PyTorch, its activation included."""
+    """Return the result of a float node for a single sample, computed by PyTorch, after its fused activation."""
     attrs = {**registry.get(node.op).defaults, **node.attrs}
     result = (
         _move_elements(graph, node, attrs, operands) if moves_elements(node) else CONVERTERS[node.op](attrs, *operands)
@@ -172,10 +179,10 @@ def compute_node(graph: Graph, node: Node, operands: list[Tensor]) -> Tensor:
 
 
 def _move_elements(graph: Graph, node: Node, attrs: Mapping[str, Any], operands: list[Tensor]) -> Tensor:
-    """Compute a node that only moves elements: the first operand's elements in the order that the operator's reference
-    gives their indices.
+    """Compute a node that only moves elements of its first operand, by PyTorch.
 
-    The index behind the last stands for padding."""
+    The operator's reference implementation is applied to an array of element indices; the result selects the elements. The index
+    after the last element is for padding."""
     shape = graph.types[node.inputs[0]].shape
     if node.op == "reshape":
         return operands[0].reshape(attrs["shape"])
@@ -189,7 +196,7 @@ def _move_elements(graph: Graph, node: Node, attrs: Mapping[str, Any], operands:
 
 
 def check_operators(graph: Graph) -> None:
-    """Raise UnsupportedError that lists the operators of a graph without a known gradient."""
+    """Raise UnsupportedError if a graph has operators without a known gradient. The error lists these operators."""
     refused = {
         node.op: node
         for node in graph.nodes
@@ -204,27 +211,31 @@ def check_operators(graph: Graph) -> None:
         )  # fmt: skip
 
 
-# ---- Interpreter of an integer graph on many samples at once, by the definitions of ``ops/meaning.py``: its integers equal
-# those of compiled networks.
+# ---- Interpreter that evaluates an integer graph on many samples at once. It follows the definitions of operators in
+# ``ops/meaning.py``, so that its integers equal those of compiled networks.
 #
-# Products, the bulk of the work, are computed by PyTorch on integers that floats represent exactly.
+# Matrix products and convolutions, the bulk of the work, are computed by PyTorch in floats that represent all integers exactly.
 
 _PRODUCTS = frozenset(("conv2d", "dense", "matmul"))
 _EXACT = 1 << 24
-"""Limit up to which float32 represents all integers."""
+"""Integer up to which float32 represents all integers exactly."""
 
 
 @frozen
 class Batch:
-    """A value for all samples: ``array`` has the samples along an additional first axis; if not ``many``, all samples
-    share one array."""
+    """A value of a graph for all samples.
+
+    If ``many`` is True, ``array`` has an additional first axis for the samples. If it is False, the array is the same for all
+    samples."""
 
     array: Array
     many: bool
 
 
 def run_samples(graph: Graph, rows: Mapping[str, Array]) -> dict[str, Batch]:
-    """Run a graph without state on many samples at once, and return every value. ``rows``: all samples of each input."""
+    """Evaluate a graph without state on many samples at once, and return all its values by name.
+
+    ``rows``: for each input an array of all samples."""
     values = {name: Batch(data, False) for name, data in graph.consts.items()}
     values |= {name: Batch(data, True) for name, data in rows.items()}
     for node in graph.nodes:
@@ -234,7 +245,7 @@ def run_samples(graph: Graph, rows: Mapping[str, Array]) -> dict[str, Batch]:
 
 
 def _evaluate_node(graph: Graph, node: Node, operands: Sequence[Batch]) -> Sequence[Batch]:
-    """Evaluate a node on all samples, by its core operators if it is a quantised one."""
+    """Evaluate a node on all samples. A quantised operator is first replaced by the core operators that define it."""
     definition = registry.get(node.op)
     legalized = definition.legalize(node, graph) if definition.legalize is not None else None
     if legalized is None:
@@ -253,7 +264,7 @@ def _evaluate_node(graph: Graph, node: Node, operands: Sequence[Batch]) -> Seque
 
 
 def _evaluate_core(graph: Graph, node: Node, operands: Sequence[Batch]) -> Sequence[Batch]:
-    """Evaluate a core operator by its reference: for all samples at once where that is possible, else one by one."""
+    """Evaluate a core operator by its reference implementation, for all samples at once if possible, else for each sample."""
     definition = registry.get(node.op)
     attrs = {**definition.defaults, **node.attrs}
     if not any(operand.many for operand in operands):
@@ -275,7 +286,7 @@ def _evaluate_core(graph: Graph, node: Node, operands: Sequence[Batch]) -> Seque
 
 
 def _align_rank(operand: Batch, rank: int) -> Array:
-    """Return an operand that broadcasts with others of ``rank`` axes besides that of the samples."""
+    """Return an operand as an array that can be broadcast with operands of ``rank`` axes and an additional axis of samples."""
     if not operand.many:
         return operand.array
     shape = operand.array.shape
@@ -285,7 +296,7 @@ def _align_rank(operand: Batch, rank: int) -> Array:
 def _compute_product(graph: Graph, node: Node, operands: Sequence[Batch]) -> Array:
     """Compute a convolution, dense layer or matrix product on all samples by PyTorch.
 
-    In float32 for float results and where that represents all sums exactly, else in float64."""
+    It is computed in float32 if its result is float or if float32 represents all its sums exactly, else in float64."""
     kind = graph.types[node.outputs[0]]
     is_exact_in_float32 = dtypes.is_float(kind.dtype) or _bound_sums(node, operands) < _EXACT
     dtype = (
@@ -301,7 +312,7 @@ def _compute_product(graph: Graph, node: Node, operands: Sequence[Batch]) -> Arr
 
 
 def _bound_sums(node: Node, operands: Sequence[Batch]) -> float:
-    """Return a bound of the sums of products by constant weights, and of their partial sums; infinite for ``matmul``."""
+    """Return an upper bound of the magnitude of a layer's sums of products, including partial sums; infinite for ``matmul``."""
     if node.op == "matmul":
         return np.inf
     data, weight, *bias = (operand.array for operand in operands)
@@ -311,20 +322,21 @@ def _bound_sums(node: Node, operands: Sequence[Batch]) -> float:
     )
 
 
-# ---- Trainable module whose outputs are those of its integer network.
+# ---- Trainable module, whose outputs are those of the integer network that its present parameters are quantised to.
 #
-# The integer arithmetic is not written again here: at every step the integer network of the present weights is built, as
-# ``microc.quantize`` does, and run. Its values replace those of the float network, one by one. Gradients are those of the float
-# network: straight through rounding, and zero where a value saturates (Bengio et al., 2013). Scales of weights are trained as
-# well ("Learned Step Size Quantization", Esser et al., 2020); those of activations are not.
+# The integer arithmetic is not implemented a second time here. In every forward pass, the integer network of the present
+# weights is built as by ``microc.quantize``, and run. Each value of the float network is replaced by that of the integer
+# network. Gradients are those of the float network: they pass straight through rounding, and are zero where a value saturates
+# (Bengio et al., 2013). Scales of weights are trained as well ("Learned Step Size Quantization", Esser et al., 2020), scales
+# of activations are not.
 
 
 class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
-    """Trainable module, the result of ``microc.fake_quantize``.
+    """Trainable PyTorch module for quantisation-aware training, the result of ``microc.fake_quantize``.
 
-    Parameters are the float network's constants of more than one element, by their names there, and ``NAME_scale`` of weights;
-    batch normalisation is folded into them. The module takes tensors of the network's inputs, any number of samples along the
-    first axis, and returns outputs in the same form.
+    Its parameters are the float32 constants of the float network with more than one element, under their names there, and the
+    scales of weights as ``NAME_scale``. Batch normalisation is folded into the weights. The module is called with a tensor for
+    each input of the network, with any number of samples along the first axis, and returns outputs of the same form.
     """
 
     def __init__(self, quantized: Quantized) -> None:
@@ -347,7 +359,7 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
                 self.register_parameter(self._scale_name(name), torch.nn.Parameter(torch.tensor(scale)))
 
     def forward(self, *inputs: Any) -> Any:
-        """Return the outputs: one tensor, or a tuple of them."""
+        """Return the outputs of the integer network of the present weights: one tensor, or a tuple of tensors."""
         rows = [self._check_samples(*each) for each in zip(self._graph.inputs, inputs, strict=True)]
         recipe = self._present_recipe()
         graph = self._present_graph()
@@ -364,13 +376,15 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
         return results if len(results) > 1 else results[0]
 
     def quantized(self) -> Quantized:
-        """Return the integer network of the present weights, whose outputs equal the module's. Its report is empty."""
+        """Return the integer network that the present weights are quantised to. Its outputs equal those of the module.
+
+        The report of the result is empty."""
         graph, recipe = self._present_graph(), self._present_recipe()
         written = write_quantised_graph(graph, recipe)
         return Quantized(written.graph, written.exact, graph, recipe)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FakeQuantized:
-        """Copy the module; graphs never change, so copies share them."""
+        """Return a deep copy of the module. Graphs and the recipe are shared with it, because they never change."""
         memo |= {id(shared): shared for shared in (self._graph, self._recipe, self._layers)}
         duplicate = copy.copy(self)
         duplicate.__dict__ = copy.deepcopy(self.__dict__, memo)
@@ -379,21 +393,21 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
     # ---------------------------------------------------------------- parameters
 
     def _scale_name(self, weight: str) -> str:
-        """Return the name of the parameter with the scales of a layer's weights."""
+        """Return the name of the parameter that contains the scales of a layer's weights."""
         return f"{self._names[weight]}_scale"
 
     def _parameter_array(self, parameter: str) -> Array:
-        """Return the numbers of a parameter."""
+        """Return a parameter of the module as a numpy array."""
         found: Array = getattr(self, parameter).detach().cpu().numpy()
         return found
 
     def _present_graph(self) -> Graph:
-        """Return the float network with the present parameters."""
+        """Return the float graph with the present parameters as its constants."""
         consts = {**self._graph.consts, **{name: self._parameter_array(own) for name, own in self._names.items()}}
         return replace(self._graph, consts=consts)
 
     def _present_recipe(self) -> Recipe:
-        """Return the recipe with the present weights."""
+        """Return the recipe (storage of all values) with the present weights, quantised with the present scales."""
         weights = dict(self._recipe.weights)
         for name, stored in weights.items():
             if name in self._names:
@@ -406,7 +420,9 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
         return replace(self._recipe, weights=weights)
 
     def _present_quant(self, weight: str) -> Quant:
-        """Return the quantisation of a layer's weights: positive scales, large enough for the bias."""
+        """Return the quantisation of a layer's weights with the present scales, which are made positive.
+
+        Scales that are too small to store the layer's bias are raised."""
         node = self._layers[weight]
         scales = np.maximum(np.abs(self._parameter_array(self._scale_name(weight))), SMALLEST)
         bias = node.inputs[2] if len(node.inputs) > 2 else ""
@@ -418,7 +434,9 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
     # ---------------------------------------------------------------- values
 
     def _check_samples(self, name: str, samples: Any) -> Tensor:
-        """Return samples in the graph's shape: (samples, 1, ...). Raises UsageError for other shapes."""
+        """Return the samples of an input, a tensor (samples, ...), in the shape (samples, 1, ...): each is a graph's input.
+
+        UsageError for samples of another shape."""
         shape = self._graph.types[name].shape
         if not isinstance(samples, torch.Tensor) or tuple(samples.shape[1:]) != shape[1:]:
             shown = tuple(samples.shape) if hasattr(samples, "shape") else type(samples).__name__
@@ -429,7 +447,9 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
         return samples.unsqueeze(1)
 
     def _run_integers(self, written: QuantisedGraph, rows: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Run the integer network. Returns its outputs and its dequantised values, by the float network's names."""
+        """Run the integer network on samples. Return its outputs and its dequantised values, by their names in the float network.
+
+        ``rows``: for each input a tensor of all samples."""
         arrays = [row.detach().cpu().numpy() for row in rows]
         values = run_samples(written.graph, dict(zip(self._graph.inputs, arrays, strict=True)))
         device, dequantised = rows[0].device, dict[str, Tensor]()
@@ -441,7 +461,7 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
         return dequantised | {name: torch.from_numpy(values[name].array).to(device) for name in self._graph.outputs}
 
     def _fake_constants(self, recipe: Recipe) -> dict[str, Tensor]:
-        """Return all constants as the integer network has them, with gradients of the parameters."""
+        """Return all constants of the float network, rounded as in the integer network, with gradients of the parameters."""
         device = next(self.parameters()).device
         constants = {name: torch.tensor(data, device=device) for name, data in self._graph.consts.items()}
         for name, parameter in self._names.items():
@@ -450,7 +470,7 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
         return constants
 
     def _fake_weight(self, name: str, reals: Tensor, stored: Weight) -> Tensor:
-        """Return a constant rounded as it is stored, with gradients of its real numbers and of its scale."""
+        """Return the dequantised numbers of a stored constant, with gradients of its real numbers and of its scale."""
         if name not in self._layers:
             return _straight_through(reals, torch.tensor(stored.real, dtype=reals.dtype, device=reals.device))
         (least, largest), scale_parameter = (
@@ -472,7 +492,10 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
         input_tensors: Sequence[Tensor],
         integer_results: Mapping[str, Tensor],
     ) -> list[Tensor]:
-        """Return the outputs for one sample: the float network's, each value replaced by the integer network's."""
+        """Return the outputs for a single sample, with gradients.
+
+        The float network is computed, and each of its values is replaced by the value of the integer network.
+        ``integer_results``: the integer network's values, dequantised, by their names in the float network."""
         values = dict(constants)
         for name, row in zip(graph.inputs, input_tensors, strict=True):
             values[name] = _replace_value(row, integer_results.get(name), recipe.activations.get(name))
@@ -484,9 +507,10 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
 
 
 def _replace_value(computed: Tensor, integer_result: Tensor | None, storage: Activation | None) -> Tensor:
-    """Return the integer network's value with the gradients of the ``computed`` one, zero where the ``storage`` saturates.
+    """Return a value of the integer network with the gradients of ``computed``, the same value in the float network.
 
-    Without storage or integer value ``computed`` is returned as it is."""
+    Gradients are zero where the ``storage`` of the value saturates. If the integer network does not have the value
+    (``integer_result`` is None), ``computed`` is returned."""
     if integer_result is None:
         return computed
     if storage is not None:
@@ -501,25 +525,28 @@ def _straight_through(computed: Tensor, integer_result: Tensor) -> Tensor:
 
 
 def _scale_gradient(parameter: Tensor, factor: float) -> Tensor:
-    """Return the parameter with gradients scaled by ``factor``."""
+    """Return ``parameter`` unchanged, but with its gradient multiplied by ``factor``."""
     return parameter.detach() + factor * (parameter - parameter.detach())
 
 
 def _stored_levels(stored_weight: Weight) -> tuple[int, int]:
-    """Return the least and largest level of weights with as many bits as these stored ones take."""
+    """Return the smallest and the largest level of weights with the number of bits that stored weights need."""
     low, high = int(stored_weight.data.min(initial=0)), int(stored_weight.data.max(initial=0))
     return next(span for span in map(weight_levels, sorted(BITS)) if span[0] <= low and high <= span[1])
 
 
 def _clip_to_storage(reals: Array, stored_weight: Weight) -> Array:
-    """Return the numbers nearest to ``reals`` that round to the stored integers."""
+    """Return the real numbers that round to the stored integers and are nearest to ``reals``."""
     shape = (-1, *(1,) * (reals.ndim - 1)) if stored_weight.quant.axis == 0 else ()
     reach = 0.49 * np.array(stored_weight.quant.scale).reshape(shape)
     return np.asarray(np.clip(reals, stored_weight.real - reach, stored_weight.real + reach), np.float32)
 
 
 def _check_trainable(graph: Graph) -> None:
-    """Raise UnsupportedError for state or operators without a known gradient, UsageError for inputs of several samples."""
+    """Check that a float graph can be trained.
+
+    UnsupportedError if it has state or operators without a known gradient. UsageError if the first extent of an input is not 1,
+    because the graph must be that of a single sample."""
     if graph.state:
         raise UnsupportedError(
             f"training: {graph.name} keeps state from call to call, expected a network without state",

@@ -1,5 +1,6 @@
-"""Writing of a quantised graph: a float graph and its recipe become ``dequantize -> operator -> quantize``, then integer
-operators.
+"""Write the quantised graph of a float graph and its recipe.
+
+Operators become ``dequantize -> operator -> quantize`` first, and then integer operators.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ from microc.transform.quantised.weight_types import quantise_by_rows
 
 @frozen
 class Recipe:
-    """Storage of values, by name; all others stay in floats.
+    """Recipe of a quantised network: the dtype and quantisation (storage) of values, by name. All other values stay in floats.
 
-    ``activations`` and ``weights``: storage of activations and constants. ``narrowed``: activations that layers read in fewer
-    bits than they are stored in, except layers whose results are in ``wide``. ``block``: inputs that share a multiplier in
-    weights of few bits, 0 for none. ``opened``: weights whose layers compute in floats; ``by_rows``: those of them whose layers
-    quantise their data row by row at run time. ``power_of_two``: all scales are powers of two.
+    ``activations`` and ``weights``: storage of activations and of constants. ``narrowed``: activations that layers read in fewer
+    bits than they are stored in, with the storage in which they are read. Layers whose results are in ``wide`` read all bits.
+    ``block``: number of inputs that share a multiplier in weights of few bits; 0 without multipliers. ``opened``: weights whose
+    layers compute in floats. ``by_rows``: those of the latter whose layers quantise their data at run time, with a scale for each
+    row. ``power_of_two``: True if all scales are powers of two.
     """
 
     activations: Mapping[str, Activation]
@@ -43,11 +45,11 @@ class Recipe:
     by_rows: frozenset[str] = frozenset()
 
     def narrows(self, node: Node) -> bool:
-        """Test whether a node reads its data in fewer bits than they are stored in."""
+        """Test whether a node is a layer that reads its first operand in fewer bits than the operand is stored in."""
         return node.op in LAYERS and node.inputs[0] in self.narrowed and node.outputs[0] not in self.wide
 
     def read(self, node: Node) -> Activation:
-        """Return the storage in which a layer reads its data."""
+        """Return the dtype and quantisation with which a layer reads its first operand."""
         return (self.narrowed if self.narrows(node) else self.activations)[node.inputs[0]]
 
 
@@ -55,8 +57,9 @@ class Recipe:
 class QuantisedGraph:
     """A quantised graph.
 
-    ``exact``: the same with float scales, as ONNX defines it. ``stored``: names of the integers of the float network's
-    values; integers that were removed as redundant have none."""
+    ``graph``: its scales are fixed-point multipliers. ``exact``: the same network with float scales, as ONNX defines them.
+    ``stored``: for each value of the float network the name of its integers in ``graph``. Passes may have removed these
+    integers as redundant."""
 
     graph: Graph
     exact: Graph
@@ -65,22 +68,24 @@ class QuantisedGraph:
 
 @frozen
 class SimulatedGraph:
-    """The float graph with ``write_quantize`` and ``write_dequantize`` behind every stored value. ``data``: the operands of
-    layers, by the names of their results in the float graph."""
+    """A float graph in which every value that the recipe stores is quantised and dequantised again.
+
+    ``data``: the name of each layer's first operand in this graph, by the name of the layer's result in the float graph."""
 
     graph: Graph
     data: Mapping[str, str]
 
 
 def write_simulated_graph(graph: Graph, recipe: Recipe) -> SimulatedGraph:
-    """Build the quantised network in floats, with every stored value rounded. It differs from the integer one only in the
-    rounding inside of operators other than layers."""
+    """Build the simulation of a quantised network in floats: every value that the recipe stores is rounded.
+
+    It differs from the integer network only in the rounding inside of operators other than layers."""
     writer = _Writer(graph, recipe, NameSet(flatten_graph(graph).types), {}, {})
     return SimulatedGraph(writer.run(), writer.data)
 
 
 def write_quantised_graph(graph: Graph, recipe: Recipe) -> QuantisedGraph:
-    """Build the graph on integers, scaled by fixed-point multipliers that round once."""
+    """Build the quantised graph of a float graph and its recipe. Integers are scaled by fixed-point multipliers, rounded once."""
     writer = _Writer(graph, recipe, NameSet(flatten_graph(graph).types), {}, {})
     exact = _dequantise_weights(run_passes(writer.run(), (qdq.PASS,), PassContext()), recipe, writer.names)
     fixed = in_fixed_point(norms_in_fixed_point(exact))
@@ -88,11 +93,12 @@ def write_quantised_graph(graph: Graph, recipe: Recipe) -> QuantisedGraph:
 
 
 class _Writer:
-    """Builder of the float graph with ``write_quantize`` and ``write_dequantize`` behind every activation of the recipe, and with
-    constants and state dequantised from integers. Inputs and outputs stay unchanged.
+    """Builder of the graph that quantises and dequantises every activation of the recipe.
 
-    ``real``: the dequantised value by the original one; ``stored``: its integers; ``data``: first operands of layers,
-    by the layers' results. ``names``, ``stored`` and ``data`` are shared by the graph and the bodies of its loops."""
+    Constants and state are stored as integers and dequantised. Inputs and outputs of the graph stay floats. ``real``: name of
+    the dequantised value by the name of the original value. ``stored``: name of the integers by the name of the original value.
+    ``data``: name of each layer's first operand by the name of the layer's result. ``names``, ``stored`` and ``data`` are shared
+    with the builders for the bodies of loops."""
 
     def __init__(
         self, graph: Graph, recipe: Recipe, names: NameSet, stored: dict[str, str], data: dict[str, str]
@@ -126,7 +132,7 @@ class _Writer:
         )
 
     def with_quantised_body(self, node: Node) -> Node:
-        """Return a node with its body, if it is a loop, written by the recipe as well."""
+        """Return a node; if it is a loop, with its body quantised by the recipe as well."""
         body = quantisable_body_of(node)
         if body is None:
             return node
@@ -134,7 +140,7 @@ class _Writer:
         return replace(node, attrs={**node.attrs, "body": inside.run()})
 
     def read_operands(self, node: Node) -> tuple[str, ...]:
-        """Return the dequantised operands of a node, and record a layer's data."""
+        """Return the names of the dequantised operands of a node. For a layer, record the first of them in ``data``."""
         inputs = [self.real.get(name, name) for name in node.inputs]
         if self.recipe.narrows(node):
             inputs[0] = self.narrow_value(node.inputs[0])
@@ -143,14 +149,16 @@ class _Writer:
         return tuple(inputs)
 
     def narrow_value(self, name: str) -> str:
-        """Return the value that layers read in fewer bits."""
+        """Return the name of the dequantised value that layers read instead of ``name``, with fewer bits."""
         if name not in self.narrow:
             self.narrow[name] = self.names.fresh(f"{name}_narrow")
             self.write_through(name, self.real[name], self.recipe.narrowed[name], self.narrow[name])
         return self.narrow[name]
 
     def result_name(self, name: str) -> str:
-        """Return the name of an operator's result. The name of a graph output is kept for the dequantised value."""
+        """Return the new name of an operator's result.
+
+        It is a new one for an output of the graph that the recipe stores: the dequantised value then has the output's name."""
         if name not in self.graph.outputs or name not in self.recipe.activations:
             return name
         fresh = self.names.fresh(f"{name}_real")
@@ -158,8 +166,10 @@ class _Writer:
         return fresh
 
     def find_new_names(self, integer_graph: Graph) -> Iterator[tuple[str, str]]:
-        """Yield values whose integers were removed, with another name for them: that of a clamp's operand, if the clamp was
-        implied, or that of the data of the layer that reads them."""
+        """Yield values whose integers passes have removed, with the name of equal integers in ``integer_graph``.
+
+        If a clamp was removed because saturation implies it, the integers are those of its operand. Otherwise they are the first
+        operand of the layer that reads the value."""
         for node in self.graph.nodes:
             name, operand_name = node.outputs[0], f"{node.inputs[0]}_quantized"
             is_removed = node.op in CLAMPS and name in self.stored and self.stored[name] not in integer_graph.types
@@ -175,7 +185,7 @@ class _Writer:
                     yield node.inputs[0], data_names.pop()
 
     def write_weight(self, name: str, weight: Weight) -> None:
-        """Write a constant as its stored integers, dequantised."""
+        """Write a constant: its stored integers, and a node that dequantises them."""
         stored = self.stored_constants[name] = self.names.fresh(f"{name}_quantized")
         self.types[stored] = TensorType(weight.data.shape, str(weight.data.dtype), layout=self.types[name].layout)
         self.consts[stored] = weight.data
@@ -183,7 +193,7 @@ class _Writer:
         self.write_dequantize(stored, name, weight.quant, self.real[name])
 
     def write_initial_state(self, name: str, initial_value: Array) -> tuple[str, Array]:
-        """Return the name of a stored state and its initial integers."""
+        """Return the name of a state's integers and their initial value; for a state in floats its name and initial value."""
         storage = self.recipe.activations.get(name)
         if storage is None:
             return name, initial_value
@@ -193,7 +203,7 @@ class _Writer:
         return stored, quantise_array(initial_value, storage.quant, storage.dtype)
 
     def write_update(self, name: str, value: str) -> tuple[str, str]:
-        """Return the name of a stored state and its next value."""
+        """Return the name of a state's integers and the name of their next value; for a state in floats the names of both."""
         storage = self.recipe.activations.get(name)
         if storage is None:
             return name, self.real.get(value, value)
@@ -202,21 +212,26 @@ class _Writer:
         return self.stored[name], self.write_quantize(name, self.real.get(value, value), storage)
 
     def write_pair(self, name: str, source: str) -> None:
-        """Write ``source``, the value of ``name``, through ``write_quantize`` and ``write_dequantize`` if the recipe stores
-        it."""
+        """Write the pair of nodes that quantises a value and dequantises it again, if the recipe stores the value.
+
+        ``name``: the value's name in the float graph. ``source``: its name here before it is quantised."""
         storage = self.recipe.activations.get(name)
         if storage is not None:
             self.real[name] = name if source != name else self.names.fresh(f"{name}_dequantized")
             self.stored[name] = self.write_through(name, source, storage, self.real[name])
 
     def write_through(self, name: str, source: str, storage: Activation, real: str) -> str:
-        """Write ``source`` through integers to ``real``; return the name of the integers."""
+        """Write a node that quantises ``source``, and a node that dequantises the integers to ``real``.
+
+        Return the name of the integers. ``name``: the value's name in the float graph."""
         stored = self.write_quantize(name, source, storage)
         self.write_dequantize(stored, name, storage.quant, real)
         return stored
 
     def write_quantize(self, name: str, source: str, storage: Activation) -> str:
-        """Write the node that quantises ``source``, the value of ``name``; return the name of the integers."""
+        """Write the node that quantises ``source``. Return the name of the integers.
+
+        ``name``: the value's name in the float graph."""
         stored, attrs = (
             self.integer_name(name, storage),
             {**_quant_attributes(storage.quant), "out_dtype": storage.dtype},
@@ -227,27 +242,29 @@ class _Writer:
         return stored
 
     def integer_name(self, name: str, storage: Activation) -> str:
-        """Return a new name for the integers of a value."""
+        """Return a new name for the integers of a value, and record their type."""
         stored, kind = self.names.fresh(f"{name}_quantized"), self.graph.types[name]
         self.types[stored] = TensorType(kind.shape, storage.dtype, layout=kind.layout)
         return stored
 
     def write_dequantize(self, stored: str, name: str, quant: Quant, real: str) -> None:
-        """Write the node that dequantises the integers ``stored`` of the value ``name`` to ``real``."""
+        """Write the node that dequantises the integers ``stored`` to the float value ``real``.
+
+        ``name``: the value's name in the float graph."""
         self.types[real] = replace(self.types[stored], dtype="float32")
         self.nodes.append(Node("dequantize", (stored,), (real,), _quant_attributes(quant), self.location_of(name)))
 
     def location_of(self, name: str) -> Loc:
-        """Return the location of the node that computes a value, or of the input or constant."""
+        """Return the location in the model of the node that computes a value, or of the input or constant itself."""
         maker = self.makers.get(name)
         return maker.loc if maker is not None else self.graph.place(name)
 
 
 def _dequantise_weights(graph: Graph, recipe: Recipe, names: NameSet) -> Graph:
-    """Dequantise the weights whose layers compute in floats, bodies of loops included.
+    """Return the graph with integer weights, which are dequantised, for the layers that compute in floats.
 
-    This follows the qdq pass, which would make integer layers of them where they are between integers. Layers of dynamic range
-    become integer products here.
+    Layers in bodies of loops are included. Dynamic-range layers become products of integers. This must follow the qdq pass,
+    which would convert such layers to integer layers if their operands and results were integers.
     """
     types, consts, dequantizers = dict(graph.types), dict(graph.consts), list[Node]()
     for name in sorted(recipe.opened & consts.keys()):
@@ -267,5 +284,5 @@ def _dequantise_weights(graph: Graph, recipe: Recipe, names: NameSet) -> Graph:
 
 
 def _quant_attributes(quant: Quant) -> dict[str, Attr]:
-    """Return a quantisation as attributes of ``write_quantize`` and ``write_dequantize``."""
+    """Return a quantisation as the attributes of a ``quantize`` or ``dequantize`` node."""
     return {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
