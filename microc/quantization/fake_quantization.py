@@ -27,7 +27,7 @@ def fake_quantize(model: Any, data: Any, **options: Any) -> FakeQuantized:
     with the samples along the first axis; for several inputs a tuple of tensors or arrays. ``options``: options of
     :func:`microc.quantize` except block, weight_only, dynamic_range and scales.
 
-    The module starts with the weights and scales that ``microc.quantize`` chooses. In training and in evaluation it computes the
+    The module starts as the integer network that ``microc.quantize`` returns. In training and in evaluation it computes the
     outputs of the integer network that its present weights are quantised to; ``quantized()`` returns this network. Raises
     ToolError without PyTorch, UnsupportedError for loops, state and operators without a known gradient, and otherwise the errors
     of :func:`microc.quantize`.

@@ -361,7 +361,7 @@ def _measure_prices(
 
 
 def _label_layers(graph: Graph, weights: Sequence[str]) -> tuple[Graph, dict[str, Loc]]:
-    """Return the graph with a distinct location for each layer, and this location by the name of the layer's weights.
+    """Return the graph with a distinct location for each layer, and a mapping from the names of weights to these locations.
 
     In a model's file several layers may have the same location."""
     places = {name: Loc(index=k, name="layer") for k, name in enumerate(weights)}
