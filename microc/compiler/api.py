@@ -35,10 +35,11 @@ if TYPE_CHECKING:
 
 
 class Program:
-    """A network compiled for a board, in memory.
+    """A network compiled for a board, in memory. It writes the C project of the firmware.
 
-    ``plugins``: the plugins that it was compiled with. ``module`` may be a function that compiles it on first use, for
-    a network whose files are in the cache.
+    ``module``: the compiled network, or a function that compiles it when it is first needed. The function is passed if
+    the files of the network were found in the cache. ``plugins``: the plugins that the network was compiled with.
+    ``entry``: the cache entry to write, ``found``: its contents if the cache has them.
     """
 
     def __init__(
@@ -54,13 +55,16 @@ class Program:
     @cached_property
     @registers_own_plugins
     def module(self) -> Module:
-        """The kernels, their calls, constants and the memory plan."""
+        """The compiled network: kernels, calls, constants and the memory plan."""
         return self._make() if callable(self._make) else self._make
 
     @cached_property
     @registers_own_plugins
     def in_one_arena(self) -> Module:
-        """The module planned with one arena, for firmware of several networks and for other build systems."""
+        """The module with all tensors planned in a single arena.
+
+        Firmware that contains several networks and packages for other build systems require a single arena.
+        """
         from microc.plan.plan import plan_in_one_arena
 
         return plan_in_one_arena(self.module, self.board.target.flash_wait)
@@ -81,19 +85,22 @@ class Program:
         return format_signature(report["model"], report["inputs"], report["outputs"])
 
     def report(self) -> dict[str, Any]:
-        """Return the figures of the network as plain data.
+        """Return a summary of the compiled network as a dict of plain data.
 
         Memory is in bytes. ``layers`` has one entry for each kernel, in order of execution.
 
-        - ``flash``, ``ram``: needs of the firmware (flash is an upper estimate); ``board_flash``, ``board_ram``: what
-          the board has (0: unlimited).
-        - Cycles are estimates; ``share`` is a layer's part of them; milliseconds are None if no clock is known.
-        - ``in_place`` of a layer: bytes of its results that overlap its operands; ``streamed``: the layers that it
-          computes row by row with their additional cost, or None.
-        - ``memories``: the contents of each memory of the board, if tensors may be in several.
-        - ``external``: for each region that a backend can compute, the chosen code, the reason, and the cost of both.
+        - ``flash``, ``ram``: memory that the firmware needs (flash is an upper estimate); ``board_flash``,
+          ``board_ram``: memory of the board (0: unlimited).
+        - Cycles are estimates. ``share`` is the fraction of the network's cycles that a layer takes. Milliseconds are
+          None if the clock rate is not known.
+        - ``in_place`` of a layer: number of bytes of its results that overlap its operands. ``streamed``: the layers
+          that the kernel computes row by row and what this costs additionally, or None.
+        - ``memories``: the contents of each memory of the board, if the board has several memories for tensors.
+        - ``external``: for each region of the graph that a backend can compute, the code that was chosen, the reason,
+          and the cost of the backend's code and of microc's code.
         - ``streaming``: frames per run of a streaming network, or None; ``state``: the tensors kept between runs.
-        - ``without_streams``: arena and estimated instructions before the network had to fit its RAM limit, or None.
+        - ``without_streams``: arena bytes and estimated instructions of the network before it was changed to fit its
+          RAM limit, or None if it was not changed.
         """
         return deepcopy(dict(self._found.report if self._found is not None else self._report))
 
@@ -105,7 +112,7 @@ class Program:
         return summarise_module(self.module, self.board)
 
     def files(self) -> dict[str, str | bytes]:
-        """Return the C project: contents by file name."""
+        """Return the C project as a dict from file names to contents."""
         return dict(self._found.files if self._found is not None else self._files)
 
     @cached_property
@@ -121,10 +128,11 @@ class Program:
     @with_python_errors
     @registers_own_plugins
     def write(self, folder: str | Path) -> Path:
-        """Write the C project into a folder that is new, empty or holds such a project; FitError if the board is too small.
+        """Write the C project into a folder that is new, is empty, or contains a project that microc wrote before.
 
-        A relocatable network (``relocatable=True``) may be written as a single file whose name ends in ``.bin``; this
-        runs the board's compiler. Raises ToolError if the build fails, or if the code is not position-independent.
+        If the network is relocatable (``relocatable=True``) and the name ends in ``.bin``, the network is written as a
+        single binary file, which is built with the board's C compiler. Raises FitError if the board has too little
+        memory, and ToolError if the build fails or the code is not position-independent.
         """
         if self._found is None:
             from microc.compiler.fit.footprint import footprint_that_fits
@@ -141,12 +149,13 @@ class Program:
 
     @registers_own_plugins
     def export(self, name: str, folder: str | Path, inputs: Sequence[Any] | None = None) -> Package:
-        """Write the network wrapped for a build system, and return the written package.
+        """Write the network as a package for another build system, and return the package.
 
-        ``name``: a format, or the path of a format of the user's own (:func:`microc.codegen.exports.load_format`).
-        ``folder`` as in :meth:`write`. ``inputs``: one array for each input, the data of the example in the package.
-        For a network with state they may have one axis more, the first one: a sequence of frames, one per run. The
-        package has one arena, also for a board with several memories.
+        ``name``: the name of a package format, or the path of a format file of the user
+        (:func:`microc.codegen.exports.load_format`). ``folder``: as in :meth:`write`. ``inputs``: one array for each
+        input of the network, which become the data of the package's example. If the network has state, each array may
+        have an additional first axis: a sequence of frames, one for each run. All tensors of the package are in one
+        arena, even if the board has several memories.
         """
         from microc.codegen.exports import build_package
         from microc.device.toolchain import compile_webassembly_module
@@ -161,7 +170,7 @@ class Program:
         return package
 
     def _example_frames(self, inputs: Sequence[Any]) -> list[tuple[Array, ...]]:
-        """Return the inputs of each run of the example; UsageError if they do not match the inputs of the network."""
+        """Return the input arrays of each run of the example; UsageError if they do not match the network's inputs."""
         from microc.compiler.sizes.run_shapes import RunShapes, as_array
         from microc.reports.summary import value_data
 
@@ -181,9 +190,9 @@ class Program:
 
     @registers_own_plugins
     def library(self) -> Library:
-        """Build the same kernels as a library for this computer: the bit-exact reference of the board.
+        """Build the kernels as a library for this computer. Its results are bit-identical to those of the board.
 
-        External regions are computed by microc's own code there.
+        Regions that a backend computes on the board are computed by microc's own code in the library.
         """
         from microc.codegen.c.source import shared_files
         from microc.run.desktop.load import build_library
@@ -224,24 +233,35 @@ def compile(
 ) -> Library | Program:
     """Compile a model.
 
-    ``model``: the path of a file (TFLite, ONNX, Keras, a PyTorch program, LightGBM's text, XGBoost's JSON or UBJSON, a
-    graph file) or its bytes, a graph of :func:`microc.load`, a fitted scikit-learn, LightGBM or XGBoost estimator, an
-    ONNX or Keras model, PyTorch's ``ExportedProgram``, or a ``torch.nn.Module`` with ``example_inputs``.
+    ``model``: one of
 
-    Without ``board`` the network becomes a :class:`Library` in this process, called with numpy arrays in the order of
-    the graph's inputs. ``target``: ``host`` and ``native`` use the vector instructions of this computer, and the
-    exported library runs on any; ``portable`` uses none; the name of a core (``x86-64-v3``) uses that core's if this
-    computer has them, else that core's kernels run as portable C. Several with commas (``x86-64-v3,portable``) become
-    one library that selects the first variant a computer supports. With ``board``, a name or the path of a board file,
-    the network becomes a :class:`Program`, which writes the C project of a firmware.
+    - the path of a model file (TFLite, ONNX, Keras, a PyTorch program, LightGBM's text, XGBoost's JSON or UBJSON, a
+      graph file of microc), or the bytes of such a file
+    - a graph that :func:`microc.load` returned
+    - a fitted scikit-learn, LightGBM or XGBoost estimator, an ONNX or Keras model, or PyTorch's ``ExportedProgram``
+    - a ``torch.nn.Module``, with the option ``example_inputs``.
 
-    The result of an object of a framework is compared with the object on a few random rows, where that takes tenths of
-    a second. VerificationError reports the largest difference; ``check=False`` skips the comparison
-    (:mod:`microc.run.against`).
+    Without ``board`` the result is a :class:`Library` in this process. It is called with numpy arrays in the order of
+    the graph's inputs. ``target`` selects its instructions:
 
-    ``options`` are :class:`microc.CompileOptions`; ``input_shapes`` of them binds symbolic dimensions:
-    ``{"input": (1, 3, 96, 96)}``. ``progress``: True shows stages, a function is called with each. Raises subclasses of
-    :class:`~microc.errors.MicrocError`.
+    - ``host`` and ``native`` use the vector instructions of this computer; the library that they export also contains
+      portable code and runs on any computer.
+    - ``portable`` uses no vector instructions.
+    - The name of a core (``x86-64-v3``) uses the vector instructions of that core. If this computer lacks them, the
+      kernels of that core run as portable C.
+    - Several names separated by commas (``x86-64-v3,portable``) give one library with a variant for each core. It
+      selects the first variant that the computer supports.
+
+    With ``board``, the name of a board or the path of a board file, the result is a :class:`Program`, which writes the
+    C project of a firmware.
+
+    If ``model`` is an object of a framework, the compiled network is compared with the object on a few random rows,
+    provided that this takes only tenths of a second. VerificationError reports the largest difference. ``check=False``
+    skips the comparison (:mod:`microc.run.against`).
+
+    ``options``: the keywords of :class:`microc.CompileOptions`. Among them, ``input_shapes`` sets symbolic dimensions:
+    ``{"input": (1, 3, 96, 96)}``. ``progress``: True prints the stages; a function is called at each stage. Raises
+    subclasses of :class:`~microc.errors.MicrocError`.
     """
     callback = as_callback(progress)
     validation.as_boolean("check", check)
@@ -278,7 +298,10 @@ def compile(
 
 @registers_plugins  # the portable variant is compiled later, when the plugins of `compile` are no longer registered
 def _build_desktop_library(source: Path | Graph, target: str, options: Options, progress: Progress | None) -> Library:
-    """Build the network for this computer. Its portable variant, for export, is compiled when it is asked for."""
+    """Build the network as a library for this computer.
+
+    The portable variant, which the library needs for export, is compiled only when it is requested.
+    """
     if "," in target:
         return _multi_target_library(source, target, options, progress)
     from microc.device.toolchain import PORTABLE, THIS_COMPUTER, flags_if_machine_available, library_target
@@ -293,7 +316,8 @@ def _build_desktop_library(source: Path | Graph, target: str, options: Options, 
 
 
 def _multi_target_library(source: Path | Graph, targets: str, options: Options, progress: Progress | None) -> Library:
-    """Build one library with kernels for several cores; at load time it selects the first variant that the computer supports."""
+    """Build one library with a variant of the kernels for each of several cores. When the library is loaded, it selects
+    the first variant that the computer supports."""
     from microc.device.toolchain import library_targets
 
     if options.external:
@@ -313,7 +337,7 @@ def _multi_target_library(source: Path | Graph, targets: str, options: Options, 
 
 
 def _compile_for_board(source: Path | Graph, board: Board, options: Options, progress: Progress | None) -> Module:
-    """Compile the network for a board, check that it fits, and return its module; FitError if it does not fit."""
+    """Compile the network for a board and return its module; FitError if the firmware does not fit the board."""
     from microc.compiler.fit.footprint import board_capacity, footprint_that_fits
     from microc.compiler.pipeline import compile_model
 
@@ -331,7 +355,7 @@ def _compile_for_board(source: Path | Graph, board: Board, options: Options, pro
 def _desktop_sources(
     source: Path | Graph, target: Target, options: Options, progress: Progress | None
 ) -> dict[str, str]:
-    """Return the C sources of a library for this computer, from the cache if it has them."""
+    """Return the C sources of a library for this computer, by file name. They come from the cache if it contains them."""
     entry = find_entry(source, target, options)
     known = entry.read() if entry else None
     if known is not None:

@@ -1,4 +1,4 @@
-"""Several networks in one firmware. Networks without state share one arena."""
+"""Firmware that contains several networks. Networks without state share one arena."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PROGRAM_HINT = "pass what microc.compile(..., board=...) gave"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Bundle:
-    """Programs for one board that become one firmware. Created by :func:`bundle`."""
+    """Several programs for the same board that become one firmware. Created by :func:`bundle`."""
 
     programs: tuple[Program, ...]
 
@@ -44,7 +44,8 @@ class Bundle:
 
     @property
     def modules(self) -> tuple[Module, ...]:
-        """The planned modules. Several networks are planned for a single arena each, whatever memories the board has."""
+        """The networks as planned modules. If there are several, each is planned in a single arena, even if the board
+        has several memories."""
         if len(self.programs) == 1:
             return (self.programs[0].module,)
         return tuple(program.in_one_arena for program in self.programs)
@@ -60,7 +61,8 @@ class Bundle:
 
     @registers_own_plugins
     def report(self) -> dict[str, Any]:
-        """Return the figures of the firmware in bytes (flash is an upper estimate), and the reports of its networks."""
+        """Return the memory that the firmware needs, in bytes, and the reports of its networks. Flash is an upper
+        estimate."""
         need = firmware_footprint(self.modules, self.board)
         return {
             "board": self.board.name,
@@ -79,12 +81,15 @@ class Bundle:
 
     @registers_own_plugins
     def files(self) -> dict[str, str | bytes]:
-        """Return the C project: contents by file name, each network in a folder of its name."""
+        """Return the C project as a dict from file names to contents. Each network has a folder with its name."""
         return project_files(self.modules, self.board, __version__)
 
     @registers_own_plugins
     def write(self, folder: str | Path) -> Path:
-        """Write the C project into a folder that is new, empty or holds such a project; FitError if the board is too small."""
+        """Write the C project into a folder that is new, is empty, or contains a project that microc wrote before.
+
+        Raises FitError if the board has too little memory.
+        """
         footprint_that_fits(self.modules, self.board)
         target = validation.as_path("a folder", folder)
         write_tree(target, self.files())
@@ -94,7 +99,8 @@ class Bundle:
 def bundle(*programs: Program) -> Bundle:
     """Combine ``programs`` into one firmware.
 
-    Raises UsageError unless all are for one board and one goal and have different names.
+    Raises UsageError unless all programs are for the same board, have the same optimisation goal, and have different
+    names.
     """
     if not programs:
         raise UsageError("firmware: got no network, expected one at least", hint=_PROGRAM_HINT)

@@ -1,9 +1,9 @@
-"""Compilation cache on disk: the files and the report of a network, keyed by a digest of all inputs.
+"""Compilation cache on disk: the generated files and the report of each compiled network.
 
-The key is a digest of the model, the options, the board and the compiler itself. An entry is only parsed, never
-executed: it is compressed JSON behind its own digest, of at most :data:`LARGEST` bytes. A damaged entry counts as
-missing. Processes may share a folder: entries appear whole or not at all. The folder must belong to the user alone,
-since whoever can write there controls the generated C.
+The key of an entry is a digest of the model, the options, the board and the compiler itself. An entry is compressed
+JSON after a digest of itself, and has at most :data:`LARGEST` bytes. An entry is parsed but never executed; a damaged
+entry counts as missing. Several processes may use the same folder, because each entry is written atomically. The folder
+must belong to the user alone, since anyone who can write to the folder controls the generated C.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from microc.frontend.detect import read_model_bytes
 from microc.target import Target
 
 BOUND = 512 << 20
-"""Size limit of a cache in bytes; beyond it the least recently used entries are removed."""
+"""Size limit of the cache in bytes. Above this size, the least recently used entries are removed."""
 LARGEST = 256 << 20
-"""Size limit of an unpacked entry in bytes."""
+"""Size limit of a single entry in bytes, both packed and unpacked."""
 _MARK = b"microc 1 "
 _LEVEL = 1  # compression level: an entry is written about as often as it is read
 _UNCACHED_OPTIONS = frozenset(
@@ -53,15 +53,16 @@ _UNCACHED_OPTIONS = frozenset(
         "external",
     }
 )
-"""Options that disable the cache: they run code of the user, name a file that may change, or watch the compilation itself."""
-_OTHERS_WRITE = 0o022  # write permission for group or others
+"""Options that disable the cache if they are set. They run code of the user, name a file that may change, or observe
+the compilation itself."""
+_OTHERS_WRITE = 0o022  # mode bits: write permission of the group and of all other users
 
 Files = Mapping[str, str | bytes]
 
 
 @frozen
 class CachedNetwork:
-    """The files of a cached network by name, and its report."""
+    """The generated files of a cached network by name, and its report."""
 
     files: Files
     report: Mapping[str, Any]
@@ -69,15 +70,15 @@ class CachedNetwork:
 
 @frozen
 class CacheEntry:
-    """An entry of the compilation cache, for one compilation."""
+    """An entry of the compilation cache: the file at ``path``, which may not exist yet."""
 
     path: Path
 
     def read(self) -> CachedNetwork | None:
-        """Read the entry; None if it is missing or damaged."""
+        """Read the cached network; None if the entry is missing or damaged."""
         try:
             packed = read_bytes(self.path, LARGEST)
-            # The digest covers the compressed bytes, so that nothing of a damaged entry is unpacked.
+            # The digest is of the compressed bytes, so that damaged data is never decompressed.
             digest, data = packed[len(_MARK) :].split(b"\n", 1)
             if not packed.startswith(_MARK) or hashlib.sha256(data).hexdigest().encode() != digest:
                 return None
@@ -91,7 +92,7 @@ class CacheEntry:
             return None
 
     def write(self, files: Files, report: Mapping[str, Any]) -> None:
-        """Store a compilation; do nothing if the folder cannot be written."""
+        """Store the generated files and the report of a compilation; do nothing if the folder is not writable."""
         rows = [
             (name, True, content) if isinstance(content, str) else (name, False, content.hex())
             for name, content in files.items()
@@ -107,7 +108,8 @@ class CacheEntry:
 
 
 def _safe_relative_name(name: str) -> str:
-    """Return the name of a file inside a project; ValueError if it may lead out of the project."""
+    """Return the file name from an entry, which is relative to the project; ValueError if it may lead outside of the
+    project."""
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or set(name) & set("\\:"):
         raise ValueError(f"a cache entry has file name {name!r}, expected one inside of the project")
     return name
@@ -116,7 +118,11 @@ def _safe_relative_name(name: str) -> str:
 def find_entry(
     source: object, target: Target, options: Options, board: Mapping[str, Any] | None = None
 ) -> CacheEntry | None:
-    """Return the cache entry of a compilation; None if it is not cacheable. ``board``: the contents of the board file."""
+    """Return the cache entry for a compilation, whether the entry exists or not; None if the compilation cannot be
+    cached.
+
+    ``board``: the contents of the board file.
+    """
     folder = _cache_folder() if options.cache and isinstance(source, Path) else None
     if folder is None or any(getattr(options, name) for name in _UNCACHED_OPTIONS):
         return None
@@ -136,7 +142,7 @@ def find_entry(
 
 
 def _process_independent_repr(value: Any) -> Any:
-    """Return a representation of an option's value that is the same in every process."""
+    """Return a representation of an option's value that is identical in every process."""
     if isinstance(value, Mapping):
         return sorted((str(key), repr(each)) for key, each in value.items())
     return sorted(value) if isinstance(value, frozenset) else repr(value)
@@ -144,7 +150,8 @@ def _process_independent_repr(value: Any) -> Any:
 
 @lru_cache(maxsize=1)
 def _compiler_digest() -> str:
-    """Return a digest of the compiler: its files (size and time of change), Python and numpy."""
+    """Return a digest of the compiler: of the sizes and modification times of its files, and of the versions of Python
+    and numpy."""
     digest = hashlib.sha256(repr((__version__, sys.version, np.__version__, platform.machine())).encode())
     for root in (
         Path(__file__).resolve().parents[1],
@@ -161,7 +168,10 @@ def _compiler_digest() -> str:
 
 
 def _cache_folder() -> Path | None:
-    """Return the cache folder: ``MICROC_CACHE``, else a folder in the user's cache. None if unusable or writable by others."""
+    """Return the cache folder: ``MICROC_CACHE``, or else a folder below the user's cache folder.
+
+    None if the folder cannot be used or if other users can write to it.
+    """
     named = os.environ.get("MICROC_CACHE")
     if named == "":
         return None
@@ -169,7 +179,7 @@ def _cache_folder() -> Path | None:
         folder = Path(named) if named else _user_cache_folder() / "microc"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         state = folder.stat()
-    except (OSError, RuntimeError):  # no home, or no right to write there
+    except (OSError, RuntimeError):  # there is no home folder, or it is not writable
         return None
     if os.name == "posix" and (state.st_uid != os.getuid() or state.st_mode & _OTHERS_WRITE):
         return None
@@ -177,7 +187,7 @@ def _cache_folder() -> Path | None:
 
 
 def _user_cache_folder() -> Path:
-    """Return the operating system's folder for a user's cached files."""
+    """Return the folder in which the operating system stores the cached files of a user."""
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
     if sys.platform == "darwin":
@@ -186,7 +196,7 @@ def _user_cache_folder() -> Path:
 
 
 def _remove_oldest_entries(folder: Path) -> None:
-    """Remove the least recently used entries until the rest keeps within :data:`BOUND`."""
+    """Remove the least recently used entries until the size of the cache is within :data:`BOUND`."""
     entries = sorted(((path.stat(), path) for path in folder.glob("*.entry")), key=lambda each: -each[0].st_mtime_ns)
     size = 0
     for state, path in entries:

@@ -1,4 +1,4 @@
-"""Progress display, and errors in the language of the caller: flags on the command line, keywords in Python."""
+"""Progress display, and error messages in the caller's terms: command-line flags for commands, keywords for Python."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ from microc.compiler import option_values
 from microc.compiler.options import OPTIONS, Bound, Option
 from microc.errors import MicrocError
 
-# ---- Progress of long work: ``progress(what, done, total)`` is called before every step; a line on the terminal shows it.
+# ---- Progress of long operations. ``progress(what, done, total)`` is called before every step: ``what`` names the stage,
+# and ``done`` is the number of finished steps of ``total``. A line on the terminal shows the progress.
 
 Progress = Callable[[str, int, int], None]
 WIDTH = 79
-"""Largest width of the progress line in columns."""
-_EVERY = 0.1  # seconds between two updates of the line
-_SILENT_SECONDS = 2.0  # before an estimate of the remaining time is worth showing
+"""Maximum width of the progress line in columns."""
+_EVERY = 0.1  # minimum seconds between two updates of the line
+_SILENT_SECONDS = 2.0  # time before the remaining time is shown, because earlier estimates are too inaccurate
 
 
 def as_callback(progress: Progress | bool | None) -> Progress | None:
-    """Return a progress callback.
+    """Return the progress callback for the argument ``progress``.
 
-    A function is returned as it is. True gives a line on standard error: overwritten in place on a terminal, one line
-    per stage elsewhere (in a notebook, for example). None and False give None. Raises UsageError for anything else.
+    A function is returned as it is. True returns a callback that writes to standard error: on a terminal one line that
+    is overwritten, elsewhere (for example in a notebook) one line for each stage. None and False return None. Raises
+    UsageError for any other value.
     """
-    from microc.compiler import validation  # with numpy: a command line's help does without
+    from microc.compiler import validation  # imported here, so that ``--help`` does not import numpy
 
     if progress is None or progress is False:
         return None
@@ -44,14 +46,14 @@ def as_callback(progress: Progress | bool | None) -> Progress | None:
 
 
 class ProgressLine:
-    """The progress line on a terminal.
+    """Progress callback that overwrites one line on a terminal.
 
-    It is drawn at most ten times a second, except at the start of a stage, and cleared when the work is done. After two
-    seconds it shows the remaining time, extrapolated from the steps done.
+    The line is drawn at most ten times a second and at the start of each stage. It is cleared at the last step. After
+    two seconds it shows the remaining time, which is extrapolated from the finished steps.
     """
 
     told = 0.0
-    """Time of the last report by any instance, of :func:`time.monotonic`."""
+    """Time of the last call of any instance, from :func:`time.monotonic`."""
 
     def __init__(self) -> None:
         self._next = 0.0
@@ -74,7 +76,8 @@ class ProgressLine:
 
 
 class _StageLines:
-    """Progress as one line for each stage. A stage starts where the count of steps begins again."""
+    """Progress callback that prints one line for each stage. A stage starts when ``done`` decreases or ``total``
+    changes."""
 
     def __init__(self) -> None:
         self._total, self._done = 0, 0
@@ -86,7 +89,8 @@ class _StageLines:
 
 
 def _format_remaining_time(elapsed: float, done: int, total: int) -> str:
-    """Return the remaining time as text, extrapolated from the steps done; empty within the first seconds."""
+    """Return the remaining time as text, extrapolated from the number of finished steps; empty in the first two
+    seconds."""
     if elapsed < _SILENT_SECONDS or not done:
         return ""
     seconds = elapsed * (total - done) / done
@@ -94,26 +98,28 @@ def _format_remaining_time(elapsed: float, done: int, total: int) -> str:
 
 
 def write_stderr(text: str) -> None:
-    """Write to standard error at once."""
+    """Write text to standard error, with unprintable characters escaped, and flush it."""
     write_control(escape_unprintable(text))
 
 
 def draw_progress_line(line: str) -> None:
-    """Write a line of standard error over the one that is there."""
+    """Overwrite the current line of standard error with ``line``."""
     columns = _line_columns()
     write_control("\r" + escape_unprintable(line, "").ljust(columns)[:columns])
 
 
 def clear_progress_line() -> None:
-    """Clear the line that :func:`draw_progress_line` wrote."""
+    """Clear the line that :func:`draw_progress_line` drew."""
     write_control("\r" + " " * _line_columns() + "\r")
 
 
 def _line_columns() -> int:
     """Return the width of the progress line in columns.
 
-    On a narrower terminal the line would wrap, and a carriage return would not reach its start. The last column stays
-    free, since some terminals wrap once it is filled. A terminal without a size counts as 80 columns."""
+    The line must not wrap, because a carriage return would then not reach its start. Therefore the line is not wider
+    than the terminal, and its last column stays free, since some terminals wrap as soon as the last column is filled.
+    If the terminal reports no size, 80 columns are assumed.
+    """
     try:
         columns = os.get_terminal_size(sys.stderr.fileno()).columns
     except (OSError, ValueError, AttributeError):
@@ -121,7 +127,7 @@ def _line_columns() -> int:
     return min(WIDTH, (columns or WIDTH + 1) - 1)
 
 
-# ---- Errors and hints are written with flags; for a Python program they are converted to keywords.
+# ---- The source code writes errors and hints with command-line flags. For a Python program they are converted to keywords.
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -131,14 +137,14 @@ _FLAGS: Mapping[str, str] = MappingProxyType({option.flag: name for name, option
 _ARGUMENTS: Mapping[str, str] = MappingProxyType(
     {f"--{name}": name for name in ("board", "target", "data", "against", "samples", "labels", "evaluate")}
 )
-"""Keywords of functions that are not options."""
+"""Flags that correspond to a keyword of a Python function but not to a field of :class:`Options`, with that keyword."""
 _FLAG_OR_COMMAND = re.compile(r"microc [a-z]+ [^,;()]*|(?<![\w-])(--[a-z][a-z-]*)(?: ([^\s;()]*[^\s;:(),.]))?")
-"""A command, which is left as it is, or a flag with the word behind it."""
+"""Pattern of a whole ``microc`` command, which is not converted, or of a flag and the word after the flag."""
 
 
 @contextmanager
 def keep_flags_in_errors() -> Iterator[None]:
-    """Mark errors raised inside of the ``with`` as shown by a command: they keep their flags."""
+    """Keep command-line flags in errors that are raised in the ``with`` block, because a command prints them."""
     before = _ON_A_COMMAND_LINE.set(True)
     try:
         yield
@@ -147,12 +153,12 @@ def keep_flags_in_errors() -> Iterator[None]:
 
 
 def flags_to_keywords(text: str) -> str:
-    """Convert the command-line flags in a hint to Python keywords: ``--ram 30K`` becomes ``ram="30K"``."""
+    """Convert the command-line flags in a message to Python keywords: ``--ram 30K`` becomes ``ram="30K"``."""
     return _FLAG_OR_COMMAND.sub(_flag_to_keyword, text)
 
 
 def with_python_errors(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function of the library: its errors name keywords, unless a command calls it."""
+    """Decorate a function of the Python API. Flags in its errors are converted to keywords, unless a command calls it."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -168,7 +174,8 @@ def with_python_errors(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _flag_to_keyword(match: re.Match[str]) -> str:
-    """Convert a matched flag, with its word if that is a value, to a keyword argument."""
+    """Convert a flag that :data:`_FLAG_OR_COMMAND` matched to a keyword argument. The word after the flag becomes its
+    value if the option accepts the word."""
     flag, word = match.group(1), match.group(2)
     if flag in _ARGUMENTS:
         return (
@@ -184,7 +191,7 @@ def _flag_to_keyword(match: re.Match[str]) -> str:
 
 
 def _word_as_literal(option: Option, word: str) -> str | None:
-    """Convert the word behind a flag to a Python literal; None if it is no value but the next word of the sentence."""
+    """Convert the word after a flag to a Python literal; None if the word is not a value but continues the sentence."""
     if option.words:
         return _python_literal(option.words[word]) if word in option.words else None
     if option.word is option_values.parse_bytes:
@@ -213,7 +220,7 @@ def _word_as_literal(option: Option, word: str) -> str | None:
 
 
 def _parse_option_word(option: Option, word: str) -> object:
-    """Return the value of a command-line word for an option; None if the option does not accept the word."""
+    """Parse a command-line word as the value of an option; None if the option does not accept the word."""
     try:
         return option.word(word)
     except ValueError:
@@ -221,7 +228,7 @@ def _parse_option_word(option: Option, word: str) -> object:
 
 
 def _python_literal(value: object) -> str:
-    """Write a value as Python source; a bound as its maximum, or as (minimum, maximum, step)."""
+    """Format a value as Python source. A bound becomes its maximum, or the tuple (minimum, maximum, step)."""
     if isinstance(value, Bound):
         plain = (value.maximum, value.minimum, value.step) == (value.maximum, 1, 1)
         return str(value.maximum) if plain else f"({value.minimum}, {value.maximum}, {value.step})"

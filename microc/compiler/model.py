@@ -27,23 +27,25 @@ if TYPE_CHECKING:
     from microc.compiler.option_values import ReadingOptions
 
 
-# ---- Plugins and schedule rules of the user: registered for the whole of a command, or of a call of the library.
+# ---- Plugins and schedule rules of the user. They are registered for a whole command or a whole call of the Python API.
 #
-# Registries are extended in two places alone. :func:`microc.cli.main` enters :func:`register_plugins` around the command, and
-# :func:`registers_plugins` decorates the functions of the library that take options. Objects that they return compute some
-# results later (the files of a Program, the text of an Explanation): :func:`registers_own_plugins` decorates those methods. No
-# other code enters or leaves such a context, so that all stages of a call have the same registries.
+# Only two functions extend the registries. :func:`microc.cli.main` enters :func:`register_plugins` for the whole command, and
+# :func:`registers_plugins` decorates the functions of the Python API that accept options. Some objects that these functions
+# return compute results later (the files of a Program, the text of an Explanation). :func:`registers_own_plugins` decorates the
+# methods that compute such results. No other code enters or leaves such a context, so that all stages of a call have the same
+# registries.
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 REGISTERS_PLUGINS = "registers_plugins"
-"""Attribute that :func:`registers_plugins` sets on the functions it decorates, for tests."""
+"""Name of the attribute that :func:`registers_plugins` sets on the functions that it decorates. Tests read it."""
 
 
 @contextmanager
 def register_plugins(options: Mapping[str, Any]) -> Iterator[None]:
-    """Extend the registries by the plugins and schedule rules of a mapping of options. Plugin files are loaded."""
+    """Register the plugins and schedule rules among ``options`` during a ``with`` block. Plugins given as paths are
+    loaded."""
     plugins = option_values.load_plugins("plugins", options["plugins"]) if "plugins" in options else ()
     rules = option_values.validated_schedule_rules("schedules", options["schedules"]) if "schedules" in options else ()
     if not plugins and not rules:
@@ -56,8 +58,8 @@ def register_plugins(options: Mapping[str, Any]) -> Iterator[None]:
 
 
 def registers_plugins(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function whose keywords are options, or which takes :class:`Options`: their plugins and rules are
-    registered while it runs."""
+    """Decorate a function that accepts options, as keywords or as an :class:`Options` object. The plugins and schedule
+    rules among these options are registered while the function runs."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -71,7 +73,7 @@ def registers_plugins(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def registers_own_plugins(method: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a method: the ``plugins`` of its object are registered while it runs."""
+    """Decorate a method. The plugins in the attribute ``plugins`` of its object are registered while the method runs."""
 
     @wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -82,19 +84,21 @@ def registers_own_plugins(method: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-# ---- Models as graphs: read from a file of any format, and saved with their parameters.
+# ---- Models as graphs: read from a file of any supported format, and saved with their parameters.
 
 ONNX = ".onnx"
 _FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
-"""Files of framework objects compiled with dynamic sizes. They are read once for every size, and removed at exit."""
+"""Temporary folders of model files, into which framework objects with dynamic sizes were written. The files are read
+once for every size, so the folders are removed only when the process exits."""
 SMALLEST, LARGEST = 1e-37, 1e37
-"""Range of the scale of integer inputs, within that of float32."""
+"""Smallest and largest accepted scale of integer inputs. Both are normal numbers of float32."""
 
 
 def read_model(source: Path | Graph, options: Options, *, stored_name: bool = False) -> Graph:
-    """Read a model file (or take a graph) and apply the options for cutting, state, boundary and names.
+    """Read a model file, or accept a graph, and apply the options for reading.
 
-    ``stored_name``: a graph file keeps the name that its graph was saved under, instead of the file's name.
+    These options select inputs and outputs, convert inputs to state, change dtype and layout of inputs and outputs, and
+    rename them. ``stored_name``: name the graph of a graph file (``.mcg``) as it was saved, instead of after the file.
     """
     from microc.frontend.detect import load_model_file as load_file
     from microc.graph.cut import convert_to_state, cut_graph
@@ -116,7 +120,7 @@ def read_model(source: Path | Graph, options: Options, *, stored_name: bool = Fa
 
 
 def model_source(model: Any, options: Options) -> Path | Graph:
-    """Return a model as a path or a graph; objects of a framework are read."""
+    """Return a model as the path of its file or as a graph. Objects of a framework are converted to graphs."""
     from microc.frontend import objects
     from microc.frontend.torch.reader import is_module
 
@@ -130,7 +134,9 @@ def model_source(model: Any, options: Options) -> Path | Graph:
     if isinstance(model, Graph):
         return model
     data = objects.model_file_of(model) if options.bounds else None
-    if data is not None:  # only the file declares symbolic sizes, so the object is written to one and read at each size
+    if (
+        data is not None
+    ):  # only a model file declares symbolic sizes, so the object is saved as a file and read at each size
         folder = tempfile.TemporaryDirectory(prefix="microc-")
         _FOLDERS.append(folder)
         path = Path(folder.name) / data[0]
@@ -147,12 +153,14 @@ def import_sklearn(
     input_scale: float | Sequence[float] = 1.0,
     leaf_dtype: str = "float32",
 ) -> Graph:
-    """Import a fitted scikit-learn or LightGBM estimator as a graph, in floats or (trees) in integers only.
+    """Import a fitted scikit-learn or LightGBM estimator as a graph that computes in floats or, for trees, only in
+    integers.
 
-    Integers q of ``input_dtype`` (int8, int16, int32, or unsigned) represent the features q * ``input_scale``, one
-    number or one per feature; leaves are rounded to ``leaf_dtype``. ``input_shape``: the shape of one row, if the
-    estimator does not define it. Raises ModelError or UnsupportedError for an estimator that is not fitted or not
-    known, UsageError for an invalid dtype or scale.
+    An integer q of ``input_dtype`` (int8, int16, int32, or their unsigned types) represents the feature q *
+    ``input_scale``. ``input_scale`` is one number for all features or one number for each feature. The leaves of trees
+    are rounded to ``leaf_dtype``. ``input_shape``: the shape of one row; required if the estimator does not define it.
+    Raises ModelError or UnsupportedError for an estimator that is not fitted or not known, and UsageError for an
+    invalid dtype or scale.
     """
     from microc.frontend.trees import sklearn
 
@@ -165,25 +173,27 @@ def import_sklearn(
 
 
 def _validated_input_scale(value: Any) -> float | tuple[float, ...]:
-    """Check the scale of integer features, one number or one per feature; return it as a float or a tuple."""
+    """Return the scale of integer features as a float or, if there is one for each feature, as a tuple; UsageError if
+    invalid."""
     if not isinstance(value, (list, tuple, np.ndarray)):
         return validation.as_number("input_scale", value, SMALLEST, LARGEST)
     return tuple(validation.as_number("input_scale", scale, SMALLEST, LARGEST) for scale in value)
 
 
 def source_name(source: Path | Graph) -> str:
-    """Return the name of a model in reports: its file's name."""
+    """Return the name of a model for reports: the name of its file."""
     return source.name + SUFFIX if isinstance(source, Graph) else source.name
 
 
 @with_python_errors
 @registers_plugins
 def load(model: Any, **options: Unpack[ReadingOptions]) -> Graph:
-    """Read a model, anything that :func:`microc.compile` takes, as a graph; no pass has run.
+    """Read a model as a graph without running any graph pass. ``model`` is any model that :func:`microc.compile`
+    accepts.
 
-    ``options`` are the options of :class:`microc.CompileOptions` that concern reading; ``input_shapes`` binds symbolic
-    dimensions. :func:`microc.compile` accepts the graph instead of a path. Raises UsageError for ``bounds``, and the
-    errors of reading.
+    ``options``: the keywords of :class:`microc.CompileOptions` that concern reading. Among them, ``input_shapes`` sets
+    symbolic dimensions. The graph can be passed to :func:`microc.compile` instead of the model. Raises UsageError for
+    the option ``bounds``, and the errors of reading a model.
     """
     chosen = make_options(**options)
     if chosen.bounds:
@@ -195,11 +205,13 @@ def load(model: Any, **options: Unpack[ReadingOptions]) -> Graph:
 
 
 def save(graph: Graph, path: str | Path) -> Path:
-    """Write a graph and its parameters to one file, which :func:`load` and ``microc compile`` read; return its path.
+    """Write a graph and its parameters to a file that :func:`load` and ``microc compile`` read, and return the file's
+    path.
 
-    A ``path`` that ends in ``.onnx`` becomes an ONNX model, in QDQ form if the graph is quantised; any other a graph
-    file (``.mcg``), which is lossless. Equal graphs give equal files. Raises OutputError if the file cannot be written,
-    and UnsupportedError, which lists all operators that cannot be written as ONNX.
+    If ``path`` ends in ``.onnx``, the file is an ONNX model, in QDQ form if the graph is quantised. Otherwise it is a
+    graph file of microc (``.mcg``), which is lossless. Equal graphs give identical files. Raises OutputError if the
+    file cannot be written, and UnsupportedError if the graph has operators that cannot be written as ONNX; the error
+    lists all of them.
     """
     validation.as_instance("a graph", graph, Graph, "what microc.load gives")
     target = validation.as_path("a graph file", path)

@@ -1,4 +1,4 @@
-"""Values of options: checks, words on a command line, types for editors."""
+"""Values of compilation options: checks of Python values, parsers of command-line words, and types for editors."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
     from microc.transform.pass_context import Instrument, Pass
 
 
-# ---- Checks of option values from Python. Heavy modules are imported inside of the checks that need them.
+# ---- Checks of option values from Python. Modules that are slow to import are imported in the checks that use them.
 
 ALL_NAMES = "*"
-"""Key of a mapping by name for a value that is given alone: it applies to all inputs or outputs."""
+"""Key for a value that applies to all inputs or outputs, in a mapping from their names to values."""
 AXES = 64
-"""Bound on axis numbers, above the rank of any tensor."""
+"""Largest magnitude of an axis number that options accept. It exceeds the rank of any tensor."""
 PIXELS = 1 << 15
-"""Bound on the sides of a camera frame, in pixels."""
-REAL = 1e30  # largest magnitude of a mean or deviation
+"""Bound on the height and the width of a camera frame, in pixels. Both must be smaller."""
+REAL = 1e30  # largest magnitude of a mean or a standard deviation
 MOST_THREADS = 256
 IDENTIFIER = 32
-"""Length limit of a name in C, to which names of models are cut too."""
-CLASSES = 1 << 16  # most classes of a classifier
+"""Maximum length of a C name in characters. Names of models are shortened to this length too."""
+CLASSES = 1 << 16  # largest number of classes of a classifier
 Normalization = tuple[tuple[float, ...], tuple[float, ...]]
-"""Means and standard deviations, one of each or one for each channel."""
+"""Means and standard deviations: either one mean and one deviation, or one of each for every channel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
     """Range of a symbolic dimension: the multiples of ``step`` from ``minimum`` to ``maximum``.
 
-    If the model cannot have the minimum, the smallest size that it can have is used instead.
+    If the model does not support the minimum, the smallest size that the model supports is used instead.
     """
 
     maximum: int
@@ -51,9 +51,10 @@ class Bound:
 
 
 def byte_count_check(value_name: str) -> Check:
-    """Return the check of a number of bytes, which may be written as on the command line (``30K``).
+    """Return the check of an option whose value is a number of bytes: an int, or a text such as ``30K``.
 
-    ``value_name``: the value in errors."""
+    ``value_name``: the name of the value in errors.
+    """
 
     def check(_: str, value: Any) -> int:
         if isinstance(value, str):
@@ -83,20 +84,21 @@ def parse_byte_count(text: str) -> int:
 def by_name_check(
     check: Check, default_key: str = ALL_NAMES, value_name: str = ""
 ) -> Callable[[str, Any], dict[str, Any]]:
-    """Return the check of an option that takes a value for each input or output, as a mapping by name.
+    """Return the check of an option that has a value for each input or output, as a mapping from names to values.
 
-    A value that is given alone gets the name ``default_key``. ``check``: the check of one value; ``value_name``: the
-    option in errors."""
+    ``check``: the check of a single value. If the user gives a single value instead of a mapping, its key is
+    ``default_key``. ``value_name``: the name of the option in errors.
+    """
     return lambda name, value: validation.as_mapping_by_name(value_name or name, value, check, default_key)
 
 
 def validated_names(name: str, value: Any) -> frozenset[str]:
-    """Check a set of names, and return it."""
+    """Return a set of names; UsageError if the value is not a name or a list of names."""
     return frozenset(validation.as_names(name, value))
 
 
 def validated_identifier(value_name: str, value: Any) -> str:
-    """Check a name for C, valid and not reserved in all generated files."""
+    """Return a name for use in C; UsageError if it is not a valid name or is reserved in a generated file."""
     from microc.codegen.c.identifiers import is_free_in_network
 
     name = validation.as_text(value_name, value)
@@ -110,7 +112,8 @@ def validated_identifier(value_name: str, value: Any) -> str:
 
 
 def validated_class_names(value_name: str, value: Any) -> tuple[str, ...]:
-    """Check and return the names of the classes in order; at least two, or none."""
+    """Return the names of the classes in the order of the output; UsageError unless they are a list of texts without a
+    length of 1."""
     if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
         raise validation.invalid_value_error(value_name, value, "a list of names, in the order of the output")
     if len(value) == 1 or len(value) > CLASSES:
@@ -121,8 +124,10 @@ def validated_class_names(value_name: str, value: Any) -> tuple[str, ...]:
 
 
 def validated_backends(value_name: str, value: Any) -> dict[str, str]:
-    """Check backends, given by name with the location of the library (empty: none needed), or as a single name; return the
-    locations by name."""
+    """Return the location of the library of each external backend, by the name of the backend.
+
+    ``value``: a mapping from names to locations, or a single name. The location is empty if the backend needs none.
+    """
     locations = {name: "" for name in [value] if name} if isinstance(value, str) else {} if value is None else value
     if not isinstance(locations, Mapping):
         raise validation.invalid_value_error(value_name, value, "{'cmsis-nn': 'path/to/CMSIS-NN'}, or 'cblas'")
@@ -135,7 +140,7 @@ def validated_backends(value_name: str, value: Any) -> dict[str, str]:
 
 
 def subset_check(allowed_words: Sequence[str]) -> Check:
-    """Return the check of an option for a subset of ``allowed_words``."""
+    """Return the check of an option whose value is a set of ``allowed_words``."""
 
     def check(name: str, value: Any) -> frozenset[str]:
         found = validated_names(name, value)
@@ -150,12 +155,12 @@ def subset_check(allowed_words: Sequence[str]) -> Check:
 
 
 def one_of_check(allowed_words: Sequence[str]) -> Check:
-    """Return the check of an option for one of ``allowed_words``."""
+    """Return the check of an option whose value is one of ``allowed_words``."""
     return lambda name, value: validation.as_known_value(name, value, allowed_words)
 
 
 def validated_pixels(name: str, value: Any) -> tuple[int, int]:
-    """Check a height and a width in pixels."""
+    """Return a height and a width in pixels; UsageError for any other value."""
     found = validation.as_integers(name, value, 1)
     if len(found) != 2 or max(found) >= PIXELS:
         raise validation.invalid_value_error(name, value, f"height and width, each less than {PIXELS}: (120, 160)")
@@ -163,7 +168,10 @@ def validated_pixels(name: str, value: Any) -> tuple[int, int]:
 
 
 def validated_normalization(name: str, value: Any) -> Normalization:
-    """Check a mean and a deviation, each a number or one for each channel; deviations must not be 0."""
+    """Return a mean and a standard deviation, each as a tuple of one number or of one number for each channel.
+
+    Raises UsageError if the value has another form, or if a deviation is 0.
+    """
     if not isinstance(value, (list, tuple)) or len(value) != 2:
         raise validation.invalid_value_error(
             name, value, "mean and deviation: (127.5, 127.5), or ((124, 116, 104), (58, 57, 57))"
@@ -178,7 +186,7 @@ def validated_normalization(name: str, value: Any) -> Normalization:
 
 
 def _validated_reals(name: str, value: Any) -> tuple[float, ...]:
-    """Check a number, or numbers for each channel; return them as a tuple."""
+    """Return a number, or a sequence with a number for each channel, as a tuple; UsageError for any other value."""
     several = value if isinstance(value, (list, tuple)) or hasattr(value, "tolist") else (value,)
     found = tuple(validation.as_number(name, number, -REAL, REAL) for number in several)
     if not found:
@@ -187,27 +195,28 @@ def _validated_reals(name: str, value: Any) -> tuple[float, ...]:
 
 
 def validated_axis(name: str, value: Any) -> int:
-    """Check the number of an axis; negative numbers count from the last."""
+    """Return the number of an axis; UsageError if it is no integer. Negative numbers count from the last axis."""
     return validation.as_integer(name, value, -AXES, AXES, "the time axis of an input, 1 for example")
 
 
 def validated_frame_count(name: str, value: Any) -> int:
-    """Check and return the number of frames of a run; 0: as few as strides allow."""
+    """Return the number of frames that each run reads; UsageError if invalid. 0: the smallest number that the strides
+    allow."""
     return validation.as_integer("a step's frames", value, hint="frames; 0: as few as strides allow")
 
 
 def validated_thread_count(name: str, value: Any) -> int:
-    """Check the number of threads on a computer."""
+    """Return the number of threads on a computer; UsageError if it is out of range."""
     return validation.as_integer("the number of threads", value, 1, MOST_THREADS)
 
 
 def validated_optional_path(name: str, value: Any) -> Path | None:
-    """Check a path, or None, and return it."""
+    """Return a path or None; UsageError for any other value."""
     return None if value is None else validation.as_path(name, value)
 
 
 def refuse_board_options(options: Any) -> None:
-    """Raise UsageError if a library is compiled with an option that applies only to the firmware of a board."""
+    """Raise UsageError if an option that applies only to a board's firmware is set while a library is compiled."""
     if options.self_test is not None:
         raise UsageError(
             "self_test: a library has no self-test; got no board, expected one",
@@ -226,8 +235,8 @@ def refuse_board_options(options: Any) -> None:
 
 
 def refuse_conflicting_board_options(options: Any) -> None:
-    """Raise UsageError for options of a board's firmware that conflict with ``relocatable``, or with a protocol that loads
-    code."""
+    """Raise UsageError if the options ``relocatable`` or ``code_in_ram`` conflict with other options of a board's
+    firmware."""
     against = {
         f"speaks microc's protocol, not {options.protocol}": options.protocol != "rpc" and "protocol",
         "keeps inputs and outputs in its arena": not options.io_in_arena and "io_in_arena",
@@ -247,7 +256,7 @@ def refuse_conflicting_board_options(options: Any) -> None:
 
 
 def validated_bound(name: str, value: Any) -> Bound:
-    """Check the range of a symbolic dimension, and return it as a :class:`Bound`; UsageError if it contains no size."""
+    """Return the range of a symbolic dimension as a :class:`Bound`; UsageError if the range contains no size."""
     low, high, *step = value if isinstance(value, (tuple, list)) and len(value) in (2, 3) else (1, value)
     found = value if isinstance(value, Bound) else Bound(high, low, *step)
     parts = (found.maximum, found.minimum, found.step)
@@ -266,14 +275,14 @@ def validated_bound(name: str, value: Any) -> Bound:
 
 
 def as_example_inputs(name: str, value: Any) -> Any:
-    """Return example inputs as they were given in order or by name; a single one becomes a tuple, None an empty one."""
+    """Return example inputs as they are, in order or by name. A single input becomes a tuple, and None an empty tuple."""
     if value is None:
         return ()
     return value if isinstance(value, (list, tuple, dict)) else (value,)
 
 
 def load_plugins(name: str, value: Any) -> tuple[Plugin, ...]:
-    """Return plugins, given as objects or as paths of plugin files, which are loaded; UsageError for other values."""
+    """Return plugins as a tuple. Plugin files given by path are loaded. Raises UsageError for any other value."""
     from microc.plugin import Plugin, load_plugin
 
     given = (value,) if isinstance(value, (str, Path, Plugin)) else value
@@ -283,7 +292,8 @@ def load_plugins(name: str, value: Any) -> tuple[Plugin, ...]:
 
 
 def validated_passes(name: str, value: Any) -> tuple[Pass, ...]:
-    """Check graph passes: each has a name of its own and runs before one of microc's passes."""
+    """Return graph passes of the user. Raises UsageError unless each has a unique name and runs before one of microc's
+    passes."""
     from microc.transform import PASSES
     from microc.transform.pass_context import Pass
 
@@ -304,7 +314,8 @@ def validated_passes(name: str, value: Any) -> tuple[Pass, ...]:
 
 
 def validated_instruments(name: str, value: Any) -> tuple[Instrument, ...]:
-    """Check and return objects that observe the passes, by methods ``before`` and ``after``."""
+    """Return instruments: objects whose methods ``before`` and ``after`` are called for every pass. UsageError for
+    others."""
     given: tuple[Instrument, ...] = validation.as_tuple_of(name, value, object, "a list of instruments")
     for each in given:
         if not callable(getattr(each, "before", None)) or not callable(getattr(each, "after", None)):
@@ -315,7 +326,7 @@ def validated_instruments(name: str, value: Any) -> tuple[Instrument, ...]:
 
 
 def validated_schedule_rules(name: str, value: Any) -> tuple[ScheduleRule, ...]:
-    """Check and return schedule rules of the user: each has a name of its own."""
+    """Return schedule rules of the user; UsageError unless their names are unique."""
     from microc.schedule.rules import ScheduleRule
 
     wanted = "a list of microc.ScheduleRule(name, function)"
@@ -330,17 +341,17 @@ def validated_schedule_rules(name: str, value: Any) -> tuple[ScheduleRule, ...]:
     return found
 
 
-# ---- Parsers of words on a command line: shapes, names, bytes. A ValueError names the mistake and the right form.
+# ---- Parsers of command-line words: shapes, names, bytes. The text of a ValueError states the mistake and the accepted form.
 
 LONGEST_FILE = 1 << 22
-"""Size limit of a file of names in bytes."""
+"""Maximum size in bytes of a file of class names."""
 
 parse_bytes = parse_byte_count
 """Alias of :func:`parse_byte_count`, for the table of options."""
 
 
 def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """Parse a shape by the name of an input: ``NAME=1,3,8``."""
+    """Parse the shape of an input: ``NAME=1,3,8``. Return the name and the shape."""
     name, equals, dimensions = text.rpartition("=")
     try:
         shape = tuple(int(part) for part in dimensions.split(","))
@@ -363,7 +374,7 @@ def parse_bound(text: str) -> tuple[str, Bound]:
 
 
 def parse_names(text: str) -> tuple[str, ...]:
-    """Parse names separated by commas; a name that contains a comma is in double quotes."""
+    """Parse names separated by commas. A name that contains a comma must be in double quotes."""
     (names,) = csv.reader([text], skipinitialspace=True) if text else ([],)
     if not names or not all(names):
         raise ValueError(f"{text!r} is no list of names: write NAME,NAME")
@@ -371,7 +382,8 @@ def parse_names(text: str) -> tuple[str, ...]:
 
 
 def parse_named_word(text: str) -> tuple[str, str]:
-    """Parse a word by the name of an input or output, ``NAME=WORD``, or the word alone for all of them."""
+    """Parse a word for an input or output, ``NAME=WORD``, or for all of them, ``WORD``. Return the name (``*`` for all)
+    and the word."""
     name, equals, word = text.rpartition("=")
     if not word or (equals and not name):
         raise ValueError(f"{text!r} has an empty name or word: write NAME=WORD, or the word alone for all")
@@ -379,7 +391,8 @@ def parse_named_word(text: str) -> tuple[str, str]:
 
 
 def parse_axis(text: str) -> tuple[str, int]:
-    """Parse an axis by the name of an input, ``NAME=AXIS``, or the number alone for all inputs."""
+    """Parse the number of an axis of an input, ``NAME=AXIS``, or of all inputs, ``AXIS``. Return the name and the
+    number."""
     name, equals, number = text.rpartition("=")
     try:
         return (name if equals else "*"), int(number)
@@ -388,7 +401,10 @@ def parse_axis(text: str) -> tuple[str, int]:
 
 
 def parse_pixels(text: str) -> tuple[str, tuple[int, int]]:
-    """Parse an image size by the name of an input, ``NAME=120x160`` (height first), or the size alone for all inputs."""
+    """Parse an image size for an input, ``NAME=120x160`` (height first), or for all inputs, ``120x160``.
+
+    Return the name of the input (``*`` for all), and height and width in pixels.
+    """
     name, size = parse_named_word(text)
     height, _, width = size.partition("x")
     if not height.isdecimal() or not width.isdecimal():
@@ -397,9 +413,10 @@ def parse_pixels(text: str) -> tuple[str, tuple[int, int]]:
 
 
 def parse_normalization(text: str) -> tuple[str, tuple[tuple[float, ...], tuple[float, ...]]]:
-    """Parse a mean and a deviation by the name of an input, ``NAME=MEAN STD``, or the numbers alone for all inputs.
+    """Parse a mean and a standard deviation for an input, ``NAME=MEAN STD``, or for all inputs, ``MEAN STD``.
 
-    Each is one number, or several separated by commas, one for each channel."""
+    The mean and the deviation are each one number, or several numbers separated by commas: one for each channel.
+    """
     name, _, numbers = text.rpartition("=")
     try:
         mean, deviation = (tuple(float(part) for part in several.split(",")) for several in numbers.split())
@@ -409,14 +426,14 @@ def parse_normalization(text: str) -> tuple[str, tuple[tuple[float, ...], tuple[
 
 
 def parse_count(text: str) -> int:
-    """Parse a whole number."""
+    """Parse an unsigned integer."""
     if not text.isdecimal():
         raise ValueError(f"{text!r} is no whole number")
     return int(text)
 
 
 def parse_renaming(text: str) -> tuple[str, str]:
-    """Parse a new name for an input or output: ``NAME=NEW``."""
+    """Parse a new name for an input or output: ``NAME=NEW``. Return the old and the new name."""
     name, equals, new = text.rpartition("=")
     if not equals or not name or not new:
         raise ValueError(f"{text!r} renames nothing: write NAME=NEW")
@@ -424,7 +441,7 @@ def parse_renaming(text: str) -> tuple[str, str]:
 
 
 def parse_feedback(text: str) -> tuple[str, str]:
-    """Parse an input that is kept as state, with the output that updates it: ``INPUT=OUTPUT``."""
+    """Parse an input that is stored as state, and the output that updates it: ``INPUT=OUTPUT``."""
     name, equals, output = text.rpartition("=")
     if not equals or not name or not output:
         raise ValueError(f"{text!r} keeps no state: write INPUT=OUTPUT")
@@ -432,7 +449,7 @@ def parse_feedback(text: str) -> tuple[str, str]:
 
 
 def parse_external(text: str) -> tuple[str, str]:
-    """Parse a backend with the location of its library, ``NAME=PATH``, or its name alone."""
+    """Parse the name of a backend and the location of its library, ``NAME=PATH``, or the name alone."""
     name, _, place = text.partition("=")
     if not name:
         raise ValueError(f"{text!r} names no backend: write cmsis-nn=PATH, or cblas")
@@ -440,7 +457,7 @@ def parse_external(text: str) -> tuple[str, str]:
 
 
 def read_text_lines(text: str) -> tuple[str, ...]:
-    """Read the lines of a UTF-8 text file, without empty lines at its end."""
+    """Read the lines of a UTF-8 text file. Empty lines at the end of the file are left out."""
     try:
         found = read_bytes(text, LONGEST_FILE).decode("utf-8-sig").rstrip().splitlines()
     except OSError as error:
@@ -456,18 +473,18 @@ def read_text_lines(text: str) -> tuple[str, ...]:
 
 
 def parse_path(text: str) -> tuple[Path, ...]:
-    """Parse one path of an option that may be repeated."""
+    """Parse the path of an option that may be repeated, as a tuple with one path."""
     return (Path(text),)
 
 
 PATHS: frozenset[object] = frozenset({Path, parse_path, read_text_lines, parse_external})
-"""Parsers of words that name a file or a folder."""
+"""Parsers of words that are the path of a file or a folder."""
 
 
-# ---- The keywords of ``**options`` with their types, for completion in editors and for type checkers.
-# :class:`~microc.compiler.options.Options` is the table; tests compare both, name by name and value by value.
+# ---- The keywords of ``**options`` and their types, for completion in editors and for type checkers. They must agree with the
+# table of options, :class:`~microc.compiler.options.Options`; tests compare the names and the accepted values.
 #
-# A mapping by the names of inputs or outputs may be one value for all of them.
+# Instead of a mapping from the names of inputs or outputs to values, a single value for all of them is accepted.
 
 Colour = Literal["rgb", "bgr", "gray"]
 Layout = Literal["NCHW", "NHWC"]
@@ -502,8 +519,8 @@ class ReadingOptions(TypedDict, total=False):
 class CompileOptions(ReadingOptions, total=False):
     """Options of a compilation: keywords of :func:`microc.compile`, ``report``, ``explain``, ``verify`` and ``tune``.
 
-    A function that passes them on declares ``def mine(**options: Unpack[microc.CompileOptions])``. Each is described in
-    docs/options.md.
+    A function that passes the options on declares ``def mine(**options: Unpack[microc.CompileOptions])``.
+    docs/options.md describes each option.
     """
 
     bounds: Mapping[str, Sizes]

@@ -21,19 +21,20 @@ if TYPE_CHECKING:
     from microc.transform.pass_context import Instrument, Pass
 
 
-# ---- The declaration of an option, from which keywords, flags, ``--help``, documentation and checks derive.
+# ---- The declaration of an option. Keywords, flags, ``--help``, documentation and checks are derived from it.
 
 READING, COMPILING, STREAMING = (
     "the model",
     "compilation",
     "streaming: a network over a whole sequence, run frame by frame",
 )
-"""Groups of options. READING applies when a graph is read; functions are generated under all of them."""
+"""Groups of options, which are sections of ``--help``. Reading a graph depends only on the options of the group READING.
+Generating code depends on the options of all groups."""
 READ, WRITTEN, RUN = "read", "written", "run"
-"""Use of the file or folder that an option names.
+"""Use of the file or folder whose path is the value of an option: it is read, it is written, or code in it is run.
 
-A project file by somebody else (``microc.toml``) may name WRITTEN paths only below its own folder, and RUN paths only
-if the user trusts that folder.
+A project file (``microc.toml``) may come from another person. Therefore WRITTEN paths in it must be below the folder of
+the project file, and RUN paths are accepted only if the user trusts that folder.
 """
 
 
@@ -41,17 +42,18 @@ if the user trusts that folder.
 class Option:
     """The declaration of a compilation option.
 
-    - ``check``: checks a value from Python and returns it in its type.
+    - ``check``: checks a Python value and returns it converted to the option's type.
     - ``help``: noun phrase for ``--help``, at most 80 characters.
     - ``details``: conditions and exceptions for docs/options.md, as sentences.
     - ``group``: section of ``--help`` and of docs/options.md.
-    - ``applies``: models or boards that it concerns; empty: all.
-    - ``flag``: its name on the command line; empty: Python only.
-    - ``word``: parser of the word behind the flag; raises ValueError with the right form.
-    - ``words``: the accepted words with their values, if there are few.
+    - ``applies``: models or boards to which the option applies; empty: all.
+    - ``flag``: name on the command line; empty: the option exists only in Python.
+    - ``word``: parser of the word after the flag; raises ValueError with the accepted form.
+    - ``words``: all accepted words with their values, if there are few.
     - ``metavar``: placeholder of the word in ``--help``.
-    - ``default``: the default in words.
-    - ``path``: for an option that names a file or folder, its use: READ, WRITTEN or RUN."""
+    - ``default``: description of the default.
+    - ``path``: READ, WRITTEN or RUN if the value is the path of a file or folder; else empty.
+    """
 
     check: Check
     help: str
@@ -67,19 +69,20 @@ class Option:
 
     @property
     def text(self) -> str:
-        """The help with the default, for ``--help``."""
+        """The help text with the default, for ``--help``."""
         return f"{self.help} (default: {self.default})" if self.default else self.help
 
     @property
     def description(self) -> str:
-        """The help with default and details, for the documentation."""
+        """The help text with the default and the details, for the documentation."""
         return f"{self.text}. {self.details}" if self.details else self.text
 
 
 def option_field(default_value: Any, check: Check, help: str, **more: Any) -> Any:
     """Declare a field of :class:`Options` as an option.
 
-    ``default_value``: the default, or the class of an empty mapping. ``more``: fields of :class:`Option`."""
+    ``default_value``: the default; ``dict`` for a new empty mapping. ``more``: further fields of :class:`Option`.
+    """
     described = {"option": Option(check, help, **more)}
     if (more.get("word") in option_values.PATHS) != (more.get("path") in (READ, WRITTEN, RUN)):
         raise TypeError(f"{more.get('flag')}: an option that names a file declares path=READ, WRITTEN or RUN")
@@ -89,10 +92,11 @@ def option_field(default_value: Any, check: Check, help: str, **more: Any) -> An
 
 
 def choice_field(default_value: Any, allowed_values: Sequence[Any], help: str, option_name: str, **more: Any) -> Any:
-    """Declare a field of :class:`Options` as an option with few accepted values.
+    """Declare a field of :class:`Options` as an option that accepts only ``allowed_values``.
 
-    They are written alike in Python and on the command line. ``allowed_values``: the accepted values; ``option_name``:
-    the option in messages."""
+    The values are written identically in Python and on the command line. ``option_name``: the name of the option in
+    errors.
+    """
 
     def check(_: str, given: Any) -> Any:
         return validation.as_known_value(option_name, given, allowed_values)
@@ -102,14 +106,16 @@ def choice_field(default_value: Any, allowed_values: Sequence[Any], help: str, o
 
 
 def combine_words(default: Any, parsed_words: Iterable[Any]) -> Any:
-    """Combine the parsed words of a flag that is given several times: pairs become a mapping, anything else a sequence.
+    """Combine the parsed words of a flag that occurs several times on the command line.
 
-    ``default``: the option's default, a mapping or a sequence."""
+    If ``default``, the default of the option, is a mapping, each parsed word is a pair of key and value, and the result
+    is a mapping. Otherwise each parsed word is a sequence, and the result is their concatenation.
+    """
     return dict(parsed_words) if isinstance(default, Mapping) else tuple(each for part in parsed_words for each in part)
 
 
-# ---- The table of options. A new option is a new field of :class:`Options`. Nothing heavy is imported here, so that
-# ``--help`` is instant.
+# ---- The table of options. A new option is a new field of :class:`Options`. This module imports nothing that is slow to load,
+# because ``--help`` imports it.
 
 __all__ = ["ENDS", "OPTIONS", "PREPARATION", "Bound", "Options", "make_options"]
 
@@ -123,14 +129,14 @@ OPT_LEVELS = (0, 1, 2, 3, 4)
 EXTERNAL_CHOICE = ("cost", "all")
 LATE = ("window", "lookahead")
 PREPARATION = ("normalize", "colour", "frame", "crop", "resize")
-"""Preparation steps of raw inputs; each is an option ``input_...``."""
+"""Preparation steps of raw inputs. Each step NAME is controlled by an option ``input_NAME``."""
 COLOURS = ("rgb", "bgr", "gray")
 RESIZING = ("bilinear", "nearest")
 ENDS = ("input_dtype", "output_dtype", "input_layout", "output_layout", *(f"input_{name}" for name in PREPARATION))
 
 
 def _input_or_output_field(flag: str, metavar: str, help: str, details: str) -> Any:
-    """Declare a field of :class:`Options` as an option with a word for each input or output, by name."""
+    """Declare a field of :class:`Options` as an option that has a word for each input or output, by name."""
     return option_field(
         dict,
         option_values.by_name_check(validation.as_text),
@@ -145,7 +151,7 @@ def _input_or_output_field(flag: str, metavar: str, help: str, details: str) -> 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Compilation options. Help texts use the values of both Python and the command line."""
+    """The compilation options of a network. Help texts name values as both Python and the command line accept them."""
 
     name: str = option_field(
         "",
@@ -624,14 +630,15 @@ class Options:
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     def changed_texts(self) -> dict[str, str]:
-        """Return the options that differ from their defaults as text, for reports; names of files are left out."""
+        """Return the options that differ from their defaults, as text for reports. Options that name files are left
+        out."""
         default = Options()
         values = {name: getattr(self, name) for name in OPTIONS if name not in _UNREPORTED}
         return {name: _format_option_value(value) for name, value in values.items() if value != getattr(default, name)}
 
 
 OPTIONS: Mapping[str, Option] = MappingProxyType({f.name: f.metadata["option"] for f in fields(Options)})
-"""Every option by name."""
+"""The declaration of every option, by the option's name."""
 _UNREPORTED = frozenset({
     "name", "example_inputs", "class_names", "plugins",
     "dump", "cache", "instruments", "tuned", "plan", "self_test", "external",
@@ -651,13 +658,13 @@ def _format_option_value(value: Any) -> str:
 
 
 _OTHER_ARGUMENTS = ("board", "check", "progress", "target")
-"""Arguments of :func:`microc.compile` that are no options; suggested for misspelt keywords."""
+"""Parameters of :func:`microc.compile` that are not options. They too are suggested if a keyword is misspelt."""
 
 
 def make_options(**values: Any) -> Options:
-    """Create options from keywords; UsageError for an unknown keyword or an invalid value.
+    """Create :class:`Options` from keywords; UsageError for an unknown keyword or an invalid value.
 
-    ``plugins`` may be paths of plugin files, which are loaded.
+    ``plugins`` may contain paths of plugin files, which are loaded.
     """
     unknown = sorted(set(values) - set(OPTIONS))
     if unknown:

@@ -1,7 +1,7 @@
 """Compile a model: model file -> Graph -> fused Graph -> Module -> planned Module.
 
-:func:`compile_model` reads the model, runs the graph passes, builds kernels and calls, plans memory, and then searches
-for the configuration that fits its limits and costs least (:mod:`microc.compiler.fit.search`).
+:func:`compile_model` reads the model, runs the graph passes, builds kernels and calls, plans the memory, and then
+searches for the configuration with the least cost that fits the memory limits (:mod:`microc.compiler.fit.search`).
 """
 
 from __future__ import annotations
@@ -47,18 +47,20 @@ from microc.transform.pass_context import DumpInstrument, PassContext, insert_us
 
 
 def optimise_graph(graph: Graph, options: Options) -> Graph:
-    """Run all graph passes; convert the network to one streaming step if the options ask for it."""
+    """Run all graph passes. If the options request streaming, the graph becomes that of one streaming run."""
     return optimise_and_stream(graph, options)[0]
 
 
 def optimise_and_stream(
     graph: Graph, options: Options, transform_between: Callable[[Graph], Graph] | None = None
 ) -> tuple[Graph, Streaming | None]:
-    """Run all graph passes; return the graph, and its streaming description if the options ask for streaming.
+    """Run all graph passes; return the graph, and the description of its streaming or None.
 
-    ``transform_between`` transforms the graph after the passes that make formats alike and before the passes that make
-    integers explicit. It gets layers as the formats define them, unless these are streamed or use another rounding than
-    TFLite Micro's."""
+    ``transform_between`` transforms the graph in the middle: after the passes that convert the operators of all model
+    formats to one form, and before the passes that replace quantised operators by integer arithmetic. In the middle,
+    layers are still as the model format defines them, unless the network is streamed or uses another rounding than
+    TFLite Micro's.
+    """
     instruments = (*((DumpInstrument(options.dump),) if options.dump else ()), *options.instruments)
     whole = transform_between is not None and not options.stream and options.rounding == "tflm"
     pass_options = {name: getattr(options, name) for name in ("requantize", "hybrid", "rounding", "weight_dtype")}
@@ -84,7 +86,7 @@ def optimise_and_stream(
 
 
 def read_at_largest(source: Path | Graph, options: Options) -> tuple[Graph, Graph]:
-    """Read a model; return the graph as read, and the graph after all passes. Dynamic sizes are set to their maxima."""
+    """Read a model; return the graph as read, and the graph after all passes. Dynamic sizes are set to their maximum."""
     if options.bounds:
         from microc.compiler.sizes.open_functions import open_dynamic_sizes
 
@@ -96,7 +98,11 @@ def read_at_largest(source: Path | Graph, options: Options) -> tuple[Graph, Grap
 
 
 def _without_size_dependent_passes(options: Options) -> Options:
-    """Disable the passes whose result depends on coincidences of sizes, and the dump."""
+    """Return the options without the dump, and with the passes disabled that may give different graphs at different
+    sizes.
+
+    The result of such a pass depends on the values of sizes, for example on two sizes that happen to be equal.
+    """
     accidents = {"common_subexpressions", "constant_channels", "duplicate_channels", "dead_channels", "parallel_layers"}
     return replace(options, dump=None, disabled=options.disabled | accidents)
 
@@ -110,8 +116,8 @@ def compile_model(
 ) -> Module:
     """Compile a model file, or a graph as it was read, to a planned module.
 
-    Raises FitError if the network exceeds the flash or RAM budget of the options. ``room``: the capacity of the board
-    (None: unlimited); schedules are chosen to stay within it where possible.
+    ``room``: the memory of the board that is available to the network (None: unlimited). Schedules are chosen to stay
+    within it where possible. Raises FitError if the network exceeds the flash or RAM budget of the options.
     """
     return compile_network(source, target, options, progress, room).module
 
@@ -123,7 +129,10 @@ def compile_network(
     progress: Progress | None = None,
     room: BoardCapacity | None = None,
 ) -> CompiledNetwork:
-    """Compile like :func:`compile_model`, and return the kernel builder too. ``options.dump`` writes all stages."""
+    """Compile as :func:`compile_model` does, and return the module together with its kernel builder.
+
+    If ``options.dump`` is set, all stages are written to that folder.
+    """
     refuse_without_code_memory(options, room)
     target = with_math_features(target, options)
     if options.bounds:
@@ -142,14 +151,17 @@ def compile_network(
 
 
 def external_regions(source: Path | Graph, target: Target, options: Options) -> tuple[RegionTask, ...]:
-    """List the regions of a network that the external backends of the options can compute, as measuring tasks."""
+    """List the regions of a network that the external backends of the options can compute, as tasks for measuring."""
     read, target = read_model(source, options), with_math_features(target, options)
     named = replace(read, name=network_name(read.name))
     return list_region_tasks(lambda between: optimise_and_stream(named, options, between), target, options)
 
 
 def content_hashes(source: Path | Graph, options: Options) -> dict[str, str]:
-    """Return the SHA-256 digests of the model (its file, or the bytes that :func:`microc.save` writes) and of the plugins."""
+    """Return the SHA-256 digests of the model and of the plugins, by ``model`` and by the plugin's source.
+
+    The digest of a graph is that of the bytes that :func:`microc.save` writes.
+    """
     data = to_bytes(source) if isinstance(source, Graph) else read_model_bytes(source)
     plugins = {plugin.source: plugin.digest for plugin in options.plugins if plugin.digest}
     return {"model": hashlib.sha256(data).hexdigest(), **plugins}
@@ -163,8 +175,10 @@ def compile_graph(
     progress: Progress | None = None,
     room: BoardCapacity | None = None,
 ) -> Module:
-    """Compile a graph as it is, without the options for reading, to a planned module. ``source``: the origin that the
-    generated files name."""
+    """Compile a graph to a planned module. The options for reading a model are not applied.
+
+    ``source``: the name of the model that the generated files show.
+    """
     return _compile_and_check_static_sizes(
         read, source, with_math_features(target, options), options, progress, room
     ).module
@@ -173,7 +187,7 @@ def compile_graph(
 def _compile_and_check_static_sizes(
     read: Graph, source: str, target: Target, options: Options, progress: Progress | None, room: BoardCapacity | None
 ) -> CompiledNetwork:
-    """Check the options that depend on the target, name the network, and compile the graph, which has static sizes."""
+    """Check the options that depend on the target, and compile a graph of static sizes under a name that is valid in C."""
     if options.threads > 1 and not FAMILIES[target.isa].threads:
         known = ", ".join(name for name, core in CORES.items() if FAMILIES[core.family].threads)
         raise UsageError(
@@ -187,7 +201,7 @@ def _compile_and_check_static_sizes(
 def _compile_static(
     read: Graph, source: str, target: Target, options: Options, progress: Progress | None, room: BoardCapacity | None
 ) -> CompiledNetwork:
-    """Compile a graph of static sizes: passes, then the search for a network that fits its limits."""
+    """Compile a graph of static sizes: run the passes, then search for a network that fits its memory limits."""
     if options.tuned is not None or options.plan is not None:
         from microc.compiler.tuned.optimisation_plan import refuse_unreadable_tuning_files
 
@@ -211,7 +225,7 @@ def _compile_static(
         refuse_unused_choices(search.untuned_network, network, options.plan)
     module = replace(network.module, trials=tuple(search.trials))
     if network is not search.unlimited:
-        # Reports compare with the network before it had to fit.
+        # Reports compare this network with the network before it was changed to fit the arena limit.
         unlimited = search.unlimited.module
         module = replace(module, plain=UnlimitedArenaCost(arena_bytes(unlimited), unlimited.instructions))
     return replace(network, module=division.beside(module, lambda: builder.own_module(network)))
@@ -220,7 +234,8 @@ def _compile_static(
 def _compile_dynamic(
     source: Path | Graph, target: Target, options: Options, progress: Progress | None, room: BoardCapacity | None
 ) -> CompiledNetwork:
-    """Compile a model with dynamic sizes (``--bound``): kernels take sizes as parameters, the plan is for the largest."""
+    """Compile a model with dynamic sizes (``--bound``). Sizes are parameters of the kernels; memory is planned for the
+    maximum."""
     if options.threads > 1:
         raise UsageError(
             f"threads: got {options.threads}, expected 1 for a network whose sizes vary",

@@ -1,4 +1,4 @@
-"""Plan a function of the user's own as a module with a single kernel."""
+"""Compile a single function of the user to a planned module with one kernel."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ from microc.tir.verify import constant_names, verify
 
 
 def compile_function(schedule: Schedule, target: Target, constants: Mapping[str, Any], threads: int = 1) -> Module:
-    """Compile a schedule's function to a planned module; ``constants`` and ``threads`` as in :func:`microc.build`."""
+    """Compile the function of a schedule to a planned module. ``constants`` and ``threads``: as in
+    :func:`microc.build`."""
     try:
         ends = boundary_graph(schedule, constants)
     except ProgramError as error:
@@ -56,10 +57,11 @@ def compile_function(schedule: Schedule, target: Target, constants: Mapping[str,
 
 
 def plan_function(schedule: Schedule, lowered_func: ir.PrimFunc, kernel_builder: KernelBuilder) -> Module:
-    """Build the planned module that calls ``lowered_func`` on the inputs, outputs and constants of
-    ``kernel_builder.graph``.
+    """Build and plan the module whose only kernel is ``lowered_func``.
 
-    ``schedule``: the schedule that ``lowered_func`` was lowered from."""
+    ``schedule``: the schedule from which ``lowered_func`` was lowered. ``kernel_builder``: its graph has the inputs,
+    outputs and constants of the function.
+    """
     graph, params = kernel_builder.graph, schedule.func.params
     builder = ModuleBuilder(graph, kernel_builder)
     for param in params:
@@ -99,10 +101,10 @@ def plan_function(schedule: Schedule, lowered_func: ir.PrimFunc, kernel_builder:
 
 
 def boundary_graph(schedule: Schedule, constants: Mapping[str, Any]) -> Graph:
-    """Return the inputs, outputs and constants of a function as a graph without nodes.
+    """Return a graph without nodes that has the inputs, outputs and constants of a function.
 
-    Constants are laid out as the schedule stores them. Raises ProgramError for an invalid function, UsageError for
-    constants that are missing or do not fit.
+    Constants are packed in the layout that the schedule requires. Raises ProgramError for an invalid function, and
+    UsageError for constants that are missing or have the wrong shape or dtype.
     """
     func = schedule.func
     verify_function(func)
@@ -121,10 +123,10 @@ def boundary_graph(schedule: Schedule, constants: Mapping[str, Any]) -> Graph:
 
 
 def verify_function(func: ir.PrimFunc, constants: Mapping[str, Array] | None = None) -> None:
-    """Raise ProgramError if the function breaks a rule of TIR.
+    """Raise ProgramError if the function violates a rule of TIR.
 
-    ``constants``: their values, if known. Indices that depend on input data are not checked: the caller must keep them
-    in range, as in C.
+    ``constants``: the data of constant parameters by name, if known. Indices that depend on input data are not checked:
+    as in C, the caller must ensure that they are in range.
     """
     known = {n: (int(a.min()), int(a.max())) for n, a in (constants or {}).items() if a.dtype.kind in "iu" and a.size}
     try:
@@ -136,7 +138,10 @@ def verify_function(func: ir.PrimFunc, constants: Mapping[str, Array] | None = N
 
 
 def _packed_constants(schedule: Schedule, constant_data: Mapping[str, Any]) -> dict[str, Array]:
-    """Check the data given for constant parameters, and return it laid out as the schedule stores it, by parameter."""
+    """Return the data of each constant parameter, packed in the layout that the schedule requires.
+
+    Raises UsageError if data is missing, has the wrong shape or dtype, or belongs to no constant parameter.
+    """
     params = [param for param in schedule.start.params if param.scope == "const"]
     for name in constant_data:
         if name not in {param.name for param in params}:

@@ -1,7 +1,7 @@
-"""Build functions of the user's own, without a network: a PrimFunc or a schedule becomes a library or a program.
+"""Build functions of the user, without a network: a PrimFunc or a schedule becomes a library or a program.
 
-``microc.build(func)`` compiles the loops as they are; :func:`default_schedule` applies the compiler's schedule rules
-first.
+``microc.build(func)`` compiles the loops as they are. :func:`default_schedule` first applies the compiler's schedule
+rules.
 """
 
 from __future__ import annotations
@@ -36,14 +36,16 @@ from microc.tir import ir
 
 Function = ir.PrimFunc | Schedule
 Named = Mapping[str, Any] | None
-"""Data of constants, or bounds of sizes, by name."""
+"""Data of constants, or bounds of dynamic sizes, by name."""
 OPENCL = "opencl"
-"""The target that is no core: an accelerator behind an OpenCL driver."""
+"""Name of the target for an accelerator with an OpenCL driver. All other targets are names of CPU cores."""
 _GOALS: Mapping[str, Goal] = {"speed": SPEED, "size": SIZE}
-"""Goals of a single function. ``balanced`` needs a price of flash, which only a whole network defines."""
+"""Optimisation goals of a single function. The goal ``balanced`` is missing, because it weighs instructions against
+flash, and only a whole network defines the price of flash."""
 
 _OPERATORS = ("", "dense", "matmul")
-"""Operators under which a function is offered to the schedule rules: none, layers (dense) and products of data (matmul)."""
+"""Names of operators for which the schedule rules are tried on a function: none, a layer with weights (dense), and a
+product of two data tensors (matmul)."""
 
 
 @overload
@@ -84,27 +86,37 @@ def build(
     bounds: Named = None,
     threads: int = 1,
 ) -> Any:
-    """Compile functions.
+    """Compile functions of the user.
 
-    ``what`` is a PrimFunc (``te.create_prim_func``, ``tir.from_text``), a :class:`Schedule`, or several of them, which
-    become a dictionary by name. A written project (its folder, or the result of ``microc.open_project``) becomes a
-    firmware.
+    ``what``: a PrimFunc (``te.create_prim_func``, ``tir.from_text``), a :class:`Schedule`, or a sequence of them, for
+    which the result is a dictionary by function name. A project that was written (its folder, or the result of
+    ``microc.open_project``) is built as firmware.
 
-    Without ``board`` the result is called with numpy arrays: parameters that the function stores to are its outputs,
-    the others its inputs, in their order. With ``board`` it is a :class:`Program`, whose project runs the function like
-    a network (:func:`microc.bundle` combines several into one firmware). Parameters of scope ``const`` are weights:
-    ``constants`` has their data by name, in the layout of the unscheduled function. ``target``: ``host``, or the core
-    whose intrinsics may be called; its instructions are used if this computer has them, else portable C is; ``opencl``:
-    an accelerator, for loops that are bound to its groups and items (:meth:`Schedule.bind`), which gives an
-    :class:`OpenCLFunction`. ``threads`` share large loops of a library, as in :func:`microc.compile`; the results do
-    not depend on their number.
+    Without ``board`` the result is a library, which is called with numpy arrays. Its outputs are the parameters that
+    the function stores to, its inputs the other parameters, in their order. With ``board`` the result is a
+    :class:`Program`, whose project runs the function like a network. :func:`microc.bundle` combines several programs
+    into one firmware.
 
-    ``bounds``: dynamic sizes by name, as ``microc.compile`` takes them; for a PrimFunc of symbolic extents, or for a
-    Python function ``(n, m) -> PrimFunc or Schedule``, which is called at several sizes and must return the same loops
-    at all of them.
+    ``constants``: the data of the parameters of scope ``const`` (weights), by name, in the layout of the unscheduled
+    function.
 
-    Raises ProgramError for an invalid function, UsageError for constants that are missing or do not fit and for sizes
-    that no input determines, UnsupportedError for loops whose dependence on the sizes follows no rule.
+    ``target``: one of
+
+    - ``host``: this computer
+    - the name of the core whose intrinsics the function may call. If this computer lacks the instructions of that core,
+      portable C is used instead.
+    - ``opencl``: an accelerator. The loops must be bound to its groups and items (:meth:`Schedule.bind`), and the
+      result is an :class:`OpenCLFunction`.
+
+    ``threads``: the number of threads that share large loops of a library, as in :func:`microc.compile`. The results do
+    not depend on it.
+
+    ``bounds``: dynamic sizes by name, as ``microc.compile`` accepts them. ``what`` must then be a PrimFunc with
+    symbolic extents, or a Python function ``(n, m) -> PrimFunc or Schedule``. The Python function is called at several
+    sizes and must return the same loop structure at every size.
+
+    Raises ProgramError for an invalid function, UsageError for constants that are missing or do not match and for sizes
+    that no input determines, and UnsupportedError for loops whose dependence on the sizes follows no supported rule.
     """
     if isinstance(what, (str, os.PathLike)):
         what = board_project.open_project(validation.as_path("a project", what))
@@ -145,11 +157,12 @@ def build(
 
 
 def default_schedule(func: ir.PrimFunc, target: str = "host", *, optimize: str = "speed") -> Schedule:
-    """Schedule ``func``, a function without an operator, by the compiler's rules, and return the best by the cost model.
+    """Schedule ``func`` by the compiler's rules, and return the schedule that is best by the cost model.
 
-    Blocks named as those of operators (``acc``: the reduction, ``out``: its elementwise epilogue, ``patch``: im2col
-    rows) are treated like these. ``target``: a core; ``optimize``: the goal, ``speed``, ``size`` or ``balanced``.
-    Raises UsageError for an unknown core or goal, and ProgramError for an invalid function.
+    ``func`` belongs to no operator of a network. Blocks that have the names of blocks of operators (``acc``: the
+    reduction, ``out``: its elementwise epilogue, ``patch``: im2col rows) are scheduled like those. ``target``: a core.
+    ``optimize``: the goal, ``speed`` or ``size``. Raises UsageError for an unknown core or goal, and ProgramError for
+    an invalid function.
     """
     verify_function(func)
     core = _function_target(target)
@@ -157,13 +170,14 @@ def default_schedule(func: ir.PrimFunc, target: str = "host", *, optimize: str =
         raise UsageError(f"optimize={optimize!r} is no goal", hint="choose one of: " + ", ".join(_GOALS))
     schedules = [schedule_as_written(func, core)]
     for op in _OPERATORS:
-        with suppress(ScheduleError):  # a rule that expects blocks of other names
+        with suppress(ScheduleError):  # raised by rules that expect blocks with other names
             schedules += candidate_schedules(func, op, core, _GOALS[optimize])
     return choose_schedule(schedules, core, _GOALS[optimize]).schedule
 
 
 def _function_target(target: str) -> Target:
-    """Return a core by name; ``host`` and ``portable`` are this computer without its vectors, ``native`` with them."""
+    """Return the target with the given name. ``host`` and ``portable``: this computer without vector instructions;
+    ``native``: with them."""
     name = validation.as_text("a target", target)
     return library_target(name) if name in (NATIVE, PORTABLE) else target_for(name)
 
@@ -171,7 +185,8 @@ def _function_target(target: str) -> Target:
 def _compile_to_module(
     function: Any, target: Target, constants: Mapping[str, Any], bounds: Named, threads: int = 1
 ) -> Module:
-    """Compile a function or schedule to a planned module, for all sizes within ``bounds`` if there are any."""
+    """Compile a function or schedule to a planned module. If ``bounds`` are given, the module works for all sizes
+    within them."""
     if not bounds:
         return compile_function(_as_schedule(function), target, constants, threads)
     if not isinstance(function, ir.PrimFunc) and not callable(function):
@@ -185,7 +200,8 @@ def _compile_to_module(
 
 
 def _as_schedule(function: object) -> Schedule:
-    """Return a function as a schedule without steps, and a schedule with a name for reports; UsageError for anything else."""
+    """Return a function as a schedule without steps, or a schedule with a name for reports; UsageError for any other
+    value."""
     if isinstance(function, ir.PrimFunc):
         return Schedule(function).named("as written")
     if isinstance(function, Schedule):
@@ -197,5 +213,5 @@ def _as_schedule(function: object) -> Schedule:
 
 
 def _function_name(function: Function) -> str:
-    """Return the name of a function or of a schedule's function."""
+    """Return the name of a function, or of the function of a schedule."""
     return _as_schedule(function).func.name

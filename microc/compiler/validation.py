@@ -1,7 +1,7 @@
-"""Checks of values from callers, one for each type, at all entry points. Other values raise UsageError.
+"""Checks of the values that callers pass to the API, one for each type. Invalid values raise UsageError.
 
-Errors name the accepted form. Integers may be numpy's. A bool is not an integer, and a number is not a name. Every
-check returns the value in one Python type.
+Errors state the accepted form. Integers may be numpy integers. A bool is not accepted as an integer, nor a number as a
+name. Every check returns the value converted to a single Python type.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from typing import Any
 from microc.errors import UsageError
 
 LARGEST = (1 << 63) - 1
-"""The largest integer that any option accepts (int64)."""
+"""Largest integer that any option accepts (the maximum of int64)."""
 
 Check = Callable[[str, Any], Any]
-"""A check: takes the name of a value and the value, returns the value in its type."""
+"""A check of an option value: it accepts the name of the value and the value, and returns the value converted to its
+type."""
 
 
 def short_repr(value: object) -> str:
@@ -30,19 +31,20 @@ def short_repr(value: object) -> str:
     try:
         return reprlib.repr(value)
     except (ValueError, TypeError, AttributeError, RecursionError):
-        # int has a limit of digits for conversion to text; objects may have a failing __repr__
+        # Python limits the number of digits of an int that is converted to text, and the __repr__ of an object may fail.
         return f"of type {type(value).__name__}"
 
 
 def invalid_value_error(value_name: str, value: object, hint: str) -> UsageError:
-    """Build the UsageError for an invalid value. ``value_name``: the name of the value; ``hint``: the accepted form."""
+    """Create the UsageError for an invalid value. ``value_name``: the name of the value; ``hint``: the accepted form."""
     return UsageError(f"{value_name} cannot be {short_repr(value)}", hint=hint)
 
 
 def as_integer(value_name: str, value: Any, least: int = 0, most: int = LARGEST, hint: str = "") -> int:
-    """Check that a value is an integer from ``least`` to ``most``, and return it as an int.
+    """Return a value as an int; UsageError unless it is an integer from ``least`` to ``most``.
 
-    ``value_name``: the name of the value in errors."""
+    ``value_name``: the name of the value in errors; ``hint``: the accepted form, if it is not just this range.
+    """
     wanted = hint or f"an integer, at least {least}" + ("" if most == LARGEST else f" and at most {most}")
     if _is_bool(value) or not isinstance(value, numbers.Integral):
         raise invalid_value_error(value_name, value, wanted)
@@ -53,9 +55,10 @@ def as_integer(value_name: str, value: Any, least: int = 0, most: int = LARGEST,
 
 
 def as_number(value_name: str, value: Any, least: float, most: float, hint: str = "") -> float:
-    """Check that a value is a number from ``least`` to ``most``, and return it as a float; NaN is in no range.
+    """Return a value as a float; UsageError unless it is a number from ``least`` to ``most``. NaN is never accepted.
 
-    ``value_name``: the name of the value in errors."""
+    ``value_name``: the name of the value in errors; ``hint``: the accepted form, if it is not just this range.
+    """
     wanted = hint or f"a number from {least:g} to {most:g}"
     if _is_bool(value) or not isinstance(value, numbers.Real):
         raise invalid_value_error(value_name, value, wanted)
@@ -69,34 +72,35 @@ def as_number(value_name: str, value: Any, least: float, most: float, hint: str 
 
 
 def _is_bool(value: Any) -> bool:
-    """Test whether a value is a bool; numpy's bool is no subclass of it."""
+    """Test whether a value is a bool of Python or numpy. numpy's bool is not a subclass of Python's."""
     return isinstance(value, bool) or (type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"))
 
 
 def _is_array(value: Any) -> bool:
-    """Test whether a value is a numpy array, without importing numpy: command lines check options without it."""
+    """Test whether a value is a numpy array. numpy is not imported, because the command line checks options without it."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.ndarray)
 
 
 def as_text(value_name: str, value: Any) -> str:
-    """Check that a value is a str, and return it. ``value_name``: the name of the value in errors."""
+    """Return a value as a str; UsageError for any other type. ``value_name``: the name of the value in errors."""
     if not isinstance(value, str):
         raise invalid_value_error(value_name, value, "a str")
     return str(value)
 
 
 def as_boolean(value_name: str, value: Any) -> bool:
-    """Check that a value is True or False, and return it as a bool. ``value_name``: the name of the value in errors."""
+    """Return a value as a bool; UsageError unless it is True or False. ``value_name``: the name of the value in errors."""
     if not _is_bool(value):
         raise invalid_value_error(value_name, value, "True or False")
     return bool(value)
 
 
 def as_known_value(value_name: str, value: Any, allowed_values: Sequence[Any]) -> Any:
-    """Check that a value is one of the ``allowed_values`` values, which are of one type, and return it.
+    """Return a value; UsageError unless it is one of ``allowed_values``, which all have the same type.
 
-    ``value_name``: the name of the value in errors."""
+    ``value_name``: the name of the value in errors.
+    """
     if isinstance(allowed_values[0], int) and not _is_bool(value) and isinstance(value, numbers.Integral):
         value = int(value)
     if type(value) is not type(allowed_values[0]) or value not in allowed_values:
@@ -105,16 +109,19 @@ def as_known_value(value_name: str, value: Any, allowed_values: Sequence[Any]) -
 
 
 def as_path(value_name: str, value: Any) -> Path:
-    """Check that a value is a path, and return it as a Path. ``value_name``: the name of the value in errors."""
+    """Return a str or path-like value as a Path; UsageError for any other value. ``value_name``: the name of the value
+    in errors."""
     if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str) or "\0" in os.fspath(value):
         raise invalid_value_error(value_name, value, "a path: a str or pathlib.Path")
     return Path(value)
 
 
 def as_names(value_name: str, value: Any) -> tuple[str, ...]:
-    """Return a value as a tuple of names: a str is one name, a sequence or set has several, None has none.
+    """Return a value as a tuple of names: a str is a single name, a sequence or set contains several, None contains
+    none.
 
-    ``value_name``: the name of the value in errors."""
+    Raises UsageError for any other value. ``value_name``: the name of the value in errors.
+    """
     if value is None:
         return ()
     if isinstance(value, str):
@@ -125,10 +132,11 @@ def as_names(value_name: str, value: Any) -> tuple[str, ...]:
 
 
 def as_mapping_by_name(value_name: str, value: Any, check: Check, default_key: str = "") -> dict[str, Any]:
-    """Return a value as a dict by name, whose values ``check`` has checked; None gives an empty one.
+    """Return a value as a dict whose keys are names and whose values have passed ``check``. None gives an empty dict.
 
-    ``default_key``: the key of a value that is given alone; empty: a mapping is required. ``value_name``: the name of
-    the value in errors."""
+    ``default_key``: the key under which a single value is stored that is passed instead of a mapping; if it is empty, a
+    mapping is required. ``value_name``: the name of the value in errors.
+    """
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -141,41 +149,46 @@ def as_mapping_by_name(value_name: str, value: Any, check: Check, default_key: s
 
 
 def as_integers(value_name: str, value: Any, least: int = 0) -> tuple[int, ...]:
-    """Check that a value is a sequence of integers of at least ``least``, and return it as a tuple.
+    """Return a sequence of integers of at least ``least`` as a tuple; UsageError for any other value.
 
-    ``value_name``: the name of the value in errors."""
+    ``value_name``: the name of the value in errors.
+    """
     if not ((_is_array(value) and value.ndim == 1) or isinstance(value, (list, tuple))):
         raise invalid_value_error(value_name, value, "a tuple of integers")
     return tuple(as_integer(value_name, extent, least) for extent in value)
 
 
 def as_function_or_none(value_name: str, value: Any) -> Any:
-    """Check that a value is a function or None, and return it. ``value_name``: the name of the value in errors."""
+    """Return a value; UsageError unless it is callable or None. ``value_name``: the name of the value in errors."""
     if value is not None and not callable(value):
         raise invalid_value_error(value_name, value, "a function, or None")
     return value
 
 
 def as_instance(value_name: str, value: Any, type_: type, hint: str) -> Any:
-    """Check that a value is an object of a class, and return it. ``value_name``: the name of the value in errors."""
+    """Return a value; UsageError unless it is an instance of the class ``type_``. ``value_name``: the name of the value
+    in errors; ``hint``: the accepted form."""
     if not isinstance(value, type_):
         raise invalid_value_error(value_name, value, hint)
     return value
 
 
 def as_arrays(value_name: str, value: Any) -> Sequence[Any]:
-    """Check that a value is a sequence of arrays, such as a list or tuple, not one array, and return it as a list.
+    """Return a sequence of arrays, such as a list or tuple, as a list; UsageError for any other value, also a single
+    array.
 
-    ``value_name``: the name of the value in errors."""
+    ``value_name``: the name of the value in errors.
+    """
     if not isinstance(value, Iterable) or _is_array(value) or isinstance(value, (str, bytes, Mapping)):
         raise invalid_value_error(value_name, value, "a list of arrays, one for each input")
     return list(value)
 
 
 def as_tuple_of(value_name: str, value: Any, element_class: type, hint: str) -> tuple[Any, ...]:
-    """Return a value as a tuple of objects of one class; a single object is accepted too, None gives an empty tuple.
+    """Return objects of one class as a tuple. A single object is accepted too; None gives an empty tuple.
 
-    ``value_name``: the name of the value in errors."""
+    Raises UsageError for any other value. ``value_name``: the name of the value in errors; ``hint``: the accepted form.
+    """
     given = (value,) if isinstance(value, element_class) and not isinstance(value, (list, tuple)) else value
     if given is None:
         return ()

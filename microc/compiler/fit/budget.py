@@ -1,4 +1,5 @@
-"""Costs and bounds of a network's memory: the worth of flash and RAM, the capacity of boards, lower bounds on the need."""
+"""Memory budgets of a network: the price of flash and RAM, the capacity of boards, and lower bounds on the memory
+needed."""
 
 from __future__ import annotations
 
@@ -31,11 +32,12 @@ from microc.transform.attention import block_attention, find_attention
 from microc.transform.quantised.qdq import has_integer_form
 from microc.transform.quantised.weight_types import count_16_bit_weights, find_overflowing_weights
 
-# ---- Hints for a network that does not fit: quantise it, choose a larger board, raise the budget.
+# ---- Hints for a network that does not fit: quantise the network, choose a larger board, raise the budget.
 
 MARGIN = 2
-"""Factor between a board's memory and the known need, for boards named in hints: code and stack differ from core to core."""
-SHOWN = 3  # boards that a hint names
+"""Minimum ratio of a board's memory to the known need of the network, for boards that a hint names. The margin covers
+code and stack, whose sizes differ between cores."""
+SHOWN = 3  # maximum number of boards that a hint names
 
 
 def fit_hint(
@@ -47,12 +49,13 @@ def fit_hint(
     computes_in_floats: bool = False,
     io_in_arena: bool = False,
 ) -> str:
-    """Return a hint for a network that does not fit, the most promising measure first.
+    """Return the hint for a network that does not fit, with the most promising measure first.
 
-    ``needed_flash``, ``needed_ram``: bytes needed at least, 0 if there is enough. ``source``: the model as commands
-    take it. ``board``: the board that is too small, empty if a budget is. ``computes_in_floats``: the network computes
-    in floats, four bytes a number; ``io_in_arena``: inputs and outputs are in the arena and could move to the caller's
-    buffers."""
+    ``source``: the model, as commands accept it. ``needed_flash``, ``needed_ram``: lower bounds on the bytes needed, or
+    0 if that memory is large enough. ``board``: the board that is too small; empty if a budget is too small.
+    ``computes_in_floats``: the network computes in floats, which take four bytes each. ``io_in_arena``: inputs and
+    outputs are in the arena and could be moved to buffers of the caller.
+    """
     measures = []
     if computes_in_floats:
         target = f" --board {board}" if board else ""
@@ -71,10 +74,12 @@ def fit_hint(
 
 
 def larger_boards(flash: int, ram: int, too_small: str = "") -> Iterator[str]:
-    """Yield the names of boards that have this memory (bytes) and a margin; ``too_small``: the board that is not enough.
+    """Yield the names of boards whose memory exceeds the given flash and RAM (bytes) by a margin.
 
-    Boards of its family come first (Arduino's core, PlatformIO's platform), then boards that one of its build systems
-    knows, then emulated ones; within each, the smallest first."""
+    ``too_small``: the board that is not sufficient. Boards of its family (Arduino core or PlatformIO platform) come
+    first, then boards that are supported by one of its build systems, then emulated boards. Within each class the
+    boards with the least RAM come first.
+    """
     known = list_boards()
     small_board = load_board(too_small) if too_small in known else None
     families, systems = (
@@ -95,27 +100,33 @@ def larger_boards(flash: int, ram: int, too_small: str = "") -> Iterator[str]:
 
 
 def region_bytes(board: Board, kind: str) -> int:
-    """Return the bytes of the first region of a kind (``flash`` or ``ram``), which the linker fills; 0: unlimited."""
+    """Return the size in bytes of the board's first memory region of a kind (``flash`` or ``ram``). 0: unlimited.
+
+    The linker script places code or variables in this region.
+    """
     return next((region.size for region in board.regions if region.kind == kind), 0)
 
 
 def _board_families(board: Board) -> set[str]:
-    """Return the families that build systems put a board in: Arduino's core, PlatformIO's platform."""
+    """Return the families to which build systems assign a board: its Arduino core and its PlatformIO platform."""
     arduino, platformio = board.ids.get("arduino", ""), board.ids.get("platformio")
     names = {arduino.rpartition(":")[0]} if arduino else set()
     return names | ({platformio["platform"]} if platformio else set())
 
 
-# ---- Float arithmetic of a network: the permitted approximations, the share of float multiply-accumulates, the reasons.
+# ---- Float arithmetic of a network: the permitted approximations, the number of float multiply-accumulates, and the reasons why
+# layers compute in floats.
 
-_SHOWN = 8  # layers whose reasons are reported
+_SHOWN = 8  # maximum number of layers whose reasons are reported
 _PRODUCTS = ("conv2d", "conv2d_transpose", "dense")
 
 
 def with_math_features(target: Target, options: Options) -> Target:
-    """Add the permitted float arithmetic and the use of threads to the target's features, which schedule rules test.
+    """Return the target with additional features for the float arithmetic that the options permit and for the use of
+    threads.
 
-    Raises UsageError for float16 arithmetic on a core without a float16 unit, and with dynamic sizes.
+    Schedule rules test these features. Raises UsageError if the options request float16 arithmetic on a core without a
+    float16 unit or together with dynamic sizes.
     """
     if options.math == "half" and not target.has(HALF_FLOATS):
         able = ", ".join(name for name, core in CORES.items() if HALF_FLOATS in core.has)
@@ -139,10 +150,10 @@ def with_math_features(target: Target, options: Options) -> Target:
 
 
 def summarise_arithmetic(graph: Graph, weight_dtype: str = "") -> Arithmetic:
-    """Summarise the arithmetic of a graph after the passes.
+    """Summarise the arithmetic of a graph after all passes.
 
-    Reasons for floats are those of the layers with the most products. ``weight_dtype``: the float16 or bfloat16 that
-    weights were rounded to, else empty.
+    The summary contains the reasons why layers compute in floats, for the layers with the most multiply-accumulates.
+    ``weight_dtype``: the dtype float16 or bfloat16 to which weights were rounded, else empty.
     """
     if not any(dtypes.is_float(kind.dtype) for kind in graph.types.values()):
         return Arithmetic(
@@ -163,7 +174,8 @@ def summarise_arithmetic(graph: Graph, weight_dtype: str = "") -> Arithmetic:
 
 
 def _count_double_weights(graph: Graph) -> int:
-    """Count int16 weights that multiply bytes: results of 9-bit weights, which no model file contains."""
+    """Count the int16 weights that are multiplied by one-byte data. They result from 9-bit weights, which occur in no
+    model file."""
     names = {
         node.inputs[1]
         for node in graph.nodes
@@ -173,7 +185,8 @@ def _count_double_weights(graph: Graph) -> int:
 
 
 def _count_float_macs(graph: Graph, node: Node) -> int:
-    """Count the float multiply-accumulates of one run of a node; for control flow, its bodies' share of them."""
+    """Count the float multiply-accumulates of one run of a node. For a control-flow node, its multiply-accumulates are
+    multiplied by the fraction that is float in its bodies."""
     macs = node_macs(graph, node)
     if not macs:
         return 0
@@ -185,7 +198,8 @@ def _count_float_macs(graph: Graph, node: Node) -> int:
 
 
 def _float_reasons(graph: Graph, layers: list[Node]) -> Iterator[str]:
-    """Yield the reasons why layers compute in floats, the largest first; a single one if nothing is quantised."""
+    """Yield the reasons why layers compute in floats, in the order of ``layers``. If nothing is quantised, there is one
+    reason."""
     if not layers:
         return
     if all(kind.quant is None for kind in graph.types.values()):
@@ -200,7 +214,7 @@ def _float_reasons(graph: Graph, layers: list[Node]) -> Iterator[str]:
 
 
 def _float_reason(graph: Graph, producer: Node | None) -> str:
-    """Return the reason why a layer that reads the result of ``producer`` computes in floats."""
+    """Return the reason why a layer computes in floats. ``producer``: the node that computes the layer's data input."""
     if producer is None:
         return "what it reads is not quantised"
     if producer.op == "dequantize":
@@ -211,36 +225,43 @@ def _float_reason(graph: Graph, producer: Node | None) -> str:
 
 # ---- The price of flash, and the capacity of boards.
 #
-# A choice of schedules weighs instructions against bytes at a price. ``balanced`` values 1 % of the network's time at
-# FLASH_PER_TIME % of its flash. The price then needs no unit and no parameter: a byte is worth
-# MACs / (bytes of weights + CODE_OVERHEAD) / FLASH_PER_TIME instructions. A network over its budget is compiled again at ever
-# higher prices, last for size alone; :mod:`microc.compiler.fit.moves` then chooses a price for each kernel.
+# The price of flash is the number of executed instructions that one byte of flash is worth. Schedules are chosen at this
+# price. The goal ``balanced`` values 1 % of the network's time at FLASH_PER_TIME % of its flash. It estimates the time by the
+# number of multiply-accumulates, so that its price is MACs / (bytes of weights + CODE_OVERHEAD) / FLASH_PER_TIME. A network
+# that exceeds its flash budget is compiled again at higher and higher prices, and at last for size alone. Then
+# :mod:`microc.compiler.fit.moves` chooses a price for each kernel.
 
 FLASH_PER_TIME = 4
-"""Percent of flash that 1 % of time is worth: boards have more flash than networks take, and time is energy too."""
+"""Percent of flash that 1 % of time is worth. Flash is valued less than time, because boards have more flash than
+networks need, and because time costs energy too."""
 MEMORY_PER_TIME = {"speed": float("inf"), "balanced": float(FLASH_PER_TIME), "size": 1.0}
-"""Percent of memory that 1 % of time is worth, by goal, in a choice between variants of a graph."""
+"""Percent of memory that 1 % of time is worth for each goal, when variants of a graph are compared."""
 COMPUTER_FACTOR = 10.0
-"""Factor on :data:`MEMORY_PER_TIME` for computers, where only caches are short of memory."""
+"""Factor on :data:`MEMORY_PER_TIME` for computers, where memory is plentiful and only caches are small."""
 CODE_OVERHEAD = 16 * 1024
-"""Bytes of code of a usual network, added to its weights: bounds the price of a byte for networks of few weights."""
+"""Bytes of code of a typical network. They are added to the bytes of weights, so that the price of a byte stays bounded
+for networks with few weights."""
 FIRMWARE_RAM = 4 * 1024
-"""Bytes of RAM that a usual firmware takes beside the arena: stack, buffers of its ports."""
+"""Bytes of RAM that a typical firmware needs in addition to the arena: stack and buffers of its communication ports."""
 CERTAIN_CODE_SHARE = 0.75
-"""Share of the estimated code that is certain: a network is refused only if this share does not fit."""
+"""Fraction of the estimated code size that is taken as a lower bound. A network is refused only if even this part of
+its code does not fit."""
 PRICE_STEPS = (1, 8, 64)
-"""Multiples of the balanced price at which a network over its budget is built."""
+"""Multiples of the balanced price of flash at which a network over its flash budget is built."""
 
 
 @frozen
 class BoardCapacity:
-    """The memory of a board that is left to a network: bytes of flash for constants and code, of RAM for the arena and
-    inputs outside of it; 0: unlimited.
+    """Memory of a board that is available to a network, in bytes; 0: unlimited.
 
-    ``board``: its name, if a network that takes more is refused. ``flash_limit``: the most that constants may take,
-    even if the code proves smaller than estimated. ``capacity``: flash and RAM of the whole board. ``memories``: all
-    memories for tensors if the board has several, the one of ``ram`` first. ``code``: the memory that hot code may run
-    from, with the bytes that everything except arenas leaves."""
+    - ``flash``: for constants and code; ``ram``: for the arena and for inputs and outputs outside of the arena.
+    - ``board``: name of the board if a network that exceeds the capacity is refused, else empty.
+    - ``flash_limit``: upper bound on the constants. It applies even if the code is smaller than estimated.
+    - ``capacity``: flash and RAM of the whole board.
+    - ``memories``: all memories for tensors, if the board has several. The first is the one that ``ram`` describes.
+    - ``code``: the memory from which hot code may run. Its size is what remains after everything except arenas is
+      placed.
+    """
 
     flash: int = 0
     ram: int = 0
@@ -252,15 +273,15 @@ class BoardCapacity:
 
     @property
     def all_ram(self) -> int:
-        """Bytes for tensors in all memories; 0: unlimited."""
+        """Number of bytes for tensors in all memories; 0: unlimited."""
         return self.ram + sum(memory.size for memory in self.memories[1:])
 
 
 def arena_memories(module: Module, options: Options, capacity: BoardCapacity | None) -> tuple[Memory, ...]:
-    """Return the memories that arenas may be in.
+    """Return the memories in which arenas may be placed; empty if the network has a single arena.
 
-    The first one is reduced by inputs and outputs outside of the arena, and limited by the RAM budget. Empty if the
-    network has one arena: on most boards, and for a loadable network, whose firmware provides the arena.
+    The size of the first memory is reduced by inputs and outputs outside of the arena, and limited by the RAM budget.
+    Most boards have a single arena. A relocatable network has one too, which the firmware that loads it provides.
     """
     if capacity is None or not capacity.memories or options.relocatable:
         return ()
@@ -270,7 +291,7 @@ def arena_memories(module: Module, options: Options, capacity: BoardCapacity | N
 
 
 def io_bytes(module: Module) -> int:
-    """Return the bytes of a module's inputs and outputs."""
+    """Return the number of bytes of a module's inputs and outputs."""
     return sum(module.values[name].nbytes for name in (*module.inputs, *module.outputs))
 
 
@@ -286,9 +307,9 @@ def count_macs(graph: Graph) -> int:
 
 
 def goal_ladder(graph: Graph, options: Options, target: Target) -> tuple[Goal, ...]:
-    """Return the requested goal, then the goals to fall back to over the flash budget.
+    """Return the requested goal, followed by the goals to try in turn while the network exceeds its flash budget.
 
-    Computers have no flash limit: ``balanced`` schedules are those of ``speed`` there.
+    Computers have no flash limit, so the goal ``balanced`` becomes ``speed`` there.
     """
     weights = sum(array.nbytes for each in (graph, *nested_graphs(graph)) for array in each.consts.values())
     price = max(count_macs(graph), 1) / (weights + CODE_OVERHEAD) / FLASH_PER_TIME
@@ -301,38 +322,41 @@ def goal_ladder(graph: Graph, options: Options, target: Target) -> tuple[Goal, .
 
 
 def memory_per_time(options: Options, target: Target) -> float:
-    """Return how many percent of memory 1 % of time is worth, for the goal of the options and the kind of core."""
+    """Return how many percent of memory 1 % of time is worth, for the optimisation goal and the kind of core."""
     return MEMORY_PER_TIME[options.optimize] * (COMPUTER_FACTOR if FAMILIES[target.isa].threads else 1)
 
 
 def code_bytes(module: Module) -> int:
-    """Return the estimated bytes of machine code of a module's kernels."""
+    """Return the estimated number of bytes of machine code of a module's kernels."""
     return sum(kernel.code_bytes for kernel in module.kernels)
 
 
 def arena_bytes(module: Module) -> int:
-    """Return the bytes of a planned module's arena; of several, the one in the memory of the stack."""
+    """Return the number of bytes of a planned module's arena. If there are several arenas, the one in the memory of the
+    stack counts."""
     assert module.plan is not None
     return module.plan.main
 
 
 def outside_arena_bytes(module: Module) -> int:
-    """Return the bytes of the inputs and outputs of a planned module that are outside of its arena."""
+    """Return the number of bytes of a planned module's inputs and outputs that are outside of its arena."""
     assert module.plan is not None
     return sum(module.values[n].nbytes for n in (*module.inputs, *module.outputs) if n not in module.plan.offsets)
 
 
 def flash_bytes(module: Module) -> int:
-    """Return the bytes of a module's constants and estimated code."""
+    """Return the number of bytes of flash for a module's constants and its estimated code."""
     return module.const_bytes + code_bytes(module)
 
 
 def relative_cost(candidate: Module, baseline: Module, time_exponent: float) -> float:
-    """Return the cost of the module ``candidate`` relative to the module ``baseline``, both planned.
+    """Return the cost of the planned module ``candidate`` relative to the planned module ``baseline``.
 
-    It is ram * flash * time ** ``time_exponent``, each as a ratio. ``time_exponent``: percent of memory that 1 % of
-    time is worth (:func:`memory_per_time`). RAM and flash of a usual firmware are added to the network's own, so that
-    small networks do not pay any price in time."""
+    The cost is ram * flash * time ** ``time_exponent``, where each factor is the ratio between the two modules.
+    ``time_exponent``: percent of memory that 1 % of time is worth (:func:`memory_per_time`). The RAM and flash of a
+    typical firmware are added to those of the network. Otherwise, saving a few bytes of a small network would justify
+    any loss of time.
+    """
     time = candidate.instructions / max(baseline.instructions, 1)
     if time_exponent == float("inf"):
         return time
@@ -343,8 +367,12 @@ def relative_cost(candidate: Module, baseline: Module, time_exponent: float) -> 
 
 
 def workspace_limits(limit: int, module: Module, keys: Mapping[str, str]) -> dict[str, int]:
-    """Return for each kernel, by key, the workspace for which an arena of ``limit`` bytes has room in all of its layers.
-    ``keys``: the key of each layer's kernel."""
+    """Return the maximum workspace of each kernel, in bytes and by kernel key, with which an arena of ``limit`` bytes
+    suffices.
+
+    The maximum is the least room that the tensors leave in any layer that the kernel computes. ``keys``: the key of
+    each layer's kernel, by layer.
+    """
     workspaces: dict[str, int] = {}
     for call, (tensors, _) in zip(module.calls, tensor_and_workspace_bytes(module), strict=True):
         key = keys.get(call.layer)
@@ -354,8 +382,8 @@ def workspace_limits(limit: int, module: Module, keys: Mapping[str, str]) -> dic
 
 
 def tensor_and_workspace_bytes(module: Module) -> list[tuple[int, int]]:
-    """Return for each call of a planned module the bytes of the arena that hold tensors while it runs, and the bytes of
-    its workspaces."""
+    """Return two numbers of bytes for each call of a planned module: the part of the arena that contains live tensors
+    while the call runs, and the workspaces of the call."""
     assert module.plan is not None
     live: list[list[tuple[int, int]]] = [[] for _ in module.calls]
     for name, (first, last) in lifetimes(module, io_in_arena=module.plan.io_in_arena).items():
@@ -367,12 +395,12 @@ def tensor_and_workspace_bytes(module: Module) -> list[tuple[int, int]]:
 
 
 def min_flash_bytes(module: Module) -> int:
-    """Return a lower bound of the bytes of a module's constants plus code."""
+    """Return a lower bound on the bytes of flash for a module's constants and code."""
     return module.const_bytes + int(CERTAIN_CODE_SHARE * code_bytes(module))
 
 
 def flash_error(module: Module, flash: int) -> FitError:
-    """Return the error for a network that exceeds its flash budget with every schedule."""
+    """Create the error for a network that exceeds its flash budget with every schedule. ``flash``: the budget in bytes."""
     excess = flash_bytes(module) - flash
     return FitError(
         f"a flash budget of {flash} bytes cannot hold {module.const_bytes} bytes of weights and about {code_bytes(module)} "
@@ -382,24 +410,31 @@ def flash_error(module: Module, flash: int) -> FitError:
     )
 
 
-# ---- Lower bounds on flash and RAM, derived from the graph without compiling it.
+# ---- Lower bounds on flash and RAM. They are derived from the graph without compiling it.
 #
-# Every plan, schedule and algorithm needs at least so much. A network above a limit by these bounds would also be refused by
-# :mod:`microc.compiler.fit.footprint`, after minutes of work maybe; a network below them may still not fit.
+# No memory plan, schedule or algorithm can need less. If a lower bound exceeds a limit, the network is refused at once;
+# :mod:`microc.compiler.fit.footprint` would refuse it too, but possibly only after minutes of work. A network whose lower bounds
+# are within the limits may still not fit.
 #
-# Flash: kernels store weights unchanged, padded, transformed, or packed into four or two bits if there are few distinct values;
-# floats that are quantisation levels as integers and scales; floats that 16 bits represent in 16 bits; equal constants once.
-# RAM: a result may overwrite an operand, and a chain of layers that runs row by row never holds its inner tensors whole. So the
-# arena must hold, beside the state, the largest of: all inputs, all outputs, and for a layer that cannot run row by row its
-# operands and its results. Attention in blocks holds no score matrix whole (:mod:`microc.transform.attention`).
+# Flash: kernels store weights unchanged, padded or transformed. They pack weights into four or two bits if there are few distinct
+# values. Floats that are dequantised integers are stored as integers and scales, and floats that float16 or bfloat16 represents
+# exactly are stored in 16 bits. Equal constants are stored once.
+#
+# RAM: a result may overwrite an operand, and a chain of layers that is computed row by row never stores its inner tensors whole.
+# Therefore the arena must contain the state and, beside it, the largest of these sets: all inputs; all outputs; the operands and
+# results of a layer that cannot be computed row by row. Attention that is computed in blocks never stores its whole score matrix
+# (:mod:`microc.transform.attention`).
 
 LITERAL_ELEMENTS = 16
-"""Constants with fewer elements count as 0 bytes: kernels may contain them as literals."""
+"""Number of elements below which a constant counts as 0 bytes, because kernels may contain it as literals."""
 
 
 @frozen
 class MemoryBound:
-    """Lower bounds in bytes: ``weights`` in flash, ``arena``, and ``outside``: inputs and outputs in the caller's buffers."""
+    """Lower bounds on the memory of a network in bytes.
+
+    ``weights``: in flash. ``arena``: in the arena. ``outside``: inputs and outputs that are in buffers of the caller.
+    """
 
     weights: int
     arena: int
@@ -411,7 +446,7 @@ class MemoryBound:
 
 
 def memory_bound(graph: Graph, options: Options) -> MemoryBound:
-    """Return the lower bounds of the memory that a fused graph needs, however it is compiled."""
+    """Return lower bounds on the memory of a fused graph that hold for every way to compile it."""
     inside = options.io_in_arena
     ends = sum(graph.types[name].nbytes for name in {*graph.inputs, *graph.outputs})
     arena = min(
@@ -421,9 +456,10 @@ def memory_bound(graph: Graph, options: Options) -> MemoryBound:
 
 
 def prove_shortages(lower_bounds: MemoryBound, options: Options, room: BoardCapacity) -> tuple[str, ...]:
-    """List the proofs, as text, that a network cannot fit, however it is compiled; an empty list proves nothing.
+    """Return a sentence for each limit that a network exceeds however it is compiled. An empty result proves nothing.
 
-    ``lower_bounds``: of the network's memory; ``room``: the board's capacity."""
+    ``lower_bounds``: of the network's memory. ``room``: the memory of the board.
+    """
     (flash, ram), found = room.capacity, []
     if room.board and lower_bounds.weights > room.flash_limit > 0:
         found.append(
@@ -444,7 +480,8 @@ def prove_shortages(lower_bounds: MemoryBound, options: Options, room: BoardCapa
 
 
 def refuse_impossible(graph: Graph, source: str, options: Options, capacity: BoardCapacity | None) -> None:
-    """Raise FitError if the lower bounds exceed a limit, before any layer is scheduled."""
+    """Raise FitError if the lower bounds on the network's memory exceed a limit. No layer has been scheduled at this
+    point."""
     least = memory_bound(graph, options)
     reasons = prove_shortages(least, options, capacity or BoardCapacity())
     if reasons:
@@ -466,7 +503,7 @@ def refuse_impossible(graph: Graph, source: str, options: Options, capacity: Boa
 
 
 def refuse_large_arrays(module: Module, target: Target) -> None:
-    """Raise FitError if a tensor or the arena exceeds the largest array of the core's compilers."""
+    """Raise FitError if a tensor or the arena is larger than the largest array that C compilers for the core support."""
     most = FAMILIES[target.isa].array_bytes
     arrays = [(value.nbytes, value.name) for value in module.values.values()]
     arrays += [(module.plan.size, "the arena")] if module.plan else []
@@ -480,7 +517,7 @@ def refuse_large_arrays(module: Module, target: Target) -> None:
 
 
 def refuse_float64(graph: Graph, target: Target) -> None:
-    """Raise UnsupportedError for float64 values on a core whose ``double`` is 32-bit."""
+    """Raise UnsupportedError for float64 tensors on a core whose C type ``double`` has 32 bits."""
     size = FAMILIES[target.isa].double_bytes
     if size == 8:
         return
@@ -497,16 +534,17 @@ def refuse_float64(graph: Graph, target: Target) -> None:
 
 
 def _min_weight_bytes(graph: Graph) -> int:
-    """Sum the lower bounds of the constants that kernels read; equal constants count once."""
+    """Return the sum of the lower bounds of all constants that kernels read. Equal constants count once."""
     used = {name for node in graph.nodes if not registry.get(node.op).view for name in node.inputs}
     sizes = {array.tobytes(): min_constant_bytes(array) for name, array in graph.consts.items() if name in used}
     return sum(sizes.values())
 
 
 def min_constant_bytes(array: Array) -> int:
-    """Return a lower bound of a constant's bytes in flash.
+    """Return a lower bound on the bytes of flash that a constant takes.
 
-    Wide integers count as 0: they are tables of indices and factors, which kernels may compute or narrow.
+    Integers of more than 16 bits count as 0 bytes. They are tables of indices and factors, which kernels may compute or
+    store in a narrower type.
     """
     wide = array.dtype.kind in "iu" and array.dtype.itemsize > 2
     if array.size < LITERAL_ELEMENTS or wide or array.dtype.kind not in "iuf":
@@ -526,21 +564,23 @@ def min_constant_bytes(array: Array) -> int:
 
 
 def _spans_byte_range(array: Array) -> bool:
-    """Test whether integers span at most 256 values."""
+    """Test whether the largest and the smallest integer of an array differ by less than 256."""
     return array.dtype.kind in "iu" and int(array.max()) - int(array.min()) < 256
 
 
 def _min_arena_bytes(graph: Graph, *, count_io: bool) -> int:
-    """Return a lower bound of the arena: the largest set of tensors that must be whole at the same time, plus the state.
+    """Return a lower bound on the arena: the bytes of the state and of the largest set of tensors that must be whole at
+    the same time.
 
-    ``count_io``: inputs and outputs are in the arena."""
+    ``count_io``: inputs and outputs are in the arena.
+    """
     state = sum(array.nbytes for array in graph.state.values())
     outer = set() if count_io else {*graph.inputs, *graph.outputs}
     elsewhere = {*graph.consts, *graph.state, *graph.updates.values(), *outer}
     base = {node.outputs[0]: node.inputs[0] for node in graph.nodes if registry.get(node.op).view}
 
     def bytes_of_tensors(names: Iterable[str]) -> int:
-        """Sum the bytes of the tensors behind some names; views count as the tensor that they refer to."""
+        """Return the number of bytes of the named tensors. A view counts as the tensor that it refers to."""
         roots = set()
         for name in names:
             while name in base:
@@ -562,17 +602,21 @@ def _min_arena_bytes(graph: Graph, *, count_io: bool) -> int:
 
 
 def _aliased_tensors(graph: Graph) -> set[str]:
-    """Return the tensors that may be parts of others, or composed of others, without a copy."""
+    """Return the tensors that may be part of another tensor, or may consist of other tensors, without being copied."""
     return {name for node in graph.nodes if _is_alias(graph, node) for name in (*node.inputs, *node.outputs)}
 
 
 def _is_alias(graph: Graph, node: Node) -> bool:
-    """Test whether a node may be done by placing tensors (concatenation, slice), though it is no view."""
+    """Test whether the memory plan alone may compute a node, by placing its tensors (concatenation, slice). Views do
+    not count."""
     return not registry.get(node.op).view and not registry.get(node.op).regions and node_alias(graph, node) is not None
 
 
 def _needs_whole_tensors(graph: Graph, nodes: Sequence[Node], read_values: Iterable[str]) -> bool:
-    """Test whether a kernel reads and writes whole tensors: it is not a view and cannot run row by row."""
+    """Test whether the kernel of a group of nodes needs its tensors whole, because it cannot be computed row by row.
+
+    Views and groups that the memory plan alone computes need no kernel.
+    """
     first = registry.get(nodes[0].op)
     if first.view or (len(nodes) == 1 and _is_alias(graph, nodes[0])):
         return False
@@ -582,7 +626,8 @@ def _needs_whole_tensors(graph: Graph, nodes: Sequence[Node], read_values: Itera
 
 
 def _tensor_readers(graph: Graph) -> dict[str, set[int]]:
-    """Return the readers of each tensor: ids of nodes, and the id of the graph if it keeps or returns the tensor."""
+    """Return the readers of each tensor: the ids of nodes, and the id of the graph if the tensor is an output or a new
+    state."""
     readers: dict[str, set[int]] = {}
     for node in graph.nodes:
         for name in node.inputs:

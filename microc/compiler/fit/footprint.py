@@ -1,4 +1,4 @@
-"""Check that a firmware fits a board: add up its memory before anything is written. The linker decides in the end."""
+"""Check that a firmware fits a board, by adding up its memory before any file is written. The linker has the last word."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from microc.module import Module
 from microc.target import Board
 
 SPARE = 96
-"""Bytes of a memory that the planner leaves free: for alignment, and for variables of the C library."""
+"""Bytes of each memory that the planner leaves free, for alignment and for variables of the C library."""
 RUNTIME_RAM = 48
-"""Bytes of small variables, beside the console's ring buffer and the two frames of the RPC."""
-FRAME_OVERHEAD = 12  # bytes of an RPC frame beside its payload
+"""Bytes of small variables of the runtime, without the ring buffer of the console and the two frame buffers of the RPC."""
+FRAME_OVERHEAD = 12  # bytes of an RPC frame in addition to its payload
 KINDS = ("flash", "ram")
 
 
@@ -42,11 +42,13 @@ KINDS = ("flash", "ram")
 class Footprint:
     """Flash and RAM that a firmware needs, in bytes.
 
-    ``code`` is an upper estimate until it is linked, ``least_code`` a lower one; ``weights`` (without those in a region
-    for an accelerator), ``arena`` and ``buffers`` are exact. ``arena``: the arenas in the memory of the stack; those in
-    other memories fit by construction of the plan. ``stack``: the most that a run and its callers take
-    (:mod:`microc.codegen.c.resources`). ``reserved_stack``: bytes that the board's linker script reserves.
-    ``hot_code``: code that runs from RAM. ``linked_ram``: variables and arena by the linker, 0 before linking.
+    - ``code``: an upper estimate until the firmware is linked; ``least_code``: a lower estimate.
+    - ``weights`` (without weights in a memory region for an accelerator), ``arena`` and ``buffers`` are exact.
+    - ``arena``: all arenas in the memory of the stack. The planner has already fitted the arenas in other memories.
+    - ``stack``: upper bound on the stack of a run and its callers (:mod:`microc.codegen.c.resources`).
+    - ``reserved_stack``: bytes that the board's linker script reserves for the stack.
+    - ``hot_code``: code that is executed from RAM.
+    - ``linked_ram``: variables and arena as the linker reports them; 0 before linking.
     """
 
     weights: int
@@ -67,27 +69,28 @@ class Footprint:
 
     @property
     def least_flash(self) -> int:
-        """Lower bound of the flash, if the code is smaller than estimated."""
+        """Lower bound on the flash, with the lower estimate of the code."""
         return self.weights + self.self_test + self.least_code
 
     @property
     def static_ram(self) -> int:
-        """Bytes of variables, buffers, code that runs from RAM, and arena."""
+        """Number of bytes of RAM for variables, buffers, the arena and code that is executed from RAM."""
         return self.linked_ram or self.arena + self.buffers + self.runtime + self.hot_code
 
     @property
     def ram(self) -> int:
-        """Bytes of RAM needed: static RAM and the deepest stack of a run."""
+        """Number of bytes of RAM needed: static RAM and the maximum stack of a run."""
         return self.static_ram + self.stack
 
     @property
     def taken_ram(self) -> int:
-        """Bytes of RAM that must fit the board: the linker script reserves a stack, and the real one may be deeper."""
+        """Number of bytes of RAM that the board must have: static RAM, and the larger of the reserved stack and the
+        maximum stack of a run."""
         return self.static_ram + max(self.stack, self.reserved_stack)
 
 
 def firmware_footprint(modules: Sequence[Module], board: Board) -> Footprint:
-    """Add up the memory of ``modules``, planned, in one firmware on ``board``."""
+    """Return the memory that one firmware with all planned ``modules`` needs on ``board``."""
     own = [m for m in modules if len(modules) == 1 or m.state]
     protocol = modules[0].options["protocol"]
     least, most = flash_around_networks(board, protocol)
@@ -110,19 +113,20 @@ def firmware_footprint(modules: Sequence[Module], board: Board) -> Footprint:
 
 
 def _is_code_in_main(board: Board) -> bool:
-    """Test whether hot code is in the memory of the stack."""
+    """Test whether hot code is placed in the memory that also contains the stack."""
     return board.code_memory is not None and board.code_memory.main
 
 
 def _accelerator_bytes(module: Module, board: Board) -> int:
-    """Return the bytes of the constants that are in the accelerator's memory region; 0 if the board has none."""
+    """Return the number of bytes of constants in the memory region of the board's accelerator; 0 if there is no such
+    region."""
     if not board.npu_constants:
         return 0
     return sum(v.nbytes for v in module.values.values() if v.storage == "const" and v.align > DEFAULT_ALIGNMENT)
 
 
 def _runtime_bytes(board: Board, protocol: str) -> int:
-    """Return the bytes of RAM that the console and the RPC take."""
+    """Return the number of bytes of RAM that the console and the RPC need."""
     measured = static_ram_around_networks(board, protocol)
     if measured is not None:
         return measured
@@ -130,7 +134,10 @@ def _runtime_bytes(board: Board, protocol: str) -> int:
 
 
 def board_capacity(board: Board, *, external: bool = False) -> BoardCapacity:
-    """Return the memory that a firmware leaves to the network. ``external``: constants may be in the accelerator's region."""
+    """Return the memory of a board that a firmware leaves to its network.
+
+    ``external``: the network may use external code, so that constants may be in the memory region of the accelerator.
+    """
     fixed = board.raw.get("link", {}).get("stack_bytes", 0) + _runtime_bytes(board, "rpc")
     ram = region_bytes(board, "ram")
     apart = sum(region.size for region in board.regions if external and region.name == board.npu_constants)
@@ -152,10 +159,11 @@ def board_capacity(board: Board, *, external: bool = False) -> BoardCapacity:
 def check_fit(
     board: Board, needed_flash: int, needed_ram: int, where: str, details: str, *, computes_in_floats: bool = False
 ) -> None:
-    """Raise FitError with the numbers if a board has less flash or RAM than needed (bytes); a board without limits holds
-    anything.
+    """Raise FitError if a board has less flash or RAM than needed. A board without limits is always large enough.
 
-    ``where``: the model; ``details``: what the needs consist of."""
+    ``needed_flash``, ``needed_ram``: in bytes. ``where``: the name of the model. ``details``: the components of the
+    needed memory with their sizes, which the error shows.
+    """
     reasons = []
     for kind, need in zip(KINDS, (needed_flash, needed_ram), strict=True):
         room = region_bytes(board, kind)
@@ -173,7 +181,7 @@ def check_fit(
 
 
 def footprint_that_fits(modules: Sequence[Module], board: Board) -> Footprint:
-    """Return the footprint of modules in one firmware; FitError if they do not fit."""
+    """Return the footprint of a firmware with all ``modules``; FitError if the firmware does not fit the board."""
     need = firmware_footprint(modules, board)
     stack = max(need.stack, need.reserved_stack)
     details = (
@@ -189,9 +197,10 @@ def footprint_that_fits(modules: Sequence[Module], board: Board) -> Footprint:
 
 
 def link_overflow_error(error: ToolError, board: Board, folder: str, *, hot_code: bool = False) -> FitError | None:
-    """Convert the linker's report of a full memory region to an error with numbers; None for other reports.
+    """Convert a linker error about an overflowing memory region to a FitError with sizes; None for any other linker
+    error.
 
-    ``hot_code``: kernels run from RAM.
+    ``folder``: the folder of the project. ``hot_code``: kernels are executed from RAM.
     """
     sizes = {region.name: region.size for region in board.regions}
     found = re.findall(r"region [`']?(\w+)' overflowed by (\d+) bytes", error.what)

@@ -1,9 +1,12 @@
-"""Moves of the search for a network that fits its limits and costs least, in the order of :data:`MOVES` and :data:`ARENA_MOVES`.
+"""Moves of the search for a network that fits its limits at the least cost. A move proposes changes of the
+configuration.
 
-1. Flash: over its limit, another goal for all kernels, or for each.
-2. Graph variants that trade memory for time. They come before what belongs to the kernels of the final graph.
-3. Measured schedules, if the options name some.
-4. Arena: over its limit, smaller workspaces, layers row by row, or both.
+The search tries :data:`MOVES` and then :data:`ARENA_MOVES`, in this order:
+
+1. Flash: if the network exceeds its flash limit, other optimisation goals for all kernels, or for each kernel. 2. Graph
+variants that trade memory for time. They precede all moves that concern the kernels of the final graph. 3. Measured
+schedules, if the options name a file of them. 4. Arena: if the network exceeds its arena limit, smaller workspaces,
+layers computed row by row, or both.
 """
 
 from __future__ import annotations
@@ -46,53 +49,59 @@ from microc.transform.pass_context import Pass
 Proposals = Iterator[tuple[str, Configuration]]
 
 
-# ---- Flash: a price for all kernels, then one for each.
+# ---- Flash: one price of flash for all kernels, then a price for each kernel.
 #
-# Raising the price of flash for all kernels at once slows down many that need not be. The network is built at several prices.
-# Times and bytes of kernels add up, so the exact choice is a multiple-choice knapsack (:mod:`microc.base.knapsack`): for each
-# kernel one price, so that all take the fewest instructions within the limit. Kernels that share a function at one of the prices
-# form a group with one price, since its code counts once.
+# Schedules are chosen at a price of flash: the number of executed instructions that a byte is worth. A high price for all
+# kernels would slow down some kernels unnecessarily. Therefore the network is built at several prices, and a price is then
+# chosen for each kernel so that the network executes the fewest instructions within the flash limit. Instructions and bytes
+# of kernels add up, so this is a multiple-choice knapsack problem (:mod:`microc.base.knapsack`). Calls that share a C
+# function at any of the prices form a group and get the same price, because the code of the function counts once.
 
 KNAPSACK_ROUNDS = 3
-"""Solutions that are built: the knapsack counts constants of two kernels twice, so that a solution may be a little off."""
+"""Maximum number of knapsack solutions that are built. A solution may exceed the limit a little, because the knapsack
+counts constants twice that two kernels share."""
 
 
 def price_flash(search: Search) -> Proposals:
-    """Propose higher prices of flash for a network over its flash limit.
+    """Propose higher prices of flash if the network exceeds its flash limit.
 
-    Raises FitError if the flash budget is below the lower bound of the smallest network. A network over the flash of a
-    board is left as it is: :func:`microc.compiler.fit.footprint.footprint_that_fits` reports it with the whole firmware."""
+    Raises FitError if even a lower bound on the smallest network exceeds the flash budget of the options. A network
+    that exceeds the flash of the board is not refused here: :func:`microc.compiler.fit.footprint.footprint_that_fits`
+    reports it, with the whole firmware.
+    """
     requested = search.best
     if search.limits.fits_flash(requested):
         return
     candidates = [requested]
-    # Every price is tried, even after one fits: the knapsack mixes them kernel by kernel.
+    # Every price is tried, even if a lower one fits, because the knapsack combines kernels that were built at different prices.
     for goal in search.builder.goals[1:]:
         price = "for size" if goal.price == inf else f"a byte of flash is worth {goal.price:.4g} instructions"
         yield price, replace(requested.configuration, goal=goal)
         candidates.append(search.last)
     if search.limits.fits_flash(search.best):
-        # A family of sizes has no costs of single kernels that add up.
+        # With dynamic sizes, the cost of the network is not a sum of costs of kernels.
         yield from _price_kernels(search, candidates) if search.builder.family is None else ()
     elif search.options.flash and min_flash_bytes(search.best.module) > search.options.flash:
         raise flash_error(search.best.module, search.options.flash)
 
 
 def _price_kernels(search: Search, candidates: Sequence[CompiledNetwork]) -> Proposals:
-    """Propose a goal for each kernel. ``candidates``: the network built at several prices of flash; the best of them fits.
+    """Propose an optimisation goal for each kernel.
 
-    The network's goal is the highest price below size alone, since for size the C compiler has other options."""
+    ``candidates``: the network built at several prices of flash, at least one of which fits. The goal of the network as
+    a whole is the highest price of a kernel, except size alone, for which the C compiler is called with other options.
+    """
     fitting = search.best
     steps = [call.writes for call in fitting.module.calls]
     if any([call.writes for call in candidate.module.calls] != steps for candidate in candidates):
-        return  # the calls do not correspond one to one
+        return  # the candidates do not have the same calls, so that their kernels cannot be combined
     groups = _calls_sharing_kernels(candidates)
     items = [
         [_knapsack_option(number, candidate.module, group) for number, candidate in enumerate(candidates)]
         for group in groups
     ]
     start = next(number for number, candidate in enumerate(candidates) if candidate is fitting)
-    # Bytes for the groups alone: the limit without the bytes that no goal changes.
+    # Bytes of flash that are available to the groups: the flash limit without the bytes that do not depend on the goals.
     capacity = search.limits.flash - flash_bytes(fitting.module) + sum(choices[start].flash for choices in items)
     start_loss = sum(choices[start].loss for choices in items)
     for _ in range(KNAPSACK_ROUNDS):
@@ -114,7 +123,10 @@ def _price_kernels(search: Search, candidates: Sequence[CompiledNetwork]) -> Pro
 
 
 def _calls_sharing_kernels(candidates: Sequence[CompiledNetwork]) -> list[list[int]]:
-    """Group the calls (by index) that share a kernel in any candidate; calls without a goal are left out."""
+    """Group the indices of calls. Two calls are in the same group if they share a kernel in any candidate.
+
+    Calls whose kernels were not scheduled for a goal are left out.
+    """
     first = candidates[0]
     scheduled = [
         k for k, call in enumerate(first.module.calls) if isinstance(first.make.origins[call.writes], KernelGroup)
@@ -125,15 +137,15 @@ def _calls_sharing_kernels(candidates: Sequence[CompiledNetwork]) -> list[list[i
         for index in scheduled:
             other = first_users.setdefault(candidate.module.calls[index].kernel, index)
             if group[other] is not group[index]:
-                # Union of two lists; every member then refers to the joined list.
+                # Join the two lists of indices. Every index then refers to the joined list.
                 group[other].extend(group[index])
                 group |= dict.fromkeys(group[index], group[other])
     return list({id(indices): indices for indices in group.values()}.values())
 
 
 def _knapsack_option(candidate_index: int, module: Module, call_indices: Sequence[int]) -> LayerOption:
-    """Return the option to build a group of calls as a candidate network does: the candidate's index, the group's
-    instructions (loss) and its bytes of flash."""
+    """Return the option to build a group of calls as in a candidate network. Its number is the index of the candidate,
+    its loss the number of instructions, and its size the bytes of flash of the group."""
     calls = [module.calls[index] for index in call_indices]
     kernels, operands = {call.kernel for call in calls}, {name for call in calls for name in call.args}
     code = sum(kernel.code_bytes for kernel in module.kernels if kernel.name in kernels)
@@ -147,18 +159,21 @@ def _knapsack_option(candidate_index: int, module: Module, call_indices: Sequenc
 
 
 def _goal_keys(network: CompiledNetwork, call_indices: Sequence[int]) -> Iterator[str]:
-    """Yield the keys in :data:`.kernel_maker.Goals` of the calls ``call_indices``: the last result of each group of nodes."""
+    """Yield the keys in :data:`.kernel_maker.Goals` of the calls with the given indices.
+
+    The key of a call is the result of the last node that its kernel computes.
+    """
     for index in call_indices:
         origin = network.make.origins[network.module.calls[index].writes]
         assert isinstance(origin, KernelGroup)
         yield origin.nodes[-1].outputs[0]
 
 
-# ---- Recurrent layers in blocks of iterations, if the saved instructions are worth the memory.
+# ---- Recurrent layers that compute several iterations at a time (blocks), if the saved instructions are worth the memory.
 
 
 def block_loops(search: Search) -> Proposals:
-    """Propose recurrent layers in blocks of iterations, unless the arena is too large already."""
+    """Propose to compute recurrent layers in blocks of iterations, unless the arena exceeds its limit already."""
     base, options = search.best, search.options
     loops = _count_loops(base.configuration.graph)
     if not loops or _user_decides(search, LOOP_BLOCKING_PASS) or not search.limits.fits_arena(base):
@@ -170,26 +185,29 @@ def block_loops(search: Search) -> Proposals:
 
 
 def _user_decides(search: Search, variant: Pass) -> bool:
-    """Test whether the options decide about a pass that makes a variant.
+    """Test whether the options determine already if the graph pass ``variant`` runs.
 
-    External code is compared with ours layer by layer, so that it excludes variants."""
+    External code also excludes graph variants, because it is compared with microc's code layer by layer.
+    """
     options = search.options
     return variant.name in options.required | options.disabled or options.opt_level < 1 or bool(options.external)
 
 
 def _count_loops(graph: Graph) -> int:
-    """Count the loop nodes of a graph, nested ones included."""
+    """Count the loop nodes of a graph, including nested loops."""
     return sum(1 + _count_loops(node.attr("body")) for node in graph.nodes if node.op == "loop")
 
 
-# ---- Attention in blocks of queries, if the smaller arena is worth the instructions.
+# ---- Attention that is computed for some queries at a time (blocks), if the smaller arena is worth the instructions.
 
 ATTENTION_ROWS = (64, 32, 16, 8)
-"""Queries of a block, below all of a head. With fewer, preparing the operands of a block costs more than its products."""
+"""Numbers of queries in a block that are tried, besides all queries of a head. With smaller blocks, preparing the
+operands of a block would cost more than its products."""
 
 
 def block_attention_layers(search: Search) -> Proposals:
-    """Propose attention in blocks of fewer and fewer queries, until a block is worse than the one before."""
+    """Propose to compute attention in blocks of fewer and fewer queries, until a block size is worse than the size
+    before."""
     base, options = search.best, search.options
     graph = base.configuration.graph
     layers = find_attention(graph)
@@ -199,7 +217,7 @@ def block_attention_layers(search: Search) -> Proposals:
     for rows in (all_rows, *(rows for rows in ATTENTION_ROWS if rows < all_rows)):
         changed = block_attention(graph, layers, rows)
         plan = search.best.module.plan
-        # Liveness bounds the arena from below, without compiling.
+        # The live tensors give a lower bound on the arena, without compiling the graph.
         if changed is graph or (plan and peak_live_bytes(changed, inside=options.io_in_arena) >= plan.size):
             continue
         verify(changed, infer, "attention")
@@ -209,10 +227,11 @@ def block_attention_layers(search: Search) -> Proposals:
 
 
 def peak_live_bytes(graph: Graph, *, inside: bool) -> int:
-    """Return the largest number of bytes of tensors that are live at once, if every kernel has its own results and no
-    scratch.
+    """Return the maximum number of bytes of tensors that are live at the same time.
 
-    ``inside``: inputs and outputs count."""
+    The results of a kernel never overlap its operands in this estimate, and kernels need no scratch. ``inside``: inputs
+    and outputs of the graph count too.
+    """
     views = {node.outputs[0]: node.inputs[0] for node in graph.nodes if registry.get(node.op).view}
 
     def viewed_tensor(name: str) -> str:
@@ -236,17 +255,24 @@ def peak_live_bytes(graph: Graph, *, inside: bool) -> int:
     return most
 
 
-# ---- Packed weights of float layers widened in RAM before the layer runs, if the time is worth the RAM.
+# ---- Packed weights of float layers that are converted to floats in RAM before the layer runs, if the time saved is worth
+# the RAM.
 
 PREWIDEN_DIVISORS = (1, 2, 4, 8)
-"""Divisors n: weights of at most 1/n of the largest are widened. The largest take most RAM, and may serve the fewest rows."""
+"""Divisors n that are tried: weights are converted if they have at most 1/n of the size of the largest weights. The
+largest weights take the most RAM, and often few rows of data are multiplied by them, so that converting them saves
+little."""
 
 
 def prewiden_packed_weights(search: Search) -> Proposals:
-    """Propose to widen packed weights of float layers in RAM: all, then without the largest while that is better."""
+    """Propose to convert the packed weights of float layers to floats in RAM before the layers run.
+
+    First all weights are converted, then fewer and fewer without the largest, until this is no longer better.
+    """
     base = search.best
     graph = base.configuration.graph
-    # For speed weights are stored widened. A core with vectors widens a weight for many rows at once, at next to no cost.
+    # For the goal speed, weights are stored as floats anyway. A core with vectors converts a weight once for many rows of
+    # data, at almost no cost.
     is_free = base.configuration.goal == SPEED or float_vector_level(search.builder.target)
     if _user_decides(search, PREWIDENED_WEIGHTS_PASS) or is_free or not search.limits.fits_arena(base):
         return
@@ -268,17 +294,18 @@ def prewiden_packed_weights(search: Search) -> Proposals:
             return
 
 
-# ---- Measured schedules: times beat estimates, so they are taken whatever they are estimated to cost.
+# ---- Measured schedules. Measured times are more reliable than estimates, so the schedules are used whatever their estimated
+# cost.
 
 
 def use_measured_schedules(search: Search) -> Proposals:
-    """Propose the measured schedules that the options name."""
+    """Propose the measured schedules from the files that the options name."""
     if search.options.tuned is not None or search.options.plan is not None:
         yield "measured schedules", _with_measured_schedules(search, search.best)
 
 
 def _with_measured_schedules(search: Search, untuned: CompiledNetwork) -> Configuration:
-    """Return the configuration of ``untuned`` with the measured schedules that the options name."""
+    """Return the configuration of ``untuned`` with the measured schedules from the files that the options name."""
     if search.options.tuned is None and search.options.plan is None:
         return untuned.configuration
     limit = int(search.limits.arena) if search.limits.arena < inf else 0
@@ -288,15 +315,18 @@ def _with_measured_schedules(search: Search, untuned: CompiledNetwork) -> Config
 
 # ---- Arena: smaller workspaces.
 #
-# Rules choose a schedule by instructions and flash. Its workspace matters only in the steps that make the arena too large, which
-# are known once the network is planned. Then kernels are chosen again within the bytes that the tensors leave in these steps.
+# Schedules are first chosen by instructions and flash. The workspace of a kernel matters only if its calls make the arena too
+# large, which is known only after the memory is planned. Then kernels are chosen again, with workspaces that fit beside the
+# tensors that are live during their calls.
 
 WORKSPACE_ROUNDS = 4
-"""Plans that are tried: a smaller workspace may overlap less of a kernel's operands, which changes the limits."""
+"""Maximum number of memory plans that are tried. Limits on workspaces change from plan to plan, because a smaller
+workspace may overlap less of the kernel's operands."""
 
 
 def shrink_workspaces(search: Search) -> Proposals:
-    """Propose kernels with smaller workspaces for a network over its arena limit, unless it has several arenas."""
+    """Propose kernels with smaller workspaces if the network exceeds its arena limit. Networks with several arenas are
+    skipped."""
     if search.limits.fits_arena(search.best):
         return
     untuned = search.untuned_network
@@ -306,7 +336,7 @@ def shrink_workspaces(search: Search) -> Proposals:
     smallest, network, keys, limits = untuned, untuned, kernel_keys(list_tuning_tasks(untuned)), dict[str, int]()
     for _ in range(WORKSPACE_ROUNDS):
         workspaces = workspace_limits(int(search.limits.arena), network.module, keys)
-        # Limits only ever shrink, so the loop cannot alternate between two plans.
+        # The limits never grow, so the loop cannot alternate between two plans.
         before, limits = limits, {key: min(size, limits.get(key, size)) for key, size in workspaces.items()}
         if limits == before:
             break
@@ -318,19 +348,22 @@ def shrink_workspaces(search: Search) -> Proposals:
         yield "smaller workspaces", _with_measured_schedules(search, smallest)
 
 
-# ---- Arena: layers row by row.
+# ---- Arena: layers that are computed row by row.
 
 SMALL_WORKSPACE_MAX_SLOWDOWN = 1.05
-"""Factor on instructions up to which smaller workspaces are taken without trying layers row by row."""
+"""Largest factor on the number of instructions at which smaller workspaces are accepted without trying layers row by
+row."""
 PLAN_ROUNDS = 4
-"""Plans that are tried: a plan may take a little more than the need of its largest call."""
+"""Maximum number of memory plans that are tried. A plan may need a little more than the lower bound by its largest
+call."""
 
 
 def compute_row_by_row(search: Search) -> Proposals:
-    """Propose chains of layers that are computed row by row, for a network over its arena limit.
+    """Propose chains of layers that are computed row by row, if the network exceeds its arena limit.
 
-    Smaller workspaces that cost at most :data:`SMALL_WORKSPACE_MAX_SLOWDOWN` are enough; rows with smaller workspaces are
-    tried last."""
+    No chains are proposed if smaller workspaces suffice and cost at most a factor of
+    :data:`SMALL_WORKSPACE_MAX_SLOWDOWN`. Chains together with smaller workspaces are proposed last.
+    """
     plain, lean = search.unlimited, search.best
     if search.limits.fits_arena(plain):
         return
@@ -343,7 +376,8 @@ def compute_row_by_row(search: Search) -> Proposals:
 
 
 def _cover_by_chains(search: Search, base: CompiledNetwork) -> Proposals:
-    """Propose chains of the layers of ``base`` until its arena keeps within the limit, at last those of the smallest need."""
+    """Propose chains of the layers of ``base`` until its arena is within the limit; at last, the chains with the
+    smallest arena."""
     stripes, goal = search.builder.stripe_search(base), search.limits.arena
     for _ in range(PLAN_ROUNDS):
         chains = stripes.cover(int(goal))
@@ -359,12 +393,12 @@ def _cover_by_chains(search: Search, base: CompiledNetwork) -> Proposals:
 
 
 def _with_chains(base: CompiledNetwork, chains: Sequence[ChainCandidate]) -> Configuration:
-    """Return the configuration of ``base`` with these chains."""
+    """Return the configuration of ``base`` with the given chains."""
     return replace(base.configuration, chains=tuple(each.chain for each in chains))
 
 
 def _chains_text(chains: Sequence[ChainCandidate]) -> str:
-    """Describe chains for the list of trials."""
+    """Describe chains for the list of configurations that the search tried."""
     return f"{len(chains)} chain{'s' if len(chains) != 1 else ''} of layers row by row"
 
 
@@ -379,6 +413,7 @@ ARENA_MOVES = (
     Move("workspaces", shrink_workspaces),
     Move("rows", compute_row_by_row),
 )
-"""Moves for an arena over its limit. Costs of the network before them are kept for reports (:attr:`.Search.unlimited`)."""
+"""Moves for a network whose arena exceeds its limit. The network before these moves is stored for reports
+(:attr:`.Search.unlimited`)."""
 OPEN_SIZE_MOVES = MOVES[:1]
-"""Moves for a network with dynamic sizes; all others need the shapes of the tensors."""
+"""Moves for a network with dynamic sizes. All other moves require the shapes of the tensors."""

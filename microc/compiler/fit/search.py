@@ -1,7 +1,7 @@
-"""Search for the configuration of a network that fits its limits and costs least.
+"""Search for the configuration of a network with the least cost that fits its memory limits.
 
-:class:`NetworkBuilder` builds the network of a configuration: kernels, module, memory plan, and the facts that reports print.
-:class:`Search` builds the configurations that moves propose (:mod:`microc.compiler.fit.moves`) and keeps what is better.
+:class:`NetworkBuilder` builds the network of a configuration: kernels, module, memory plan, and the data for reports.
+:class:`Search` builds the configurations that moves propose (:mod:`microc.compiler.fit.moves`) and keeps the best.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ if TYPE_CHECKING:
 
 
 class NetworkBuilder:
-    """Builds and plans networks of one model for one target, each configuration once.
+    """Builds and plans networks of one model for one target. A configuration that was built before is not built again.
 
-    ``read``: the graph as read; ``division``: the graph after all passes, divided between our code and external code;
-    ``source``: the origin that generated files name; ``room``: the capacity of the board (None: unlimited); ``family``:
-    the graph at several sizes, if these are dynamic."""
+    ``read``: the graph as read. ``division``: the graph after all passes, divided between microc's code and external
+    code. ``source``: the name of the model in generated files. ``room``: the memory of the board (None: unlimited).
+    ``family``: the graph at several sizes, if it has dynamic sizes.
+    """
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class NetworkBuilder:
         self._arithmetic = summarise_arithmetic(division.graph, options.weight_dtype)
 
     def requested_configuration(self) -> Configuration:
-        """Return the configuration that the options ask for, whatever it takes."""
+        """Return the configuration that the options request. It may exceed the memory limits."""
         return Configuration(self.division.graph, self.goals[0], external=self.division.external)
 
     def build(self, configuration: Configuration) -> CompiledNetwork:
@@ -85,19 +86,20 @@ class NetworkBuilder:
         return len(self._networks)
 
     def own_module(self, network: CompiledNetwork) -> Module:
-        """Build the module of a network with external kernels again in our code, planned in the same order of calls."""
+        """Build a network that has external kernels again with microc's code alone. The order of the calls stays the
+        same."""
         ours = replace(network.make.configuration, external={})
         return self._build(ours, like=network.module).module
 
     def streams(self, configuration: Configuration) -> ChainLowering:
-        """Return the lowering of chains of a configuration's graph."""
+        """Return the object that lowers chains of layers in the graph of a configuration."""
         key = id(configuration.graph), configuration.goal
         if key not in self._streams:
             self._streams[key] = ChainLowering(configuration.graph, self.target, configuration.goal)
         return self._streams[key]
 
     def stripe_search(self, network: CompiledNetwork) -> StripeSearch:
-        """Return the search for chains of a network that has none."""
+        """Return the search for chains of layers in a network that has no chains yet."""
         configuration = network.make.configuration
         if configuration.key not in self._stripe_searches:
             self._stripe_searches[configuration.key] = StripeSearch(
@@ -106,7 +108,8 @@ class NetworkBuilder:
         return self._stripe_searches[configuration.key]
 
     def _build(self, configuration: Configuration, like: Module | None = None) -> CompiledNetwork:
-        """Build and plan a network. ``like``: a planned module of the same calls, whose order is kept."""
+        """Build and plan the network of a configuration. ``like``: a planned module with the same calls, whose order is
+        used."""
         chains = [self.streams(configuration).lower(chain) for chain in configuration.chains]
         network = build_network(
             configuration, self.target, self.source, self.options, self.progress, chains, self.family
@@ -114,7 +117,7 @@ class NetworkBuilder:
         return replace(network, module=self._plan(network.module, like))
 
     def _plan(self, module: Module, like: Module | None) -> Module:
-        """Plan the memory of a module, and add the facts that reports print."""
+        """Plan the memory of a module, and add the data for reports. ``like``: as in :meth:`_build`."""
         if self.progress is not None:
             self.progress("memory plan", 0, 2)
         module = plan_module(
@@ -149,9 +152,11 @@ def build_network(
     streams: Sequence[LoweredStream] = (),
     family: NetworkFamily | None = None,
 ) -> CompiledNetwork:
-    """Lower the graph of a configuration to a module of kernels and calls, with cost estimates, without a memory plan.
+    """Lower the graph of a configuration to a module of kernels and calls with cost estimates. Memory is not planned
+    yet.
 
-    ``streams``: the lowered chains of the configuration; ``source``, ``family`` as in :class:`NetworkBuilder`."""
+    ``streams``: the lowered chains of the configuration. ``source``, ``family``: as in :class:`NetworkBuilder`.
+    """
     if family is not None:
         from microc.compiler.sizes.general import GeneralKernelBuilder
 
@@ -159,61 +164,66 @@ def build_network(
     else:
         make = KernelBuilder(configuration, target, options.threads, shipped=options.shipped)
     module = build_module(make, source, progress, streams)
-    # Merging equal kernels saves flash and costs an operand, so it is skipped at price 0. Kernels with dynamic sizes have
-    # parameters already.
+    # Merging equal kernels saves flash but costs an additional operand, so equal kernels are not merged if the price of flash
+    # is 0. Kernels with dynamic sizes are skipped, because they already have parameters for their sizes.
     merges = make.goal.price > 0 and not make.sizes
     return CompiledNetwork(add_estimates(merge_kernels(module) if merges else module, target), make)
 
 
 def _streaming_in_c_names(module: Module, streaming: Streaming | None) -> Streaming | None:
-    """Rename the tensors of ``streaming`` to their names in the C code."""
+    """Return the description of the streaming with the tensors' names in the generated C code."""
     if streaming is None:
         return None
     inputs = {n: streaming.inputs[v.label] for n in module.inputs if (v := module.values[n]).label in streaming.inputs}
     return Streaming(streaming.hop, inputs, dict(zip(module.outputs, streaming.outputs.values(), strict=True)))
 
 
-# ---- The search is greedy: each move starts from the best network so far, and proposes a few changes of its configuration.
+# ---- The search is greedy. Each move starts from the best network found so far, and proposes changes of its configuration.
 
 
 @frozen
 class Limits:
-    """Limits of a network in bytes, infinite without: its ``arena`` in the memory of the stack, and its ``flash``, constants
-    plus code."""
+    """Memory limits of a network in bytes; infinite if there is no limit.
+
+    ``arena``: limit of the arena in the memory of the stack. ``flash``: limit of the constants and the code.
+    """
 
     arena: float = inf
     flash: float = inf
 
     def excess(self, network: CompiledNetwork) -> tuple[int, float]:
-        """Return how many limits a planned network exceeds, and the sum of the shares by which it does."""
+        """Return the number of limits that a planned network exceeds, and the sum of the fractions by which it exceeds
+        them."""
         pairs = (arena_bytes(network.module), self.arena), (flash_bytes(network.module), self.flash)
         shares = [taken / limit - 1 for taken, limit in pairs if taken > limit]
         return len(shares), sum(shares)
 
     def fits_arena(self, network: CompiledNetwork) -> bool:
-        """Test whether the arena of a planned network keeps within its limit."""
+        """Test whether the arena of a planned network is within its limit."""
         return arena_bytes(network.module) <= self.arena
 
     def fits_flash(self, network: CompiledNetwork) -> bool:
-        """Test whether the constants and the code of a network keep within their limit."""
+        """Test whether the constants and the code of a network are within their limit."""
         return flash_bytes(network.module) <= self.flash
 
     def fits(self, network: CompiledNetwork) -> bool:
-        """Test whether a planned network keeps within both limits."""
+        """Test whether a planned network is within both limits."""
         return self.fits_arena(network) and self.fits_flash(network)
 
 
 MAX_BUILDS = 64
-"""Networks that a search builds at most. The moves propose some 35 where every limit is exceeded."""
+"""Maximum number of networks that a search builds. The moves propose about 35 if every limit is exceeded."""
 
 
 @frozen
 class Move:
     """A kind of change that the search tries.
 
-    ``propose`` yields changed configurations, each with the change in words. Before it is asked for the next one, the
-    search has built the last (:attr:`Search.last`) and kept it (:attr:`Search.best`) if it costs less than the best
-    before. ``measured``: it was measured to be better, so that it is kept whatever its estimated cost."""
+    ``propose`` is a generator of changed configurations, each with a description of the change. The search builds every
+    configuration before it requests the next (:attr:`Search.last`). If the network costs less than the best so far, it
+    becomes the best (:attr:`Search.best`). ``measured``: the change was found better by measurement, so that it is
+    accepted whatever its estimated cost.
+    """
 
     name: str
     propose: Callable[[Search], Iterator[tuple[str, Configuration]]]
@@ -221,34 +231,38 @@ class Move:
 
 
 class Search:
-    """The state of a search.
+    """The state of the search for the best configuration.
 
-    ``requested``: the network that the options ask for; ``best``: the best so far; ``last``: the network built last;
-    ``unlimited``: the best before the arena had to become smaller. ``optimise``: runs the graph passes on the model with
-    other options."""
+    ``requested``: the network that the options request. ``best``: the best network so far. ``last``: the network built
+    most recently. ``unlimited``: the best network before the moves for the arena limit. ``optimise``: runs the graph
+    passes on the model with changed options.
+    """
 
     def __init__(self, builder: NetworkBuilder, optimise: Callable[[Options], Graph]) -> None:
         self.builder, self.options, self.optimise = builder, builder.options, optimise
         self.requested = self.best = self.last = self.unlimited = builder.build(builder.requested_configuration())
         room = builder.room or BoardCapacity()
         outside = outside_arena_bytes(self.best.module)
-        # A board that inputs and outputs fill leaves a limit that no arena keeps.
+        # If inputs and outputs alone fill the board's RAM, the limit is 1 byte, so that no arena fits.
         arena = [self.options.ram or inf, max(room.ram - outside, 1) if room.ram else inf]
         self.limits = Limits(min(arena), min(self.options.flash or inf, room.flash or inf))
         self.trials = [_trial("requested", "as requested", self.best.module, kept=True)]
 
     @property
     def untuned_network(self) -> CompiledNetwork:
-        """The network before its arena had to become smaller, without measured schedules."""
+        """The network without measured schedules, before the moves for the arena limit."""
         return self.builder.build(replace(self.unlimited.configuration, tuned={}))
 
     def cost(self, network: CompiledNetwork) -> tuple[float, ...]:
-        """Return the cost by which networks are compared: first the limits that are exceeded, then memory and time.
+        """Return the cost by which networks are compared. The exceeded limits come first, then memory and time.
 
-        Relative to the requested network (:func:`.budget.relative_cost`); if time alone counts, memory decides ties."""
+        Memory and time are relative to the requested network (:func:`.budget.relative_cost`). If only time counts for
+        the goal, memory decides between networks of equal time.
+        """
         worth = memory_per_time(self.options, self.builder.target)
         costs = [relative_cost(network.module, self.requested.module, exponent) for exponent in (worth, 0.0)]
-        # Over the flash limit the higher price wins a tie: for size alone the C compiler has other options.
+        # If two networks exceed the flash limit equally, the higher price wins, because the C compiler is called with options for
+        # smaller code if the goal is size alone.
         price = 0.0 if self.limits.fits_flash(network) else network.configuration.goal.price
         return *self.limits.excess(network), -price, *costs
 
@@ -269,5 +283,5 @@ class Search:
 
 
 def _trial(move: str, change: str, module: Module, *, kept: bool) -> Trial:
-    """Return the record of a configuration that was tried."""
+    """Return the record of a configuration that the search tried."""
     return Trial(move, change, arena_bytes(module), flash_bytes(module), module.instructions, kept)

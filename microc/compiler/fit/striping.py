@@ -1,7 +1,9 @@
-"""Stripes: chains of layers computed row by row, so that an arena keeps within its limit.
+"""Striping: chains of layers are computed row by row, so that the arena of a network is within its limit.
 
-:class:`ChainLowering` lowers a chain to one kernel, :class:`ChainEstimator` estimates its bytes and additional work, and
-:class:`StripeSearch` covers the calls that need too much memory by chains of the least additional work.
+A chain is a sequence of layers, each of which reads the result of the one before. Its kernel stores only a window of
+rows of each inner tensor. :class:`ChainLowering` lowers a chain to one kernel. :class:`ChainEstimator` estimates its
+memory and additional work. :class:`StripeSearch` covers the calls that need too much memory by the chains with the
+least additional work.
 """
 
 from __future__ import annotations
@@ -34,16 +36,18 @@ from microc.tir.striped_layers import (
 )
 from microc.tir.verify import verify
 
-# ---- A chain of groups becomes one kernel that works row by row (:mod:`microc.tir.striped_layers`).
+# ---- Lowering: a chain of groups (fused nodes of the graph) becomes one kernel that works row by row
+# (:mod:`microc.tir.striped_layers`).
 
 Group = tuple[Node, ...]
 
 
 @frozen
 class Chain:
-    """A chain of groups, by name: the first reads rows of the value ``data``, every other one the result of the one before.
+    """A chain: groups of nodes, by name, that one kernel computes row by row.
 
-    ``height``: the most rows that a layer computes at a time.
+    The first group reads rows of the value ``data``. Every other group reads the result of the group before it.
+    ``height``: maximum number of rows that a group computes at a time.
     """
 
     data: str
@@ -53,10 +57,10 @@ class Chain:
 
 @frozen
 class LoweredStream:
-    """The kernel of a chain before it is named.
+    """The kernel of a chain, before it is registered under a name.
 
-    ``params``: the values or constants of its parameters, without the result and workspaces; ``schedules``: those of
-    the layers; ``price``: its additional work.
+    ``params``: the values or constants of its parameters, without the result and the workspaces. ``schedules``: the
+    schedules of the layers. ``price``: the additional work of the chain.
     """
 
     chain: Chain
@@ -69,7 +73,7 @@ class LoweredStream:
 
 @frozen
 class _LayerRows:
-    """A layer of a chain, lowered for a block of rows."""
+    """A layer of a chain, lowered for a block of rows (the rows that it computes at a time)."""
 
     group: LoweredGroup
     schedule: Schedule
@@ -82,7 +86,7 @@ def group_result(group: Group) -> str:
 
 
 class ChainLowering:
-    """Lowers chains of a graph for a target to kernels that work row by row, and remembers the results."""
+    """Lowers chains of a graph to kernels that work row by row. A chain that was lowered before is not lowered again."""
 
     def __init__(self, graph: Graph, target: Target, goal: Goal) -> None:
         self.graph, self.target, self.goal = graph, target, goal
@@ -91,17 +95,18 @@ class ChainLowering:
         self._rows: dict[tuple[str, LayerGeometry], _LayerRows] = {}
 
     def sources(self, chain: Chain) -> tuple[str, ...]:
-        """Return for each group of a chain the value that it reads row by row."""
+        """Return the value that each group of a chain reads row by row."""
         return chain.data, *(group_result(self.groups[name]) for name in chain.groups[:-1])
 
     def shapes(self, chain: Chain) -> tuple[LayerGeometry, ...]:
-        """Return for each layer of a chain the rows that it holds and the rows that it computes at a time."""
+        """Return the geometry of each layer of a chain: the rows that its window stores and the rows that it computes
+        at a time."""
         pairs = zip(chain.groups, self.sources(chain), strict=True)
         return choose_blocks([_row_shape(self.graph, self.groups[name], data) for name, data in pairs], chain.height)
 
     def price(self, chain: Chain) -> Streamed:
-        """Return the additional work of a chain: the multiply-accumulates of rows outside of the image, and the bytes that
-        windows copy."""
+        """Return the additional work of a chain: multiply-accumulates for rows outside of the image, and bytes copied
+        by windows."""
         extra = moved = 0
         graph, shapes = self.graph, self.shapes(chain)
         for k, (name, data, shape) in enumerate(zip(chain.groups, self.sources(chain), shapes, strict=True)):
@@ -114,13 +119,13 @@ class ChainLowering:
         return Streamed(tuple(str(self.groups[name][0].loc) for name in chain.groups), extra, moved)
 
     def lower(self, chain: Chain) -> LoweredStream:
-        """Lower a chain to a kernel, once."""
+        """Return the kernel of a chain, which is lowered once."""
         if chain not in self._streams:
             self._streams[chain] = self._lower_chain(chain)
         return self._streams[chain]
 
     def _lower_chain(self, chain: Chain) -> LoweredStream:
-        """Lower a chain to one kernel: schedule its layers for blocks of rows and join them."""
+        """Lower a chain to one kernel: schedule each layer for a block of rows, and join the layers."""
         triples = zip(chain.groups, self.sources(chain), self.shapes(chain), strict=True)
         layers = [self._lower_rows(name, data, shape) for name, data, shape in triples]
         height = self.graph.types[chain.data].shape[1]
@@ -132,22 +137,25 @@ class ChainLowering:
         return LoweredStream(chain, streamed.func, params, result, schedules, self.price(chain))
 
     def blocks(self, chain: Chain) -> list[tuple[Graph, Group, Goal]]:
-        """Return the scheduling task of every group of a chain, each as :meth:`block` returns it."""
+        """Return the scheduling task of each group of a chain, as :meth:`block` describes it."""
         triples = zip(chain.groups, self.sources(chain), self.shapes(chain), strict=True)
         return [self.block(name, data, shape) for name, data, shape in triples]
 
     def block(self, name: str, data: str, shape: LayerGeometry) -> tuple[Graph, Group, Goal]:
-        """Return the scheduling task of a group for a block of rows: a graph of its own, its nodes, and the goal of its
-        schedule."""
+        """Return the task to schedule a group for a block of rows: a graph that contains only the group, its nodes, and
+        the goal.
+
+        ``name``: the group. ``data``: the value that the group reads row by row.
+        """
         window = row_window(self.graph, self.groups[name], data)
         assert window is not None
         alone, nodes = build_row_group(self.graph, self.groups[name], data, window, shape.block)
         blocks = shape.computed // shape.block
-        # Instructions are counted per block but paid `blocks` times in an inference; its code is stored once.
+        # The estimate counts the instructions of one block. An inference executes `blocks` of them, but stores their code once.
         return alone, nodes, replace(self.goal, price=self.goal.price / blocks)
 
     def _lower_rows(self, name: str, data: str, shape: LayerGeometry) -> _LayerRows:
-        """Schedule and lower a group for a block of rows."""
+        """Schedule and lower a group for a block of rows. ``data``: the value that the group reads row by row."""
         if (name, shape) in self._rows:
             return self._rows[name, shape]
         graph, group = self.graph, self.groups[name]
@@ -157,7 +165,7 @@ class ChainLowering:
         if not choice.verified:
             verify(
                 func, tables=lowered.tables
-            )  # here, since the joined function no longer tells which constants are tables
+            )  # verified here, because the joined function does not show which constants are tables
         bound = dict(zip((p.value for p in lowered.params if p.array is None), func.params, strict=False))
         by_row = tuple(bound[v] for v in row_companion_inputs(graph, group, data))
         layer = Layer(shape, func, bound[data], func.params[len(lowered.params)], by_row)
@@ -166,8 +174,10 @@ class ChainLowering:
 
 
 def _row_shape(graph: Graph, group: Group, data: str) -> LayerGeometry:
-    """Return the rows that a group reads of ``data`` and computes, before it is lowered; InternalError if it does not work
-    row by row."""
+    """Return the geometry of a group that reads ``data`` row by row, before blocks of rows are chosen.
+
+    Raises InternalError if the group cannot be computed row by row.
+    """
     reads = row_window(graph, group, data)
     if reads is None:
         raise InternalError(
@@ -182,8 +192,8 @@ def _row_shape(graph: Graph, group: Group, data: str) -> LayerGeometry:
 
 
 def _kernel_param(row: _LayerRows, parameter: ir.Buffer) -> Param:
-    """Return the value or constant that a parameter of a layer's kernel stands for; constants are packed as the schedule
-    stores them."""
+    """Return the value or constant that a parameter of a layer's kernel refers to. Constants are packed as the schedule
+    requires."""
     position = row.layer.func.params.index(parameter)
     param = row.group.params[position]
     if param.array is None:
@@ -191,29 +201,32 @@ def _kernel_param(row: _LayerRows, parameter: ir.Buffer) -> Param:
     return Param(param.role, param.value, row.schedule.packed(row.group.func.params[position], param.array))
 
 
-# ---- Candidates: groups that can run row by row, with the bytes and work of a chain of them.
+# ---- Candidates: groups that can be computed row by row, and the memory and additional work of chains of them.
 
 MACS_PER_MOVED_BYTE = 8
-"""Work of a byte that windows copy, in multiply-accumulates: it is moved, and laid out for the kernel once more."""
+"""Work to copy a byte of a window, in multiply-accumulates. The byte is copied into the window, and copied again to the
+layout that the kernel reads."""
 
 
 @frozen
 class Run:
-    """A run of groups, by name, of which each but the first is the only reader of the one before: chains are parts of
-    runs.
+    """A maximal sequence of groups, by name, that can be computed row by row. Chains are parts of it.
 
-    ``sources``: the value that each group reads row by row."""
+    Each group but the first is the only reader of the result of the group before it. ``sources``: the value that each
+    group reads row by row.
+    """
 
     groups: tuple[str, ...]
     sources: tuple[str, ...]
 
     def chain(self, start: int, stop: int, height: int) -> Chain:
-        """Return the chain of the groups ``start`` up to ``stop`` (excluded), computed ``height`` rows at a time."""
+        """Return the chain of the groups from ``start`` to ``stop`` (exclusive), computed ``height`` rows at a time."""
         return Chain(self.sources[start], self.groups[start:stop], height)
 
 
 def find_runs(graph: Graph, groups: Mapping[str, Group]) -> tuple[Run, ...]:
-    """Find the longest runs of groups that can work row by row; each group is in one of them at most."""
+    """Find the longest sequences of at least two groups that can be computed row by row. A group is in at most one
+    sequence."""
     readers = {name: {node.group for node in nodes} for name, nodes in graph.consumers().items()}
     kept = {*graph.outputs, *graph.updates.values()}
     runs: list[Run] = []
@@ -236,16 +249,17 @@ def find_runs(graph: Graph, groups: Mapping[str, Group]) -> tuple[Run, ...]:
 
 
 def _variable_inputs(graph: Graph, group: Group) -> list[str]:
-    """Return the values that a group reads and that are neither constants nor results of its own nodes."""
+    """Return the values that a group reads, without constants and without results of its own nodes."""
     made = {name for node in group for name in node.outputs}
     return [v for node in group for v in node.inputs if v and v not in made and v not in graph.consts]
 
 
 @frozen
 class ChainCandidate:
-    """A chain with the bytes of its kernel and of everything alive beside it, and the additional work in multiply-accumulates.
+    """A chain with an estimate of its memory and its additional work.
 
-    ``exact``: scratch is included, not only windows.
+    ``need``: bytes of its kernel and of all other tensors that are live while it runs. ``work``: additional work in
+    multiply-accumulates. ``exact``: ``need`` includes the scratch of the kernel, not only its windows.
     """
 
     chain: Chain
@@ -255,7 +269,10 @@ class ChainCandidate:
 
 
 class ChainEstimator:
-    """Estimates the need of chains. ``module``: the network without chains, its calls in their final order."""
+    """Estimates the memory and the additional work of chains.
+
+    ``module``: the network without chains, with its calls in their final order.
+    """
 
     def __init__(self, streams: ChainLowering, module: Module, *, io_in_arena: bool) -> None:
         self.streams, self.module = streams, module
@@ -269,7 +286,7 @@ class ChainEstimator:
         self.times = {name: time for name, time in times.items() if time is not None}
 
     def appraise(self, chain: Chain) -> ChainCandidate:
-        """Estimate the bytes and the additional work of a chain, without scratch."""
+        """Estimate the memory and the additional work of a chain. The scratch of its kernel is not included."""
         shapes = self.streams.shapes(chain)
         windows = [
             shape.held * shape.window.width * self._element_bytes(data)
@@ -286,26 +303,28 @@ class ChainEstimator:
         return ChainCandidate(chain, need, price.extra_macs + MACS_PER_MOVED_BYTE * price.moved)
 
     def with_scratch(self, rough: ChainCandidate) -> ChainCandidate:
-        """Add the scratch of a chain, which is known once it is lowered."""
+        """Add the scratch of the kernel to the estimate of a chain. The chain is lowered, because its scratch is known
+        only then."""
         shapes, func = self.streams.shapes(rough.chain), self.streams.lower(rough.chain).func
         scratch = [p for p in func.params if p.scope == "workspace"][len(shapes) - (not shapes[0].window.padded) :]
         return replace(rough, need=rough.need + sum(_round_up_to_words(p.nbytes) for p in scratch), exact=True)
 
     def name(self, chain: Chain) -> str:
-        """Return the name of a chain for messages: its first and last layer."""
+        """Return a name of a chain for messages: its first and its last layer."""
         return f"{self.groups[chain.groups[0]][0].loc} to {self.groups[chain.groups[-1]][0].loc}, row by row"
 
     def _element_bytes(self, value: str) -> int:
-        """Return the bytes of an element of a value."""
+        """Return the number of bytes of an element of a value."""
         kind = self.graph.types[value]
         return kind.nbytes // kind.size
 
     def _tensor_behind(self, value: str) -> str:
-        """Return the tensor that holds a value: the value itself, or the tensor of which it is a part."""
+        """Return the tensor in which a value is stored: its own tensor, or the tensor of which it is a part."""
         return self.module.base_of(self.names[value])[0]
 
     def _live_bytes_during(self, chain: Chain) -> int:
-        """Return the bytes of the source, the result, and everything else that is alive while a chain runs."""
+        """Return the number of bytes of all tensors that are live while a chain runs, including its source and its
+        result."""
         now = self.times[chain.groups[-1]]
         inner = {self._tensor_behind(group_result(self.groups[name])) for name in chain.groups[:-1]}
         late = {
@@ -320,7 +339,8 @@ class ChainEstimator:
         return sum(_round_up_to_words(v.nbytes) for v in values if v.storage != "workspace")
 
     def _overwritable_source_bytes(self, chain: Chain, shapes: tuple[LayerGeometry, ...]) -> int:
-        """Return the bytes of the source that the result may overwrite, since its rows are no longer read."""
+        """Return the number of bytes of the source that the result may overwrite, because these rows have been read for
+        the last time."""
         source, result = (
             self._tensor_behind(chain.data),
             self._tensor_behind(group_result(self.groups[chain.groups[-1]])),
@@ -344,23 +364,28 @@ class ChainEstimator:
 
 
 def _round_up_to_words(nbytes: int) -> int:
-    """Round a number of bytes up to whole words of four bytes."""
+    """Round a number of bytes up to a multiple of four, the size of a word."""
     return -(-nbytes // 4) * 4
 
 
-# ---- Search: cover the calls that need too much memory by chains with the least additional work.
+# ---- Search: cover the calls that need too much memory by the chains with the least additional work.
 
 MAX_CHAIN_LAYERS = 8
-"""Most layers of a chain. Each one more takes a window, and usually one or two tensors are too large."""
-HEIGHTS = (1, 2, 4, 8)  # rows at a time: with more, windows copy fewer rows and hold more
+"""Maximum number of layers in a chain. Every additional layer needs a window, and usually only one or two tensors are
+too large."""
+HEIGHTS = (1, 2, 4, 8)  # numbers of rows at a time that are tried: with more, windows copy fewer rows but store more
 UNAFFORDABLE = sys.maxsize
-"""Need of a chain that is not lowered, since the effort for this is spent."""
+"""Need of a chain that is not lowered, because the search has already lowered the maximum number of chains."""
 PEAK_STEP_DIVISOR = 64
-"""The search for the smallest arena stops at steps of this fraction of it."""
+"""Divisor that gives the step in the search for the smallest arena: each solution must save at least this fraction of
+it."""
 
 
 class StripeSearch:
-    """Covers the calls that need too much by chains. ``module``: the network without chains, its calls in their final order."""
+    """Search for the chains with the least additional work that cover all calls that need too much memory.
+
+    ``module``: the network without chains, with its calls in their final order.
+    """
 
     def __init__(self, streams: ChainLowering, module: Module, *, io_in_arena: bool) -> None:
         self.appraiser = ChainEstimator(streams, module, io_in_arena=io_in_arena)
@@ -369,14 +394,15 @@ class StripeSearch:
         self.lowered = 0
 
     def cover(self, limit: int) -> tuple[ChainCandidate, ...] | None:
-        """Return chains with exact needs such that no call needs more than ``limit`` bytes; None if there are none."""
+        """Return chains with exact needs so that no call needs more than ``limit`` bytes; None if there are no such
+        chains."""
         while True:
             chains = self._least_work_chains(limit)
             rough = [c for c in chains or () if not c.exact]
             if not rough:
                 return chains
             for candidate in rough:
-                # Lowering a chain takes long, so only as many as the effort allows get an exact need.
+                # Lowering a chain takes long, so at most MAX_LOWERED_CHAINS chains are lowered to get an exact need.
                 affordable, self.lowered = self.lowered < MAX_LOWERED_CHAINS, self.lowered + 1
                 exact = (
                     self.appraiser.with_scratch(candidate)
@@ -386,8 +412,10 @@ class StripeSearch:
                 self.known[candidate.chain] = exact
 
     def smallest(self) -> tuple[ChainCandidate, ...]:
-        """Return the chains with which the largest need of a call is smallest, up to one part in
-        :data:`PEAK_STEP_DIVISOR`."""
+        """Return the chains with which the largest need of any call is smallest.
+
+        The search stops when the need cannot be reduced by one part in :data:`PEAK_STEP_DIVISOR`.
+        """
         chains: tuple[ChainCandidate, ...] = ()
         while True:
             peak = self.peak(chains)
@@ -397,11 +425,11 @@ class StripeSearch:
             chains = smaller
 
     def peak(self, chosen: tuple[ChainCandidate, ...]) -> int:
-        """Return the largest need of a call or chain in bytes, if these chains are chosen."""
+        """Return the largest number of bytes that any call or chain needs if the given chains are used."""
         return max([*self._needs_outside_chains(chosen).values(), *(c.need for c in chosen)], default=0)
 
     def neediest(self, chosen: tuple[ChainCandidate, ...]) -> str:
-        """Return the name of the layer, or chain of layers, with the largest need, if these chains are chosen."""
+        """Return the name of the layer or chain that needs the most memory if the given chains are used."""
         peak = self.peak(chosen)
         for time, need in self._needs_outside_chains(chosen).items():
             if need == peak:
@@ -409,13 +437,14 @@ class StripeSearch:
         return next(self.appraiser.name(c.chain) for c in chosen if c.need == peak)
 
     def _needs_outside_chains(self, chosen: tuple[ChainCandidate, ...]) -> dict[int, int]:
-        """Return the needs in bytes of the calls that are in no chosen chain, by the index of the call."""
+        """Return the number of bytes that each call outside of the given chains needs, by the index of the call."""
         times = self.appraiser.times
         covered = {times[name] for c in chosen for name in c.chain.groups}
         return {time: need for time, need in enumerate(self.appraiser.needs) if time not in covered}
 
     def _least_work_chains(self, limit: int) -> tuple[ChainCandidate, ...] | None:
-        """Choose the chains with the least work that cover all calls over the limit; None if that is impossible."""
+        """Return the chains with the least work that cover all calls that need more than ``limit`` bytes; None if
+        impossible."""
         chosen: list[ChainCandidate] = []
         large = {time for time, need in enumerate(self.appraiser.needs) if need > limit}
         for run in self.runs:
@@ -428,8 +457,11 @@ class StripeSearch:
         return None if large else tuple(chosen)
 
     def _partition_run(self, run: Run, large: list[bool], limit: int) -> list[ChainCandidate] | None:
-        """Cut a run into chains that cover every ``large`` group, with the least additional work, by dynamic programming
-        over the ends of chains; None if that is impossible."""
+        """Return the chains of a run with the least additional work that cover every ``large`` group; None if
+        impossible.
+
+        The choice is made by dynamic programming over the ends of chains.
+        """
         best: list[tuple[int, list[ChainCandidate]] | None] = [(0, [])]
         for stop in range(1, len(run.groups) + 1):
             cheapest = best[stop - 1] if not large[stop - 1] else None
@@ -445,8 +477,10 @@ class StripeSearch:
         return best[-1][1] if best[-1] is not None else None
 
     def _chains_within(self, run: Run, start: int, stop: int, limit: int) -> list[ChainCandidate]:
-        """Return the chains of the groups ``start`` up to ``stop`` of a run that need at most ``limit`` bytes, at most one
-        for each height."""
+        """Return the chains of the groups ``start`` to ``stop`` (exclusive) of a run that need at most ``limit`` bytes.
+
+        There is at most one chain for each height (number of rows computed at a time).
+        """
         chains = [run.chain(start, stop, height) for height in HEIGHTS]
         for chain in chains:
             if chain not in self.known and len(self.known) < MAX_CHAINS:
@@ -459,7 +493,10 @@ class StripeSearch:
 
 
 def ram_error(arena_limit: int, smallest_module: Module, search: StripeSearch) -> FitError:
-    """Build the FitError for an arena limit (bytes) that no plan fits. ``smallest_module``: the smallest module found."""
+    """Create the FitError for an arena limit that no memory plan fits.
+
+    ``arena_limit``: in bytes. ``smallest_module``: the planned module with the smallest arena found.
+    """
     closest = search.smallest()
     assert smallest_module.plan is not None
     ends = max(smallest_module.values[name].nbytes for name in (*smallest_module.inputs, *smallest_module.outputs))
