@@ -1,4 +1,4 @@
-"""Lower control flow: a node with graphs inside (loop, condition) becomes one function."""
+"""Lower control flow: a node with graphs inside (a loop, a condition, or an external region) becomes one function."""
 
 from __future__ import annotations
 
@@ -29,19 +29,20 @@ from microc.tir.rewrite import map_expr, map_stmt, replace_buffers, substitute_s
 from microc.tir.striped_layers import BufferLocation, function_names, rewrite_buffers
 from microc.tir.verify import verify
 
-# ---- A check of workspace reuse inside control flow, independent of the code that decides on it.
+# ---- A check that no workspace is overwritten too early inside control flow. It is independent of the code that assigns
+# workspaces.
 #
-# Every value in a workspace has a number. As statements are emitted, in order, the check records the number of the value in each
-# workspace. A statement that reads a workspace with another value is a defect. The second iteration of a loop must find the same
-# values as the first.
+# Every value in a workspace has a number. While statements are emitted, in order, the check records the number of the value
+# that each workspace contains. It is a defect if a statement reads a workspace that contains another value than expected. The
+# second iteration of a loop must find the same values as the first.
 
 _EITHER = -1
-"""Number for a workspace whose value depends on a condition."""
+"""Number recorded for a workspace whose contents differ between the two branches of a condition."""
 
 
 class WorkspaceReuseCheck:
-    """Checks that every value in a workspace is intact when it is read: records which value, by number, each workspace
-    holds."""
+    """Check that every value in a workspace is intact when it is read. ``contents``: the number of the value in each
+    workspace."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -49,17 +50,17 @@ class WorkspaceReuseCheck:
         self.reads: list[BufferLocation] = []
 
     def number(self) -> int:
-        """Return a new number, for a value in a workspace."""
+        """Return a new number for a value that is stored in a workspace."""
         self.count += 1
         return self.count
 
     def record_write(self, *places: BufferLocation) -> None:
-        """Record that these places now hold their own values."""
+        """Record that these locations now contain their values."""
         self.contents |= {place.buffer: place.owner for place in places if place.owner}
 
     def read(self, *places: BufferLocation) -> None:
-        """Check that these places still hold their own values, and record that they are read; InternalError if one was
-        overwritten."""
+        """Check that these locations still contain their values, and record that they are read; InternalError if a
+        value was overwritten."""
         for place in places:
             if place.owner and self.contents.get(place.buffer) != place.owner:
                 raise InternalError(
@@ -68,14 +69,15 @@ class WorkspaceReuseCheck:
         self.reads += [place for place in places if place.owner]
 
     def statement(self, reads: Iterable[BufferLocation], writes: Iterable[BufferLocation]) -> None:
-        """Check a statement whose operands must be intact until its results are written."""
+        """Check a statement whose operands must remain intact until all of its results are written."""
         reads, writes = tuple(reads), tuple(writes)
         self.record_write(*writes)
         self.read(*reads, *writes)
 
     @contextmanager
     def iteration(self) -> Iterator[None]:
-        """Check the body of a loop: the values from before the loop that it reads must be intact for the next iteration."""
+        """Check the body of a loop. Values from before the loop that the body reads must still be intact at the end of
+        the body, for the next iteration."""
         outer, self.reads, before = self.reads, [], self.count
         yield
         self.read(*(place for place in self.reads if place.owner <= before))
@@ -83,26 +85,26 @@ class WorkspaceReuseCheck:
 
     @contextmanager
     def side(self, branch_ends: list[dict[ir.Buffer, int]]) -> Iterator[None]:
-        """Check one branch of a condition; the contents of workspaces at its end are appended to ``branch_ends``."""
+        """Check one branch of a condition. The contents of the workspaces at its end are appended to ``branch_ends``."""
         before = dict(self.contents)
         yield
         branch_ends.append(self.contents)
         self.contents = before
 
     def join(self, branch_ends: list[dict[ir.Buffer, int]]) -> None:
-        """Merge the contents at the ends of the branches of a condition."""
+        """Merge the contents of the workspaces at the ends of all branches of a condition."""
         buffers = {buffer for end in branch_ends for buffer in end}
         numbers = {buffer: {end.get(buffer, 0) for end in branch_ends} for buffer in buffers}
         self.contents = {buffer: owners.pop() if len(owners) == 1 else _EITHER for buffer, owners in numbers.items()}
 
 
-# ---- Names and memory of the function: constants, and workspaces shared by the values inside.
+# ---- Names and memory of the function that control flow becomes: constants, and workspaces shared by the values inside.
 
 ZERO = ir.const(0, "int32")
 
 
 class UniqueNames:
-    """Gives names that are unique in a function. ``taken``: names inside of its kernels."""
+    """Generates names that are unique in a function. ``taken``: names that its kernels use already."""
 
     def __init__(self, taken: set[str]) -> None:
         self.taken = taken
@@ -117,7 +119,8 @@ class UniqueNames:
         return name
 
     def rename_scoped(self, body: ir.Stmt) -> ir.Stmt:
-        """Rename variables and registers that an earlier kernel declares too: in C they may share a scope."""
+        """Rename the variables and local buffers of ``body`` that an earlier kernel declares too, since both may be in
+        one C scope."""
         declared = set[str]()
         values: dict[ir.Var, ir.Var] = {}
         buffers: dict[ir.Buffer, ir.Buffer] = {}
@@ -145,7 +148,8 @@ class UniqueNames:
 
 @dataclass(slots=True, eq=False)
 class _WorkspaceSlot:
-    """Memory for values inside, one after another; ``buffer`` represents it until its size is known."""
+    """A workspace that stores several values one after another. ``buffer`` is a placeholder for it until its size is
+    known."""
 
     stem: str
     buffer: ir.Buffer
@@ -153,7 +157,10 @@ class _WorkspaceSlot:
 
 
 class FunctionMemory:
-    """Parameters of the function without its results, and its workspaces. ``reuse``: slots are used for several values."""
+    """The parameters of the function without its results, and its workspaces.
+
+    ``reuse``: a workspace may store several values one after another.
+    """
 
     def __init__(self, names: UniqueNames, *, reuse: bool) -> None:
         self.names, self.reuse = names, reuse
@@ -164,13 +171,18 @@ class FunctionMemory:
         self.workspaces = WorkspaceReuseCheck()
 
     def data(self, name: str, size: int, dtype: str) -> BufferLocation:
-        """Add a parameter for the value ``name`` from outside of the control flow; return its place."""
+        """Add a parameter for the value ``name``, which is computed outside of the control flow, and return its
+        location."""
         buffer = ir.Buffer(self.names.fresh("data"), (size,), dtype)
         self.params.append((buffer, Param("data", name)))
         return BufferLocation(buffer, ZERO)
 
     def workspace(self, stem: str, size: int, dtype: str) -> BufferLocation:
-        """Allocate memory until it is released: the smallest idle slot that is large enough, else the largest, which grows."""
+        """Return the location of a new value in a workspace, which is allocated until it is released.
+
+        The smallest idle workspace that is large enough is used. If none is large enough, the largest idle one is
+        enlarged.
+        """
         idle = [slot for slot in self.idle if slot.buffer.dtype == dtype]
         if idle:
             slot = min(idle, key=lambda s: (s.size < size, s.size if s.size >= size else -s.size))
@@ -183,14 +195,16 @@ class FunctionMemory:
         return BufferLocation(slot.buffer, ZERO, self.workspaces.number())
 
     def release(self, places: Iterable[BufferLocation]) -> None:
-        """Release the workspaces of values, so that later values may use their slots.
+        """Release the workspaces of values, so that later values may use them.
 
-        That is valid in loops: an iteration reads nothing that the one before left in a workspace."""
+        This is correct in loops too, because an iteration reads nothing that the iteration before it left in a
+        workspace.
+        """
         for place in places if self.reuse else ():
             self.idle += [slot for slot in self.slots if slot.buffer == place.buffer]
 
     def constant(self, role: str, array: Array) -> ir.Buffer:
-        """Return the parameter for a constant; equal constants share one."""
+        """Return the parameter for a constant. Equal constants share a parameter."""
         key = (array.dtype.name, array.shape, array.tobytes())
         if key not in self.constants:
             buffer = ir.Buffer(self.names.fresh(role), array.shape, array.dtype.name, "const")
@@ -201,7 +215,8 @@ class FunctionMemory:
     def function(
         self, body: ir.Stmt, results: Iterable[ir.Buffer]
     ) -> tuple[ir.Stmt, tuple[ir.Buffer, ...], tuple[Param, ...]]:
-        """Finish the function: return its body with the final sizes of workspaces, its parameters, and their bindings."""
+        """Return the parts of the finished function: its body with the final workspaces, its parameters, and the values
+        or constants that are passed as parameters."""
         params = sorted(self.params, key=lambda item: item[1].array is not None)
         workspaces = {
             slot.buffer: ir.Buffer(self.names.fresh(slot.stem), (slot.size,), slot.buffer.dtype, "workspace")
@@ -212,16 +227,19 @@ class FunctionMemory:
         return body, buffers, tuple(param for _, param in params)
 
 
-# ---- The statements of control flow: loops and conditions around kernels, on flat buffers.
+# ---- The statements of control flow: loops and conditions with kernels inside, which access one-dimensional buffers.
 
 Places = dict[str, BufferLocation]
-"""Location of each value of a graph."""
+"""Location of each value of a graph, by the value's name."""
 
 
 @frozen
 class FlowStep:
-    """A step of control flow: a group of nodes that is a kernel, a view of an operand from element ``start`` on, or
-    control flow with its own steps."""
+    """A group of nodes inside of control flow, lowered to one of three things.
+
+    ``kernel``: a kernel. ``start``: a view of the group's operand that begins at this element. ``inside``: control
+    flow, with the lowered groups of each graph inside of its node.
+    """
 
     nodes: tuple[Node, ...]
     kernel: tuple[LoweredGroup, Choice] | None = None
@@ -230,16 +248,18 @@ class FlowStep:
 
 
 class ControlFlowEmitter:
-    """Emits the statements of a node's graphs. ``where``: the node, for errors.
+    """Emits the statements for the graphs inside of a node. ``where``: the location of the node, for errors.
 
-    ``target``: the core; None with dynamic sizes, where copies must be the same loops at all sizes.
+    ``target``: the core, or None with dynamic sizes. Without a target, copies are emitted as plain loops, which are the
+    same at all sizes.
     """
 
     def __init__(self, names: UniqueNames, memory: FunctionMemory, where: str, target: Target | None) -> None:
         self.names, self.memory, self.where, self.target = names, memory, where, target
 
     def statements(self, step: FlowStep, places: Places, results: Sequence[BufferLocation], stem: str) -> ir.Stmt:
-        """Emit the statements of a node with graphs inside: a loop, a condition, or a region of external code."""
+        """Emit the statements of a node with graphs inside: a loop, a condition, or a region that external code could
+        compute."""
         node = step.nodes[0]
         assert step.inside is not None
         if node.op == "loop":
@@ -265,7 +285,7 @@ class ControlFlowEmitter:
         return ir.If(condition.buffer[condition.start], sides[0], sides[1])
 
     def part(self, node: Node, steps: Sequence[FlowStep], places: Places, results: Sequence[BufferLocation]) -> ir.Stmt:
-        """Emit a region that external code could compute as our own code."""
+        """Emit the statements with which microc's own code computes a region that external code could compute."""
         graph: Graph = node.attr("body")
         bound = {own: places[given] for own, given in zip(graph.inputs, node.inputs, strict=True)}
         wanted = dict(zip(graph.outputs, results, strict=True))
@@ -283,7 +303,9 @@ class ControlFlowEmitter:
     ) -> ir.Stmt:
         """Emit a loop node.
 
-        The results hold the carried values from the start, and get the next ones at the end of an iteration."""
+        The carried values are stored in the results of the node. They are copied there before the loop, and at the end
+        of each iteration they are replaced by the values for the next iteration.
+        """
         graph: Graph = node.attr("body")
         carried, count = int(node.attr("carried")), int(node.attr("count"))
         first = [
@@ -321,14 +343,17 @@ class ControlFlowEmitter:
         return ir.seq(*first, ir.For(iteration, ir.const(count, "int32"), body, annotations=tuple(annotations.items())))
 
     def zeros(self, into: BufferLocation, size: int, dtype: str) -> ir.Stmt:
-        """Emit a loop that fills ``size`` elements of a place with zeros."""
+        """Emit a loop that fills ``size`` elements from the location ``into`` on with zeros."""
         k = ir.Var(self.names.fresh("k"))
         return ir.For(
             k, ir.const(size, "int32"), ir.Store(into.buffer, (_start_element(into) + k,), ir.const(0, dtype))
         )
 
     def copy_carried(self, graph: Graph, results: Sequence[BufferLocation], locations: Places) -> list[ir.Stmt]:
-        """Emit copies of the carried values for the next iteration; sources that are themselves overwritten are saved first."""
+        """Emit copies of the carried values for the next iteration.
+
+        A copy may overwrite the source of a later copy. Such sources are first copied to a workspace.
+        """
         own = {result.buffer for result in results}
         saved, saving, moving = list[BufferLocation](), list[ir.Stmt](), list[ir.Stmt]()
         for result, name in zip(results, graph.outputs, strict=False):
@@ -350,9 +375,12 @@ class ControlFlowEmitter:
         known_locations: Mapping[str, BufferLocation],
         preferred_locations: Mapping[str, BufferLocation],
     ) -> tuple[list[ir.Stmt], Places, list[BufferLocation]]:
-        """Emit the statements of a graph; return them, the location of its values, and the workspaces to release.
+        """Emit the statements of a graph; return the statements, the locations of its values, and the workspaces to
+        release.
 
-        ``known_locations``: of the graph's inputs; ``preferred_locations``: where some values should be, if possible."""
+        ``known_locations``: locations of the inputs of the graph. ``preferred_locations``: locations that some values
+        should have, if possible.
+        """
         places: Places = dict(known_locations)
         last, own = _last_reading_steps(graph, steps), dict[str, BufferLocation]()
         for name in graph.outputs:
@@ -381,7 +409,7 @@ class ControlFlowEmitter:
         return made, places, list(own.values())
 
     def value(self, graph: Graph, name: str, places: Places) -> BufferLocation:
-        """Return the location of an operand; constants become parameters on first use."""
+        """Return the location of an operand. A constant becomes a parameter of the function when it is first used."""
         if name not in places:
             if name not in graph.consts:
                 raise InternalError(f"{name!r} is read before a step computes it", where=self.where)
@@ -389,7 +417,7 @@ class ControlFlowEmitter:
         return places[name]
 
     def kernel(self, graph: Graph, group: LoweredGroup, choice: Choice, places: Places) -> ir.Stmt:
-        """Emit the statements of a kernel inside control flow. Its workspaces are released behind it."""
+        """Emit the statements of a kernel inside of control flow. Its workspaces are released after it."""
         func, at = choice.func, dict[ir.Buffer, BufferLocation]()
         for position, param in enumerate(group.params):
             own = func.params[position]
@@ -411,7 +439,7 @@ class ControlFlowEmitter:
         return self.names.rename_scoped(rewrite_buffers(func.body, at))
 
     def copy(self, into: BufferLocation, source: BufferLocation, size: int) -> ir.Stmt:
-        """Emit a copy of ``size`` elements from one place to another."""
+        """Emit a copy of ``size`` elements from the location ``source`` to the location ``into``."""
         k = ir.Var(self.names.fresh("k"))
         assert into.start is not None and source.start is not None
         self.memory.workspaces.statement((source,), (into,))
@@ -424,7 +452,8 @@ class ControlFlowEmitter:
 
 
 def _substitute_counter(body: ir.Stmt, iteration_buffer: ir.Buffer, iteration: ir.Var) -> ir.Stmt:
-    """Replace loads of the stored iteration number by the loop variable, so that later analysis knows the accessed ranges."""
+    """Replace loads of the stored iteration number by the loop variable, so that later analysis knows the accessed
+    ranges."""
 
     def on_expr(e: ir.Expr) -> ir.Expr:
         return iteration if isinstance(e, ir.Load) and e.buffer == iteration_buffer else e
@@ -433,7 +462,8 @@ def _substitute_counter(body: ir.Stmt, iteration_buffer: ir.Buffer, iteration: i
 
 
 def _last_reading_steps(graph: Graph, steps: Sequence[FlowStep]) -> dict[str, int]:
-    """Return for each value the last step that reads it, directly or through views; outputs are used after all steps."""
+    """Return the index of the last group that reads each value, directly or through views. Outputs are read after all
+    groups."""
     root: dict[str, str] = {}
     last: dict[str, int] = {}
     for number, step in enumerate(steps):
@@ -448,39 +478,42 @@ def _last_reading_steps(graph: Graph, steps: Sequence[FlowStep]) -> dict[str, in
 
 
 def _start_element(place: BufferLocation) -> ir.Expr:
-    """Return the expression of the element at which a place starts, which must be known."""
+    """Return the index of the element at which a location starts. It must be known."""
     assert place.start is not None
     return place.start
 
 
-# ---- Entry points: loops and conditions around the kernels of the graphs inside become one function.
+# ---- Entry points: a node with graphs inside becomes one function.
 #
-# The groups of each graph are scheduled and lowered like any others. Their statements are then emitted, in order, on flat
-# buffers: values computed inside are in workspaces, values that a loop carries in the loop's own results.
+# The groups of each graph inside are scheduled and lowered like groups outside of control flow. Their statements are then
+# emitted in order, with one-dimensional buffers. Values that are computed inside are stored in workspaces. Values that a loop
+# carries from iteration to iteration are stored in the results of the loop.
 
 Inside = Callable[[Graph, Sequence[Node], int], tuple[LoweredGroup, Choice]]
-"""Schedules a group inside; the last argument is how often it runs per run of the node."""
+"""Function that schedules a group inside of a node. Its last argument is the number of times that the group runs in one
+run of the node."""
 
 
 @frozen
 class LoweredControl:
-    """The function that control flow was lowered to; ``params``: what its parameters are bound to, without results and
-    workspaces."""
+    """A node of control flow lowered to a function. ``params``: the values or constants that are passed as its
+    parameters, without results and workspaces."""
 
     func: ir.PrimFunc
     params: tuple[Param, ...]
 
 
 def goal_inside(goal: Goal, iterations: int) -> Goal:
-    """Return the goal of a group that runs ``iterations`` times: its code is stored once, its instructions are paid each time."""
+    """Return the goal for a group that runs ``iterations`` times. Its code is stored once, but its instructions are
+    executed in each iteration, so that a byte of flash is worth fewer instructions of a single iteration."""
     return replace(goal, price=goal.price / iterations)
 
 
 def lower_control_flow(graph: Graph, node: Node, schedule: Inside, target: Target | None) -> LoweredControl:
-    """Lower a node with graphs inside to a function; ``schedule`` schedules the groups.
+    """Lower a node with graphs inside to a function. ``schedule``: schedules the groups inside.
 
-    Without a target (dynamic sizes) values inside never share memory and copies are plain loops, so that the function
-    has the same structure at all sizes.
+    ``target`` is None if the network has dynamic sizes. Then values inside never share memory, and copies are plain
+    loops, so that the function has the same structure at all sizes.
     """
     step = _lower_step(graph, (node,), schedule)
     taken = {name for func in _kernel_functions(step) for name in function_names(func)}
@@ -501,9 +534,9 @@ def lower_control_flow(graph: Graph, node: Node, schedule: Inside, target: Targe
 
 
 def groups_inside(graph: Graph, node: Node, iterations: int = 1) -> list[tuple[Graph, tuple[Node, ...], int]]:
-    """List the groups inside a node that need kernels, with their graphs and how often they run, in order of scheduling.
+    """List the groups inside of a node that need kernels: their graph, their nodes, and how often they run.
 
-    ``iterations``: how often the node runs.
+    The groups are in the order in which they are scheduled. ``iterations``: how often the node itself runs.
     """
     if not registry.get(node.op).regions:
         return [] if _start_of_view(graph, (node,)) is not None else [(graph, (node,), iterations)]
@@ -516,7 +549,7 @@ def groups_inside(graph: Graph, node: Node, iterations: int = 1) -> list[tuple[G
 
 
 def _start_of_view(graph: Graph, nodes: tuple[Node, ...]) -> int | None:
-    """Return the element of its first operand at which a group's result starts; None if it needs a kernel."""
+    """Return the element of its first operand at which a group's result starts; None if the group needs a kernel."""
     if registry.get(nodes[0].op).view:
         return 0
     alias = node_alias(graph, nodes[0]) if len(nodes) == 1 else None
@@ -524,7 +557,7 @@ def _start_of_view(graph: Graph, nodes: tuple[Node, ...]) -> int | None:
 
 
 def _lower_step(graph: Graph, nodes: tuple[Node, ...], schedule: Inside, iterations: int = 1) -> FlowStep:
-    """Lower a group: to its kernel, or to the steps of the graphs inside."""
+    """Lower a group of nodes: to a kernel, to a view, or to the lowered groups of the graphs inside."""
     first = nodes[0]
     definition = registry.get(first.op)
     if definition.regions:
@@ -541,12 +574,14 @@ def _lower_step(graph: Graph, nodes: tuple[Node, ...], schedule: Inside, iterati
         return FlowStep(nodes, start=start)
     group, choice = schedule(graph, nodes, iterations)
     if not choice.verified:
-        verify(choice.func, tables=group.tables)  # while it is known which of the constants these are
+        verify(
+            choice.func, tables=group.tables
+        )  # verified here, because the joined function does not show which are tables
     return FlowStep(nodes, kernel=(group, choice))
 
 
 def _kernel_functions(step: FlowStep) -> list[ir.PrimFunc]:
-    """List the functions of all kernels in a step of control flow."""
+    """List the functions of all kernels of a lowered group, including those inside of control flow."""
     if step.inside is not None:
         return [func for steps in step.inside.values() for each in steps for func in _kernel_functions(each)]
     return [] if step.kernel is None else [step.kernel[1].func]

@@ -46,15 +46,16 @@ from microc.tir.analysis.generalise import instantiate
 from microc.tir.lower import lower, lowering_stages
 from microc.tir.text import to_text
 
-# ---- The derivation of a kernel: all candidates with their costs and verdicts, the winner's steps, the function at every stage.
+# ---- The derivation of a kernel: all candidate schedules with their costs and verdicts, the steps of the chosen schedule,
+# and the function after every stage of compilation.
 #
-# It is repeated by the functions that compiled the kernel, from the origin of the call
-# (:data:`microc.compiler.lowering.kernel_maker.Origin`) and the recorded goal. The result is compared with the module.
+# The same functions that compiled the kernel are called again, with the nodes from which the call was made
+# (:data:`microc.compiler.lowering.kernel_maker.Origin`) and with the recorded goal. The result is compared with the module.
 
 
 @frozen
 class DerivedCandidate:
-    """A schedule of an algorithm with its cost. ``verdict``: ``chosen``, or why it was not."""
+    """A candidate schedule of an algorithm, with its cost. ``verdict``: ``chosen``, or why the schedule was not chosen."""
 
     algorithm: str
     schedule: Schedule
@@ -66,10 +67,12 @@ class DerivedCandidate:
 
 @frozen
 class DerivedPart:
-    """A part of a kernel: nodes that were scheduled as one function, with all that was considered.
+    """Nodes of a kernel that were scheduled together as one function, with everything that was considered.
 
-    ``algorithms``: the unscheduled function of each algorithm; ``start``: the one that ``schedule`` was chosen for.
-    ``steps``, ``stages``: the steps of the schedule and the passes of lowering, with the function after each."""
+    ``algorithms``: the unscheduled function of each algorithm. ``start``: the unscheduled function to which
+    ``schedule`` applies. ``steps``: the steps of the schedule, with the function after each step. ``stages``: the
+    lowering passes, with the function after each pass. ``uses``: number of groups that share the kernel's code.
+    """
 
     op: str
     nodes: str
@@ -85,10 +88,11 @@ class DerivedPart:
 
 @frozen
 class DerivedKernel:
-    """A call of the network and its C function, with the derivation of that.
+    """A call of the network and its C function, with the derivation of the function.
 
-    ``parts``: the nodes it was made of, several only for kernels of several groups; ``notes``: changes beyond
-    scheduling and lowering, and omissions."""
+    ``parts``: the groups of nodes from which the function was made. There are several if the kernel computes several
+    groups. ``notes``: changes other than scheduling and lowering, and what the derivation does not show.
+    """
 
     number: int
     call: Call
@@ -103,9 +107,10 @@ class DerivedKernel:
 
 
 def derive_kernel(compiled: CompiledNetwork, call_index: int) -> DerivedKernel:
-    """Derive again how the kernel of call ``call_index`` of a compiled network was made.
+    """Derive again how the kernel of the call with index ``call_index`` was compiled.
 
-    The plugins of its compilation must be active."""
+    The plugins with which the network was compiled must be registered.
+    """
     module, make = compiled.module, compiled.make
     call = module.calls[call_index]
     func = next(kernel.func for kernel in module.kernels if kernel.name == call.kernel)
@@ -116,7 +121,7 @@ def derive_kernel(compiled: CompiledNetwork, call_index: int) -> DerivedKernel:
 
 
 def _derive_parts(make: KernelBuilder, call: Call) -> Iterator[DerivedPart]:
-    """Yield the parts of a call's kernel, according to the origin of the call."""
+    """Yield the parts of a call's kernel, according to the nodes or the value from which the call was made."""
     graph, origin = make.graph, make.origins[call.writes]
     match origin:
         case ValueCopy() if make.sizes:
@@ -158,10 +163,12 @@ def _derive_part(
     used_schedule: tuple[int, Choice] | None = None,
     workspace: float = inf,
 ) -> DerivedPart:
-    """Derive the part for a group, scheduled as by :func:`microc.compiler.lowering.kernel_selection.schedule_group`.
+    """Derive the part for a group that was scheduled like
+    :func:`microc.compiler.lowering.kernel_selection.schedule_group`.
 
-    ``used_schedule``: the measured or bundled schedule that was used, with the number of its algorithm; ``workspace``:
-    the limit of workspace in bytes."""
+    ``used_schedule``: the measured or bundled schedule that was used, with the index of its algorithm in ``lowered``.
+    ``workspace``: the limit of the kernel's workspaces in bytes.
+    """
     schedules, taken_index = _insert_used_schedule(
         list_candidates(lowered, make.target, goal, workspace), used_schedule
     )
@@ -185,10 +192,11 @@ def _derive_part(
 def _insert_used_schedule(
     numbered_schedules: list[tuple[int, Schedule]], used_schedule: tuple[int, Choice] | None
 ) -> tuple[list[tuple[int, Schedule]], int | None]:
-    """Insert the schedule that was used into the candidates, if it is not among them; return them and its index.
+    """Return the candidates including the schedule that was used, and its index among them.
 
-    ``numbered_schedules``: candidates, each with the number of its algorithm. The index is None if the rules' choice
-    was used."""
+    ``numbered_schedules``: the candidates, each with the index of its algorithm. ``used_schedule``: a measured or
+    bundled schedule. If it is None, the rules' choice was used, and the returned index is None.
+    """
     if used_schedule is None:
         return numbered_schedules, None
     number, schedule = used_schedule[0], used_schedule[1].schedule
@@ -203,7 +211,7 @@ def _insert_used_schedule(
 def _reason_against_choice(
     rival: CostedCandidate, rivals: Sequence[CostedCandidate], best: CostedCandidate, goal: Goal, workspace: float
 ) -> str:
-    """Explain why another schedule than ``rival`` was taken."""
+    """Return the reason why the candidate ``rival`` was not chosen."""
     if rival.workspace > max(workspace, best.workspace):
         return f"takes {rival.workspace:,} bytes of workspace, there is room for {max(workspace, 0):,.0f}"
     rivals = [each for each in rivals if each.workspace <= max(workspace, best.workspace)]
@@ -220,7 +228,7 @@ def _build_part(
     goal: Goal,
     uses: int,
 ) -> DerivedPart:
-    """Create a part from the chosen schedule, with the function at every step and stage."""
+    """Create a part from the chosen schedule, with the function after every schedule step and every lowering pass."""
     taken, passed = tuple(replay_steps(start.func, schedule.trace)), tuple(lowering_stages(schedule.func))
     return DerivedPart(start.anchor.op, nodes, tuple(lowered), candidates, start, schedule, taken, passed, goal, uses)
 
@@ -228,10 +236,11 @@ def _build_part(
 def _derive_general_part(
     make: GeneralKernelBuilder, group_at_sizes: Sequence[tuple[Graph, Sequence[Node]]], uses: int, *, inside: bool
 ) -> DerivedPart:
-    """Derive the part for a group of nodes with dynamic sizes, at the first point of its sizes.
+    """Derive the part for a group of nodes with dynamic sizes. The part shows the first combination of sizes.
 
-    ``group_at_sizes``: the group at every point. Candidates are tried in the order of their cost until one has the same
-    structure at all sizes."""
+    ``group_at_sizes``: the group at each combination of sizes at which it was compiled. The candidates are tried in
+    order of their cost, until one has the same structure at all sizes.
+    """
     graph, nodes = unify_bounds(group_at_sizes)[0]
     lowered = group_algorithms(graph, nodes, make.target, "kernel")
     tried: list[tuple[str, Schedule, str]] = []
@@ -262,19 +271,19 @@ def _derive_general_part(
 
 
 def _cost_schedule(schedule: Schedule, make: KernelBuilder, goal: Goal, uses: int) -> CostedCandidate:
-    """Lower a schedule and return it as a candidate with its cost."""
+    """Lower a schedule, and return it as a candidate with its cost."""
     return cost_candidate(Choice(schedule, lower(schedule.func)), make.target, goal, uses)
 
 
 def _as_derived(group: LoweredGroup, rival: CostedCandidate, verdict: str) -> DerivedCandidate:
-    """Convert a costed candidate of a group to a derived one, with its verdict."""
+    """Convert a candidate schedule of a group, with its cost, to a derived candidate with the given verdict."""
     return DerivedCandidate(
         group.algorithm, rival.choice.schedule, rival.cost, rival.constants, rival.weight[0], verdict
     )
 
 
 def _call_notes(compiled: CompiledNetwork, call: Call) -> Iterator[str]:
-    """Yield facts about a call beyond the schedules of its parts."""
+    """Yield facts about a call that the schedules of its parts do not show."""
     for decision in compiled.module.decisions:
         if decision.layer == call.layer and decision.why:
             yield f"{'external code' if decision.theirs else 'ours'}, {decision.why}"
@@ -301,9 +310,9 @@ def _call_notes(compiled: CompiledNetwork, call: Call) -> Iterator[str]:
 def _checked_final_notes(
     make: KernelBuilder, call: Call, parts: Sequence[DerivedPart], func: ir.PrimFunc
 ) -> Iterator[str]:
-    """Yield changes to the function of a call with one part after lowering.
+    """Yield the changes that were made to the function of a call after lowering. Calls with several parts are skipped.
 
-    Raises InternalError if the derived function is not the one of the module.
+    Raises InternalError if the derived function differs from the function in the module.
     """
     origin = make.origins[call.writes]
     if make.sizes or isinstance(origin, Chain) or (not isinstance(origin, ValueCopy) and len(parts) != 1):
@@ -320,17 +329,18 @@ def _checked_final_notes(
         )
 
 
-# ---- ``--dump DIR``: a folder for every kernel below ``DIR/kernels`` with its derivation.
+# ---- ``--dump DIR`` writes a folder with the derivation of every kernel below ``DIR/kernels``.
 
 INDEX = "index.txt"
-"""The list of kernels, by which a folder is recognised as a dump."""
+"""Name of the file that lists the kernels. A folder that contains this file is recognised as a dump."""
 
 
 def dump_kernels(compiled: CompiledNetwork, folder: Path, progress: Progress | None = None) -> None:
-    """Write the derivation of every kernel to ``folder/kernels``, completely or not at all; OutputError if something else
-    is in the way.
+    """Write the derivation of every kernel to ``folder/kernels``, completely or not at all.
 
-    A function that several calls share is written for the first of them."""
+    A function that several calls share is written only for the first of these calls. Raises OutputError if
+    ``folder/kernels`` exists and is not a dump.
+    """
     calls = compiled.module.calls
     width = len(str(len(calls)))
     with replace_folder_atomically(folder / "kernels", INDEX, "--dump") as root:
@@ -353,10 +363,11 @@ def dump_kernels(compiled: CompiledNetwork, folder: Path, progress: Progress | N
 
 
 def derivation_files(kernel: DerivedKernel) -> Iterator[tuple[str, str]]:
-    """Yield the paths and texts of the files that show a kernel's derivation.
+    """Yield the path and the text of each file that shows the derivation of a kernel.
 
-    Files that end in ``.tir`` can be parsed (:func:`microc.tir.text.from_text`), as can the trace
-    (:func:`microc.schedule.schedule.trace_from_json`)."""
+    Files whose names end in ``.tir`` can be parsed by :func:`microc.tir.text.from_text`, and the trace (a JSON file) by
+    :func:`microc.schedule.schedule.trace_from_json`.
+    """
     if len(kernel.parts) == 1:
         yield from _part_files(kernel.parts[0], "")
     else:
@@ -372,7 +383,7 @@ def derivation_files(kernel: DerivedKernel) -> Iterator[tuple[str, str]]:
 
 
 def _part_files(part: DerivedPart, folder: str) -> Iterator[tuple[str, str]]:
-    """Yield the paths, below ``folder``, and texts of the files that show one part of a kernel."""
+    """Yield the path, below ``folder``, and the text of each file that shows one part of a kernel."""
     yield f"{folder}graph.txt", part.nodes
     yield f"{folder}candidates.txt", candidates_text(part)
     for group in part.algorithms:
@@ -389,7 +400,7 @@ def _part_files(part: DerivedPart, folder: str) -> Iterator[tuple[str, str]]:
 
 
 def goal_text(goal: Goal, uses: int) -> str:
-    """Describe the goal by which candidates were weighed. ``uses``: number of equal kernels."""
+    """Describe the optimisation goal of the candidates. ``uses``: number of equal kernels, whose code is stored once."""
     alike = f", {uses} kernels alike share their code" if uses > 1 else ""
     match goal.price:
         case 0.0:
@@ -401,7 +412,7 @@ def goal_text(goal: Goal, uses: int) -> str:
 
 
 def candidates_text(part: DerivedPart) -> str:
-    """Describe every candidate: its rule, cost, verdict and steps."""
+    """Describe every candidate: its rule, its cost, its verdict and the steps of its schedule."""
     return f"{goal_text(part.goal, part.uses)}\n" + "".join(map(_candidate_text, part.candidates))
 
 

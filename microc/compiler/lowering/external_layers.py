@@ -1,4 +1,8 @@
-"""Assign regions of a network to external code: the faster ones by measurement or else by cost, or all supported ones."""
+"""Divide a network between microc's code and external code (of backends such as CMSIS-NN).
+
+A region of the graph that a backend supports becomes external if its code is faster by measurement or, without
+measurements, by estimated cost; or in any case, if the user says so.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +28,23 @@ from microc.schedule.cost.cost_model import estimate
 from microc.target import Goal, Target
 
 REPORT = "external.txt"
-"""File of a dump with a line for every region that a pattern matched, and the decision."""
+"""Name of the file of a dump that has a line for every region that a pattern matched, with the decision about the
+region."""
 Optimised = tuple[Graph, Streaming | None]
 Places = Mapping[str, str]
-"""Location of the library of each backend as the user gives it, by the backend's name."""
+"""Location of each backend's library as the user gave it, by the name of the backend."""
 Passes = Callable[[Callable[[Graph], Graph] | None], Optimised]
-"""Runs all passes, with an extra step between those that make formats alike and those that make integers explicit."""
+"""Function that runs all graph passes. Its argument transforms the graph in the middle: after the passes that convert
+all model formats to one form, and before the passes that replace quantised operators by integer arithmetic."""
 
 
 @frozen
 class NetworkDivision:
-    """A network divided between our code and external code.
+    """A network divided between microc's code and external code.
 
-    ``graph``: after all passes; ``external``: regions by the attribute ``code`` of their nodes; ``sources`` of the
-    external code; ``decisions``: for each region whose code it gets, and why.
+    ``graph``: the graph after all passes. ``external``: the external regions, by the attribute ``code`` of their nodes.
+    ``sources``: the C sources of the external code. ``decisions``: for each region that a backend supports, whose code
+    computes it, and why.
     """
 
     graph: Graph
@@ -47,23 +54,25 @@ class NetworkDivision:
     decisions: tuple[BackendDecision, ...] = ()
 
     def built_from(self, module: Module) -> Module:
-        """Return ``module`` with the C sources of its external kernels, and the decisions about all regions."""
+        """Return ``module`` with the C sources of its external kernels and the decisions about all regions."""
         sources = self.sources if any(kernel.external for kernel in module.kernels) else ()
         return replace(module, sources=sources, decisions=self.decisions)
 
     def beside(self, module: Module, build_own_module: Callable[[], Module]) -> Module:
-        """Return ``module`` together with a module of the same calls in our code, if some of its kernels are external.
+        """Return ``module`` together with a module that has the same calls but only microc's code. A module without
+        external kernels is returned as it is.
 
-        ``build_own_module``: builds that module."""
+        ``build_own_module``: builds the module that has only microc's code.
+        """
         return replace(module, own=build_own_module()) if module.sources else module
 
 
 def divide_network(passes: Passes, target: Target, options: Options, board: str = "") -> NetworkDivision:
-    """Run ``passes`` on the network and divide it between our code and external code, as the options say; ``board``: whose
-    records are preferred.
+    """Run ``passes`` on the network, and divide it between microc's code and external code as the options request.
 
-    Raises UsageError for a backend that does not exist, whose library is not where the user says, or which is not for
-    ``target``."""
+    ``board``: the name of the board whose tuning records are preferred. Raises UsageError for a backend that does not
+    exist, whose library is not at the given location, or that does not support ``target``.
+    """
     if not options.external:
         return NetworkDivision(*passes(None))
     if options.relocatable:
@@ -75,7 +84,8 @@ def divide_network(passes: Passes, target: Target, options: Options, board: str 
     records = open_records(options.tuned) if options.tuned is not None else None
     kept_ours: dict[str, BackendDecision] = {}
     measured_goals: tuple[Goal, ...] = ()
-    # A region that stays ours is left out of the next partition: its nodes may then be part of other regions.
+    # A region for which microc's code is chosen is left out of the next partition, because its nodes may be part of other
+    # regions.
     while True:
         partition_, graph, streaming = _run_and_partition(passes, backends, target, kept_ours)
         decisions_by_key = {
@@ -84,7 +94,7 @@ def divide_network(passes: Passes, target: Target, options: Options, board: str 
         if options.external_choice == "cost":
             measured_goals = (
                 measured_goals or goal_ladder(graph, options, target)[:1]
-            )  # of the first graph, with which regions are measured
+            )  # the goal of the first graph, because regions are measured with it
             for task in _region_tasks(partition_, graph, target, places, measured_goals):
                 decisions_by_key[task.taken.key] = _decide_region(task, records, board)
         rejected = {key: decision for key, decision in decisions_by_key.items() if not decision.theirs}
@@ -105,10 +115,10 @@ def divide_network(passes: Passes, target: Target, options: Options, board: str 
 
 
 def list_region_tasks(passes: Passes, target: Target, options: Options) -> tuple[RegionTask, ...]:
-    """List the regions of a network that backends can compute, equal ones once.
+    """List the regions of a network that backends can compute, as tasks for measuring. Equal regions are listed once.
 
-    After the regions found first come those that patterns match without them. Our code is built for the network's goal,
-    and for the goals with the same C compiler options.
+    The regions of the first partition come first. Then follow regions that patterns match only if those are left out.
+    microc's code is built for the goal of the network, and for all goals with the same C compiler options.
     """
     (backends, places), without = _open_backends(target, options), set[str]()
     tasks: dict[object, RegionTask] = {}
@@ -128,7 +138,7 @@ def list_region_tasks(passes: Passes, target: Target, options: Options) -> tuple
 
 
 def _goals_with_same_flags(graph: Graph, target: Target, options: Options) -> Iterator[Goal]:
-    """Yield the network's goal, then other goals that are compiled with the same options."""
+    """Yield the goal of the network, then all other goals for which the C compiler is called with the same options."""
     flags = FAMILIES[target.isa].options
     for name in dict.fromkeys((options.optimize, *flags)):
         if flags[name] == flags[options.optimize]:
@@ -136,7 +146,8 @@ def _goals_with_same_flags(graph: Graph, target: Target, options: Options) -> It
 
 
 def _decision_by_user(claimed_region: ClaimedRegion) -> BackendDecision:
-    """Return the decision for a region that is external because the user asked for all supported regions to be."""
+    """Return the decision for a region that is external because the user requested external code for all supported
+    regions."""
     return BackendDecision(
         str(claimed_region.region.root.loc),
         claimed_region.backend.name,
@@ -148,8 +159,11 @@ def _decision_by_user(claimed_region: ClaimedRegion) -> BackendDecision:
 
 
 def _decide_region(task: RegionTask, records: Database | None, board: str) -> BackendDecision:
-    """Decide whose code computes a region: ours if the backend's results differ too much; else the faster one by
-    measurement; else by estimated instructions."""
+    """Decide whose code computes a region.
+
+    microc's code is used if the results of the backend differ too much. Otherwise the code that is faster by
+    measurement is used, or, without measurements, the code with fewer estimated instructions.
+    """
     code, chosen = task.taken.code, _decision_by_user(task.taken)
     verdict = region_verdict(task, records, board) if records is not None else RegionVerdict()
     measured = replace(
@@ -170,7 +184,7 @@ def _decide_region(task: RegionTask, records: Database | None, board: str) -> Ba
 
 
 def _open_backends(target: Target, options: Options) -> tuple[tuple[Backend, ...], Places]:
-    """Return the backends that the user names, after checking their libraries, and the locations of these."""
+    """Return the backends that the user names, and the locations of their libraries. The libraries are checked."""
     for name in options.external:
         if name not in BACKENDS:
             raise UsageError(f"there is no backend {name!r}", hint=known_names_hint(name, sorted(BACKENDS), "backends"))
@@ -182,16 +196,18 @@ def _open_backends(target: Target, options: Options) -> tuple[tuple[Backend, ...
 
 
 def _with_library(backend: Backend, library_path: str) -> Backend:
-    """Return the backend as the library at ``library_path`` configures it."""
+    """Return the backend, configured for the library at ``library_path``."""
     return backend.given(library_path) if backend.given is not None else backend
 
 
 def _run_and_partition(
     passes: Passes, backends: Sequence[Backend], target: Target, excluded_regions: Collection[str]
 ) -> tuple[Partition, Graph, Streaming | None]:
-    """Run the passes, and partition the graph between them into regions that the backends can compute.
+    """Run the passes, and partition the graph in the middle into regions that the backends can compute.
 
-    ``excluded_regions``: keys of regions to leave out."""
+    ``excluded_regions``: keys of regions to leave out. Return the partition, the final graph, and the description of
+    its streaming or None.
+    """
     result = Partition(Graph("", (), (), (), {}))
 
     def partition_between(graph: Graph) -> Graph:
@@ -204,15 +220,18 @@ def _run_and_partition(
 
 
 def _regions_by_code(partition: Partition) -> dict[tuple[str, ...], ClaimedRegion]:
-    """Return the regions by the attribute ``code`` of their nodes."""
+    """Return the external regions of a partition by the attribute ``code`` of their nodes."""
     return {(each.backend.name, str(k)): each for k, each in enumerate(partition.taken)}
 
 
 def _region_tasks(
     partition: Partition, graph: Graph, target: Target, places: Places, goals: Sequence[Goal]
 ) -> Iterator[RegionTask]:
-    """Yield a measuring task for each region whose results are used, in order of execution, with our code for each of
-    ``goals``."""
+    """Yield a task for measuring each external region that the graph still contains after all passes, in order of
+    execution.
+
+    microc's code for the region is built for each of ``goals``.
+    """
     by_code = _regions_by_code(partition)
     for node in graph.nodes:
         if node.op == EXTERNAL:
@@ -224,7 +243,7 @@ def _region_tasks(
 def _backend_sources(
     backend: Backend, claimed_regions: Sequence[ClaimedRegion], target: Target, library_path: str
 ) -> Iterator[Sources]:
-    """Yield the C sources that ``claimed_regions`` of a backend need, if there are any."""
+    """Yield the C sources of a backend, if it computes any of ``claimed_regions``."""
     mine = [each.code for each in claimed_regions if each.backend is backend]
     if mine:
         called = dict.fromkeys(name for code in mine for name in code.functions)

@@ -1,4 +1,4 @@
-"""Convert a graph to a module: kernels, their calls, and the comments of the generated C."""
+"""Lower a graph to a module: kernels, their calls, and the comments of the generated C."""
 
 from __future__ import annotations
 
@@ -36,16 +36,18 @@ from microc.schedule.schedule import Schedule
 from microc.tir.ir import Var
 from microc.tir.verify import constant_names
 
-# ---- Comments of the generated C: operators and schedule of a kernel, the formula of each block.
+# ---- Comments of the generated C: the operators and the schedule of a kernel, and the formula of each block of loops.
 
 _TITLES = {"padded": "pad", "patch": "im2col", "acc": "accumulate"}
-"""Usual names of the blocks of products, by the tensor that they compute."""
+"""Common names for the computations of the kernels of matrix products and convolutions, by the name of the computed
+tensor."""
 _LONGEST = 240
-"""Length limit of a formula in a comment."""
+"""Maximum length in characters of a formula in a comment."""
 
 
 def operator_name(graph: Graph, node: Node) -> str:
-    """Return the usual name of an operator; convolutions by type (pointwise, depthwise, grouped)."""
+    """Return the common name of a node's operator. Convolutions are named by their type (pointwise, depthwise,
+    grouped)."""
     if node.op != "conv2d":
         return node.op
     _, height, width, depth = graph.types[node.inputs[1]].shape
@@ -57,9 +59,9 @@ def operator_name(graph: Graph, node: Node) -> str:
 def kernel_comment(
     graph: Graph, nodes: tuple[Node, ...], schedule: Schedule, tensors: tuple[te.Tensor, ...] = ()
 ) -> tuple[str, ...]:
-    """Describe a kernel: operators, shapes, schedule, and layouts that a reader would not expect.
+    """Return the comment lines of a kernel: its operators and shapes, its schedule, and unexpected storage of data.
 
-    ``tensors``: its tensor expressions.
+    ``tensors``: the tensor expressions of the kernel.
     """
 
     def shape_text(name: str) -> str:
@@ -78,7 +80,7 @@ def kernel_comment(
 
 
 def _storage_remarks(step: Step, tensors: tuple[te.Tensor, ...]) -> Iterator[str]:
-    """Yield a remark for a schedule step that changes stored data or the compilation of the kernel in an unexpected way."""
+    """Yield a remark if a schedule step changes how data is stored or how the kernel is compiled in an unexpected way."""
     match step.primitive, step.args:
         case "double_reduction", (total, constant):
             yield f"{total} is twice the sum, as high products take it: {constant} is stored doubled"
@@ -97,7 +99,8 @@ def _storage_remarks(step: Step, tensors: tuple[te.Tensor, ...]) -> Iterator[str
 
 
 def _axis_names(name: str, tensors: tuple[te.Tensor, ...]) -> tuple[str, ...]:
-    """Return the axis names that the formulas use for a tensor; empty if they only compute with indices."""
+    """Return the names that the formulas use for the axes of a tensor; empty if the formulas index it only by
+    expressions."""
     for tensor in tensors:
         if isinstance(tensor.definition, te.ComputeDef):
             if tensor.name == name:
@@ -109,15 +112,15 @@ def _axis_names(name: str, tensors: tuple[te.Tensor, ...]) -> tuple[str, ...]:
 
 
 def describe_loop_steps(trace: tuple[Step, ...]) -> str:
-    """Format the steps of a schedule that shape its loops, in a line."""
+    """Format the steps of a schedule that shape the loops, in a single line."""
     shown = ("split", "fuse", "reorder", "compute_at", "tensorize", "cache_read", "cache_write")
     return " ".join(str(step) for step in trace if step.primitive in shown)
 
 
 def block_comments(group: LoweredGroup, nodes: tuple[Node, ...]) -> tuple[tuple[str, str], ...]:
-    """Return for each tensor that a kernel computes, by name, its title and formula.
+    """Return the comment of each tensor that a kernel computes, by the tensor's name: its common name and its formula.
 
-    An elementwise epilogue is described by its operators.
+    An elementwise epilogue is described by its operators instead.
     """
     epilogue = nodes if registry.get(nodes[0].op).elementwise else nodes[1:]
     results = {id(tensor) for tensor in group.tensors}
@@ -137,7 +140,8 @@ def block_comments(group: LoweredGroup, nodes: tuple[Node, ...]) -> tuple[tuple[
 
 
 def _describe_epilogue(nodes: tuple[Node, ...], start: str) -> Iterator[str]:
-    """Yield the operators of an epilogue with their formulas; ``start``: the operand of the first."""
+    """Yield the operators of an elementwise epilogue with their formulas. ``start``: name of the operand of the first
+    operator."""
     for node in nodes:
         formula = registry.get(node.op).formula
         shown = {name: name if value is None else value for name, value in node.attrs.items()}
@@ -145,7 +149,7 @@ def _describe_epilogue(nodes: tuple[Node, ...], start: str) -> Iterator[str]:
         yield f"{node.op}: {formula.format(**shown)}" if formula else node.op
 
 
-# ---- Adding kernels and calls to a module: groups, control flow, stripes, copies.
+# ---- Adding kernels and calls to a module: for groups of nodes, control flow, chains computed row by row, and copies.
 
 
 def add_copy(
@@ -157,8 +161,11 @@ def add_copy(
     layer: str = "",
     origin: str = "",
 ) -> None:
-    """Add to the module a kernel that copies a whole value, and its call; ``origin``: the name of the memory that holds
-    the value, if that is another."""
+    """Add to the module a kernel that copies a whole value to the value ``target``, and its call.
+
+    ``source``: the graph value. ``constant``: its data, if it is a constant. ``origin``: the name of the module's value
+    that contains the data, if it differs from the name of ``source``.
+    """
     copy = ValueCopy(source, constant is not None)
     func = builder.make.copy(copy)
     if constant is not None:
@@ -170,7 +177,10 @@ def add_copy(
 
 
 def add_kernel(builder: ModuleBuilder, nodes: tuple[Node, ...], state: str = "") -> None:
-    """Add the kernel of a group and its call; ``state``: the state of which it updates a part in place."""
+    """Add the kernel of a group of nodes and its call to the module.
+
+    ``state``: the name of a state of which the group updates a part in place; empty if there is none.
+    """
     graph = builder.graph
     uses = builder.alike[kernel_shape_key(graph, nodes)]
     group, choice = builder.make.group(nodes, uses, in_place=bool(state))
@@ -203,9 +213,11 @@ def add_kernel(builder: ModuleBuilder, nodes: tuple[Node, ...], state: str = "")
 
 
 def add_control_flow(builder: ModuleBuilder, node: Node) -> None:
-    """Add to the module a node of control flow as one kernel, with the kernels of its graphs inside.
+    """Add a node of control flow to the module as one kernel, which contains the kernels of the graphs inside.
 
-    A region in our code is one kernel too, so that both versions of a network have the same calls."""
+    A region for external code that microc's own code computes also becomes one kernel. Then both versions of a network
+    have the same calls.
+    """
     lowered = builder.make.control(node)
     stem = c_identifier_of(node.loc.name or node.outputs[0])
     name = register_kernel(
@@ -237,7 +249,7 @@ def add_control_flow(builder: ModuleBuilder, node: Node) -> None:
 
 
 def add_external_region(builder: ModuleBuilder, node: Node) -> None:
-    """Add to the module a region that external code computes."""
+    """Add a region that external code computes to the module, as one kernel."""
     graph = builder.graph
     taken = builder.make.configuration.external[node.attr("code")]
     func, external = region_function(taken)
@@ -270,13 +282,14 @@ def add_external_region(builder: ModuleBuilder, node: Node) -> None:
 
 
 def kernel_shape_key(graph: Graph, nodes: tuple[Node, ...]) -> object:
-    """Return a key that is equal for groups of the same operators, shapes and dtypes, whose kernels may share code."""
+    """Return a key that is equal for groups with the same operators, shapes and dtypes. The kernels of such groups may
+    share their code."""
     types = ((graph.types[v].shape, graph.types[v].dtype) for n in nodes for v in (*n.inputs, *n.outputs) if v)
     return tuple(node.op for node in nodes), tuple(types)
 
 
 def add_row_by_row_kernel(builder: ModuleBuilder, lowered: LoweredStream, groups: Sequence[tuple[Node, ...]]) -> None:
-    """Add a kernel that computes several groups row by row."""
+    """Add the kernel of a chain, which computes several groups row by row, and its call to the module."""
     graph = builder.graph
     func, stem = lowered.func, c_identifier_of(groups[-1][-1].loc.name or lowered.result)
     pairs = zip(groups, lowered.schedules, strict=True)
@@ -313,8 +326,10 @@ def add_row_by_row_kernel(builder: ModuleBuilder, lowered: LoweredStream, groups
 
 
 def argument_name(builder: ModuleBuilder, group: LoweredGroup, schedule: Schedule, position: int, stem: str) -> str:
-    """Return the name in the module of what a parameter of a group's kernel is bound to: a value, or a constant as the
-    schedule stores it."""
+    """Return the name of the module's value that is passed for a parameter of a group's kernel.
+
+    A constant is added to the module first, packed in the layout that the schedule requires.
+    """
     param = group.params[position]
     if param.array is not None:
         array = schedule.packed(group.func.params[position], param.array)
@@ -322,21 +337,23 @@ def argument_name(builder: ModuleBuilder, group: LoweredGroup, schedule: Schedul
     return builder.name_of(param.value)
 
 
-# ---- Graph -> Module: every group becomes a scheduled, lowered kernel; equal kernels share one function; views become addresses.
+# ---- Graph -> Module. Every group of nodes becomes a scheduled and lowered kernel. Equal kernels share one C function. Views
+# become addresses inside of other tensors.
 
 
 def build_module(
     make: KernelBuilder, source: str, progress: Progress | None = None, streams: Sequence[LoweredStream] = ()
 ) -> Module:
-    """Lower the fused graph of ``make``. ``source``: the origin that generated files name.
+    """Lower the fused graph of the kernel builder ``make`` to a module.
 
-    ``progress(text, done, total)`` is called for every kernel. Each of ``streams`` is one kernel for several groups,
-    called at the place of the last of them.
+    ``source``: the name of the model in generated files. ``progress(text, done, total)`` is called for every kernel.
+    ``streams``: lowered chains. The kernel of a chain replaces all groups of the chain, and is called where the last of
+    them would be.
     """
     graph = make.graph
     builder = ModuleBuilder(graph, make)
-    # Inputs, state and outputs come first: ``declare`` keeps the first storage of a value, and kernels declare all that they
-    # compute as intermediate. Inner values get the names that are left.
+    # Inputs, state and outputs are declared first, because ``declare`` keeps the storage of the first declaration, and kernels
+    # declare all their results as intermediate. This also reserves the preferred C names for inputs, state and outputs.
     for name in graph.inputs:
         builder.declare(name, "input")
     for name, data in graph.state.items():
@@ -345,10 +362,10 @@ def build_module(
         if builder.name_of(name) not in builder.values:
             builder.declare(name, "output")
     outputs = [_output_value(builder, name) for name in graph.outputs]
-    # Groups that overwrite a part of a state are moved behind all readers of its old contents.
+    # A group that overwrites a part of a state is moved after all groups that read the old contents of the state.
     partly = find_partial_updates(graph)
     groups = order_groups(graph, groups_of(graph), partly)
-    # Counted before the first kernel is chosen: code that groups of equal shapes share costs flash once.
+    # Groups of equal shapes share their code, which then takes flash once. So they are counted before any kernel is chosen.
     builder.alike.update(kernel_shape_key(graph, nodes) for nodes in groups)
     named = {nodes[0].group: nodes for nodes in groups if nodes[0].group}
     streamed = {name: stream for stream in streams for name in stream.chain.groups}
@@ -356,22 +373,26 @@ def build_module(
         if progress is not None:
             progress(nodes[0].op, k, len(groups))
         stream = streamed.get(nodes[0].group)
-        if stream is not None:  # at its last group, when the operands of all its groups have been computed
+        if (
+            stream is not None
+        ):  # the kernel is added at the last group, after the operands of all groups have been computed
             if stream.chain.groups[-1] == nodes[0].group:
                 add_row_by_row_kernel(builder, stream, [named[name] for name in stream.chain.groups])
         elif (
             nodes[0].op == EXTERNAL and builder.make.configuration.external
-        ):  # tested first: this operator has a region, too
+        ):  # tested before the next condition, which is true for this operator too
             add_external_region(builder, nodes[0])
         elif registry.get(nodes[0].op).regions:
             add_control_flow(builder, nodes[0])
         elif nodes[0].outputs[0] in partly:
             add_kernel(builder, nodes, partly[nodes[0].outputs[0]])
-        elif len(nodes) > 1 or not _try_alias(builder, nodes[0]):  # operators of a fused group are inside of its kernel
+        elif len(nodes) > 1 or not _try_alias(
+            builder, nodes[0]
+        ):  # only a single node can be replaced by placing its tensors
             add_kernel(builder, nodes)
-    # Outputs are copied before states are updated: an output that is a state is its contents at the start of the run.
+    # Outputs are copied before states are updated, because the value of a state is its contents at the start of the run.
     _forward_outputs(builder)
-    # Whether a state can be written in place depends on all calls and views, so that a module is needed to find that out.
+    # All calls and views determine if a state can be updated in place, so the module is built before this is decided.
     module = Module(
         name=graph.name,
         values=builder.values,
@@ -386,7 +407,7 @@ def build_module(
         options={"optimize": make.goal.name, "cpu": make.target.cpu},
     )
     _update_state(builder, module, {s: value for s, value in graph.updates.items() if value not in partly})
-    # A uniform state is filled at the start, all others are copied from a constant.
+    # A state whose initial elements are all equal is filled by a loop. Any other state is copied from a constant.
     starts = {
         builder.name_of(n): builder.constant(f"{builder.name_of(n)}_start", data)
         for n, data in graph.state.items()
@@ -403,7 +424,7 @@ def build_module(
 
 
 def _update_state(builder: ModuleBuilder, module: Module, updates: Mapping[str, str]) -> None:
-    """Add the updates of state: by writing it in place if possible, else by copies at the end of a run."""
+    """Add the updates of states. A state is updated in place if possible, else by a copy at the end of a run."""
     updates = {state: value for state, value in updates.items() if state != value}
     constants = {state: value for state, value in updates.items() if value in builder.graph.consts}
     named = {builder.name_of(s): builder.name_of(v) for s, v in updates.items() if s not in constants}
@@ -421,7 +442,7 @@ def _update_state(builder: ModuleBuilder, module: Module, updates: Mapping[str, 
         state = states[name]
         value = sources[state]
         if first:
-            # The state is overwritten before another one is copied from it, so its next contents are saved first.
+            # The state is the source of another state's copy but is overwritten before it. So its next contents are saved first.
             kind = builder.graph.types[value]
             saved[state] = builder.unique(f"{name}_next")
             builder.values[saved[state]] = module_value(saved[state], kind, "intermediate", value)
@@ -431,7 +452,8 @@ def _update_state(builder: ModuleBuilder, module: Module, updates: Mapping[str, 
 
 
 def _output_value(builder: ModuleBuilder, name: str) -> str:
-    """Return the value of a graph output; an input, state or constant that is returned as it is gets a copy."""
+    """Return the name of the value for a graph output. An input, state or constant that is an output gets a value of
+    its own."""
     value = builder.values[builder.name_of(name)]
     if value.storage == "output":
         return value.name
@@ -441,7 +463,7 @@ def _output_value(builder: ModuleBuilder, name: str) -> str:
 
 
 def _forward_outputs(builder: ModuleBuilder) -> None:
-    """Add copies for outputs that are inputs, states or constants of the graph."""
+    """Add copies to the outputs that are inputs, states or constants of the graph."""
     graph = builder.graph
     for name in graph.outputs:
         value = builder.values[builder.name_of(name)]
@@ -452,7 +474,10 @@ def _forward_outputs(builder: ModuleBuilder) -> None:
 
 
 def _try_alias(builder: ModuleBuilder, node: Node) -> bool:
-    """Replace a node by placement of tensors, if its operator and the storages of the values allow it; return whether it was."""
+    """Replace a node by the placement of its tensors if its operator and the storages of the tensors allow it.
+
+    Return True if the node was replaced, so that it needs no kernel.
+    """
     graph = builder.graph
     if registry.get(node.op).view:
         _add_view(builder, node, 0)
@@ -470,12 +495,15 @@ def _try_alias(builder: ModuleBuilder, node: Node) -> bool:
 
 
 def _join_parts(builder: ModuleBuilder, node: Node, offsets: list[int]) -> bool:
-    """Let the producers of a concatenation's operands write directly into its output; return False if that is impossible."""
+    """Place the operands of a concatenation inside of its result, so that their producers write there.
+
+    ``offsets``: of the operands in the result, in bytes. Return False if the operands cannot be placed there.
+    """
     graph, views = builder.graph, {view.name for view in builder.views}
     fixed = {*graph.inputs, *graph.outputs, *graph.consts, *graph.state, *graph.updates.values()}
     names = [builder.name_of(name) for name in node.inputs]
     bases = {view.base for view in builder.views}
-    # A value can be in one place only: no operand twice, no view, no base of one.
+    # A value can be placed only once. So no operand may occur twice, be a view, or be the base of a view.
     if len(set(names)) != len(names) or any(name in views or name in bases for name in names):
         return False
     if any(name in fixed for name in node.inputs):
@@ -486,8 +514,10 @@ def _join_parts(builder: ModuleBuilder, node: Node, offsets: list[int]) -> bool:
 
 
 def _add_view(builder: ModuleBuilder, node: Node, offset: int) -> None:
-    """Add a view of a node's operand as its result, ``offset`` bytes from the start; or a copy between storages that
-    cannot share memory."""
+    """Add the result of a node as a view of its operand, ``offset`` bytes after its start.
+
+    If the storages of the two cannot share memory, a copy is added instead.
+    """
     graph, source, result = builder.graph, node.inputs[0], node.outputs[0]
     whole = source not in graph.consts and _viewed_value(builder, builder.name_of(source))
     fixed = not whole or whole[1] != "intermediate" or builder.values[whole[0]].nbytes != graph.types[result].nbytes
@@ -497,14 +527,14 @@ def _add_view(builder: ModuleBuilder, node: Node, offset: int) -> None:
         add_copy(builder, source, target, node.op, constant, str(node.loc))
         return
     name, base = builder.declare(result, "intermediate"), builder.name_of(source)
-    if result in graph.outputs:  # the producer writes straight into the output
+    if result in graph.outputs:  # the operand becomes a view of the output, so that its producer writes into the output
         builder.views.append(View(_viewed_value(builder, base)[0], name, 0))
     else:
         builder.views.append(View(name, base, offset))
 
 
 def _viewed_value(builder: ModuleBuilder, name: str) -> tuple[str, str]:
-    """Return the value whose memory a name refers to, and its storage."""
+    """Return the name of the value in whose memory a value or view is stored, and the storage of that value."""
     bases = {view.name: view.base for view in builder.views}
     while name in bases:
         name = bases[name]

@@ -1,4 +1,4 @@
-"""Build the functions of a graph, and merge kernels that differ in literals."""
+"""Build the functions of a graph's kernels, and merge kernels that differ only in integer literals."""
 
 from __future__ import annotations
 
@@ -34,13 +34,15 @@ from microc.tir import ir
 from microc.tir.rewrite import map_children, map_stmt
 from microc.tir.verify import constant_names, verify
 
-# ---- Functions of a graph: scheduled groups, lowered control flow, copies.
+# ---- Functions of a graph's kernels: scheduled groups of nodes, lowered control flow, and copies.
 
 
 @frozen
 class KernelGroup:
-    """The origin of a call: the nodes that became one kernel, or a node of control flow; ``uses``, ``in_place`` as in
-    :meth:`KernelBuilder.group`."""
+    """The origin of a call: the nodes that became one kernel, or a node of control flow.
+
+    ``uses``, ``in_place``: as in :meth:`KernelBuilder.group`.
+    """
 
     nodes: tuple[Node, ...]
     uses: int = 1
@@ -49,7 +51,7 @@ class KernelGroup:
 
 @frozen
 class ValueCopy:
-    """The origin of a call that copies a whole value; ``constant``: the value is in flash."""
+    """The origin of a call that copies a whole value. ``constant``: the value is a constant, which is in flash."""
 
     value: str
     constant: bool
@@ -57,7 +59,7 @@ class ValueCopy:
 
 @frozen
 class TunedSchedule:
-    """A schedule that was chosen by measurement: algorithm and rule by name, and its steps."""
+    """A schedule that was chosen by measurement: the name of its algorithm, the name of its rule, and its steps."""
 
     algorithm: str
     rule: str
@@ -65,26 +67,31 @@ class TunedSchedule:
 
 
 TUNED_SUFFIX = ", tuned"
-"""Suffix, in reports, of the rules of measured schedules."""
+"""Suffix that reports add to the rule of a measured schedule."""
 Tuned = Mapping[str, TunedSchedule]
-"""Measured schedules by :func:`tuning_key`."""
+"""Measured schedules, by the :func:`tuning_key` of the kernel."""
 Workspaces = Mapping[str, int]
-"""Limits of kernel workspaces in bytes, by :func:`tuning_key`; others are unlimited."""
+"""Maximum workspace of kernels in bytes, by their :func:`tuning_key`. Kernels that are missing have no limit."""
 Goals = Mapping[str, Goal]
-"""Goals of groups and control flow that differ from the network's, by their last result."""
+"""Goals of groups and of control-flow nodes that differ from the goal of the network, by the name of their last result."""
 External = Mapping[tuple[str, ...], ClaimedRegion]
 """Regions that external code computes, by the attribute ``code`` of their nodes."""
 Origin = KernelGroup | ValueCopy | Chain
-"""The nodes or value that a call was made from."""
+"""Origin of a call: the nodes, the chain of groups, or the copied value from which the call was made."""
 
 
 @frozen
 class Configuration:
-    """Everything that a network's kernels are built from, apart from the target.
+    """All choices that determine the kernels of a network for a given target.
 
-    ``graph``: after all passes; ``goal``: of the network, ``goals``: of kernels that differ from it; ``workspaces``: limits;
-    ``tuned``: measured schedules; ``chains``: layers that are computed row by row, as one kernel each; ``external``:
-    regions in external code. Compared by :attr:`key`."""
+    - ``graph``: the graph after all passes.
+    - ``goal``: the goal of the network; ``goals``: goals of kernels that differ from it.
+    - ``workspaces``: limits of the workspaces of kernels; ``tuned``: measured schedules.
+    - ``chains``: groups that are computed row by row; each chain becomes one kernel.
+    - ``external``: regions that external code computes.
+
+    :attr:`key` is equal for equal configurations.
+    """
 
     graph: Graph
     goal: Goal
@@ -96,7 +103,8 @@ class Configuration:
 
     @property
     def key(self) -> Hashable:
-        """Key of equal configurations, while their graphs exist: graphs are compared by identity."""
+        """Key that is equal for equal configurations. Graphs are compared by identity, so the key is valid only while
+        the graph exists."""
         changes = (self.goals, self.workspaces, self.tuned)
         return (
             id(self.graph),
@@ -121,12 +129,13 @@ def lower_copy(graph: Graph, copy: ValueCopy) -> LoweredGroup:
 class KernelBuilder:
     """Builds the functions of the kernels of a configuration.
 
-    ``threads`` share its large loops; ``shipped``: use bundled schedules. External regions that the configuration does not
-    name are lowered like control flow. ``origins``: the origin of every call, by the values that it writes; ``taken``: the
-    keys of the measured schedules that were used."""
+    ``threads``: the number of threads that share large loops. ``shipped``: use the schedules bundled with the compiler.
+    ``origins``: the origin of every call, by the values that the call writes. ``taken``: the keys of the measured
+    schedules that were used. A region for external code that is not in the configuration is lowered like control flow.
+    """
 
     sizes: tuple[Size, ...] = ()
-    """Dynamic sizes."""
+    """Dynamic sizes of the network; empty if all sizes are static."""
 
     def __init__(
         self, configuration: Configuration, target: Target, threads: int = 1, *, shipped: bool = False
@@ -137,8 +146,11 @@ class KernelBuilder:
         self.taken: set[str] = set()
 
     def group(self, nodes: Sequence[Node], uses: int, *, in_place: bool = False) -> tuple[LoweredGroup, Choice]:
-        """Lower and schedule a group. ``uses``: number of equal groups; ``in_place`` as in
-        :func:`.kernel_selection.schedule_group`."""
+        """Lower and schedule a group of nodes.
+
+        ``uses``: number of groups of equal shapes, whose kernels may share their code. ``in_place``: as in
+        :func:`.kernel_selection.schedule_group`.
+        """
         lowered = group_algorithms(self.graph, nodes, self.target, "kernel", in_place=in_place)
         goal = self.goal_of(nodes)
         number, choice = self.choose_schedule(lowered, goal, uses)
@@ -146,18 +158,22 @@ class KernelBuilder:
         return lowered[number], split_across_threads(choice, self.target, self.threads)
 
     def choose_schedule(self, lowered: Sequence[LoweredGroup], goal: Goal, uses: int) -> tuple[int, Choice]:
-        """Choose the algorithm, by number, and the schedule of a group: measured, else bundled, else the rules' choice."""
+        """Choose the schedule of a group; return the index of its algorithm in ``lowered``, and the choice.
+
+        A measured schedule is preferred, then a schedule bundled with the compiler, then the rules' choice.
+        """
         limit = self._workspace_limit(lowered)
         return self._tuned_choice(lowered) or select_group_schedule(
             lowered, self.target, goal, uses, shipped=self.shipped, workspace=limit
         )
 
     def goal_of(self, nodes: Sequence[Node]) -> Goal:
-        """Return the goal of a group, or of a node of control flow."""
+        """Return the optimisation goal of a group or of a node of control flow."""
         return self.configuration.goals.get(nodes[-1].outputs[0], self.goal)
 
     def room(self, lowered: Sequence[LoweredGroup], goal: Goal, uses: int) -> float:
-        """Return the workspace limit of a group's kernel in bytes; infinite if the unlimited choice keeps within it."""
+        """Return the workspace limit of a group's kernel in bytes; infinite if the kernel that is chosen without a
+        limit satisfies the limit anyway."""
         limit = self._workspace_limit(lowered)
         if limit == inf:
             return inf
@@ -165,16 +181,23 @@ class KernelBuilder:
         return limit if workspace_bytes(choice.func) > limit else inf
 
     def _workspace_limit(self, lowered: Sequence[LoweredGroup]) -> float:
-        """Return the workspace limit of a group's kernel in bytes."""
+        """Return the workspace limit of a group's kernel in bytes; infinite if it has none."""
         limits = self.configuration.workspaces
         return limits.get(tuning_key(lowered, self.target), inf) if limits else inf
 
     def inside(self, lowered: Sequence[LoweredGroup], goal: Goal) -> tuple[int, Choice]:
-        """Choose algorithm and schedule for a group inside of control flow; ``goal`` as in :func:`goal_inside`."""
+        """Choose the schedule of a group inside of control flow; return the index of its algorithm in ``lowered``, and
+        the choice.
+
+        ``goal``: as :func:`goal_inside` returns it.
+        """
         return self._tuned_choice(lowered) or select_group_schedule(lowered, self.target, goal)
 
     def _tuned_choice(self, lowered: Sequence[LoweredGroup]) -> tuple[int, Choice] | None:
-        """Return the measured schedule of a group; None if there is none, or if it does not fit this layer."""
+        """Return the measured schedule of a group, with the index of its algorithm in ``lowered``.
+
+        None if there is no measured schedule or if it cannot be applied to this layer.
+        """
         measured = self.configuration.tuned
         if not measured or (tuned := measured.get(key := tuning_key(lowered, self.target))) is None:
             return None
@@ -182,13 +205,13 @@ class KernelBuilder:
             number = next(k for k, group in enumerate(lowered) if group.algorithm == tuned.algorithm)
             choice = replay_on_group(lowered[number], tuned.trace, tuned.rule + TUNED_SUFFIX)
         except (StopIteration, MicrocError):
-            # The bounds of this layer's constants are weaker than those of the layer that was measured.
+            # The schedule relies on bounds of constants that hold for the measured layer but not for this layer.
             return None
         self.taken.add(key)
         return number, choice
 
     def control(self, node: Node) -> LoweredControl:
-        """Lower a node of control flow."""
+        """Lower a node of control flow to a function."""
 
         def schedule(inner: Graph, nodes: Sequence[Node], iterations: int) -> tuple[LoweredGroup, Choice]:
             lowered, goal = (
@@ -201,22 +224,22 @@ class KernelBuilder:
         return lower_control_flow(self.graph, node, schedule, self.target)
 
     def copy(self, copy: ValueCopy) -> ir.PrimFunc:
-        """Lower a copy of a whole value, by the widest moves of the core."""
+        """Lower a copy of a whole value to a function that uses the widest loads and stores of the core."""
         choice = select_group_schedule((lower_copy(self.graph, copy),), self.target, self.goal)[1]
         return split_across_threads(choice, self.target, self.threads).func
 
     def alias(self, node: Node) -> Alias | None:
-        """Return the placement of tensors that replaces a node without a kernel; None if it needs a kernel."""
+        """Return the placement of tensors that makes a kernel for a node unnecessary; None if the node needs a kernel."""
         return node_alias(self.graph, node)
 
     def extents(self, value: str) -> tuple[ir.Expr, ...]:
-        """Return the shape of a value as expressions of the dynamic sizes; empty if it is static."""
+        """Return the shape of a value as expressions of the dynamic sizes; empty if the shape is static."""
         return ()
 
 
 @frozen
 class CompiledNetwork:
-    """A module, and the builder of its functions."""
+    """A compiled network: its module, and the builder of its kernels (``make``)."""
 
     module: Module
     make: KernelBuilder
@@ -226,26 +249,28 @@ class CompiledNetwork:
         return self.make.configuration
 
 
-# ---- Merging: kernels that differ in a few literals become one C function that reads these from a table.
+# ---- Merging: kernels that differ only in a few integer literals become one C function, which reads the literals from a
+# table.
 #
-# Layers of one shape differ in their multipliers, shifts and zero points. One body for all of them costs a load or two per
-# tile and saves hundreds of bytes of code per layer.
+# Layers of the same shape differ in multipliers, shifts and zero points. A common function for them executes one or two
+# additional loads per tile, but saves hundreds of bytes of code per layer.
 
 TABLE = "constants"
 MAX_TABLE_ENTRIES = 8
-"""Most entries of a table: more would cost more loads than the merged code is worth."""
+"""Maximum number of entries in a table of literals. With more entries, the additional loads would cost more than the
+saved code is worth."""
 
 
 @frozen
 class _LiteralFreeFunction:
-    """A function with its int32 literals replaced by 0, and the literals in order of appearance."""
+    """A function in which the int32 literals are replaced by 0, and the literals in order of appearance."""
 
     func: ir.PrimFunc
     literals: tuple[int, ...]
 
 
 def merge_kernels(module: Module) -> Module:
-    """Merge the kernels of ``module`` that are equal except for at most :data:`MAX_TABLE_ENTRIES` literals."""
+    """Merge the kernels of ``module`` that are equal except for at most :data:`MAX_TABLE_ENTRIES` integer literals."""
     families: dict[object, list[tuple[Kernel, _LiteralFreeFunction]]] = {}
     for kernel in module.kernels:
         skeleton = _separate_literals(kernel.func)
@@ -257,8 +282,10 @@ def merge_kernels(module: Module) -> Module:
 
 
 def _map_literals(func: ir.PrimFunc, on_literal: Callable[[int], ir.Expr]) -> ir.PrimFunc:
-    """Map the int32 literals that a function computes with, but not those that index memory; the function's name becomes
-    empty."""
+    """Replace the int32 literals that a function computes with by the results of ``on_literal``.
+
+    Literals in memory indices stay the same. The name of the resulting function is empty.
+    """
 
     def map_expr_literals(expr: ir.Expr) -> ir.Expr:
         match expr:
@@ -295,12 +322,13 @@ def _separate_literals(func: ir.PrimFunc) -> _LiteralFreeFunction:
 
 
 def _merge_family(module: Module, family: list[tuple[Kernel, _LiteralFreeFunction]]) -> Module:
-    """Merge a family of kernels that differ in literals: one function, a table of literals for each member, and calls that
-    pass it.
+    """Merge kernels that differ only in literals: into one function, with a table of literals for each kernel, which
+    the calls pass as an argument.
 
-    The module is returned unchanged if the tables would be empty or larger than :data:`MAX_TABLE_ENTRIES`."""
+    The module is returned unchanged if the tables would be empty or have more than :data:`MAX_TABLE_ENTRIES` entries.
+    """
     columns = list(zip(*(skeleton.literals for _, skeleton in family), strict=True))
-    # Literals with the same values in all members share an entry.
+    # Two literals share an entry of the table if they have the same value as each other in every kernel.
     slots: dict[tuple[int, ...], int] = {}
     for column in columns:
         if len(set(column)) > 1:
@@ -317,7 +345,9 @@ def _merge_family(module: Module, family: list[tuple[Kernel, _LiteralFreeFunctio
 
     body = _map_literals(first.func, load).body
     func = ir.PrimFunc(first.name, (*first.func.params, table), body, first.func.annotations)
-    verify(func, tables=constant_names(func))  # the table has literals of members, each of which was verified with them
+    verify(
+        func, tables=constant_names(func)
+    )  # the values in the table are not checked: each kernel was verified with its own
     values, tables = dict(module.values), {}
     for member, (kernel, _) in enumerate(family):
         name = f"{kernel.name}_{TABLE}"
@@ -333,8 +363,11 @@ def _merge_family(module: Module, family: list[tuple[Kernel, _LiteralFreeFunctio
 
 
 def _redirect_call(call: Call, kernel: str, tables: dict[str, str]) -> Call:
-    """Redirect a call of a merged kernel to the common function, with its table as the last argument; other calls are
-    unchanged."""
+    """Redirect a call of a merged kernel to the common function, with the kernel's table of literals as the last
+    argument.
+
+    A call of any other kernel is returned unchanged.
+    """
     if call.kernel not in tables:
         return call
     return replace(call, kernel=kernel, args=(*call.args, tables[call.kernel]))

@@ -1,4 +1,4 @@
-"""Choose algorithm and schedule for each group of a graph, by cost."""
+"""Choose the algorithm and the schedule of each group of nodes in a graph, by estimated cost."""
 
 from __future__ import annotations
 
@@ -46,20 +46,25 @@ from microc.tir.rewrite import map_children, map_stmt
 from microc.tir.text import to_text
 from microc.tir.verify import verify
 
-# ---- Float constants in 16 bits, if float16 or bfloat16 represents them exactly; kernels widen them when loading.
+# ---- Float constants are stored in 16 bits if float16 or bfloat16 represents them exactly. Kernels convert them when
+# loading.
 #
-# Constants are tested by their values, whether these come from a 16-bit file or from the option ``weight_dtype``, whose pass
-# (:mod:`microc.transform.quantised.weight_types`) rounds them. Results are bit-identical. If the user asks for 16 bits, all such
-# constants are stored so; else on boards, if the goal prefers it, as for weights of few bits (:mod:`microc.schedule.choose`).
+# Only the values of a constant matter. They may come from a model file with 16-bit weights, or have been rounded for the
+# option ``weight_dtype`` by a graph pass (:mod:`microc.transform.quantised.weight_types`). The results of the kernels are
+# bit-identical. If the option requests 16 bits, all such constants are stored in 16 bits. Otherwise they are stored in 16
+# bits only on boards and if this is better for the optimisation goal, like weights that are packed into few bits
+# (:mod:`microc.schedule.choose`).
 
 MIN_HALF_ELEMENTS = 64
-"""Fewest elements of such a constant: fewer save less than the code that widens them."""
+"""Minimum number of elements of a constant that is stored in 16 bits. Fewer elements save less than the code costs that
+converts them."""
 
 
 def with_16_bit_constants(group: LoweredGroup, choice: Choice, target: Target, goal: Goal, uses: int = 1) -> Choice:
-    """Return the choice for a group, or a cheaper one that stores its float constants in 16 bits.
+    """Return the choice for a group, or a choice of lower cost that stores the group's float constants in 16 bits.
 
-    ``uses`` as in :func:`select_group_schedule`."""
+    ``uses``: as in :func:`select_group_schedule`.
+    """
     is_required = target.has(HALF_WEIGHTS)
     if not is_required and FAMILIES[target.isa].threads:
         return choice
@@ -73,8 +78,11 @@ def with_16_bit_constants(group: LoweredGroup, choice: Choice, target: Target, g
 
 
 def variants_with_16_bit_constants(group: LoweredGroup, schedule: Schedule, target: Target) -> list[Schedule]:
-    """Return variants of a schedule that store float constants in 16 bits: one for each 16-bit format that is preferred
-    where several hold the values exactly."""
+    """Return the variants of a schedule that store float constants in 16 bits.
+
+    If several 16-bit formats represent a constant exactly, there is a variant for each format, which prefers this
+    format.
+    """
     exact_forms = {
         buffer.name: [dtype for dtype in dtypes.HALF if _is_worth_16_bits(param.array, dtype)]
         for buffer, param in zip(group.func.params, group.params, strict=False)
@@ -91,15 +99,19 @@ def variants_with_16_bit_constants(group: LoweredGroup, schedule: Schedule, targ
 
 
 def _is_worth_16_bits(array: Array | None, dtype: str) -> bool:
-    """Test whether a constant array is large enough for 16 bits to pay, and exact in the 16-bit float dtype ``dtype``."""
+    """Test whether a constant array has enough elements to be stored in 16 bits, and ``dtype`` (a 16-bit float)
+    represents it exactly."""
     return array is not None and array.size >= MIN_HALF_ELEMENTS and dtypes.is_exact_in(array, dtype)
 
 
 def _store_in_16_bits(schedule: Schedule, exact_dtypes: Mapping[str, Sequence[str]], format_name: str) -> Schedule:
-    """Store constants in the format ``format_name``, or in the 16-bit dtype that represents them.
+    """Return a schedule that stores constants in the format ``format_name`` or, if that is impossible, in another
+    16-bit dtype.
 
-    ``exact_dtypes``: the 16-bit dtypes that represent a constant exactly, by its name. Constants whose rows have an odd
-    length cannot be packed in words and become float16; those that an instruction reads stay as they are."""
+    ``exact_dtypes``: the 16-bit dtypes that represent a constant exactly, by the constant's name. The format ``WORDS``
+    packs two float16 in a word, so a constant whose rows have an odd length becomes float16 instead. A constant that an
+    intrinsic reads stays as it is.
+    """
     for name, halves in exact_dtypes.items():
         even = find_buffer(schedule.func, name).shape[-1] % 2 == 0
         preferred = "float16" if format_name == WORDS else format_name
@@ -111,14 +123,15 @@ def _store_in_16_bits(schedule: Schedule, exact_dtypes: Mapping[str, Sequence[st
     return schedule
 
 
-# ---- Estimates of a module: code bytes of every kernel, instructions and cycles of every call.
+# ---- Estimates for a module: bytes of code of every kernel, instructions and cycles of every call.
 
 
 def add_estimates(module: Module, target: Target) -> Module:
-    """Fill in the estimated code bytes, instructions and cycles of ``module``, at the largest sizes if these are dynamic.
+    """Return ``module`` with estimates of code bytes, instructions and cycles. Dynamic sizes are set to their maximum.
 
-    Cycles include the waits for constants in flash, but not a tensor unit's cycles, which are separate. External code
-    has its backend's estimate of instructions for both."""
+    Cycles include the waits for constants in flash, but not the cycles of a tensor unit, which have a field of their
+    own. For external code, the backend's estimate of instructions is also used as the number of cycles.
+    """
     largest = {size.scalar.name: size.maximum for size in module.sizes}
     funcs = {kernel.name: instantiate(kernel.func, largest) for kernel in module.kernels}
     costs = {kernel.name: _kernel_cost(kernel, funcs[kernel.name], target) for kernel in module.kernels}
@@ -147,28 +160,33 @@ def add_estimates(module: Module, target: Target) -> Module:
 
 
 def _kernel_cost(kernel: Kernel, func: PrimFunc, target: Target) -> Cost:
-    """Return the estimated cost of a kernel; for external code, the estimates of its backend."""
+    """Return the estimated cost of a kernel. For external code, the backend provides the estimates."""
     external = kernel.external
     if external is None:
         return estimate(func, target)
     return Cost(external.instructions, external.instructions, external.code_bytes, 0, {})
 
 
-# ---- The best schedule of a group by cost, over all of its algorithms and the schedules of the rules.
+# ---- The schedule of a group with the least cost, among all algorithms and all schedules that rules propose for them.
 
 MEMO_ENTRIES = 256
-"""Entries of the memo, more than a large network has distinct kernels: quantisation compiles equal networks many times."""
+"""Maximum number of choices that are memoised. It exceeds the number of distinct kernels in a large network.
+Quantisation benefits from the memo, because it compiles equal networks many times."""
 _CHOICES: dict[object, tuple[int, Choice]] = {}
-"""Memo of choices (number of the algorithm, schedule) by everything that they depend on; the entry that was used
-longest ago is dropped first."""
+"""Memo of choices (index of the algorithm, schedule), by everything on which a choice depends. The least recently used
+entry is dropped first."""
 _LOCK = Lock()
 _LIMITS = {SUM_BOUND: SUM_LIMIT, SMALLEST_WEIGHT: -127, BOUND: THIRDS + 1}
-"""Limits that rules compare the bounds of constants with. The bound of floats is hardly ever near its limit."""
+"""Limits with which schedule rules compare the bounds of constants. The bound of float constants is rarely near its
+limit."""
 _BOUND_TEXT = re.compile(rf'"({"|".join(PROMISES)})": (-?\d+)')
 
 
 def groups_of(graph: Graph) -> list[tuple[Node, ...]]:
-    """Return the nodes of each kernel in an order that respects dependences: a group runs at the place of its last node."""
+    """Return the groups of nodes that become one kernel each, in an order that respects dependences.
+
+    A group is at the position of its last node.
+    """
     last = {node.group: k for k, node in enumerate(graph.nodes) if node.group}
     groups: list[tuple[Node, ...]] = []
     for k, node in enumerate(graph.nodes):
@@ -182,9 +200,10 @@ def groups_of(graph: Graph) -> list[tuple[Node, ...]]:
 def schedule_group(
     graph: Graph, nodes: Sequence[Node], target: Target, goal: Goal, name: str, uses: int = 1, *, in_place: bool = False
 ) -> tuple[LoweredGroup, Choice]:
-    """Lower and schedule a group of nodes as one kernel; ``uses`` as in :func:`choose_schedule`.
+    """Lower and schedule a group of nodes as one kernel. ``uses``: as in :func:`choose_schedule`.
 
-    ``in_place``: its only node updates a part of its first operand in place."""
+    ``in_place``: the group is a single node, which updates a part of its first operand in place.
+    """
     lowered = group_algorithms(graph, nodes, target, name, in_place=in_place)
     number, choice = select_group_schedule(lowered, target, goal, uses)
     return lowered[number], with_16_bit_constants(lowered[number], choice, target, goal, uses)
@@ -199,11 +218,12 @@ def select_group_schedule(
     shipped: bool = False,
     workspace: float = inf,
 ) -> tuple[int, Choice]:
-    """Choose the algorithm, by number, and the schedule of a group.
+    """Choose the schedule of a group; return the index of its algorithm in ``lowered``, and the choice.
 
-    ``shipped``: prefer a bundled schedule. If the winner exceeds ``workspace`` bytes, the best that fits is chosen.
-    Results are memoised by function structure: groups that differ only in the values of their constants, in this
-    network or another, share them.
+    ``shipped``: prefer a schedule bundled with the compiler. ``workspace``: if the best kernel needs more bytes of
+    workspace, the best kernel within this limit is chosen. Choices are memoised by the structure of the functions.
+    Therefore groups that differ only in the values of their constants share an entry, even if they belong to different
+    networks.
     """
     if workspace < inf:
         number, choice = select_group_schedule(lowered, target, goal, uses, shipped=shipped)
@@ -217,51 +237,57 @@ def select_group_schedule(
         use_shipped = shipped and workspace == inf
         result = (_shipped_or_best if use_shipped else _best_by_cost)(lowered, target, goal, uses, workspace)
     with _LOCK:
-        _CHOICES[key] = result  # the last: the one that was asked for longest ago comes first
+        _CHOICES[key] = result  # reinserted as the last entry, so that the least recently used entry is the first
         if len(_CHOICES) > MEMO_ENTRIES:
             del _CHOICES[next(iter(_CHOICES))]
     return result
 
 
 def clear_schedule_memo() -> None:
-    """Clear the memo of chosen schedules, for callers that change the candidates."""
+    """Clear the memo of chosen schedules. To be called after the schedule rules or cores have been changed."""
     with _LOCK:
         _CHOICES.clear()
 
 
 def memo_key(lowered: Sequence[LoweredGroup]) -> tuple[str, ...]:
-    """Return the key of a group in the memo of chosen schedules: operator and function of every algorithm.
+    """Return the key of a group in the memo of chosen schedules: the operator and the function text of every algorithm.
 
-    Bounds of constants are reduced to their number of bits, since rules compare them with powers of two alone."""
+    Bounds of constants are reduced to their number of bits, because rules compare them only with powers of two.
+    """
     return tuple(f"{group.anchor.op} {_BOUND_TEXT.sub(_bound_in_bits, to_text(group.func))}" for group in lowered)
 
 
 def _bound_in_bits(bound_match: re.Match[str]) -> str:
-    """Replace a bound of constants in a function's text by its number of bits.
+    """Return the text that replaces a bound of constants in a function's text: the number of bits of the bound.
 
-    ``bound_match``: the match of the bound."""
+    ``bound_match``: the match of the bound.
+    """
     name, number = bound_match[1], int(bound_match[2])
     beyond = {
         SUM_BOUND: number,
         SMALLEST_WEIGHT: max(-number, 0),
         BOUND: max(number - 1, 0),
-    }  # 2**20 is no more than THIRDS
+    }  # rules test bound <= THIRDS = 2**20; minus 1, such bounds have at most 20 bits
     return f"{name} of {beyond[name].bit_length()} bits" if name in beyond else bound_match[0]
 
 
 def tuning_key(lowered: Sequence[LoweredGroup], target: Target) -> str:
-    """Return the key of tuning records: 40 hex digits of the functions' structure and of the core with its features.
+    """Return the key of a kernel in tuning records: 40 hex digits that depend on the structure of its functions, the
+    core, and the features of the core.
 
-    Numbers do not count, neither bounds of constants nor literals: layers of one shape with other zero points or shifts
-    share a key.
+    Integer literals and bounds of constants do not matter. Therefore layers of the same shape with different zero
+    points or shifts have the same key.
     """
     known = structure_texts(lowered, lambda promise, number: ""), target.cpu, sorted(target.features - {THREADS})
     return hashlib.sha256(repr(known).encode()).hexdigest()[:40]
 
 
 def structure_texts(lowered: Sequence[LoweredGroup], bound_text: Callable[[str, int], str]) -> list[tuple[str, str]]:
-    """Return operator and function text, without literals, of every algorithm of a group; ``bound_text`` formats a bound
-    of constants."""
+    """Return the operator and the function text of every algorithm of a group. The text contains no literals of
+    computed values.
+
+    ``bound_text``: formats a bound of constants, given its name and its number.
+    """
     return [
         (
             group.anchor.op,
@@ -272,12 +298,13 @@ def structure_texts(lowered: Sequence[LoweredGroup], bound_text: Callable[[str, 
 
 
 def text_without_bounds(group: LoweredGroup) -> str:
-    """Return a group's function without bounds: layers with equal texts and schedules share a kernel."""
+    """Return the text of a group's function without bounds of constants. Layers with equal texts and equal schedules
+    share a kernel."""
     return _BOUND_TEXT.sub("", to_text(group.func))
 
 
 def _without_literals(func: ir.PrimFunc) -> ir.PrimFunc:
-    """Replace the literals of computed values by 0; indices and conditions stay."""
+    """Replace the literals in computed values by 0. Literals in indices and conditions stay the same."""
 
     def value(expr: ir.Expr) -> ir.Expr:
         match expr:
@@ -297,9 +324,11 @@ def _without_literals(func: ir.PrimFunc) -> ir.PrimFunc:
 
 
 def shipped_key(lowered: Sequence[LoweredGroup]) -> str:
-    """Return the key of a group in the bundled schedules; it is the same on every core.
+    """Return the key of a group in the file of bundled schedules. It does not depend on the core.
 
-    It has the functions' structure, and on which side of the limits for schedule steps the bounds of constants are."""
+    The key depends on the structure of the functions, and on whether the bounds of constants are below the limits with
+    which schedule steps compare them.
+    """
     return shipped_schedules.shipped_line_key(
         structure_texts(lowered, lambda name, number: str(number < _LIMITS.get(name, inf)))
     )
@@ -308,9 +337,10 @@ def shipped_key(lowered: Sequence[LoweredGroup]) -> str:
 def shipped_choice(
     lowered: Sequence[LoweredGroup], target: Target, goal: Goal, uses: int = 1
 ) -> tuple[int, Choice] | None:
-    """Return the bundled schedule of a group; None if there is none, or if the user has schedule rules of their own.
+    """Return the bundled schedule of a group and the index of its algorithm in ``lowered``.
 
-    Raises MicrocError if it cannot be replayed any more.
+    None if there is no bundled schedule, or if the user has registered schedule rules. Raises MicrocError if the steps
+    of the schedule can no longer be applied.
     """
     if not shipped_schedules.has_shipped_schedules(target) or RULES:
         return None
@@ -329,12 +359,15 @@ def shipped_choice(
 
 
 def replay_on_group(lowered: LoweredGroup, trace: Iterable[Step], rule: str) -> Choice:
-    """Replay a trace on a group and lower it; MicrocError if its steps do not fit this function."""
+    """Apply the steps of a schedule to the function of a group, and lower the result.
+
+    Raises MicrocError if the steps cannot be applied to this function.
+    """
     return lower_verified(replay_trace(lowered.func, trace).named(rule), lowered)
 
 
 def lower_verified(schedule: Schedule, lowered: LoweredGroup) -> Choice:
-    """Lower a schedule from a search or a record, and verify it; MicrocError if it is no valid kernel."""
+    """Lower a schedule that a search or a record provides, and verify it; MicrocError if the kernel is not valid."""
     choice = Choice(schedule, lower(schedule.func))
     verify(choice.func, tables=lowered.tables)
     return replace(choice, verified=True)
@@ -343,7 +376,7 @@ def lower_verified(schedule: Schedule, lowered: LoweredGroup) -> Choice:
 def group_algorithms(
     graph: Graph, nodes: Sequence[Node], target: Target, name: str, *, in_place: bool = False
 ) -> tuple[LoweredGroup, ...]:
-    """Lower a group by every algorithm that suits the core; ``in_place`` as in :func:`schedule_group`."""
+    """Lower a group of nodes by every algorithm that suits the core. ``in_place``: as in :func:`schedule_group`."""
     if in_place:
         return (lower_update(graph, nodes[0], name),)
     multiples = product_multiples(target)
@@ -355,7 +388,10 @@ def group_algorithms(
 def list_candidates(
     lowered: Sequence[LoweredGroup], target: Target, goal: Goal, workspace: float = inf
 ) -> list[tuple[int, Schedule]]:
-    """List all candidates: number of the algorithm, schedule. ``workspace``: with a limit, also those of small workspaces."""
+    """List all candidate schedules of a group, each with the index of its algorithm in ``lowered``.
+
+    ``workspace``: if it is limited, additional candidates with small workspaces are included.
+    """
     return [
         (number, schedule)
         for number, group in enumerate(lowered)
@@ -366,8 +402,11 @@ def list_candidates(
 def _best_by_cost(
     lowered: Sequence[LoweredGroup], target: Target, goal: Goal, uses: int, workspace: float
 ) -> tuple[int, Choice]:
-    """Choose the algorithm, by number, and the schedule of a group by cost; with a limited workspace the winner is
-    verified, since rules propose more candidates for it."""
+    """Choose the schedule of a group by cost; return the index of its algorithm in ``lowered``, and the choice.
+
+    If the workspace is limited, the chosen kernel is verified, because rules then propose additional candidates that
+    may not be valid.
+    """
     remaining = list_candidates(lowered, target, goal, workspace)
     while True:
         choice = choose_schedule([schedule for _, schedule in remaining], target, goal, uses, workspace)
@@ -385,7 +424,10 @@ def _best_by_cost(
 def _shipped_or_best(
     lowered: Sequence[LoweredGroup], target: Target, goal: Goal, uses: int, workspace: float
 ) -> tuple[int, Choice]:
-    """Choose the bundled schedule, else by cost. A bundled one that cannot be replayed any more is noted in reports."""
+    """Choose the bundled schedule of a group, or else the best schedule by cost.
+
+    If the bundled schedule can no longer be applied, reports show this.
+    """
     try:
         bundled = shipped_choice(lowered, target, goal, uses)
     except MicrocError as refusal:
@@ -395,7 +437,7 @@ def _shipped_or_best(
 
 
 def node_alias(graph: Graph, node: Node) -> Alias | None:
-    """Return the placement of tensors that replaces a node without a kernel; None if it needs a kernel."""
+    """Return the placement of tensors that makes a kernel for a node unnecessary; None if the node needs a kernel."""
     alias = registry.get(node.op).alias
     if alias is None:
         return None

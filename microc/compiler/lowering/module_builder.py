@@ -1,4 +1,4 @@
-"""Build the parts of a module: values, views, kernels, calls, state updates, inputs and outputs."""
+"""Build the contents of a module: values, views, kernels, calls, state updates, inputs and outputs."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ from microc.tir.rewrite import walk_all_exprs
 from microc.tir.verify import verify
 from microc.transform.boundary import rounding_of_ties
 
-# ---- Description of a call in terms of the model: operators, attributes as text, constants.
+# ---- Description of a call in terms of the model: its operators, their attributes as text, and their constants.
 
 _LONGEST = 120
-"""Length limit of an attribute's text."""
+"""Maximum length of an attribute's text in characters."""
 _INSIDE = frozenset({"algorithm", "bound", "shift_range", "multiplier", "shift"})
-"""Attributes that only passes use."""
+"""Attributes that graph passes add for their own use, and that are therefore not described."""
 
 
 def describe_operators(graph: Graph, nodes: Sequence[Node]) -> tuple[AppliedOperator, ...]:
-    """Describe the operators of some nodes, in order, with their attributes as text and their constants."""
+    """Describe the operators of nodes, in order, with their attributes as text and their constants."""
     return tuple(
         AppliedOperator(node.op, _describe_attributes(node), _describe_constants(graph, node)) for node in nodes
     )
 
 
 def _describe_attributes(node: Node) -> tuple[tuple[str, str], ...]:
-    """Return the attributes of a node that have a value, as text: (name, value)."""
+    """Return the names and the values, as text, of a node's attributes. Attributes without a value are left out."""
     said = ((name, value) for name, value in node.attrs.items() if name not in _INSIDE and value not in (None, "", ()))
     return tuple((name, _attribute_text(value)) for name, value in said)
 
 
 def _attribute_text(value: Attr) -> str:
-    """Format an attribute, shortened."""
+    """Format the value of an attribute, shortened."""
     if isinstance(value, Graph):
         return f"{len(value.nodes)} operators"
     text = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
@@ -61,7 +61,7 @@ def _attribute_text(value: Attr) -> str:
 
 
 def _describe_constants(graph: Graph, node: Node) -> tuple[ConstantOperand, ...]:
-    """Describe the constants of a node."""
+    """Describe the constants that a node reads."""
     weights = []
     for name in node.inputs:
         if name in graph.consts:
@@ -72,11 +72,12 @@ def _describe_constants(graph: Graph, node: Node) -> tuple[ConstantOperand, ...]
     return tuple(weights)
 
 
-# ---- Fingerprint of a firmware.
+# ---- Fingerprint of a firmware, by which a host recognises it.
 
 
 def firmware_fingerprint(module: Module, target: Target) -> str:
-    """Return 32 hex digits that change with the code or the constants; the host recognises a board's firmware by them."""
+    """Return 32 hex digits that change if the code or the constants change. The host identifies a board's firmware by
+    them."""
     digest = hashlib.sha256(f"{module.name} {target.cpu}".encode())
     for kernel in module.kernels:
         digest.update(repr(kernel.func).encode())
@@ -97,15 +98,15 @@ def firmware_fingerprint(module: Module, target: Target) -> str:
 
 
 def _called_functions(module: Module) -> set[str]:
-    """Return the names of the functions that the module's kernels call."""
+    """Return the names of the functions that the kernels of a module call."""
     return {x.name for kernel in module.kernels for x in walk_all_exprs(kernel.func.body) if isinstance(x, ir.Call)}
 
 
-# ---- Builder of a module: values, views, functions and calls, with unique names.
+# ---- Builder of a module: values, views, functions and calls, with unique C names.
 
 
 def c_identifier_of(name: str, limit: int = 32) -> str:
-    """Convert a name of the model to a short C identifier: the last two parts of its path, in lower case."""
+    """Convert a name of the model to a short C identifier: the last two components of its path, in lower case."""
     path = [part for part in re.split(r"[/:]+", name.split(";")[0]) if part]
     words = "_".join(re.sub(r"[^0-9A-Za-z]+", "_", part).strip("_") for part in path[-2:])
     short = re.sub(r"_+", "_", words).strip("_").lower()[-limit:].strip("_")
@@ -113,15 +114,18 @@ def c_identifier_of(name: str, limit: int = 32) -> str:
 
 
 def derived_names(name: str) -> tuple[str, ...]:
-    """Return all C identifiers that are derived from the name of an input or output: in the header, firmware, samples and
-    exports."""
+    """Return all C identifiers that are derived from the name of an input or output, in all generated files."""
     behind = (*TENSOR_FUNCTION_SUFFIXES, "memory", "values")
     return (name, *(f"{name}_{word}" for word in behind), f"buffer_{name}", f"your_{name}")
 
 
 @dataclass
 class ModuleBuilder:
-    """Collects the parts of a module while the graph is walked: values, views, kernels and calls, with unique C names."""
+    """Collects the contents of a module while the graph is lowered: values, views, kernels and calls, with unique C
+    names.
+
+    ``make``: builds the kernels. ``alike``: number of groups of equal shapes, by :func:`.kernel_shape_key`.
+    """
 
     graph: Graph
     make: KernelBuilder
@@ -135,18 +139,18 @@ class ModuleBuilder:
     value_names: dict[str, str] = field(default_factory=dict)
 
     def unique(self, stem: str) -> str:
-        """Return a new C name for a value that callers of the network do not see."""
+        """Return a new C name for a value that is internal to the network."""
         return self._first_free_name(stem, lambda name: is_free_in_network(self.graph.name, name))
 
     def function(self, stem: str) -> str:
-        """Return a name for a kernel, distinct from names of the header, which begin with the network's name."""
+        """Return a new C name for a kernel. It never begins with the network's name, unlike the names in the header."""
         stem = re.sub(r"[^0-9A-Za-z_]", "_", stem)
         return self._first_free_name(
             f"kernel_{stem}" if stem.startswith(f"{self.graph.name}_") else stem, is_free_identifier
         )
 
     def end(self, stem: str) -> str:
-        """Return a new C name for an input or output, such that the identifiers derived from it are free too."""
+        """Return a new C name for an input or output. All identifiers derived from the name are free too."""
 
         def free(name: str) -> bool:
             return is_free_in_network(self.graph.name, name) and self.end_names.isdisjoint(derived_names(name))
@@ -157,8 +161,11 @@ class ModuleBuilder:
         return name
 
     def _first_free_name(self, stem: str, free: Callable[[str], bool]) -> str:
-        """Return ``stem``, or ``stem_2`` ..., as the first name that is not taken and for which ``free`` holds, and take
-        it."""
+        """Return the first of ``stem``, ``stem_2``, ``stem_3`` ... that is not used yet and for which ``free`` returns
+        True.
+
+        The name is then recorded as used.
+        """
         name, number = stem, 2
         while name in self.c_names or not free(name):
             name, number = f"{stem}_{number}", number + 1
@@ -166,14 +173,14 @@ class ModuleBuilder:
         return name
 
     def name_of(self, value: str) -> str:
-        """Return the C name of a graph value; it is chosen at the first call."""
+        """Return the C name of a graph value. The name is chosen at the first call."""
         if value not in self.value_names:
             end = value in self.graph.inputs or value in self.graph.outputs
             self.value_names[value] = self.end(c_identifier_of(value)) if end else self.unique(c_identifier_of(value))
         return self.value_names[value]
 
     def declare(self, value: str, storage: str, data: Array | None = None) -> str:
-        """Add a graph value to the module, once; return its C name."""
+        """Add a graph value to the module, unless the module contains it already; return its C name."""
         name = self.name_of(value)
         if name not in self.values:
             made = module_value(name, self.graph.types[value], storage, value, data)
@@ -181,13 +188,15 @@ class ModuleBuilder:
         return name
 
     def call(self, call: Call, origin: Origin) -> None:
-        """Add a call to the module, and the origin that it was made from."""
+        """Add a call to the module, and record the origin from which the call was made."""
         self.calls.append(call)
         self.make.origins[call.writes] = origin
 
     def constant(self, stem: str, array: Array, alignment: int = 0) -> str:
-        """Add a constant array to the module; return its C name. Equal arrays are stored once, with the largest alignment
-        of their readers."""
+        """Add a constant array to the module, and return its C name.
+
+        Equal arrays are stored once, with the largest of the requested alignments.
+        """
         for name, value in self.values.items():
             data = value.data
             if value.storage != "const" or data is None or data.dtype != array.dtype or data.shape != array.shape:
@@ -201,7 +210,7 @@ class ModuleBuilder:
 
 
 def module_value(name: str, tensor_type: TensorType, storage: str, label: str, data: Array | None = None) -> Value:
-    """Build the module's value for a graph value of type ``tensor_type``; ``label``: the graph value's name."""
+    """Create the module's value for a graph value of type ``tensor_type``. ``label``: the name of the graph value."""
     scale = zero_point = None
     if tensor_type.quant is not None and tensor_type.quant.axis is None:
         scale, zero_point = tensor_type.quant.scale[0], tensor_type.quant.zero_point[0]
@@ -211,7 +220,7 @@ def module_value(name: str, tensor_type: TensorType, storage: str, label: str, d
 def declare_workspaces(
     builder: ModuleBuilder, stem: str, buffers: Sequence[ir.Buffer], alignment: int = 0
 ) -> tuple[str, ...]:
-    """Add values for the workspaces of a kernel to the module; return their C names."""
+    """Add a value for each workspace of a kernel to the module, and return their C names."""
     names = []
     for buffer in buffers:
         name = builder.unique(f"{stem}_{buffer.name}")
@@ -223,27 +232,32 @@ def declare_workspaces(
 def register_kernel(
     builder: ModuleBuilder, kernel: Kernel, stem: str, *, verified: bool = False, tables: Container[str] | None = None
 ) -> str:
-    """Add a kernel; equal functions become one, named after the first layer that uses it. Return its name.
+    """Add a kernel to the module, and return its name.
 
-    ``verified``: the function was verified already. ``tables``: constants whose elements may be indices, as
-    :func:`microc.tir.verify.verify` takes them.
+    Kernels with equal functions become one, which is named after the first layer that uses it. ``verified``: the
+    function has been verified already. ``tables``: names of the constants whose elements may be used as indices, as in
+    :func:`microc.tir.verify.verify`.
     """
     func = kernel.func
     key = (func.params, func.body, func.annotations)
     if key not in builder.kernels:
-        if not verified and not func.scalars:  # functions of dynamic sizes were verified at several sizes
+        if (
+            not verified and not func.scalars
+        ):  # functions with dynamic sizes have been verified at several sizes already
             verify(func, tables=tables)
         builder.kernels[key] = replace(kernel, func=replace(func, name=builder.function(stem)))
     return builder.kernels[key].name
 
 
-# ---- Facts about inputs and outputs beside their types: rounding of ties, requested names, classes.
+# ---- Facts about inputs and outputs in addition to their types: rounding of ties, requested names, class names.
 
 
 def io_fields(module: Module, read_graph: Graph, options: Options) -> dict[str, Any]:
-    """Return the fields ``ties``, ``classes`` and ``class_output`` of a module of the graph ``read_graph``.
+    """Return the fields ``ties``, ``classes`` and ``class_output`` of a module, by name.
 
-    Raises UsageError if a requested name is not free in C, or if no output distinguishes the classes."""
+    ``read_graph``: the graph as read, before all passes. Raises UsageError if a requested name is not free in C, or if
+    no output distinguishes the classes.
+    """
     for name in (*module.inputs, *module.outputs):
         wanted = module.values[name].label
         if wanted in options.rename.values() and name != wanted:
@@ -256,10 +270,11 @@ def io_fields(module: Module, read_graph: Graph, options: Options) -> dict[str, 
 
 
 def _class_fields(module: Module, names: Sequence[str]) -> dict[str, Any]:
-    """Return the fields ``classes`` and ``class_output`` of a module; the class output is the first with a score for every
-    class on its last axis, else the first that is a class index.
+    """Return the fields ``classes`` and ``class_output`` of a module, by name; empty if there are no class names.
 
-    Raises UsageError if there is no such output."""
+    The class output is the first output with a score for every class on its last axis, or else the first output that is
+    a class index. Raises UsageError if there is no such output.
+    """
     if not names:
         return {}
     outputs = [module.values[name] for name in module.outputs]
@@ -276,14 +291,15 @@ def _class_fields(module: Module, names: Sequence[str]) -> dict[str, Any]:
     return {"classes": tuple(names), "class_output": (scores or indices)[0].name}
 
 
-# ---- Updates of state: in place by the kernel that computes them, if nothing reads the old contents any more; else by a copy at
-# the end of a run.
+# ---- Updates of state. The kernel that computes the next contents writes them into the state, if nothing reads the old contents
+# afterwards. Otherwise they are copied into the state at the end of a run.
 
 
 def find_partial_updates(graph: Graph) -> dict[str, str]:
-    """Return results that are the next contents of a state, and update a part of it: result -> state.
+    """Return the values that are the next contents of a state of which only a part changes, each with the name of the
+    state.
 
-    Their nodes write into the state (``OpDef.update``), after all readers of it.
+    Their nodes write only the changed part into the state (``OpDef.update``), after all readers of the state.
     """
     results: dict[str, str] = {}
     readers, producers, updated = graph.consumers(), graph.producer(), list(graph.updates.values())
@@ -310,7 +326,7 @@ def _views_of_state(graph: Graph, state: str) -> set[str]:
 def order_groups(
     graph: Graph, groups: Sequence[tuple[Node, ...]], partial_updates: Mapping[str, str]
 ) -> list[tuple[Node, ...]]:
-    """Reorder groups such that those which write into a state follow all of its readers."""
+    """Return the groups in an order in which a group that writes into a state follows all groups that read the state."""
     order = list(groups)
     for value, state in partial_updates.items():
         (node,) = own = next(nodes for nodes in order if nodes[-1].outputs[0] == value)
@@ -325,9 +341,10 @@ def order_groups(
 
 
 def find_in_place_writes(module: Module, updates: Mapping[str, str]) -> dict[str, str]:
-    """Return values whose kernel may write them directly into the state that they update: value -> state.
+    """Return the values that their kernel may write directly into the state that they update, each with the name of the
+    state.
 
-    No later call reads the state, and the kernel has read every byte of it before writing there.
+    No later call reads the state, and the kernel reads every byte of the state before it overwrites the byte.
     """
     overlaps, values_in_place = Overlaps(module), dict[str, str]()
     for state, value in sorted(updates.items()):
@@ -357,15 +374,15 @@ def find_in_place_writes(module: Module, updates: Mapping[str, str]) -> dict[str
 
 
 def _base_values(module: Module, names: Sequence[str]) -> set[str]:
-    """Return the values in whose memory the named values are."""
+    """Return the values in whose memory the named values are stored."""
     return {module.base_of(name)[0] for name in names}
 
 
 def order_copies(sources: Mapping[str, str]) -> Iterable[tuple[str, bool]]:
-    """Order the copies of next contents into states; ``sources``: state -> memory of its next contents, perhaps another state.
+    """Yield the states in an order in which their next contents can be copied into them. The boolean is True if the
+    next contents must be saved first, because another state is later copied from this state.
 
-    Yields a state with True first if it is overwritten before another one is copied from it: its next contents must be
-    saved first.
+    ``sources``: for each state the memory of its next contents, which may be another state.
     """
     pending = dict(sorted(sources.items()))
     while pending:
@@ -373,7 +390,7 @@ def order_copies(sources: Mapping[str, str]) -> Iterable[tuple[str, bool]]:
         if ready:
             del pending[ready[0]]
             yield ready[0], False
-        else:  # a cycle of states: saving the next contents of one breaks it
+        else:  # the remaining states form cycles: saving the next contents of one state breaks its cycle
             first = next(iter(pending))
             pending[first] = ""
             yield first, True
@@ -385,11 +402,11 @@ def is_uniform(data: Array) -> bool:
     return bool((raw == raw[:1]).all())
 
 
-# ---- Hot code in RAM (``--code-in-ram``): the memory that is left for it.
+# ---- Hot code that is executed from RAM (``--code-in-ram``), and the memory that is left for it.
 
 
 def refuse_without_code_memory(options: Options, room: BoardCapacity | None) -> None:
-    """Raise UsageError if code should run from RAM and no memory for it is known."""
+    """Raise UsageError if code is to be executed from RAM but no memory for code is known."""
     if options.code_in_ram and (room is None or room.code is None):
         raise UsageError(
             f"code_in_ram: the file of board {room.board} names no memory for code"
@@ -400,7 +417,7 @@ def refuse_without_code_memory(options: Options, room: BoardCapacity | None) -> 
 
 
 def place_hot_code(module: Module, options: Options, room: BoardCapacity | None) -> Module:
-    """Place hot kernels in the memory for code that the arena leaves, if the options ask for it."""
+    """Place hot kernels in the memory for code that the arena leaves free, if the options request it."""
     if not options.code_in_ram:
         return module
     assert room is not None and room.code is not None
@@ -408,10 +425,10 @@ def place_hot_code(module: Module, options: Options, room: BoardCapacity | None)
 
 
 def code_in_ram_gain(module: Module, room: BoardCapacity) -> float:
-    """Return the fraction of the time that ``--code-in-ram`` would save.
+    """Return the fraction of the run time that ``--code-in-ram`` would save.
 
-    0 if the board has no memory for code, or has code there already. The time includes waits for code, which are
-    estimated only for boards with such a memory.
+    The fraction is 0 if the board has no memory for code or the code is there already. The run time includes waits for
+    code, which are estimated only for boards with such a memory.
     """
     if room.code is None or module.plan is None or module.plan.code is not None:
         return 0.0
@@ -421,7 +438,7 @@ def code_in_ram_gain(module: Module, room: BoardCapacity) -> float:
 
 
 def _remaining_code_memory(module: Module, code: CodeMemory, io_in_arena: bool) -> CodeMemory:
-    """Return the memory for code, without the bytes that arenas and outside inputs and outputs take."""
+    """Return the memory for code, reduced by the arenas in it and by inputs and outputs outside of the arena."""
     plan = module.plan
     assert plan is not None
     arena = sum(each.size for each in plan.arenas if each.memory == code.name) if plan.arenas else plan.main

@@ -1,8 +1,8 @@
-"""A network at several sizes, and the rules by which its extents and attributes depend on them.
+"""Read a network at several sizes, and derive rules by which its extents and attributes depend on the sizes.
 
-The graph is read at the largest sizes, the smallest, and at points between (:func:`choose_points`). All must have the
-same structure. From the values at the points, :class:`Fitter` derives expressions for every extent; :func:`instantiate_graph`
-evaluates them at other sizes.
+The graph is read at the largest sizes, at the smallest sizes, and at several points, which are combinations of sizes
+(:func:`choose_points`). All of these graphs must have the same structure. :class:`Fitter` derives an expression for
+every extent from its values at the points. :func:`instantiate_graph` evaluates the expressions at other sizes.
 """
 
 from __future__ import annotations
@@ -23,29 +23,30 @@ from microc.ops import registry
 from microc.tir import ir
 from microc.tir.analysis.size_forms import FittedExtent, Fitter, Point, evaluate_at_sizes, strided_rules
 
-# ---- Reading: the graph at several sizes, each read once, and the comparison of their structure.
+# ---- Reading: the graph at several sizes, each of which is read once, and the comparison of the graphs' structure.
 
 Sizes = Mapping[str, int]
-"""A value for every symbol, by label."""
+"""Value of every dynamic size, by its label."""
 Read = Callable[[Sizes], Graph]
-"""Reads the graph at some sizes, all passes run; raises MicrocError if the model cannot have them."""
+"""Function that reads the graph at given sizes and runs all passes. It raises MicrocError if the model does not support
+the sizes."""
 PARITY = "let the sizes be multiples of a step: --bound NAME=8:64:8"
 
 
 class GraphsAtSizes:
-    """The graphs of a network at several sizes, read on demand and each only once."""
+    """The graphs of a network at several sizes. A graph is read when it is first needed, and only once."""
 
     def __init__(self, sizes: tuple[Size, ...], read: Read) -> None:
         self.sizes, self._read = sizes, read
         self._known: dict[Point, Graph | None] = {}
 
     def graph(self, point: Point) -> Graph:
-        """Read the graph at some sizes; raises the errors of reading."""
+        """Read the graph at the sizes ``point``. Raises the errors of reading a model."""
         found = self._known[point] = self._read({s.label: n for s, n in zip(self.sizes, point, strict=True)})
         return found
 
     def graph_or_none(self, point: Point) -> Graph | None:
-        """Return the graph at some sizes; None if the model cannot have them."""
+        """Return the graph at the sizes ``point``; None if the model does not support them."""
         if point not in self._known:
             try:
                 return self.graph(point)
@@ -54,17 +55,18 @@ class GraphsAtSizes:
         return self._known[point]
 
     def sizes_text(self, point: Point) -> str:
-        """Format sizes as in ``--bound``."""
+        """Format the sizes ``point`` with their labels, for messages."""
         return ", ".join(f"{size.label}={n}" for size, n in zip(self.sizes, point, strict=True))
 
     def scalars(self, point: Point) -> dict[str, int]:
-        """Return the sizes ``point`` as values by the name of their scalar parameter."""
+        """Return the sizes ``point`` by the name of the scalar parameter of each size."""
         return {size.scalar.name: n for size, n in zip(self.sizes, point, strict=True)}
 
     def agree(self, first: Graph, first_point: Point, second: Graph, second_point: Point) -> None:
-        """Raise UsageError at the first difference between two graphs of the network, other than extents and numbers.
+        """Raise UsageError if two graphs of the network differ in anything except extents and numbers in attributes.
 
-        ``first_point``, ``second_point``: the sizes at which the graphs were read."""
+        ``first_point``, ``second_point``: the sizes at which the graphs were read.
+        """
         between = f"{self.sizes_text(first_point)} and {self.sizes_text(second_point)}"
         for a, b in zip(first.nodes, second.nodes, strict=False):
             if (a.op, a.inputs, a.outputs, a.group) != (b.op, b.inputs, b.outputs, b.group):
@@ -91,37 +93,40 @@ class GraphsAtSizes:
 
 
 def _dtype_and_rank(graph: Graph, name: str) -> tuple[str, int] | None:
-    """Return dtype and rank of a value, if the graph has one of this name."""
+    """Return the dtype and the rank of a value; None if the graph has no value of this name."""
     kind = graph.types.get(name)
     return None if kind is None else (kind.dtype, len(kind.shape))
 
 
 def _structure_error(difference: str, node: Node | None) -> UsageError:
-    """Build the UsageError for a structure that differs between sizes, at a node if one is known."""
+    """Create the UsageError for a network whose structure differs between sizes. ``node``: where it differs, if known."""
     return UsageError(difference, where=str(node.loc) if node else "", hint=PARITY)
 
 
 def _format_node(node: Node) -> str:
-    """Format a node as an operator with its inputs."""
+    """Format a node as its operator and its inputs."""
     return f"{node.op}({', '.join(node.inputs)})"
 
 
-# ---- Points: sizes at which the graph is read, far apart and different from the network's static extents.
+# ---- Points: the combinations of sizes at which the graph is read. Their sizes are far apart and differ from static extents.
 
 _FIRST = 19
-"""The first size of a point, in steps: beyond the windows of usual kernels, where borders would meet."""
-_SCALES = (1, 3, 8, 20)  # factors on the first size, tried one after the other
+"""Smallest size of a point, in steps of the size. It exceeds the windows of common kernels. In a smaller image, a window could
+reach two opposite borders at once."""
+_SCALES = (1, 3, 8, 20)  # factors on the smallest size, which are tried in this order
 _NARROW = 5
-"""Least extent at a point: larger points are tried until every dynamic extent has as many elements, after all strides."""
+"""Minimum of every dynamic extent at the points. Larger points are tried until all extents reach it, after all strides."""
 _APART = 7
-"""Steps between points: odd, so that windows with strides 2, 4, 8 ... see all remainders, and several results."""
+"""Distance between the sizes of points, in steps. It is odd, so that sizes have all remainders modulo strides of 2, 4, 8 ..."""
 _POINTS, _MANY = 5, 8
-"""Points for one symbol, and for several: two more than a usual rule has terms."""
+"""Number of points for one dynamic size, and for several: two more than a typical rule has terms."""
 
 
 def choose_points(readings: GraphsAtSizes, largest: Graph) -> tuple[Point, ...]:
-    """Choose points, sizes that the model can have, at which the graph is read. They grow until no dynamic extent is small
-    in any layer."""
+    """Choose the points (combinations of sizes) at which the graph is read. The model must support them.
+
+    Larger and larger sizes are tried, until no dynamic extent is small in any layer.
+    """
     static_extents = {extent for kind in largest.types.values() for extent in kind.shape}
     points: tuple[Point, ...] = ()
     for scale in _SCALES:
@@ -129,7 +134,9 @@ def choose_points(readings: GraphsAtSizes, largest: Graph) -> tuple[Point, ...]:
         if points and _smallest_dynamic_extent(readings, points) >= _NARROW:
             break
     if len(points) < 2:
-        readings.graph(tuple(_FIRST * size.step for size in readings.sizes))  # which says why
+        readings.graph(
+            tuple(_FIRST * size.step for size in readings.sizes)
+        )  # raises the error with the reason, if there is one
         given = ", ".join(f"{size.label} = {size.minimum} to {size.maximum}" for size in readings.sizes)
         raise UsageError(
             f"bounds: too few sizes to derive how shapes depend on them; got {given}",
@@ -142,8 +149,10 @@ def choose_points(readings: GraphsAtSizes, largest: Graph) -> tuple[Point, ...]:
 
 
 def _points_at_scale(readings: GraphsAtSizes, static_extents: set[int], scale: int) -> tuple[Point, ...]:
-    """Choose points whose sizes are ``scale`` times the first ones; at scale 1 also small ones, if the model cannot have
-    others. Empty if there are too few."""
+    """Choose points whose sizes are ``scale`` times the smallest ones. Empty if too few are possible.
+
+    At scale 1, points with small sizes are added if the model does not support enough large ones.
+    """
     wanted = _POINTS if len(readings.sizes) == 1 else _MANY
     large = [
         _large_sizes(size, static_extents, wanted, _FIRST * scale + 16 * k) for k, size in enumerate(readings.sizes)
@@ -159,26 +168,26 @@ def _points_at_scale(readings: GraphsAtSizes, static_extents: set[int], scale: i
 
 
 def _smallest_dynamic_extent(readings: GraphsAtSizes, points: Sequence[Point]) -> int:
-    """Return the smallest extent that differs between the points."""
+    """Return the smallest of all extents that differ between the points."""
     kinds = [graph.types for graph in map(readings.graph_or_none, points) if graph is not None]
     columns = (zip(*(k[name].shape for k in kinds), strict=False) for name in kinds[0] if all(name in k for k in kinds))
     return min((min(column) for rows in columns for column in rows if len(set(column)) > 1), default=_NARROW)
 
 
 def _large_sizes(size: Size, static_extents: set[int], count: int, first: int) -> list[int]:
-    """List large values of one symbol, in steps from ``first`` on, that are no static extents of the model."""
+    """List large values of a size, in steps from ``first`` on, without the static extents of the model."""
     large = (size.step * k for k in range(first, first + 64 * _APART * count, _APART))
     return [n for n in large if n not in static_extents][: 2 * count]
 
 
 def _available_sizes(size: Size) -> list[int]:
-    """List the values of one symbol within its bounds, largest first, for models that cannot have large ones."""
+    """List the values of a size within its bounds, the largest first, for models that do not support larger ones."""
     sizes = [n for n in range(size.maximum, max(size.minimum, 2) - 1, -1) if n % size.step == 0]
     return sizes[: 4 * _MANY]
 
 
 def _shuffled_points(columns: Sequence[Sequence[int]]) -> Iterator[Point]:
-    """Yield combinations of sizes such that no symbol determines another: the columns in shuffled orders, repeatedly."""
+    """Yield combinations of sizes, shuffled so that no size determines another. ``columns``: the values of each size."""
     shuffle = random.Random(0).shuffle
     if len(columns) == 1:
         yield from ((n,) for n in columns[0])
@@ -190,15 +199,17 @@ def _shuffled_points(columns: Sequence[Sequence[int]]) -> Iterator[Point]:
         yield from zip(*orders, strict=False)
 
 
-# ---- Instances: the graph at further sizes, by the rules of its numbers.
+# ---- Instances: the graph at other sizes, whose extents and attributes are computed by the derived rules.
 #
-# No pass runs, so that an axis of one element is treated like any other. Generalised functions are compared with instances.
+# No graph pass runs on an instance, because passes treat axes of one element differently. Generalised functions (functions
+# for all sizes) are compared with functions of instances.
 
 
 def instantiate_graph(graphs: Sequence[Graph], largest: Graph, fitter: Fitter, sizes: Sizes) -> Graph:
-    """Return the network at some sizes, from the graphs at the fitter's points and the largest one, which has the constants.
+    """Return the network at other sizes, with extents and attributes by the derived rules.
 
-    Raises UnsupportedError for a node with a number that follows no rule.
+    ``graphs``: the network at the points of the fitter. ``largest``: the network at the largest sizes, whose constants
+    are used. Raises UnsupportedError if a number of a node follows no rule.
     """
     types = {
         name: _type_at_sizes(kind, [g.types[name] for g in graphs], fitter, sizes, name)
@@ -217,14 +228,14 @@ def instantiate_graph(graphs: Sequence[Graph], largest: Graph, fitter: Fitter, s
 
 
 def _leading_part(array: Array, shape: tuple[int, ...]) -> Array:
-    """Return the leading part, of shape ``shape``, of a constant."""
+    """Return the first elements of a constant along each axis, so that the result has the shape ``shape``."""
     return array[tuple(slice(n) for n in shape)] if array.shape != shape else array
 
 
 def _type_at_sizes(
     largest_type: TensorType, types_at_points: Sequence[TensorType], fitter: Fitter, sizes: Sizes, where: str
 ) -> TensorType:
-    """Return the type of a value at some sizes, given its types at the points."""
+    """Return the type of a value at given sizes, derived from its types at the points."""
     columns = zip(*(t.shape for t in types_at_points), strict=True)
     return replace(
         largest_type,
@@ -233,7 +244,7 @@ def _type_at_sizes(
 
 
 def _node_at_sizes(node: Node, nodes_at_points: Sequence[Node], fitter: Fitter, sizes: Sizes) -> Node:
-    """Return a node at some sizes, given the node at the points."""
+    """Return a node at given sizes, derived from the node at each of the points."""
     attrs = {
         key: _attribute_at_sizes(key, [n.attrs[key] for n in nodes_at_points], fitter, sizes, str(node.loc), value)
         for key, value in node.attrs.items()
@@ -244,8 +255,10 @@ def _node_at_sizes(node: Node, nodes_at_points: Sequence[Node], fitter: Fitter, 
 def _attribute_at_sizes(
     name: str, values: Sequence[Attr], fitter: Fitter, sizes: Sizes, where: str, largest: Attr
 ) -> Any:
-    """Return the value of an attribute at some sizes, given its values at the points; UnsupportedError if they follow no
-    rule. ``largest``: its value at the largest sizes."""
+    """Return the value of an attribute at given sizes, derived from its values at the points.
+
+    ``largest``: its value at the largest sizes. Raises UnsupportedError if the values follow no rule.
+    """
     first = values[0]
     if isinstance(first, Graph) and isinstance(largest, Graph):
         return instantiate_graph([v for v in values if isinstance(v, Graph)], largest, fitter, sizes)
@@ -260,7 +273,7 @@ def _attribute_at_sizes(
 
 
 def _integer_at_sizes(values: Sequence[int], fitter: Fitter, sizes: Sizes, number_name: str, where: str) -> int:
-    """Return an integer at some sizes, given its values at the points; UnsupportedError if they follow no rule."""
+    """Return an integer at given sizes, derived from its values at the points; UnsupportedError if they follow no rule."""
     rule = fitter.integer(values)
     if rule is None:
         raise _no_rule_error(number_name, values, where)
@@ -268,7 +281,7 @@ def _integer_at_sizes(values: Sequence[int], fitter: Fitter, sizes: Sizes, numbe
 
 
 def _no_rule_error(number_name: str, values: Sequence[object], where: str) -> UnsupportedError:
-    """Build the UnsupportedError for a number that depends on the sizes by no rule."""
+    """Create the UnsupportedError for a number whose dependence on the sizes follows no rule."""
     return UnsupportedError(
         f"{number_name}: no rule gives this number from the sizes; got {', '.join(map(str, values))} at the sizes tried",
         where=where,
@@ -276,16 +289,16 @@ def _no_rule_error(number_name: str, values: Sequence[object], where: str) -> Un
     )
 
 
-# ---- Quantised means over a dynamic number of elements: their multiplier is computed when the network runs.
+# ---- Quantised means over a dynamic number of elements. Their requantisation multiplier is computed while the network runs.
 
 Nodes = Sequence[Node]
-"""A node at several sizes."""
+"""The same node in the graph at each of several sizes."""
 
 
 def add_mean_multipliers(graphs: Sequence[Graph]) -> tuple[Graph, ...]:
     """Add nodes that compute the multiplier of each mean whose number of elements differs between the graphs.
 
-    ``graphs``: one network at several sizes, with the same nodes. The multiplier becomes an operand of the mean.
+    ``graphs``: the network at several sizes, with the same nodes. The multiplier becomes an operand of the mean.
     """
     columns = [_with_multiplier_nodes(together) for together in zip(*(graph.nodes for graph in graphs), strict=True)]
     graphs_with_means = []
@@ -304,7 +317,8 @@ def add_mean_multipliers(graphs: Sequence[Graph]) -> tuple[Graph, ...]:
 
 
 def _with_multiplier_nodes(nodes_at_sizes: Nodes) -> list[tuple[Node, ...]]:
-    """Return a node at every size, behind the node that computes its multiplier if the multiplier depends on the size."""
+    """Return a node at each size. If its multiplier depends on the sizes, the node that computes the multiplier
+    precedes it."""
     averages: list[Any] = [node.attrs.get("average") for node in nodes_at_sizes]
     if len(set(averages)) > 1:
         if nodes_at_sizes[0].op == "requantize_float":
@@ -324,14 +338,16 @@ def _with_multiplier_nodes(nodes_at_sizes: Nodes) -> list[tuple[Node, ...]]:
 
 
 def _float_mean_nodes(node: Node, scale_in: float, scale_out: float, count: int) -> tuple[Node, Node]:
-    """Return the nodes of a float mean: the scale, and the requantisation with the scale as operand."""
+    """Return the nodes of a mean with float scale: one computes the scale, the other requantises with the scale as
+    operand."""
     name = f"{node.outputs[0]}.scale"
     maker = Node("mean_scale", (), (name,), {"scale_in": scale_in, "scale_out": scale_out, "count": count}, node.loc)
     return maker, _with_operands(node, (name,), {"scale": None})
 
 
 def _integer_mean_nodes(node: Node, lowest: int, multiplier: int, shift: int, count: int) -> tuple[Node, Node]:
-    """Return the nodes of an integer mean: multiplier and shift, and the requantisation with both as operands."""
+    """Return the nodes of an integer mean: one computes multiplier and shift, the other requantises with both as
+    operands."""
     names = f"{node.outputs[0]}.multiplier", f"{node.outputs[0]}.shift"
     attrs: dict[str, Attr] = {"multiplier": multiplier, "shift": shift, "count": count}
     given = {"multiplier": None, "shift": None, "shift_range": (lowest, shift)}
@@ -339,32 +355,34 @@ def _integer_mean_nodes(node: Node, lowest: int, multiplier: int, shift: int, co
 
 
 def _with_operands(node: Node, names: tuple[str, ...], attrs: dict[str, Any]) -> Node:
-    """Replace attributes of a node by operands."""
+    """Return a node with additional operands and changed attributes. The attribute ``average`` is removed."""
     kept = {key: value for key, value in node.attrs.items() if key != "average"}
     return replace(node, inputs=(*node.inputs, *names), attrs={**kept, **attrs})
 
 
-# ---- Families: the graphs at all points with the rules of their extents.
+# ---- Families: the graphs of a network at all points, with the rules of their extents.
 #
-# The model is read, and all passes are run, at the largest sizes, at the smallest ones, and at the *points* between.
-# Points differ from the static extents of the model, so that no dynamic extent equals a static one by accident.
+# The model is read, and all passes are run, at the largest sizes, at the smallest sizes, and at the points. The sizes of points
+# differ from the static extents of the model, so that no dynamic extent equals a static extent by coincidence.
 
 _EXAMPLE = (
     "export the model with these sizes left open (the example's are fixed numbers in it), or bind them: --input-shape"
 )
 _DOMAIN = 512
-"""Sizes at which a rule's divisions are tested."""
+"""Maximum number of combinations of sizes at which the divisions in a rule are tested."""
 _MOST = 65
-"""Sizes below this are tried to find one that a model can have."""
+"""Bound on the sizes that are tried to find sizes that a model supports. All of them are smaller."""
 _QUESTIONS = 40
-"""Most graphs that are read to distinguish rules."""
+"""Maximum number of additional graphs that are read to decide between rules."""
 
 
 @frozen
 class NetworkFamily:
-    """A network at several sizes: ``graphs[k]`` at ``points[k]``, ``largest`` at the largest, ``small`` at some of the smallest.
+    """A network at several sizes.
 
-    ``extents``: the shape of every value with a dynamic extent, as expressions of the sizes' scalars; ``fitter`` knows
+    ``graphs``: the network at each of ``points``. ``largest``: the network at the largest sizes. ``small``: a few of
+    the smallest combinations of sizes, with the network at these. ``extents``: the shape of every value that has a
+    dynamic extent, as expressions of the sizes' scalar parameters. ``fitter``: derives such expressions from values at
     the points.
     """
 
@@ -378,21 +396,24 @@ class NetworkFamily:
 
     @property
     def maxima(self) -> dict[str, int]:
-        """The largest sizes, by the name of their scalar."""
+        """The largest sizes, by the name of their scalar parameter."""
         return self.at(tuple(size.maximum for size in self.sizes))
 
     def at(self, point: Point) -> dict[str, int]:
-        """Return the sizes ``point`` by the name of their scalar."""
+        """Return the sizes ``point`` by the name of their scalar parameter."""
         return {size.scalar.name: n for size, n in zip(self.sizes, point, strict=True)}
 
 
 def read_family(sizes: Sequence[Size], read: Read) -> NetworkFamily:
-    """Read the network at its points. Raises the errors of reading, and UsageError if the graphs differ in structure."""
+    """Read the network at several sizes, and derive the rules of its extents.
+
+    Raises the errors of reading, and UsageError if the structure of the network differs between sizes.
+    """
     return _FamilyReader(GraphsAtSizes(tuple(sizes), read)).family()
 
 
 class _FamilyReader:
-    """Reads the graphs of a family and derives the rules of its extents."""
+    """Reads the graphs of a network family and derives the rules of its extents."""
 
     def __init__(self, readings: GraphsAtSizes) -> None:
         self.readings, self.sizes = readings, readings.sizes
@@ -414,7 +435,8 @@ class _FamilyReader:
         return NetworkFamily(sizes, points, tuple(graphs), largest, small, shapes, fitter)
 
     def largest(self, maxima: Point) -> Graph:
-        """Read the network at its largest sizes; the error for impossible sizes names possible ones."""
+        """Read the network at its largest sizes. If the model does not support them, the error lists sizes that it
+        supports."""
         try:
             return self.readings.graph(maxima)
         except ModelError as error:
@@ -434,7 +456,7 @@ class _FamilyReader:
     def rules(
         self, points: tuple[Point, ...], graphs: Sequence[Graph]
     ) -> tuple[dict[str, tuple[ir.Expr, ...]], Fitter]:
-        """Derive the shape of every value as expressions, and a fitter over the extents that these consist of."""
+        """Derive the shape of every value as expressions, and return the shapes and the fitter that derived them."""
         extents = [FittedExtent(size.scalar, tuple(p[k] for p in points)) for k, size in enumerate(self.sizes)]
         columns = {
             (name, axis): tuple(g.types[name].shape[axis] for g in graphs)
@@ -443,7 +465,10 @@ class _FamilyReader:
         }
         domain = self.domain()
         fitter = Fitter(extents, domain)
-        for (name, axis), values in columns.items():  # strided extents first, which the others are made of
+        for (
+            name,
+            axis,
+        ), values in columns.items():  # extents after strides come first, because other rules have them as terms
             if fitter.integer(values, terms=1) is None:
                 rule = self.strided_rule(points, values, name, axis)
                 if rule is not None:
@@ -463,7 +488,7 @@ class _FamilyReader:
         return shapes, fitter
 
     def domain(self) -> list[dict[str, int]]:
-        """Return sizes that a run may have: all for one symbol, a sample for several."""
+        """Return combinations of sizes that a run may have: all combinations, or a random sample if there are too many."""
         columns = [range(-(-s.minimum // s.step) * s.step, s.maximum + 1, s.step) for s in self.sizes]
         if prod(map(len, columns)) <= _DOMAIN:
             return [self.readings.scalars(point) for point in product(*columns)]
@@ -471,8 +496,10 @@ class _FamilyReader:
         return [self.readings.scalars(tuple(draw(column) for column in columns)) for _ in range(_DOMAIN)]
 
     def strided_rule(self, points: tuple[Point, ...], values: Sequence[int], name: str, axis: int) -> ir.Expr | None:
-        """Derive a rule ``(a * size + b) // c`` of one symbol for an axis of a value; None if none fits. If several fit,
-        further sizes are read to distinguish them."""
+        """Derive a rule ``(a * size + b) // c`` of a single size for the extent of an axis; None if no such rule fits.
+
+        If several rules fit, the graph is read at other sizes to decide between them.
+        """
         for k, size in enumerate(self.sizes):
             pairs: dict[int, int] = {}
             if any(pairs.setdefault(p[k], v) != v for p, v in zip(points, values, strict=True)):
@@ -497,9 +524,11 @@ class _FamilyReader:
         pairs: Mapping[int, int],
         base: Point,
     ) -> Point | None:
-        """Return a point at which the rules disagree and the model can be read; None if there is none.
+        """Return a point at which the rules disagree and that the model supports; None if there is none.
 
-        The point is ``base`` with another value of the symbol ``size_index``."""
+        The point is ``base`` with another value of the size with index ``size_index``. ``pairs``: extents that are
+        known already, by the value of this size.
+        """
         start = -(-size.minimum // size.step) * size.step
         for n in range(start, size.maximum + 1, size.step):
             if n not in pairs and len({(a * n + b) // c for _, (a, b, c) in rules}) > 1:
@@ -509,7 +538,7 @@ class _FamilyReader:
         return None
 
     def check(self, extents: Mapping[str, tuple[ir.Expr, ...]], graph: Graph, point: Point) -> None:
-        """Raise UsageError if the shape of a value in the graph at ``point`` differs from its rule."""
+        """Raise UsageError if the shape of a value in the graph at ``point`` differs from the shape by its rule."""
         for name, rules in extents.items():
             expected = tuple(evaluate_at_sizes(rule, self.readings.scalars(point)) for rule in rules)
             if graph.types[name].shape != expected:
@@ -523,9 +552,11 @@ class _FamilyReader:
     def smallest(
         self, extents: Mapping[str, tuple[ir.Expr, ...]], largest: Graph, maxima: Point
     ) -> tuple[tuple[Size, ...], tuple[Point, ...]]:
-        """Return the sizes with the minima that the model has, and the points there and one and two steps further.
+        """Return the sizes with the minima that the model supports, and three points: the minima, and one and two steps
+        above them.
 
-        Passes create other graphs if an axis has one element; so only inputs and outputs are compared with the rules.
+        Passes may create other nodes if an axis has only one element. Therefore only inputs and outputs are compared
+        with the rules at these points.
         """
         sizes, ends = list(self.sizes), {*largest.inputs, *largest.outputs}
         for k, size in enumerate(sizes):
@@ -549,5 +580,5 @@ class _FamilyReader:
 
 
 def _is_allowed(point: Point, sizes: Sequence[Size]) -> bool:
-    """Test whether a point keeps within the maxima of the sizes and consists of multiples of their steps."""
+    """Test whether the sizes ``point`` do not exceed their maxima and are multiples of their steps."""
     return all(n <= s.maximum and n % s.step == 0 for n, s in zip(point, sizes, strict=True))

@@ -1,4 +1,5 @@
-"""Build functions with dynamic sizes: schedule each at several sizes, generalise, and compare with the smallest sizes."""
+"""Build functions with dynamic sizes. Each function is built for several static sizes, generalised to one function for
+all sizes, and compared with a function for the smallest sizes."""
 
 from __future__ import annotations
 
@@ -37,10 +38,11 @@ from microc.tir.lower import lower
 from microc.tir.rewrite import stmt_children
 from microc.tir.verify import constant_names, find_fault
 
-# ---- Comparison of two functions by running both in the interpreter.
+# ---- Comparison of two functions by running both in the interpreter of TIR.
 
 MAX_INTERPRETED_STORES = 200_000
-"""Most stores that are interpreted to compare two functions at small sizes; beyond that only bounds are proved."""
+"""Maximum number of stores that are interpreted to compare two functions at small sizes. If there are more, the
+functions are only verified."""
 
 
 def computes_same(
@@ -49,10 +51,11 @@ def computes_same(
     direct_func: ir.PrimFunc,
     direct_constants: Sequence[Array],
 ) -> bool:
-    """Test whether a general function computes the same results as a function for fixed sizes, bit by bit, from random
-    data.
+    """Test whether a general function and a function for fixed sizes compute bit-identical results from random data.
 
-    Their tensors may have different shapes of equal size. ``general_constants``: those of the largest sizes."""
+    Corresponding tensors may have different shapes with the same number of elements. ``general_constants``: the
+    constants of the largest sizes.
+    """
     generator = np.random.default_rng(0)
     data = [_random_data(p, generator) for p in direct_func.params if p.scope == "global"]
     actual, expected = (
@@ -63,7 +66,8 @@ def computes_same(
 
 
 def count_executed_stores(stmt: ir.Stmt) -> int:
-    """Count the stores and calls that a statement of constant loops executes; both branches of conditions count."""
+    """Count the stores and calls that a statement executes. All trip counts must be constant. Both branches of
+    conditions are counted."""
     match stmt:
         case ir.For(_, extent, body):
             return (ir.int_value(extent) or 1) * count_executed_stores(body)
@@ -74,10 +78,12 @@ def count_executed_stores(stmt: ir.Stmt) -> int:
 
 
 def _interpret(func: ir.PrimFunc, constants: Sequence[Array], data: Sequence[Array]) -> list[Array]:
-    """Run a function in the interpreter; return the contents of its tensors.
+    """Run a function in the interpreter, and return the contents of its tensors after the run.
 
-    ``constants``, ``data``: contents of the constants and of the tensors before the run, each in the order of the
-    parameters. A schedule may store weights as several constants, so that two functions have not as many."""
+    ``constants``, ``data``: the contents of the constants and of the tensors before the run, in the order of the
+    parameters. A schedule may store weights as several constants, so two functions of one group may have different
+    numbers of constants.
+    """
     contents = {"const": iter(constants), "global": iter(data)}
     arrays = [
         np.array(next(contents[p.scope])).reshape(p.shape)
@@ -90,17 +96,19 @@ def _interpret(func: ir.PrimFunc, constants: Sequence[Array], data: Sequence[Arr
 
 
 def _random_data(buffer: ir.Buffer, generator: np.random.Generator) -> Array:
-    """Return random data for a buffer: normal floats, integers below 8, or bools."""
+    """Return random data for a buffer: normally distributed floats, integers from 0 to 7, or bools."""
     kind = to_numpy(buffer.dtype)
     if kind.kind == "f":
         return generator.standard_normal(buffer.shape).astype(kind)
     return generator.integers(0, 2 if kind.kind == "b" else 8, buffer.shape).astype(kind)
 
 
-# ---- Functions for a whole family of sizes: each is scheduled once, lowered at every point, and generalised.
+# ---- Functions for all sizes of a network family. Each is scheduled once, lowered at every point (combination of sizes), and
+# generalised.
 #
-# A schedule whose loops differ in structure between sizes (tails, tiles that fit by accident) is no candidate; the loops as they
-# are written always are. The result is compared with the function of the smallest sizes, where borders meet.
+# A schedule is refused if the structure of its loops differs between sizes, for example because some sizes leave a tail. The
+# loops without a schedule are the last candidate. The general function is compared with a function for the smallest sizes,
+# because mistakes at the borders of images are most likely there.
 
 Nodes = Sequence[Node]
 _NOTHING = ir.PrimFunc("nothing", (), ir.Seq(()))
@@ -108,14 +116,16 @@ _NOTHING = ir.PrimFunc("nothing", (), ir.Seq(()))
 
 @frozen
 class FunctionVariant:
-    """A candidate for the function of a group: the algorithm of the anchor, and a schedule."""
+    """A candidate for the function of a group: the name of an algorithm for its first node, and a schedule."""
 
     algorithm: str
     schedule: Schedule
 
     def at(self, graph: Graph, nodes: Nodes, target: Target) -> tuple[LoweredGroup, Schedule]:
-        """Apply the candidate to the group at another size; return the lowered group and its schedule. ScheduleError if
-        that is impossible."""
+        """Apply the schedule to the group at another size; return the lowered group and its schedule.
+
+        Raises ScheduleError if the schedule cannot be applied.
+        """
         first = nodes[0]
         if self.algorithm:
             first = replace(first, attrs={**first.attrs, "algorithm": self.algorithm})
@@ -125,8 +135,7 @@ class FunctionVariant:
 
 @frozen
 class GeneralFunction:
-    """The function of a group for all sizes, with the group at every size: as lowered (``groups``), and as scheduled
-    (``choices``)."""
+    """A function for all sizes. ``groups``: the lowered group at every size. ``choices``: the schedule at every size."""
 
     groups: tuple[LoweredGroup, ...]
     choices: tuple[Choice, ...]
@@ -134,7 +143,8 @@ class GeneralFunction:
 
 
 class GeneralKernelBuilder(KernelBuilder):
-    """Builds the functions of a network with dynamic sizes; groups and constants are those of the family's largest graph."""
+    """Builds the functions of a network with dynamic sizes. Groups and constants are those of the graph at the largest
+    sizes."""
 
     def __init__(self, family: NetworkFamily, target: Target, goal: Goal) -> None:
         super().__init__(Configuration(family.largest, goal), target)
@@ -156,7 +166,7 @@ class GeneralKernelBuilder(KernelBuilder):
     def control(self, node: Node) -> LoweredControl:
         own = [self.nodes[id(g)][node.outputs] for g in self.every]
         made = [self.build_group(together, 1, inside=True) for together in self.together_inside(node)]
-        # Groups that take too long to interpret have no function at the smallest sizes.
+        # A group whose comparison would take too long has no function at the smallest sizes.
         count = min((len(m.choices) for m in made), default=len(own))
         lowered_sizes = []
         for k, (graph, mine) in enumerate(zip(self.every[:count], own[:count], strict=True)):
@@ -189,11 +199,12 @@ class GeneralKernelBuilder(KernelBuilder):
     # ------------------------------------------------------------ candidates
 
     def together(self, nodes: Nodes) -> list[tuple[Graph, Nodes]]:
-        """Return a group of the largest graph as it is in every graph of the family, with that graph."""
+        """Return a group in every graph of the family, with that graph. ``nodes``: the group in the graph at the
+        largest sizes."""
         return [(g, self.groups[id(g)][nodes[-1].outputs]) for g in self.every]
 
     def together_inside(self, node: Node) -> list[tuple[tuple[Graph, Nodes], ...]]:
-        """Return the groups inside a node of control flow, each in every graph of the family."""
+        """Return the groups inside of a node of control flow, each in every graph of the family."""
         own = [(g, self.nodes[id(g)][node.outputs]) for g in self.every]
         inside = [[(inner, nodes) for inner, nodes, _ in groups_inside(g, mine)] for g, mine in own]
         return list(zip(*inside, strict=True))
@@ -201,7 +212,7 @@ class GeneralKernelBuilder(KernelBuilder):
     def build_group(
         self, group_at_sizes: Sequence[tuple[Graph, Nodes]], uses: int, *, inside: bool = False
     ) -> GeneralFunction:
-        """Return the group by the first candidate that has the same structure at all sizes."""
+        """Return the function of a group by the first candidate whose loops have the same structure at all sizes."""
         reason = ""
         for _, made in self.trials(group_at_sizes, uses, inside=inside):
             if isinstance(made, GeneralFunction):
@@ -212,11 +223,12 @@ class GeneralKernelBuilder(KernelBuilder):
     def trials(
         self, group_at_sizes: Sequence[tuple[Graph, Nodes]], uses: int, *, inside: bool = False
     ) -> Iterator[tuple[FunctionVariant, GeneralFunction | str]]:
-        """Try candidates for the function of a group, the cheapest first; yield each with the function, or with the reason
-        why there is none.
+        """Try candidates for the function of a group, the cheapest first. Yield each candidate with the function, or
+        with the reason why the candidate was refused.
 
-        At the smallest sizes, which only serve for comparison, loops are as written: operators leave out axes of one
-        element there."""
+        At the smallest sizes, which are used only for comparison, the loops are not scheduled, because operators omit
+        axes of one element there.
+        """
         group_at_sizes, count = unify_bounds(group_at_sizes), len(self.family.graphs) + 1
         multiples = product_multiples(self.target)
         small = [lower_group(g, nodes, multiples, "kernel") for g, nodes in group_at_sizes[count:]]
@@ -237,8 +249,8 @@ class GeneralKernelBuilder(KernelBuilder):
                 yield way, str(error)
 
     def ways(self, graph: Graph, nodes: Nodes, uses: int) -> Iterator[FunctionVariant]:
-        """Yield the candidates for a group: every schedule of every algorithm, the cheapest first; then the loops as
-        written."""
+        """Yield the candidates for a group: every schedule of every algorithm, the cheapest first, and last the
+        unscheduled loops."""
         left = []
         algorithms: dict[int, str] = {}
         for group in group_algorithms(graph, nodes, self.target, "kernel"):
@@ -255,14 +267,16 @@ class GeneralKernelBuilder(KernelBuilder):
         yield plain
 
     def storage_variants(self, group: LoweredGroup, schedule: Schedule) -> Sequence[Schedule]:
-        """Return the variants of a schedule that store float constants in 16 bits, if the user asks for these and there
-        are any; else the schedule alone."""
+        """Return the variants of a schedule that store float constants in 16 bits, if the user requests 16 bits.
+
+        If the user does not, or if there are no such variants, the schedule itself is returned.
+        """
         return (
             variants_with_16_bit_constants(group, schedule, self.target) if self.target.has(HALF_WEIGHTS) else ()
         ) or (schedule,)
 
     def narrow(self, variant: FunctionVariant, group_at_sizes: Sequence[tuple[Graph, Nodes]]) -> FunctionVariant:
-        """Narrow the tiles of a candidate's schedule so that none leaves a tail at any point."""
+        """Reduce the tile sizes in a candidate's schedule so that no tile leaves a tail at any point."""
         points = group_at_sizes[: len(self.family.graphs)]
         funcs = [replace(variant, schedule=Schedule(_NOTHING)).at(g, nodes, self.target)[0].func for g, nodes in points]
         trace = generalise_trace(variant.schedule.trace, funcs, self.family.fitter.divides)
@@ -274,11 +288,13 @@ class GeneralKernelBuilder(KernelBuilder):
         arrays: Sequence[Sequence[Array]],
         tables: Container[str] = (),
     ) -> ir.PrimFunc:
-        """Generalise the functions of the points; compare with those of the largest and the smallest sizes.
+        """Generalise the functions of the points, and compare the result with the functions of the largest and the
+        smallest sizes.
 
-        ``funcs``: at the points, the largest sizes, the smallest sizes. ``arrays``: the constants of each; those of the
-        points must be the leading part of the largest's. ``tables``: constants whose elements may be indices, as the
-        verifier takes them; functions of dynamic sizes are verified here only.
+        ``funcs``: the function at each of the points, at the largest sizes, and at the smallest sizes. ``arrays``: the
+        constants of each function. Constants of a point must be the leading elements of those of the largest sizes.
+        ``tables``: names of the constants whose elements may be used as indices, as the verifier accepts them.
+        Functions with dynamic sizes are verified only here.
         """
         count = len(self.family.graphs)
         largest = arrays[count]
@@ -301,7 +317,8 @@ class GeneralKernelBuilder(KernelBuilder):
 
 
 def unify_bounds(group_at_sizes: Sequence[tuple[Graph, Nodes]]) -> list[tuple[Graph, Nodes]]:
-    """Give the nodes of all sizes common bounds: the largest padding of anchors, the largest bound of data."""
+    """Assign the same bounds to the nodes of all sizes: the largest padding to first nodes, and the largest bound of
+    data."""
     columns = [
         _with_common_bounds([nodes[k] for _, nodes in group_at_sizes], anchor=k == 0)
         for k in range(min(len(nodes) for _, nodes in group_at_sizes))
@@ -310,7 +327,7 @@ def unify_bounds(group_at_sizes: Sequence[tuple[Graph, Nodes]]) -> list[tuple[Gr
 
 
 def _with_common_bounds(nodes: Nodes, *, anchor: bool) -> list[Node]:
-    """Return a node at every size with the common bounds."""
+    """Return a node at every size, with the same bounds at all sizes. ``anchor``: the node is the first of its group."""
     bounds_attrs: dict[str, Attr] = {}
     if anchor and "open" in registry.get(nodes[0].op).attrs:
         paddings: list[Any] = [node.attr("padding") for node in nodes]
@@ -322,33 +339,35 @@ def _with_common_bounds(nodes: Nodes, *, anchor: bool) -> list[Node]:
 
 
 def _stored_constants(group: LoweredGroup, schedule: Schedule) -> list[Array]:
-    """Return the constants of a group as its schedule stores them."""
+    """Return the constants of a group, packed in the layout that its schedule requires."""
     given = zip(group.func.params, group.params, strict=False)
     return [schedule.packed(buffer, param.array) for buffer, param in given if param.array is not None]
 
 
 def _is_leading_part(part: Array, whole: Array) -> bool:
-    """Test whether an array is the leading part of another, along every axis."""
+    """Test whether an array equals the first elements of another array along every axis."""
     if part.size == whole.size:
         return part.tobytes() == whole.tobytes()
     if part.ndim != whole.ndim:
         return False
-    shared = map(min, part.shape, whole.shape)  # a point may exceed the bounds
+    shared = map(min, part.shape, whole.shape)  # the sizes of a point may exceed the largest sizes
     common = tuple(slice(n) for n in shared)
     return part[common].tobytes() == whole[common].tobytes()
 
 
 def _require_valid(func: ir.PrimFunc, size_description: str, tables: Container[str]) -> ir.PrimFunc:
-    """Return the function if it is valid; else raise :class:`StructureMismatch` with the fault.
+    """Return the function if it is valid; otherwise raise :class:`StructureMismatch` with the reason.
 
-    ``size_description``: for the message. ``tables``: constants whose elements may be indices."""
+    ``size_description``: the sizes, for the message. ``tables``: names of the constants whose elements may be used as
+    indices.
+    """
     if wrong := find_fault(func, tables=tables):
         raise StructureMismatch(f"{size_description} {wrong}")
     return func
 
 
 def _unsupported_error(reason: str, where: str) -> UnsupportedError:
-    """Build the UnsupportedError for an operator whose function cannot have dynamic sizes."""
+    """Create the UnsupportedError for an operator whose function cannot have dynamic sizes."""
     return UnsupportedError(
         f"this operator cannot have sizes that vary: {reason}", where=where, hint="bind its sizes with --input-shape"
     )

@@ -1,4 +1,4 @@
-"""Dynamic dimensions of models, and functions of the user's own with dynamic sizes."""
+"""Dynamic sizes of models and of user functions: symbolic dimensions that the application sets for every run."""
 
 from __future__ import annotations
 
@@ -29,20 +29,21 @@ from microc.tir.lower import lower
 from microc.tir.symbolic import specialize
 from microc.tir.verify import constant_names
 
-# ---- Symbolic dimensions of a model that the options leave dynamic.
+# ---- Symbolic dimensions of a model for which the options specify bounds.
 
 BATCH = "batch"
-"""Label of the first axes of all inputs, if the model leaves them open without a name."""
+"""Label of the first axes of all inputs, if they are symbolic and the model does not name them."""
 _LONGEST = 32
-"""Length limit of a size's name in C."""
+"""Maximum length in characters of the C name of a size."""
 Read = Callable[[Mapping[str, int]], Graph]
 
 
 def open_dynamic_sizes(source: Path | Graph, options: Options) -> tuple[tuple[Size, ...], Read]:
-    """Return the dynamic sizes, those with a bound in the options, and a function that reads the model at given sizes, by
-    label.
+    """Return the dynamic sizes of a model, and a function that reads the model at given sizes (by label).
 
-    Raises UsageError for a bound of something that is no symbolic dimension; it lists those that are."""
+    The dynamic sizes are the symbolic dimensions with a bound in the options. Raises UsageError for a bound whose name
+    is no symbolic dimension of the model; the error lists the model's symbolic dimensions.
+    """
     shapes = symbolic_inputs(source) if isinstance(source, Path) and source.is_file() else {}
     if BATCH in options.bounds and not any(BATCH in shape for shape in shapes.values()):
         shapes = {name: tuple(BATCH if e == f"{name}:0" else e for e in shape) for name, shape in shapes.items()}
@@ -76,8 +77,11 @@ def sizes_of_bounds(bounds: Mapping[str, Bound]) -> tuple[Size, ...]:
 
 
 def _input_shape_at(name: str, shape: Shape, sizes: Mapping[str, int], options: Options) -> tuple[int, ...]:
-    """Return the shape of an input at some sizes; extents without a bound are as the options give them, an open first axis
-    is 1."""
+    """Return the shape of an input at given sizes.
+
+    A dimension without a bound has the extent that the options specify. If they specify none, it must be the first
+    axis, whose extent is then 1.
+    """
     given = options.input_shapes.get(name, options.input_shapes.get("*"))
     extents = []
     for axis, extent in enumerate(shape):
@@ -98,7 +102,8 @@ def _input_shape_at(name: str, shape: Shape, sizes: Mapping[str, int], options: 
 
 
 def _size_identifier(label: str, taken_names: Collection[str]) -> str:
-    """Return a unique C name for a size: a member of the struct of sizes; kernels use it with the prefix ``size_``."""
+    """Return a unique C name for a size. It is a member of the struct of sizes; kernels use the name with the prefix
+    ``size_``."""
     name = re.sub(r"[^0-9A-Za-z]+", "_", label).strip("_").lower()[-_LONGEST:]
     name = name if name and not name[0].isdigit() else f"n_{name}"
     while name in taken_names or not is_free_identifier(name) or not is_free_identifier(f"size_{name}"):
@@ -106,19 +111,20 @@ def _size_identifier(label: str, taken_names: Collection[str]) -> str:
     return name
 
 
-# ---- Functions of the user's own with dynamic sizes: built at several sizes and generalised like kernels of networks.
+# ---- Functions of the user with dynamic sizes. They are built at several sizes and generalised, like the kernels of networks.
 
 ScheduleAt = Callable[[Mapping[str, int]], Schedule]
-"""Returns the schedule of a function at some sizes, by label."""
+"""Function that returns the schedule of a user function at given sizes, by label."""
 
 
 def specialiser(
     function: ir.PrimFunc | Callable[..., Any], bounds: Mapping[str, Bound]
 ) -> Callable[[Mapping[str, int]], Any]:
-    """Return a function that specialises ``function`` to given sizes: a PrimFunc of symbolic extents, or a Python
-    function.
+    """Return a function that specialises ``function`` to given sizes, by label.
 
-    Raises UsageError if its sizes are not those of the bounds."""
+    ``function``: a PrimFunc with symbolic extents, or a Python function whose parameters are the sizes. Raises
+    UsageError if its sizes differ from those in ``bounds``.
+    """
     if isinstance(function, ir.PrimFunc):
         names = [scalar.name for scalar in function.scalars]
         if sorted(names) != sorted(bounds):
@@ -141,10 +147,11 @@ def specialiser(
 def compile_sized_function(
     make: ScheduleAt, bounds: Mapping[str, Bound], target: Target, constants: Mapping[str, Any]
 ) -> Module:
-    """Compile a function for all sizes within bounds to a planned module; ``make`` returns its schedule at some sizes;
-    ``constants`` as in :func:`microc.build`.
+    """Compile a user function to a planned module that works for all sizes within ``bounds``.
 
-    Raises UsageError or UnsupportedError if its structure differs between sizes."""
+    ``make``: returns the schedule of the function at given sizes. ``constants``: as in :func:`microc.build`. Raises
+    UsageError or UnsupportedError if the structure of the function differs between sizes.
+    """
     schedules: dict[Point, Schedule] = {}
 
     def read(at: Mapping[str, int]) -> Graph:
@@ -173,7 +180,8 @@ def compile_sized_function(
 
 
 def _require_sizes_of_inputs(family: NetworkFamily) -> None:
-    """Raise UsageError for a size that is no extent of any input."""
+    """Raise UsageError if a size is not an extent of any input, because a run determines the sizes from the inputs'
+    shapes."""
     input_extents = {extent for name in family.largest.inputs for extent in family.extents.get(name, ())}
     for size in family.sizes:
         if size.scalar not in input_extents:

@@ -1,4 +1,4 @@
-"""Shapes of a network's tensors in a run: input arrays determine the sizes, all other shapes follow."""
+"""Shapes of a network's tensors in a run. The arrays passed as inputs determine the sizes, and these all other shapes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from microc.errors import UsageError
 from microc.run.data.pictures import reshape_expression
 
 Tensor = Mapping[str, Any]
-"""A tensor of a manifest."""
+"""Description of a tensor in a manifest (the JSON description of a compiled network)."""
 
 
 def as_array(array_name: str, value: Any) -> Array:
-    """Convert ``value`` to an array of numbers or bools; UsageError, which calls it ``array_name``, for anything else."""
+    """Convert ``value`` to an array of numbers or bools; UsageError for any other value. ``array_name``: its name in
+    the error."""
     try:
         array = np.asarray(value)
     except Exception as error:  # ragged lists, and objects whose own __array__ fails
@@ -28,8 +29,11 @@ def as_array(array_name: str, value: Any) -> Array:
 
 
 class RunShapes:
-    """The sizes, and so the shapes of all tensors, of a network's next run; initially the largest. Without dynamic sizes
-    there are none."""
+    """The dynamic sizes of a network in its next run, which determine the shapes of all tensors. Initially they are the
+    largest.
+
+    ``manifest``: the description of the network. A network without dynamic sizes has no sizes here.
+    """
 
     def __init__(self, manifest: Mapping[str, Any]) -> None:
         self._known: Sequence[Mapping[str, Any]] = manifest.get("sizes", ())
@@ -37,7 +41,7 @@ class RunShapes:
 
     @property
     def vector(self) -> Array:
-        """The sizes in the order in which the network takes them, as an array of int32."""
+        """The sizes as an array of int32, in the order in which the network expects them."""
         return np.array([self.sizes[size["name"]] for size in self._known], np.int32)
 
     def of(self, tensor: Tensor) -> tuple[int, ...]:
@@ -45,7 +49,7 @@ class RunShapes:
         return tuple(_evaluate_extent(extent, self.sizes) for extent in tensor.get("extents", tensor["shape"]))
 
     def set(self, name: str, value: int) -> None:
-        """Set a size by its name or label; UsageError if the network cannot have it."""
+        """Set a size, given by its name or its label; UsageError if the network does not support the value."""
         for size in self._known:
             if name in (size["name"], size["label"]):
                 if not size["minimum"] <= value <= size["maximum"] or value % size["step"]:
@@ -60,13 +64,13 @@ class RunShapes:
         raise UsageError(f"there is no size {name!r}", hint=f"name one of its sizes: {known}")
 
     def draw(self, generator: np.random.Generator) -> None:
-        """Set the sizes to random ones that the network can have."""
+        """Set all sizes to random values that the network supports."""
         for size in self._known:
             low, high = (size[end] // size["step"] for end in ("minimum", "maximum"))
             self.sizes[size["name"]] = int(generator.integers(low, high, endpoint=True)) * size["step"]
 
     def learn(self, tensors: Sequence[Tensor], arrays: Sequence[Any]) -> None:
-        """Set the sizes from the shapes of inputs; UsageError if these contradict each other."""
+        """Set the sizes to those of the input arrays; UsageError if two inputs contradict each other."""
         known: dict[str, int] = {}
         for tensor, array in zip(tensors, arrays, strict=True):
             extents = tensor.get("extents", ())
@@ -80,8 +84,11 @@ class RunShapes:
             self.set(name, value)
 
     def fitting(self, tensors: Sequence[Tensor], arrays: Sequence[Any]) -> list[Array]:
-        """Convert all inputs of a run to arrays that fit the network, and set the sizes of the run; UsageError for a wrong
-        number, shape or dtype."""
+        """Return all inputs of a run as arrays with the expected shapes and dtypes, and set the sizes to those of the
+        inputs.
+
+        Raises UsageError for a wrong number of inputs, shape or dtype.
+        """
         if len(arrays) != len(tensors):
             wanted = "; ".join(
                 f"{t['name']}: {t['dtype']} {'x'.join(map(str, self.of(t))) or 'scalar'}" for t in tensors
@@ -95,7 +102,7 @@ class RunShapes:
         return [self.check_array(array, tensor) for array, tensor in zip(arrays, tensors, strict=True)]
 
     def check_array(self, value: Any, tensor: Tensor) -> Array:
-        """Convert ``value`` to an array of a tensor's shape and dtype; UsageError if it has others."""
+        """Convert ``value`` to an array; UsageError unless the array has the shape and the dtype of the tensor."""
         array = as_array(f"input {tensor['name']}", value)
         shape, dtype = self.of(tensor), dtypes.to_numpy(tensor["dtype"])
         if array.shape != shape:
@@ -114,7 +121,7 @@ class RunShapes:
 
 
 def _evaluate_extent(extent: Any, sizes: Mapping[str, int]) -> int:
-    """Evaluate an extent of the manifest: a number, a size, or an operator and its operands."""
+    """Evaluate an extent of the manifest: a number, the name of a size, or a list of an operator and its operands."""
     if isinstance(extent, int):
         return extent
     if isinstance(extent, str):

@@ -1,4 +1,5 @@
-"""Choose a measured schedule for every kernel: an exact knapsack over kernels, or the best measured combination."""
+"""Choose a measured schedule for every kernel: by an exact knapsack over kernels, or as the best combination that was
+measured with the whole network."""
 
 from __future__ import annotations
 
@@ -14,18 +15,20 @@ from microc.compiler.tuned.records import NETWORK, OK, Database, Record, Task, p
 
 # ---- Measurements of whole networks: combinations of kernel schedules that ran together.
 #
-# Kernels that win alone can lose together: they share caches, and the clock of a core that wide vectors slow down. So a
-# search on a computer ends with runs of the whole network, which have records of their own: one of the network compiled
-# without records, and one for each combination, whose decisions map the key of a kernel to the record that it takes.
-# Other kernels keep their default.
+# Schedules that are the fastest for each kernel alone may be slow together, because kernels share caches, and because wide
+# vectors may reduce the clock rate of a core. Therefore tuning on a computer ends with runs of the whole network, which have
+# records of their own: one record of the network without tuned schedules, and one for each combination of tuned schedules.
+# The decisions of such a record map the key of a kernel to the id of the record whose schedule the kernel uses. All other
+# kernels use their default schedule.
 
 
 @frozen
 class NetworkMeasurements:
     """Measurements of whole runs of a network on one board, compiled by one compiler.
 
-    ``untuned``: the record without tuned schedules; ``combinations``: the records of all combinations of schedules, the
-    untuned one included, the fastest first."""
+    ``untuned``: the record without tuned schedules. ``combinations``: the records of all combinations of schedules,
+    including the one without tuned schedules, the fastest first.
+    """
 
     untuned: Record
     combinations: tuple[Record, ...]
@@ -36,7 +39,8 @@ class NetworkMeasurements:
 
     @property
     def kept(self) -> frozenset[str]:
-        """Keys of kernels that keep their default in the best combination, though another schedule is faster alone."""
+        """Keys of kernels that use their default schedule in the best combination, though another schedule is faster
+        alone."""
         return (
             frozenset(key for each in self.combinations for key in combination_parts(each))
             - combination_parts(self.best).keys()
@@ -44,23 +48,22 @@ class NetworkMeasurements:
 
     @property
     def beaten(self) -> frozenset[str]:
-        """Ids of the records that are part of some combination, but not of the best one."""
+        """Ids of the records whose schedules are used in some combination but not in the best one."""
         return frozenset(id_ for each in self.combinations for id_ in combination_parts(each).values()) - {
             *combination_parts(self.best).values()
         }
 
 
 def combination_parts(record: Record) -> Mapping[str, str]:
-    """Return the schedules of a measured combination, as a mapping from the key of a kernel to the id of the record whose
-    schedule it takes."""
+    """Return the schedules of a measured combination: the id of the record whose schedule a kernel uses, by the
+    kernel's key."""
     return {} if record.untuned else {key: str(number) for key, number in record.decisions}
 
 
 def network_key(tasks: Sequence[Task], threads: int) -> str:
-    """Return the key of a network's records: 40 hex digits of its kernels and of their schedules without records.
+    """Return the key of a network's records: 40 hex digits that depend on its kernels and on their default schedules.
 
-    Networks that differ in constants alone have the same key; a network that the rules schedule differently has
-    another.
+    Networks that differ only in constants have the same key. If rules schedule a kernel differently, the key changes.
     """
     known = [
         (task.key, task.runs, len(task.layers), task.algorithms[first.number], first.choice.schedule.trace)
@@ -73,13 +76,16 @@ def network_key(tasks: Sequence[Task], threads: int) -> str:
 def network_measurements(key: str, cpu: str, database: Database, board: str) -> NetworkMeasurements | None:
     """Return the measurements of a network on a core; None if there are none.
 
-    Records of ``board`` are preferred to those of other boards, then the latest measured.
+    Records of ``board`` are preferred to those of other boards. Among other boards, the board measured last is
+    preferred.
     """
     groups: dict[tuple[str, str, str], dict[object, Record]] = {}
     for record in database.of(key):
         if record.cpu == cpu and record.status == OK:
             origin = (record.board, record.unit, record.toolchain)
-            group = groups[origin] = groups.pop(origin, {})  # the one that was measured with last is the last
+            group = groups[origin] = groups.pop(
+                origin, {}
+            )  # reinserted, so that the board measured last is the last entry
             group[frozenset(combination_parts(record).items())] = record
     newest = list(reversed(groups))
     for origin in sorted(newest, key=lambda origin: origin[0] != board):
@@ -92,9 +98,11 @@ def network_measurements(key: str, cpu: str, database: Database, board: str) -> 
 def measured_combinations(
     measurements: NetworkMeasurements, tasks: Sequence[Task], database: Database
 ) -> Iterator[list[tuple[Task, Record]]]:
-    """Yield each measured combination of schedules, fastest first, as the kernels with the record that each takes.
+    """Yield each measured combination of schedules, the fastest first: the tuned kernels, each with the record of its
+    schedule.
 
-    Combinations with a missing record are left out."""
+    Combinations of which a record is missing are left out.
+    """
     for combination in measurements.combinations:
         parts = combination_parts(combination)
         pairs = [
@@ -108,20 +116,22 @@ def measured_combinations(
             yield pairs
 
 
-# ---- The choice of a measured schedule for each kernel: the least time under a flash limit.
+# ---- The choice of a measured schedule for each kernel: the least time within a flash limit.
 #
-# Times and bytes add up over kernels, and each takes one schedule: a multiple-choice knapsack (:mod:`microc.base.knapsack`).
-# Kernels that differ in constants alone share a function if they have the same schedule, and its code counts once: they form one
-# group. The workspace of a schedule counts only if the arena would grow.
+# The times and the flash bytes of kernels add up, and each kernel uses one schedule. So this is a multiple-choice knapsack
+# problem (:mod:`microc.base.knapsack`). Kernels that differ only in constants share a C function if they use the same
+# schedule, and its code counts once. Such kernels form one group. The workspace of a schedule matters only if the arena would
+# grow.
 
 MAX_GROUP_COMBINATIONS = 1 << 10
-"""Most combinations within a group of kernels with a shared function that are all compared."""
+"""Maximum number of combinations of records for which all combinations are compared, in a group of kernels that share a
+function."""
 
 
 @frozen
 class KernelChoice:
-    """The choice of a schedule for a kernel: ``record``, whose schedule it takes, None for the default; ``default``: the
-    measurement of the default schedule."""
+    """The choice of a schedule for a kernel. ``record``: the record of the chosen schedule, or None for the default
+    schedule. ``default``: the record of the default schedule."""
 
     task: Task
     record: Record | None
@@ -131,12 +141,13 @@ class KernelChoice:
 def kernel_pareto_fronts(
     tasks: Sequence[Task], database: Database, board: str, workspace_bytes: Mapping[str, int] | None
 ) -> dict[str, list[Record]]:
-    """Return for every kernel, by key, the record of its default schedule, and the records that beat it.
+    """Return, by the key of the kernel, the record of its default schedule followed by the records on its Pareto front.
 
-    They beat it in time, flash or workspace. Kernels whose default was not measured are left out. The records of a
-    kernel are of one board and one compiler: of ``board`` if there are any, else of the board of the same core with the
-    most records. ``workspace_bytes``: bytes of workspace by key that a kernel may take without enlarging the arena
-    (None: unlimited)."""
+    The Pareto front is of time, flash and workspace. Kernels whose default schedule was not measured are left out. All
+    records of a kernel are of one board and one compiler: of ``board`` if there are any, else of the board with the
+    most records among those with the same core. ``workspace_bytes``: bytes of workspace that a kernel may use without
+    enlarging the arena, by the key of the kernel (None: unlimited).
+    """
     known = _measured_records(tasks, database, board, workspace_bytes)
     return {key: [default, *pareto_records(others)] for key, (default, others) in known.items()}
 
@@ -144,10 +155,11 @@ def kernel_pareto_fronts(
 def _measured_records(
     tasks: Sequence[Task], database: Database, board: str, workspace_bytes: Mapping[str, int] | None
 ) -> dict[str, tuple[Record, list[Record]]]:
-    """Return for every kernel, by key, the record of its default schedule, and its other records.
+    """Return, by the key of the kernel, the record of its default schedule, and its other records.
 
-    Kernels whose default was not measured are left out, and records that take more workspace than ``workspace_bytes``
-    (by kernel key) allows."""
+    Kernels whose default schedule was not measured are left out. So are records that need more workspace than
+    ``workspace_bytes`` allows for the kernel.
+    """
     schedules = {}
     for task in tasks:
         records = _comparable_records(
@@ -161,7 +173,10 @@ def _measured_records(
 
 
 def _pareto_by_algorithm(records: Sequence[Record]) -> list[Record]:
-    """Return the Pareto front of each algorithm: a function that kernels share may beat faster ones of their own."""
+    """Return the Pareto front of each algorithm.
+
+    A slower schedule may be better than a faster one of another algorithm, if several kernels can share its function.
+    """
     by_algorithm: dict[str, list[Record]] = {}
     for record in records:
         by_algorithm.setdefault(record.algorithm, []).append(record)
@@ -169,8 +184,11 @@ def _pareto_by_algorithm(records: Sequence[Record]) -> list[Record]:
 
 
 def default_record(task: Task, records: Sequence[Record]) -> Record | None:
-    """Return the record of a kernel's default schedule: of the bundled one, else of the rules' choice; None if neither was
-    measured."""
+    """Return the record of a kernel's default schedule: the bundled schedule if it was measured, else the rules'
+    choice.
+
+    None if neither was measured.
+    """
     by_trace = {(record.algorithm, record.trace): record for record in records}
     traces = ((task.algorithms[untuned.number], untuned.choice.schedule.trace) for untuned in task.untuned)
     return next((by_trace[trace] for trace in traces if trace in by_trace), None)
@@ -186,24 +204,26 @@ def choose_records(
     minimise_flash: bool = False,
     excluded_records: Collection[object] = (),
 ) -> list[KernelChoice]:
-    """Choose a record for each measured kernel, so that all together take the least ticks.
+    """Choose a record for each measured kernel, so that the network takes the fewest ticks.
 
-    ``minimise_flash``: the least flash instead. Kernels without measurements keep their default. ``flash_growth``:
-    bytes by which code and constants may grow (None: unlimited). ``workspace_bytes`` as in
-    :func:`kernel_pareto_fronts`. ``excluded_records``: records that are not chosen."""
+    Kernels without measurements use their default schedule. ``minimise_flash``: minimise flash instead of ticks.
+    ``flash_growth``: number of bytes by which code and constants may grow (None: unlimited). ``workspace_bytes``: as in
+    :func:`kernel_pareto_fronts`. ``excluded_records``: records that must not be chosen.
+    """
     known = _measured_records(tasks, database, board, workspace_bytes)
     measured = {
         key: [default, *_pareto_by_algorithm([record for record in others if record not in excluded_records])]
         for key, (default, others) in known.items()
     }
-    # Kernels with the same default share its code, so the code of one depends on the choice of the others: a group is one item.
+    # Kernels with the same default schedule share its code, so the size of a kernel's code depends on the choice for the others.
+    # Therefore such a group of kernels is one item of the knapsack.
     groups = _group_by_default_function([task for task in tasks if task.key in measured])
     alternatives = [_group_choices(group, [measured[task.key] for task in group]) for group in groups]
     options = [
         [_group_option(group, number, alternative) for number, alternative in enumerate(group_alternatives)]
         for group, group_alternatives in zip(groups, alternatives, strict=True)
     ]
-    # The first alternative of a group is its default: growth is counted from there.
+    # The first alternative of a group are its default schedules. The growth is relative to them.
     limit = (
         None
         if flash_growth is None
@@ -222,7 +242,7 @@ def choose_records(
 
 
 def _group_by_default_function(tasks: Sequence[Task]) -> list[list[Task]]:
-    """Group the kernels that share a function by default."""
+    """Group the kernels that share a C function if they use their default schedules."""
     groups: dict[object, list[Task]] = {}
     for task in tasks:
         first = task.untuned[0]
@@ -232,10 +252,12 @@ def _group_by_default_function(tasks: Sequence[Task]) -> list[list[Task]]:
 
 
 def _group_choices(group: Sequence[Task], measured: Sequence[Sequence[Record]]) -> list[tuple[Record, ...]]:
-    """Return the combinations of records that a group of kernels may take, that of the defaults first.
+    """Return the combinations of records that the kernels of a group may use. The first consists of the default
+    schedules.
 
-    These are all combinations; if there are more than :data:`MAX_GROUP_COMBINATIONS`, those in which kernels with the
-    same algorithm have the same schedule, and those in which a single kernel leaves its default."""
+    If there are more than :data:`MAX_GROUP_COMBINATIONS` combinations, only two kinds are returned: those in which all
+    kernels use the same schedule if they have it, and those in which only one kernel does not use its default.
+    """
     default = tuple(records[0] for records in measured)
     if math.prod(map(len, measured)) <= MAX_GROUP_COMBINATIONS:
         return list(product(*measured))
@@ -253,8 +275,11 @@ def _group_choices(group: Sequence[Task], measured: Sequence[Sequence[Record]]) 
 
 
 def _group_option(group: Sequence[Task], index: int, records: Sequence[Record]) -> LayerOption:
-    """Return the option of the knapsack for one combination of records of a group: its index, ticks and bytes of flash;
-    equal layers share code, but not constants."""
+    """Return the option of the knapsack for a combination of records of a group: its index, its ticks and its bytes of
+    flash.
+
+    Layers with equal functions share code but not constants.
+    """
     code: dict[object, int] = {}
     for task, record in zip(group, records, strict=True):
         function = task.functions.get(record.algorithm, task.key), record.trace
@@ -265,13 +290,16 @@ def _group_option(group: Sequence[Task], index: int, records: Sequence[Record]) 
 
 
 def _undominated_options(options: Sequence[LayerOption]) -> list[LayerOption]:
-    """Return the options of a group that no other option beats in ticks and flash."""
+    """Return the options of a group to which no other option is superior in ticks and flash."""
     return [options[point.picks[0]] for point in pareto_front([options])]
 
 
 def _comparable_records(records: Sequence[Record], board: str) -> list[Record]:
-    """Return the records that can be compared with each other: of one board, unit and toolchain, ``board`` preferred; the
-    newest of each schedule."""
+    """Return records that can be compared: those of one board, unit of time and toolchain, and only the newest of each
+    schedule.
+
+    Records of ``board`` are preferred.
+    """
     groups: dict[tuple[str, str, str], dict[object, Record]] = {}
     for record in records:
         group = groups.setdefault((record.board, record.unit, record.toolchain), {})

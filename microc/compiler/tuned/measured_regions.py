@@ -1,4 +1,5 @@
-"""Measurements of external code: the tasks, microc's own code for a region, and the verdict of records."""
+"""Measurements of external code: tasks to measure regions, microc's own code for a region, and the verdict of the
+records."""
 
 from __future__ import annotations
 
@@ -32,26 +33,28 @@ from microc.schedule.primitives.tree import Step
 from microc.schedule.rules.rule import THREADS
 from microc.target import Goal, Target
 
-# ---- A region that a backend can compute, to be measured in its code and in ours.
+# ---- A region that a backend can compute, measured with the backend's code and with microc's own code.
 #
-# Ours is one function with all kernels of the region, as in the comparison by cost. It can have schedules measured for these
-# kernels. Its trace has the steps of all kernels, each behind a step :data:`KERNEL` with algorithm and rule, so that a record
-# describes the whole function.
+# microc's own code is one function with all kernels of the region, as in the comparison by cost. It may use schedules that were
+# measured for these kernels. Its trace contains the schedule steps of all kernels. The steps of each kernel follow a step
+# :data:`KERNEL` with the names of algorithm and rule, so that a record describes the whole function.
 
 KERNEL = "kernel"
-"""Primitive of the step in front of those of a kernel."""
+"""Primitive of the step that precedes the schedule steps of a kernel in the trace of a region."""
 OURS = "ours"
-"""Algorithm of the records of our code for a region."""
+"""Name of the algorithm in records of microc's own code for a region."""
 PickSchedule = Callable[[Sequence[LoweredGroup], Goal, bool], tuple[int, Choice]]
-"""Chooses algorithm (by number) and schedule of a kernel. The last argument is False inside of loops, where no records apply."""
+"""Function that chooses the schedule of a kernel; it returns the index of its algorithm, and the choice. Its last
+argument is False inside of loops, where no records apply."""
 
 
 @frozen
 class OwnCode:
-    """Microc's own code for a region that a backend can compute.
+    """microc's own code for a region that a backend can compute.
 
-    ``trace``: the steps of its kernels; ``rule``: their rules, as text; ``constants`` in bytes; ``kernels``: by
-    :func:`tuning_key` the schedules of the kernels that records may apply to."""
+    ``trace``: the schedule steps of its kernels. ``rule``: the rules of these schedules, as text. ``constants``: number
+    of bytes. ``kernels``: the schedules of the kernels for which records may exist, by :func:`tuning_key`.
+    """
 
     goal: Goal
     control: LoweredControl
@@ -63,10 +66,12 @@ class OwnCode:
 
 @dataclass(frozen=True, eq=False)
 class RegionTask(Task):
-    """The task to measure a region that a backend has code for.
+    """A task to measure a region that a backend can compute.
 
-    ``taken``: that code; ``opened`` returns the sources that it is built from; ``ours``: our code as the rules choose,
-    for the network's goal first. Its ``lowered`` and ``untuned`` are empty, since no rule schedules it."""
+    ``taken``: the region with the backend's code. ``opened``: returns the sources of the backend's code. ``ours``:
+    microc's own code with the schedules that the rules choose, for the network's goal and then for other goals.
+    ``lowered`` and ``untuned`` are empty, because the rules do not schedule the region as a whole.
+    """
 
     taken: ClaimedRegion
     opened: Callable[[], Sources]
@@ -74,14 +79,15 @@ class RegionTask(Task):
 
     @cached_property
     def sources(self) -> Sources:
-        """The sources that the backend's code is built from."""
+        """The sources from which the backend's code is built."""
         return self.opened()
 
     @cached_property
     def key(self) -> str:
-        """Key of its records: 40 hex digits of the backend, the C it generated, its operands, the core and the compiler options.
+        """Key of the region's records: 40 hex digits that depend on the backend, the C code that it generates, its
+        operands, the core, and the compiler options.
 
-        The library's sources are not part of it but of :attr:`digest`.
+        The sources of the backend's library are not part of the key. :attr:`digest` identifies them.
         """
         taken, code = self.taken, self.taken.code
         types = [(type_.shape, type_.dtype) for type_ in (*taken.region.input_types, *taken.region.output_types)]
@@ -96,7 +102,8 @@ class RegionTask(Task):
 
     @cached_property
     def digest(self) -> str:
-        """16 hex digits of the sources of the backend's code. A linked library counts by name and version alone."""
+        """16 hex digits that identify the sources of the backend's code. A linked library is identified by its name and
+        version."""
         sources = self.sources
         known = hashlib.sha256(repr((sources.version, sources.include, sources.defines, sources.libraries)).encode())
         for path, data in sources.files.items():
@@ -112,10 +119,11 @@ class RegionTask(Task):
 def region_task(
     graph: Graph, node: Node, claimed_region: ClaimedRegion, open_sources: Callable[[], Sources], goals: Sequence[Goal]
 ) -> RegionTask:
-    """Create the task for a node of operator ``external``.
+    """Create the task to measure a node of the operator ``external``.
 
-    ``claimed_region``: the region as the backend computes it; ``open_sources``: returns the sources that its code is
-    built from. ``goals``: the network's, and others with the same compiler options."""
+    ``claimed_region``: the region with the backend's code. ``open_sources``: returns the sources of that code.
+    ``goals``: the goal of the network, and other goals with the same compiler options.
+    """
     target, layers = claimed_region.region.target, "+".join(inner.op for inner in claimed_region.region.graph.nodes)
     named = {name for name in (*node.inputs, *node.outputs) if name}
     types = {name: graph.types[name] for name in graph.types if name in named}
@@ -131,8 +139,11 @@ def region_task(
 def build_own_code(
     graph: Graph, node: Node, target: Target, goal: Goal, tuned: Tuned = MappingProxyType({})
 ) -> OwnCode:
-    """Build our code for a region: kernels in ``tuned`` get their measured schedule if it can still be replayed, others
-    what the rules choose."""
+    """Build microc's own code for a region. ``tuned``: measured schedules of kernels.
+
+    A kernel without a measured schedule, or whose measured schedule can no longer be applied, is scheduled by the
+    rules.
+    """
 
     def pick(lowered: Sequence[LoweredGroup], inside: Goal, own: bool) -> tuple[int, Choice]:
         found = tuned.get(tuning_key(lowered, target)) if tuned and own else None
@@ -145,7 +156,8 @@ def build_own_code(
 
 
 def replay_own_code(task: RegionTask, trace: Sequence[Step]) -> OwnCode:
-    """Build our code for a region from the trace of a record; MicrocError if that is not possible any more."""
+    """Build microc's own code for a region from the trace of a record; MicrocError if the trace can no longer be
+    applied."""
     kernels = list(_schedules_in_trace(trace))
 
     def pick(lowered: Sequence[LoweredGroup], inside: Goal, own: bool) -> tuple[int, Choice]:
@@ -160,10 +172,10 @@ def replay_own_code(task: RegionTask, trace: Sequence[Step]) -> OwnCode:
 
 
 def best_own_code(task: RegionTask, records: Callable[[str], Sequence[Record]]) -> OwnCode:
-    """Build our code for a region with the fastest measured schedules of its kernels.
+    """Build microc's own code for a region with the fastest measured schedules of its kernels.
 
-    ``records(key)`` returns the records of a kernel on one board. Except for speed, a schedule must not take more flash
-    than the default; a kernel without a faster one keeps the rules' choice.
+    ``records``: returns the records of a kernel on one board, given its key. Unless the goal is speed, a schedule must
+    not need more flash than the default schedule. A kernel without a faster schedule is scheduled by the rules.
     """
     ours = task.ours[0]
     faster: dict[str, TunedSchedule] = {}
@@ -180,7 +192,7 @@ def best_own_code(task: RegionTask, records: Callable[[str], Sequence[Record]]) 
 
 
 def _build_region_function(graph: Graph, node: Node, target: Target, goal: Goal, pick: PickSchedule) -> OwnCode:
-    """Build the function of a region in our code; ``pick`` chooses the schedule of each kernel."""
+    """Build microc's own code for a region. ``pick``: chooses the schedule of each kernel."""
     steps: list[Step] = []
     rules: dict[str, None] = {}
     kernels: dict[str, TunedSchedule] = {}
@@ -204,14 +216,16 @@ def _build_region_function(graph: Graph, node: Node, target: Target, goal: Goal,
         return lowered[number], choice
 
     control = lower_control_flow(graph, node, schedule_and_record, target)
-    if len(annotations) == 1:  # options of the C compiler are a whole function's
+    if len(annotations) == 1:  # C compiler options apply to a whole function, so all kernels must agree on them
         control = replace(control, func=replace(control.func, annotations=next(iter(annotations))))
     return OwnCode(goal, control, tuple(steps), " | ".join(rules), constants, kernels)
 
 
 def _replay_measured_records(lowered: Sequence[LoweredGroup], tuned_schedule: TunedSchedule) -> tuple[int, Choice]:
-    """Replay a measured schedule on a kernel; return the number of its algorithm and the choice. MicrocError if that is
-    not possible any more."""
+    """Apply a measured schedule to a kernel; return the index of its algorithm in ``lowered``, and the choice.
+
+    Raises MicrocError if the schedule can no longer be applied.
+    """
     number = next((k for k, group in enumerate(lowered) if group.algorithm == tuned_schedule.algorithm), None)
     if number is None:
         raise ScheduleError(
@@ -222,7 +236,7 @@ def _replay_measured_records(lowered: Sequence[LoweredGroup], tuned_schedule: Tu
 
 
 def _schedules_in_trace(trace: Sequence[Step]) -> Iterator[TunedSchedule]:
-    """Yield the schedules of the kernels in the trace of a region's record; MicrocError if the trace is malformed."""
+    """Yield the schedule of each kernel in the trace of a region's record; MicrocError if the trace is malformed."""
     starts = [k for k, step in enumerate(trace) if step.primitive == KERNEL]
     if trace and starts[:1] != [0]:
         raise ScheduleError("record: got a schedule step first, expected the name of a kernel")
@@ -234,16 +248,17 @@ def _schedules_in_trace(trace: Sequence[Step]) -> Iterator[TunedSchedule]:
                 raise ScheduleError("record: a kernel lacks its algorithm and rule")
 
 
-# ---- The verdict of records on a region: whose code is faster, or why that is unknown.
+# ---- The verdict of the records on a region: whose code is faster, or why this is unknown.
 
 
 @frozen
 class RegionVerdict:
-    """Result of measurements of a region on ``board``: ticks of ``ours``, our fastest known code, and of ``theirs``, the
-    backend's.
+    """Result of the measurements of a region on ``board``.
 
-    Both are None if theirs failed, for the reason ``why``. Without a board there is no valid measurement; ``why`` may
-    name the reason."""
+    ``ours``: ticks of microc's fastest code that was measured; ``theirs``: ticks of the backend's code. Both are None
+    if the backend's code failed, for the reason ``why``. If ``board`` is empty, there is no valid measurement; ``why``
+    may then contain the reason.
+    """
 
     ours: float | None = None
     theirs: float | None = None
@@ -262,7 +277,7 @@ class RegionVerdict:
 
     @property
     def words(self) -> str:
-        """The verdict in words: the measured ticks of both, or the reason why there are none."""
+        """The verdict as text: the measured ticks of both, or the reason why there are none."""
         if self.ours is None or self.theirs is None:
             return self.why
         return f"measured: ours {self.ours:,.0f}, theirs {self.theirs:,.0f} {self.unit}"
@@ -271,16 +286,20 @@ class RegionVerdict:
 def region_verdict(task: RegionTask, database: Database, board: str) -> RegionVerdict:
     """Return the verdict of the records on a region.
 
-    Records of ``board`` are preferred to those of other boards of its core, then those of the board, unit and toolchain
-    measured with last; of these the newest count. Ours is the rules' choice of today, or a measured record of another
-    trace that can still be replayed and, except for speed, takes no more flash. Theirs must be of the library's current
-    sources.
+    - Records of ``board`` are preferred. Then those of other boards with the same core are used, the board, unit of
+      time and toolchain measured last first. Of equal measurements the newest counts.
+    - microc's code is the rules' current choice, or a measured schedule that is faster. That schedule must still be
+      applicable and, unless the goal is speed, must not need more flash.
+    - The backend's code must have been built from the current sources of its library.
     """
     groups: dict[tuple[str, str, str], list[Record]] = {}
     for record in database.of(task.key):
         if record.cpu == task.target.cpu:
             origin = (record.board, record.unit, record.toolchain)
-            groups[origin] = [*groups.pop(origin, ()), record]  # the one that was measured with last is the last
+            groups[origin] = [
+                *groups.pop(origin, ()),
+                record,
+            ]  # reinserted, so that the board measured last is the last entry
     newest = list(reversed(groups))
     verdicts = [
         _verdict_of_group(task, groups[origin]) for origin in sorted(newest, key=lambda origin: origin[0] != board)
@@ -289,7 +308,7 @@ def region_verdict(task: RegionTask, database: Database, board: str) -> RegionVe
 
 
 def _verdict_of_group(task: RegionTask, records: Sequence[Record]) -> RegionVerdict:
-    """Return the verdict of records of one board, unit and toolchain."""
+    """Return the verdict of records that have the same board, unit of time and toolchain."""
     whose = task.taken.backend.name
     theirs = next((r for r in reversed(records) if r.theirs == task.digest), None)
     if theirs is None:
@@ -307,8 +326,10 @@ def _verdict_of_group(task: RegionTask, records: Sequence[Record]) -> RegionVerd
 
 
 def _fastest_own_record(task: RegionTask, records: Iterable[Record]) -> Record | None:
-    """Return the fastest record of our code for a region whose trace can be replayed; None if the rules' choice was not
-    measured."""
+    """Return the fastest record of microc's code for a region whose trace can still be applied.
+
+    None if the schedules that the rules choose were not measured.
+    """
     newest = {record.trace: record for record in records}
     default = newest.get(task.ours[0].trace)
     if default is None:
@@ -318,7 +339,7 @@ def _fastest_own_record(task: RegionTask, records: Iterable[Record]) -> Record |
 
 
 def _can_replay_region(task: RegionTask, record: Record) -> bool:
-    """Test whether the trace of a record can still be replayed."""
+    """Test whether the trace of a record can still be applied to a region."""
     try:
         replay_own_code(task, record.trace)
     except MicrocError:

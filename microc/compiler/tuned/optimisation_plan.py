@@ -1,4 +1,4 @@
-"""Choose measured schedules for a compilation, by a file of records or by an optimisation plan."""
+"""Choose measured schedules for a compilation, from a file of tuning records or from an optimisation plan."""
 
 from __future__ import annotations
 
@@ -38,15 +38,17 @@ from microc.errors import MicrocError, UsageError
 from microc.module import Module
 from microc.schedule.primitives.tree import Step, freeze_argument
 
-# ---- Optimisation plans (``microc tune --plan``): for each kernel its choice, the reason, and the alternatives.
+# ---- Optimisation plans (``microc tune --plan``): a JSON file with the chosen schedule of each kernel, the reason for the
+# choice, and alternative schedules.
 #
-# A person may edit the file, above all ``choice``, and compile with it (``microc compile --plan``). It contains the traces of all
-# alternatives, so that no file of records is needed. Whatever does not fit the network is an error; nothing is ignored.
+# The user may edit the file, in particular ``choice``, and compile with it (``microc compile --plan``). The plan contains the
+# steps of all alternatives, so that the file of tuning records is not needed. If any entry does not apply to the network,
+# this is an error; no entry is ignored.
 
 LARGEST = 16 << 20
-"""Size limit of a plan in bytes."""
+"""Maximum size of a plan in bytes."""
 MAX_ALTERNATIVES = 16
-"""Most alternatives of a kernel in a plan, fastest first."""
+"""Maximum number of alternative schedules for a kernel in a plan. The fastest are included."""
 _TEXT = {"type": "string", "maxLength": 4096}
 _COUNT = {"type": "number", "minimum": 0}
 _STEPS = {"type": "array", "maxItems": 1024, "items": {"type": "array", "minItems": 1, "prefixItems": [_TEXT]}}
@@ -84,8 +86,11 @@ SCHEMA = {
 def build_plan(
     compiled: CompiledNetwork, database: Database, *, board: str, optimize: str, records: str
 ) -> dict[str, Any]:
-    """Build the optimisation plan of a network, as plain data, that was compiled with the records ``database``
-    (``tuned=``)."""
+    """Return the optimisation plan of a network as plain data.
+
+    ``compiled``: the network, compiled with the tuning records ``database``. ``records``: the name of the file of
+    records.
+    """
     tasks = list_tuning_tasks(compiled)
     measured_whole = bool(database.of(network_key(tasks, compiled.make.threads)))
     candidates = kernel_pareto_fronts(tasks, database, board, None)
@@ -112,9 +117,9 @@ def build_plan(
 
 
 def _taken_record(task: Task, compiled: CompiledNetwork, default: Record, database: Database) -> Record | None:
-    """Return the newest record of the schedule that a kernel takes; None for the default.
+    """Return the newest record of the schedule that a kernel uses; None if the kernel uses its default schedule.
 
-    Only records of the default's board, unit and toolchain count.
+    Only records with the same board, unit of time and toolchain as the record ``default`` count.
     """
     taken = compiled.make.configuration.tuned.get(task.key)
     if taken is None:
@@ -129,8 +134,9 @@ def _plan_entry(
 ) -> dict[str, Any]:
     """Return the plan's entry for a kernel.
 
-    ``measured``: the record of the default, then the records that beat it; ``chosen``: the record it takes;
-    ``network_measured`` as in :func:`_explain_choice`."""
+    ``measured``: the record of the default schedule, then the records on the Pareto front. ``chosen``: the record of
+    the schedule that the kernel uses, or None for the default. ``network_measured``: as in :func:`_explain_choice`.
+    """
     default, *others = measured
     shown = (
         others[:MAX_ALTERNATIVES]
@@ -158,7 +164,7 @@ def _schedule_and_costs(record: Record) -> dict[str, Any]:
 
 
 def _replayable_steps(record: Record) -> dict[str, Any]:
-    """Return the fields of an alternative by which its schedule can be replayed."""
+    """Return the fields of an alternative that are needed to apply its schedule again."""
     steps = [[step.primitive, *step.args] for step in record.trace]
     return {"algorithm": record.algorithm, "rule": record.rule, "steps": steps}
 
@@ -166,7 +172,10 @@ def _replayable_steps(record: Record) -> dict[str, Any]:
 def _explain_choice(
     chosen: Record | None, default: Record, other_records: Sequence[Record], *, network_measured: bool
 ) -> str:
-    """Explain a choice compared with the default. ``network_measured``: the network was measured as a whole."""
+    """Explain the choice of a schedule by comparison with the default schedule.
+
+    ``network_measured``: combinations of schedules were measured with the whole network.
+    """
     if chosen is None:
         faster = sum(record.ticks < default.ticks for record in other_records)
         reason = (
@@ -182,14 +191,14 @@ def _explain_choice(
 
 
 def write_plan(path: Path, plan: Mapping[str, Any]) -> None:
-    """Write an optimisation plan to a file, with a line for each alternative, so that it is readable and diffs show each
-    change."""
+    """Write an optimisation plan to a file. Each alternative is on a line of its own, so that the file is readable and
+    differences between plans are easy to see."""
     with replace_atomically(path) as temporary:
         temporary.write_text("\n".join(_format_plan(plan)) + "\n", encoding="utf-8")
 
 
 def _format_plan(plan: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of a plan's file."""
+    """Yield the lines of the file of a plan."""
     yield "{"
     yield from (f"  {_ascii_json(name)}: {_ascii_json(value)}," for name, value in plan.items() if name != "kernels")
     yield '  "kernels": ['
@@ -215,7 +224,7 @@ def _ascii_json(value: Any) -> str:
 
 
 def read_plan(path: Path) -> dict[str, Any]:
-    """Read an optimisation plan from a file; UsageError names the place of a mistake."""
+    """Read an optimisation plan from a file; UsageError with the location of the mistake if it is not a valid plan."""
     import jsonschema
 
     try:
@@ -247,8 +256,8 @@ def read_plan(path: Path) -> dict[str, Any]:
 
 
 def planned_schedules(compiled: CompiledNetwork, path: Path) -> Mapping[str, TunedSchedule]:
-    """Return the schedules that a plan chooses for the kernels of a network, by key; UsageError if the plan does not fit
-    the network any more."""
+    """Return the schedules that a plan chooses, by the key of the kernel; UsageError if the plan does not match the
+    network."""
     plan, tasks = read_plan(path), {task.key: task for task in list_tuning_tasks(compiled)}
     if plan["core"] != compiled.make.target.cpu:
         raise UsageError(
@@ -273,8 +282,10 @@ def planned_schedules(compiled: CompiledNetwork, path: Path) -> Mapping[str, Tun
 
 
 def _chosen_schedule(task: Task, kernel: Mapping[str, Any], where: str) -> TunedSchedule | None:
-    """Return the schedule that a kernel's entry in a plan chooses; None for the default. UsageError if it is not in the
-    entry or cannot be replayed."""
+    """Return the schedule that a plan's entry for a kernel chooses; None for the default schedule.
+
+    Raises UsageError if the chosen schedule is missing in the entry or cannot be applied.
+    """
     choice, alternatives = kernel["choice"], kernel["alternatives"]
     if choice == UNTUNED:
         return None
@@ -291,7 +302,7 @@ def _chosen_schedule(task: Task, kernel: Mapping[str, Any], where: str) -> Tuned
     alternative = alternatives[choice]
     try:
         trace = tuple(Step(row[0], tuple(map(freeze_argument, row[1:]))) for row in alternative["steps"])
-        hash(trace)  # of plain values only
+        hash(trace)  # raises TypeError if a step has arguments other than plain values
         group = next(each for each in task.lowered if each.algorithm == alternative["algorithm"])
         replay_on_group(group, trace, make_printable(alternative["rule"]))
     except (MicrocError, StopIteration, TypeError, ValueError) as error:
@@ -305,9 +316,10 @@ def _chosen_schedule(task: Task, kernel: Mapping[str, Any], where: str) -> Tuned
 
 
 def refuse_unused_choices(untuned: CompiledNetwork, compiled: CompiledNetwork, path: Path) -> None:
-    """Raise UsageError if a layer of ``compiled`` does not use the plan's choice.
+    """Raise UsageError if a layer of the network ``compiled`` does not use the schedule that the plan chooses.
 
-    ``untuned``: the network without the plan."""
+    ``untuned``: the network compiled without the plan.
+    """
     rules = {call.layer: call.rule for call in compiled.module.calls}
     outer = {call.layer for call in untuned.module.calls}
     for task in list_tuning_tasks(untuned):
@@ -325,21 +337,23 @@ def refuse_unused_choices(untuned: CompiledNetwork, compiled: CompiledNetwork, p
 
 # ---- Measured schedules in a compilation (``--tuned``).
 #
-# The goal limits their cost: for ``speed`` flash is unlimited; ``balanced`` takes no more flash than without records; for
-# ``size`` the least flash wins, then time. Workspaces may enlarge the arena by :data:`ARENA_GROWTH`, within the RAM limit. If
-# time alone counts and the network was measured as a whole, the best combination decides.
+# The optimisation goal limits the flash that measured schedules may need. For ``speed`` there is no limit. For ``balanced``
+# the network must not need more flash than with its default schedules. For ``size`` the schedules with the least flash are
+# chosen, and among these the fastest. Workspaces may enlarge the arena by the fraction :data:`ARENA_GROWTH`, within the RAM
+# limit. If only time counts and the whole network was measured with combinations of schedules, the best combination is used.
 
 ARENA_GROWTH = 1 / 32
-"""Fraction by which the arena may grow: enough for one more row of a plane, too little for a copy of a whole image."""
+"""Fraction by which workspaces may enlarge the arena. It is enough for one more row of an image, but not for a copy of
+a whole image."""
 
 
 def tuned_schedules(
     compiled: CompiledNetwork, path: Path, board: str = "", ram: int = 0
 ) -> Mapping[str, TunedSchedule]:
-    """Return the schedules from a file of records that are better than the defaults of a planned network's kernels.
+    """Return the schedules from a file of records that are better than the default schedules, by the key of the kernel.
 
-    ``board``: whose records are preferred. ``ram``: limit of the arena in bytes (0: unlimited). Raises UsageError if
-    the file is not a file of records.
+    ``compiled``: the planned network with default schedules. ``board``: the board whose records are preferred. ``ram``:
+    limit of the arena in bytes (0: unlimited). Raises UsageError if ``path`` is not a file of records.
     """
     database, tasks = open_records(path), list_tuning_tasks(compiled)
     room = workspace_room(compiled.module, tasks, ram)
@@ -358,13 +372,15 @@ def choose_independently(
     workspace_bytes: Mapping[str, int],
     excluded_records: Collection[object] = (),
 ) -> list[KernelChoice]:
-    """Choose a record for each kernel by the kernel's own measurements; ``excluded_records`` as in :func:`choose_records`.
+    """Choose a record for each kernel by the measurements of this kernel alone.
 
-    Records whose trace cannot be replayed any more are excluded."""
+    ``excluded_records``: as in :func:`choose_records`. Records whose schedule can no longer be applied are excluded
+    too.
+    """
     goal = compiled.make.goal
     flash = None if goal.price == 0 else 0
     excluded = set(excluded_records)
-    # A record may be of an earlier compiler, whose trace no longer replays: exclude it and choose again.
+    # A schedule that an earlier version of the compiler measured may not be applicable any more. Exclude it and choose again.
     while True:
         choices = choose_records(
             tasks,
@@ -388,9 +404,10 @@ def choose_independently(
 def _measured_combination(
     compiled: CompiledNetwork, tasks: Sequence[Task], database: Database, board: str, workspace_bytes: Mapping[str, int]
 ) -> list[tuple[Task, Record]] | None:
-    """Return the best combination measured with the whole network that still replays and fits; else None.
+    """Return the best combination that was measured with the whole network and can still be used: the tuned kernels,
+    each with the record of its schedule. None if there is no such combination.
 
-    Combinations are measured for speed, so that they apply only to goals without a price of flash.
+    Combinations are measured for speed. Therefore None is returned if the goal has a price of flash.
     """
     if compiled.make.goal.price > 0:
         return None
@@ -405,12 +422,13 @@ def _measured_combination(
 
 
 def _has_room(task: Task, record: Record, workspace_bytes: Mapping[str, int]) -> bool:
-    """Test whether a kernel may take the workspace of a record; ``workspace_bytes``: what it may take, by kernel key."""
+    """Test whether the workspace of a record is within the limit of the kernel. ``workspace_bytes``: limits by kernel
+    key."""
     return record.workspace <= workspace_bytes.get(task.key, record.workspace)
 
 
 def _can_replay(task: Task, record: Record) -> bool:
-    """Test whether the trace of a record can still be replayed: the compiler may be newer than the record."""
+    """Test whether the schedule of a record can still be applied. The compiler may be newer than the record."""
     group = next((each for each in task.lowered if each.algorithm == record.algorithm), None)
     if group is None:
         return False
@@ -422,20 +440,24 @@ def _can_replay(task: Task, record: Record) -> bool:
 
 
 def workspace_room(module: Module, tasks: Sequence[Task], arena_limit: int) -> Mapping[str, int]:
-    """Return for each kernel, by key, the bytes of workspace that it may take in all of its layers.
+    """Return the number of bytes of workspace that each kernel may use in all of its layers, by the key of the kernel.
 
-    The arena may grow by :data:`ARENA_GROWTH` for it, but not beyond ``arena_limit`` bytes (0: unlimited)."""
+    The arena may grow by the fraction :data:`ARENA_GROWTH`, but not beyond ``arena_limit`` bytes (0: unlimited).
+    """
     assert module.plan is not None
     grown = int((1 + ARENA_GROWTH) * module.plan.size)
     most = max(module.plan.size, min(grown, arena_limit) if arena_limit else grown)
     return workspace_limits(most, module, kernel_keys(tasks))
 
 
-# ---- Entry points of the pipeline.
+# ---- Entry points that :mod:`microc.compiler.pipeline` and the search for a fit call.
 
 
 def refuse_unreadable_tuning_files(options: Options) -> None:
-    """Raise UsageError for unreadable records or plans, before the network is compiled."""
+    """Raise UsageError if the options name unreadable tuning records or an unreadable plan, or both records and a plan.
+
+    It is called before the network is compiled.
+    """
     if options.plan is not None and options.tuned is not None:
         raise UsageError(
             "tuned cannot be combined with plan, which contains schedules of its own",
@@ -451,8 +473,10 @@ def refuse_unreadable_tuning_files(options: Options) -> None:
 def schedules_from_options(
     untuned: CompiledNetwork, options: Options, board: str, ram: int
 ) -> Mapping[str, TunedSchedule]:
-    """Return, by key, the measured schedules that the records or the plan of the options choose; ``board``, ``ram`` as in
-    :func:`tuned_schedules`."""
+    """Return the measured schedules from the records or the plan that the options name, by the key of the kernel.
+
+    ``board``, ``ram``: as in :func:`tuned_schedules`.
+    """
     if options.plan is None:
         assert options.tuned is not None
         return tuned_schedules(untuned, options.tuned, board, ram)

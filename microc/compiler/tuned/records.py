@@ -1,4 +1,4 @@
-"""Tuning tasks (the kernels of a network), and records of their measurements."""
+"""Tuning tasks (the kernels of a network whose schedules are tuned), and records of their measurements."""
 
 from __future__ import annotations
 
@@ -37,20 +37,21 @@ from microc.schedule.choose import Choice
 from microc.schedule.primitives.tree import Step, freeze_argument
 from microc.target import Goal, Target
 
-# ---- Tuning tasks: the kernels of a network, equal ones once.
+# ---- Tuning tasks: the kernels of a network. Equal kernels are one task.
 
 NAME = "kernel"
-"""Name of the functions that are lowered to be compared."""
+"""Name of the functions that are lowered for tuning."""
 PART = ", part "
-"""Separator between the layer of a loop and the number of a kernel inside of it."""
+"""Separator between the name of a control-flow layer and the number of a kernel inside of it."""
 SHIPPED = "shipped"
-"""Goal of the schedules bundled with the compiler."""
+"""Goal of a default schedule that is bundled with the compiler."""
 
 
 class DefaultSchedule(NamedTuple):
-    """The default of a kernel for a goal: the algorithm by number, and the schedule.
+    """The default schedule of a kernel for an optimisation goal: ``number`` is the index of its algorithm.
 
-    :data:`SHIPPED` as the goal: the bundled schedule for the network's goal, instead of the rules' choice.
+    If the goal is :data:`SHIPPED`, it is the bundled schedule for the network's goal; otherwise it is the rules'
+    choice.
     """
 
     goal: str
@@ -60,12 +61,15 @@ class DefaultSchedule(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A tuning task: a kernel to be tuned.
+    """A tuning task: a kernel whose schedule is to be tuned.
 
-    ``layers``: the layers that run it, in order of execution; ``runs``: how often they run it in an inference;
-    ``inside``: it is part of a function of control flow; ``uses`` as in :func:`microc.schedule.choose.choose_schedule`;
-    ``lowered``: its unscheduled function by every algorithm; ``untuned``: the default schedule first, then the rules' choice for
-    the network's goal and for others."""
+    - ``layers``: the layers that run the kernel, in order of execution; ``runs``: how often they run it in an
+      inference.
+    - ``inside``: the kernel is part of a function of control flow.
+    - ``uses``: as in :func:`microc.schedule.choose.choose_schedule`.
+    - ``lowered``: the unscheduled function of every algorithm.
+    - ``untuned``: the default schedule, followed by the rules' choices for the network's goal and for other goals.
+    """
 
     graph: Graph
     layers: tuple[str, ...]
@@ -89,16 +93,17 @@ class Task:
 
     @cached_property
     def functions(self) -> Mapping[str, str]:
-        """The function of each algorithm as text; kernels that differ in constants alone have the same."""
+        """The function text of each algorithm. Kernels that differ only in constants have equal texts."""
         return {group.algorithm: text_without_bounds(group) for group in self.lowered}
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """C compiler options that its function may have; none inside of control flow, since they apply to a whole function."""
+        """C compiler options that may be tried for the kernel. There are none inside of control flow, because options
+        apply to a whole C function."""
         return () if self.inside else FAMILIES[self.target.isa].flags
 
     def with_layers(self, layers: Iterable[str], runs: int, *, inside: bool) -> Self:
-        """Return the task with further layers that run the same kernel, ``runs`` times in an inference."""
+        """Return the task with additional layers that run the same kernel, ``runs`` times in an inference."""
         return replace(self, layers=(*self.layers, *layers), runs=self.runs + runs, inside=self.inside or inside)
 
     @property
@@ -108,11 +113,12 @@ class Task:
 
 
 def list_tuning_tasks(compiled: CompiledNetwork, other_goals: Sequence[Goal] = ()) -> tuple[Task, ...]:
-    """List the kernels of a compiled network that rules schedule, in order of execution, those inside of control flow
-    included.
+    """List the kernels of a compiled network that rules schedule, in order of execution. Kernels inside of control flow
+    are included.
 
-    Left out are copies, in-place updates of a part of a state, layers computed row by row, and loops with dynamic
-    sizes. ``other_goals``: goals beside the network's for which the rules' choice is included too."""
+    These are not listed: copies, in-place updates of a part of a state, layers computed row by row, and loops with
+    dynamic sizes. ``other_goals``: goals for which the rules' choice is added to the default schedules.
+    """
     target, shipped = compiled.make.target, compiled.make.shipped
     tasks: dict[str, Task] = {}
     for site in _kernel_occurrences(compiled):
@@ -155,7 +161,10 @@ def kernel_keys(tasks: Iterable[Task]) -> dict[str, str]:
 
 
 class _KernelOccurrence(NamedTuple):
-    """An occurrence of a kernel in the network and its goal. ``inside``: in control flow, which runs it ``iterations`` times."""
+    """An occurrence of a kernel in the network, with its goal.
+
+    ``inside``: the kernel is inside of control flow. ``iterations``: how often control flow runs it.
+    """
 
     graph: Graph
     nodes: tuple[Node, ...]
@@ -184,7 +193,7 @@ def _kernel_occurrences(compiled: CompiledNetwork) -> Iterator[_KernelOccurrence
 
 
 def extract_kernel_graph(graph: Graph, nodes: Sequence[Node], lowered: Sequence[LoweredGroup]) -> Graph:
-    """Return the nodes of a kernel as a graph of their own, whose inputs are the operands of the kernel."""
+    """Return a graph that contains only the nodes of a kernel. Its inputs are the operands of the kernel."""
     inputs = tuple(dict.fromkeys(p.value for group in lowered for p in group.params if p.array is None))
     outputs = lowered[0].outputs
     named = {name for node in nodes for name in (*node.inputs, *node.outputs) if name} | set(inputs)
@@ -193,40 +202,46 @@ def extract_kernel_graph(graph: Graph, nodes: Sequence[Node], lowered: Sequence[
     return Graph("tuned", inputs, outputs, tuple(nodes), types, consts)
 
 
-# ---- Records of measurements: a file of JSON lines, one per measurement, which survives crashes.
+# ---- Records of measurements: a file of JSON lines, one for each measurement, which stays readable after a crash.
 #
-# A line is written whole and synced before the next one. A damaged line (the last one, after a power cut) is skipped and counted
-# when the file is read. Nothing in a record is executed: a trace has steps, which the schedule checks like those of a user.
+# Every line is written and synced to disk before the next line. A damaged line, such as the last line after a power failure,
+# is skipped and counted when the file is read. Nothing in a record is executed. Its trace consists of schedule steps, which
+# are checked in the same way as steps of a user.
 
 LONGEST, LARGEST = 1 << 16, 1 << 28
 """Size limits of a line and of a file in bytes."""
 OK, WRONG, FAILED, UNBUILT = "ok", "wrong", "failed", "unbuilt"
 """Status of a measurement.
 
-Valid ticks; output that differs from the reference; no answer, or no program; no program of external code, which may
-need a firmware of its own or not fit beside ours.
+OK: the ticks are valid. WRONG: the output differs from the reference. FAILED: the program was not built or gave no answer.
+UNBUILT: no program could be built for external code, which may require a firmware of its own or may not fit beside
+microc's code.
 """
 FROM_RAM = " (RAM)"
-"""Suffix of a board's name for code that was loaded into RAM, whose ticks differ from those of code in flash."""
+"""Suffix of the board's name in records of code that was loaded into RAM. Its ticks differ from those of code in flash."""
 UNTUNED = "untuned"
-"""The only decision of a record of the default; its value is the goal."""
+"""Name of the only decision in a record of a default schedule. Its value is the optimisation goal."""
 NETWORK = "network"
-"""Operator of the records of whole networks."""
+"""Operator in records of whole networks."""
 SOURCES = "sources"
-"""Decision of records of external code: the digest of its sources."""
+"""Name of the decision in records of external code that contains the digest of the code's sources."""
 _NUMBERS = ("ticks", "code", "constants", "workspace", "seed")
 
 
 @frozen
 class Record:
-    """A measured schedule of a kernel, of a region, or of a combination in a whole network.
+    """A measurement of a schedule of a kernel, of code for a region, or of a combination of schedules in a whole
+    network.
 
-    For a region in external code, ``algorithm`` and ``rule`` are backend and pattern.
-
-    ``key``: :func:`microc.compiler.lowering.kernel_selection.tuning_key`; ``layer``, ``op``: its first occurrence; ``cpu``,
-    ``board``, ``toolchain``: core, board and compiler of the measurement. ``unit`` of ``ticks``: ``instructions``,
-    ``ticks`` of the board's timer, or ``ns`` of a computer. ``algorithm``, ``rule``, ``decisions``: the point of the
-    search space; ``trace``: its steps. ``code``, ``constants``, ``workspace`` in bytes.
+    - ``key``: see :func:`microc.compiler.lowering.kernel_selection.tuning_key`.
+    - ``layer``, ``op``: the first layer that runs the kernel, and its operators.
+    - ``cpu``, ``board``, ``toolchain``: the core, the board and the compiler of the measurement.
+    - ``ticks``: the measured time. ``unit`` is ``instructions``, ``ticks`` of the board's timer, or ``ns`` on a
+      computer.
+    - ``algorithm``, ``rule``, ``decisions``: the point in the search space. For external code, ``algorithm`` and
+      ``rule`` are the names of the backend and of the pattern.
+    - ``trace``: the steps of the schedule.
+    - ``code``, ``constants``, ``workspace``: number of bytes.
     """
 
     key: str
@@ -250,7 +265,7 @@ class Record:
 
     @property
     def id(self) -> str:
-        """The identifier of the record: 12 hex digits of the digest of its line."""
+        """Identifier of the record: 12 hex digits of the digest of its line in the file."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:12]
 
     @property
@@ -259,12 +274,12 @@ class Record:
 
     @property
     def untuned(self) -> bool:
-        """True if the record is of the kernel's default schedule, with which others are compared."""
+        """True if the record is of the kernel's default schedule, with which other schedules are compared."""
         return dict(self.decisions).keys() == {UNTUNED}
 
     @property
     def theirs(self) -> str:
-        """The digest of the sources of external code that was measured; empty for microc's own code."""
+        """Digest of the sources of the external code that was measured; empty for microc's own code."""
         return str(dict(self.decisions).get(SOURCES, ""))
 
     def to_json(self) -> str:
@@ -276,7 +291,7 @@ class Record:
 
 
 def record_from_json(line: str) -> Record:
-    """Parse a line of :meth:`Record.to_json`; ValueError for any other line."""
+    """Parse a line that :meth:`Record.to_json` returned; ValueError for any other line."""
     data = json.loads(line)
     if not isinstance(data, dict) or set(data) != {f.name for f in fields(Record)}:
         raise ValueError("record: expected a JSON object with the fields of Record")
@@ -291,23 +306,23 @@ def record_from_json(line: str) -> Record:
     if any(isinstance(value, (dict, list)) or not _is_printable(value) for value in data["decisions"].values()):
         raise ValueError("record: a decision is a list, an object or unprintable, expected a plain value")
     trace = tuple(Step(row[0], tuple(map(freeze_argument, row[1:]))) for row in data["trace"])
-    hash(trace)  # of plain values only
+    hash(trace)  # raises TypeError if a step has arguments other than plain values
     return Record(**{**data, "trace": trace, "decisions": tuple(data["decisions"].items())})
 
 
 def _is_printable(value: object) -> bool:
-    """Test whether a text may be printed: terminals execute control characters."""
+    """Test whether a value may be printed on a terminal: it must not be a text that contains control characters."""
     return not isinstance(value, str) or value.isprintable()
 
 
 def open_records(path: Path) -> Database:
-    """Open an existing file of records; UsageError if it is missing."""
+    """Open an existing file of tuning records; UsageError if the file is missing."""
     require_records_file(path)
     return Database(path)
 
 
 def require_records_file(path: Path) -> None:
-    """Raise UsageError if a file of records is missing."""
+    """Raise UsageError if a file of tuning records is missing."""
     if not path.is_file():
         hint = (
             similar_files_hint(path) or f"make it: microc tune MODEL --board BOARD --records {shlex.quote(str(path))}"
@@ -316,10 +331,11 @@ def require_records_file(path: Path) -> None:
 
 
 class Database:
-    """The records of a file. New measurements are added to the file and in memory; without a file they are kept in memory.
+    """The tuning records of a file. New records are appended to the file; without a file they are stored only in
+    memory.
 
-    ``skipped``: lines of the file that are no records. Iterates over :class:`Record`;
-    ``pandas.DataFrame(database.rows())`` makes a table.
+    ``skipped``: number of lines in the file that are not valid records. Iteration yields :class:`Record` objects.
+    ``pandas.DataFrame(database.rows())`` creates a table.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
@@ -350,11 +366,11 @@ class Database:
         return len(self._records)
 
     def of(self, key: str) -> Sequence[Record]:
-        """Return the records of the kernel with this key, in the order in which they were added."""
+        """Return the records of the kernel with the given key, in the order in which they were added."""
         return self._by_key.get(key, ())
 
     def add(self, records: Iterable[Record]) -> None:
-        """Append records to the file and sync it: they are on disk when this returns."""
+        """Append records to the file and sync the file, so that the records are on disk when the method returns."""
         new = list(records)
         self._index_records(new)
         if self.path is None or not new:
@@ -364,7 +380,7 @@ class Database:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = self.path.open("ab")
                 if self._file.tell() and not _ends_with_newline(self.path):
-                    self._file.write(b"\n")  # end the partial line that a power cut left
+                    self._file.write(b"\n")  # end the incomplete line that a power failure left
             self._file.write("".join(record.to_json() + "\n" for record in new).encode())
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -376,20 +392,21 @@ class Database:
             ) from error
 
     def close(self) -> None:
-        """Close the file of records, if it is open for writing."""
+        """Close the file of records if it is open for writing."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the records as plain data."""
+        """Return the records as a list of dicts of plain data. A trace is replaced by its number of steps."""
         return [{**asdict(record), "decisions": dict(record.decisions), "trace": len(record.trace)} for record in self]
 
     def pruned_records(self) -> list[Record]:
-        """Return the records that a choice may need, for every kernel, board and toolchain.
+        """Return the records that a later choice may need, for every kernel, board and toolchain.
 
-        These are the Pareto front of ticks, flash and workspace, the defaults, the last record of external code
-        whatever its status, all combinations of a network, and the records that combinations refer to.
+        These are the records on the Pareto front of ticks, flash and workspace, the records of default schedules, the
+        last record of external code whatever its status, the records of whole networks, and all records to which these
+        refer.
         """
         groups: dict[tuple[str, ...], list[Record]] = {}
         for record in self:
@@ -398,16 +415,17 @@ class Database:
         return [record for records in groups.values() for record in _needed_records(records, named)]
 
     def _index_records(self, records: Iterable[Record]) -> None:
-        """Add records in memory, by the key of their kernel."""
+        """Add records in memory, and index them by the key of their kernel."""
         for record in records:
             self._records.append(record)
             self._by_key.setdefault(record.key, []).append(record)
 
 
 def _needed_records(records: Sequence[Record], combination_records: Collection[object]) -> Iterable[Record]:
-    """Return the records of a kernel on one board that a choice may need.
+    """Return the records of a kernel on one board that a later choice may need.
 
-    ``combination_records``: ids of records that combinations refer to."""
+    ``combination_records``: ids of the records to which records of whole networks refer.
+    """
     ours = [record for record in records if record.status == OK and not record.theirs]
     theirs = {record.theirs: record for record in records if record.theirs}
     kept = (r for r in ours if r.untuned or r.op == NETWORK or r.id in combination_records)
@@ -415,7 +433,8 @@ def _needed_records(records: Sequence[Record], combination_records: Collection[o
 
 
 def pareto_records(records: Sequence[Record]) -> list[Record]:
-    """Return the Pareto front of ticks, flash and workspace, fastest first; of equal records the first."""
+    """Return the records on the Pareto front of ticks, flash and workspace, the fastest first. Of equal records the
+    first is returned."""
     pareto_front: list[Record] = []
     for record in sorted(records, key=lambda r: (r.ticks, r.flash, r.workspace)):
         if not any(kept.flash <= record.flash and kept.workspace <= record.workspace for kept in pareto_front):
@@ -424,7 +443,8 @@ def pareto_records(records: Sequence[Record]) -> list[Record]:
 
 
 def write_records(path: Path, records: Iterable[Record]) -> int:
-    """Write a file of exactly these records, completely or not at all; return their number."""
+    """Replace a file of tuning records by exactly these records, completely or not at all; return the number of
+    records."""
     kept = list(dict.fromkeys(records))
     with replace_atomically(path) as temporary:
         temporary.write_text("".join(record.to_json() + "\n" for record in kept), encoding="utf-8")
@@ -437,7 +457,7 @@ def merge_records(paths: Sequence[Path]) -> list[Record]:
 
 
 def _read_records(path: Path) -> tuple[list[Record], int]:
-    """Read a file of records; return them and the number of lines that are none."""
+    """Read a file of tuning records; return the records, and the number of lines that are not valid records."""
     records, skipped = [], 0
     try:
         if path.stat().st_size > LARGEST:
@@ -468,7 +488,7 @@ def _read_records(path: Path) -> tuple[list[Record], int]:
 
 
 def _ends_with_newline(path: Path) -> bool:
-    """Test whether a file ends with a complete line."""
+    """Test whether the last line of a file is complete."""
     with open_regular(path) as file:
         file.seek(-1, os.SEEK_END)
         return file.read(1) == b"\n"

@@ -1,12 +1,13 @@
-"""Schedules bundled with the compiler for common kernel shapes (like TVM's TopHub).
+"""Schedules that are bundled with the compiler for common kernel shapes (like TVM's TopHub).
 
-Each core with bundled schedules has a file of JSON lines beside this one. The first line has all schedule steps, each
-once; every other line is a kernel with its key and schedules, whose steps are indices into the first line. The
-schedules of a kernel are the rules' choices at all prices of flash with their costs, so that the choice among them
-equals the choice of the rules. Some were replaced by schedules measured to be faster in no more flash; for speed alone
-there may be a faster one. ``benchmarks/shipped.py`` writes the files.
+Each core with bundled schedules has a file of JSON lines in a folder beside this module. The first line lists all
+schedule steps, each once. Every other line is a kernel: its key and its schedules, whose steps are indices into the
+first line. The schedules of a kernel are those that the rules choose at all prices of flash, with their costs, so that
+choosing among them gives the same result as the rules. Some of them were replaced by schedules that were measured to be
+faster without more flash. There may also be a faster schedule that is used only for the goal speed.
+``benchmarks/shipped.py`` writes the files.
 
-A line is parsed when its kernel is looked up: a core's file has hundreds.
+A line is parsed only when its kernel is looked up, because the file of a core has hundreds of lines.
 """
 
 from __future__ import annotations
@@ -27,20 +28,22 @@ from microc.schedule.primitives.tree import Step, freeze_argument
 from microc.target import Goal, Target
 
 MEASURED_SUFFIX = ", shipped"
-"""Suffix, in reports, of the rule of a schedule that was found by measurement."""
+"""Suffix that reports add to the rule of a bundled schedule that was found by measurement."""
 FOLDER = Path(__file__).parent / "shipped"
 WAITING = "constant_byte"
-"""The one operation count that a stored cost keeps: reads from flash, for which the core waits if the board's flash is slow."""
+"""The only operation count of a cost that the files contain: the number of bytes read from flash. It is needed because
+the core waits for them if the board's flash is slow."""
 _KEY = len('{"key":"'), len('{"key":"') + 40
-"""Start and end of the key within a kernel's line."""
+"""Start and end of the key within the line of a kernel."""
 
 
 @frozen
 class ShippedSchedule:
-    """A schedule of a kernel: algorithm and rule by name, trace, and the cost model's result when it was written.
+    """A bundled schedule of a kernel: the names of its algorithm and its rule, its steps (``trace``), and its cost.
 
-    ``constants`` in bytes; ``prices``: lowest and highest price of flash at which rules propose it. ``measured``: found
-    by measurement, not chosen by the rules.
+    ``cost``: by the cost model when the file was written. ``constants``: number of bytes. ``prices``: the lowest and
+    the highest price of flash at which the rules propose the schedule. ``measured``: it was found by measurement, not
+    by rules.
     """
 
     algorithm: str
@@ -53,15 +56,17 @@ class ShippedSchedule:
 
     @property
     def name(self) -> str:
-        """The rule's name in reports."""
+        """The name of the rule in reports."""
         return self.rule + MEASURED_SUFFIX if self.measured else self.rule
 
 
 @frozen
 class ShippedKernel:
-    """The bundled schedules of one kernel, a line of a core's file.
+    """The bundled schedules of one kernel, which are a line in the file of a core.
 
-    ``layer``: the first layer that was seen with this kernel, for readers; ``schedules`` in the order of the rules."""
+    ``layer``: the first layer that was found with this kernel, as information for readers. ``schedules``: in the order
+    of the rules.
+    """
 
     key: str
     layer: str
@@ -70,7 +75,8 @@ class ShippedKernel:
 
 @frozen
 class ShippedCandidate:
-    """A schedule as a candidate: ``weight`` and ``cycles`` as :func:`microc.schedule.choose.cheapest` compares them."""
+    """A bundled schedule as a candidate. ``weight`` and ``cycles``: as :func:`microc.schedule.choose.cheapest` compares
+    them."""
 
     shipped: ShippedSchedule
     weight: tuple[float, float]
@@ -78,24 +84,29 @@ class ShippedCandidate:
 
 
 def shipped_line_key(texts: Sequence[tuple[str, str]]) -> str:
-    """Return the key of a kernel's line in a core's file: 40 hex digits of the digest of the kernel's ``texts`` (operator
-    and function of every algorithm)."""
+    """Return the key of a kernel in the file of a core: 40 hex digits of a digest of ``texts``.
+
+    ``texts``: the operator and the function text of every algorithm of the kernel.
+    """
     return hashlib.sha256(repr(list(texts)).encode()).hexdigest()[:40]
 
 
 def has_shipped_schedules(target: Target) -> bool:
-    """Test whether a core has bundled schedules; not with features added by the user, nor with threads."""
+    """Test whether there are bundled schedules for a target.
+
+    There are none if the user added features to the core, or if the target uses threads.
+    """
     return target.cpu in CORES.sealed and target.features == target.core.has and _shipped_file(target.cpu).is_file()
 
 
 def shipped_schedules_of(cpu: str, key: str) -> tuple[ShippedSchedule, ...]:
-    """Return the bundled schedules of the kernel with this key on a core; empty if there are none."""
+    """Return the bundled schedules of a kernel on a core, given the key of the kernel; empty if there are none."""
     steps, lines = _read_shipped_file(cpu)
     return _parse_kernel(lines[key], steps).schedules if key in lines else ()
 
 
 def shipped_kernels_of(cpu: str) -> list[ShippedKernel]:
-    """Return all bundled kernels of a core."""
+    """Return all kernels of a core that have bundled schedules."""
     steps, lines = _read_shipped_file(cpu)
     return [_parse_kernel(line, steps) for line in lines.values()]
 
@@ -108,8 +119,10 @@ def list_shipped_cores() -> list[str]:
 def shipped_candidates(
     schedules: Iterable[ShippedSchedule], target: Target, goal: Goal, uses: int
 ) -> list[ShippedCandidate]:
-    """Return those bundled schedules that rules propose at the goal's price, as candidates for the goal and a board's
-    flash; ``uses`` as in :func:`microc.schedule.choose.choose_schedule`."""
+    """Return the bundled schedules that the rules propose at the goal's price of flash, as candidates.
+
+    ``uses``: as in :func:`microc.schedule.choose.choose_schedule`.
+    """
     return [
         ShippedCandidate(
             schedule,
@@ -150,13 +163,13 @@ def _shipped_file(cpu: str) -> Path:
 
 @lru_cache(maxsize=4)
 def _read_shipped_file(cpu: str) -> tuple[Sequence[Any], Mapping[str, str]]:
-    """Read a core's file of bundled schedules: all schedule steps, and the kernels' lines by key."""
+    """Read a core's file of bundled schedules: return all schedule steps, and the line of each kernel by its key."""
     first, *lines = _shipped_file(cpu).read_text(encoding="utf-8").splitlines()
     return json.loads(first)["steps"], {line[slice(*_KEY)]: line for line in lines}
 
 
 def _parse_kernel(line: str, all_steps: Sequence[Any]) -> ShippedKernel:
-    """Parse the line of a kernel in a core's file. ``all_steps``: all steps of the file."""
+    """Parse the line of a kernel in a core's file. ``all_steps``: the steps in the first line of the file."""
     data = json.loads(line)
     return ShippedKernel(
         data["key"], data["layer"], tuple(_parse_schedule(row, all_steps) for row in data["schedules"])
@@ -164,7 +177,8 @@ def _parse_kernel(line: str, all_steps: Sequence[Any]) -> ShippedKernel:
 
 
 def _parse_schedule(schedule_fields: Sequence[Any], all_steps: Sequence[Any]) -> ShippedSchedule:
-    """Parse a schedule in a kernel's line. ``all_steps``: all steps of the file, to which its trace refers by index."""
+    """Parse a schedule in a kernel's line. ``all_steps``: the steps in the first line of the file, to which the
+    schedule refers by index."""
     algorithm, rule, instructions, cycles, waiting, code, constants, (low, high), measured, indices = schedule_fields
     trace = tuple(Step(all_steps[k][0], tuple(map(freeze_argument, all_steps[k][1:]))) for k in indices)
     cost = Cost(instructions, cycles, code, 0.0, {WAITING: waiting})
