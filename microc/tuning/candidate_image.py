@@ -1,4 +1,5 @@
-"""Firmware that holds many candidates of a kernel, and regions of external code."""
+"""Firmware images that contain many candidates of a kernel, and the candidates for regions that external code can
+compute."""
 
 from __future__ import annotations
 
@@ -41,18 +42,20 @@ from microc.tir.ir import Buffer, Expr, For, PrimFunc, Stmt, Store, Var
 from microc.tuning.runner import is_external_code
 from microc.tuning.search_space import Candidate, Point, RegionData
 
-# ---- Regions that other people's code can compute, while they are measured: theirs beside ours, and ours once more
-# when its kernels have better schedules.
+# ---- Candidates for a region that external code can compute: the backend's code, and microc's own code. microc's code is
+# measured again when better schedules of its kernels are known.
 #
-# They are no spaces to search: there is one theirs, and of ours what the rules choose for each goal.
+# There is no search space as for a kernel. The backend has only one candidate, and microc has one for each optimisation goal.
 
 _TUNED = (("kernels", "tuned"),)
-"""Decisions of microc's code for a region with the best known schedules."""
+"""Decisions of the candidate that is microc's code for a region with the fastest known schedules of its kernels."""
 
 
 class RegionSpace:
-    """The candidates for a region that external code can compute, with the interface of
-    :class:`microc.tuning.search_space.Space`: microc's code first, the backend's last."""
+    """The candidates for a region that external code can compute: microc's code first, the backend's code last.
+
+    The class has the interface of :class:`microc.tuning.search_space.Space`.
+    """
 
     def __init__(self, task: RegionTask) -> None:
         self.task = task
@@ -64,16 +67,16 @@ class RegionSpace:
 
     @property
     def points(self) -> Sequence[Point]:
-        """Points of all candidates."""
+        """The points of all candidates."""
         return [candidate.point for candidate in self.candidates]
 
     @property
     def default(self) -> Candidate:
-        """Microc's code as compiled without records."""
+        """The candidate that is microc's code with default schedules."""
         return self.candidates[0]
 
     def candidate_of(self, record: Record) -> Candidate | None:
-        """Return the candidate whose measurement a record holds; None if the code is a different one by now."""
+        """Return the candidate that a record measured; None if the code has changed since then."""
         if record.theirs:
             return self.candidates[-1] if record.theirs == self.task.digest else None
         return next(
@@ -81,18 +84,18 @@ class RegionSpace:
         )
 
     def domains(self) -> Mapping[str, tuple[Any, ...]]:
-        """Return the values of the only decision, ``code``: whose code computes the region."""
+        """Return the values of the only decision, ``code``, which decides whose code computes the region."""
         return {"code": tuple(map(_candidate_text, self.candidates))}
 
 
 def _candidate_text(candidate: Candidate) -> str:
-    """Describe a candidate of a region; microc's code also by the goal that its schedules were chosen for."""
+    """Describe a candidate of a region. For microc's code with default schedules, the description contains their goal."""
     goal = dict(candidate.point.decisions).get(UNTUNED)
     return f"{candidate.point}, for {goal}" if goal else str(candidate.point)
 
 
 class RegionSearch:
-    """Search over the candidates of a region: proposes each of them once."""
+    """Search over the candidates of a region, which proposes each candidate once."""
 
     def __init__(self, task: RegionTask) -> None:
         self.task, self.space = task, RegionSpace(task)
@@ -100,25 +103,26 @@ class RegionSearch:
 
     @property
     def spent(self) -> bool:
-        """True if every candidate was proposed."""
+        """True if every candidate has been proposed."""
         return not self.waiting
 
     def propose(self, count: int) -> list[Candidate]:
-        """Return up to ``count`` candidates that were not proposed before."""
+        """Return up to ``count`` candidates that have not been proposed yet."""
         proposed, self.waiting = self.waiting[:count], self.waiting[count:]
         return proposed
 
     def know(self, candidate: Candidate, ticks: float) -> None:
-        """Take a measurement of an earlier run, so that its candidate is not proposed."""
+        """Record that a candidate was measured in an earlier run, so that it is not proposed."""
         self.waiting = [each for each in self.waiting if each is not candidate]
 
     def tell(self, measured: Sequence[tuple[Candidate, float]]) -> None:
-        """Ignore measurements: this search does not learn."""
+        """Ignore measurements, because this search does not learn."""
 
     def renew(self, records: Callable[[str], Sequence[Record]]) -> None:
-        """Add microc's code with the fastest schedules of its kernels, if it differs from the candidates so far.
+        """Add a candidate that is microc's code with the fastest known schedules of its kernels, unless there is an
+        equal one.
 
-        ``records(key)``: records of a kernel, measured in the same place.
+        ``records``: returns the records of a kernel, measured with the same board and compiler, given its key.
         """
         task = self.task
         best = best_own_code(task, records)
@@ -129,8 +133,10 @@ class RegionSearch:
 
 
 def candidate_of_region_record(task: RegionTask, record: Record) -> Candidate:
-    """Return the candidate that a region's record names, to be measured again; MicrocError if its schedule steps do not
-    apply."""
+    """Return the candidate that a region's record measured, so that it can be measured again.
+
+    Raises MicrocError if the schedule steps of the record can no longer be applied.
+    """
     return (
         backend_code_candidate(task)
         if record.theirs
@@ -139,7 +145,7 @@ def candidate_of_region_record(task: RegionTask, record: Record) -> Candidate:
 
 
 def own_code_candidate(task: RegionTask, ours: OwnCode, decisions: tuple[tuple[str, Any], ...]) -> Candidate:
-    """Return microc's code for a region as a candidate. ``decisions``: those that its record stores."""
+    """Return microc's code for a region as a candidate. ``decisions``: the decisions that its record stores."""
     func, params = ours.control.func, ours.control.params
     cost = estimate(func, task.target)
     scratch = func.params[len(params) + len(task.graph.outputs) :]
@@ -166,27 +172,31 @@ def backend_code_candidate(task: RegionTask) -> Candidate:
     return Candidate(point, 0, choice, code.instructions, code.code_bytes, constants, code.workspace, whole)
 
 
-# ---- Around a candidate on a board: its output is wiped before, and digested behind, so that a line carries four
-# bytes of it.
+# ---- On a board, the output of a candidate is wiped (filled with a pattern) before the candidate runs. Afterwards a digest
+# of the output is computed on the board, so that only four bytes are sent over the serial line.
 #
-# Equal outputs have equal digests, so one that was read and found right speaks for all that are digested alike, in later images,
-# too. Of outputs that differ in one word digests always differ, as the multiplier is odd; of others all but one in 2 ** 32.
+# Equal outputs have equal digests. So if one output was read and found correct, all outputs with the same digest count as
+# correct, also in later images. If two outputs differ in a single word, their digests always differ, because the multiplier
+# is odd. Of other differences one in 2 ** 32 is missed.
 
 WORD = "uint32"
-_MULTIPLIER = 0x01000193  # the prime of FNV-1a
-_WIPED = 0x55  # what memory of workspaces holds in the interpreter, too
+_MULTIPLIER = 0x01000193  # the prime of the hash function FNV-1a
+_WIPED = 0x55  # value of every wiped element; the interpreter of TIR fills workspaces with it too
 
 
 def make_wipe_func(dtype: str, elements: int) -> PrimFunc:
-    """Make a function that fills the buffer ``values`` with a pattern that a previous candidate is unlikely to have left."""
+    """Create a function that fills the buffer ``values`` with a pattern that a previous candidate is unlikely to have
+    computed."""
     values, i = Buffer("values", (elements,), dtype), Var("i")
     wiped = ir.const(dtype == "bool" or _WIPED, dtype)
     return PrimFunc("wipe", (values,), For(i, ir.const(elements, "int32"), Store(values, (i,), wiped)))
 
 
 def make_digest_func(dtype: str, elements: int) -> PrimFunc:
-    """Make a function that computes ``digest[0]`` of the buffer ``values``: ``digest * multiplier + word`` over the words
-    of all elements, in order."""
+    """Create a function that computes the digest of the buffer ``values`` and stores it in ``digest[0]``.
+
+    The digest starts as 1. For each 32-bit word of the elements, in order, it becomes ``digest * multiplier + word``.
+    """
     values, digest, i = Buffer("values", (elements,), dtype), Buffer("digest", (1,), WORD), Var("i")
     index = (ir.const(0, "int32"),)
 
@@ -210,7 +220,7 @@ def digest_of_array(values: Array) -> int:
 
 
 def _element_words(value: Expr, dtype: str) -> list[Expr]:
-    """Return the bits of an element, as expressions of one or two 32-bit words."""
+    """Return expressions for the bits of an element, as one or two 32-bit words."""
     bits = 8 * dtypes.nbytes(dtype)
     if dtypes.is_float(dtype):
         value = statements.reinterpret(f"uint{bits}", value)
@@ -220,52 +230,58 @@ def _element_words(value: Expr, dtype: str) -> list[Expr]:
     return [ir.cast(WORD, whole), ir.cast(WORD, ir.binary("shr", whole, ir.const(32, whole.dtype)))]
 
 
-# ---- Objects of the runtime, which all images of a board share: they are built for the first, and given to the
-# others.
+# ---- Object files of the runtime. All images for a board share them: they are built for the first image, and copied into the
+# projects of the others.
 
 OBJECTS = Path("build", "runtime")
-"""Folder of a project in which ``make`` puts objects that do not depend on its networks."""
+"""Folder of a project in which ``make`` puts the object files that do not depend on its networks."""
 
 
 class RuntimeObjectCache:
-    """Cache of the runtime's object files, kept while this object lives; for projects of one board, whose runtimes are the
-    same."""
+    """Cache of the runtime's object files for projects of one board. It is removed together with this object."""
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="microc-kept-"))
         self._end = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     def give(self, project: Path) -> None:
-        """Copy the cached object files into a project that was not built yet.
-        They get newer than its sources, so that ``make`` uses them."""
+        """Copy the cached object files into a project that has not been built yet.
+
+        The copies are newer than the sources of the project, so that ``make`` uses them.
+        """
         if any(self._folder.iterdir()):
             shutil.copytree(self._folder, project / OBJECTS, copy_function=shutil.copyfile)
 
     def take(self, project: Path) -> None:
-        """Copy the object files of the first project that was built into the cache; a framework's build has none."""
+        """Copy the object files of the first project that was built into the cache.
+
+        A project that a framework builds has no such files, and nothing is copied.
+        """
         if (project / OBJECTS).is_dir() and not any(self._folder.iterdir()):
             shutil.copytree(project / OBJECTS, self._folder, dirs_exist_ok=True)
 
 
-# ---- One firmware that holds many candidates of a kernel: a network whose calls are the candidates, all on the same
+# ---- A firmware image that contains many candidates of a kernel: a network whose calls are the candidates, all with the same
 # inputs.
 #
-# A board is flashed once for dozens of measurements, and everything that runs networks runs these: projects, emulators, the RPC,
-# the checks of the arena. Inputs lie outside the arena, where no candidate writes; each output shares the arena with all others.
-# An image for a line wipes every output before the candidate that writes it, and digests it behind.
+# So a board is flashed once for dozens of measurements, and everything that runs networks can be used: projects, emulators,
+# the RPC, the checks of the arena. The inputs are outside of the arena, where no candidate writes. The outputs of all
+# candidates share the arena. An image for a board also wipes every output before its candidate runs, and computes its digest
+# afterwards.
 
 DIGESTS = "digests"
-"""Output of the image: the digest of each output of each candidate."""
+"""Name of the image's output that contains the digest of each output of each candidate."""
 
 
 def make_candidates_module(
     task: Task, candidates: Sequence[Candidate], *, with_digests: bool = False, input_data: Sequence[Array] = ()
 ) -> Module:
-    """Make the planned module that calls every candidate once, in order.
+    """Create the planned module that calls every candidate once, in order.
 
-    ``with_digests``: every output is wiped before its candidate runs and digested afterwards; the output
-    :data:`DIGESTS` holds the digests, in order. ``input_data``: contents of the inputs, which then are state of the
-    image; empty: inputs are sent."""
+    ``with_digests``: each output is wiped before its candidate runs, and its digest is computed afterwards. The module
+    then has a single output, :data:`DIGESTS`, with all digests in order. ``input_data``: the contents of the inputs,
+    which are then stored in the image as states. If it is empty, the inputs are sent to the board.
+    """
     graph, target = task.graph, task.target
     builder = ModuleBuilder(graph, KernelBuilder(Configuration(graph, SPEED), target))
     arrays: Sequence[Array | None] = input_data or [None] * len(graph.inputs)
@@ -283,7 +299,7 @@ def make_candidates_module(
     outputs = calls[-1].writes
     if with_digests:
         calls, outputs = _add_wipe_and_digest_calls(builder, calls), (DIGESTS,)
-    region = task if isinstance(task, RegionTask) else None  # is compiled as the network will be
+    region = task if isinstance(task, RegionTask) else None  # its image is compiled for the goal of the network
     optimize = region.ours[0].goal.name if region is not None else "speed"
     chosen = {**make_options().changed_texts(), "optimize": optimize, "cpu": target.cpu, "protocol": "rpc"}
     module = Module(
@@ -308,9 +324,11 @@ def make_candidates_module(
 def _candidate_call(
     builder: ModuleBuilder, task: Task, candidate: Candidate, candidate_number: int, *, writes_module_outputs: bool
 ) -> Call:
-    """Return the call of candidate ``candidate_number`` as a kernel of its own, which writes values of its own.
+    """Return the call of the candidate with index ``candidate_number``. Its kernel and its outputs are added to the
+    module.
 
-    ``writes_module_outputs``: these values are the module's outputs."""
+    ``writes_module_outputs``: the outputs of the candidate are the outputs of the module.
+    """
     schedule, func, stem = candidate.choice.schedule, candidate.choice.func, f"candidate_{candidate_number}"
     region = candidate.whole
     external, align = (region.external, region.align) if region is not None else (None, 0)
@@ -353,7 +371,7 @@ def _candidate_call(
 
 
 def _add_wipe_and_digest_calls(builder: ModuleBuilder, calls: Sequence[Call]) -> list[Call]:
-    """Surround every call by calls that wipe its outputs before and digest them afterwards."""
+    """Return the calls, each surrounded by calls that wipe its outputs before it and compute their digests after it."""
     results = [result for call in calls for result in call.writes]
     builder.values[DIGESTS] = Value(DIGESTS, (len(results),), WORD, "output")
     digests = dict(zip(results, (_declare_digest_view(builder, place) for place in range(len(results))), strict=True))
@@ -372,9 +390,7 @@ def _add_wipe_and_digest_calls(builder: ModuleBuilder, calls: Sequence[Call]) ->
 
 
 def _declare_digest_view(builder: ModuleBuilder, digest_index: int) -> str:
-    """Add a view of one element of the output :data:`DIGESTS` to the module; return its C name.
-
-    ``digest_index``: which of the digests it is."""
+    """Add a view of element ``digest_index`` of the output :data:`DIGESTS` to the module, and return its C name."""
     name = builder.unique(f"digest_{digest_index}")
     builder.values[name] = Value(name, (1,), WORD, "intermediate")
     builder.views.append(View(name, DIGESTS, dtypes.nbytes(WORD) * digest_index))

@@ -1,4 +1,4 @@
-"""Boards on many desks, by Dask Distributed."""
+"""Measure candidates on a fleet of boards, which are attached to the workers of a Dask Distributed cluster."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ from microc.tuning.on_board import BoardRunner
 from microc.tuning.runner import MeasuredResult, Meter
 from microc.tuning.search_space import Candidate, Point, replay_candidate
 
-# ---- What a worker of a fleet does: a batch of candidates, as plain data, measured on a board of its desk.
+# ---- Functions that run on a worker of a fleet. They measure a batch of candidates on a board that is attached to the worker.
 #
-# What comes is text and a graph in microc's own format: nothing of it runs, and steps are checked as those of a record are. Which
-# port the boards are on says the worker's own environment, :data:`PORT`, never the one who asks.
+# A worker receives only text and a graph in microc's own format. Nothing of this is executed, and schedule steps are checked like
+# those of a record. The port of the boards is set in the worker's own environment (:data:`PORT`), never by the client.
 
 PORT = "MICROC_PORT"
-"""Environment variable that names the port of a worker's boards; without it they are emulated."""
+"""Environment variable with the port of a worker's boards. If it is not set, the boards are emulated."""
 
 
 def describe_worker_board(board: str) -> str:
-    """Describe what measures ``board`` on this worker, as JSON: ``unit``, ``toolchain``, ``version``; or ``error``."""
+    """Return a description of how this worker measures ``board``, as JSON: ``unit``, ``toolchain``, ``version``; or
+    ``error``."""
     return _answer_as_json(
         lambda: {
             "unit": _worker_board_runner(board).unit,
@@ -46,16 +47,19 @@ def describe_worker_board(board: str) -> str:
 
 
 def measure_batch_on_worker(job: str, graph: bytes) -> str:
-    """Measure a batch of candidates on this worker and return JSON: ``results``, or ``error`` if this worker cannot
+    """Measure a batch of candidates on this worker, and return JSON: ``results``, or ``error`` if the worker cannot
     measure.
 
-    ``job``: JSON of the ``board``, the ``features`` of the target, the kernel's ``key``, ``name`` and ``op``, and
-    ``candidates`` by algorithm, rule and steps; ``graph``: the kernel (:func:`microc.graph.file.to_bytes`)."""
+    ``job``: JSON that contains the ``board``, the ``features`` of the target, the kernel's ``key``, ``name`` and
+    ``op``, and the ``candidates`` as algorithm, rule and schedule steps. ``graph``: the kernel as a graph
+    (:func:`microc.graph.file.to_bytes`).
+    """
     return _answer_as_json(lambda: {"results": _measure_job(json.loads(job), graph)})
 
 
 def _answer_as_json(work: Callable[[], Mapping[str, Any]]) -> str:
-    """Return the result of ``work``, or the text of its error, as JSON with this worker's address."""
+    """Return the result of the function ``work``, or the text of its error, as JSON that also contains the worker's
+    address."""
     from distributed import get_worker
 
     answer: Mapping[str, Any]
@@ -67,7 +71,7 @@ def _answer_as_json(work: Callable[[], Mapping[str, Any]]) -> str:
 
 
 def _measure_job(job: Mapping[str, Any], graph: bytes) -> list[dict[str, Any]]:
-    """Measure the candidates of a batch on this worker; return the results as plain data."""
+    """Measure the candidates of a batch on this worker, and return the results as plain data."""
     runner, task = _worker_board_runner(job["board"]), _task_of_job(job, graph)
     candidates = [
         replay_candidate(
@@ -82,8 +86,10 @@ def _measure_job(job: Mapping[str, Any], graph: bytes) -> list[dict[str, Any]]:
 
 
 def _task_of_job(job: Mapping[str, Any], data: bytes) -> Task:
-    """Return the kernel of a batch as a task; UsageError if this version of microc lowers it differently. ``data``: its
-    graph."""
+    """Return the kernel of a batch as a tuning task. ``data``: the kernel's graph as bytes.
+
+    Raises UsageError if this version of microc lowers the kernel differently than the client's version.
+    """
     graph = read_graph_file(data, "kernel", {})
     target = load_board(job["board"]).target.having(*job["features"])
     lowered = group_algorithms(graph, graph.nodes, target, NAME)
@@ -98,7 +104,8 @@ def _task_of_job(job: Mapping[str, Any], data: bytes) -> Task:
 
 @cache
 def _worker_board_runner(board: str) -> BoardRunner:
-    """Return the runner that measures on a board of this worker, one per process. UsageError for an unknown board."""
+    """Return the runner that measures on a board of this worker. There is one for each process. UsageError for an
+    unknown board."""
     if board not in list_boards():
         raise UsageError(
             f"fleet: {make_printable(board)} is no board that comes with microc",
@@ -107,18 +114,19 @@ def _worker_board_runner(board: str) -> BoardRunner:
     return BoardRunner(load_board(board), os.environ.get(PORT, ""))
 
 
-# ---- Many boards on many desks: workers of Dask Distributed offer them as resources, a search sends them batches
-# (docs/tuning.md).
+# ---- Functions that run on the client. Workers of Dask Distributed offer boards as resources, and a search sends batches of
+# candidates to the workers (docs/tuning.md).
 #
-# What travels is plain data. Records are written here alone, once a batch has come back whole; a batch whose worker died is given
-# to another by the scheduler, one whose board failed by us.
+# Only plain data is sent. The client writes the records of a batch after it has received all results of the batch. If a worker
+# dies, the Dask scheduler sends its batch to another worker. If a board fails, the client does so.
 
 CONNECT, GRACE, POLL = 10, 30.0, 1.0
-"""Seconds to reach the scheduler; to wait for a worker if there is none; between polls of a batch."""
+"""Times in seconds: to connect to the scheduler (CONNECT), to wait for a worker if there is none (GRACE), and between two polls
+for the results of a batch (POLL)."""
 
 
 class Fleet(Meter):
-    """Meter that measures on the boards named ``board`` of all workers of the Dask scheduler at ``address``."""
+    """Meter that measures candidates on the boards of all workers of a Dask scheduler. ``board``: the kind of board."""
 
     def __init__(self, address: str, board: Board) -> None:
         if find_spec("distributed") is None:
@@ -148,7 +156,7 @@ class Fleet(Meter):
 
     @property
     def lost(self) -> Sequence[str]:  # type: ignore[override]
-        """Workers whose boards failed."""
+        """The workers whose boards failed, with the reasons."""
         return [f"{worker}: {why}" for worker, why in list(self._failed.items())]
 
     def measure(self, task: Task, candidates: Sequence[Candidate]) -> list[MeasuredResult]:
@@ -161,18 +169,20 @@ class Fleet(Meter):
                 self._failed[worker] = make_printable(str(answer["error"]), 200)
 
     def stop(self) -> None:
-        """Send no more batches; results of those that run are ignored."""
+        """Send no more batches. Results of running batches are ignored."""
         self._stopped = True
         self._client.close(timeout=CONNECT)
 
     def _boards_by_worker(self) -> Mapping[str, int]:
-        """Return the number of boards that each worker offers, by the worker's address; workers that failed are left out."""
+        """Return the number of boards that each worker offers, by the worker's address. Workers that failed are left
+        out."""
         known = self._client.scheduler_info(n_workers=-1)["workers"]
         offers = {name: int(worker.get("resources", {}).get(self.board, 0)) for name, worker in known.items()}
         return {name: count for name, count in offers.items() if count and name not in self._failed}
 
     def _common_toolchain(self, workers: Sequence[str]) -> tuple[str, str]:
-        """Query unit and toolchain of all workers and return them; UsageError if workers differ or one cannot measure."""
+        """Query unit and toolchain from all workers, and return them; UsageError if workers differ or if a worker
+        cannot measure."""
         futures = [
             self._client.submit(
                 describe_worker_board, self.board, workers=[worker], resources={self.board: 1}, pure=False
@@ -199,8 +209,10 @@ class Fleet(Meter):
         return make_printable(answers[0]["unit"]), make_printable(answers[0]["toolchain"], 200)
 
     def _measure_on_some_worker(self, job: str, graph: bytes) -> tuple[Mapping[str, Any], str]:
-        """Return a worker's answer to a batch, and the worker's address; DeviceError if there is no worker for GRACE
-        seconds."""
+        """Return a worker's answer to a batch, and the worker's address.
+
+        Raises DeviceError if no worker is available for GRACE seconds.
+        """
         last = time.monotonic()
         while not self._stopped:
             workers = self._boards_by_worker()
@@ -216,7 +228,7 @@ class Fleet(Meter):
         raise DeviceError("fleet: the search was stopped")
 
     def _wait_for_answer(self, workers: Mapping[str, int], job: str, graph: bytes) -> str | None:
-        """Send a batch to one of these workers and return its answer; None if all of them are gone."""
+        """Send a batch to one of these workers, and return its answer; None if all of these workers are gone."""
         from distributed import CancelledError, KilledWorker
         from distributed import TimeoutError as Late
 
@@ -242,7 +254,7 @@ class Fleet(Meter):
                 ) from error
 
     def _job_json(self, task: Task, candidates: Sequence[Candidate]) -> str:
-        """Return a batch of candidates as the JSON that is sent to a worker."""
+        """Return a batch of candidates as JSON for a worker."""
         candidate_data = [
             {
                 "algorithm": candidate.point.algorithm,
@@ -255,7 +267,7 @@ class Fleet(Meter):
         return json.dumps({"board": self.board, **kernel, "candidates": candidate_data})
 
     def _no_worker_error(self) -> DeviceError:
-        """Return the error that no worker offers the board."""
+        """Create the error for a fleet in which no worker offers the board."""
         workers = f'dask worker ADDRESS --no-nanny --resources "{self.board}=1"'
         return DeviceError(
             f"no worker of the fleet offers a board {self.board}",
@@ -265,7 +277,7 @@ class Fleet(Meter):
 
 
 def _checked_results(candidates: Sequence[Candidate], answer: Mapping[str, Any]) -> list[MeasuredResult]:
-    """Convert a worker's answer to the results of a batch, after checking it: a worker is trusted no more than a board."""
+    """Convert a worker's answer to the results of a batch. The answer is checked, because a worker is not trusted."""
     answers = answer["results"]
     if len(answers) != len(candidates) or any(entry["status"] not in (OK, WRONG, FAILED) for entry in answers):
         raise DeviceError(

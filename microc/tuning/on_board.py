@@ -1,4 +1,4 @@
-"""Measuring on a board: flashed, or loaded over its line."""
+"""Measure candidates on a board: with a firmware that is flashed for every batch, or with code that is loaded into RAM."""
 
 from __future__ import annotations
 
@@ -38,16 +38,20 @@ from microc.tuning.runner import (
 )
 from microc.tuning.search_space import Candidate
 
-# ---- Measuring on a board: an emulator, hardware on a serial line, or any program that acts as one.
+# ---- Measuring with a firmware for every batch. The board is an emulator, hardware on a serial line, or a program that behaves
+# like a board.
 
 HELD = 4
-"""Factor by which a board's flash must exceed the inputs for an image to contain them; otherwise they are sent over the line."""
+"""Minimum ratio of a board's flash to the size of the inputs for which an image contains the inputs. If the flash is
+smaller, the inputs are sent over the line."""
 
 
 class BoardRunner(Runner):
-    """Runner that measures on a board; on its emulator or simulator if ``port`` is empty.
-    A board on a port is flashed for every image. A ``pipe:`` port that contains ``{elf}`` is a program that is started
-    with that file and speaks for the board. ``patience`` as in :class:`Device`."""
+    """Runner that measures on a board. If ``port`` is empty, it uses the board's emulator or simulator.
+
+    A board on a port is flashed for every image. If the port starts with ``pipe:`` and contains ``{elf}``, it is a
+    command that runs the ELF file of the firmware and behaves like a board. ``patience``: as in :class:`Device`.
+    """
 
     def __init__(self, board: Board, port: str = "", *, patience: float = PATIENCE) -> None:
         emulated = "emulator" in board.raw
@@ -62,7 +66,7 @@ class BoardRunner(Runner):
         self.toolchain = find_compiler(board).version
         self._objects = RuntimeObjectCache()
         self._read = set[str]()
-        """Kernels of which an output that is digested as the right one was read, and is right."""
+        """Keys of the kernels for which an output with the digest of the correct result was read and was correct."""
 
     def check(self) -> None:
         find_compiler(self._board)
@@ -80,7 +84,7 @@ class BoardRunner(Runner):
 
     @contextmanager
     def _open_device_with_program(self, program: Program) -> Iterator[tuple[Device, LinkedSizes]]:
-        """Build a program and bring it onto the board; yield the device and the program's sizes."""
+        """Build a program and start it on the board; yield the device, and the sizes that the linker reports."""
         with tempfile.TemporaryDirectory(prefix="microc-tune-") as folder:
             program.write(folder)
             project = open_project(folder)
@@ -93,7 +97,7 @@ class BoardRunner(Runner):
                 yield device, sizes
 
     def _port_with_elf(self, project: Project) -> str:
-        """Return the port, with the project's ELF file in place of ``{elf}``."""
+        """Return the port, in which ``{elf}`` is replaced by the path of the project's ELF file."""
         return self._port.replace(ELF, str(Path(project.elf).resolve()))
 
     def _measure_on_device(
@@ -104,11 +108,14 @@ class BoardRunner(Runner):
         candidates: Sequence[Candidate],
         expected_outputs: Sequence[Array],
     ) -> list[MeasuredResult]:
-        """Measure all candidates of an image in one run on the device; ``expected_outputs``: the right outputs.
+        """Measure all candidates of an image in one run on the device. ``expected_outputs``: the correct outputs.
 
-        Among outputs with equal digests one is read and compared. Outputs with the digest of the right result are read
-        once per kernel over all images."""
-        code = {symbol.name.partition(".")[0]: symbol.size for symbol in sizes.symbols}  # of clones, too: f.constprop.0
+        Of outputs with equal digests, only one is read and compared with the correct output. An output with the digest
+        of the correct result is read only once for each kernel, even over several images.
+        """
+        code = {
+            symbol.name.partition(".")[0]: symbol.size for symbol in sizes.symbols
+        }  # also clones such as f.constprop.0
         ends, right = len(expected_outputs), tuple(map(digest_of_array, expected_outputs))
         numbers = range(ends, len(device.kernels), 2 * ends + 1)
         ticks = device.kernel_ticks()
@@ -134,18 +141,22 @@ class BoardRunner(Runner):
         return results
 
 
-# ---- Measuring on a board that is flashed once: candidates are loaded into its RAM over the line, and called there.
+# ---- Measuring on a board that is flashed only once. Candidates are loaded into its RAM over the serial line, and called
+# there.
 #
-# The firmware is one for tuning (SPEC.md of the runtime, "Loading code"). Code runs from RAM, without the wait states and
-# caches of flash: such ticks are compared with each other alone, and records name the board so.
+# The board runs a tuning firmware (SPEC.md of the runtime, "Loading code"). Code in RAM has neither the wait states nor the
+# caches of flash. So such ticks are compared only with each other, and the board's name in records shows that code ran from
+# RAM.
 
 PROTOCOL = "tuning"
 
 
 class LoadRunner(BoardRunner):
-    """Runner that flashes a board once, at the start, and loads candidates into its RAM.
-    A candidate that faults or hangs costs a restart of the emulator; on a port it costs a flashing, unless the board
-    resets itself. ``patience``: seconds that a kernel may take."""
+    """Runner that flashes a board once, at the start, and then loads candidates into the board's RAM.
+
+    If a candidate faults or hangs, an emulator is restarted, and hardware is flashed again unless the board resets
+    itself. ``patience``: maximum number of seconds that a kernel may run.
+    """
 
     def __init__(self, board: Board, port: str = "", *, patience: float = PATIENCE) -> None:
         super().__init__(board, port, patience=patience)
@@ -165,7 +176,7 @@ class LoadRunner(BoardRunner):
 
     def stop(self) -> None:
         super().stop()
-        if self._busy.acquire(blocking=False):  # else whoever measures lets go
+        if self._busy.acquire(blocking=False):  # otherwise the running ``measure`` closes the stack
             self._stack.close()
             self._busy.release()
 
@@ -174,7 +185,7 @@ class LoadRunner(BoardRunner):
         self._open_tuning_board().restart()
 
     def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[MeasuredResult]:
-        """Load candidates into RAM and measure them one by one."""
+        """Load candidates into RAM, and measure them one by one."""
         module = make_candidates_module(task, candidates)
         desk = self._open_tuning_board()
         loaded = desk.load(module)
@@ -183,7 +194,9 @@ class LoadRunner(BoardRunner):
         results = []
         for number, candidate in enumerate(candidates):
             result = self._measure_loaded_candidate(desk, loaded, candidate, number, wanted)
-            if result.status != OK:  # perhaps by what another one has overwritten; the board may be a new one
+            if (
+                result.status != OK
+            ):  # another candidate may have overwritten its data, or the board may have been restarted
                 loaded = desk.load(module, afresh=True)
                 loaded.set_inputs(*arrays)
             if result.status == WRONG:
@@ -199,10 +212,11 @@ class LoadRunner(BoardRunner):
         candidate_index: int,
         expected_outputs: Sequence[Array],
     ) -> MeasuredResult:
-        """Measure one loaded candidate, by its index among the kernels of the image.
+        """Measure one loaded candidate. ``candidate_index``: its index among the calls of the image.
 
-        Each output is made wrong before, so that a result left by another candidate is not taken for its own.
-        ``expected_outputs``: the right ones."""
+        The first bytes of each output are inverted before the candidate runs, so that the result of another candidate
+        does not count as its own. ``expected_outputs``: the correct outputs.
+        """
         call = loaded.module.calls[candidate_index]
         try:
             for name, array in zip(call.writes, expected_outputs, strict=True):
@@ -220,7 +234,7 @@ class LoadRunner(BoardRunner):
         )
 
     def _open_tuning_board(self) -> TuningBoard:
-        """Return the board, after building the tuning firmware and starting it there if necessary."""
+        """Return the board. At the first call, the tuning firmware is built and started on it."""
         if self._desk is None:
             folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="microc-tune-"))
             Program(make_tuning_firmware_module(self._board.target), self._board).write(folder)
@@ -233,8 +247,10 @@ class LoadRunner(BoardRunner):
 
 
 class TuningBoard:
-    """A board that runs the tuning firmware, and the candidates that are loaded into its memory.
-    ``hardware``: it is flashed, and may reset itself."""
+    """A board that runs the tuning firmware, and the candidates that are loaded into its RAM.
+
+    ``hardware``: the board is not emulated, so it must be flashed and may reset itself.
+    """
 
     def __init__(self, project: Project, port: str, patience: float, *, hardware: bool) -> None:
         self._project, self._port, self._patience, self._hardware = project, port, patience, hardware
@@ -242,32 +258,34 @@ class TuningBoard:
         self._start_firmware()
 
     def _start_firmware(self) -> None:
-        """Start the tuning firmware, after flashing it onto hardware, and connect to it."""
+        """Start the tuning firmware and connect to it. Hardware is flashed first."""
         if self._hardware:
             flash_project(self._project, port=self._port)
         self.device = Device(self._project, self._port, patience=self._patience)
         self._loader = CodeLoader(self.device.client, self._project.board)
 
     def load(self, module: Module, *, afresh: bool = False) -> LoadedKernels:
-        """Load candidates in place of the previous ones.
+        """Load the kernels of a module in place of those loaded before.
 
-        Constants that are on the board already stay there and are not sent again, unless ``afresh``."""
+        Constants that the board already contains are not sent again. ``afresh``: send all constants again.
+        """
         if afresh:
             self._loader.clear()
         elif self._loaded is not None:
             self._loader.release(self._loaded)
         try:
             self._loaded = self._loader.load(module)
-        except FitError:  # beside the constants of other kernels
+        except FitError:  # it may fit after the constants of other kernels are removed
             self._loader.clear()
             self._loaded = self._loader.load(module)
         return self._loaded
 
     def restart(self) -> None:
-        """Reset the board: one that has reset itself answers; others are started or flashed again."""
+        """Restart the board. Hardware that has reset itself and answers is left as it is; otherwise the firmware is
+        started again."""
         try:
             if not self._hardware:
-                raise DeviceError("an emulator is started again")  # caught below
+                raise DeviceError("an emulator is started again")  # caught in this function
             self.device.client.hello()
             self._loader = CodeLoader(self.device.client, self._project.board)
         except DeviceError:
@@ -279,7 +297,7 @@ class TuningBoard:
 
 
 def make_tuning_firmware_module(target: Target) -> Module:
-    """Make the module of the tuning firmware itself: it copies one byte."""
+    """Create the module of the tuning firmware. Its only kernel copies one byte."""
     x = te.placeholder((1,), "int8", "x")
     y = te.compute((1,), lambda i: x[i], "y", ("i",))
     module = compile_function(Schedule(te.create_prim_func("tuning", [x], [y])).named("as written"), target, {})

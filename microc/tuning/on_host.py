@@ -1,9 +1,10 @@
-"""Measuring on this computer: wall clock, in a process of its own, so that a candidate that faults or hangs ends only that
-process.
+"""Measure candidates on this computer by wall-clock time. A separate process runs them, so that a candidate that faults
+or hangs ends only that process.
 
-A computer may be slower for milliseconds or for minutes, at a lower clock or under load. Comparisons must not depend on when a
-candidate was measured. So the first correct candidate of a kernel is a yardstick in all later images of that kernel. The ticks
-of other candidates are the median over rounds of their ratio to the yardstick, times the yardstick's first time.
+A computer may become slower for milliseconds or for minutes, for example at a lower clock rate or under load. The
+ranking of candidates must not depend on when they were measured. Therefore the first correct candidate of a kernel
+becomes the yardstick, which all later images of the kernel contain too. The ticks of another candidate are its median
+time relative to the yardstick, over several rounds, multiplied by the yardstick's time in its first image.
 """
 
 from __future__ import annotations
@@ -37,20 +38,23 @@ from microc.tuning.runner import (
 from microc.tuning.search_space import Candidate
 
 PATIENCE = 120.0
-"""Seconds that an image may take."""
+"""Maximum number of seconds that the timing of an image may take."""
 TIMING_PROCESS = "microc.tuning.timing_process"
 LIBRARY, GIVEN, MADE, TAKEN = "model.so", "given.npz", "made.npz", "taken.json"
-"""Files shared by the two processes: the kernels, their inputs, their outputs, the nanoseconds of each."""
+"""Names of the files that the two processes exchange: the library of kernels (LIBRARY), their inputs (GIVEN), their outputs
+(MADE), and the nanoseconds that each of them took (TAKEN)."""
 Rounds = list[list[float]]
-"""Nanoseconds by round and kernel."""
+"""Nanoseconds of each kernel in each round."""
 Yardsticks = dict[str, tuple[Candidate, float]]
-"""A candidate and its nanoseconds, by the key of a kernel."""
+"""The yardstick of each kernel, by the kernel's key: a candidate and the nanoseconds that it took."""
 
 
 class HostRunner(Runner):
-    """Runner that measures on this computer as ``target``, in nanoseconds.
-    ``yardsticks``: shared by parallel runners. ``place``: the number of this runner, from 0 on; each one gets a core of
-    its own while there are enough."""
+    """Runner that measures on this computer, compiled for ``target``, in nanoseconds.
+
+    ``yardsticks``: shared by runners that work in parallel. ``place``: the index of this runner, from 0. Each runner
+    uses a core of the computer of its own, as long as there are enough cores.
+    """
 
     unit = "ns"
     board = "host"
@@ -65,7 +69,7 @@ class HostRunner(Runner):
         host_compiler()
 
     def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[MeasuredResult]:
-        """Measure candidates in one image, beside the kernel's yardstick if there is one."""
+        """Measure candidates in one image, together with the kernel's yardstick if it has one."""
         entry = self._yardsticks.get(task.key)
         if entry is not None:
             yardstick, ticks = entry
@@ -81,8 +85,10 @@ class HostRunner(Runner):
     def _time_image(
         self, task: Task, candidates: Sequence[Candidate], ticks_of: Callable[[Rounds], list[float]]
     ) -> list[MeasuredResult]:
-        """Build an image of candidates, time it in another process, and check its outputs. ``ticks_of``: computes each
-        candidate's ticks from the nanoseconds of all rounds."""
+        """Build an image of candidates, time it in another process, and check the outputs of the candidates.
+
+        ``ticks_of``: computes the ticks of each candidate from the nanoseconds of all rounds.
+        """
         module = make_candidates_module(task, candidates)
         arrays, wanted = sample_inputs_and_outputs(task)
         with tempfile.TemporaryDirectory(prefix="microc-tune-") as name:
@@ -102,14 +108,14 @@ class HostRunner(Runner):
 
 
 def _minimum_per_kernel(rounds: Rounds) -> list[float]:
-    """Return the minimum of every kernel's nanoseconds over all rounds: the time with the least disturbance."""
+    """Return the minimum time of each kernel over all rounds, in nanoseconds. It is the time with the least
+    disturbance."""
     return [min(times) for times in zip(*rounds, strict=True)]
 
 
 def _ticks_relative_to_first(rounds: Rounds, first_ticks: float) -> list[float]:
-    """Return the nanoseconds of every kernel relative to the first kernel: the median ratio over rounds.
-
-    ``first_ticks``: what the first kernel counts as."""
+    """Return the ticks of each kernel: the median over all rounds of its time relative to the first kernel, multiplied
+    by ``first_ticks``."""
     return [
         first_ticks * median(each / times[0] for each, times in zip(column, rounds, strict=True))
         for column in zip(*rounds, strict=True)
@@ -117,7 +123,8 @@ def _ticks_relative_to_first(rounds: Rounds, first_ticks: float) -> list[float]:
 
 
 def _result_of_candidate(candidate: Candidate, ticks: float, disagreement: str) -> MeasuredResult:
-    """Return the result of a timed candidate; ``disagreement``: how its outputs differ, empty if they are right."""
+    """Return the result of a timed candidate. ``disagreement``: describes how its outputs differ; empty if they are
+    correct."""
     return (
         MeasuredResult(candidate, WRONG, detail=disagreement)
         if disagreement
@@ -126,18 +133,21 @@ def _result_of_candidate(candidate: Candidate, ticks: float, disagreement: str) 
 
 
 def _run_rounds(folder: Path, place_index: int) -> Rounds:
-    """Time the kernels of the library in a folder in another process; return the nanoseconds of every kernel, by round.
+    """Time the kernels of the library in a folder in another process; return the nanoseconds of each kernel in each
+    round.
 
-    DeviceError as in :func:`run_timing_process`."""
+    Raises DeviceError as :func:`run_timing_process` does.
+    """
     run_timing_process("kernels", place_index, folder)
     return [[float(each) for each in times] for times in json.loads((folder / TAKEN).read_text())]
 
 
 def run_timing_process(what: str, place_index: int, *folders: Path) -> None:
-    """Time ``what`` (kernels or networks) in some folders in a process of its own (:mod:`microc.tuning.timing_process`), on the
-    core of the computer for ``place_index``.
+    """Time kernels or networks in a separate process (:mod:`microc.tuning.timing_process`).
 
-    DeviceError if it fails or takes too long."""
+    ``what``: ``kernels`` or ``networks``. ``place_index``: determines the core of the computer. ``folders``: contain
+    the libraries. Raises DeviceError if the process fails or takes too long.
+    """
     command = [sys.executable, "-m", TIMING_PROCESS, what, str(place_index), *map(str, folders)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)

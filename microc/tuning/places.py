@@ -1,4 +1,4 @@
-"""The meter of a search, alone or in parallel; measuring one record again."""
+"""Create the meter of a search, which measures at one place or at several in parallel; and measure one record again."""
 
 from __future__ import annotations
 
@@ -22,15 +22,19 @@ from microc.tuning.runner import MeasuredResult, Meter
 from microc.tuning.search_space import Candidate, Point, replay_candidate
 from microc.tuning.tuner import board_and_core_of, options_and_tasks, regions_open_to_external_code
 
-# ---- Several places that measure side by side: boards on several ports, or as many emulators.
+# ---- Several places that measure in parallel: boards on several ports, several emulators, or several processes.
 #
-# Each has one batch at a time. A place that fails, since its port hangs or its plug was pulled, is left for good, and its batch
-# is measured at another one from the start: what it had measured of it is forgotten, so that nothing is told twice.
+# Each place measures one batch at a time. A place that fails, for example because its board was unplugged, is not used again.
+# Its batch is measured again at another place from the start. Results that it had already are dropped, so that none is
+# reported twice.
 
 
 class MeterPool(Meter):
-    """Meter that distributes batches over several meters, which measure in parallel; ``runners``: their names for
-    messages, and they. All must have one board name, unit and compiler."""
+    """Meter that distributes batches over several meters, which measure in parallel.
+
+    ``runners``: the meters, each with its name for messages. All must have the same board name, unit of time and
+    compiler.
+    """
 
     def __init__(self, runners: Sequence[tuple[str, Meter]]) -> None:
         first = runners[0][1]
@@ -56,7 +60,7 @@ class MeterPool(Meter):
         while True:
             place = self._free.get()
             if place is None:
-                self._free.put(None)  # for whoever comes next
+                self._free.put(None)  # wakes the next waiting caller
                 raise self._none_left_error()
             try:
                 found = self._runners[place][1].measure(task, candidates)
@@ -74,9 +78,8 @@ class MeterPool(Meter):
             runner.stop()
 
     def _drop_place(self, place_index: int, error: MicrocError) -> None:
-        """Drop a place that failed, by its index.
-
-        If it was the last one, waiting callers are woken to raise an error."""
+        """Remove a place that failed, so that it is not used again. If no place is left, all waiting callers are woken
+        to raise an error."""
         with self._changing:
             self._left.discard(place_index)
             self.lost.append(f"{self._runners[place_index][0]}: {error.what}")
@@ -84,7 +87,7 @@ class MeterPool(Meter):
                 self._free.put(None)
 
     def _none_left_error(self) -> DeviceError:
-        """Return the error that all places failed, with what was lost."""
+        """Create the error for a pool in which all places failed. It lists the reasons."""
         return DeviceError(
             f"all {self.places} places to measure at have failed",
             where=self.board,
@@ -94,17 +97,18 @@ class MeterPool(Meter):
         )
 
 
-# ---- Where a search measures: on this computer, on emulators of a board, or on boards behind ports.
+# ---- The meter of a search: this computer, emulators of a board, or boards on ports.
 
 
 def meter_for(
     board: Board | None, target: Target, ports: Sequence[str], jobs: int, *, load_into_ram: bool = False
 ) -> Meter:
-    """Return the meter that measures on ``board``, or on this computer as ``target``.
+    """Return the meter that measures on ``board`` or, if it is None, on this computer compiled for ``target``.
 
-    ``ports``: lines to boards; an empty one is the emulator. ``jobs``: parallel emulators, programs or processes.
-    ``load_into_ram``: flash boards once and load candidates into their RAM. UsageError for a line that several jobs
-    would share."""
+    ``ports``: ports of boards; an empty one means the emulator. ``jobs``: number of emulators, programs or processes
+    that run in parallel. ``load_into_ram``: flash each board once, and load candidates into its RAM. Raises UsageError
+    if several jobs would share a port.
+    """
     lines = [port for port in ports if port]
     runner_class = LoadRunner if load_into_ram else BoardRunner
     if board is None:
@@ -133,13 +137,12 @@ def meter_for(
 
 
 def _one_meter_or_pool(named_meters: Sequence[tuple[str, Meter]]) -> Meter:
-    """Return the meter if there is only one, else a pool of them.
-
-    ``named_meters``: their names for messages, and they."""
+    """Return the meter if there is only one, else a pool of all meters. ``named_meters``: each meter with its name for
+    messages."""
     return MeterPool(named_meters) if len(named_meters) > 1 else named_meters[0][1]
 
 
-# ---- One record's schedule, measured once more.
+# ---- Measuring the schedule of a single record again.
 
 
 @registers_plugins
@@ -153,10 +156,10 @@ def measure_record(
     port: str = "",
     **options: Any,
 ) -> tuple[Record, MeasuredResult, str]:
-    """Measure the schedule of the record whose id begins with ``record`` again; return the record, the new result, and the
-    unit.
+    """Measure the schedule of the record whose id begins with ``record`` again.
 
-    UsageError if the file has no such record, or the network no such kernel.
+    Return the record, the new result, and its unit of time. Raises UsageError if the file ``records`` contains no such
+    record or if the network has no such kernel.
     """
     matching = [each for each in open_records(records) if record and each.id.startswith(record)]
     if not matching:
@@ -181,7 +184,7 @@ def measure_record(
 
 
 def _candidate_of_record(task: Task, record: Record) -> Candidate:
-    """Return the candidate of a kernel or region that a record names, to be measured again."""
+    """Return the candidate that a record of a kernel or region measured, so that it can be measured again."""
     if isinstance(task, RegionTask):
         return candidate_of_region_record(task, record)
     return replay_candidate(task, Point(record.algorithm, record.rule, record.decisions), record.trace)

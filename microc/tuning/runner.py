@@ -1,4 +1,4 @@
-"""Measuring candidates: the interface of meters, and their treatment of images that fail."""
+"""Measuring of candidates: the interface of all meters, and how they handle images that fail."""
 
 from __future__ import annotations
 
@@ -26,17 +26,19 @@ from microc.run.session import Device
 from microc.target import Board
 from microc.tuning.search_space import Candidate
 
-# ---- Measuring candidates: one interface, and what it does with an image that does not build, hangs or faults.
+# ---- The interface of all meters, and how they handle an image that cannot be built, hangs or faults.
 #
-# A time counts only once the candidate's output is that of the operator's reference: equal integers, floats within the bound that
-# ``microc verify`` has. A candidate that breaks its image is found by halving, and costs nobody else a measurement.
+# A measured time is valid only if the output of the candidate agrees with the reference implementation of the operator:
+# integers must be equal, and floats within the tolerance of ``microc verify``. A candidate that makes its image fail is found
+# by bisection, so that the other candidates are still measured.
 
 SPOILT = 256
-"""Bytes of an output that are made wrong before a candidate runs."""
+"""Number of bytes of an output that are inverted before a candidate runs."""
 INNER = -(1 << 8), 1 << 8
-"""Range of wide integers between layers, which are bytes minus a zero point: sums of their products stay within their dtype."""
+"""Range of random integers for int32 and int64 inputs without quantisation. Between layers, such integers are bytes
+minus a zero point. With this range, sums of their products do not overflow."""
 Read = Callable[[str], Array]
-"""Function that returns a tensor of the image by name."""
+"""Function that returns a tensor of the image by its name."""
 
 
 def is_external_code(candidate: Candidate) -> bool:
@@ -45,15 +47,21 @@ def is_external_code(candidate: Candidate) -> bool:
 
 
 def float_tolerance_of(candidate: Candidate) -> float:
-    """Return the tolerance of a candidate's floats, ``bound`` of its
-    :class:`~microc.tuning.search_space.RegionData`; 0 for microc's code."""
+    """Return the tolerance of a candidate's float outputs: ``bound`` of its
+    :class:`~microc.tuning.search_space.RegionData`.
+
+    It is 0 for kernels.
+    """
     return candidate.whole.bound if candidate.whole is not None else 0.0
 
 
 @frozen
 class MeasuredResult:
-    """The result of measuring a candidate: ``status`` as in records, ``ticks`` in the meter's unit, ``code`` bytes of its
-    function, ``detail`` in words if it failed."""
+    """The result of measuring a candidate.
+
+    ``status``: as in records. ``ticks``: time in the unit of the meter. ``code``: number of bytes of its function.
+    ``detail``: the reason if it failed, as text.
+    """
 
     candidate: Candidate
     status: str
@@ -63,10 +71,11 @@ class MeasuredResult:
 
 
 class Meter(ABC):
-    """Base class of everything that measures candidates.
+    """Base class of all objects that measure candidates.
 
-    ``board``, ``unit``, ``toolchain`` as in records; ``batch``: number of candidates that fill an image well;
-    ``places``: batches that are measured in parallel; ``lost``: places that failed, with the reason."""
+    ``board``, ``unit``, ``toolchain``: as in records. ``batch``: number of candidates that suit one image. ``places``:
+    number of batches that are measured in parallel. ``lost``: places that failed, with the reasons.
+    """
 
     board: str
     unit: str
@@ -81,13 +90,15 @@ class Meter(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """Abandon running measurements; their results are ignored."""
+        """Abandon the running measurements. Their results are ignored."""
 
 
 class Runner(Meter):
-    """Base class of a single place where candidates run: a board or a process.
-    If an image fails (does not build, hangs, faults), its halves are measured separately, so the failing candidate is
-    found and costs no other one its measurement."""
+    """Base class of meters with a single place where candidates run: a board or a process.
+
+    If an image fails (cannot be built, hangs, faults), its two halves are measured separately. So the candidate that
+    makes the image fail is found, and all other candidates are measured.
+    """
 
     _stopped = False
 
@@ -112,15 +123,19 @@ class Runner(Meter):
 
     @abstractmethod
     def check(self) -> None:
-        """Check that the place itself works, before candidates are blamed; MicrocError if not."""
+        """Check that the place itself works, before a candidate counts as failed; MicrocError if it does not work."""
 
     @abstractmethod
     def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[MeasuredResult]:
-        """Measure candidates in one image; FitError, ToolError or DeviceError if the image fails as a whole."""
+        """Measure candidates in one image; FitError, ToolError or DeviceError if the image as a whole fails."""
 
 
 def sample_inputs_and_outputs(task: Task) -> tuple[list[Array], list[Array]]:
-    """Return random inputs of a task, the same in every image, and the outputs of the operators' references."""
+    """Return random inputs of a task, and the outputs that the reference implementations of the operators compute from
+    them.
+
+    The inputs are identical in every image.
+    """
     graph = task.graph
     tensors = [_input_description(graph.types[name]) for name in graph.inputs]
     arrays = draw_input_arrays({}, tensors, graph, 1, seed=0)[0]
@@ -129,7 +144,7 @@ def sample_inputs_and_outputs(task: Task) -> tuple[list[Array], list[Array]]:
 
 
 def _input_description(type_: TensorType) -> Mapping[str, Any]:
-    """Return the description of a tensor for :func:`microc.run.reference.frameworks.draw_input_arrays`."""
+    """Return the description of an input tensor for :func:`microc.run.reference.frameworks.draw_input_arrays`."""
     spec = {
         "dtype": type_.dtype,
         "shape": type_.shape,
@@ -139,20 +154,23 @@ def _input_description(type_: TensorType) -> Mapping[str, Any]:
 
 
 def inverted_first_bytes(expected: Array) -> bytes:
-    """Return the first bytes of an output's right result, inverted.
+    """Return the first bytes of the correct output, inverted.
 
-    They are written to the output before a candidate runs, since a previous candidate may have left the right result
-    there."""
+    They are written to the output before a candidate runs, because a previous candidate may have left the correct
+    result there.
+    """
     return bytes(~np.ascontiguousarray(expected).reshape(-1).view(np.uint8)[:SPOILT])
 
 
 def describe_disagreement(
     expected: Sequence[Array], output_names: Sequence[str], read_output: Read, float_tolerance: float = 0.0
 ) -> str:
-    """Describe how a candidate's outputs differ from the expected ones; empty if they agree.
+    """Describe how the outputs of a candidate differ from the expected outputs; empty if they agree.
 
-    ``output_names``: of the outputs, in order; ``read_output``: returns an output by its name; ``float_tolerance``: a
-    share of the largest float, at least that of :data:`TOLERANCES` (infinite: any output agrees)."""
+    ``output_names``: names of the outputs, in order. ``read_output``: returns an output by its name.
+    ``float_tolerance``: tolerance of floats relative to the largest float; at least the tolerance in :data:`TOLERANCES`
+    applies. If it is infinite, any output agrees.
+    """
     if float_tolerance == inf:
         return ""
     for array, name in zip(expected, output_names, strict=True):
@@ -166,19 +184,19 @@ def describe_disagreement(
     return ""
 
 
-# ---- Whether a board works at all: it runs a network of one operator, which cannot fail. Asked before a candidate is
-# blamed.
+# ---- Health check of a board: it runs a network of a single operator. The check is made before a candidate counts as failed.
 
 COUNT = 16
-"""Elements of the health check's input."""
+"""Number of elements in the input of the health check."""
 
 
 def check_board_health(
     board: Board, open_device: Callable[[Program], AbstractContextManager[tuple[Device, LinkedSizes]]]
 ) -> None:
-    """Run a network of one operator on a board, as a health check; DeviceError unless it answers correctly.
+    """Run a network of one operator on a board, as a health check; DeviceError unless the result is correct.
 
-    ``open_device``: brings a program onto the board."""
+    ``open_device``: starts a program on the board.
+    """
     data = np.arange(-COUNT // 2, COUNT // 2, dtype=np.int8).reshape(1, COUNT)
     with open_device(_health_check_program(board)) as (device, _):
         result = device.run(data)

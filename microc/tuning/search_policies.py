@@ -1,4 +1,4 @@
-"""Searches, and models that rank candidates that were not measured."""
+"""Search policies, and models that predict the ticks of candidates that were not measured."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from microc.compiler.tuned.records import Task
 from microc.errors import UsageError
 from microc.tuning.search_space import Candidate, Point, Space
 
-# ---- What ranks candidates that were not measured: the analytic cost model, or one that learns from what was.
+# ---- Models that rank candidates that were not measured: the analytic cost model, or a model that learns from measurements.
 #
-# The learned one predicts by how much the analytic one errs, the logarithm of measured over estimated, from the decisions and
-# what the cost model counts; so it starts as good as that, and what it learns of one layer holds for others. A line is drawn
-# through few measurements; trees need more.
+# The learned model predicts the error of the analytic model: the logarithm of measured ticks over estimated ticks. Its
+# features are the decisions of a candidate and the numbers of the cost model. So it starts as good as the analytic model, and
+# what it learns from one layer applies to others. A linear model is fitted to few measurements. Decision trees need more.
 
 LEAST = 24
-"""Measurements from which on trees are trained."""
+"""Minimum number of measurements with which trees are trained."""
 FEW = 6
-"""Measurements from which on the linear model is trained."""
+"""Minimum number of measurements with which the linear model is trained."""
 SHRINKING = 1.0
 """Ridge penalty of the linear model: a squared weight costs as much as the squared error of one measurement."""
 MOST = 3.0
-"""Limit of a predicted error, the logarithm of measured over estimated, either way: a factor of 20. A line through few
-measurements extrapolates without bounds."""
+"""Maximum magnitude of a predicted error (logarithm of measured over estimated), a factor of 20. It is needed because a
+linear model of few measurements extrapolates without bounds."""
 _SETTINGS: Mapping[str, Any] = {
     "objective": "regression", "num_leaves": 15, "min_data_in_leaf": 3, "learning_rate": 0.1, "verbose": -1,
     "num_threads": 1, "deterministic": True, "seed": 0,
@@ -41,7 +41,8 @@ _ROUNDS = 80
 
 
 class RankingModel(Protocol):
-    """Model that ranks candidates of any task by predicted ticks, which are right up to a factor per task."""
+    """Model that predicts the ticks of candidates to rank them. Predictions for a task may be wrong by a constant
+    factor."""
 
     def predict(self, task: Task, candidate: Candidate) -> float: ...
 
@@ -49,7 +50,7 @@ class RankingModel(Protocol):
 
 
 class AnalyticModel:
-    """Ranks candidates by the instructions of the cost model; learns nothing."""
+    """Ranking model that predicts the number of instructions by the cost model, and does not learn."""
 
     def predict(self, task: Task, candidate: Candidate) -> float:
         return candidate.instructions
@@ -59,8 +60,11 @@ class AnalyticModel:
 
 
 class LearnedModel:
-    """Ranks candidates by the cost model's instructions, corrected by a learned prediction of its error: ridge regression
-    after a few measurements, plus gradient-boosted trees (LightGBM, if ``trees``) on its residuals after more."""
+    """Ranking model that corrects the number of instructions of the cost model by a learned prediction of its error.
+
+    After a few measurements the error is predicted by ridge regression. After more measurements, and if ``trees`` is
+    True, gradient-boosted trees (LightGBM) predict the residuals of the regression.
+    """
 
     def __init__(self, *, trees: bool = True) -> None:
         self._with_trees = trees
@@ -87,8 +91,8 @@ class LearnedModel:
     def _train_on_measurements(self) -> None:
         """Train on all measurements.
 
-        The target is a kernel's error minus its mean over that kernel: an offset that all its candidates share does not affect
-        their ranking.
+        The mean error of each kernel is subtracted first, because an error that all candidates of a kernel share does
+        not affect their ranking.
         """
         errors = np.zeros(len(self._rows))
         for kernel_errors in self._errors.values():
@@ -105,7 +109,7 @@ class LearnedModel:
 
 
 class _LinearModel(NamedTuple):
-    """A linear model of named features, which are centred about their means."""
+    """A linear model of named features. The mean of each feature is subtracted from the feature."""
 
     names: Sequence[str]
     means: Array
@@ -113,8 +117,8 @@ class _LinearModel(NamedTuple):
 
     @staticmethod
     def fit(rows: Sequence[Mapping[str, float]], errors: Array) -> _LinearModel:
-        """Fit a linear model to the errors of candidates by ridge regression; ``rows``: features by name of each
-        candidate."""
+        """Fit a linear model to the errors of candidates by ridge regression. ``rows``: the features of each candidate,
+        by name."""
         names = sorted({name for row in rows for name in row})
         table = np.array([[row.get(name, 0.0) for name in names] for row in rows])
         means = table.mean(0)
@@ -123,17 +127,21 @@ class _LinearModel(NamedTuple):
         return _LinearModel(names, means, np.linalg.solve(normal, table.T @ errors))
 
     def table(self, rows: Sequence[Mapping[str, float]]) -> Array:
-        """Return a matrix of features, a row for each candidate; features that the model does not know are left out."""
+        """Return the matrix of features, with a row for each candidate. Features that the model does not know are left
+        out."""
         return np.array([[row.get(name, 0.0) for name in self.names] for row in rows])
 
     def predict(self, table: Array) -> Array:
-        """Predict the error of each candidate from a matrix of features."""
+        """Return the predicted error of each candidate, given the matrix of features."""
         return (table - self.means) @ self.weights
 
 
 def _candidate_features(task: Task, candidate: Candidate) -> dict[str, float]:
-    """Return the features of a candidate by name: decisions (one-hot if they are words) and the cost model's numbers;
-    large ones by their logarithm."""
+    """Return the features of a candidate by name: its decisions (one-hot if they are words) and the numbers of the cost
+    model.
+
+    Large numbers are replaced by their logarithm.
+    """
     features = {
         "instructions": math.log1p(candidate.instructions),
         "code": math.log1p(candidate.code),
@@ -147,10 +155,11 @@ def _candidate_features(task: Task, candidate: Candidate) -> dict[str, float]:
 
 
 def fit_price_guess(prices: Mapping[Point, float]) -> Callable[[Point], float]:
-    """Fit a linear model over one-hot decisions to the known prices of points; return a function that guesses the
-    logarithm of any point's price.
+    """Fit a linear model over one-hot decisions to known prices (predicted ticks) of points. Return a function that
+    estimates the logarithm of the price of any point, except for a constant.
 
-    Points without a kernel have the price infinity and are left out."""
+    Points that give no kernel have an infinite price, and are left out.
+    """
     known = {point: math.log(max(price, 1.0)) for point, price in prices.items() if price < math.inf}
     line = _LinearModel.fit(
         [_one_hot_decisions(point) for point in known], np.array([*known.values()]) - np.mean([*known.values()])
@@ -160,13 +169,16 @@ def fit_price_guess(prices: Mapping[Point, float]) -> Callable[[Point], float]:
 
 
 def _one_hot_decisions(point: Point) -> dict[str, float]:
-    """Return a point's decisions as one-hot features."""
+    """Return the decisions of a point as one-hot features."""
     return {f"{name} {value}": 1.0 for name, value in point.values}
 
 
 def ranking_model_by_name(name: str) -> RankingModel:
-    """Return a model that ranks candidates by its name: ``analytic``, ``learned``, or ``auto``: the learned one, without
-    trees if LightGBM is not installed. UsageError if trees are requested without LightGBM."""
+    """Return the ranking model with the given name.
+
+    ``analytic``: the cost model. ``learned``: the learned model with trees; UsageError if LightGBM is not installed.
+    ``auto``: the learned model, without trees if LightGBM is not installed.
+    """
     if name == "analytic":
         return AnalyticModel()
     trees = find_spec("lightgbm") is not None
@@ -178,36 +190,43 @@ def ranking_model_by_name(name: str) -> RankingModel:
     )
 
 
-# ---- Which points are measured next: at random, in order, or what an evolution finds that a cost model ranks.
+# ---- Search policies, which decide which points are measured next: in order, at random, or by an evolutionary search.
 #
-# The evolution follows Ansor (Zheng et al., OSDI 2020): elites of what was measured are mutated and crossed, the cost model ranks
-# the children, the best are measured, and a few points are drawn at random, for the model errs.
+# The evolutionary search follows Ansor (Zheng et al., OSDI 2020). The fastest measured points are mutated and crossed, the
+# ranking model ranks the resulting points, and the best of these are measured. A few points are drawn at random, because the
+# model errs.
 
 ELITES = 12
-"""Fastest measured points, which become parents."""
+"""Number of the fastest measured points that are parents of new points."""
 CHILDREN = 12
-"""Points that are compared for each one that is measured."""
+"""Number of new points that are compared for each point that is measured."""
 KNOWN, PRICED = 32, 1
-"""Candidates from which on prices are guessed from decisions; and how many of the compared points are then priced for each
-one measured. Lowering a point takes longer than building and running it."""
+"""KNOWN: number of priced candidates from which on the prices of further points are estimated from their decisions.
+
+PRICED: number of points that are then still priced for each point that is measured. To price a point it must be lowered, which
+takes longer than building and running it.
+"""
 RACE = 32
-"""Unmeasured candidates kept for later batches, for each one measured at once."""
+"""Number of priced but unmeasured candidates that are kept for later batches, for each candidate of a batch."""
 BLIND = 0.15
-"""Share of measurements of random points."""
+"""Fraction of the measurements that are of random points."""
 CROSSED = 0.3
-"""Share of children with two parents."""
+"""Fraction of the new points that have two parents."""
 IDLE, HOPE, OPTIONS = 2, 0.98, 0.5
-"""Batches without gain after which the last share (OPTIONS) of a batch tries compiler options on the fastest points; one
-batch is enough if the model predicts more than the share HOPE of the best measured ticks for the best remaining point."""
+"""After IDLE batches without a gain, the fraction OPTIONS of a batch tries compiler options on the fastest points. One such batch
+is enough if the model predicts for the best remaining point more than the fraction HOPE of the ticks that it predicts for the
+fastest measured point."""
 FINALISTS = 3
-"""Fastest points that are measured with all compiler options, too."""
+"""Number of the fastest points that are also measured with all compiler options."""
 DRAWS = 20
-"""Attempts to find an unseen point, for each one wanted."""
+"""Maximum number of attempts to find a new point, for each point that is wanted."""
 
 
 class GridSearch:
-    """Search over the space of one kernel: default candidates first, then all points in order. The same seed proposes the
-    same points."""
+    """Search that proposes the default candidates of a kernel first, and then all points of its space in order.
+
+    ``seed``: of random choices; equal seeds propose equal points. ``model``: ranks candidates in subclasses.
+    """
 
     def __init__(self, space: Space, seed: int, model: RankingModel) -> None:
         self.space, self.model = space, model
@@ -218,24 +237,24 @@ class GridSearch:
         self.ticks: dict[Point, float] = {}
 
     def tell(self, measured: Sequence[tuple[Candidate, float]]) -> None:
-        """Take measurements of candidates that did not fail."""
+        """Record measurements of candidates that did not fail."""
         for candidate, ticks in measured:
             self.ticks[candidate.point] = ticks
         self.model.tell(self.space.task, measured)
 
     def know(self, candidate: Candidate, ticks: float) -> None:
-        """Take a measurement of an earlier run, so that its candidate is not proposed."""
+        """Record a measurement of an earlier run, so that the candidate is not proposed."""
         self.seen.add(_kernel_identity(candidate))
         self.untuned = [each for each in self.untuned if each is not candidate]
         self.tell([(candidate, ticks)])
 
     @property
     def spent(self) -> bool:
-        """True if every point was proposed, and the fastest ones with all compiler options."""
+        """True if every point has been proposed, and the fastest points have been proposed with all compiler options."""
         return not self.left and not self.untuned and not self._unproposed_compiler_options()
 
     def propose(self, count: int) -> list[Candidate]:
-        """Return up to ``count`` candidates that were not proposed before; none if the space is spent."""
+        """Return up to ``count`` candidates that have not been proposed yet; none if the space is exhausted."""
         first, self.untuned = self.untuned[:count], self.untuned[count:]
         proposed = first + self._propose_points(count - len(first))
         return proposed + self._propose_compiler_options(count - len(proposed))
@@ -245,10 +264,10 @@ class GridSearch:
         return self._mark_and_verify(self._unproposed_compiler_options()[:count])
 
     def _unproposed_compiler_options(self) -> list[Candidate]:
-        """Return the fastest points and the default with compiler options that were not proposed.
+        """Return the fastest points and the default, with compiler options that have not been proposed yet.
 
-        The default is included since options may give it the gain that loops give others. Each option is tried on all points
-        before the next one.
+        The default is included because compiler options may improve its loops as much as other schedules do. Each
+        option is tried on all points before the next option.
         """
         fastest = sorted(self.ticks, key=lambda point: self.ticks[point])[:FINALISTS]
         default = [point for point in (self.space.default.point,) if point in self.ticks]
@@ -257,7 +276,7 @@ class GridSearch:
         return [candidate for point in points if (candidate := self._unproposed_candidate(point))]
 
     def _propose_points(self, count: int) -> list[Candidate]:
-        """Propose candidates of up to ``count`` new points."""
+        """Propose the candidates of up to ``count`` new points."""
         proposed: list[Candidate] = []
         while self.left and len(proposed) < count:
             candidate = self._unproposed_candidate(self._next())
@@ -265,18 +284,19 @@ class GridSearch:
         return proposed
 
     def _next(self) -> Point:
-        """Remove and return the next point."""
+        """Remove the next point from the remaining points, and return it."""
         return self.left.pop(0)
 
     def _unproposed_candidate(self, point: Point) -> Candidate | None:
-        """Return a point's candidate; None if it has none, or if a candidate with the same loops was proposed."""
+        """Return the candidate of a point; None if it has none, or if a candidate with the same loops has been
+        proposed."""
         candidate = self.space.price_point(point)
         if candidate is None or _kernel_identity(candidate) in self.seen:
             return None
         return candidate
 
     def _mark_and_verify(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Mark distinct candidates as proposed, and return those that the verifier accepts."""
+        """Mark candidates as proposed; return those that the verifier accepts, without duplicates."""
         taken = []
         for candidate in candidates:
             if _kernel_identity(candidate) not in self.seen:
@@ -286,7 +306,7 @@ class GridSearch:
 
 
 class RandomSearch(GridSearch):
-    """Search over all points of a kernel's space in random order."""
+    """Search that proposes all points of a kernel's space in random order."""
 
     def _next(self) -> Point:
         place = self.draw.randrange(len(self.left))
@@ -295,9 +315,11 @@ class RandomSearch(GridSearch):
 
 
 class EvolutionarySearch(RandomSearch):
-    """Search over mutated and crossed points of the fastest ones, ranked by the model.
-    Priced candidates that were not good enough to be measured stay for later batches. Prices so far tell which points
-    are worth pricing."""
+    """Search that mutates and crosses the fastest points, and proposes the resulting points that the model ranks best.
+
+    Candidates that were priced but not proposed are kept for later batches. To price a point means to lower it and
+    predict its ticks. Known prices are used to estimate which points are worth pricing.
+    """
 
     def __init__(self, space: Space, seed: int, model: RankingModel) -> None:
         super().__init__(space, seed, model)
@@ -328,25 +350,28 @@ class EvolutionarySearch(RandomSearch):
         return found
 
     def _predicts_no_gain(self, ranked: Sequence[Candidate]) -> bool:
-        """Test whether the model predicts that no ranked candidate is faster than the best measurement."""
+        """Test whether the model predicts that no ranked candidate is faster than the fastest measured candidate."""
         best = self.space.candidate_at(min(self.ticks, key=self.ticks.__getitem__)) if self.ticks else None
         return best is not None and all(
             self._predicted_ticks(each) > HOPE * self._predicted_ticks(best) for each in ranked[:1]
         )
 
     def _predicted_ticks(self, candidate: Candidate) -> float:
-        """Predict a candidate's ticks by the model."""
+        """Return the number of ticks that the model predicts for a candidate."""
         return self.model.predict(self.space.task, candidate)
 
     def _draw_children(self, count: int) -> list[Candidate]:
-        """Return new candidates near the fastest measured points (without any: near the default and anywhere), to choose
-        ``count`` measurements from."""
+        """Return new candidates, from which ``count`` are to be chosen for measurement.
+
+        Their points are derived from the fastest measured points. If none was measured, they are drawn from the whole
+        space.
+        """
         children: dict[object, Candidate] = {}
         points = self._draw_unpriced_points(CHILDREN * count)
         if len(self.prices) >= KNOWN:
             prices = {
                 p: self._predicted_ticks(c) if c else inf for p, c in self.prices.items()
-            }  # as the model has it by now
+            }  # predicted again, because the model has learned since these points were priced
             points = sorted(points, key=fit_price_guess(prices))
         for point in points:
             if len(children) >= PRICED * count and len(self.prices) >= KNOWN:
@@ -357,7 +382,7 @@ class EvolutionarySearch(RandomSearch):
         return list(children.values())
 
     def _draw_unpriced_points(self, max_points: int) -> list[Point]:
-        """Draw up to ``max_points`` different points whose candidates were not priced yet."""
+        """Draw up to ``max_points`` different points that have not been priced yet."""
         elites = sorted(self.ticks, key=lambda point: self.ticks[point])[:ELITES]
         parents = [point for point in elites if point in self.space]
         drawn: dict[Point, None] = {}
@@ -370,7 +395,7 @@ class EvolutionarySearch(RandomSearch):
         return list(drawn)
 
     def _draw_child(self, parents: Sequence[Point]) -> Point:
-        """Draw a point: any one, or a mutation or crossing of the parents."""
+        """Draw a point: a random point of the space, or a mutation or crossing of the points ``parents``."""
         if not parents or self.draw.random() < BLIND:
             return self.draw.choice(self.space.points)
         one = self.draw.choice(parents)
@@ -380,7 +405,7 @@ class EvolutionarySearch(RandomSearch):
 
 
 def _kernel_identity(candidate: Candidate) -> object:
-    """Return the key that identifies a candidate's kernel: candidates with equal keys give the same kernel."""
+    """Return a key that is equal for candidates that give the same kernel."""
     return candidate.number, candidate.choice.func.body, candidate.point.flags
 
 

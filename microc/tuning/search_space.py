@@ -1,4 +1,4 @@
-"""The space of a kernel's schedules, and replay of steps."""
+"""The search space of a kernel's schedules, and candidates made from the steps of a record."""
 
 from __future__ import annotations
 
@@ -27,21 +27,24 @@ from microc.tir.lower import lower
 from microc.tir.names import FLAGS
 from microc.tir.verify import verify
 
-# ---- The space of a kernel: for every algorithm, every rule that suits it, every choice of the rule's decisions, one
-# point.
+# ---- The search space of a kernel. It has a point for every algorithm, every schedule rule that applies to it, and every
+# combination of the rule's decisions.
 #
-# A point is data: it is written into records, and building it again gives the same schedule. Two points are neighbours if they
+# A point is plain data. It is stored in records, and it always gives the same schedule. Two points are neighbours if they
 # differ in one decision.
 
 MOST = 1 << 14
-"""Points of a kernel; of larger products of domains only the first ones are used."""
+"""Maximum number of points of a kernel. If the decisions have more combinations, only the first of these are used."""
 LONGEST = 24 << 10
-"""Bytes of code by the cost model; larger candidates would take the C compiler minutes and are dropped."""
+"""Maximum number of bytes of code, by the cost model. Larger candidates are dropped, because the C compiler would take
+minutes for them."""
 
 
 class Point(NamedTuple):
-    """A point of a kernel's space: an algorithm and a rule by name, and the parts of the rule's decisions:
-    ``(("tile.rows", 4), ...)``."""
+    """A point of a kernel's search space: the names of an algorithm and a schedule rule, and the decisions of the rule.
+
+    ``decisions``: names and plain values, such as ``(("tile.rows", 4), ...)``.
+    """
 
     algorithm: str
     rule: str
@@ -49,12 +52,12 @@ class Point(NamedTuple):
 
     @property
     def values(self) -> tuple[tuple[str, Any], ...]:
-        """All decisions by name."""
+        """All decisions by name, including the algorithm and the rule."""
         return (("algorithm", self.algorithm), ("rule", self.rule), *self.decisions)
 
     @property
     def flags(self) -> str:
-        """Compiler options of this kernel; empty if it is compiled as its file is."""
+        """Compiler options for this kernel alone; empty if it is compiled with the usual options."""
         return next((value for name, value in self.decisions if name == FLAGS), "")
 
     def with_flags(self, flags: str) -> Point:
@@ -72,14 +75,17 @@ class Point(NamedTuple):
 
 
 ScheduleMaker = Callable[[], Schedule | None]
-"""Type of a function that makes a point's schedule; None if a decision does not apply to the function."""
+"""Function that creates the schedule of a point; None if a decision does not apply to the function."""
 
 
 class RegionData(NamedTuple):
-    """Additional data of a candidate that computes a region, not a single kernel.
-    ``params``: bindings of the parameters, all but results and workspaces; ``external``: external code in place of the
-    function's loops, and ``align``, its alignment; ``bound``: the tolerance of floats, a share of the largest
-    (infinite: integers may differ by any amount, too)."""
+    """Additional data of a candidate that computes a whole region instead of a single kernel.
+
+    ``params``: the values or constants that are passed as parameters, without results and workspaces. ``external``:
+    external code that replaces the loops of the function. ``align``: alignment in bytes that this code requires.
+    ``bound``: tolerance of its float outputs, relative to the largest float. If it is infinite, any output is accepted,
+    integers too.
+    """
 
     params: tuple[Param, ...]
     external: ExternalBody | None = None
@@ -88,9 +94,11 @@ class RegionData(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A candidate to be measured: a point with its schedule, its lowered function, and the cost model's numbers.
-    ``number``: of the point's algorithm; ``code``, ``constants``, ``workspace``: bytes. ``whole``: for candidates of
-    regions only."""
+    """A candidate to be measured: a point with its schedule, its lowered function, and the estimates of the cost model.
+
+    ``number``: index of the point's algorithm. ``code``, ``constants``, ``workspace``: number of bytes. ``whole``: only
+    for candidates that compute a region.
+    """
 
     point: Point
     number: int
@@ -103,9 +111,12 @@ class Candidate(NamedTuple):
 
 
 class Space:
-    """The search space of a kernel: all points, the default first; candidates are built on demand, once.
-    Each of them, and the default candidates, may have :attr:`flags` of the C compiler. Such points belong to the space
-    but not to :attr:`points`: a search derives them from points that are fast already."""
+    """The search space of a kernel. A candidate is built when it is needed, and only once.
+
+    Every point and every default candidate may also be combined with each of the C compiler options :attr:`flags`. Such
+    points belong to the space but not to :attr:`points`, because a search combines only the fastest points with
+    compiler options.
+    """
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -117,10 +128,12 @@ class Space:
                 self._makers.setdefault(Point(algorithm, rule, _flatten_decisions(decisions)), (number, maker))
 
     def _rule_choices(self, algorithm_index: int) -> Iterator[tuple[str, Mapping[str, Any], ScheduleMaker]]:
-        """Yield the points of an algorithm's function: rule, decisions, and the maker of the schedule.
+        """Yield the points of an algorithm: the name of the rule, its decisions, and the function that creates the
+        schedule.
 
-        ``algorithm_index``: of the algorithm in the task. Of rules that others dominate only their own choices are
-        included, since some take less code."""
+        ``algorithm_index``: index of the algorithm in the task. For a rule that another rule dominates, only the
+        decisions that the rule itself would choose are included, because some of them give smaller code.
+        """
         group, target = self.task.lowered[algorithm_index], self.task.target
         start = canonicalise_for_target(group.func, target)
         matching = [rule for rule in OURS if rule.suits(start, target)]
@@ -146,12 +159,13 @@ class Space:
 
     @cached_property
     def default(self) -> Candidate:
-        """The candidate that is compiled without records."""
+        """The candidate that is used without tuning records."""
         return self.untuned[0]
 
     @cached_property
     def untuned(self) -> tuple[Candidate, ...]:
-        """The default, what rules choose without shipped schedules, and what they choose for other goals, without duplicates."""
+        """The default candidates, without duplicates: the default schedule, the rules' choice if no schedule is
+        bundled, and the rules' choices for other optimisation goals."""
         by_body: dict[object, Candidate] = {}
         for goal, number, choice in self.task.untuned:
             point = Point(self.task.algorithms[number], choice.schedule.rule or "as written", ((UNTUNED, goal),))
@@ -159,7 +173,7 @@ class Space:
         return tuple(by_body.values())
 
     def candidate_of(self, record: Record) -> Candidate | None:
-        """Return the candidate that a record measured; None if the space has no such kernel any more."""
+        """Return the candidate that a record measured; None if the space no longer contains such a kernel."""
         if record.untuned:
             same = (record.algorithm, record.trace)
             return next((c for c in self.untuned if (c.point.algorithm, c.choice.schedule.trace) == same), None)
@@ -167,7 +181,7 @@ class Space:
         return self.candidate(point) if point in self else None
 
     def domains(self) -> Mapping[str, tuple[Any, ...]]:
-        """Return the values that each decision takes somewhere in the space."""
+        """Return all values of each decision that occur in the space, by the name of the decision."""
         values_by_name: dict[str, dict[Any, None]] = defaultdict(dict)
         for point in self.points:
             for name, value in point.values:
@@ -175,29 +189,31 @@ class Space:
         return {name: tuple(values) for name, values in values_by_name.items()}
 
     def candidate(self, point: Point) -> Candidate | None:
-        """Return a point's verified candidate; None if there is no such schedule."""
+        """Return the candidate of a point, verified; None if the point gives no valid schedule."""
         candidate_ = self.price_point(point)
         if candidate_ is not None and not candidate_.choice.verified:
             candidate_ = self._built[point] = _verify_candidate(candidate_, self.task.lowered[candidate_.number].tables)
         return candidate_
 
     def price_point(self, point: Point) -> Candidate | None:
-        """Return a point's candidate with its costs, before verification; None if there is no such schedule. Most
-        candidates are more expensive than others and are never verified."""
+        """Return the candidate of a point with its estimated costs; None if the point gives no schedule.
+
+        The candidate is not verified, because most candidates have higher costs than others and are never used.
+        """
         if point not in self._built:
             self._built[point] = self._build_candidate(point)
         return self._built[point]
 
     def candidate_at(self, point: Point) -> Candidate | None:
-        """Return the candidate of a point, which may also be a default one."""
+        """Return the candidate of a point, which may be the point of a default candidate."""
         return next((each for each in self.untuned if each.point == point), None) or self.candidate(point)
 
     def with_each_flag(self, point: Point) -> list[Point]:
-        """Return the point with each of the compiler options."""
+        """Return the point combined with each of the compiler options."""
         return [point.with_flags(flags) for flags in self.flags]
 
     def _build_candidate(self, point: Point) -> Candidate | None:
-        """Build a point's candidate; None if its steps do not apply, or its code is too long."""
+        """Build the candidate of a point; None if its schedule steps do not apply, or if its code is too long."""
         if point.flags:
             candidate = self.candidate_at(point.with_flags(""))
             return candidate and _candidate_with_compiler_options(candidate, point)
@@ -208,13 +224,15 @@ class Space:
                 return None
             schedule = select_instructions(schedule, self.task.target)
             candidate = _priced_candidate(self.task, point, number, Choice(schedule, lower(schedule.func)))
-        except (MicrocError, RecursionError):  # steps that do not fit this function
+        except (MicrocError, RecursionError):  # the schedule steps cannot be applied to this function
             return None
         return candidate if candidate.code <= LONGEST else None
 
     def mutate(self, point: Point, draw: random.Random) -> Point:
-        """Return a neighbour of a point: one decision changed; any point of the space if none can be. Compiler options
-        stay."""
+        """Return a neighbour of a point, in which one decision has another value. Compiler options stay the same.
+
+        If the point has no neighbour, a random point of the space is returned.
+        """
         if point.flags:
             return self.mutate(point.with_flags(""), draw).with_flags(point.flags)
         positions = list(range(len(point.values)))
@@ -230,7 +248,10 @@ class Space:
         return draw.choice(self.points)
 
     def cross(self, one: Point, other: Point, draw: random.Random) -> Point:
-        """Return a point with decisions of two points of one algorithm and rule; ``one`` if there is no such point."""
+        """Return a point that combines decisions of two points with the same algorithm and rule.
+
+        If the points differ in algorithm or rule, or the combination is not in the space, ``one`` is returned.
+        """
         if one[:2] != other[:2] or len(one.decisions) != len(other.decisions):
             return one
         pairs = zip(one.decisions, other.decisions, strict=True)
@@ -239,7 +260,7 @@ class Space:
 
     @cached_property
     def _points_by_other_decisions(self) -> Mapping[Any, list[Point]]:
-        """Points that agree in all but one of their decisions, by these."""
+        """The points that agree in all decisions but one, by a key of the decisions in which they agree."""
         lines: dict[Any, list[Point]] = defaultdict(list)
         for point in self.points:
             for position in range(len(point.values)):
@@ -248,8 +269,10 @@ class Space:
 
 
 def _decisions_without(point: Point, position: int) -> Any:
-    """Return all decisions of a point but the one at ``position``, as a key. Without the rule or the algorithm the others
-    have another meaning, and are left out."""
+    """Return a key of all decisions of a point except the decision at ``position``.
+
+    If the algorithm or the rule is left out, so are the decisions of the rule, because their meaning depends on it.
+    """
     values = point.values
     if position < 2:
         return position, values[1 - position]
@@ -257,13 +280,16 @@ def _decisions_without(point: Point, position: int) -> Any:
 
 
 def _differ_at_position(first: Point, second: Point, position: int) -> bool:
-    """Test whether two points that agree in all but one decision differ in that one."""
+    """Test whether two points that agree in all other decisions differ in the decision at ``position``."""
     return first != second if position >= 2 else first[position] != second[position]
 
 
 def _flatten_decisions(decisions: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """Return a rule's decisions as plain values: the fields of a tile or a walk one by one, where they are not the
-    default."""
+    """Return the decisions of a rule as names and plain values.
+
+    A decision that is a dataclass, such as a tile, becomes one decision for each field. Some fields are left out if
+    they have their default value.
+    """
     parts_: list[tuple[str, Any]] = []
     for name, value in decisions.items():
         if is_dataclass(value):
@@ -275,9 +301,11 @@ def _flatten_decisions(decisions: Mapping[str, Any]) -> tuple[tuple[str, Any], .
 
 
 def _verify_candidate(candidate: Candidate, index_tables: Container[str]) -> Candidate | None:
-    """Return the candidate if the verifier accepts it, since rules may be the user's; else None.
+    """Return the candidate if the verifier accepts it, else None. A candidate may be invalid, because rules may be the
+    user's.
 
-    ``index_tables``: constants whose elements may be indices, as the verifier takes them."""
+    ``index_tables``: names of the constants whose elements may be used as indices, as the verifier accepts them.
+    """
     try:
         verify(candidate.choice.func, tables=index_tables)
     except MicrocError:
@@ -293,9 +321,8 @@ def _candidate_with_compiler_options(base_candidate: Candidate, point: Point) ->
 
 
 def _priced_candidate(task: Task, point: Point, algorithm_index: int, choice: Choice) -> Candidate:
-    """Make a candidate with the costs that the cost model estimates.
-
-    ``algorithm_index``: of its algorithm in the task."""
+    """Create a candidate with the costs that the cost model estimates. ``algorithm_index``: index of its algorithm in
+    the task."""
     cost = estimate(choice.func, task.target)
     scratch = choice.func.params[len(task.lowered[algorithm_index].func.params) :]
     workspace = sum(p.nbytes for p in scratch)
@@ -304,11 +331,14 @@ def _priced_candidate(task: Task, point: Point, algorithm_index: int, choice: Ch
     )
 
 
-# ---- A kernel's schedule by its steps alone, as records and batches of a fleet have it.
+# ---- Candidates that are created from schedule steps alone, as records and batches of a fleet contain them.
 
 
 def replay_candidate(task: Task, point: Point, trace: Iterable[Step]) -> Candidate:
-    """Return the candidate of a kernel's steps, to be measured but not priced; MicrocError if they do not apply."""
+    """Return the candidate of a kernel with the given schedule steps, without estimated costs.
+
+    Raises MicrocError if the steps cannot be applied to the kernel.
+    """
     number = next((n for n, name in enumerate(task.algorithms) if name == point.algorithm), None)
     if number is None:
         raise UsageError(

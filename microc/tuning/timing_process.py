@@ -1,8 +1,8 @@
 """The process that times code on this computer: ``python -m microc.tuning.timing_process WHAT PLACE FOLDER ...``.
 
-WHAT is ``kernels``, the kernels of one library (:mod:`microc.tuning.on_host` starts it), or ``networks``, whole networks
-(:mod:`microc.tuning.whole_network`). All are timed interleaved, in several rounds. Each time includes the overhead of a call
-from Python.
+If WHAT is ``kernels``, the kernels of one library are timed (:mod:`microc.tuning.on_host` starts this process). If it
+is ``networks``, whole networks are timed (:mod:`microc.tuning.whole_network`). PLACE determines the core of the
+computer. Each round times all kernels or networks once. Times include the overhead of a call from Python.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from microc.run.desktop.library import Library
 from microc.run.verification import random_inputs
 from microc.tuning.on_host import GIVEN, LIBRARY, MADE, TAKEN
 
-# ---- Kernels of a library, one after the other.
+# ---- Timing of the kernels of a library. Every round times all kernels, one after another.
 
 KERNEL_ROUNDS = 9
 LONG_ENOUGH = 300e-6
-"""Seconds of a measurement at least, so that the clock's resolution matters little."""
+"""Minimum number of seconds that the calls of one measurement take together, so that the resolution of the clock has
+little effect."""
 
 
 def time_kernels(place: int, folder: Path) -> None:
-    """Run every kernel and save its outputs; then time all, and save the nanoseconds of every round."""
+    """Run every kernel once and save its outputs; then time all kernels, and save their nanoseconds in every round."""
     library = Library(folder / LIBRARY)
     with np.load(folder / GIVEN, allow_pickle=False) as inputs:
         for position, name in enumerate(inputs.files):
@@ -49,58 +50,60 @@ def time_kernels(place: int, folder: Path) -> None:
 
 
 def bind_process_to_core(place_index: int) -> None:
-    """Bind this process to one core of the computer: the last one for place 0, the one before for place 1 ...
+    """Bind this process to one core of the computer: the last core for place 0, the core before it for place 1, and so
+    on.
 
-    If there are more places than cores, cores are shared."""
-    with suppress(AttributeError, OSError):  # not every system binds a process to a core
+    If there are more places than cores, several places share a core.
+    """
+    with suppress(AttributeError, OSError):  # not every operating system can bind a process to a core
         cores = sorted(os.sched_getaffinity(0), reverse=True)
         os.sched_setaffinity(0, {cores[place_index % len(cores)]})
 
 
 def _invert_output_bytes(library: Library, name: str) -> None:
-    """Invert all bytes of an output, since the previous kernel may have left the right result there."""
+    """Invert all bytes of an output, because the previous kernel may have left the correct result there."""
     output = library.tensor(name)
     library.set_tensor(name, (~output.reshape(-1).view(np.uint8)).view(output.dtype).reshape(output.shape))
 
 
 def _kernel_call(library: Library, kernel_number: int) -> Callable[[], None]:
-    """Return a function that runs kernel ``kernel_number`` of a library."""
+    """Return a function that runs the kernel with index ``kernel_number`` of a library."""
     return lambda: library.run_kernel(kernel_number)
 
 
 def _time_rounds(calls: Sequence[Callable[[], None]]) -> list[list[float]]:
-    """Time all calls, one after the other, in every round; return nanoseconds by round and call."""
+    """Time all calls in every round, one after another; return the nanoseconds of each call in each round."""
     counts = [max(1, round(LONG_ENOUGH / max(_mean_seconds(call, 1), 1e-9))) for call in calls]
     calls_and_counts = tuple(zip(calls, counts, strict=True))
     return [[1e9 * _mean_seconds(call, count) for call, count in calls_and_counts] for _ in range(KERNEL_ROUNDS)]
 
 
 def _mean_seconds(call: Callable[[], None], call_count: int) -> float:
-    """Time ``call_count`` calls; return the mean in seconds."""
+    """Return the mean time in seconds of ``call_count`` calls."""
     start = time.perf_counter()
     for _ in range(call_count):
         call()
     return (time.perf_counter() - start) / call_count
 
 
-# ---- Whole networks: in every round each runs as a whole, then kernel by kernel, so that a kernel's time is its time after the
-# others have run.
+# ---- Timing of whole networks. In every round each network is run as a whole, and then kernel by kernel. So the time of a
+# kernel is its time after the other kernels of the network have run.
 
 SECONDS = 1.0
-"""Seconds during which new rounds are started."""
+"""Number of seconds during which new rounds are started."""
 NETWORK_ROUNDS = 3
-"""Rounds at least."""
+"""Minimum number of rounds."""
 MIN_VISIT = 1e-3
-"""Seconds of a visit at least: short enough for many rounds, long enough that caches left by the previous network matter
-little."""
+"""Minimum number of seconds for which a network runs before the next network's turn. It is short enough for many
+rounds, and long enough that the cache contents left by the previous network have little effect."""
 Taken = tuple[float, list[float]]
-"""Nanoseconds of a run of a network, and of each of its kernels."""
+"""Nanoseconds of a run of a network, and nanoseconds of each of its kernels."""
 
 
 def time_networks(place: int, folders: Sequence[Path]) -> None:
-    """Time networks in rounds, and write the nanoseconds of every round and network to the first folder."""
+    """Time networks in rounds. Write the nanoseconds of every network in every round to the first folder."""
     networks = [_load_network_with_inputs(folder) for folder in folders]
-    if "threads" not in networks[0].manifest["options"]:  # which are not to share a core
+    if "threads" not in networks[0].manifest["options"]:  # several threads must not share one core
         bind_process_to_core(place)
     counts = [_runs_per_visit(network) for network in networks]
     end, rounds = time.perf_counter() + SECONDS, list[list[Taken]]()
@@ -110,7 +113,7 @@ def time_networks(place: int, folders: Sequence[Path]) -> None:
 
 
 def _load_network_with_inputs(folder: Path) -> Library:
-    """Load the library of a network in a folder, and set random inputs, which are the same for all networks."""
+    """Load the library of a network from a folder, and set random inputs, which are identical for all networks."""
     library = Library(folder / LIBRARY)
     for position, array in enumerate(random_inputs(library.inputs, np.random.default_rng(0))):
         library.set_input(position, array)
@@ -118,7 +121,7 @@ def _load_network_with_inputs(folder: Path) -> Library:
 
 
 def _runs_per_visit(network: Library) -> int:
-    """Return how many runs of a network take MIN_VISIT seconds."""
+    """Return the number of runs of a network that take about MIN_VISIT seconds."""
     network.run()
     begin = time.perf_counter()
     network.run()
@@ -126,9 +129,10 @@ def _runs_per_visit(network: Library) -> int:
 
 
 def _time_visit(network: Library, run_count: int) -> Taken:
-    """Time ``run_count`` runs of the whole network, then as many kernel by kernel.
+    """Time ``run_count`` runs of the whole network, then as many runs kernel by kernel.
 
-    Return the nanoseconds of a run and of each kernel."""
+    Return the nanoseconds of a run, and the nanoseconds of each kernel.
+    """
     begin = time.perf_counter()
     for _ in range(run_count):
         network.run()

@@ -1,4 +1,4 @@
-"""``microc.tune``: measure schedules of a network's kernels on a board; its results."""
+"""``microc.tune``, which measures schedules of a network's kernels on a board, and its results."""
 
 from __future__ import annotations
 
@@ -48,16 +48,18 @@ if TYPE_CHECKING:
 TRIALS = 500
 MODELS = ("auto", "analytic", "learned")
 WHOLE = 3
-"""Compilation times of the network that are reserved for measuring it as a whole, at most half of the time limit."""
+"""Time that is reserved for measuring the network as a whole, as a multiple of the network's compilation time. At most half of
+the time limit is reserved."""
 
 
 @frozen
 class Tuning:
-    """Results of a search for schedules: ``kernels`` in order of execution, the ``database`` with all records, ``unit`` of
-    ticks.
+    """Results of a search for schedules.
 
-    ``regions``: parts of the network that external code can compute; ``network``: the network as a whole, if it was
-    measured."""
+    ``kernels``: results for each kernel, in order of execution. ``database``: all tuning records. ``unit``: unit of
+    ticks. ``regions``: results for the regions that external code can compute. ``network``: results for the network as
+    a whole, if it was measured.
+    """
 
     kernels: tuple[TunedKernel, ...]
     database: Database
@@ -68,12 +70,12 @@ class Tuning:
 
     @property
     def default(self) -> float:
-        """Ticks of all tuned kernels together, each as compiled without records."""
+        """Number of ticks of all tuned kernels together, each with its default schedule."""
         return sum(k.task.runs * k.default for k in self.kernels if k.default is not None)
 
     @property
     def best(self) -> float:
-        """Ticks of all tuned kernels together, each by its fastest schedule."""
+        """Number of ticks of all tuned kernels together, each with its fastest schedule."""
         return sum(k.task.runs * k.best for k in self.kernels if k.default is not None)
 
     def __repr__(self) -> str:
@@ -85,7 +87,7 @@ class Tuning:
         return html_table(f"{self.unit} on {self.board}", rows)
 
     def to_data(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
+        """Return the results as plain data that can be written as JSON."""
         return {
             "board": self.board,
             "unit": self.unit,
@@ -104,7 +106,7 @@ class Tuning:
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised when Ctrl-C ends a search. ``tuning``: the results so far, which the records hold, too."""
+    """Raised if Ctrl-C ends a search. ``tuning``: the results so far, which are also in the records."""
 
     def __init__(self, tuning: Tuning) -> None:
         super().__init__()
@@ -133,21 +135,39 @@ def tune(
     callback: Callable[[TuningEvent], None] | None = None,
     **options: Unpack[CompileOptions],
 ) -> Tuning:
-    """Measure schedules of a network's kernels, and keep the results in ``records`` (a file, which grows, or a database).
+    """Measure schedules of a network's kernels, and store the results as tuning records.
 
-    ``model`` and ``options`` are those of :func:`microc.compile`. Measurements run on ``board``: its emulator, or the board
-    itself on ``port``; or on this computer as ``target``, ``native`` or one of its cores. ``trials``: measurements at most (0:
-    none, only read the records); ``time``: seconds at most (0: no limit). ``search``: ``evolutionary``, ``random`` or ``grid``;
-    ``cost_model``: ``analytic``, ``learned`` (LightGBM), or ``auto``. ``port``: one, or several with a board each, which
-    measure in parallel; if one fails, its batch goes to another. ``load``: flash a board once and load candidates into its RAM,
-    where they take other ticks; records mark them. ``jobs``: parallel emulators, or processes on this computer; ``fleet``: the
-    address of a Dask scheduler whose workers' boards measure. ``layers``: only layers whose name contains one of these strings.
-    ``seed``: of random choices. ``runner``: measures instead. ``callback`` is called after every batch; an exception of it ends
-    the search and keeps the records; so does Ctrl-C, as :class:`Interrupted`.
+    ``records``: a file, to which records are appended, or a database. A compilation with ``tuned=FILE`` uses the
+    records.
 
-    With ``external``, unless all of it is requested, every region that a backend has code for is measured in the backend's code
-    and in microc's; kernels are those of the network in microc's code. Compile with ``tuned=FILE`` to use the records. Every
-    error is a :class:`~microc.errors.MicrocError`.
+    What is tuned:
+
+    - ``model`` and ``options``: as for :func:`microc.compile`.
+    - ``layers``: tune only layers whose name contains one of these strings.
+    - With the option ``external`` and ``external_choice="cost"``, every region that a backend can compute is measured
+      with the backend's code and with microc's code. The kernels are then those of the network in microc's code alone.
+
+    Where it is measured:
+
+    - ``board``: on this board, or on its emulator if there is no ``port``.
+    - ``target``: on this computer, as ``native`` or as one of its cores.
+    - ``port``: the port of the board, or the ports of several boards, which measure in parallel. If a board fails, its
+      batch is measured on another one.
+    - ``load``: flash a board once, and load candidates into its RAM. Ticks of code in RAM differ, so records mark them.
+    - ``jobs``: number of emulators, or of processes on this computer, that measure in parallel.
+    - ``fleet``: the address of a Dask scheduler; the boards of its workers measure.
+    - ``runner``: a meter to use instead.
+
+    How it is searched:
+
+    - ``trials``: maximum number of measurements (0: none; results come from the records alone). ``time``: maximum
+      number of seconds (0: no limit).
+    - ``search``: ``evolutionary``, ``random`` or ``grid``. ``cost_model``: ``analytic``, ``learned`` (LightGBM), or
+      ``auto``. ``seed``: seed of random choices.
+    - ``callback``: is called after every batch. If it raises an exception, the search ends and keeps its records.
+      Ctrl-C also ends the search and raises :class:`Interrupted`.
+
+    All errors are subclasses of :class:`~microc.errors.MicrocError`.
     """
     trials = validation.as_integer("trials", trials)
     seconds = validation.as_number("time", time, 0.0, 1e9, "seconds")
@@ -162,7 +182,7 @@ def tune(
     compile_seconds, limit = monotonic() - begin, seconds or float("inf")
     regions = regions_open_to_external_code(model, core, resolved)
     key = network_key(all_tasks, resolved.threads)
-    # As a whole a network is only timed on this computer; with regions open its code is not decided yet.
+    # The network as a whole is timed only on this computer, and only if there are no regions whose code is not decided yet.
     measures_network = trials > 0 and board_ is None and runner is None and not regions
     tasks, regions = select_layers(all_tasks, regions, tuple(layers))
     load = validation.as_boolean("load", load)
@@ -189,9 +209,9 @@ def tune(
     )
     try:
         begin = monotonic()
-        # Compilations of combinations take part of the time limit, too: so much is kept for them, but not the larger part.
+        # Measuring combinations requires compilations, for which a part of the time limit is reserved, but at most half of it.
         tuner.run(SearchLimits(trials, limit - (min(WHOLE * compile_seconds, limit / 2) if measures_network else 0)))
-        # Without new measurements the recorded combination still holds.
+        # The network is not measured again if there are no new measurements of kernels.
         if measures_network and (tuner.spent or not database.of(key)) and monotonic() < begin + limit:
             NetworkSearch(model_source(model, resolved), core, resolved, database, runner).run(begin + limit)
     except KeyboardInterrupt as end:
@@ -205,7 +225,8 @@ def tune(
 def _meter_of_fleet(address: str, board: Board | None, has_other_places: bool, options: Options) -> Meter:
     """Return the meter that measures on the boards of a fleet; UsageError for options that a fleet does not support.
 
-    ``has_other_places``: ports, jobs, loading into RAM or plugins are requested, too."""
+    ``has_other_places``: ports, jobs or loading into RAM are requested too.
+    """
     from microc.tuning.fleet import Fleet
 
     if board is None or has_other_places or options.plugins:
@@ -217,9 +238,8 @@ def _meter_of_fleet(address: str, board: Board | None, has_other_places: bool, o
 
 
 def _tuning_results(tuner: Tuner, all_tasks: Sequence[Task], key: str) -> Tuning:
-    """Return the results of a search.
-
-    ``all_tasks``: all kernels of the network; ``key``: the network's key in records."""
+    """Return the results of a search. ``all_tasks``: all kernels of the network. ``key``: the key of the network's
+    records."""
     runner = tuner.runner
     combinations = (
         network_measurements(key, all_tasks[0].target.cpu, tuner.database, runner.board) if all_tasks else None
@@ -229,7 +249,7 @@ def _tuning_results(tuner: Tuner, all_tasks: Sequence[Task], key: str) -> Tuning
 
 
 def _check_one_of(name: str, value: object, allowed_values: tuple[str, ...]) -> None:
-    """Raise UsageError if the argument ``name`` has a value that is not ``allowed_values``."""
+    """Raise UsageError if the value of the argument ``name`` is not one of ``allowed_values``."""
     if value not in allowed_values:
         raise UsageError(f"{name} cannot be {value!r}", hint="choose one of: " + ", ".join(allowed_values))
 
@@ -238,10 +258,12 @@ def _check_one_of(name: str, value: object, allowed_values: tuple[str, ...]) -> 
 def tuning_plan(
     model: Any, target: str = "", *, board: str | Path | Board | None = None, records: str | Path, **options: Any
 ) -> dict[str, Any]:
-    """Return the optimisation plan of a network: for each kernel the schedule that a compilation with ``tuned=records``
-    takes, the reason, and the alternatives.
+    """Return the optimisation plan of a network, which ``write_plan`` writes to a file.
 
-    ``write_plan`` writes it to a file. UsageError if measurements decide whose code computes a region."""
+    For each kernel it contains the schedule that a compilation with ``tuned=records`` uses, the reason, and the
+    alternatives. Raises UsageError if measurements decide whose code computes a region, because a plan does not contain
+    such decisions.
+    """
     path = validation.as_path("records", records)
     chosen = make_options(**options, tuned=path)
     require_decided_code(chosen)
@@ -255,9 +277,11 @@ def tuning_plan(
 def describe_search_spaces(
     model: Any, target: str = "", *, board: str | Path | Board | None = None, **options: Any
 ) -> list[Mapping[str, Any]]:
-    """Return the search spaces of a network's kernels without measuring: layers, points, and every decision with its values.
+    """Return a description of the search space of each kernel of a network: its layers, its number of points, and every
+    decision with its values. Nothing is measured.
 
-    With ``external`` also those of regions, which have one decision, ``code``.
+    With the option ``external``, the regions that external code can compute are included. Their only decision is
+    ``code``.
     """
     chosen = make_options(**options)
     board_, core = board_and_core_of(target, board)

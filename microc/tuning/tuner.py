@@ -1,4 +1,4 @@
-"""The tuning loop: tasks, kernels, network."""
+"""The tuning loop, which searches for schedules of a network's kernels, and the state of its searches."""
 
 from __future__ import annotations
 
@@ -32,13 +32,15 @@ from microc.tuning.runner import MeasuredResult, Meter, is_external_code
 from microc.tuning.search_policies import SEARCHES, RankingModel
 from microc.tuning.search_space import Candidate, Point, Space
 
-# ---- What is tuned: the kernels of a network on a board or this computer, and its regions that other people's code
-# can compute.
+# ---- The objects of a search: the kernels of a network on a board or on this computer, and the regions that external code can
+# compute.
 
 
 def board_and_core_of(target: str, board: str | Path | Board | None) -> tuple[Board | None, Target]:
-    """Return the board to measure on and its core, or None and the core of this computer that ``target`` names. UsageError
-    if both are given."""
+    """Return the board to measure on and its core; or None and the core of this computer that ``target`` names.
+
+    Raises UsageError if both ``board`` and ``target`` are given.
+    """
     if board is not None:
         if target:
             raise UsageError(
@@ -52,7 +54,7 @@ def board_and_core_of(target: str, board: str | Path | Board | None) -> tuple[Bo
 
 
 def compile_for_tuning(model: Any, target: Target, options: Options, board: Board | None) -> CompiledNetwork:
-    """Compile a network; return the module together with what its kernels were made from."""
+    """Compile a network; return its module together with the builder of its kernels."""
     room = board_capacity(board, external=bool(options.external)) if board else None
     return compile_network(model_source(model, options), target, options, room=room)
 
@@ -60,8 +62,10 @@ def compile_for_tuning(model: Any, target: Target, options: Options, board: Boar
 def options_and_tasks(
     model: Any, target: Target, board: Board | None, options: Mapping[str, Any]
 ) -> tuple[Options, tuple[Task, ...]]:
-    """Return the parsed options, and the kernels of a network under them as tasks: in microc's code only, unless all
-    external code is requested."""
+    """Return the parsed options, and the kernels of a network as tuning tasks.
+
+    The network is compiled without external code, unless the user requests external code for all supported regions.
+    """
     chosen = make_options(**options)
     compiled_network = compile_for_tuning(model, target, without_optional_external_code(chosen), board)
     return chosen, list_tuning_tasks(
@@ -71,17 +75,19 @@ def options_and_tasks(
 
 
 def measurements_choose_code(options: Options) -> bool:
-    """Test whether measurements, not the user, decide whose code computes a region."""
+    """Test whether measurements, and not the user, decide whose code computes a region."""
     return bool(options.external) and options.external_choice == "cost"
 
 
 def without_optional_external_code(options: Options) -> Options:
-    """Return the options of the network whose kernels are tuned: without external code that measurements may choose."""
+    """Return the options for the network whose kernels are tuned. External code is left out if measurements decide
+    about it."""
     return replace(options, external={}) if measurements_choose_code(options) else options
 
 
 def regions_open_to_external_code(model: Any, target: Target, options: Options) -> tuple[RegionTask, ...]:
-    """Return the regions of a network that external code can compute, if measurements decide whether it does."""
+    """Return the regions of a network that external code can compute; none unless measurements decide whose code is
+    used."""
     if not measurements_choose_code(options):
         return ()
     return external_regions(model_source(model, options), target, options)
@@ -90,9 +96,10 @@ def regions_open_to_external_code(model: Any, target: Target, options: Options) 
 def select_layers(
     tasks: tuple[Task, ...], regions: tuple[RegionTask, ...], name_parts: tuple[str, ...]
 ) -> tuple[tuple[Task, ...], tuple[RegionTask, ...]]:
-    """Select the tasks and regions of layers whose name contains one of ``name_parts``; all if there are no parts.
+    """Return the tasks and regions of layers whose name contains one of ``name_parts``; all if ``name_parts`` is empty.
 
-    UsageError if nothing is selected."""
+    Raises UsageError if nothing is selected.
+    """
 
     def is_selected(task: Task) -> bool:
         return not name_parts or any(part in layer for part in name_parts for layer in task.layers)
@@ -111,7 +118,8 @@ def select_layers(
 
 
 def require_decided_code(options: Options) -> None:
-    """Raise UsageError if measurements decide whose code computes a region, since a plan does not cover that."""
+    """Raise UsageError if measurements decide whose code computes a region, because a plan does not contain such
+    decisions."""
     if measurements_choose_code(options):
         raise UsageError(
             "a plan cannot say whose code computes a region; "
@@ -120,23 +128,24 @@ def require_decided_code(options: Options) -> None:
         )
 
 
-# ---- A kernel while it is tuned, a region that other people's code can compute, the network as a whole, and what
-# whoever watches is told of them.
+# ---- The state of the search for a kernel, a region that external code can compute, or the network as a whole; and the
+# events that report progress.
 
 WINDOW = 3
-"""Batches of a kernel from which the gain of its next ones is estimated."""
+"""Number of a kernel's latest batches from which the gain of its next batch is estimated."""
 HOPE = 0.05
-"""Share of its time that a kernel is assumed to gain by the next batch, divided by the number of its batches so far."""
+"""Fraction of its ticks that a kernel is assumed to gain in its next batch, divided by 1 plus the number of its batches
+so far."""
 STALE = 6
-"""Batches without a gain after which a kernel is done."""
+"""Number of batches without a gain after which the search for a kernel ends."""
 LEAST, PARTS = 4, 32
-"""Candidates that a kernel's first batches may always have; above that they are at most 1 / PARTS of its space."""
+"""A kernel's first batches contain at most LEAST candidates, or 1 / PARTS of the points in its space if this is more."""
 ENOUGH = 0.002
-"""Relative gain that justifies going on."""
+"""Smallest relative gain that counts as a gain."""
 
 
 class CandidateSpace(Protocol):
-    """Candidates among which a search chooses: a space of schedules, or whose code computes a region."""
+    """Set of candidates among which a search chooses: the schedules of a kernel, or the codes for a region."""
 
     @property
     def points(self) -> Sequence[Point]: ...
@@ -148,8 +157,10 @@ class CandidateSpace(Protocol):
 
 
 class SearchPolicy(Protocol):
-    """Interface of a search: it proposes candidates and takes their measurements, as
-    :class:`microc.tuning.search_policies.GridSearch` does."""
+    """Interface of a search, which proposes candidates and is informed of their measurements.
+
+    :class:`microc.tuning.search_policies.GridSearch` implements it.
+    """
 
     @property
     def space(self) -> CandidateSpace: ...
@@ -166,10 +177,11 @@ class SearchPolicy(Protocol):
 
 @dataclass(slots=True, eq=False)
 class TunedKernel:
-    """The state of a kernel's or region's search.
+    """The state of the search for a kernel or a region.
 
-    ``tried``: number of measurements; ``default`` and ``best`` in ticks; ``point``: the best point in words;
-    ``history``: the best ticks after every batch."""
+    ``tried``, ``failed``: number of measurements, and of those that failed. ``default``, ``best``: ticks of the default
+    candidate and of the fastest. ``point``: the fastest point, as text. ``history``: the best ticks after each batch.
+    """
 
     task: Task
     search: SearchPolicy
@@ -182,20 +194,28 @@ class TunedKernel:
 
     @property
     def done(self) -> bool:
-        """True if more measurements of this kernel are useless: its space is spent, its default does not run, or nothing
-        was gained for long."""
-        if self.search.spent or (self.history and self.default is None):  # nothing to compare others with
+        """True if the search for this kernel is finished.
+
+        It is finished if its space is exhausted, its default candidate failed, or several batches brought no gain.
+        """
+        if self.search.spent or (
+            self.history and self.default is None
+        ):  # without the default there is nothing to compare with
             return True
         last = self.history[-STALE - 1 :]
         return len(last) > STALE and last[0] <= (1 + ENOUGH) * last[-1]
 
     @property
     def batch(self) -> int:
-        """The most measurements in a batch. The next batch learns from this one, so batches grow with what is known."""
+        """The maximum number of measurements in the next batch.
+
+        It grows with the number of measurements so far, because a search that knows little should learn from a small
+        batch first.
+        """
         return max(LEAST, len(self.search.space.points) // PARTS, self.tried // 2)
 
     def keep(self, candidate: Candidate, ticks: float) -> None:
-        """Take a candidate's valid measurement into ``default`` and ``best``."""
+        """Update ``default`` and ``best`` by a valid measurement of a candidate."""
         if candidate is self.search.space.default:
             self.default = ticks
         if ticks < self.best:
@@ -203,7 +223,8 @@ class TunedKernel:
 
     @property
     def worth(self) -> float:
-        """Estimated ticks of the network that the kernel's next batch may save; infinite before the first batch."""
+        """The estimated number of ticks of the network that the kernel's next batch may save; infinite before the first
+        batch."""
         if self.default is None:
             return math.inf
         recent = self.history[-WINDOW:]
@@ -211,7 +232,7 @@ class TunedKernel:
         return self.task.runs * max(slope, HOPE * self.best / (1 + len(self.history)))
 
     def to_data(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
+        """Return the state as plain data that can be written as JSON."""
         return {
             "layers": list(self.task.layers),
             "op": self.task.op,
@@ -235,8 +256,8 @@ class TunedRegion:
 
     @property
     def taken(self) -> str:
-        """Name of the code, microc's or the backend's, that a compilation takes by these measurements; empty if they do
-        not decide."""
+        """Name of the code, microc's or the backend's, that a compilation with these measurements uses; empty if they
+        do not decide."""
         if self.task.taken.code.differs:
             return OURS
         if not self.verdict.decides:
@@ -245,12 +266,12 @@ class TunedRegion:
 
     @property
     def why(self) -> str:
-        """Reasons for the verdict, in words."""
+        """The reasons for the verdict, as text."""
         why = "" if self.verdict.ours is not None else self.verdict.why
         return "; ".join(filter(None, (self.task.taken.code.differs, why)))
 
     def to_data(self) -> dict[str, Any]:
-        """Plain data, ready for JSON: ticks that are not known are None."""
+        """Return the results as plain data that can be written as JSON. Unknown ticks are None."""
         return {
             "layers": list(self.task.layers),
             "op": self.task.op,
@@ -268,10 +289,11 @@ class TunedRegion:
 
 @frozen
 class TunedNetwork:
-    """Measurements of the network as a whole: compiled without records, and with the best measured combination of its
-    kernels' schedules.
+    """Measurements of the network as a whole: with default schedules, and with the best measured combination of
+    schedules.
 
-    ``kernels``: all kernels of the network."""
+    ``kernels``: all kernels of the network.
+    """
 
     key: str
     together: NetworkMeasurements
@@ -279,35 +301,38 @@ class TunedNetwork:
 
     @property
     def default(self) -> float:
-        """Ticks of a run without records."""
+        """Number of ticks of a run with default schedules."""
         return self.together.untuned.ticks
 
     @property
     def best(self) -> float:
-        """Ticks of a run as compiled with these records."""
+        """Number of ticks of a run with the best combination of schedules."""
         return self.together.best.ticks
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """First layers of the kernels that keep their default schedule though another one was faster alone."""
+        """Names of the kernels that use their default schedule in the best combination, though another schedule was
+        faster alone."""
         return tuple(task.name for task in self.kernels if task.key in self.together.kept)
 
     @property
     def taken(self) -> str:
-        """The best combination: the id of its record, or that it is the network without records."""
+        """The id of the record of the best combination, or ``untuned`` if the default schedules are best."""
         return UNTUNED if self.together.best.untuned else self.together.best.id
 
     def to_data(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
+        """Return the measurements as plain data that can be written as JSON."""
         return {"key": self.key, "default": self.default, "best": self.best, "kept": list(self.kept)}
 
 
 @frozen
 class TuningEvent:
-    """Event that a batch was measured.
+    """Event that reports a measured batch.
 
-    ``kernel``: the state of its kernel; ``measured`` of at most ``trials`` in this run; ``seconds`` since the
-    beginning; ``left``: seconds left at this pace, at most; ``lost``: places that failed, in words."""
+    ``kernel``: the state of the search for its kernel. ``measured``: number of measurements in this run, of at most
+    ``trials``. ``seconds``: seconds since the start. ``left``: estimated number of seconds left, at most. ``lost``:
+    places that failed, with the reasons.
+    """
 
     kernel: TunedKernel
     measured: int
@@ -317,7 +342,7 @@ class TuningEvent:
     lost: tuple[str, ...]
 
     def to_data(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
+        """Return the event as plain data that can be written as JSON."""
         return {
             "event": "batch",
             "measured": self.measured,
@@ -329,29 +354,32 @@ class TuningEvent:
         }
 
 
-# ---- The loop: a kernel is picked that can still win, its search proposes, a runner measures, the database keeps.
+# ---- The tuning loop. It chooses a kernel that may still gain, the kernel's search proposes candidates, a runner measures
+# these, and the results are stored in the database.
 #
-# Which kernel comes next follows Ansor's task scheduler (Zheng et al., OSDI 2020, section 6): the one whose next measurements are
-# worth most to the network, by what the last ones gained, and by how few it had.
+# The next kernel is chosen as in Ansor's task scheduler (Zheng et al., OSDI 2020, section 6): it is the kernel whose next
+# batch is expected to save the network the most ticks. The expectation depends on the gains of its last batches and on their
+# number.
 
 LONGEST_NAME = 200
-"""Characters of a layer's name in records."""
+"""Maximum number of characters of a layer's name in records."""
 
 
 @frozen
 class SearchLimits:
-    """Limits of a search: number of measurements of all kernels together, and seconds."""
+    """Limits of a search: the number of measurements of all kernels together, and the number of seconds."""
 
     trials: int
     seconds: float = float("inf")
 
 
 class Tuner:
-    """Runs the searches for all kernels of a network, in as many places as ``runner`` has; ``event`` is called after every
-    batch.
+    """Runs the searches for all kernels of a network. ``runner`` may measure at several places in parallel.
 
-    ``regions`` that external code can compute are measured before all kernels, and microc's code for them again
-    afterwards, if it has become faster."""
+    ``event``: is called after every batch. ``regions``: regions that external code can compute. They are measured
+    before all kernels. Afterwards microc's code for them is measured again, if faster schedules of its kernels were
+    found.
+    """
 
     def __init__(
         self,
@@ -372,9 +400,9 @@ class Tuner:
         self.spent = 0
 
     def run(self, limits: SearchLimits) -> None:
-        """Measure until a limit, or until nothing is left to gain.
+        """Measure until a limit is reached, or until no further gain is expected.
 
-        All measurements are in the database, whatever ends the run.
+        All measurements are stored in the database, whatever ends the run.
         """
         begin = time.monotonic()
         for tuned in (*self.kernels, *self.regions):
@@ -382,7 +410,7 @@ class Tuner:
         try:
             self._renew_region_candidates()
             self._measure_batches(self.regions, limits, begin, limits.trials, limits.seconds)
-            regions = time.monotonic() - begin  # which they may take again
+            regions = time.monotonic() - begin  # as much time is reserved to measure the regions again
             reserved = min(len(self.regions), limits.trials - self.spent)
             self._measure_batches(self.kernels, limits, begin, limits.trials - reserved, limits.seconds - regions)
             self._renew_region_candidates()
@@ -393,10 +421,12 @@ class Tuner:
     def _measure_batches(
         self, kernels: Sequence[TunedKernel], limits: SearchLimits, start_time: float, trials: int, seconds: float
     ) -> None:
-        """Measure batches of the kernels ``kernels`` until ``trials`` measurements in all, or ``seconds`` after the
-        beginning.
+        """Measure batches of ``kernels`` until there are ``trials`` measurements in all, or until ``seconds`` after the
+        start.
 
-        One batch more than there are places is proposed, so that no place waits while the next batch is lowered."""
+        The number of proposed batches exceeds the number of places by one, so that no place waits while a batch is
+        lowered.
+        """
         end = start_time + seconds
         with ThreadPoolExecutor(self.runner.places) as pool:
             running: dict[Future[list[MeasuredResult]], TunedKernel] = {}
@@ -407,7 +437,9 @@ class Tuner:
                         if batch is None:
                             break
                         tuned, candidates = batch
-                        context = copy_context()  # a thread of the pool begins without the plugins of this one
+                        context = (
+                            copy_context()
+                        )  # registered plugins belong to the context, which threads do not inherit
                         running[pool.submit(context.run, self.runner.measure, tuned.task, candidates)] = tuned
                     if not running:
                         return
@@ -423,7 +455,7 @@ class Tuner:
                 raise
 
     def region_verdicts(self) -> tuple[TunedRegion, ...]:
-        """Return the regions with their measurements and the verdicts on whose code computes them."""
+        """Return the regions with their measurements, and with the verdicts on whose code computes them."""
         pairs = zip(self._searches, self.regions, strict=True)
         return tuple(
             TunedRegion(search.task, each, region_verdict(search.task, self.database, self.runner.board))
@@ -431,19 +463,20 @@ class Tuner:
         )
 
     def _renew_region_candidates(self) -> None:
-        """Add microc's code with the best known schedules to the candidates of every region."""
+        """Add microc's code with the fastest known schedules to the candidates of every region."""
         for search, each in zip(self._searches, self.regions, strict=True):
             search.renew(self._records_here)
             self._recall_measurements(each)
 
     def _records_here(self, key: str) -> list[Record]:
-        """Return the records of a kernel that were measured with this board, unit and compiler."""
+        """Return the records of a kernel that were measured with the current board, unit of time and compiler."""
         runner = self.runner
         where = (runner.board, runner.unit, runner.toolchain)
         return [r for r in self.database.of(key) if (r.board, r.unit, r.toolchain) == where]
 
     def _recall_measurements(self, tuned: TunedKernel) -> None:
-        """Give a kernel's search the measurements of earlier runs with the same board, unit and compiler."""
+        """Inform the search for a kernel of the measurements of earlier runs with the same board, unit of time and
+        compiler."""
         for record in self._records_here(tuned.task.key):
             candidate = tuned.search.space.candidate_of(record) if record.status == OK else None
             if candidate is not None:
@@ -453,9 +486,11 @@ class Tuner:
     def _next_batch(
         self, kernels: Sequence[TunedKernel], trials: int, busy: Collection[TunedKernel]
     ) -> tuple[TunedKernel, list[Candidate]] | None:
-        """Return the kernel to measure next, and its proposed candidates; None if there is nothing to measure.
-        While all places are busy, no further batch of a kernel that is being measured is proposed: it could not learn
-        from the running one."""
+        """Return the kernel to measure next and its proposed candidates; None if there is nothing to measure.
+
+        ``busy``: the kernels that are being measured. If all places are busy, no further batch of such a kernel is
+        proposed, because it could not learn from the running batch.
+        """
         if trials <= self.spent:
             return None
         ahead = len(busy) >= self.runner.places
@@ -468,7 +503,7 @@ class Tuner:
         return None
 
     def _keep_results(self, tuned: TunedKernel, results: Sequence[MeasuredResult]) -> None:
-        """Put a batch's results into the database, into its kernel's search and state."""
+        """Store the results of a batch in the database, and update the search and the state of its kernel."""
         self.database.add(self._record_of_result(tuned.task, result) for result in results)
         good = [result for result in results if result.status == OK]
         tuned.search.tell([(result.candidate, result.ticks) for result in good])
@@ -479,7 +514,7 @@ class Tuner:
         tuned.history.append(tuned.best)
 
     def _report_event(self, tuned: TunedKernel, limits: SearchLimits, seconds: float) -> None:
-        """Call ``event`` with the state of a kernel after its batch."""
+        """Call ``event`` with the state of the search for a kernel after a batch."""
         if self.event is not None:
             measured = sum(kernel.tried for kernel in (*self.kernels, *self.regions))
             left = seconds * (limits.trials - measured) / max(1, measured)
@@ -487,9 +522,9 @@ class Tuner:
             self.event(TuningEvent(tuned, measured, limits.trials, seconds, left, tuple(self.runner.lost)))
 
     def _record_of_result(self, task: Task, result: MeasuredResult) -> Record:
-        """Make the record of a candidate's result."""
+        """Create the record of a measured candidate."""
         candidate, runner = result.candidate, self.runner
-        measured = 0 if is_external_code(candidate) else result.code  # of theirs the kernel's symbol has the call alone
+        measured = 0 if is_external_code(candidate) else result.code  # the symbol of external code contains only a call
         return Record(
             key=task.key,
             op=task.op,

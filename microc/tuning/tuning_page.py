@@ -1,5 +1,6 @@
-"""The measurements of a search as one HTML page in the style of ``microc profile``'s: for every kernel the best ticks by
-trials, and its space.
+"""Format the measurements of a search as an HTML page in the style of ``microc profile``.
+
+For every kernel the page shows the best ticks after each measurement, and time against flash of its schedules.
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ from microc.run.profile import shorten_layer_name
 from microc.tuning.search_space import Point as SpacePoint
 
 MOST = 600
-"""Points of a kernel that are drawn, including those of the front."""
+"""Maximum number of dominated schedules of a kernel that are drawn."""
 _LARGE = 100_000
-"""Ticks from which on axes count thousands."""
+"""Number of ticks from which on axes count thousands of ticks."""
 COLUMNS = ("records", "failed", "default", "best", "gain, %", "flash of it", "workspace")
 
 
 @frozen
 class KernelRow:
-    """A kernel on a board: number in the page, numbers of its cells as sort keys and as text, the marked schedule in
-    words, its plots."""
+    """A row of the page's table: a kernel on a board.
+
+    ``number``: number of the row. ``cells``: each cell as a number, by which rows are sorted, and as text.
+    ``schedule``: the marked schedule, as text. ``full``: full name of the layer.
+    """
 
     number: int
     layer: str
@@ -40,7 +44,7 @@ class KernelRow:
 
 @frozen
 class TunedContext:
-    """Contents of ``report/tuned.html.j2``. ``mark``: the meaning of marked points."""
+    """Contents of the template ``report/tuned.html.j2``. ``mark``: label of the marked points."""
 
     title: str
     board: str
@@ -58,9 +62,12 @@ def to_html(
     keys: Collection[str] = (),
     chosen: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """Return the HTML page of a database of records. ``keys``: only the kernels with these keys; all if empty.
-    ``chosen``: maps kernels' keys to the record that a compilation takes, or ``untuned``, which is marked on the page;
-    if it is empty, the fastest schedule is marked. Equal records give equal pages."""
+    """Return the HTML page of a database of tuning records. Equal records give equal pages.
+
+    ``keys``: show only the kernels with these keys; all if empty. ``chosen``: for each kernel, by its key, the id of
+    the record that a compilation uses, or ``untuned``. The page marks these. If ``chosen`` is empty, the fastest
+    schedules are marked.
+    """
     groups: dict[tuple[str, str, str, str], list[Record]] = {}
     for record in database:
         if not keys or record.key in keys:
@@ -80,7 +87,7 @@ def to_html(
 
 
 def _headline_facts(records: Sequence[Record], rows: Sequence[KernelRow]) -> Iterator[Fact]:
-    """Yield the figures at the head of the page: kernels, measurements, gains."""
+    """Yield the figures at the top of the page: numbers of kernels and measurements, and gains."""
     failed = sum(record.status != OK for record in records)
     wholes = [row for row in rows if row.op == NETWORK]
     yield Fact("Kernels", f"{len(rows) - len(wholes):,}", ", ".join(dict.fromkeys(r.cpu for r in records)))
@@ -93,14 +100,14 @@ def _headline_facts(records: Sequence[Record], rows: Sequence[KernelRow]) -> Ite
 
 
 def _origin_rows(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
-    """Yield the origin of the numbers: unit, compiler, version."""
+    """Yield the rows that describe the origin of the numbers: unit, compiler, and version of microc."""
     yield "unit", ", ".join(dict.fromkeys(record.unit for record in records))
     yield "built by", ", ".join(dict.fromkeys(record.toolchain for record in records))
     yield "microc", __version__
 
 
 def _kernel_row(row_number: int, records: Sequence[Record], chosen: Mapping[str, str]) -> KernelRow:
-    """Make the row of a kernel from its records. ``chosen``: as for :func:`to_html`."""
+    """Create the row of a kernel from its records. ``chosen``: as for :func:`to_html`."""
     good = [record for record in records if record.status == OK]
     first = records[0]
     default = next((record for record in good if record.untuned), None)
@@ -122,9 +129,10 @@ def _kernel_row(row_number: int, records: Sequence[Record], chosen: Mapping[str,
 def _kernel_cells(
     records: Sequence[Record], valid_records: Sequence[Record], default: Record | None, fastest: Record | None
 ) -> Iterator[tuple[float, str]]:
-    """Yield the cells of a kernel, number and text, in the order of :data:`COLUMNS`.
+    """Yield the cells of a kernel, as number and text, in the order of :data:`COLUMNS`.
 
-    ``valid_records``: records that did not fail."""
+    ``valid_records``: the records of measurements that did not fail.
+    """
     for count in (len(records), len(records) - len(valid_records)):
         yield count, f"{count:,}"
     for record in (default, fastest):
@@ -136,7 +144,7 @@ def _kernel_cells(
 
 
 def _plot_progress(valid_records: Sequence[Record], marked_record: Record) -> Plot:
-    """Plot the best ticks so far after every valid measurement."""
+    """Create the plot of the best ticks so far after each valid measurement."""
     scale, unit = _ticks_scale(valid_records)
     points, line, best = list[Point](), list[tuple[float, float]](), float("inf")
     for trial, record in enumerate(valid_records, 1):
@@ -153,7 +161,7 @@ def _plot_progress(valid_records: Sequence[Record], marked_record: Record) -> Pl
 
 
 def _plot_time_against_flash(valid_records: Sequence[Record], marked_record: Record) -> Plot:
-    """Plot time against flash of all schedules of a kernel, and the Pareto front."""
+    """Create the plot of time against flash for all schedules of a kernel, with their Pareto front."""
     scale, unit = _ticks_scale(valid_records)
     front, least = list[Record](), float("inf")
     for record in sorted(valid_records, key=lambda r: (r.flash, r.ticks)):
@@ -175,12 +183,13 @@ def _plot_time_against_flash(valid_records: Sequence[Record], marked_record: Rec
 
 
 def _point_kind(record: Record, marked_record: Record, is_highlighted: bool) -> str:
-    """Return the kind of a record's point, which selects its colour: the marked record, a highlighted one, or another."""
+    """Return the kind of a record's point, which selects its colour: the marked record, a highlighted record, or
+    another."""
     return "chosen" if record is marked_record else "measured" if is_highlighted else "predicted"
 
 
 def _ticks_scale(valid_records: Sequence[Record]) -> tuple[int, str]:
-    """Return the divisor of the ticks on axes, and the name of the resulting unit."""
+    """Return the divisor of ticks on the axes, and the name of the resulting unit."""
     large = max(record.ticks for record in valid_records) >= _LARGE
     return (1000, f"thousand {valid_records[0].unit}") if large else (1, valid_records[0].unit)
 
@@ -191,7 +200,7 @@ def _record_tooltip(record: Record) -> str:
 
 
 def _schedule_text(record: Record) -> str:
-    """Return the schedule of a record in words; of a whole network, its rule."""
+    """Return the schedule of a record as text. For a whole network it is the rule of the record."""
     if record.op == NETWORK:
         return record.rule
     return str(SpacePoint(record.algorithm, record.rule, record.decisions))

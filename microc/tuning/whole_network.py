@@ -1,8 +1,9 @@
-"""The end of a search on this computer: the network as a whole, compiled without records and with the best schedules.
+"""The last stage of tuning on this computer: the network is measured as a whole, with default and with tuned schedules.
 
-Kernels were measured alone, each among its own candidates. Here they run together. A kernel that is not faster than before in
-this setting loses its schedule and gets the next best one, finally none. Each combination is measured as a whole and recorded.
-A compilation takes the best one (:mod:`microc.compiler.tuned.measured_choice`), which may be none.
+Until then each kernel was measured only among its own candidates. Now the kernels run together. A kernel that is not
+faster with its tuned schedule than with its default loses the schedule, and uses the next best one or finally its
+default. Each combination of schedules is measured as a whole and recorded. A compilation uses the best combination
+(:mod:`microc.compiler.tuned.measured_choice`), which may be the default schedules alone.
 """
 
 from __future__ import annotations
@@ -45,20 +46,23 @@ from microc.tuning.runner import Meter
 from microc.tuning.timing_process import Taken
 
 MOST = 3
-"""Combinations that a search measures."""
+"""Maximum number of combinations that a search measures."""
 PROCESSES = 3
-"""Processes that time each combination: the memory layout of one process changes times by about a percent."""
+"""Number of processes that time each combination. Several are used because the memory layout of a process changes times
+by about one percent."""
 LONG = 10.0
-"""Seconds after which no further process is started."""
+"""Number of seconds after which no further process is started."""
 Rounds = Sequence[Sequence[Taken]]
-"""Times of each network, by round."""
+"""Times of each network in each round."""
 Parts = tuple[tuple[str, str], ...]
-"""A combination: the key of each kernel, and the id of its record."""
+"""A combination of schedules: the key of each tuned kernel, and the id of the record whose schedule it uses."""
 
 
 class NetworkSearch:
-    """Search for a network's best combination of kernel schedules on this computer. ``meter``: what its kernels were
-    measured with."""
+    """Search for the best combination of kernel schedules of a network on this computer.
+
+    ``meter``: the meter that measured the kernels.
+    """
 
     def __init__(
         self, source: Path | Graph, target: Target, options: Options, database: Database, meter: Meter
@@ -70,11 +74,12 @@ class NetworkSearch:
         self.key = network_key(self.tasks, options.threads)
 
     def run(self, deadline: float) -> None:
-        """Measure combinations of the kernels' schedules until no kernel is slower than without records.
+        """Measure combinations of schedules until no kernel is slower than with its default schedule.
 
-        None is begun that would not finish by ``deadline`` (clock of ``monotonic``), estimated from the time of the one
-        before."""
-        if self.untuned.make.goal.price > 0 or self.untuned.make.sizes:  # a compilation would not go by it
+        No measurement is started that would probably not end before ``deadline`` (a time of ``monotonic``). Its
+        duration is estimated by that of the measurement before.
+        """
+        if self.untuned.make.goal.price > 0 or self.untuned.make.sizes:  # a compilation would ignore the measurements
             return
         room = workspace_room(self.untuned.module, self.tasks, self.options.ram or 0)
         losing, beaten, tried_combinations = list[KernelChoice](), self._losing_records(), set[Parts]()
@@ -100,7 +105,7 @@ class NetworkSearch:
                     return
 
     def _compile_combination(self, chosen: Sequence[KernelChoice], path: Path) -> CompiledNetwork:
-        """Compile the network with a combination of schedules, through a file of records as a compilation reads it, at
+        """Compile the network with a combination of schedules. The combination is passed as a file of records at
         ``path``."""
         parts = [record for each in chosen for record in (each.default, each.record) if record is not None]
         whole = [self._network_record(self.untuned, (), 1.0), self._network_record(self.untuned, _parts(chosen), 0.0)]
@@ -108,20 +113,24 @@ class NetworkSearch:
         return compile_network(self.source, self.target, replace(self.options, tuned=path))
 
     def _build(self, compiled: CompiledNetwork, folder: Path) -> Path:
-        """Build a network's library in a folder and return the folder."""
+        """Build the library of a network in a new folder, and return the folder."""
         folder.mkdir()
         flags = flags_if_machine_available(self.target.core.machine)
         compile_sources(shared_files(compiled.module, __version__), folder, LIBRARY, *flags)
         return folder
 
     def _losing_records(self) -> set[Record]:
-        """Return the records that lost in earlier searches."""
+        """Return the records whose schedules were not part of the best combination in earlier searches."""
         known = self._earlier_measurements()
         ids = known.beaten if known else ()
         return {record for task in self.tasks for record in self.database.of(task.key) if record.id in ids}
 
     def _record_combination(self, combination_network: CompiledNetwork, parts: Parts, rounds: Rounds) -> None:
-        """Record a combination's ticks: its ratio to the network without records, times that network's first ticks."""
+        """Record the ticks of a combination.
+
+        They are the median ratio of its time to the time with default schedules, multiplied by the first recorded ticks
+        of the network with default schedules.
+        """
         known = self._earlier_measurements()
         ratio = median(tuned[0] / plain[0] for plain, tuned in rounds)
         first = (
@@ -131,14 +140,14 @@ class NetworkSearch:
         self.database.add([combination] if known else [first, combination])
 
     def _earlier_measurements(self) -> NetworkMeasurements | None:
-        """Return earlier measurements of the network on this computer by this compiler; None if there are none."""
+        """Return earlier measurements of the network on this computer with this compiler; None if there are none."""
         meter, here = self.meter, Database()
         where = (meter.board, meter.unit, meter.toolchain)
         here.add(r for r in self.database.of(self.key) if (r.board, r.unit, r.toolchain) == where)
         return network_measurements(self.key, self.target.cpu, here, meter.board)
 
     def _is_no_faster(self, compiled: CompiledNetwork, task: Task, rounds: Rounds) -> bool:
-        """Test whether a kernel is not faster than without records, by the median over all rounds."""
+        """Test whether a kernel is not faster than with its default schedule, by the median over all rounds."""
         before, after = (_call_numbers_of(task, each) for each in (self.untuned, compiled))
 
         def kernel_time(taken: Taken, calls: Sequence[int]) -> float:
@@ -147,7 +156,7 @@ class NetworkSearch:
         return bool(before) and median(kernel_time(t, after) / kernel_time(p, before) for p, t in rounds) >= 1
 
     def _network_record(self, compiled: CompiledNetwork, combination: Parts, ticks: float) -> Record:
-        """Make the record of a combination; ``combination`` is empty for the network without records."""
+        """Create the record of a combination. ``combination`` is empty for the network with default schedules."""
         plan = compiled.module.plan
         assert plan is not None
         return Record(
@@ -171,18 +180,18 @@ class NetworkSearch:
 
 
 def _parts(chosen: Sequence[KernelChoice]) -> Parts:
-    """Return the combination of the chosen records: the key of each kernel that has one, and the record's id."""
+    """Return the combination of the chosen records: the key of each tuned kernel, and the id of its record."""
     return tuple((each.task.key, each.record.id) for each in chosen if each.record is not None)
 
 
 def _call_numbers_of(task: Task, compiled: CompiledNetwork) -> list[int]:
-    """Return the numbers of the calls that run a kernel, or a loop that contains it."""
+    """Return the indices of the calls that run a kernel or a loop that contains the kernel."""
     layers = {layer.rsplit(PART, 1)[0] for layer in task.layers}
     return [number for number, call in enumerate(compiled.module.calls) if call.layer in layers]
 
 
 def _time_alternately(*folders: Path) -> Rounds:
-    """Time the networks in some folders interleaved, in rounds of several processes."""
+    """Time the networks in the folders alternately, in rounds, in several processes."""
     begin, rounds = monotonic(), list[list[Taken]]()
     for _ in range(PROCESSES):
         run_timing_process("networks", 0, *folders)

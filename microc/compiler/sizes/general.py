@@ -107,8 +107,8 @@ def _random_data(buffer: ir.Buffer, generator: np.random.Generator) -> Array:
 # generalised.
 #
 # A schedule is refused if the structure of its loops differs between sizes, for example because some sizes leave a tail. The
-# loops without a schedule are the last candidate. The general function is compared with a function for the smallest sizes,
-# because mistakes at the borders of images are most likely there.
+# loops without a schedule are the last candidate. The general function is compared with a function for the smallest sizes, at
+# which a window may reach opposite borders of an image at once.
 
 Nodes = Sequence[Node]
 _NOTHING = ir.PrimFunc("nothing", (), ir.Seq(()))
