@@ -1,5 +1,5 @@
 """Regions of a network that external code computes.
 
-``backend`` defines backends, ``partition`` finds their regions and makes kernels of their C; each bundled backend has
-its own file or folder.
+``backend`` defines what a backend (an external library) declares. ``partition`` finds the regions that backends accept,
+and makes kernels of their C code. Each bundled backend has its own file or folder.
 """

@@ -1,4 +1,4 @@
-"""External backends: patterns of layers, and the C code of a matched region."""
+"""External backends: libraries that compute parts of a network, declared as patterns of layers and generators of C code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from microc.graph.match import Op
 from microc.module import Sources
 from microc.target import Target
 
-# ---- A backend has patterns of layers with checks, functions that generate the C of a region, and the sources of its library.
+# ---- A backend declares patterns of layers with checks, functions that generate the C code of a matched region, and the sources
+# of its library.
 #
 # ::
 #
@@ -31,10 +32,11 @@ from microc.target import Target
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Region:
-    """The nodes that a pattern matched, as a graph of their own.
+    """A part of a network that a backend's pattern matched, as a graph of its own.
 
-    Its inputs are the values that the nodes read from others, its outputs those that others read. ``nodes`` and
-    ``values`` are the pattern's captures, ``root`` its last node; ``target`` is the target of the compilation.
+    The inputs of ``graph`` are the values that its nodes read from nodes outside; its outputs are the values that nodes
+    outside read. ``nodes`` and ``values``: the nodes and values that the pattern captured, by the name of the capture;
+    ``root``: the last matched node; ``target``: the target of the compilation.
     """
 
     graph: Graph
@@ -65,21 +67,22 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """The C code of a region.
+    """The C code that computes a region by calls of the library.
 
-    - ``lines``: statements, the body of a function whose parameters are ``in_0``, ``in_1`` ... (the region's inputs,
-    const), ``out_0`` ... (its outputs), the names in ``data``, and ``scratch`` (``uint8_t *``, aligned to ``align``
-    bytes) if ``workspace`` is not 0. Tensors are in row-major order and do not overlap.
-    - ``data``: constants in flash, by parameter; each name is a C identifier.
-    - ``workspace``: bytes of the arena that the code may use while it runs.
-    - ``instructions``, ``code_bytes``: its cost by the backend's own model; ``instructions`` is compared with the cost
-    model's estimate of microc's own kernels.
-    - ``functions``: functions of the library that it calls, so that they are built.
+    - ``lines``: C statements, the body of a function. The function's parameters are pointers: ``in_0``, ``in_1`` ...
+    (inputs of the region, const), ``out_0`` ... (outputs of the region), the names in ``data``, and ``scratch``
+    (``uint8_t *``, aligned to ``align`` bytes) if ``workspace`` is not 0. Tensors are in row-major order and do not
+    overlap.
+    - ``data``: constant arrays in flash, by parameter name; each name is a C identifier.
+    - ``workspace``: number of bytes of the arena that the code may use while it runs.
+    - ``instructions``, ``code_bytes``: executed instructions and code size of the region, estimated by the backend.
+    ``instructions`` is compared with the cost model's estimate for microc's own kernels.
+    - ``functions``: names of the library functions that the code calls, so that these functions are built.
     - ``align``: alignment of ``data`` and ``scratch`` in bytes, a power of two, at least 4.
-    - ``fails``: the lines end in ``return`` of an ``int``. If it is not 0 the network's run ends with
-    ``ERROR_EXTERNAL``.
-    - ``differs``: empty, or a clause that tells how results may differ from those of microc's own kernels by more than
-    the backend's bound; such a region is used only if the user asks for all regions."""
+    - ``fails``: True if the last line returns an ``int`` status. If the status is not 0, the run of the network ends
+    with ``ERROR_EXTERNAL``.
+    - ``differs``: empty, or a clause that describes by how much results may differ from those of microc's own kernels,
+    beyond the backend's error bound. A region with such a clause is used only if the user asks for all regions."""
 
     lines: tuple[str, ...]
     data: Mapping[str, Array] = field(default_factory=dict)
@@ -98,17 +101,17 @@ class Code:
 
 
 def accept_all(region: Region) -> str:
-    """Return an empty reason for every region: the check of an entry that takes all matches of its pattern."""
+    """Return an empty reason for every region. This is the check of an entry that accepts all matches of its pattern."""
     return ""
 
 
 def unchanged_configuration(place: str, target: Target) -> str:
-    """Return the user's configuration unchanged, for backends to which a board adds nothing."""
+    """Return the user's configuration unchanged, for backends whose configuration does not depend on the board."""
     return place
 
 
 def leave_out_no_layer(region: Region) -> Mapping[str, str]:
-    """Return no layers to leave out of a region, for backends that take every region unchanged."""
+    """Return an empty mapping of layers to leave out of a region, for backends that accept every region as it is."""
     return {}
 
 
@@ -116,9 +119,10 @@ def leave_out_no_layer(region: Region) -> Mapping[str, str]:
 class Span:
     """A pattern that matches as many connected layers as possible, for a library that is itself a compiler.
 
-    It matches the layers for which ``refuses(graph, node)`` returns no reason (a clause, such as "its data are uint8").
-    ``leaves(region)`` returns the layers of a region that the library does not take after all, by first output, each
-    with the reason; the layers around them are matched again."""
+    ``refuses(graph, node)`` returns why the library cannot compute a layer, as a clause (such as "its data are uint8"),
+    or an empty string; the pattern matches layers without such a reason. ``leaves(region)`` returns the layers that the
+    library, after compiling the region, does not compute: it maps the first output of each such layer to the reason.
+    The remaining layers are then matched again without these."""
 
     refuses: Callable[[Graph, Node], str]
     leaves: Callable[[Region], Mapping[str, str]] = leave_out_no_layer
@@ -126,9 +130,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A row of a backend's table: a pattern, the generator of the C code for its matches, and a check.
+    """An entry in a backend's table of patterns: a pattern, the generator of C code for its matches, and a check.
 
-    ``check`` returns why the library does not take a matched region, as a clause (such as "its weights are computed"),
+    ``check`` returns why the library cannot compute a matched region, as a clause (such as "its weights are computed"),
     or an empty string."""
 
     name: str
@@ -138,25 +142,30 @@ class Entry:
 
 
 def whole_configuration_as_path(place: str) -> str:
-    """Return the whole configuration as a path, for backends that are configured by a path alone."""
+    """Return the whole configuration, for backends whose configuration is nothing but a path."""
     return place
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """An external library.
+    """An external library that can compute parts of a network, as microc sees it.
 
-    - ``name``: its name in ``--external NAME=PATH``.
-    - ``entries``: its table; if two patterns match a node, the larger one wins, of equal ones the first.
-    - ``open(place, target, functions)``: returns the sources of the ``functions`` that regions call, from the library's
-      location (empty: none given). Raises UsageError if there is no such library, or if it is not for the target.
-    - ``headers``: headers that the code includes.
-    - ``bound``: largest difference of float results from our code's, relative to the largest magnitude; 0: bit-exact.
-    - ``given(place)``: returns the backend for a configuration that is more than a path. Raises UsageError if it is
-      invalid.
-    - ``folder(place)``: returns the end of the configuration that is a path of code, empty if there is none.
-    - ``on(place, target)``: adds facts of the target's board to the configuration. Raises UsageError if they contradict
-      it.
+    In the following, ``place`` is the configuration that the user writes after ``--external NAME=``: for most backends
+    the folder of the library, empty if the user writes none.
+
+    - ``name``: the backend's name in ``--external NAME=PATH``.
+    - ``entries``: its table of patterns. If two patterns match a node, the match with more nodes is used; of two equally
+      large matches, the first in the table.
+    - ``open(place, target, functions)``: returns the sources of the library functions ``functions``, which regions call.
+      Raises UsageError if there is no such library, or if it does not support the target.
+    - ``headers``: headers that the generated code includes.
+    - ``bound``: largest difference between float results of the library and of microc's own code, relative to the
+      largest magnitude. 0 means bit-exact.
+    - ``given(place)``: parses a configuration that is more than a path, and returns the backend configured by it. Raises
+      UsageError if the configuration is invalid.
+    - ``folder(place)``: returns the path of code at the end of the configuration, empty if it contains none.
+    - ``on(place, target)``: returns the configuration completed by facts about the target's board. Raises UsageError if
+      configuration and board contradict each other.
     """
 
     name: str
@@ -173,12 +182,13 @@ class Backend:
         object.__setattr__(self, "headers", tuple(self.headers))
 
     def beside(self, place: str, home: Path) -> str:
-        """Return a configuration from a file in folder ``home``, with the path in it resolved relative to that folder."""
+        """Return a configuration with its path resolved relative to ``home``, the folder of the file that contains the
+        configuration."""
         path = self.folder(place)
         return f"{place.removesuffix(path)}{home / path}" if path else place
 
 
-# ---- The registry of backends: the bundled ones, which plugins extend.
+# ---- The registry of backends: the bundled backends; plugins add theirs.
 
 BACKENDS: Registry[Backend] = Registry(
     "a backend",
@@ -188,4 +198,4 @@ BACKENDS: Registry[Backend] = Registry(
         "ethos-u": LazyEntry("microc.external.ethos_u", "BACKEND"),
     },
 )
-"""Every backend by its name in ``--external``: :attr:`Backend.name`."""
+"""Every backend, by its name in ``--external NAME=PATH`` (:attr:`Backend.name`)."""

@@ -1,9 +1,10 @@
 """BLAS for large float products on a computer: ``cblas_sgemm`` of OpenBLAS or another installed BLAS. Off by default.
 
-Error bound: a sum of K products in another order differs by about sqrt(K) u times the sum of their magnitudes (u =
-2**-24, rounding errors of random signs: Higham and Mary 2019), which is about sqrt(K) / 6 times the largest result if
-the terms are random too. So each side is within K u / 6 of the largest result; both together differ by 8e-5 for the
-4096 products that are accepted at most.
+Error bound: a BLAS may add the K products of a result in any order. The rounding error of such a sum is about sqrt(K) u
+times the sum of the products' magnitudes, with u = 2**-24 and rounding errors of random signs (Higham and Mary 2019). If
+the products are random too, the sum of magnitudes is about sqrt(K) / 6 times the largest result. So the BLAS and microc's
+own code each have an error of about K u / 6, relative to the largest result. At most K = 4096 is accepted, for which the
+two differ by at most 8e-5.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ from microc.target import Target
 
 NAME, HEADER = "cblas", "microc_cblas.h"
 LEAST, DEEPEST = 1 << 15, 4096
-"""Fewest products in all for which a call pays; most products of one sum, for the error bound."""
+"""Least number of multiplications of a layer for which a call of BLAS is faster; and, for the error bound, the largest number
+of products in one sum."""
 BOUND = 1e-4
 CALL, PRODUCT = 20000.0, 0.55
-"""Cost of a call, which packs its operands and may wake threads, and of a product.
+"""Cost of a BLAS call (it packs its operands and may wake threads), and cost of each multiply-accumulate in it.
 
-In instructions of the cost model for our code that takes the same time, measured with vectors of 16 floats in one
-thread (docs/external.md).
+The unit is one instruction of the cost model: the number of instructions that take the same time in microc's own code.
+Measured with vectors of 16 floats in one thread (docs/external.md).
 """
 _NAMES = ("openblas", "cblas", "blas")
 _GET = "apt-get install libopenblas-dev, or --external cblas=FOLDER that has one"
@@ -49,11 +51,11 @@ _EPILOGUES = {
     "relu": "out_0[i] = out_0[i] < 0.0f ? 0.0f : out_0[i];",
     "relu6": "out_0[i] = out_0[i] < 0.0f ? 0.0f : out_0[i] > 6.0f ? 6.0f : out_0[i];",
 }
-"""Statement applied to every result, by activation; NaN stays NaN."""
+"""C statement that applies an activation to every result, by the activation's name; NaN stays NaN."""
 
 
 def check_product(region: Region) -> str:
-    """Return why BLAS does not compute a product, as a clause (such as "its activation is relu6"); empty if it does."""
+    """Return why BLAS cannot compute a layer, as a clause (such as "its window is larger than one pixel"); empty if it can."""
     node = region.root
     types = [region.type(name) for name in (*node.inputs, *node.outputs) if name]
     if any(type_.dtype != "float32" for type_ in types):
@@ -73,7 +75,9 @@ def check_product(region: Region) -> str:
 
 
 def sgemm_call(region: Region) -> Code:
-    """Generate the call of ``cblas_sgemm``: rows of data times rows of weights (``matmul``: times columns)."""
+    """Generate the call of ``cblas_sgemm`` for a layer.
+
+    A result is the product of a row of the data and a row of the weights; for ``matmul``, a column of the weights."""
     node, (rows, units, depth) = region.root, _product_extents(region)
     data, operands = {}, list[str]()
     for name, role in zip(node.inputs, ("data", "weight", "bias"), strict=False):
@@ -102,13 +106,16 @@ def sgemm_call(region: Region) -> Code:
 
 
 def _product_extents(region: Region) -> tuple[int, int, int]:
-    """Return rows, units and depth of the product of data (rows, depth) and weights (units, depth)."""
+    """Return the extents (rows, units, depth) of the matrix product of data (rows, depth) and weights (units, depth)."""
     units, weight = region.output_types[0].shape[-1], region.type(region.root.inputs[1])
     return region.output_types[0].size // units, units, int(np.prod(weight.shape)) // units
 
 
 def find_blas(place: str, target: Target, functions: Iterable[str]) -> Sources:
-    """Find the BLAS in a folder, or of this computer; ToolError if there is none."""
+    """Find a BLAS and return how to link it.
+
+    ``place``: the folder that contains the BLAS; if empty, the BLAS installed on this computer is used. Raises ToolError
+    if there is none, UsageError if the target is no computer."""
     if not FAMILIES[target.isa].threads:
         raise UsageError(f"{NAME} supports computers only; got target {target.cpu}", hint="leave out external")
     library, folders = _installed_library() if not place else _library_in_folder(Path(place))
@@ -119,9 +126,10 @@ def find_blas(place: str, target: Target, functions: Iterable[str]) -> Sources:
 
 
 def _installed_library() -> tuple[str, tuple[str, ...]]:
-    """Return the linker's name of an installed BLAS, and no folder.
+    """Return the name by which the linker finds an installed BLAS, and an empty tuple: no folder must be searched.
 
-    The name is ``:file`` if only a versioned file exists, and empty if no BLAS is installed."""
+    The name has the form ``:file`` if only a file with a version in its name exists. It is empty if no BLAS is
+    installed."""
     for name in _NAMES:
         found = ctypes.util.find_library(name)
         if found:
@@ -130,9 +138,10 @@ def _installed_library() -> tuple[str, tuple[str, ...]]:
 
 
 def _library_in_folder(folder: Path) -> tuple[str, tuple[str, ...]]:
-    """Return the linker's name of the BLAS in a folder, and that folder; an empty name if there is none.
+    """Return the name by which the linker finds the BLAS in a folder, and the folders to search, which is this folder.
 
-    UsageError if the folder's name has characters that make or shells interpret."""
+    The name is empty if the folder contains no BLAS. Raises UsageError if the folder's name contains characters that
+    ``make`` or shells interpret."""
     for name in _NAMES:
         for path in sorted(folder.glob(f"lib{name}.so*")):
             if not re.fullmatch(r"[A-Za-z0-9_\-+.,/:=]+", str(folder.resolve())):

@@ -1,4 +1,4 @@
-"""Partition a graph into regions for backends, and make kernels of their code."""
+"""Partition a graph into regions that backends (external libraries) compute, and make a kernel of the C code of each region."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from microc.ops.meaning import expand_composed_operator
 from microc.target import Target
 from microc.tir import ir
 
-# ---- Operations on regions: convexity, extraction, replacement by one node.
+# ---- Operations on regions (sets of nodes): convexity, extraction as a graph, replacement by one node.
 
 
 def is_convex(graph: Graph, nodes: Iterable[Node]) -> bool:
@@ -39,8 +39,9 @@ def is_convex(graph: Graph, nodes: Iterable[Node]) -> bool:
 def extract_subgraph(graph: Graph, chosen_nodes: Sequence[Node]) -> Graph:
     """Return some nodes of a graph as a graph of their own.
 
-    Its inputs are the values that ``chosen_nodes`` read from other nodes, without constants. Its outputs are their
-    results that other nodes, the graph's outputs or its state updates need."""
+    The inputs of the new graph are the values that ``chosen_nodes`` read from other nodes or from the inputs of ``graph``;
+    constants are no inputs. Its outputs are the results of ``chosen_nodes`` that other nodes read, or that are outputs or
+    state updates of ``graph``."""
     own = {id(node) for node in chosen_nodes}
     nodes = [node for node in graph.nodes if id(node) in own]
     results = {name for node in nodes for name in node.outputs if name}
@@ -55,8 +56,8 @@ def extract_subgraph(graph: Graph, chosen_nodes: Sequence[Node]) -> Graph:
 def contract_region(graph: Graph, nodes: Sequence[Node], region: Graph, code: tuple[str, ...]) -> Graph:
     """Replace the nodes of a convex region by one node of operator ``external``.
 
-    ``region``: a graph that computes the same, which becomes the attribute ``body``; ``code``: the attribute of this
-    name."""
+    ``region``: a graph that computes the same values; it becomes the attribute ``body`` of the new node. ``code``: value
+    of the new node's attribute ``code``."""
     inside = {id(node) for node in nodes}
     node = Node(EXTERNAL, region.inputs, region.outputs, {"body": region, "code": code}, region.nodes[-1].loc)
     before: list[Node] = []
@@ -73,22 +74,23 @@ def contract_region(graph: Graph, nodes: Sequence[Node], region: Graph, code: tu
     return graph.with_nodes((*before, node, *after))
 
 
-# ---- Maximal regions: connected layers of a kind, cut where another layer is between two of them.
+# ---- Maximal regions of a span: connected layers that a library accepts, split where a refused layer is between two of them.
 #
-# The level of a layer is the largest number of changes, on any path from the network's inputs to it, between layers of the kind
-# and others. Connected layers of the kind with one level form a region. It is convex: a path that leaves it meets another layer,
-# behind which levels are higher. For the same reason the regions can be ordered.
+# Every layer gets a level: on a path from the network's inputs to the layer, count the changes between accepted and refused
+# layers, and take the largest count over all paths. Connected accepted layers of the same level form a region. The region is
+# convex: a path that leaves it reaches a refused layer, and levels after that layer are higher. For the same reason the regions
+# can be ordered.
 
 ROUNDS = 8
-"""Most repetitions of the search, if a library leaves layers out."""
+"""Largest number of times that the regions of a span are searched; the search is repeated if the library leaves out layers."""
 SpanRegion = tuple[tuple[Node, ...], Region]
 
 
 def find_span_regions(graph: Graph, span: Span, target: Target) -> tuple[list[SpanRegion], list[tuple[str, str]]]:
-    """Return all regions that a span matches, and the layers that are in none.
+    """Return all regions that a span (a pattern of connected layers) matches, and the layers that are in no region.
 
-    A region is its nodes and its :class:`Region`; the largest comes first. A layer in none is its location in the model and
-    the reason."""
+    A region is returned as its nodes and its :class:`Region`; the largest region is first. A layer in no region is
+    returned as its location in the model and the reason why the library does not compute it."""
     why = {node.outputs[0]: refusal for node in graph.nodes if (refusal := span.refuses(graph, node))}
     regions = list[SpanRegion]()
     for _ in range(ROUNDS):
@@ -104,14 +106,14 @@ def find_span_regions(graph: Graph, span: Span, target: Target) -> tuple[list[Sp
 
 
 def region_of(graph: Graph, nodes: tuple[Node, ...], target: Target) -> Region:
-    """Return connected nodes as a region without captures, whose root is the last node."""
+    """Return a region of connected nodes. It has no captures, and its root is the last node."""
     return Region(extract_subgraph(graph, nodes), nodes[-1], {}, {}, target)
 
 
 def connected_regions(graph: Graph, excluded_outputs: Collection[str]) -> Iterator[tuple[Node, ...]]:
-    """Yield the convex regions of connected nodes, each in the order of the graph.
+    """Yield the largest convex regions of connected nodes, the nodes of each in the order of the graph.
 
-    ``excluded_outputs``: the first outputs of the nodes that no region contains."""
+    ``excluded_outputs``: first outputs of the nodes that no region may contain."""
     producers = {name: node for node in graph.nodes for name in node.outputs if name}
     level: dict[str, int] = {}
     group: dict[str, list[Node]] = {}
@@ -135,15 +137,17 @@ def connected_regions(graph: Graph, excluded_outputs: Collection[str]) -> Iterat
         yield tuple(sorted(nodes, key=lambda node: order[node.outputs[0]]))
 
 
-# ---- Partition: spans first, then the regions of patterns, the largest first, each convex.
+# ---- Partition: first the regions of spans, then the matches of other patterns, the largest first. Every region is convex.
 #
-# A region is convex if no path leaves it and comes back: everything that it reads is available before it runs. Regions are
-# replaced one by one in the graph that the earlier ones have left, so that all of them together can be ordered too.
+# A region is convex if no path leaves it and comes back, so that all values that it reads are available before it runs. Regions
+# are replaced by nodes one after the other. Each region must be convex in the graph that the earlier replacements have left, so
+# that all regions together can be ordered too.
 
 
 @frozen
 class ClaimedRegion:
-    """A region that became a node: its backend and pattern, its code, and its origin."""
+    """A region that was replaced by a node of operator ``external``: its backend, the pattern that matched, the region
+    itself, and its C code."""
 
     backend: Backend
     entry: Entry
@@ -152,17 +156,17 @@ class ClaimedRegion:
 
     @property
     def key(self) -> str:
-        """Key of the region: the value that its root computes."""
+        """Key that identifies the region: name of the value that its root computes."""
         return self.region.root.outputs[0]
 
 
 @frozen
 class Partition:
-    """A graph whose regions for backends are nodes of operator ``external``.
+    """A graph in which every region that a backend computes is a node of operator ``external``.
 
-    ``taken``: the regions; the attribute ``code`` of a node has the index of its region. ``refused``: the location in the
-    model and the reason for every region that matched a pattern but was not taken, and every layer that is in no region of a
-    span."""
+    ``taken``: these regions; the attribute ``code`` of a node contains the index of its region in ``taken``. ``refused``:
+    pairs (location in the model, reason), one for every region that matched a pattern but failed its check, and for every
+    layer that a span does not match."""
 
     graph: Graph
     taken: tuple[ClaimedRegion, ...] = ()
@@ -172,15 +176,15 @@ class Partition:
 def partition(
     graph: Graph, backends: Sequence[Backend], target: Target, excluded_roots: Collection[str] = ()
 ) -> Partition:
-    """Replace the regions that ``backends`` have code for by nodes of operator ``external``.
+    """Replace the regions that ``backends`` can compute by nodes of operator ``external``.
 
-    Regions whose root computes a value of ``excluded_roots`` stay as they are. After this step no operator is composed of others,
-    except in the regions that backends get."""
+    Regions whose root computes a value named in ``excluded_roots`` are not replaced. Afterwards every composed operator
+    outside of the regions is expanded to the operators that it consists of; backends see regions before the expansion."""
     taken: list[ClaimedRegion] = []
     refused: list[tuple[str, str]] = []
 
     def claim_region(backend: Backend, entry: Entry, region: Region, nodes: Sequence[Node]) -> None:
-        """Replace a region by a node with the backend's code, or record why the entry's check refuses it."""
+        """Replace a region by a node with the backend's code; if the entry's check refuses the region, record the reason."""
         nonlocal graph
         if why := entry.check(region):
             refused.append((str(region.root.loc), f"{backend.name} {entry.name}: {why}"))
@@ -212,7 +216,7 @@ def partition(
 
 @frozen
 class _Candidate:
-    """A match of a backend's pattern, not yet replaced by a node."""
+    """A match of a backend's pattern that may be replaced by a node."""
 
     backend: Backend
     entry: Entry
@@ -224,8 +228,9 @@ class _Candidate:
 
 
 def _pattern_matches(graph: Graph, backends: Sequence[Backend]) -> Iterator[_Candidate]:
-    """Yield the match of every pattern that is no span at every node that is its root, at most one for each pattern and
-    node."""
+    """Yield the matches of all patterns that are no spans, with every node as the root of a match.
+
+    There is at most one match for each pattern and root."""
     scope = Scope(graph)
     scope.producers.update({name: node for node in graph.nodes for name in node.outputs if name})
     for node in graph.nodes:
@@ -244,10 +249,11 @@ def _span_entries(backends: Sequence[Backend]) -> Iterator[tuple[Backend, Entry,
                 yield backend, entry, entry.pattern
 
 
-# ---- The kernel of a region: its parameters, and a body that declares its accesses.
+# ---- The kernel of a region: a function whose body declares the kernel's memory accesses.
 #
-# For the planner and its checker the body is one call with all elements of every operand: it writes results and workspace before
-# it is done with its operands, so that nothing may share memory. The generated C contains the backend's text instead.
+# For the memory planner and its checker the body is one call that accesses all elements of every operand. It counts as writing
+# results and workspace before it last reads its operands, so that they may not share memory. The generated C contains the
+# backend's code instead of this body.
 
 SCRATCH = "scratch"
 _NAME = re.compile("[a-z][a-z0-9_]*")
@@ -255,7 +261,9 @@ _INCLUDE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-+./]*")
 
 
 def region_function(claimed: ClaimedRegion) -> tuple[ir.PrimFunc, ExternalBody]:
-    """Return the function of a region; its parameters are inputs, constants, outputs and workspace, in this order."""
+    """Return the kernel of a region as a function of the loop IR, and the C code that replaces its body.
+
+    The function's parameters are inputs, constants, outputs and workspace, in this order."""
     code, region = claimed.code, claimed.region
     _check_code(claimed)
     reads = [_flat_buffer(f"in_{k}", kind) for k, kind in enumerate(region.input_types)]
@@ -283,12 +291,12 @@ def region_function(claimed: ClaimedRegion) -> tuple[ir.PrimFunc, ExternalBody]:
 
 
 def _flat_buffer(name: str, tensor_type: TensorType) -> ir.Buffer:
-    """Return a one-dimensional buffer for a tensor."""
+    """Return a one-dimensional buffer with as many elements as a tensor, and its dtype."""
     return ir.Buffer(name, (tensor_type.size,), tensor_type.dtype)
 
 
 def _check_code(claimed: ClaimedRegion) -> None:
-    """Raise ProgramError if the C code that a backend returned for a region is malformed."""
+    """Raise ProgramError if the fields of the C code that a backend returned for a region are malformed."""
     code, where = claimed.code, f"{claimed.backend.name}, pattern {claimed.entry.name}"
     data: Mapping[str, Array] = code.data
     for name in data:

@@ -1,7 +1,7 @@
-"""CMSIS-NN (https://github.com/ARM-software/CMSIS-NN) from the user's copy: int8 and int16 layers on Cortex-M.
+"""The backend for CMSIS-NN (https://github.com/ARM-software/CMSIS-NN): int8 and int16 layers on Cortex-M.
 
-``cmsis_library`` finds a copy and the files that it needs; ``weighted_layers``, ``window_layers`` and
-``recurrent_layers`` check layers and generate the calls.
+The library's sources come from a copy that the user provides. ``cmsis_library`` collects the needed files of this copy;
+``weighted_layers``, ``window_layers`` and ``recurrent_layers`` check layers and generate the calls.
 """
 
 from microc.external.backend import Backend, Entry

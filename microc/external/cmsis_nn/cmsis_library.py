@@ -1,4 +1,5 @@
-"""A copy of CMSIS-NN on disk: its version, files, structures and workspace sizes."""
+"""The user's copy of CMSIS-NN: its version and source files, the C of its structures, and the workspace sizes of its
+functions."""
 
 from __future__ import annotations
 
@@ -23,24 +24,25 @@ from microc.target import Target
 from microc.transform.pass_context import PassContext
 from microc.transform.quantised.legalize import legalize
 
-# ---- Contents of CMSIS-NN's structures for a region: integers of the legalised layer, and extents.
+# ---- Members of CMSIS-NN's structures for a region: integers of the legalised layer (one on integers alone), and extents.
 
 MVE, DSP, PLAIN = "mve", "dsp", "plain"
 _SETS = (("Arm MVE", MVE), ("Arm DSP", DSP))
 
 
 def kernel_variant(target: Target) -> str:
-    """Return the variant of the library's kernels (``mve``, ``dsp`` or ``plain``) that is compiled for the target's
-    core."""
+    """Return the variant of the library's kernels that is compiled for the target's core: ``mve`` (vectors), ``dsp`` (SIMD
+    within registers) or ``plain``."""
     sets = {each.name for each in CORES[target.cpu].sets}
     return next((kind for name, kind in _SETS if name in sets), PLAIN)
 
 
 @frozen
 class RequantizeParams:
-    """The requantisation of a layer: ``multiplier`` and ``shift`` (positive: left) per channel, or one for all.
+    """The parameters by which a layer's int32 sums are requantised to its result.
 
-    ``zero_point``, ``minimum`` and ``maximum`` are those of the result."""
+    ``multiplier`` and ``shift`` (positive: to the left): for each channel, or one for all channels. ``zero_point``: zero
+    point of the result; ``minimum`` and ``maximum``: range to which the result is clipped."""
 
     multiplier: Array
     shift: Array
@@ -50,9 +52,9 @@ class RequantizeParams:
 
 
 def core_operators(region: Region) -> dict[str, Node]:
-    """Return the nodes of the legalised region, operators on integers, by operator.
+    """Legalise a region to operators on integers; return its nodes by the name of the operator.
 
-    Empty if an operator occurs twice, or if the region has no integer form."""
+    The dictionary is empty if an operator occurs twice, or if the region cannot be legalised."""
     try:
         nodes = legalize(region.graph, PassContext()).nodes
     except MicrocError:
@@ -62,7 +64,7 @@ def core_operators(region: Region) -> dict[str, Node]:
 
 
 def region_requantize_params(region: Region) -> RequantizeParams:
-    """Return the parameters of the ``requantize`` of a region that passed its check."""
+    """Return the parameters of the ``requantize`` node to which a region legalises; the region has passed its check."""
     graph = legalize(region.graph, PassContext())
     return requantize_params(graph, next(node for node in graph.nodes if node.op == "requantize"))
 
@@ -88,7 +90,7 @@ def zero_point(region: Region, value: str) -> int:
 
 
 SUFFIXES = {"int8": "s8", "int16": "s16"}
-"""Suffix of function names, by the dtype of data."""
+"""Suffix of the library's function names, by the dtype of the data."""
 
 
 def function_suffix(region: Region) -> str:
@@ -97,9 +99,9 @@ def function_suffix(region: Region) -> str:
 
 
 def unsupported_reason(region: Region, ops: Sequence[str]) -> str:
-    """Return why the library does not support a region's dtypes, rounding or integer form; empty if it does.
+    """Return why the library cannot compute a region with these dtypes, rounding and integer operators; empty if it can.
 
-    ``ops``: the core operators that the region must legalise to."""
+    ``ops``: the integer operators to which the region must legalise, exactly."""
     types = [region.type(name) for name in (region.root.inputs[0], region.root.outputs[0])]
     for type_ in types:
         if type_.dtype not in SUFFIXES or type_.dtype != types[0].dtype:
@@ -115,27 +117,27 @@ def unsupported_reason(region: Region, ops: Sequence[str]) -> str:
 
 
 def format_structure(structure: str, constant_name: str, **fields: object) -> str:
-    """Format the C definition of a constant of one of the library's structures.
+    """Format the C definition of a constant whose type is one of the library's structures.
 
-    ``structure``: the type; ``fields``: its members by name."""
+    ``structure``: the C type; ``fields``: values of its members, by name."""
     members = ", ".join(f".{key} = {_format_initialiser(value)}" for key, value in fields.items())
     return f"const {structure} {constant_name} = {{{members}}};"
 
 
 def _format_initialiser(value: object) -> str:
-    """Format a value as a C initialiser: a mapping as a structure with named members, anything else as text."""
+    """Format a value as a C initialiser: a mapping as a structure with named members, any other value by ``str``."""
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'.{key} = {_format_initialiser(part)}' for key, part in value.items())}}}"
     return str(value)
 
 
 def format_dims(constant_name: str, *extents: int) -> str:
-    """Format a ``cmsis_nn_dims``: number of images or rows, height, width, channels."""
+    """Format a constant of type ``cmsis_nn_dims``; its extents are: number of images or rows, height, width, channels."""
     return format_structure("cmsis_nn_dims", constant_name, **dict(zip("nhwc", extents, strict=True)))
 
 
 def tile_members(extents: Sequence[int]) -> dict[str, int]:
-    """Return height and width as the members of a ``cmsis_nn_tile``."""
+    """Return the members of a ``cmsis_nn_tile``, by name, for the extents (height, width)."""
     return {"w": extents[1], "h": extents[0]}
 
 
@@ -144,10 +146,10 @@ def format_context(workspace: int) -> str:
     return format_structure("cmsis_nn_context", "context", buf="scratch" if workspace else "NULL", size=workspace)
 
 
-# ---- A copy of CMSIS-NN on disk: the check of its signatures, and the files that some functions need.
+# ---- A copy of CMSIS-NN on disk: the check of its function signatures, and the source files that some functions need.
 #
-# Files are found by text: the file of a function defines it, and needs the files of the names that occur in it. Nothing of a copy
-# is executed here. Reads are bounded, and limited to its folder.
+# Source files are found by text search: the file that defines a function is needed, and so are the files that define the names in
+# its text. Nothing in the copy is executed here. Files are read up to a limited size, and from the copy's folder only.
 
 NAME, HEADER = "cmsis-nn", "arm_nnfunctions.h"
 FUNCTIONS: Mapping[str, int] = {
@@ -172,12 +174,15 @@ FUNCTIONS: Mapping[str, int] = {
     "arm_svdf_s8": 18,
     "arm_svdf_state_s16_s8": 17,
 }
-"""Called functions with their number of parameters: it differs between releases, and C would accept a wrong call after a cast."""
+"""Number of parameters of every library function that the generated code calls.
+
+The number differs between releases of CMSIS-NN. It is checked because a C compiler need not reject a call that is wrong."""
 _STATEFUL = re.compile(r"_lstm_")
-"""Functions that keep a hidden state between calls only if their structure of buffers has a member for it."""
+"""Functions that keep their hidden state from call to call only if the structure of buffers that they get has a member for it.
+In older releases it has none."""
 _GET = "git clone https://github.com/ARM-software/CMSIS-NN, and --external cmsis-nn=CMSIS-NN; release 7.0 or later"
 _PLACES = ("", "CMSIS/NN", "CMSIS-NN")
-"""Subfolders that may contain it: of a clone, a pack, CMSIS 5."""
+"""Subfolders of the user's folder that may contain the library. The folder may be a clone, a pack, or CMSIS 5."""
 _MOST_FILES, _MOST_BYTES = 600, 1 << 20
 _FLOATS = re.compile(r"_(f16|f32|flt)\.[ch]$")
 _WORD = re.compile(r"\b\w*arm_\w+")
@@ -189,8 +194,8 @@ _NEWER = "git clone https://github.com/ARM-software/CMSIS-NN: it keeps the hidde
 def collect_library_sources(place: str, target: Target, functions: Iterable[str]) -> Sources:
     """Return the files of the user's copy of CMSIS-NN that define ``functions``, with all headers and the licence.
 
-    ``place``: the folder of the copy. UsageError if there is none, if it is not for the target, or if it lacks a function or
-    declares it with other parameters."""
+    ``place``: the folder of the copy. Raises UsageError if the folder contains no copy, if the library does not support
+    the target, or if the copy lacks one of the functions or declares it with another number of parameters."""
     if not place:
         raise UsageError(f"{NAME} is not part of microc; expected the folder of a copy", hint=_GET)
     if FAMILIES[target.isa].flash_space:
@@ -224,7 +229,8 @@ def collect_library_sources(place: str, target: Target, functions: Iterable[str]
 
 
 def _find_library_root(folder: Path) -> Path:
-    """Return the folder of CMSIS-NN in a clone, a pack or CMSIS 5; UsageError if there is none."""
+    """Return the root folder of the library, which may be ``folder`` itself or a known subfolder; UsageError if there is
+    none."""
     for place in _PLACES:
         if (folder / place / "Include" / HEADER).is_file() and (folder / place / "Source").is_dir():
             return (folder / place).resolve()
@@ -258,7 +264,9 @@ def _read_library_files(root: Path) -> dict[str, bytes]:
 
 
 def _read_inside_root(root: Path, path: Path) -> bytes:
-    """Read a file of the copy; UsageError if it cannot be read, is larger than 1 MiB, or lies outside of ``root``."""
+    """Read a file of the user's copy of CMSIS-NN.
+
+    Raises UsageError if it cannot be read, is larger than 1 MiB, or is outside of ``root`` after links are followed."""
     try:
         if path.resolve().is_relative_to(root):
             return read_bytes(path, _MOST_BYTES)
@@ -270,7 +278,7 @@ def _read_inside_root(root: Path, path: Path) -> bytes:
 
 
 def _source_files(files: Mapping[str, bytes], functions: Iterable[str]) -> list[str]:
-    """Return the paths of the C files that define ``functions`` and everything that these call, directly or not."""
+    """Return the paths of the C files that define ``functions``, and everything that they call directly or indirectly."""
     texts = {path: data.decode("utf-8", "replace") for path, data in files.items() if path.endswith(".c")}
     definitions = {name: path for path, text in texts.items() for name in _defined_functions(text)}
     tables = [path for path in texts if path.endswith(_TABLES)]
@@ -297,27 +305,27 @@ def _library_identifiers(text: str) -> frozenset[str]:
 
 
 def _pack_releases(root: Path) -> Iterator[str]:
-    """Yield the releases in the description of the pack (``.pdsc``), in its order."""
+    """Yield the releases that the pack description (the ``.pdsc`` file) lists, in its order."""
     for path in sorted(root.glob("*CMSIS-NN.pdsc"))[:1]:
         yield from re.findall(
             r'<release version="([0-9][\w.\-]*)"', _read_inside_root(root, path).decode("utf-8", "replace")
         )
 
 
-# ---- Workspace bytes of the library's functions, by version: the results of its ``arm_*_get_buffer_size`` functions, with
-# which the tests compare them.
+# ---- Workspace bytes of the library's functions, by kernel variant. They equal the results of the library's own
+# ``arm_*_get_buffer_size`` functions; tests compare the two.
 
 BLOCK = 124
-"""Channels that the MVE version of a depthwise int8 layer computes at once (``CH_IN_BLOCK_MVE``)."""
+"""Number of channels that the MVE variant of a depthwise int8 layer computes at once (``CH_IN_BLOCK_MVE`` in CMSIS-NN)."""
 _LARGEST = 512
-"""Taps from which on an int16 depthwise layer uses no workspace."""
+"""Number of elements of a window from which on an int16 depthwise layer needs no workspace."""
 
 
 def convolution_workspace(g: Geometry, variant: str, *, int16_data: bool) -> int:
-    """Return the workspace bytes of ``arm_convolve_wrapper_s8``, or ``_s16`` for ``int16_data``.
+    """Return the number of workspace bytes of ``arm_convolve_wrapper_s8``, or of its ``_s16`` version for ``int16_data``.
 
-    ``variant``: the variant of the kernels (:func:`kernel_variant`). The workspace holds four patches of the data with
-    MVE, else two patches of int16."""
+    ``variant``: the variant of the kernels (:func:`kernel_variant`). The workspace contains patches of the data (the
+    elements under one window): four with MVE, else two, stored as int16."""
     depth = g.kernel[0] * g.kernel[1] * g.channels
     if int16_data:
         return 8 * _round_up(depth, 8) if variant == MVE else 4 * depth
@@ -331,10 +339,12 @@ def convolution_workspace(g: Geometry, variant: str, *, int16_data: bool) -> int
 
 
 def depthwise_workspace(g: Geometry, variant: str, *, int16_data: bool) -> int:
-    """Return the workspace bytes of ``arm_depthwise_conv_wrapper_s8``, or ``_s16`` for ``int16_data``.
+    """Return the number of workspace bytes of ``arm_depthwise_conv_wrapper_s8``, or of its ``_s16`` version for
+    ``int16_data``.
 
-    0 if the library has no fast version. The workspace holds an int16 patch, or four patches of a block of channels.
-    ``variant``: the variant of the kernels (:func:`kernel_variant`)."""
+    0 if the library has no fast version for the layer. The workspace contains one patch of the data (the elements under
+    a window) as int16 or, with MVE and int8, four patches of ``BLOCK`` channels. ``variant``: the variant of the kernels
+    (:func:`kernel_variant`)."""
     taps = g.kernel[0] * g.kernel[1]
     fast = g.out_channels == g.channels and g.dilation == (1, 1) and (taps < _LARGEST if int16_data else g.batch == 1)
     if not fast or variant not in (MVE, DSP):
@@ -346,7 +356,8 @@ def depthwise_workspace(g: Geometry, variant: str, *, int16_data: bool) -> int:
 
 
 def average_pool_workspace(channels: int, variant: str) -> int:
-    """Return the workspace bytes of ``arm_avgpool_s8`` and ``_s16``: a sum for every channel."""
+    """Return the number of workspace bytes of ``arm_avgpool_s8`` and ``arm_avgpool_s16``: with DSP, an int32 sum for every
+    channel."""
     return 4 * channels if variant == DSP else 0
 
 

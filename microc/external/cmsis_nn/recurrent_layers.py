@@ -1,4 +1,4 @@
-"""LSTM and SVDF by CMSIS-NN."""
+"""LSTM and SVDF layers by CMSIS-NN: checks, and calls of the library."""
 
 from __future__ import annotations
 
@@ -28,22 +28,25 @@ from microc.ops.meaning import expand_composed_operator
 from microc.transform.pass_context import PassContext
 from microc.transform.quantised.legalize import legalize
 
-# ---- LSTM over a sequence. The library updates hidden state and cell in place, so it gets copies of them.
+# ---- LSTM over a sequence. The library updates the hidden state and the cell state in place, so it gets copies of both.
 #
-# The library adds the recurrent product to the sum of a gate before it saturates either; our code saturates the product too,
-# as TFLite Micro does. If the weights prove that it fits into 16 bits, results are bit-exact; else ``differs`` bounds the
-# difference.
+# A gate adds two products: of the input and of the hidden state (the recurrent product). Our code saturates the recurrent product
+# to 16 bits before it adds them, as TFLite Micro does; the library saturates only their sum. If the weights prove that the
+# recurrent product fits into 16 bits, results are bit-exact; else ``Code.differs`` bounds the difference.
 
 GATES = ("input", "forget", "cell", "output")
-"""Gates in the order of our weights."""
+"""Gates of an LSTM in the order of microc's weights."""
 CURVE, ELEMENT = {"mve": 43.0, "dsp": 55.0, "plain": 27.0}, {"mve": 12.0, "dsp": 30.0, "plain": 40.0}
-"""Instructions for a sigmoid or tanh, and for a product of two numbers (docs/external.md)."""
+"""Estimated instructions for a sigmoid or tanh, and for an elementwise product of the gates, by kernel variant
+(docs/external.md)."""
 _SHORT = 1 << 15  # int16 saturates just below
 
 
 @frozen
 class _LoopBody:
-    """The legalised body of the loop that our code runs for an LSTM."""
+    """The loop body of an LSTM in microc's own code, legalised to operators on integers.
+
+    It computes one time step."""
 
     graph: Graph
 
@@ -53,19 +56,19 @@ class _LoopBody:
 
     @property
     def clip(self) -> int:
-        """Limit of the cell's magnitude; 0: the range of int16."""
+        """Limit to which the magnitude of the cell state is clipped; 0 if only the range of int16 limits it."""
         low, high = (self.nodes("clip")[1].attr(name) for name in ("minimum", "maximum"))
         return 0 if low < -high else int(high)
 
 
 def _legalised_loop_body(region: Region) -> _LoopBody:
-    """Return the legalised body of the loop that a region's LSTM expands to."""
+    """Expand a region's LSTM to a loop over time steps; return the loop's body, legalised to operators on integers."""
     (loop,) = (node for node in expand_composed_operator(region.graph).nodes if node.op == "loop")
     return _LoopBody(legalize(loop.attr("body"), PassContext()))
 
 
 def check_lstm(region: Region) -> str:
-    """Return why the library does not compute an LSTM, as a clause; empty if it does."""
+    """Return why the library cannot compute an LSTM, as a clause; empty if it can."""
     why = unsupported_reason(region, ("lstm",))
     if why:
         return why
@@ -84,7 +87,7 @@ def check_lstm(region: Region) -> str:
 
 
 def _sum_mismatch(region: Region, body: _LoopBody, products: list[Node]) -> str:
-    """Return why the library's sums of the LSTM's gates differ from those of microc's kernels; empty if they do not."""
+    """Return why the sums of an LSTM's gates would differ between the library and microc's kernels; empty if they agree."""
     for node in products:
         quant = requantize_params(body.graph, node)
         by_gate = [array.reshape(4, -1) for array in _scales_by_row(quant, 4 * _lstm_units(region))]
@@ -96,9 +99,10 @@ def _sum_mismatch(region: Region, body: _LoopBody, products: list[Node]) -> str:
 
 
 def _gate_difference(region: Region, body: _LoopBody) -> str:
-    """Describe how the library's LSTM gates differ from those of microc's kernels; empty if they do not.
+    """Describe by how much LSTM gates may differ between the library and microc's kernels; empty if they are equal.
 
-    The difference is bounded by the largest recurrent product that the weights allow."""
+    They differ if a recurrent product (weights by hidden state) saturates in microc's kernels. The bound follows from the
+    largest recurrent product that the weights allow."""
     recurrent, hidden = (region.root.inputs[k] for k in (2, 3))
     low, high = dtypes.int_range(region.type(hidden).dtype)
     zero = zero_point(region, hidden)
@@ -112,7 +116,7 @@ def _gate_difference(region: Region, body: _LoopBody) -> str:
 
 
 def _cell_mismatch(region: Region, body: _LoopBody) -> str:
-    """Return why the library's LSTM cell differs from that of microc's kernels; empty if it does not."""
+    """Return why an LSTM's cell state would differ between the library and microc's kernels; empty if it is equal."""
     quant = region.type(region.root.inputs[4]).quant
     assert quant is not None
     scale, power = quant.scale[0], round(math.log2(quant.scale[0]))
@@ -180,9 +184,10 @@ def lstm_call(region: Region) -> Code:
 
 @frozen
 class _GateProduct:
-    """One of the LSTM's two matrix products, of all gates: by the input, or by the hidden state.
+    """One of the two matrix products of an LSTM: weights of all gates by the input, or by the hidden state.
 
-    ``weights``: its matrix; ``bias``: bias with the terms of zero points; ``rows``: multiplier and shift of each row."""
+    ``weights``: the matrix; ``bias``: the bias, with the terms that come from zero points added; ``rows``: multipliers
+    and shifts that requantise the sums, one of each for every row of the matrix."""
 
     weights: Array
     bias: Array
@@ -200,7 +205,7 @@ def _gate_product(region: Region, body: _LoopBody, product_index: int) -> _GateP
 
 
 def _scales_by_row(quant: RequantizeParams, rows: int) -> tuple[Array, Array]:
-    """Return multiplier and shift for every row, repeated if all rows share them."""
+    """Return the multipliers and the shifts of a requantisation for every row, repeated if all rows share them."""
     return np.broadcast_to(quant.multiplier, rows), np.broadcast_to(quant.shift, rows)
 
 
@@ -215,20 +220,20 @@ def _lstm_units(region: Region) -> int:
 
 
 def _lstm_const(region: Region, name: str) -> Array:
-    """Return the data of an LSTM's operand that the check found to be constant."""
+    """Return the data of an LSTM's constant operand; :func:`check_lstm` has tested that the operand is constant."""
     array = region.const(name)
     assert array is not None
     return array
 
 
-# ---- SVDF, a dense layer over time. The library updates its state in place, so it gets a copy.
+# ---- SVDF, a dense layer over time. The library updates the layer's state in place, so it gets a copy of the state.
 
 FUNCTIONS = {"int8": "arm_svdf_s8", "int16": "arm_svdf_state_s16_s8"}
-"""The function by the dtype of the state."""
+"""Name of the library's function for an SVDF, by the dtype of its state."""
 
 
 def check_svdf(region: Region) -> str:
-    """Return why the library does not compute an SVDF, as a clause; empty if it does."""
+    """Return why the library cannot compute an SVDF, as a clause; empty if it can."""
     why = unsupported_reason(region, ("qsvdf",))
     if why:
         return why
@@ -289,7 +294,7 @@ def svdf_call(region: Region) -> Code:
 
 
 def _svdf_const(region: Region, name: str) -> Array:
-    """Return the data of an operand of an SVDF, which must be constant."""
+    """Return the data of a constant operand of an SVDF."""
     array = region.const(name)
     assert array is not None
     return array

@@ -1,4 +1,4 @@
-"""Convolutions and dense layers by CMSIS-NN."""
+"""Convolutions and dense layers by CMSIS-NN: checks, and calls of the library."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ from microc.external.cmsis_nn.cmsis_library import (
 )
 from microc.ops.convolution.geometry import Geometry, infer_geometry
 
-# ---- int8 convolutions for which the library has special versions that assume more than the layer guarantees.
+# ---- int8 convolutions for which the library has special versions, which assume more than a layer guarantees.
 #
-# The 1x1 version reads data for results that padding behind the image produces. Over one row the MVE version computes the first,
-# the middle and the last results separately (``arm_convolve_1_x_n_s8``): it assumes equal padding on both sides, or one more on
-# the right, and that the last windows lack nothing but padding at their ends.
+# The library's version for 1x1 windows ignores padding at the bottom and at the right, and would read beyond the data there. Over
+# images of one row, the MVE variant computes the first, the middle and the last results separately (``arm_convolve_1_x_n_s8``).
+# It assumes that the padding is equal on both sides, or one larger on the right, and that the last windows exceed the data by
+# padding only.
 
 
 def misread_reason(g: Geometry, *, uses_mve: bool) -> str:
-    """Return why the library would compute something else, or read out of bounds; empty if it would not.
+    """Return why the library would compute wrong results for a convolution, or read out of bounds; empty if it would not.
 
-    ``uses_mve``: the MVE variant of the library is used."""
+    ``uses_mve``: True if the MVE variant of the library is compiled for the core."""
     top, left, bottom, right = g.padding
     if g.kernel == (1, 1) and g.dilation == (1, 1) and not (top or left):
         return "it pads behind windows of one number" if bottom or right else ""
@@ -47,9 +48,10 @@ def misread_reason(g: Geometry, *, uses_mve: bool) -> str:
 
 
 def _parts_cover_row(g: Geometry) -> bool:
-    """Test whether the three parts of a row add up to the whole row.
+    """Test whether the library's MVE variant computes the results of a one-row image correctly.
 
-    Also true if their numbers differ from the row's, since the library then uses its usual version.
+    It computes them in three parts: left, middle and right. If the number of results of the parts does not add up to that
+    of the row, the library uses its general version, which is correct: the test is then true as well.
     """
     left, step, kernel = g.padding[1], g.strides[1], g.kernel[1]
     total = (g.out_width - 1) * step + kernel - g.width
@@ -68,25 +70,31 @@ def _parts_cover_row(g: Geometry) -> bool:
     return within and ends
 
 
-# ---- Layers with weights: convolutions, depthwise convolutions, dense layers. Bit-exact with TFLite Micro and with our code.
+# ---- Layers with weights: convolutions, depthwise convolutions, dense layers. Their results are bit-exact with TFLite Micro and
+# with our code. The costs are in instructions, by kernel variant (``cmsis_library.kernel_variant``).
 
 PRODUCT = {MVE: 0.175, DSP: 1.75, PLAIN: 2.5}
-"""Instructions for a product of a matrix, by version: counted on emulated cores over MLPerf's networks (docs/external.md)."""
+"""Instructions for a multiply-accumulate of a convolution (a product of matrices), by kernel variant.
+
+Counted on emulated cores over MLPerf's networks (docs/external.md)."""
 ROW = {MVE: 0.48, DSP: 1.85, PLAIN: 3.4}
-"""Instructions for a product of a row with a matrix, by version, counted likewise."""
+"""Instructions for a multiply-accumulate of a dense layer (a product of a row and a matrix), by kernel variant. Counted like
+:data:`PRODUCT`."""
 GATHER = {MVE: 12.0, DSP: 30.0, PLAIN: 50.0}
-"""Instructions for an element of a patch, which windows larger than 1x1 gather."""
+"""Instructions for copying an element of a patch (the data under a window), by kernel variant. Windows larger than 1x1 are
+copied to such a patch first."""
 DEPTHWISE = {MVE: 1.0, DSP: 4.0, PLAIN: 4.8}
-"""Instructions for a tap of a depthwise layer."""
+"""Instructions for a multiply-accumulate of a depthwise convolution, by kernel variant."""
 RESULT = {MVE: 14.0, DSP: 36.0, PLAIN: 40.0}
-"""Instructions for a result: its requantisation, and its share of the code around the loop over the sum."""
-CALL = 300.0  # instructions for a call
+"""Instructions for a result, by kernel variant: its requantisation, and its share of the code outside of the innermost loop."""
+CALL = 300.0  # instructions for a call of a library function
 _CODE = 1500
-"""Bytes charged for a convolution; layers share the functions, so each is charged less than the whole."""
+"""Bytes of code that the estimate charges for each convolution. Layers share the library's functions, so that each is charged
+less than the size of the function."""
 
 
 def check_convolution(region: Region) -> str:
-    """Return why the library does not compute a convolution, as a clause; empty if it does."""
+    """Return why the library cannot compute a convolution, as a clause; empty if it can."""
     why = _check_weighted_layer(region, "conv2d")
     if why:
         return why
@@ -101,7 +109,7 @@ def check_convolution(region: Region) -> str:
 
 
 def check_dense(region: Region) -> str:
-    """Return why the library does not compute a dense layer, as a clause; empty if it does."""
+    """Return why the library cannot compute a dense layer, as a clause; empty if it can."""
     why = _check_weighted_layer(region, "dense")
     if not why and region.output_types[0].dtype == "int16" and region_requantize_params(region).multiplier.size > 1:
         return "its weights have a scale for each unit"
@@ -109,7 +117,7 @@ def check_dense(region: Region) -> str:
 
 
 def _check_weighted_layer(region: Region, op: str) -> str:
-    """Return why the library does not take the dtypes, weights or bias of a layer; empty if it does."""
+    """Return why the library does not support the dtypes, weights or bias of a layer, as a clause; empty if it does."""
     why = unsupported_reason(region, (op, "requantize"))
     if why:
         return why
@@ -129,13 +137,15 @@ def _check_weighted_layer(region: Region, op: str) -> str:
 
 
 def _is_depthwise(region: Region) -> bool:
-    """Test whether the node is a depthwise convolution; grouped ones are refused before."""
+    """Test whether the region is a depthwise convolution: one of several groups. :func:`check_convolution` has refused
+    convolutions of several groups that are not depthwise."""
     return region.root.op == "conv2d" and region.root.attr("groups") > 1
 
 
 def convolution_call(region: Region) -> Code:
-    """Generate the call of ``arm_convolve_wrapper_s8``, or for depthwise layers ``arm_depthwise_conv_wrapper_s8``; for
-    int16 ``_s16``."""
+    """Generate the call of ``arm_convolve_wrapper_s8`` or, for a depthwise layer, ``arm_depthwise_conv_wrapper_s8``.
+
+    For int16 data these names end in ``_s16``."""
     g, quant, kind = _convolution_geometry(region), region_requantize_params(region), kernel_variant(region.target)
     weight, bias = _weights_and_bias(region, g.out_channels)
     depthwise, wide = _is_depthwise(region), region.output_types[0].dtype == "int16"
@@ -184,9 +194,9 @@ def convolution_call(region: Region) -> Code:
 
 
 def dense_call(region: Region) -> Code:
-    """Generate the call of ``arm_fully_connected_s8`` or ``_s16``.
+    """Generate the call of ``arm_fully_connected_s8`` or ``arm_fully_connected_s16``.
 
-    The MVE version for int8 reads sums of the weights, which are constants here."""
+    The MVE variant for int8 needs the sum of each row of weights; these sums are computed here and stored as constants."""
     requant, kind = region_requantize_params(region), kernel_variant(region.target)
     x = region.input_types[0]
     units = region.output_types[0].shape[-1]
@@ -230,14 +240,14 @@ def dense_call(region: Region) -> Code:
 
 
 def _format_bias(bias: Array) -> str:
-    """Format the bias of an int16 convolution; its dtype selects the width of the sums."""
+    """Format the structure for the bias of an int16 convolution. The dtype of the bias selects the width of the sums."""
     return format_structure(
         "cmsis_nn_bias_data", "terms", data="bias", is_int32_bias=str(bias.dtype == np.int32).lower()
     )
 
 
 def _weights_and_bias(region: Region, channels: int) -> tuple[Array, Array]:
-    """Return a layer's weights, and its bias for each of ``channels`` outputs: zeros if it has none."""
+    """Return a layer's weights, and its bias for each of ``channels`` output channels: zeros if the layer has no bias."""
     weight, *bias = (region.const(name) for name in region.root.inputs[1:] if name)
     assert weight is not None
     dtype = np.int64 if region.output_types[0].dtype == "int16" else np.int32

@@ -1,4 +1,4 @@
-"""Layers without weights by CMSIS-NN: pools, sums of two tensors, softmax."""
+"""Layers without weights by CMSIS-NN (pools, additions of two tensors, softmax): checks, and calls of the library."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from microc.transform.pass_context import PassContext
 from microc.transform.quantised.legalize import legalize
 
 TAP = {MVE: 2.5, DSP: 6.2, PLAIN: 16.7}
-"""Instructions for an element under a pool's window, by version (docs/external.md)."""
+"""Instructions for an element under a pool's window, by kernel variant (docs/external.md)."""
 SUM = {MVE: 12.8, DSP: 83.0, PLAIN: 90.0}
-"""Instructions for a sum of two elements."""
+"""Instructions for the quantised addition of two elements, by kernel variant."""
 EXPONENTIAL = 130.0
-"""Instructions for a class of a softmax, whose exponential is computed twice."""
+"""Instructions for each class of a softmax; the library computes its exponential twice."""
 
 
 def check_pool(region: Region) -> str:
-    """Return why the library does not compute a pool, as a clause; empty if it does."""
+    """Return why the library cannot compute a pooling layer, as a clause; empty if it can."""
     op = region.root.op
     x, y = region.root.inputs[0], region.root.outputs[0]
     if not all(region.type(name).quant for name in (x, y)) or region.type(x).quant != region.type(y).quant:
@@ -51,8 +51,9 @@ def check_pool(region: Region) -> str:
 
 
 def pool_call(region: Region) -> Code:
-    """Generate the call of ``arm_avgpool_s8``, ``arm_max_pool_s8``, or ``_s16``. Averages are rounded half away from
-    zero, like ours."""
+    """Generate the call of ``arm_avgpool_s8`` or ``arm_max_pool_s8``; for int16 data these names end in ``_s16``.
+
+    Averages are rounded half away from zero, as in microc's own code."""
     node, kind = region.root, kernel_variant(region.target)
     x, y = region.type(node.inputs[0]), region.type(node.outputs[0])
     assert y.quant is not None
@@ -77,7 +78,7 @@ def pool_call(region: Region) -> Code:
 
 
 def check_add(region: Region) -> str:
-    """Return why the library does not compute a sum, as a clause; empty if it does."""
+    """Return why the library cannot compute an addition of two tensors, as a clause; empty if it can."""
     types = [region.type(name) for name in region.root.inputs]
     if any(type_.dtype != types[0].dtype or type_.shape != types[0].shape for type_ in types):
         return "its operands differ in dtype or shape"
@@ -85,7 +86,7 @@ def check_add(region: Region) -> str:
 
 
 def add_call(region: Region) -> Code:
-    """Generate the call of ``arm_elementwise_add_s8`` or ``_s16``."""
+    """Generate the call of ``arm_elementwise_add_s8`` or ``arm_elementwise_add_s16``."""
     node, kind = core_operators(region)["qadd"], kernel_variant(region.target)
     size, data, operands = region.output_types[0].size, {}, list[str]()
     for name, role in zip(region.root.inputs, ("left", "right"), strict=True):
@@ -105,7 +106,7 @@ def add_call(region: Region) -> Code:
 
 
 def check_softmax(region: Region) -> str:
-    """Return why the library does not compute a softmax, as a clause; empty if it does."""
+    """Return why the library cannot compute a softmax, as a clause; empty if it can."""
     why = unsupported_reason(region, ("qsoftmax" if region.output_types[0].dtype == "int8" else "qsoftmax16",))
     if why:
         return why
@@ -114,9 +115,9 @@ def check_softmax(region: Region) -> str:
 
 
 def softmax_call(region: Region) -> Code:
-    """Generate the call of ``arm_softmax_s8`` or ``_s16``.
+    """Generate the call of ``arm_softmax_s8`` or ``arm_softmax_s16``.
 
-    The integers for int8 are those of TFLite's kernel (``softmax.h``, PreprocessSoftmaxScaling)."""
+    The integer parameters for int8 are computed as in TFLite's kernel (``softmax.h``, PreprocessSoftmaxScaling)."""
     shape = region.output_types[0].shape
     rows = int(np.prod(shape[:-1]))
     cost = CALL + EXPONENTIAL * rows * shape[-1]
@@ -132,7 +133,7 @@ def softmax_call(region: Region) -> Code:
 
 
 def _int16_softmax_call(region: Region, rows: int, classes: int, cost: float) -> Code:
-    """Generate the call of ``arm_softmax_s16`` with our tables, which are TFLite's."""
+    """Generate the call of ``arm_softmax_s16`` with microc's tables of exponentials and reciprocals, which equal TFLite's."""
     graph = legalize(region.graph, PassContext())
     (node,) = graph.nodes
     data = {name: graph.consts[value] for name, value in zip(("powers", "reciprocals"), node.inputs[1:], strict=True)}

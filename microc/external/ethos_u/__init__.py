@@ -1,8 +1,8 @@
-"""Arm's Ethos-U, an accelerator of integer networks beside a Cortex-M.
+"""The backend for Arm's Ethos-U, an accelerator of integer networks that is attached to a Cortex-M.
 
 Arm's compiler Vela (``pip install 'microc[ethos-u]'``) compiles regions of a network to command streams, which Arm's
-driver runs. ``accelerator`` parses the configuration and checks command streams, ``vela`` runs the compiler, ``driver``
-generates the C around a region and the setup of Arm's driver.
+driver passes to the accelerator. ``accelerator`` parses the backend's configuration and checks command streams; ``vela``
+runs the compiler; ``driver`` generates the C code that calls Arm's driver, and the code that sets the driver up.
 """
 
 from microc.external.backend import Backend

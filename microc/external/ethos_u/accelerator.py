@@ -1,4 +1,4 @@
-"""The configuration of an Ethos-U, and the check of the command stream for its driver."""
+"""The configuration of an Ethos-U accelerator, and the check of the command streams that Vela generates for it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import ToolError, UsageError, known_names_hint
 
-# ---- Configuration: ``ethos-u55-128,memory=Shared_Sram,system=NAME,driver=FOLDER``. Facts from the board file may be left out,
-# and must not be contradicted.
+# ---- The configuration, such as ``ethos-u55-128,memory=Shared_Sram,system=NAME,driver=FOLDER``. What the board file states may
+# be left out; the configuration must not contradict it.
 
 NAME = "ethos-u"
 _DRIVER = "driver="
-"""Prefix of the driver's folder, which is last."""
+"""Prefix of the folder of Arm's driver; it is the last item of a configuration."""
 _EXAMPLE = "--external ethos-u=ethos-u55-128, and behind it ,memory=MODE ,system=NAME ,driver=FOLDER as needed"
 _DEDICATED = "Dedicated"
 _WORD = re.compile(r"[A-Za-z0-9_]{1,64}")
@@ -24,11 +24,12 @@ _WORD = re.compile(r"[A-Za-z0-9_]{1,64}")
 
 @frozen
 class Accelerator:
-    """An accelerator of the Ethos-U family.
+    """A model of Arm's Ethos-U accelerators.
 
-    ``product``: its number in the driver; ``log2_macs``: base-2 logarithm of its multiply-accumulates per cycle;
-    ``system``, ``dedicated``: the default systems of Vela's estimates, with flash, and with DRAM behind a memory of the
-    accelerator's own."""
+    ``product``: the number of its product family in payloads; ``log2_macs``: base-2 logarithm of its multiply-accumulates
+    per cycle; ``system``: Vela's system configuration (memories and clocks for its estimates) that is used by default;
+    ``dedicated``: the default for memory modes in which the accelerator has SRAM of its own in front of DRAM, empty if
+    the model supports no such mode."""
 
     product: int
     log2_macs: int
@@ -45,17 +46,18 @@ ACCELERATORS: Mapping[str, Accelerator] = {
     "ethos-u65-256": Accelerator(1, 8, *_U65),
     "ethos-u65-512": Accelerator(1, 9, *_U65),
 }
-"""Accelerators by Vela's name. Ethos-U85 is missing, since its commands differ from those checked here."""
+"""Supported accelerators, by Vela's name. Ethos-U85 is not supported: it has other commands than :func:`check_payload` knows."""
 MEMORY_MODES = ("Sram_Only", "Shared_Sram", "Dedicated_Sram", "Dedicated_Sram_256KB", "Dedicated_Sram_512KB")
-"""Memory modes of Vela's configuration file. Dedicated: a memory of the accelerator's own, which U65 may have."""
+"""Names of the memory modes in Vela's configuration file. In a mode that begins with Dedicated, the accelerator has SRAM of its
+own, which an Ethos-U65 may have."""
 
 
 @frozen
 class Configuration:
-    """The configuration of an accelerator.
+    """The parsed configuration of the backend.
 
-    ``accelerator``, ``memory`` and ``system``: Vela's names of the accelerator, its memory mode and the system around it;
-    ``driver``: a folder with Arm's driver, or empty."""
+    ``accelerator``: Vela's name of the accelerator; ``memory``: name of Vela's memory mode; ``system``: name of Vela's
+    system configuration, empty for the default; ``driver``: a folder that contains Arm's driver, or empty."""
 
     accelerator: str
     memory: str = "Shared_Sram"
@@ -68,14 +70,14 @@ class Configuration:
 
     @property
     def reckoned(self) -> str:
-        """The system for Vela's estimates: the configured one, else the default."""
+        """Name of the system configuration for Vela's estimates: the configured name, else the accelerator's default."""
         return self.system or (self.target.dedicated if self.memory.startswith(_DEDICATED) else self.target.system)
 
 
 def add_board_facts(user_configuration: str, board_configuration: str) -> str:
-    """Complete the user's configuration by that of the board (:attr:`microc.target.Target.npu`).
+    """Return the user's configuration completed by the board's configuration (:attr:`microc.target.Target.npu`).
 
-    UsageError if the two contradict each other."""
+    Raises UsageError if the two contradict each other."""
     if not board_configuration:
         return user_configuration
     facts_text, keyword, driver = _split_driver(user_configuration)
@@ -94,7 +96,9 @@ def add_board_facts(user_configuration: str, board_configuration: str) -> str:
 
 
 def _contradiction_error(board_fact: str, user_fact: str) -> UsageError:
-    """Return the error for a fact of the user's configuration that differs from the board's."""
+    """Return the error for an item of the user's configuration that contradicts the board's configuration.
+
+    Both facts are items such as ``memory=Shared_Sram``, or the name of an accelerator."""
     return UsageError(
         f"the configuration contradicts the board; got {user_fact}, expected {board_fact}",
         hint=f"--external {NAME} alone takes what the board has; if yours differs, write a board file of your own",
@@ -102,9 +106,9 @@ def _contradiction_error(board_fact: str, user_fact: str) -> UsageError:
 
 
 def _split_driver(configuration: str) -> tuple[str, str, str]:
-    """Split a configuration into the facts before the driver, the keyword ``driver=``, and the driver's folder.
+    """Split a configuration into the items before the driver, the keyword ``driver=``, and the driver's folder.
 
-    The last two are empty if there is no driver."""
+    Keyword and folder are empty strings if the configuration contains no driver."""
     words, driven, driver = f",{configuration}".partition(f",{_DRIVER}")
     return words[1:], driven[1:], driver
 
@@ -146,37 +150,40 @@ def parse_configuration(configuration: str) -> Configuration:
 
 
 def driver_folder_of(configuration: str) -> str:
-    """Return the folder of Arm's driver in a configuration, or an empty string."""
+    """Return the folder of Arm's driver that a configuration contains; an empty string if it contains none."""
     return _split_driver(configuration)[2]
 
 
-# ---- Check of Vela's payload, read like the driver and the accelerator do: headers, every command, every address.
+# ---- Check of Vela's payload (driver actions and a command stream). It is parsed as the driver and the accelerator parse it:
+# headers, every command, every address.
 #
-# The payload consists of 32-bit words: ``COP1``, then driver actions. The low byte of an action is its code: the accelerator
-# of the stream (two more words), nothing, or the stream (its length in words: bits 16 to 31, with the higher bits in bits 8
-# to 15). A command is a word: bits 0 to 9 are its code, bits 14 and 15 tell whether another word follows, and the upper half
-# is a parameter (Arm, Ethos-U55 NPU technical reference manual, command stream).
+# The payload consists of 32-bit words: ``COP1``, then driver actions. The low byte of an action is its code: CONFIG (two more
+# words, which contain the accelerator's configuration), NOTHING, or STREAM (a command stream follows; bits 16 to 31 are the low
+# bits of its length in words, bits 8 to 15 the high bits). A command of the stream is a word: bits 0 to 9 are its code, bits 14
+# and 15 state whether another word follows, and the upper half is a parameter (Arm, Ethos-U55 NPU technical reference manual,
+# command stream).
 
 MAGIC = int.from_bytes(b"COP1", "little")
 CONFIG, STREAM, NOTHING = 1, 2, 5
 ALIGN = 16
-"""Alignment of the stream and of every region in bytes."""
+"""Alignment, in bytes, of the command stream and of every memory region that it accesses."""
 _LONG = 0x4000
 _STOP, _CONVOLUTION, _DEPTHWISE, _POOL, _ELEMENTWISE, _COPY = 0x000, 0x002, 0x003, 0x005, 0x006, 0x010
 _OPERATIONS = {_STOP, 0x001, _CONVOLUTION, _DEPTHWISE, _POOL, _ELEMENTWISE, _COPY, 0x011, 0x012, 0x013}
 _SETTINGS = range(0x100, 0x200)
 _IFM, _OFM, _IFM2 = 0x00, 0x10, 0x80
-"""Base of the registers of a feature map: data, result, second operand."""
+"""Base numbers of the registers that describe a feature map: the input (IFM), the output (OFM), and the second operand (IFM2)."""
 _INTERNAL = 1 << 8
-"""Flag of a copy's region: the accelerator's own memory."""
+"""Flag of a copy's destination region: the destination is the accelerator's own memory."""
 Registers = Mapping[int, int]
 Reached = tuple[str, int, int, int, int]
 
 
 def check_payload(payload: bytes, accelerator: Accelerator, region_sizes: Sequence[int]) -> None:
-    """Raise ToolError if a payload is malformed, for another accelerator, or accesses memory beyond its regions.
+    """Raise ToolError if a payload is malformed, is for another accelerator, or accesses memory outside of its regions.
 
-    ``region_sizes``: the sizes in bytes of weights, scratch and fast scratch.
+    ``region_sizes``: sizes in bytes of the memory regions that the payload may access: weights, scratch memory and fast
+    scratch memory, in this order.
     """
     for registers, operation in _operations_with_registers(_command_stream(payload, accelerator)):
         for name, region, start, size, step in _memory_accesses(registers, operation):
@@ -192,14 +199,16 @@ def check_payload(payload: bytes, accelerator: Accelerator, region_sizes: Sequen
 
 
 def _payload_error(problem: str) -> ToolError:
-    """Return the error for a payload of Vela that fails the check."""
+    """Return the error for a payload of Vela that fails the check; ``problem`` describes the fault as a clause."""
     return ToolError(
         f"Vela's output is not sound: {problem}", hint="install another version of ethos-u-vela; 5.2.0 is known"
     )
 
 
 def _command_stream(payload: bytes, accelerator: Accelerator) -> Array:
-    """Return the words of the only command stream in a payload; ToolError if it is malformed or for another accelerator."""
+    """Return the words of the only command stream in a payload.
+
+    Raises ToolError if the payload is malformed, or is for another accelerator."""
     if len(payload) % 4 or len(payload) < 8:
         raise _payload_error(f"the payload has {len(payload)} bytes, expected a multiple of 4 from 8 on")
     words = np.frombuffer(payload, "<u4")
@@ -229,7 +238,7 @@ def _command_stream(payload: bytes, accelerator: Accelerator) -> Array:
 
 
 def _configures_accelerator(word: int, accelerator: Accelerator) -> bool:
-    """Return True if a configuration word of the payload is for the accelerator; ToolError if it is for another one."""
+    """Return True if the payload's configuration word states this accelerator; raise ToolError if it states another one."""
     product, log2_macs = word >> 28, word & 0xF
     if (product, log2_macs) != (accelerator.product, accelerator.log2_macs):
         raise _payload_error(
@@ -240,10 +249,10 @@ def _configures_accelerator(word: int, accelerator: Accelerator) -> bool:
 
 
 def _operations_with_registers(words: Array) -> Iterator[tuple[Registers, int]]:
-    """Yield every operation of a command stream that accesses memory, as the registers set before it and its code, in
-    order.
+    """Yield every operation of a command stream that accesses memory, in order, as a pair (registers, code).
 
-    Registers of long commands are numbered from 0x4000. ToolError for a malformed stream."""
+    ``registers`` are the values that the commands before the operation have set; ``code`` is the operation's code.
+    Registers that long commands (of two words) set are numbered from 0x4000. Raises ToolError for a malformed stream."""
     registers = dict[int, int]()
     position, whole = 0, words.tolist()
     while position < len(whole):
@@ -268,7 +277,8 @@ def _operations_with_registers(words: Array) -> Iterator[tuple[Registers, int]]:
 
 
 def _memory_accesses(registers: Registers, operation: int) -> Iterator[Reached]:
-    """Yield the memory that an operation accesses: name, region, first byte, size, and the alignment of the first byte."""
+    """Yield the memory accesses of an operation: name for errors, region number, first byte, size in bytes, and the alignment
+    that the first byte needs."""
     try:
         if operation == _COPY:
             source, target = registers[0x130], registers[0x131]
@@ -288,7 +298,7 @@ def _memory_accesses(registers: Registers, operation: int) -> Iterator[Reached]:
 
 
 def _weight_accesses(registers: Registers) -> Iterator[Reached]:
-    """Yield the accesses of an operation to weights and scales, for the second core too if there is one."""
+    """Yield the memory accesses of an operation to weights and scales, also those of a second core if there is one."""
     for name, region, *cores in (("weights", 0x128, 0x20, 0x90), ("scales", 0x129, 0x22, 0x92)):
         for core in cores:
             if registers.get(_LONG | core + 1, 0):
@@ -296,10 +306,11 @@ def _weight_accesses(registers: Registers) -> Iterator[Reached]:
 
 
 def _feature_map_accesses(map_name: str, registers: Registers, register_base: int, height: int) -> Iterator[Reached]:
-    """Yield the accesses to those tiles of a feature map that the check knows.
+    """Yield the memory accesses of an operation to a feature map.
 
-    They are the one at its origin, and the third, with the rows below it. ``map_name``: its name in errors;
-    ``register_base``: base of its registers; ``height``: the number of all rows, 0 if unknown."""
+    Registers can place a feature map in up to four tiles. The check covers the first tile, at the origin, and the third,
+    which contains the rows below the first. ``map_name``: name of the feature map in errors; ``register_base``: base
+    number of its registers; ``height``: number of its rows, 0 if unknown."""
     short, long = 0x100 | register_base, _LONG | register_base
     region, precision = registers[short | 0xF] & 7, registers[short | 5 if register_base != _OFM else 0x114]
     element, bricks = 1 << (precision >> 2 & 3), precision >> 6 & 3
@@ -308,7 +319,7 @@ def _feature_map_accesses(map_name: str, registers: Registers, register_base: in
     across, down, deep = (registers[long | k] for k in (4, 5, 6))
 
     def size(rows: int) -> int:
-        """Return the bytes from the first to the last element of ``rows`` rows."""
+        """Return the number of bytes from the first element of ``rows`` rows to the end of the last."""
         if bricks:
             return (rows - 1) * down + (depth - 1) // 16 * deep + ((width - 1) * 16 + (depth - 1) % 16 + 1) * element
         return (rows - 1) * down + (width - 1) * across + depth * element

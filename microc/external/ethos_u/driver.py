@@ -1,4 +1,4 @@
-"""Regions for an Ethos-U: the layers that they may have, the generated C, and Arm's driver that runs them."""
+"""Regions of a network for an Ethos-U: the layers that they may contain, the generated C, and Arm's driver that runs them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from microc.graph.ir import Graph, Node
 from microc.module import Sources
 from microc.target import Target
 
-# ---- Arm's driver (ethos-u-core-driver): the code that calls it, and its sources or library if the user has them.
+# ---- Arm's driver (ethos-u-core-driver): the code that calls it, and the driver's sources or library if the user provides them.
 #
-# If the board file locates the accelerator, the generated code sets the driver up before the first run and serves its interrupt;
-# else the firmware must.
+# If the board file contains the accelerator's address, the generated code sets the driver up before the first run and handles the
+# accelerator's interrupt; else the user's firmware must do both.
 
 HEADER, LIBRARY, DRIVER = "microc_ethos_u.h", "ethosu_core_driver", "ethosu_driver.h"
 SOURCES = ("ethosu_driver.c", "ethosu_device_u55_u65.c", "ethosu_pmu.c")
-"""Source files of the driver in its folder ``src``."""
+"""Source files of Arm's driver, in the folder ``src`` of its repository."""
 _HEADERS = ("include", "")
-"""Subfolders that may contain :data:`DRIVER`."""
+"""Subfolders of the driver's folder that may contain its header :data:`DRIVER`."""
 _PRODUCTS = ("ETHOSU55", "ETHOSU65")
 _MOST = 1 << 20
 _FAMILIES = ("arm", "aarch64")
@@ -142,10 +142,11 @@ _CMSIS = b"""/* What the driver takes of CMSIS. */
 
 
 def open_driver(configuration: Configuration, target: Target) -> Sources:
-    """Return the sources that call the driver; with a folder also the driver itself.
+    """Return the sources that call Arm's driver and, if the configuration names a folder, the driver itself.
 
-    The driver is compiled from the ``src`` of a clone, or linked as ``libethosu_core_driver.a``. Raises UsageError if
-    the folder has neither, or lacks the header that the setup needs.
+    The driver is compiled from the folder ``src`` of a clone, or linked as ``libethosu_core_driver.a``. Raises UsageError
+    if the target is no Cortex-M, if the folder contains neither, or if it lacks the header that setting the driver up
+    needs.
     """
     if target.isa not in _FAMILIES:
         raise UsageError(
@@ -180,16 +181,18 @@ def open_driver(configuration: Configuration, target: Target) -> Sources:
 
 
 def _caller_sources(setup_code: str) -> dict[str, bytes]:
-    """Return the generated files that call the driver."""
+    """Return the generated files that call the driver, by file name.
+
+    ``setup_code``: the C code that defines ``set_up``, which the call runs first."""
     return {HEADER: _DECLARED, "microc_ethos_u.c": (_CALLED % setup_code).encode()}
 
 
 def _driver_sources(folder: Path, headers: Path, caller_files: dict[str, bytes], product_macro: str) -> Sources:
-    """Return the sources that build Arm's driver.
+    """Return the source files of Arm's driver, with the files that call it and the macros for compiling both.
 
-    Logging is disabled: it must not write to a firmware's console. ``headers``: the folder of its header;
-    ``caller_files``: the generated files that call it; ``product_macro``: the macro that selects the accelerator's
-    family."""
+    The driver's logging is disabled, so that it does not write to a firmware's console. ``headers``: the folder that
+    contains the driver's header; ``caller_files``: the generated files that call the driver; ``product_macro``: the
+    driver's macro that selects the product family of the accelerator."""
     files = {
         **caller_files,
         "cmsis_compiler.h": _CMSIS,
@@ -207,10 +210,10 @@ def _driver_sources(folder: Path, headers: Path, caller_files: dict[str, bytes],
 
 
 def _driver_files(folder: Path, subfolder: Path, pattern: str) -> Iterator[tuple[str, bytes]]:
-    """Yield the driver's files in the folder ``subfolder`` that match the pattern ``pattern``: path among the sources, and
-    content.
+    """Yield path and content of the driver's files in the folder ``subfolder`` whose names match ``pattern``.
 
-    UsageError if one cannot be read or lies outside of ``folder``."""
+    Paths are relative to the sources of the C project. Raises UsageError if a file cannot be read, or is outside of
+    ``folder`` after links are followed."""
     for path in sorted(subfolder.glob(pattern)):
         if not path.resolve().is_relative_to(folder):
             raise UsageError(
@@ -226,34 +229,34 @@ def _driver_files(folder: Path, subfolder: Path, pattern: str) -> Iterator[tuple
         yield f"driver/{path.relative_to(folder).as_posix()}", data
 
 
-# ---- Regions for an Ethos-U: their layers, and the C that passes them to Arm's driver.
+# ---- Regions of the network for an Ethos-U: their layers, and the C that passes them to Arm's driver.
 #
-# Vela plans the memory of a region: inputs and results have offsets in one scratch memory, which is region 1 of the commands (0:
-# weights; 2: fast scratch memory, if the accelerator has one). Our code provides it as a workspace, copies inputs in and results
-# out.
+# Vela plans the memory of a region: inputs and results have offsets in one scratch memory. In the commands, the scratch memory is
+# memory region 1 (0: weights; 2: fast scratch memory, if the accelerator has one). The generated code provides the scratch memory
+# as a workspace in the arena, copies the inputs into it before the run, and the results out of it afterwards.
 
 MOVES = frozenset({"reshape", "concat"})
-"""Layers that only move data: a region of these alone is not worth a run of the accelerator."""
+"""Operators that only move data: a region of these operators alone is not worth a run of the accelerator."""
 CALL, WORD = 500.0, 3.0
-"""Instructions of the processor around a run, and for four bytes that are copied.
+"""Processor instructions for calling the driver once, and for copying four bytes.
 
-A cycle of the accelerator counts as one instruction: its clock is no slower than the processor's, which takes a cycle
-or more for each.
+In the estimate a cycle of the accelerator counts as one instruction: the accelerator's clock is no slower than the
+processor's, and the processor takes at least one cycle for an instruction.
 """
-_CODE = 120  # bytes of code of a region
+_CODE = 120  # bytes of code that the estimate charges for each region
 
 
 def configured_backend(configuration_text: str) -> Backend:
-    """Return the backend for a configured accelerator (:func:`parse_configuration`)."""
+    """Return the backend for the accelerator that a configuration names (see :func:`parse_configuration`)."""
     configuration = parse_configuration(configuration_text)
 
     def find_left_layers(region: Region) -> Mapping[str, str]:
-        """Return the layers of a region that Vela leaves to the processor, by first output, with its reasons."""
+        """Compile a region by Vela; map the first output of each layer that Vela leaves to the processor to Vela's reason."""
         result = compile_model(to_tflite(region.graph), configuration) if not check_computes(region) else None
         return _layers_left_out(region, result) if isinstance(result, LeftOperators) else {}
 
     def open_sources(place: str, target: Target, functions: Iterable[str]) -> Sources:
-        """Return the sources that call the driver; ToolError if Vela is not installed."""
+        """Return the sources that call Arm's driver; ToolError if Vela is not installed."""
         driver_sources = open_driver(configuration, target)
         require_vela()
         return driver_sources
@@ -268,12 +271,14 @@ def configured_backend(configuration_text: str) -> Backend:
 
 
 def require_configuration(place: str, target: Target, functions: Iterable[str]) -> Sources:
-    """Raise UsageError: neither user nor board names an accelerator."""
+    """Parse the configuration, and return the sources that call Arm's driver.
+
+    Raises UsageError if neither the user's configuration nor the board names an accelerator."""
     return open_driver(parse_configuration(place), target)
 
 
 def layer_refusal(graph: Graph, node: Node) -> str:
-    """Return why a layer is in no region: it cannot be written to TFLite; empty if it can."""
+    """Return why a layer cannot be in a region for Vela, namely why it cannot be written to a TFLite file; empty if it can."""
     try:
         convert_node(graph, node)
     except UnsupportedError as error:
@@ -282,14 +287,15 @@ def layer_refusal(graph: Graph, node: Node) -> str:
 
 
 def check_computes(region: Region) -> str:
-    """Return why a region is not taken, namely that all its layers only move data; empty if one computes."""
+    """Return a reason to refuse a region whose layers all only move data; empty if a layer of the region computes."""
     return "" if any(node.op not in MOVES for node in region.graph.nodes) else "nothing in it computes"
 
 
 def _layers_left_out(region: Region, left_operators: LeftOperators) -> Mapping[str, str]:
-    """Return the layers that Vela leaves to the processor, by first output, with its reasons.
+    """Map the first output of each layer that Vela leaves to the processor to the reason.
 
-    Vela names operators after their results.
+    Vela identifies operators by the names of their results. Raises ToolError if none of its names belongs to a layer of
+    the region.
     """
     names = {name.partition("_")[0]: value for value, name in tflite_names(region.graph).items()}
     producers = {value: node.outputs[0] for node in region.graph.nodes for value in node.outputs}
@@ -306,7 +312,8 @@ def _layers_left_out(region: Region, left_operators: LeftOperators) -> Mapping[s
 
 
 def driver_call(region: Region, configuration: Configuration) -> Code:
-    """Generate the C code that copies a region's inputs, calls the driver and copies its results."""
+    """Generate the C code of a region: it copies the inputs to scratch memory, calls Arm's driver, and copies the results
+    out."""
     compiled = compile_model(to_tflite(region.graph), configuration)
     names = tflite_names(region.graph)
     ends = (*region.graph.inputs, *region.graph.outputs)

@@ -1,4 +1,5 @@
-"""Run Vela, Arm's compiler, on a TFLite model in a process bounded in time and memory, and read its output."""
+"""Run Vela, Arm's compiler for Ethos-U, on a TFLite model, and read its output. Vela runs in a process of its own, bounded in
+time and memory."""
 
 from __future__ import annotations
 
@@ -22,11 +23,11 @@ from microc.external.ethos_u.accelerator import ALIGN, Configuration
 from microc.frontend.tflite.builtin_options import guard_flatbuffer
 
 SECONDS, MEMORY = 300, 8 << 30
-"""Limits of a run in seconds and bytes. A network of a megabyte takes one second and 256 MB."""
-LARGEST = 256 << 20  # bytes of a model that is read
+"""Limits of a run of Vela: seconds, and bytes of memory. For a network of a megabyte it needs one second and 256 MB."""
+LARGEST = 256 << 20  # largest size, in bytes, of a compiled model that is read
 _WARNED = re.compile(r"^Warning \([^()\n]*\) operator: .*, ofm: '([^'\n]*)'\nReason: (.+(?:\n.*\S.*)*)", re.MULTILINE)
-"""Vela's message that an operator is not for the accelerator, with the reason; an empty line ends it."""
-_REASON = 200  # letters of a reason
+"""Pattern of Vela's message that it leaves an operator to the processor, with the reason; an empty line ends the message."""
+_REASON = 200  # largest number of characters of a reason
 OPERATOR = b"ethos-u"
 _GET = "pip install 'microc[ethos-u]'"
 _BOUNDED = """import runpy, sys
@@ -43,11 +44,11 @@ runpy.run_module("ethosu.vela", run_name="__main__", alter_sys=True)
 
 @frozen
 class VelaModel:
-    """A compiled model for the driver.
+    """A region that Vela has compiled, as Arm's driver needs it.
 
-    ``payload``: the command stream with its headers; ``scratch``, ``fast``: bytes of scratch and fast scratch memory
-    (0: the same memory); ``places``: offsets of inputs and outputs in scratch memory, by name; ``cycles``: Vela's
-    estimate.
+    ``payload``: the command stream with its headers; ``weights``: the encoded weights; ``scratch``: bytes of scratch
+    memory; ``fast``: bytes of fast scratch memory, 0 if it is the same as the scratch memory; ``places``: byte offsets of
+    inputs and outputs in scratch memory, by tensor name; ``cycles``: accelerator cycles of a run, by Vela's estimate.
     """
 
     payload: bytes
@@ -60,8 +61,9 @@ class VelaModel:
 
 @frozen
 class LeftOperators:
-    """The operators that Vela leaves to the processor: the names of their results, each with Vela's reason (empty if it
-    gives none)."""
+    """The operators of a region that Vela leaves to the processor.
+
+    ``reasons``: for every result of such an operator, Vela's reason by the result's name; empty if Vela prints none."""
 
     reasons: Mapping[str, str]
 
@@ -80,7 +82,7 @@ def require_vela() -> None:
 def compile_model(model: bytes, configuration: Configuration) -> VelaModel | LeftOperators:
     """Compile a TFLite model by Vela; return the compiled model, or the operators that Vela leaves to the processor.
 
-    ToolError if Vela is missing, refuses the model, takes too long, or writes something malformed."""
+    Raises ToolError if Vela is not installed, fails, takes too long, or writes malformed files."""
     require_vela()
     with tempfile.TemporaryDirectory(prefix="microc-vela-") as folder:
         (Path(folder) / "region.tflite").write_bytes(model)
@@ -97,9 +99,9 @@ def compile_model(model: bytes, configuration: Configuration) -> VelaModel | Lef
 
 
 def parse_reasons(output: str) -> dict[str, str]:
-    """Parse from Vela's output why it leaves operators to the processor, by the names of their results.
+    """Parse Vela's messages; return why Vela leaves operators to the processor, by the names of the operators' results.
 
-    Each reason is one printable line."""
+    Each reason is shortened to one line of printable characters."""
     warnings = (
         (name, "; ".join(line.strip(" -") for line in text.splitlines())) for name, text in _WARNED.findall(output)
     )
@@ -107,9 +109,9 @@ def parse_reasons(output: str) -> dict[str, str]:
 
 
 def _run_vela(folder: Path, configuration: Configuration) -> str:
-    """Run Vela on ``region.tflite`` in a folder and return what it prints.
+    """Run Vela on the file ``region.tflite`` in a folder, and return the text that Vela prints to standard output.
 
-    ToolError if it fails or takes longer than :data:`SECONDS`."""
+    Raises ToolError if Vela fails, or takes longer than :data:`SECONDS`."""
     command = [
         sys.executable, "-P", "-c", _BOUNDED, str(MEMORY), "region.tflite", "--output-dir", "out",
         "--accelerator-config", configuration.accelerator, "--config", "Arm/vela.ini",
@@ -131,7 +133,7 @@ def _run_vela(folder: Path, configuration: Configuration) -> str:
 
 
 def _read_total_cycles(summary: Path) -> float:
-    """Read the estimated cycles of the whole model from the only row of Vela's summary, a CSV file."""
+    """Read the estimated cycles of the whole model from the only row of Vela's summary, which is a CSV file."""
     with summary.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     try:
@@ -141,11 +143,12 @@ def _read_total_cycles(summary: Path) -> float:
 
 
 def _read_vela_model(data: bytes, cycles: float, reasons_by_name: Mapping[str, str]) -> VelaModel | LeftOperators:
-    """Read the model that Vela wrote.
+    """Read the TFLite model that Vela wrote.
 
-    It is a single operator for the accelerator; otherwise return the results of the operators that Vela left to the
-    processor, with their reasons. The operands of the accelerator's operator are: command stream, weights, scratch and fast
-    scratch memory, then the model's inputs. ``cycles``: the estimate of the summary."""
+    If Vela has compiled the whole region, the model consists of a single custom operator for the accelerator. The operands
+    of this operator are: command stream, weights, scratch memory, fast scratch memory, then the region's inputs. If the
+    model contains other operators, return these as the operators that Vela left to the processor. ``cycles``: the estimate
+    in Vela's summary; ``reasons_by_name``: Vela's reasons, by the names of the operators' results."""
     model = tflite.Model.GetRootAs(data, 0)
     graph = model.Subgraphs(0)
     operators = [graph.Operators(k) for k in range(graph.OperatorsLength())]
@@ -180,16 +183,17 @@ def _read_vela_model(data: bytes, cycles: float, reasons_by_name: Mapping[str, s
 
 
 def _tensor_data(model: Any, tensor: Any) -> bytes:
-    """Return the constant data of a tensor; empty if it has none."""
+    """Return the constant data of a tensor in a TFLite model; empty if the tensor has none."""
     buffer = model.Buffers(tensor.Buffer())
     return bytes(buffer.DataAsNumpy()) if buffer.DataLength() else b""
 
 
 def _tensor_arena_offsets(model: Any, tensor_count: int) -> list[int]:
-    """Return the byte offset of every tensor in scratch memory, -1 for a tensor that is not there.
+    """Return the byte offset of every tensor in scratch memory, -1 for a tensor that is not in scratch memory.
 
-    Source: the metadata ``OfflineMemoryAllocation``, whose int32 words are: version, 1 subgraph, number of tensors,
-    offsets. ModelError if there is none for ``tensor_count`` tensors."""
+    The offsets come from the model's metadata entry ``OfflineMemoryAllocation``. It consists of int32 words: version,
+    number of the subgraphs (1), number of the tensors, and an offset for each tensor. Raises ModelError if there is no
+    such entry for ``tensor_count`` tensors."""
     for data in _offline_allocations(model):
         numbers = np.frombuffer(data, "<i4").tolist()
         if numbers[:3] == [0, 1, tensor_count] and len(numbers) == 3 + tensor_count:
@@ -198,7 +202,7 @@ def _tensor_arena_offsets(model: Any, tensor_count: int) -> list[int]:
 
 
 def _offline_allocations(model: Any) -> Iterator[bytes]:
-    """Yield the data of every metadata entry ``OfflineMemoryAllocation`` of a model."""
+    """Yield the data of every metadata entry ``OfflineMemoryAllocation`` in a TFLite model."""
     for k in range(model.MetadataLength()):
         each = model.Metadata(k)
         if each.Name() == b"OfflineMemoryAllocation":
