@@ -1,1 +1,1 @@
-"""Projects: microc.toml, new projects, and checks of models, plugins and installed tools."""
+"""Project folders: ``microc.toml``, new projects, and checks of models, plugins and installed tools."""

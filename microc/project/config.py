@@ -1,4 +1,6 @@
-"""``microc.toml``: a project's model, board and options, used for what the command line leaves out."""
+"""Read and write ``microc.toml``, the file with a project's model, board and options.
+
+Commands use its values where the command line states none."""
 
 from __future__ import annotations
 
@@ -24,21 +26,23 @@ FOLDER = "firmware"
 KEYS = ("model", "board", "folder", "options")
 _LARGEST = 1 << 20
 _NEGATION = "--no-"
-"""Prefix of flags that disable an option; in the file the option itself is set to false."""
+"""Prefix of flags that disable an option; in ``microc.toml`` the option itself is set to false."""
 _FLAGS = {
     option.flag[2:].replace("-", "_"): name
     for name, option in OPTIONS.items()
     if option.flag and not option.flag.startswith(_NEGATION)
 }
 NAMES: Mapping[str, str] = MappingProxyType({**_FLAGS, **{name: name for name in OPTIONS}})
-"""Names of options in the file: the Python keyword, or the flag."""
+"""Python keyword of every option, by the names that ``microc.toml`` accepts: this keyword, or the flag without ``--``."""
 
 
 @frozen
 class Config:
-    """Contents of a ``microc.toml``: its path, the models, the board (empty if none), the folder of the C project, and
-    options as :func:`microc.compiler.options.make_options` takes them. Relative paths are resolved against the file's
-    folder."""
+    """The checked contents of a ``microc.toml``.
+
+    ``path``: of the file itself; ``models``: paths of the models; ``board``: name of a board or path of a board file, empty
+    if the file states none; ``folder``: of the C project; ``options``: keywords of
+    :func:`microc.compiler.options.make_options`. Relative paths have been resolved against the folder of ``path``."""
 
     path: Path
     models: tuple[Path, ...]
@@ -48,7 +52,7 @@ class Config:
 
     @property
     def sources(self) -> Iterator[Path]:
-        """Files from which the project is compiled: the models, a board file, files that options name, and this one."""
+        """Files from which the project is compiled: ``microc.toml``, the models, a board file, and files that options name."""
         yield from (self.path, *self.models)
         if self.board.endswith(".toml"):
             yield Path(self.board)
@@ -58,8 +62,9 @@ class Config:
 
 
 def find_config(start: Path) -> Path | None:
-    """Find ``microc.toml`` in a folder or the nearest parent; None if there is none. Stops at a parent that everybody can
-    write to, where anybody could have put one."""
+    """Find ``microc.toml`` in a folder or in the nearest parent folder that contains one; None if there is none.
+
+    The search stops at a parent folder that is writable for everybody, because any user could have put the file there."""
     for folder in (start, *start.parents):
         if folder != start and os.name != "nt" and folder.stat().st_mode & stat.S_IWOTH:
             return None
@@ -69,8 +74,9 @@ def find_config(start: Path) -> Path | None:
 
 
 def read_config(path: Path) -> Config:
-    """Read and check a ``microc.toml``. UsageError that names the key for invalid contents; OutputError if the file cannot
-    be read."""
+    """Read and check a ``microc.toml``.
+
+    Raises OutputError if the file cannot be read, and UsageError if its contents are invalid; the error names the key."""
     try:
         data = tomllib.loads(read_bytes(path, _LARGEST).decode("utf-8"))
     except OSError as error:
@@ -103,8 +109,9 @@ def read_config(path: Path) -> Config:
 
 def check_config_owner(config: Config) -> None:
     """Raise UsageError for a ``microc.toml`` that belongs to another user, unless MICROC_TRUST names its folder.
-    The same holds for the project's folder, whose Makefile runs, and for a board file, which names programs to run:
-    none of them was named on the command line."""
+
+    The project's folder and a board file are checked in the same way: commands run the Makefile in the folder, and the
+    programs that a board file names, although the user has named neither on the command line."""
     folder = config.path.parent
     if is_trusted(folder):
         return
@@ -136,9 +143,9 @@ def format_config(model: str, board: str, options: Mapping[str, Any]) -> str:
 
 
 def _check_known_keys(data: Mapping[str, Any], known_keys: Iterable[str], path: Path, key_kind: str) -> None:
-    """Raise UsageError, with similar keys as the hint, for a key of ``data`` that is not among ``known_keys``.
+    """Raise UsageError for a key of the TOML table ``data`` that is not among ``known_keys``; the hint lists similar keys.
 
-    ``path``: of the file. ``key_kind``: ``keys`` of the file, or ``options``."""
+    ``path``: path of the file; ``key_kind``: what the keys are, ``keys`` (of the file) or ``options``."""
     for key in data:
         if key.replace("-", "_") not in known_keys:
             hint = known_names_hint(key, known_keys, key_kind)
@@ -148,25 +155,26 @@ def _check_known_keys(data: Mapping[str, Any], known_keys: Iterable[str], path: 
 
 
 def _invalid_value_error(path: Path, key: str, expected_form: str) -> UsageError:
-    """Build the UsageError for a key whose value has the wrong type; ``expected_form``: the value to write, in words."""
+    """Return the UsageError for a key with an invalid value. ``expected_form``: description of a valid value."""
     return UsageError(f"{path.name}: {key} has an invalid value", where=f"{path}: {key}", hint=f"write {expected_form}")
 
 
 def _resolve_board_file(board: str, folder: Path) -> str:
-    """Resolve the path of a board file against a folder; names of boards are unchanged."""
+    """Resolve ``board`` against a folder if it is the path of a board file; return the name of a board unchanged."""
     return str(folder / board) if board.endswith(".toml") else board
 
 
 def _resolve_output_folder(path: Path, folder: Any) -> Path:
-    """Return the path of the C project's folder, which must be below that of ``microc.toml``, since it will be replaced.
-    UsageError if it is not."""
+    """Return the path of the C project's folder, which commands will replace.
+
+    Raises UsageError if the folder is not below the folder of ``microc.toml``, so that nothing else is replaced."""
     if isinstance(folder, str) and "\0" not in folder and _is_below(path.parent / folder, path.parent):
         return path.parent / folder
     raise _invalid_value_error(path, "folder", f"a folder below that of {path.name}: {FOLDER}")
 
 
 def _is_below(path: Path, folder: Path) -> bool:
-    """Test whether a path is below a folder, after resolving links and ``..``."""
+    """Test whether a path is below a folder, after links and ``..`` are resolved."""
     try:
         return folder.resolve() in path.resolve().parents
     except (OSError, RuntimeError):  # links in a circle
@@ -174,8 +182,9 @@ def _is_below(path: Path, folder: Path) -> bool:
 
 
 def _convert_options(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Convert the table of options in ``microc.toml`` to keywords and values of Python. UsageError that names the key of
-    an invalid one."""
+    """Convert the TOML table ``[options]`` to Python keywords and values.
+
+    Raises UsageError for an invalid name or value; the error names the key."""
     _check_known_keys(data, NAMES, path, "options")
     options: dict[str, Any] = {}
     for key, value in data.items():
@@ -193,15 +202,16 @@ def _convert_options(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _convert_option_value(name: str, option: Option, value: Any, folder: Path) -> Any:
-    """Convert a TOML value, or a string in command-line syntax, to the option's Python type. Paths are resolved against
-    ``folder``."""
+    """Convert an option's value in ``microc.toml`` to the option's Python type.
+
+    The value may be a TOML value, or a string in command-line syntax. Paths are resolved against ``folder``."""
     default = getattr(Options(), name)
     if not option.flag and default == ():
         raise UsageError(
             f"{name}: got {validation.short_repr(value)}, expected Python objects, which no file can contain",
             hint="give it to microc.compile",
         )
-    # Path functions raise ValueError for a zero character, but only later and without the name of the option.
+    # Path functions raise ValueError for a NUL character, but only later and without the name of the option.
     if option.path and "\0" in str(value):
         raise UsageError(f"{name} cannot be {value!r}", hint="write the path of a file")
     if option.word is option_values.read_text_lines and isinstance(value, str):
@@ -212,14 +222,14 @@ def _convert_option_value(name: str, option: Option, value: Any, folder: Path) -
         if not all(isinstance(item, str) for item in paths) or (isinstance(value, list) and default != ()):
             raise UsageError(f"{name} cannot be {value!r}", hint="write the path of a file")
         files = tuple(folder / item for item in paths)
-        # The file may come from somebody else, so it may not direct output to places outside of its folder.
+        # microc.toml may come from somebody else, so it may not name output files outside of its folder.
         if option.path == WRITTEN and not all(_is_below(folder / item, folder) for item in paths):
             raise UsageError(
                 f"{name}: {value!r} is outside of the folder of microc.toml", hint="name a path inside of the folder"
             )
         return files if default == () else option.check(name, files[0])
-    # Strings may have the syntax of the command line. Flags that negate (--no-...) have no value there, so that a string for
-    # their options goes to check() unconverted.
+    # A string may be a value in command-line syntax. Flags that disable an option (--no-...) have no value on the command line,
+    # so that a string for such an option is passed to check() unconverted.
     if isinstance(value, str) and option.words:
         value = option.words.get(value, value)
     elif option.flag and isinstance(default, Mapping) and _is_command_syntax(value):
@@ -237,14 +247,14 @@ def _convert_option_value(name: str, option: Option, value: Any, folder: Path) -
 
 
 def _is_command_syntax(toml_value: Any) -> bool:
-    """Test whether a value is in command-line syntax: a string or a list of strings."""
+    """Test whether a TOML value is in command-line syntax: a string or a list of strings."""
     return isinstance(toml_value, str) or (
         isinstance(toml_value, list) and bool(toml_value) and isinstance(toml_value[0], str)
     )
 
 
 def _names_files(option: Option) -> bool:
-    """Test whether an option's value is a path."""
+    """Test whether the value of an option is a path."""
     return option.word in (Path, option_values.parse_path)
 
 

@@ -1,4 +1,4 @@
-"""``microc doctor``: find the tools that microc uses, and install missing ones."""
+"""``microc doctor``: find the programs and Python packages that microc uses, and install those that are missing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ READERS = (
     ("ai-edge-litert", "verify --against litert: microc[reference]"),
     ("ethos-u-vela", "regions on an Ethos-U: microc[ethos-u]"),
 )
-"""Python packages for single formats, comparisons and backends."""
+"""Optional Python packages, each with what needs it: a model format, a comparison or a backend."""
 PROGRAMS = (
     ("cc", "host libraries and the host board", True),
     ("make", "building projects", True),
@@ -43,14 +43,16 @@ PROGRAMS = (
     ("gdb-multiarch", "flashing emulated boards", False),
     ("openocd", "flashing over a debug probe", False),
 )
-"""Programs, their purpose, and True if microc cannot be used without them."""
+"""Programs: name, purpose, and True if microc cannot be used without the program."""
 _SECONDS = 20
-"""Seconds that a program may take to print its version."""
+"""Time limit in seconds for a program that prints its version."""
 
 
 @frozen
 class Finding:
-    """A tool that was looked for, and its purpose; ``version`` is empty if it is missing."""
+    """A program or Python package that :func:`find_tools` looked for.
+
+    ``essential``: True if it is required; ``version``: empty if it is missing; ``path``: of a program, else empty."""
 
     name: str
     purpose: str
@@ -64,8 +66,10 @@ class Finding:
 
 
 def find_tools(board: str = "") -> tuple[Finding, ...]:
-    """Look for Python, its packages and all programs; with ``board`` only for the programs that build, boot and flash it.
-    UsageError if there is no such board."""
+    """Look for Python, its packages and the programs that microc uses.
+
+    If ``board`` is not empty, look only for the required packages and for the programs that build, boot and flash this
+    board. Raises UsageError if there is no such board."""
     findings = [Finding("python", "microc itself", True, platform.python_version(), "")]
     for name in LIBRARIES:
         findings.append(Finding(name, "Python package", True, _package_version(name), ""))
@@ -78,8 +82,10 @@ def find_tools(board: str = "") -> tuple[Finding, ...]:
 
 
 def _programs_for_board(board: Board) -> list[tuple[str, str, bool]]:
-    """List the programs for a board, with purposes, and True if they are essential: those that build and emulate it, and
-    its best flashing program."""
+    """List the programs for a board as (name, purpose, True if essential).
+
+    Essential are the programs that build and emulate its firmware. Of the programs that can flash the board only the
+    first usable one is listed."""
     purposes = {name: purpose for name, purpose, _ in PROGRAMS}
     programs = dict.fromkeys(board_tools(board), True)
     flashers = board_runners(board)
@@ -90,8 +96,9 @@ def _programs_for_board(board: Board) -> list[tuple[str, str, bool]]:
 
 
 def list_install_commands(findings: Iterable[Finding]) -> tuple[tuple[str, ...], ...]:
-    """List the commands that install missing tools, each a program with arguments; none if nothing is missing, or no
-    package is known."""
+    """List the commands that install missing tools, each as a program with its arguments.
+
+    The list is empty if nothing is missing, or if it is not known which packages contain the missing tools."""
     missing = [f.name for f in findings if f.missing]
     packages = [name for name in missing if name in LIBRARIES]
     python = ((sys.executable, "-m", "pip", "install", *packages),) if packages else ()
@@ -99,7 +106,9 @@ def list_install_commands(findings: Iterable[Finding]) -> tuple[tuple[str, ...],
 
 
 def run_install_commands(commands: Iterable[Sequence[str]]) -> None:
-    """Run the commands of :func:`list_install_commands`; their output goes to standard error. ToolError if one fails."""
+    """Run the commands that :func:`list_install_commands` lists; their output goes to standard error.
+
+    Raises ToolError if a command cannot be run or fails."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for command in commands:
         line = shlex.join(command)
@@ -117,7 +126,7 @@ def run_install_commands(commands: Iterable[Sequence[str]]) -> None:
 
 
 def _package_version(name: str) -> str:
-    """Return the version of a Python package; empty if it is missing."""
+    """Return the version of an installed Python package; empty if the package is missing."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -125,7 +134,7 @@ def _package_version(name: str) -> str:
 
 
 def _program_version(path: str) -> str:
-    """Return the first line of a program's ``--version``; empty if the program fails."""
+    """Return the first line that a program prints for ``--version``; empty if the program fails."""
     try:
         result = subprocess.run(
             [path, "--version"], capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False

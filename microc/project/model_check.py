@@ -1,4 +1,4 @@
-"""``microc check``: operators, work and memory of a model without compiling it, and whether it can fit a board."""
+"""``microc check``: the operators of a model, its work and its memory, without compiling it; and whether it can fit a board."""
 
 from __future__ import annotations
 
@@ -36,30 +36,35 @@ from microc.run.board_project import link_and_read_sizes
 from microc.target import Board
 
 VERDICTS: Mapping[str, bool | None] = MappingProxyType({"no": False, "maybe": None, "yes": True})
-"""Verdicts on whether a network fits: proven that it does not; unknown; compiled and fitting."""
+"""Verdicts on whether a network fits a board. ``no``: proven that it does not; ``maybe``: unknown; ``yes``: it was compiled, and
+the result fits."""
 
 
 RESERVE = 0.25
-"""Share of the estimated code that must be free before an estimate counts as fitting.
+"""Reserve for errors of the estimated code size, as a share of it. If the firmware is not linked, the verdict is ``yes`` only if so
+much more flash would fit.
 
-Measured on 74 firmwares of models that the estimate was not fitted to: one exceeds it, by 20 % of the estimated code (an
-unrolled integer GRU on Cortex-M0).
+Measured on 74 firmwares of models that were not used to fit the estimate: one firmware (an unrolled integer GRU on Cortex-M0)
+has 20 % more code than estimated.
 """
 _ESTIMATED = ("estimated_cycles", "estimated_milliseconds", "stack_bound", "memories", "layers")
-"""Fields that are known for a compiled network only."""
+"""Fields of the JSON that are known for a compiled network only."""
 
 
 @frozen
 class ModelCheck:
-    """Facts about a model before compilation; sizes in bytes.
+    """The result of ``microc check``: facts about a model before compilation; sizes in bytes.
 
-    ``least``: lower bounds for any compilation. ``live``: the largest set of values that are alive together; about the
-    arena's size if no values overlap and no layer runs row by row. ``tensors``: all computed or given values, in the order
-    of the model file. ``verdict``: one of :data:`VERDICTS`, empty without a board or a budget; ``reasons``: for a no.
-    ``arithmetic``: what is computed in floats, and why. ``advice``: sentences (:mod:`microc.reports.advice`) if a board
-    tells the core. ``need``: the firmware's needs, and ``compiled``: the result of :meth:`microc.Program.report`, if the
-    network was compiled to find out. ``state``: kept from run to run. ``built``: the firmware was linked, so that ``need``
-    is exact; otherwise its flash is an upper estimate, which fits only with a RESERVE.
+    ``least``: lower bounds of the memory that any compilation needs. ``live``: the largest size of all values that are
+    live at the same time. This is about the arena's size if no values share memory and no layer runs row by row.
+    ``state``: bytes of state that is kept from run to run. ``tensors``: all inputs, states and computed values, in the
+    order of the model file. ``arithmetic``: what is computed in floats, and why. ``advice``: sentences of
+    :mod:`microc.reports.advice`, if a board is known. ``verdict``: a key of :data:`VERDICTS`, empty if neither a board nor
+    a memory limit is known; ``reasons``: why the verdict is ``no``.
+
+    If the network was compiled to find the verdict, ``need`` is the memory that the firmware needs, and ``compiled`` the
+    result of :meth:`microc.Program.report`. ``built``: True if the firmware was also linked, so that ``need`` is exact;
+    otherwise its flash is an estimate, for which :data:`RESERVE` is kept free.
     """
 
     model: str
@@ -85,11 +90,11 @@ class ModelCheck:
 
     @property
     def fits(self) -> bool | None:
-        """True or False if certain, else None."""
+        """True if the network fits, False if it does not, None if that is unknown."""
         return VERDICTS.get(self.verdict)
 
     def to_data(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
+        """Convert the result to plain data, ready for JSON."""
         return {
             "model": self.model,
             "source": self.source,
@@ -119,10 +124,11 @@ class ModelCheck:
 def check_model(
     source: Path | Graph, options: Options, board: Board | None = None, *, exact: bool = False
 ) -> ModelCheck:
-    """Read a model, run the graph passes, and check it. UnsupportedError lists everything that microc cannot compile.
+    """Read a model, run the graph passes on it, and check whether it fits ``board``.
 
-    ``exact``: if nothing proves that the model does not fit, compile it for the board, and link it if the compiler is
-    installed.
+    ``exact``: if lower bounds do not prove that the model is too large, also compile it for the board, and link the
+    firmware if the board's C compiler is installed. Raises UnsupportedError, which lists everything in the model that
+    microc cannot compile.
     """
     read, fused = read_at_largest(source, options)
     room = board_capacity(board, external=bool(options.external)) if board else BoardCapacity()
@@ -175,8 +181,9 @@ def describe_graph(graph: Graph, source: str) -> dict[str, Any]:
 
 
 def _graph_tensor_data(graph: Graph, name: str) -> dict[str, Any]:
-    """Describe a value of a graph as plain data: name, dtype, shape, and scale and zero point if they hold for the whole
-    tensor."""
+    """Describe a value of a graph as plain data: name, dtype, shape, scale and zero point.
+
+    Scale and zero point are None if the value is not quantised, or is quantised per channel."""
     tensor_type = graph.types[name]
     quant = tensor_type.quant if tensor_type.quant is not None and tensor_type.quant.axis is None else None
     return {
@@ -189,7 +196,9 @@ def _graph_tensor_data(graph: Graph, name: str) -> dict[str, Any]:
 
 
 def _iter_nameable_tensors(graph: Graph) -> Iterator[dict[str, Any]]:
-    """Yield all values that can become inputs or outputs of a cut-out network, with the operators that compute them."""
+    """Yield all values that the user can name as inputs or outputs of a part of the network to compile.
+
+    Each is described as plain data, with the operator that computes it."""
     for what, names in (("input", graph.inputs), ("state", tuple(graph.state))):
         yield from ({**_graph_tensor_data(graph, name), "operator": what} for name in names)
     for node in graph.nodes:
@@ -197,10 +206,10 @@ def _iter_nameable_tensors(graph: Graph) -> Iterator[dict[str, Any]]:
 
 
 def peak_live_bytes(graph: Graph) -> int:
-    """Compute the largest sum of bytes of values that are alive between two kernels of a fused graph, in the order of its
-    nodes.
+    """Return the largest number of bytes of values that are live between two kernels of a fused graph, which run in the
+    order of its nodes.
 
-    During a kernel its results may replace operands that are not needed any more."""
+    The bytes during a kernel are not counted, because its results may overwrite operands that are not read later."""
     groups = groups_of(graph)
     last = {name: t for t, nodes in enumerate(groups) for node in nodes for name in node.inputs}
     base: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""``microc new`` and ``microc demo``: create a project folder, and run a demonstration on an emulated board."""
+"""``microc new`` creates a project folder; ``microc demo`` runs a demonstration on an emulated board."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ from microc.run.session import Device
 # ---- A new project: ``microc.toml``, the model, a README and .gitignore.
 
 DIGITS = "digits/digits_int8.tflite"
-"""Default model of a new project: that of the demonstration."""
+"""Default model of a new project, the model of the demonstration: path in the folder of examples."""
 
 
 @frozen
 class Start:
-    """Values of the templates of a new project's files."""
+    """Values that the templates of a new project's README and .gitignore use: ``name`` of the project, its ``model`` and
+    ``board``, and the ``folder`` of the C project."""
 
     name: Text
     model: Text
@@ -47,10 +48,11 @@ class Start:
 
 
 def write_new_project(folder: Path, model: Path | None, board: str, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Write the files of a project into a new or empty folder; return their names.
-    ``model``: a file, which is validated and copied; None: that of the demonstration. ``options``: keywords of
-    :func:`~microc.compiler.options.make_options`. Raises what reading a model or a board raises, before writing
-    anything."""
+    """Write the files of a project into a new or empty folder; return the names of the files.
+
+    ``model``: the model file to copy into the folder; None: the model of the demonstration. ``options``: keywords of
+    :func:`~microc.compiler.options.make_options`. Model and board are read first; if either is invalid, the error is
+    raised before anything is written."""
     from microc.compiler.pipeline import read_at_largest
 
     source = file_access.examples_folder() / DIGITS if model is None else model
@@ -75,28 +77,32 @@ def write_new_project(folder: Path, model: Path | None, board: str, options: Map
 
 
 def _resolve_paths(value: Any) -> Any:
-    """Make the paths in an option's value absolute: relative ones would mean other files inside of the project."""
+    """Make the paths in an option's value absolute, because the project resolves relative paths against its own folder."""
     if isinstance(value, Path):
         return value.resolve()
     return tuple(map(_resolve_paths, value)) if isinstance(value, tuple) else value
 
 
-# ---- The demonstration: a network from its file to answers over an emulated board's serial line.
+# ---- The demonstration: it compiles a model, boots the firmware on an emulated board, and reads results over the serial line.
 #
-# It classifies 360 images of handwritten digits that were not used for training. The reference accuracy is that of TFLite Micro
-# on a PC (examples/digits).
+# The network classifies 360 images of handwritten digits that were not used for training. The reference accuracy was reached by
+# TFLite Micro on a PC (examples/digits).
 
 MODEL = "digits_int8.tflite"
 BOARD = "netduinoplus2"
 _SEED = 3
-"""Seed of the order of images."""
+"""Seed of the generator that shuffles the images."""
 
 
 @frozen
 class Demonstration:
-    """Results of the demonstration. ``images`` and ``scores`` are int8, (n, 1, 8, 8, 1) and (n, 10); ``labels``: the true
-    digits. ``report``: result of :meth:`microc.compiler.api.Program.report`. ``ram``: bytes, stack included. ``ticks``: of
-    one run by kernel, in the unit of ``clock``. ``*_seconds``: duration of the stages. ``reference``: accuracy to reach."""
+    """The results of the demonstration.
+
+    ``report``: result of :meth:`microc.compiler.api.Program.report`. ``title``: the board's title. ``ram``: bytes of RAM,
+    including the stack. ``compiled_seconds``, ``built_seconds`` and ``line_seconds``: duration of compiling, of building,
+    and of all runs over the serial line. ``images``: int8, shape (n, 1, 8, 8, 1); ``scores``: the network's results, int8,
+    shape (n, 10); ``labels``: the true digits. ``kernels``: their entries in the manifest; ``ticks``: time of each kernel in
+    one run, in the unit of ``clock``. ``reference``: the accuracy that must be reached, 0 to 1."""
 
     report: dict[str, Any]
     title: str
@@ -116,7 +122,7 @@ class Demonstration:
 
     @property
     def answers(self) -> Array:
-        """The board's digit for every image."""
+        """The digit that the network on the board recognises, for every image."""
         answers: Array = self.scores.argmax(axis=1)
         return answers
 
@@ -126,20 +132,22 @@ class Demonstration:
 
     @property
     def passed(self) -> bool:
-        """True if the accuracy reaches the reference."""
+        """True if the accuracy on the board is at least the reference accuracy."""
         return self.right / len(self.labels) >= self.reference
 
 
 def choose_demo_board() -> tuple[str, tuple[str, ...]]:
-    """Choose the emulated board of the demonstration, or this computer if tools for the board are missing; return its name
-    and the missing tools."""
+    """Choose the board of the demonstration; return its name and the tools that are missing.
+
+    The board is the emulated board :data:`BOARD`, or ``host`` (this computer) if tools for that board are missing."""
     missing = tuple(tool for tool in board_tools(load_board(BOARD)) if shutil.which(tool) is None)
     return ("host" if missing else BOARD), missing
 
 
 def run_demonstration(board: str, progress: Progress | None = None) -> Demonstration:
-    """Compile the digits network for a board, build and boot its firmware, and send it all images. Raises what compiling,
-    building and the line raise."""
+    """Compile the digits network for a board, build and boot its firmware, and run it on all images.
+
+    Raises the errors of compiling, of building and of the serial line."""
     folder = file_access.examples_folder() / "digits"
     images, labels = _load_digit_images()
     reference = json.loads((folder / "reference.json").read_text(encoding="utf-8"))[MODEL]
@@ -163,7 +171,7 @@ def run_demonstration(board: str, progress: Progress | None = None) -> Demonstra
 
 
 def _load_digit_images() -> tuple[Array, Array]:
-    """Load the images of digits, shuffled and quantised like the network's input, and their labels."""
+    """Load the images of digits, shuffled and quantised to the network's input, and their labels in the same order."""
     with np.load(file_access.examples_folder() / "digits" / "digits_test.npz") as data:
         order = np.random.default_rng(_SEED).permutation(len(data["labels"]))
         pixels, labels = data["images"][order], data["labels"][order]
@@ -171,7 +179,7 @@ def _load_digit_images() -> tuple[Array, Array]:
 
 
 def _run_images_on_board(device: Device, images: Array, progress: Progress | None) -> Array:
-    """Run all images on the board; return the scores, shape (images, classes)."""
+    """Run the network on the board for every image; return the scores, shape (images, classes)."""
     scores = []
     for k, image in enumerate(images):
         answer = device.run(image)

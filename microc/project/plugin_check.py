@@ -1,5 +1,6 @@
-"""``microc plugin check``: run the test cases of a plugin's operators by inference, as interpreted loops, and as compiled
-C.
+"""``microc plugin check``: run the test cases of the operators that a plugin defines.
+
+Each case tests type inference, runs the operator's loops in an interpreter, and runs its compiled C.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ _SEED = 20
 
 @frozen
 class CaseResult:
-    """Result of a test case of a plugin's operator; ``problem``: what is wrong in which run, empty if nothing."""
+    """The result of a test case of a plugin's operator.
+
+    ``operator``: its name; ``case``: name or number of the test case; ``problem``: description of the failures, empty if
+    the case passes."""
 
     operator: str
     case: str
@@ -40,10 +44,12 @@ class CaseResult:
 
 
 def check_plugin(plugin: Plugin) -> tuple[CaseResult, ...]:
-    """Run every test case of every operator of a plugin; return the results.
-    The operator's own ``reference`` is the measure. Inference must return its shapes and dtypes. The interpreted loops
-    (external functions by their Python meaning) and the compiled C (external functions by their C bodies, then by their
-    meaning) must return its numbers."""
+    """Run every test case of every operator that a plugin defines; return the results.
+
+    Expected results come from the operator's own ``reference`` function. Type inference must return the shapes and dtypes
+    of the reference. The operator's loops must compute its values, both when interpreted and when compiled to C. The
+    interpreter runs the Python definitions of external functions; the compiled C is tested with their C bodies and again
+    with C made from their Python definitions."""
     results = []
     with active((plugin,)):
         for operator in plugin.operators:
@@ -54,10 +60,10 @@ def check_plugin(plugin: Plugin) -> tuple[CaseResult, ...]:
 
 
 def _problems_of_case(operator: OpDef, case: Case, has_external_functions: bool) -> Iterator[str]:
-    """Yield sentences on what is wrong with the results of a test case.
+    """Yield a description of every failure of a test case.
 
-    ``has_external_functions``: the plugin has external functions, so that the compiled C also runs with their Python
-    meaning in place of their C."""
+    ``has_external_functions``: True if the plugin has external functions. The compiled C is then also tested with the
+    Python definitions of these functions in place of their C bodies."""
     attrs = {**operator.defaults, **case.attrs}
     if problem := attribute_error_message(operator.attrs, attrs):
         yield f"{problem}; OpDef.attrs declares them"
@@ -87,9 +93,9 @@ def _problems_of_case(operator: OpDef, case: Case, has_external_functions: bool)
 
 
 def _reference_difference(run_name: str, computed: Array, expected: Array, tolerance: float) -> Iterator[str]:
-    """Yield one sentence if a result differs from the reference's by more than ``tolerance``; nothing otherwise.
+    """Yield one sentence if a computed result differs from the expected result by more than ``tolerance``; else nothing.
 
-    ``run_name``: the run that gave ``computed``; ``expected``: the result of the operator's reference."""
+    ``run_name``: name of the run that computed it; ``expected``: the result of the operator's reference."""
     if computed.dtype != expected.dtype:
         yield f"{run_name}: {computed.dtype} instead of {expected.dtype}"
     elif expected.dtype.kind == "f" and tolerance:
@@ -100,14 +106,15 @@ def _reference_difference(run_name: str, computed: Array, expected: Array, toler
 
 
 def _operands_of_case(case: Case) -> list[Array]:
-    """Return the operands of a test case: those that it gives, and random ones with a fixed seed for the others."""
+    """Return the operands of a test case: arrays that the case contains, and random arrays (with a fixed seed) for the other
+    operands."""
     random = np.random.default_rng(_SEED)
     given = (*case.arrays, *(None,) * len(case.types))
     return [_random_operand(kind, random) if a is None else a for kind, a in zip(case.types, given, strict=False)]
 
 
 def _random_operand(tensor_type: TensorType, generator: np.random.Generator) -> Array:
-    """Generate a random operand of a type: floats from -2 to 2, integers over their range but within 1000."""
+    """Generate a random array of a tensor type: floats from -2 to 2; integers in the dtype's range, limited to -1000..1000."""
     dtype = dtypes.to_numpy(tensor_type.dtype)
     if dtypes.is_float(tensor_type.dtype):
         return generator.uniform(-2, 2, tensor_type.shape).astype(dtype)
@@ -118,7 +125,8 @@ def _random_operand(tensor_type: TensorType, generator: np.random.Generator) -> 
 def _graph_of_operator(
     operator: OpDef, case: Case, attrs: dict[str, Any], results: Sequence[TensorType], arrays: Sequence[Array]
 ) -> Graph:
-    """Build a graph of the operator alone: inputs ``i0`` ... and constants, outputs ``o0`` ..."""
+    """Build a graph whose only node is the operator. Its operands ``i0``, ``i1`` ... are inputs or constants; its outputs are
+    ``o0``, ``o1`` ..."""
     names = tuple(f"i{k}" for k in range(len(case.types)))
     outputs = tuple(f"o{k}" for k in range(len(results)))
     types = {**dict(zip(names, case.types, strict=True)), **dict(zip(outputs, results, strict=True))}
@@ -128,7 +136,7 @@ def _graph_of_operator(
 
 
 def _interpret_loops(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
-    """Interpret the unscheduled loops of the graph's only operator; return its outputs."""
+    """Lower the only operator of a graph to unscheduled loops, interpret these, and return the operator's outputs."""
     group = lower_group(graph, graph.nodes, ONES, "kernel")
     values = dict(zip(graph.nodes[0].inputs, arrays, strict=True))
     operands = [values[p.value] if p.array is None else p.array for p in group.params]
@@ -139,7 +147,7 @@ def _interpret_loops(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
 
 
 def _compile_and_run_on_host(graph: Graph, arrays: Sequence[Array], *flags: str) -> list[Array]:
-    """Compile a graph for this computer, with additional compiler flags, and run it; return its outputs."""
+    """Compile a graph for this computer, with additional flags of the C compiler, run it, and return its outputs."""
     module = compile_model(graph, target_for("host"), Options())
     library = build_library(shared_files(module, __version__), *flags)
     values = dict(zip(graph.nodes[0].inputs, arrays, strict=True))
@@ -148,5 +156,6 @@ def _compile_and_run_on_host(graph: Graph, arrays: Sequence[Array], *flags: str)
 
 
 def _compile_and_run_by_meaning(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
-    """Compile a graph with external functions replaced by their meaning, and run it; return its outputs."""
+    """Compile a graph for this computer with external functions replaced by their Python definitions, run it, and return its
+    outputs."""
     return _compile_and_run_on_host(graph, arrays, f"-D{PORTABLE}")
