@@ -41,8 +41,9 @@ the result fits."""
 
 
 RESERVE = 0.25
-"""Reserve for errors of the estimated code size, as a share of it. If the firmware is not linked, the verdict is ``yes`` only if so
-much more flash would fit.
+"""Flash kept free for errors of the estimated code size, as a share of this size.
+
+If the firmware is not linked, the verdict is ``yes`` only if the estimated flash and this reserve fit.
 
 Measured on 74 firmwares of models that were not used to fit the estimate: one firmware (an unrolled integer GRU on Cortex-M0)
 has 20 % more code than estimated.
