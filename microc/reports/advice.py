@@ -26,23 +26,25 @@ from microc.reports.layers import slowest_layers
 from microc.reports.text_tables import milliseconds_text
 from microc.target import Board, Target, target_for
 
-# ---- Advice on arithmetic, as sentences with the command to run.
+# ---- Advice on arithmetic (floats or integers), as sentences that contain the command to run.
 #
-# Speed-ups are estimated by the cost model: a pointwise convolution is compiled in each arithmetic for the core.
+# Speed-ups are estimated by the cost model: a pointwise convolution is compiled for the core in floats and in int8.
 
 WORTHWHILE = 1.2
-"""Least speed-up of int8 over floats that is worth advising."""
+"""Least speed-up of int8 over floats for which quantising is advised."""
 _PIXELS, _CHANNELS = 16, 32
-"""Size of the pointwise convolution that is compiled to compare arithmetics."""
+"""Number of pixels and of channels of the pointwise convolution that is compiled to compare floats and int8."""
 _SCALE = Quant((0.0371,), (3,))
 _WEIGHT_SCALE = Quant((0.0113,), (0,))
 
 
 @frozen
 class Speeds:
-    """Estimated speeds of a core, in instructions. ``times``: instructions of a float convolution divided by those of the
-    same in int8. ``scaling``: additional instructions per result that is scaled by a float instead of in fixed point.
-    ``dequantizing``: instructions per element that is dequantised."""
+    """Estimated speeds of a core for floats and integers, from counted instructions.
+
+    ``times``: instructions of a float convolution divided by the instructions of the same convolution in int8.
+    ``scaling``: additional instructions for each result that is scaled by a float instead of in fixed point.
+    ``dequantizing``: instructions for each element that is dequantised."""
 
     times: float
     scaling: float
@@ -50,9 +52,10 @@ class Speeds:
 
 
 def arithmetic_advice(arithmetic: Arithmetic, source: str, target: Target, requantize: str) -> tuple[str, ...]:
-    """List advice on the arithmetic of a network; none for the host, where networks are only tried out.
+    """Return advice on the arithmetic of a network, as sentences; none for the host, where networks are only tried out.
 
-    ``source``: the model's name in commands. ``requantize``: the option that it is compiled with.
+    ``source``: the model file to name in commands. ``requantize``: value of the option ``requantize`` under which the
+    network is compiled.
     """
     if target.cpu == "host" or not (arithmetic.float_macs or arithmetic.float_scaled):
         return ()
@@ -74,8 +77,8 @@ def arithmetic_advice(arithmetic: Arithmetic, source: str, target: Target, requa
 
 
 def arithmetic_data(arithmetic: Arithmetic, sentences: tuple[str, ...]) -> dict[str, Any]:
-    """Describe a network's arithmetic as plain data: multiply-accumulates in floats, their percentage, the reasons, and
-    advice."""
+    """Describe a network's arithmetic as plain data: number of multiply-accumulates in floats, their percentage, why they
+    are in floats, and the advice ``sentences``."""
     share = 100 * arithmetic.float_macs / max(1, arithmetic.macs)
     return {
         "float_macs": arithmetic.float_macs,
@@ -88,12 +91,14 @@ def arithmetic_data(arithmetic: Arithmetic, sentences: tuple[str, ...]) -> dict[
 
 
 def weight_notes(arithmetic: Arithmetic) -> tuple[str, ...]:
-    """List notes on weights that take more bytes than they need."""
+    """Return sentences on weights that are stored in more bytes than they need."""
     return (*_two_byte_weights_note(arithmetic.double_weights), *map(_float32_weights_note, arithmetic.wide_weights))
 
 
 def _two_byte_weights_note(weight_count: int) -> tuple[str, ...]:
-    """Return the note on 8-bit weights with a zero point, which take two bytes each; empty if there are none."""
+    """Return the note on 8-bit weights with a zero point, each of which is stored in two bytes; empty if there are none.
+
+    Without their zero point such weights have nine bits."""
     if not weight_count:
         return ()
     return (
@@ -109,7 +114,7 @@ def _float32_weights_note(constant_name: str) -> str:
 
 @cache
 def estimate_speeds(cpu: str) -> Speeds:
-    """Estimate the speeds of a core by compiling small networks."""
+    """Estimate the speeds of a core for floats and integers by compiling small networks."""
     floats, exact, fixed = (
         compile_model(_pointwise_convolution(integers), target_for(cpu), Options(requantize=requantize)).instructions
         for integers, requantize in ((False, "float"), (True, "float"), (True, "fixed"))
@@ -122,8 +127,9 @@ def estimate_speeds(cpu: str) -> Speeds:
 
 
 def _pointwise_convolution(integers: bool) -> Graph:
-    """Build a pointwise convolution in floats, or in int8 with the quantise and dequantise operators that ONNX's quantisers
-    insert."""
+    """Build a graph of a pointwise convolution: in floats or, if ``integers`` is true, in int8.
+
+    The int8 graph has the quantise and dequantise operators that ONNX's quantisers insert."""
     net = GraphBuilder()
     weight = np.random.default_rng(0).integers(-127, 128, (_CHANNELS, 1, 1, _CHANNELS)).astype(np.int8)
     x = net.input("x", (1, 1, _PIXELS, _CHANNELS), "int8" if integers else "float32")
@@ -140,45 +146,52 @@ def _pointwise_convolution(integers: bool) -> Graph:
 
 
 def _add_dequantize_operator(net: GraphBuilder, stored: str, quant: Quant) -> str:
-    """Add an operator that dequantises ``stored`` with one scale and zero point; return the name of its result."""
+    """Add an operator that dequantises the value ``stored`` per tensor; return the name of the operator's result."""
     return net.op("dequantize", stored, scale=quant.scale, zero_point=quant.zero_point, axis=None)
 
 
-# ---- Next steps for a network on its board: functions that yield advice, ranked by the share of time that each may save.
+# ---- Advice on next steps for a network on its board, ranked by the share of time that each step may save.
 #
-# First comes what does not fit, since nothing runs before that is solved; then gains, the largest first; then advice without a
-# known gain.
+# First comes advice on memory that the network exceeds, because the network cannot run before that is solved; then advice with a
+# known gain, the largest gain first; then advice without a known gain.
 
 MIN_GAIN = 0.005
-"""Share of the time below which a gain is not reported."""
+"""Least gain that is reported, as a share of the network's time."""
 SLOW_SHARE, _NEARLY_FULL, _EXPENSIVE, _NEGLIGIBLE = 0.3, 0.85, 2.0, 0.05
-"""Share of the time from which a layer is reported as slow; share of a memory from which it is nearly full; factor of
-cycles per multiply-accumulate, against the median layer, from which a layer is expensive; share of the time below which
-that is ignored."""
+"""Thresholds of advice.
+
+A layer is slow from the first share of the network's time on. A memory is nearly full from the second share of its bytes
+on. A layer is expensive if its cycles per multiply-accumulate are more than the third number times those of the median
+layer; expensive layers are ignored below the fourth share of the network's time."""
 _MEMORIES: Mapping[str, str] = {"flash": "flash", "ram": "RAM"}
 _MANY_MACS = 1000
-"""Multiply-accumulates from which a layer's cycles per multiply-accumulate are meaningful."""
+"""Least number of multiply-accumulates for which a layer's cycles per multiply-accumulate are compared with other layers."""
 SPEED_GAINS: Mapping[str, Mapping[str, float]] = {
     "size": {"cortex-m0": 0.40, "cortex-m0plus": 0.40, "rv32imc": 0.28, "cortex-m4": 0.09, "": 0.05},
     "balanced": {"cortex-m4": 0.04, "cortex-m7": 0.04, "cortex-m33": 0.04, "": 0.0},
 }
-"""Share of the time that ``--optimize speed`` saves, by the goal before and the core; ``""``: all other cores.
+"""Share of the time that ``--optimize speed`` saves, by the present value of ``--optimize`` and by core; ``""``: all other
+cores.
 
-Measured: the mean over MLPerf Tiny's four int8 networks, by estimated cycles. Measure again when rules or costs change.
+The mean saving of estimated cycles over MLPerf Tiny's four int8 networks. Compute it again when schedule rules or the cost
+model change.
 """
 TUNING_GAINS: Mapping[str, float] = {
     "cortex-m0": 0.002, "cortex-m0plus": 0.002, "cortex-m3": 0.03, "cortex-m4": 0.017, "cortex-m7": 0.017,
     "cortex-m33": 0.017, "cortex-m55": 0.007, "rv32imc": 0.038, "": 0.02,
 }  # fmt: skip
-"""Share of the time of kernels without a shipped schedule that a search saves at best, by core. Measured: docs/tuning.md,
-"What searches found"."""
+"""Share of time that a search for schedules saves at most, by core; ``""``: all other cores.
+
+It applies to the time of kernels that have no schedule shipped with microc. Measured as docs/tuning.md, "What searches
+found", describes."""
 
 
 @frozen
 class Advice:
-    """A sentence, the command that carries it out (empty if none), and the estimated share of the time that it saves.
+    """A piece of advice: a sentence, the command that carries it out, and the estimated gain.
 
-    ``gain``: None if unknown; infinity for what must be done before the network can run.
+    ``command``: empty if there is none. ``gain``: the share of the network's time that the advice saves, None if unknown;
+    infinity if the network cannot run before the advice is followed.
     """
 
     text: str
@@ -187,11 +200,11 @@ class Advice:
 
     @property
     def rank(self) -> float:
-        """Sort key, the most urgent first."""
+        """Sort key that places the largest gain first, and advice of unknown gain last."""
         return inf if self.gain is None else -self.gain
 
     def to_data(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
+        """Convert the advice to plain data, ready for JSON."""
         known = self.gain is not None and self.gain < inf
         text = f"saves about {_format_percent(self.gain or 0)} of the time: {self.text}" if known else self.text
         return {"text": text, "command": self.command, "gain": self.gain if known else None}
@@ -199,8 +212,10 @@ class Advice:
 
 @frozen
 class Situation:
-    """A compiled network on a board, for which advice is sought. ``data``: the data of its report; ``code_in_ram``:
-    estimated share of the time that running code from RAM would save."""
+    """A compiled network on a board, about which advice is given.
+
+    ``data``: the data of the network's report (:class:`microc.reports.report.Report`); ``code_in_ram``: estimated share
+    of the time that running code from RAM would save."""
 
     data: Mapping[str, Any]
     board: Board
@@ -217,48 +232,55 @@ class Situation:
 
     @property
     def is_computer(self) -> bool:
-        """True for the host, where networks are only tried out."""
+        """True if the board is the host (this computer), where networks are only tried out."""
         return bool(self.data["board"]["name"] == "host")
 
     def option(self, name: str, default: str) -> str:
-        """Return a compilation option as text."""
+        """Return the value of a compilation option as text; ``default`` if the report does not contain the option."""
         return str(self.data["options"].get(name, default))
 
     def dtype(self, tensor: str) -> str:
-        """Return the dtype of a tensor."""
+        """Return the dtype of a tensor by its name."""
         return next(str(each["dtype"]) for each in self.data["tensors"] if each["name"] == tensor)
 
     def wish(self, end: str, tensor: Mapping[str, Any], dtype: str) -> str:
-        """Return the value of ``--input-dtype`` or ``--output-dtype`` that gives a tensor a dtype. It begins with the
-        tensor's name if there are several inputs (or outputs), or the option is set already. ``end``: ``input`` or
-        ``output``."""
+        """Return the value of ``--input-dtype`` or ``--output-dtype`` that sets the dtype of an input or output.
+
+        The value begins with the tensor's name if the network has several inputs (or outputs), or if the option is already
+        set. ``end``: ``input`` or ``output``."""
         alone = len(self.data[f"{end}s"]) == 1 and not self.option(f"{end}_dtype", "")
         return shlex.quote(dtype if alone else f"{tensor['label']}={dtype}")
 
     def compile(self, *more: str) -> str:
-        """Return the ``microc compile`` command of this network with additional options."""
+        """Return the ``microc compile`` command of this network with the additional options ``more``, as text."""
         words = f"{report_option_flags(self.data)} {' '.join(more)} -o firmware"
         return f"microc compile {model_argument(self.data)}{_join_flags(_group_flags(shlex.split(words)))}"
 
     def command(self, name: str, *more: str) -> str:
-        """Return the command ``microc NAME`` on the network's model, with its board and compilation options."""
+        """Return the command ``microc NAME`` for the network's model, with its board and compilation options, as text.
+
+        ``more``: words that follow the model."""
         return " ".join((f"microc {name} {model_argument(self.data)}", *more)) + report_option_flags(self.data)
 
 
 def advice_for(situation: Situation, notes: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """List the advice that applies, ranked, as plain data: ``text``, ``command`` (may be empty), ``gain`` (None if
-    unknown). ``notes``: sentences to add at the end."""
+    """List the advice that applies to a network, ranked, as plain data.
+
+    Each item has ``text``, ``command`` (may be empty) and ``gain`` (None if unknown). ``notes``: sentences to add at the
+    end."""
     advices = [item for condition in ADVICES for item in condition(situation)]
     relevant = [item for item in advices if item.gain is None or item.gain >= MIN_GAIN]
     return [item.to_data() for item in (*sorted(relevant, key=lambda item: item.rank), *map(Advice, notes))]
 
 
-# ---- The advice.
+# ---- Functions that yield advice for a network, each on one subject.
 
 
 def _memory_advice(situation: Situation) -> Iterator[Advice]:
-    """Advise on memories: report flash or RAM that the network exceeds although the compilation has tried all options;
-    otherwise advise options for memories that are nearly full."""
+    """Yield advice on flash and RAM.
+
+    If the network exceeds one of them, although the compilation has tried all options that save memory, the advice is a
+    larger board. Otherwise it is an option that saves memory, for each memory that is nearly full."""
     totals, board = situation.data["totals"], situation.data["board"]
     over = {
         memory: totals[memory] or 0 for memory in ("flash", "ram") if (totals[memory] or 0) > (board[memory] or inf)
@@ -276,7 +298,7 @@ def _memory_advice(situation: Situation) -> Iterator[Advice]:
 
 
 def _nearly_full_memory_advice(situation: Situation) -> Iterator[Advice]:
-    """Advise an option that takes less of a memory, for each memory that is nearly full."""
+    """Yield, for each memory that is nearly full, the advice to compile with an option that saves bytes of it."""
     totals, board = situation.data["totals"], situation.data["board"]
     target_kib = 8 * totals["arena"] // 10240
     remedies = {
@@ -290,7 +312,7 @@ def _nearly_full_memory_advice(situation: Situation) -> Iterator[Advice]:
 
 
 def _input_dtype_advice(situation: Situation) -> Iterator[Advice]:
-    """Advise ``--input-dtype`` for a float input that only a kernel of its own reads, to quantise it."""
+    """Yield the advice to use ``--input-dtype`` for a float input whose only reader is a kernel that quantises it."""
     for tensor in situation.data["inputs"]:
         readers = [layer for layer in situation.layers if tensor["name"] in layer["inputs"]]
         if len(readers) == 1 and readers[0]["op"] == "quantize" and len(readers[0]["outputs"]) == 1:
@@ -303,7 +325,7 @@ def _input_dtype_advice(situation: Situation) -> Iterator[Advice]:
 
 
 def _output_dtype_advice(situation: Situation) -> Iterator[Advice]:
-    """Advise ``--output-dtype`` for an output that its kernel only dequantises at the end."""
+    """Yield the advice to use ``--output-dtype`` for an output whose kernel dequantises it as the last operator."""
     for tensor in situation.data["outputs"]:
         writers = [layer for layer in situation.layers if tensor["name"] in layer["outputs"]]
         used = any(tensor["name"] in layer["inputs"] for layer in situation.layers)
@@ -329,7 +351,7 @@ def _output_dtype_advice(situation: Situation) -> Iterator[Advice]:
 
 
 def _quantization_advice(situation: Situation) -> Iterator[Advice]:
-    """Advise to quantise the float layers, if int8 would make them faster on this core."""
+    """Yield the advice to quantise the float layers, if int8 is estimated to be faster on this core."""
     dtype_of = {tensor["name"]: tensor["dtype"] for tensor in situation.data["tensors"]}
     floats = [k for k in situation.layers if k["macs"] and k["inputs"] and dtypes.is_float(dtype_of[k["inputs"][0]])]
     if situation.is_computer or not floats:
@@ -351,7 +373,7 @@ def _quantization_advice(situation: Situation) -> Iterator[Advice]:
 
 
 def _fixed_point_scaling_advice(situation: Situation) -> Iterator[Advice]:
-    """Advise ``--requantize fixed`` for results that are scaled by floats."""
+    """Yield the advice to use ``--requantize fixed``, if integer results are scaled by floats."""
     if situation.is_computer or situation.option("requantize", "float") != "float":
         return
     sizes = {tensor["name"]: prod(tensor["shape"]) for tensor in situation.data["tensors"]}
@@ -370,7 +392,7 @@ def _fixed_point_scaling_advice(situation: Situation) -> Iterator[Advice]:
 
 
 def _optimize_speed_advice(situation: Situation) -> Iterator[Advice]:
-    """Advise ``--optimize speed`` if the network is compiled for size or a balance, and speed saves time on this core."""
+    """Yield the advice to use ``--optimize speed``, if another goal is set and the option saves time on this core."""
     goal = situation.option("optimize", "balanced")
     gains = SPEED_GAINS.get(goal, {"": 0.0})
     gain = 0.0 if situation.is_computer else gains.get(situation.cpu, gains[""])
@@ -383,7 +405,7 @@ def _optimize_speed_advice(situation: Situation) -> Iterator[Advice]:
 
 
 def _code_in_ram_advice(situation: Situation) -> Iterator[Advice]:
-    """Advise ``--code-in-ram`` if the core waits for code from flash."""
+    """Yield the advice to use ``--code-in-ram``, if the core waits for code from flash."""
     if situation.code_in_ram and situation.option("code_in_ram", "False") == "False":
         yield Advice(
             "the core waits for the code of some kernels, which may run from RAM",
@@ -393,7 +415,7 @@ def _code_in_ram_advice(situation: Situation) -> Iterator[Advice]:
 
 
 def _tuning_advice(situation: Situation) -> Iterator[Advice]:
-    """Advise ``microc tune`` for kernels without a measured schedule."""
+    """Yield the advice to run ``microc tune``, for kernels whose schedule was not chosen by measuring."""
     untuned = [k for k in situation.layers if not k.get("shipped") and not k["rule"].startswith("external")]
     share = sum(k["share"] for k in untuned if ", tuned" not in k["rule"] and ", shipped" not in k["rule"])
     if not situation.is_computer:
@@ -406,7 +428,7 @@ def _tuning_advice(situation: Situation) -> Iterator[Advice]:
 
 
 def _accelerator_advice(situation: Situation) -> Iterator[Advice]:
-    """Advise to use the board's accelerator if no layer runs on it."""
+    """Yield the advice to use the board's accelerator, if it has one and no layer runs on it."""
     if situation.board.target.npu and not any(layer["rule"].startswith("external") for layer in situation.layers):
         yield Advice(
             f"the board's accelerator ({situation.board.target.npu}) does nothing: it takes the layers that Vela compiles",
@@ -415,8 +437,10 @@ def _accelerator_advice(situation: Situation) -> Iterator[Advice]:
 
 
 def _slow_layer_advice(situation: Situation) -> Iterator[Advice]:
-    """Advise ``microc explain`` for the layer that takes most of the time, and for one whose multiply-accumulates are
-    expensive."""
+    """Yield the advice to run ``microc explain`` for slow layers.
+
+    These are the layer that takes most of the time, and the first layer whose cycles per multiply-accumulate are far above
+    the median."""
     if len(situation.layers) < 2:
         return
     (top,) = slowest_layers(situation.data, 1)
@@ -451,21 +475,21 @@ _VERBATIM_CONVERTERS = (
     meaning.parse_feedback,
     meaning.parse_renaming,
 )
-"""Option converters whose values are in a report in the syntax of the command line."""
+"""Converters of option values (:attr:`microc.compiler.options.Option.word`) whose input text a report stores unchanged."""
 _NAMED_FLAGS = frozenset(
     option.flag
     for option in OPTIONS.values()
     if option.word in (*_VERBATIM_CONVERTERS, meaning.parse_bound, meaning.parse_pixels, meaning.parse_normalization)
 )
-"""Flags that may be repeated, once per name."""
+"""Flags that may be repeated, once for each name with which their value begins (``NAME=``)."""
 _LIST_FLAGS = frozenset(
     option.flag
     for option in OPTIONS.values()
     if option.word in (meaning.parse_names, meaning.parse_path, meaning.parse_external)
 )
-"""Flags that may be repeated and add to a list."""
+"""Flags that may be repeated, and whose values are collected in a list."""
 _COMPILING_COMMANDS = frozenset({"compile", "explain", "tune"})
-"""Commands that take compilation options."""
+"""Commands in advice that accept compilation options."""
 
 ADVICES: tuple[Callable[[Situation], Iterator[Advice]], ...] = (
     _memory_advice,
@@ -479,7 +503,7 @@ ADVICES: tuple[Callable[[Situation], Iterator[Advice]], ...] = (
     _accelerator_advice,
     _slow_layer_advice,
 )
-"""All sources of advice; of equal gains the first comes first."""
+"""All functions that yield advice. Advice of equal gain is listed in this order."""
 
 
 # ---- Commands as text.
@@ -488,8 +512,10 @@ ADVICES: tuple[Callable[[Situation], Iterator[Advice]], ...] = (
 def rewrite_command(
     advice: Mapping[str, Any], data: Mapping[str, Any], model: str, options: Sequence[str] | None
 ) -> dict[str, Any]:
-    """Return ``advice`` with its command rewritten for the user: the ``model`` is named by its path, and the user's
-    compilation ``options`` replace those of the report (None: keep those of the report)."""
+    """Return ``advice`` with a command that the user can run in the present folder.
+
+    The command names the model by the path ``model``. The user's compilation options ``options`` replace the options that
+    the report contains; None: the report's options are kept."""
     if not advice["command"]:
         return dict(advice)
     _, name, _, *words = shlex.split(advice["command"])
@@ -504,9 +530,9 @@ def rewrite_command(
 
 
 def _group_flags(command_words: Sequence[str]) -> list[list[str]]:
-    """Group the words of a command line: each flag with its values.
+    """Group the words of a command line: each group is a flag followed by its values.
 
-    Words before the first flag form groups of their own."""
+    Words before the first flag form one group."""
     parts = list[list[str]]()
     for word in command_words:
         if word.startswith("-") or not parts:
@@ -516,30 +542,32 @@ def _group_flags(command_words: Sequence[str]) -> list[list[str]]:
 
 
 def _join_flags(flag_groups: Sequence[list[str]]) -> str:
-    """Join groups of flags, each a flag with its values, to text that begins with a space.
+    """Join groups of words, each a flag with its values, to text that begins with a space.
 
-    Of a flag that is repeated (for the same name, if its values begin with names) only the last one is kept, except
-    flags that add to a list."""
+    If a flag occurs several times, only the last occurrence is kept; for a flag whose values begin with names, the last
+    occurrence for each name. Flags whose values are collected in a list are all kept."""
     last = {_flag_key(part): part for part in flag_groups}
     kept = [part for part in flag_groups if _flag_key(part)[0] in _LIST_FLAGS or last[_flag_key(part)] is part]
     return "".join(f" {shlex.quote(word)}" for part in kept for word in part)
 
 
 def _flag_key(flag_group: Sequence[str]) -> tuple[str, str]:
-    """Return the key by which repeated flags are recognised: the flag, and the name that its value begins with
-    (``NAME=``); the name is empty if the value applies to all names."""
+    """Return the key by which repeated flags are recognised, a pair (flag, name).
+
+    The name is the one with which the flag's value begins (``NAME=``); it is empty if the value applies to all names."""
     name = flag_group[1].rpartition("=")[0] if len(flag_group) > 1 else ""
     return flag_group[0], name if flag_group[0] in _NAMED_FLAGS else ""
 
 
 def model_argument(data: Mapping[str, Any]) -> str:
-    """Return the model's source, or its name, quoted as an argument of a command."""
+    """Return the path of a report's model, or its name if the path is unknown, quoted as an argument of a command."""
     return shlex.quote(data["source"] or data["model"])
 
 
 def report_option_flags(data: Mapping[str, Any]) -> str:
-    """Return the board and the compilation options of a report as flags, in text that begins with a space. Options whose
-    values a report does not hold in the syntax of flags are left out."""
+    """Return the board and the compilation options of a report as flags, in text that begins with a space.
+
+    Options whose values the report does not store in command-line syntax are left out."""
     name = data["board"]["name"]
     words = [] if name == "host" else ["--board", name]
     for option, text in data["options"].items():
@@ -548,8 +576,10 @@ def report_option_flags(data: Mapping[str, Any]) -> str:
 
 
 def _option_flag(name: str, text: str) -> list[str]:
-    """Return a compilation option as a flag followed by its values; empty if the option has no flag, or its value is not
-    in the syntax of flags."""
+    """Return a compilation option of a report as a flag followed by its values.
+
+    ``text``: the value in the report. The list is empty if the option has no flag, or if its value is not in command-line
+    syntax."""
     option = OPTIONS.get(name)
     if option is None or not option.flag:
         return []
@@ -566,5 +596,5 @@ def _option_flag(name: str, text: str) -> list[str]:
 
 
 def _format_percent(share: float) -> str:
-    """Format a share (1 is all) in percent."""
+    """Format a share, 0 to 1, in percent."""
     return f"{100 * share:.0f} %" if share >= 0.0095 else f"{100 * share:.1f} %"

@@ -1,5 +1,6 @@
-"""Geometry of a report's pictures: scatter plots, confusion matrices, network graphs, memory maps. Templates render them as
-SVG.
+"""Geometry of a report's pictures: scatter plots, confusion matrices, network graphs and memory maps.
+
+This module computes positions in pixels; templates render the pictures as SVG.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from microc.reports.text_tables import dequantization_formula, shape_with_times_
 
 PLOT_WIDTH, PLOT_HEIGHT = 520, 300
 PLOT_LEFT, PLOT_TOP, PLOT_RIGHT, PLOT_BOTTOM = 52, 28, 20, 44
-"""Margins of the plot in pixels; the left one grows with long tick labels."""
+"""Margins of the plot in pixels; the left margin is wider if tick labels are long."""
 _DIGIT = 7
 """Width of a digit in pixels, at a font size of 11.5 pixels in the widest of the page's fonts (DejaVu Sans: 0.636 em)."""
 _TICKS = 6
-"""Ticks on an axis, at most about so many."""
+"""Approximate limit of the number of ticks on an axis."""
 _MARGIN = 0.05
-"""Space beyond the outermost points, as a share of their range."""
+"""Space between the outermost points and the ends of the axis, as a share of the points' range."""
 
 
 @frozen
 class Point:
-    """A point. ``kind`` selects its colour; ``title`` is its tooltip."""
+    """A point of a scatter plot. ``kind`` selects its colour; ``title`` is its tooltip."""
 
     x: float
     y: float
@@ -41,7 +42,7 @@ class Point:
 
 @frozen
 class Tick:
-    """A tick: its position on the axis in pixels, and its label."""
+    """A tick of an axis: its position along the axis in pixels, and its label."""
 
     at: float
     label: str
@@ -49,8 +50,10 @@ class Tick:
 
 @frozen
 class Plot:
-    """A scatter plot in pixels: ``points``, and ``path`` (SVG) of a line, empty if there is none. ``across``, ``up``:
-    ticks of the axes; ``labels``: texts of the axes; ``frame``: left, top, right, bottom of the plotting area."""
+    """A scatter plot with positions in pixels.
+
+    ``path``: SVG path of a line, empty if there is none; ``across``: ticks of the horizontal axis; ``up``: ticks of the
+    vertical axis; ``labels``: texts of the two axes; ``frame``: left, top, right and bottom of the plotting area."""
 
     points: tuple[Point, ...]
     path: str
@@ -62,7 +65,9 @@ class Plot:
 
 
 def draw_plot(points: Sequence[Point], labels: tuple[str, str], line: Sequence[tuple[float, float]] = ()) -> Plot:
-    """Lay out a plot of at least one point. ``labels``: of the axes; ``line``: points of a polyline."""
+    """Lay out a scatter plot of at least one point.
+
+    ``labels``: texts of the horizontal and the vertical axis; ``line``: points of a polyline to draw as well."""
     y, up = _axis_scale_and_ticks([point.y for point in points], PLOT_HEIGHT - PLOT_BOTTOM, PLOT_TOP)
     left = max(PLOT_LEFT, 10 + _DIGIT * max(len(tick.label) for tick in up))
     x, across = _axis_scale_and_ticks([point.x for point in points], left, PLOT_WIDTH - PLOT_RIGHT)
@@ -81,8 +86,9 @@ def draw_plot(points: Sequence[Point], labels: tuple[str, str], line: Sequence[t
 def _axis_scale_and_ticks(
     coordinates: Sequence[float], start: int, end: int
 ) -> tuple[Callable[[float], float], tuple[Tick, ...]]:
-    """Return the scale of an axis, which is the function from numbers to pixels, and its ticks at round numbers.
-    ``start``, ``end``: pixels of the axis' ends."""
+    """Return the scale of an axis, a function that converts numbers to pixels, and the axis' ticks at round numbers.
+
+    ``coordinates``: the numbers that the axis must cover; ``start``, ``end``: pixel positions of the axis' ends."""
     low, high = min(coordinates), max(coordinates)
     room = _MARGIN * (high - low) or max(abs(high), 1.0) / 2
     low, high = low - room, high + room
@@ -96,12 +102,12 @@ def _axis_scale_and_ticks(
 
 
 def _round_up_tick_distance(min_distance: float) -> float:
-    """Return the distance of ticks: ``min_distance`` rounded up to 1, 2 or 5 times a power of ten."""
+    """Return the distance between ticks: ``min_distance`` rounded up to 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(min_distance))
     return next(power * n for n in (1, 2, 5, 10) if power * n >= min_distance)
 
 
-# ---- Confusion matrices: true classes by row, answers by column.
+# ---- Confusion matrices: a row for each true class, a column for each class that the network answers.
 
 SIDE, MARGIN = 34, 40
 """Pixels of a cell's side, and of the margin for class numbers."""
@@ -110,8 +116,11 @@ _HOTTEST = 5
 
 @frozen
 class Cell:
-    """A cell of a confusion matrix: upper left corner in pixels, number of samples, change against an earlier matrix.
-    ``heat``: 0 to 5, by the cell's share of the samples of the true class. ``right``: on the diagonal."""
+    """A cell of a confusion matrix.
+
+    ``x``, ``y``: upper left corner in pixels; ``count``: number of samples as text; ``change``: difference to an earlier
+    matrix as text; ``heat``: colour, 0 to 5 by the cell's share of the samples of the true class; ``right``: True on the
+    diagonal, where the answers are correct; ``title``: the tooltip."""
 
     x: int
     y: int
@@ -124,7 +133,9 @@ class Cell:
 
 @frozen
 class Matrix:
-    """A confusion matrix: size in pixels, side of a cell, cells, and the class numbers with their positions along an edge."""
+    """A laid out confusion matrix.
+
+    ``size`` of the whole and ``side`` of a cell, in pixels; ``classes``: position along an edge and label of each class."""
 
     size: int
     side: int
@@ -133,8 +144,10 @@ class Matrix:
 
 
 def draw_confusion(counts: Sequence[Sequence[int]], before: Sequence[Sequence[int]] | None = None) -> Matrix:
-    """Lay out the confusion matrix of ``counts``, true classes by row and answers by column; ``before``: earlier counts,
-    against which cells show their change."""
+    """Lay out a confusion matrix.
+
+    ``counts``: number of samples, by true class (row) and answered class (column); ``before``: counts of an earlier
+    network, None if there is none. Cells show the difference to it."""
     cells = []
     for truth, row in enumerate(counts):
         total = max(1, sum(row))
@@ -160,20 +173,23 @@ def draw_confusion(counts: Sequence[Sequence[int]], before: Sequence[Sequence[in
 
 # ---- Layered layout of a directed acyclic graph, from top to bottom.
 #
-# The steps of Sugiyama, Tagawa and Toda (1981): the rank of a box is the longest path to it; an edge across several ranks passes
-# through a point in each rank between; within ranks, sorting by the barycentres of neighbours reduces crossings; positions then
-# approach those of the neighbours as far as the order allows.
+# The method of Sugiyama, Tagawa and Toda (1981). The rank (layer) of a box is the length of the longest path to it. An edge
+# across several ranks passes through a point in each rank in between. Within ranks, boxes and points are sorted by the
+# barycentres of their neighbours, which reduces crossings. Horizontal positions then approach those of the neighbours as far as
+# the order allows.
 
 _GAP, _RANK_GAP, _POINT = 22, 30, 14
-"""Pixels between boxes of a rank, between ranks, and the width reserved for the point of an edge."""
+"""Distance between boxes of a rank, distance between ranks, and width reserved for the point of an edge, in pixels."""
 _SWEEPS = 6
-"""Passes over all ranks that sort them, alternately downwards and upwards."""
+"""Number of passes over all ranks that sort the nodes of each rank; the passes go downwards and upwards in turn."""
 
 
 @frozen
 class Layout:
-    """Layout in pixels: upper left corners of the boxes by number, a path (SVG) for every edge in order, and the total
-    size."""
+    """The layout of a graph, in pixels.
+
+    ``corners``: upper left corners of the boxes, in the order of box numbers; ``paths``: an SVG path for every edge, in the
+    order of the edges; ``width`` and ``height``: of the whole."""
 
     corners: tuple[tuple[float, float], ...]
     paths: tuple[str, ...]
@@ -182,9 +198,10 @@ class Layout:
 
 
 def lay_out_graph(box_count: int, edges: Sequence[tuple[int, int]], box_width: float, box_height: float) -> Layout:
-    """Lay out a directed acyclic graph of ``box_count`` boxes of one size, in ranks from top to bottom.
+    """Lay out a directed acyclic graph in ranks from top to bottom.
 
-    ``edges`` lead from a lower box number to a higher one. ``box_width``, ``box_height``: in pixels."""
+    The graph has ``box_count`` boxes of the same size, ``box_width`` by ``box_height`` pixels. ``edges``: pairs of box
+    numbers (from, to); the number of the first box must be the lower one."""
     ranks = _box_ranks(box_count, edges)
     chains, ranks_of_all = _split_edges_at_ranks(edges, ranks)
     total = len(ranks_of_all)
@@ -204,8 +221,9 @@ def lay_out_graph(box_count: int, edges: Sequence[tuple[int, int]], box_width: f
 
 
 def _box_ranks(box_count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Compute the rank of every box: the length of the longest path to it. A box without predecessors is placed directly
-    above its first reader."""
+    """Compute the rank of every box, which is the length of the longest path to it.
+
+    A box without predecessors gets the rank directly above its uppermost successor."""
     ranks = [0] * box_count
     followers = defaultdict(list)
     has_predecessor = {v for _, v in edges}
@@ -219,8 +237,9 @@ def _box_ranks(box_count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _split_edges_at_ranks(edges: Sequence[tuple[int, int]], ranks: Sequence[int]) -> tuple[list[list[int]], list[int]]:
-    """Split every edge into a chain of nodes, one per rank that it passes. Return the chains, and the ranks of all nodes.
-    The points between boxes are numbered after the boxes."""
+    """Split every edge into a chain of nodes, with one node in each rank that the edge crosses.
+
+    The nodes between the boxes are points, numbered after the boxes. Return the chains, and the ranks of all nodes."""
     all_ranks, chains = list(ranks), []
     for u, v in edges:
         points = list(range(len(all_ranks), len(all_ranks) + ranks[v] - ranks[u] - 1))
@@ -230,8 +249,9 @@ def _split_edges_at_ranks(edges: Sequence[tuple[int, int]], ranks: Sequence[int]
 
 
 def _order_nodes_in_ranks(ranks: Sequence[int], links: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """Order the nodes of each rank by the barycentres of their neighbours, so that few edges cross; return the nodes by
-    rank."""
+    """Order the nodes of each rank by the barycentres of their neighbours, so that few edges cross.
+
+    Return a list of nodes for each rank. ``ranks``: rank of each node; ``links``: pairs of nodes in neighbouring ranks."""
     rows: list[list[int]] = [[] for _ in range(max(ranks, default=-1) + 1)]
     for node, rank in enumerate(ranks):
         rows[rank].append(node)
@@ -247,8 +267,10 @@ def _order_nodes_in_ranks(ranks: Sequence[int], links: Sequence[tuple[int, int]]
 def _horizontal_node_centres(
     rows: Sequence[Sequence[int]], links: Sequence[tuple[int, int]], widths: Sequence[float]
 ) -> dict[int, float]:
-    """Compute the horizontal centre of each node: as near to the mean of its neighbours' centres as the order of its rank
-    allows. ``rows``: nodes by rank; ``links``: pairs of nodes in neighbouring ranks."""
+    """Compute the horizontal centre of each node, in pixels.
+
+    It is as near to the mean of the centres of the node's neighbours as the order within the rank allows. ``rows``: nodes of
+    each rank, in order; ``links``: pairs of nodes in neighbouring ranks; ``widths``: of the nodes, in pixels."""
     centres: dict[int, float] = {}
     for row in rows:
         span = sum(widths[n] for n in row) + _GAP * (len(row) - 1)
@@ -266,8 +288,9 @@ def _horizontal_node_centres(
 
 
 def _separate_node_centres(preferred_centres: Sequence[float], widths: Sequence[float]) -> list[float]:
-    """Move the centres of a rank's nodes apart until they do not overlap, near to the wanted ones: the mean of pushing all
-    to the right and pushing all to the left."""
+    """Return centres for the nodes of a rank that are near to the preferred centres, without overlaps of the nodes.
+
+    They are the mean of two solutions: overlapping nodes pushed to the right, and overlapping nodes pushed to the left."""
     right, left = list(preferred_centres), list(preferred_centres)
     for k in range(1, len(preferred_centres)):
         right[k] = max(right[k], right[k - 1] + (widths[k - 1] + widths[k]) / 2 + _GAP)
@@ -279,7 +302,7 @@ def _separate_node_centres(preferred_centres: Sequence[float], widths: Sequence[
 def _neighbours_above_and_below(
     links: Sequence[tuple[int, int]],
 ) -> tuple[Mapping[int, list[int]], Mapping[int, list[int]]]:
-    """Return each node's neighbours in the rank above, and in the rank below."""
+    """Return the neighbours in the rank above, and the neighbours in the rank below, of each node."""
     above: dict[int, list[int]] = defaultdict(list)
     below: dict[int, list[int]] = defaultdict(list)
     for u, v in links:
@@ -289,13 +312,15 @@ def _neighbours_above_and_below(
 
 
 def _mean_or_default(values: Sequence[float], default: float) -> float:
-    """Return the mean of ``values``, or ``default`` if there are none."""
+    """Return the mean of ``values``; ``default`` if there are no values."""
     return sum(values) / len(values) if values else default
 
 
 def _edge_curve(points: Sequence[tuple[float, float, float]], box_height: float) -> str:
-    """Draw an edge as a smooth curve (SVG path) from the bottom of the first box through its points to the top of the last
-    box. ``points``: x, y and height of each node; a height of 0 marks a point between boxes."""
+    """Return an edge as a smooth curve, in the syntax of an SVG path.
+
+    The curve leads from the bottom of the first box through the edge's points to the top of the last box. ``points``: x, y
+    and height of each node of the edge; a height of 0 marks a point between boxes."""
     (x, y, own), *rest = points
     at = x, y + own
     words = [f"M{at[0]:.1f} {at[1]:.1f}"]
@@ -311,18 +336,19 @@ def _edge_curve(points: Sequence[tuple[float, float, float]], box_height: float)
 # ---- Network graphs: a box for every layer, input, output and state, and an edge for every tensor between them.
 
 PICTURE_WIDTH, PICTURE_HEIGHT = 252, 86
-"""Size of a box in pixels."""
+"""Width and height of a box in the network graph, in pixels."""
 _LETTERS, _TITLE = 36, 24
-"""Characters of a line in a box, and of its first line, which has the share of time beside it."""
+"""Largest number of characters of a line in a box, and of its first line, which shares its space with the layer's time."""
 
 
 @frozen
 class LayerBox:
-    """A box of the network graph: upper left corner, name, up to three lines below it, share of time at its right,
-    tooltip.
+    """A box of the network graph, for a layer, input, output or state.
 
-    ``step``: number of the layer's step, -1 for an input, output or state. ``heat``: 0 to 5 by the share of time;
-    ``length``: of the bar for that share, in pixels."""
+    ``x``, ``y``: upper left corner in pixels; ``lines``: up to three lines of text below the name; ``share``: the layer's
+    share of the time as text, on the right of the name; ``title``: the tooltip; ``step``: number of the layer's step, -1
+    for an input, output or state; ``heat``: colour, 0 to 5 by the share of time; ``length``: of the bar that shows the
+    share, in pixels."""
 
     x: float
     y: float
@@ -337,7 +363,7 @@ class LayerBox:
 
 @frozen
 class Picture:
-    """A network graph in pixels: size, boxes, and the paths (SVG) of the edges."""
+    """The drawing of a network graph, in pixels: its size, its boxes, and the SVG paths of its edges."""
 
     width: float
     height: float
@@ -346,17 +372,17 @@ class Picture:
 
 
 def draw_network_graph(data: Mapping[str, Any]) -> Picture:
-    """Lay out the network graph of a report's data."""
+    """Lay out the graph of the network that a report describes; ``data``: the report's data."""
     layers, tensors = data["layers"], {t["name"]: t for t in data["tensors"]}
     inputs, outputs = ([t["name"] for t in data[kind]] for kind in ("inputs", "outputs"))
     read_names = {name for layer in layers for name in layer["inputs"]}
     sources = [name for name in (*inputs, *(t["name"] for t in data["state"])) if name in read_names]
-    # Boxes are numbered as layout() needs them, writers before readers: inputs and state, layers, outputs.
+    # Boxes are numbered as lay_out_graph needs them, writers before readers: inputs and state, layers, outputs.
     first = len(sources)
     makers = {name: _boxes_that_write(tensor, sources) for name, tensor in tensors.items()}
     uses = [(name, k) for k, layer in enumerate(layers) for name in layer["inputs"]]
     uses += [(name, len(layers) + k) for k, name in enumerate(outputs)]
-    # layout() takes forward edges only. A tensor with several writers may be read before the last of them.
+    # lay_out_graph accepts forward edges only. A tensor with several writers may be read before its last writer.
     edges = [(u, first + k) for name, k in uses for u in makers.get(name, ()) if u < first + k]
     # dict.fromkeys: a layer that reads a tensor twice (x * x) gets one edge.
     graph = lay_out_graph(first + len(layers) + len(outputs), list(dict.fromkeys(edges)), PICTURE_WIDTH, PICTURE_HEIGHT)
@@ -371,14 +397,15 @@ def draw_network_graph(data: Mapping[str, Any]) -> Picture:
 
 
 def _boxes_that_write(tensor: Mapping[str, Any], sources: Sequence[str]) -> list[int]:
-    """List the numbers of the boxes that write a tensor: the box of an input or state, or the boxes of layers."""
+    """List the numbers of the boxes from which a tensor comes: the box of an input or state, or the boxes of the layers that
+    write it."""
     if tensor["name"] in sources:
         return [sources.index(tensor["name"])]
     return [len(sources) + step for step in tensor["written_by"]]
 
 
 def _tensor_box_fields(tensor: Mapping[str, Any], role: str) -> tuple[Any, ...]:
-    """Return the fields of a :class:`LayerBox`, after its corner, for an input, output or state."""
+    """Return the fields of a :class:`LayerBox` without its position, for an input, output or state."""
     lines = (role, *_tensor_type_lines(tensor))
     name = tensor["label"] or tensor["name"]
     return cut_text(name, _LETTERS), lines, "", f"{role} {name}: {', '.join(_tensor_type_lines(tensor))}", -1, 0, 0.0
@@ -387,9 +414,9 @@ def _tensor_box_fields(tensor: Mapping[str, Any], role: str) -> tuple[Any, ...]:
 def _layer_box_fields(
     layer: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Any]], largest_share: float
 ) -> tuple[Any, ...]:
-    """Return the fields of a :class:`LayerBox`, after its corner, for a layer.
+    """Return the fields of a :class:`LayerBox` without its position, for a layer.
 
-    ``largest_share``: the largest share of time of any layer."""
+    ``largest_share``: share of time of the slowest layer."""
     results = [tensors[name] for name in layer["outputs"] if name in tensors]
     kinds = _tensor_type_lines(results[0]) if results else ()
     share = f"{100 * layer['share']:.1f} %"
@@ -401,20 +428,23 @@ def _layer_box_fields(
 
 
 def _tensor_type_lines(tensor: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the lines that describe a tensor's type: dtype and shape, then the formula of its real values if it is
-    quantised."""
+    """Return the lines of text that describe a tensor's type.
+
+    The first line contains dtype and shape; for a quantised tensor, a second line contains the formula of its real values."""
     shape, quant = f"{tensor['dtype']} {shape_with_times_signs(tensor['shape'])}", dequantization_formula(tensor)
     return (shape, f"= {quant}") if quant else (shape,)
 
 
 def _shorten_layer_path(name: str) -> str:
-    """Shorten a layer's name that is a long path to the first and last part."""
+    """Shorten a layer's name to the first and the last component, if it is a long path."""
     parts = name.split("/")
     return f"{parts[0]}/\N{HORIZONTAL ELLIPSIS}/{parts[-1]}" if len(name) > _TITLE and len(parts) > 2 else name
 
 
 def cut_text(text: str, max_columns: int) -> str:
-    """Cut text to ``max_columns`` columns and end it with an ellipsis; East Asian wide characters take two columns."""
+    """Cut a text that is longer than ``max_columns`` columns, and end it with an ellipsis.
+
+    East Asian wide characters count as two columns."""
     room, shortened = max_columns, ""
     for letter in text:
         room -= 2 if unicodedata.east_asian_width(letter) in "WF" else 1
@@ -424,24 +454,27 @@ def cut_text(text: str, max_columns: int) -> str:
     return text
 
 
-# ---- Memory maps: the arena over time. Steps go from left to right, addresses from bottom to top; each value is a box.
+# ---- Memory maps: the use of the arena over time. The horizontal axis shows the network's steps, the vertical axis addresses.
+# Each value is a rectangle.
 
 MEMORY_MAP_LEFT, MEMORY_MAP_TOP, MEMORY_MAP_BOTTOM, MEMORY_MAP_RIGHT = 72, 26, 44, 12
 """Margins of the plot in pixels."""
 INDENT = 6
 _HEIGHT, _WIDTH = 340, 1096
 _MIN_COLUMN, _MAX_COLUMN = 16, 180
-"""Width of a step's column in pixels, at least and at most."""
+"""Least and largest width of a step's column, in pixels."""
 _LETTER = 6.3
 """Approximate width of a character in pixels."""
 _LEVELS = 6
-"""Horizontal lines, at most."""
+"""Largest number of horizontal lines (besides the axis)."""
 
 
 @frozen
 class Box:
-    """The rectangle of a value in the memory map, in pixels. ``kind`` selects its colour; ``label`` is drawn ``INDENT``
-    from the left if it fits; ``title`` is the tooltip."""
+    """A rectangle of the memory map, in pixels: a value, or an area that two values share.
+
+    ``kind`` selects the colour; ``label``: the text in it, drawn ``INDENT`` pixels from the left, empty if it does not fit;
+    ``title``: the tooltip."""
 
     x: float
     y: float
@@ -454,9 +487,11 @@ class Box:
 
 @frozen
 class Column:
-    """The labels of a step below the memory map: centre of its column in pixels, its number (not for every column),
-    tooltip, bytes of the arena in use. ``peak``: the most bytes are in use. ``step``: its number; -1 for the columns
-    before the first and after the last step."""
+    """The labels of a step, below the memory map.
+
+    ``x``: centre of the step's column in pixels; ``label``: the step's number as text, empty for some if columns are
+    narrow; ``title``: the tooltip; ``live``: bytes of the arena in use, as text; ``peak``: True if no step uses more bytes;
+    ``step``: the step's number, -1 for the columns before the first and after the last step."""
 
     x: float
     label: str
@@ -468,7 +503,7 @@ class Column:
 
 @frozen
 class Level:
-    """A horizontal line of the memory map: its height in pixels, and its number of bytes as text."""
+    """A horizontal line of the memory map: its vertical position in pixels, and its arena offset in bytes as text."""
 
     y: float
     label: str
@@ -476,8 +511,11 @@ class Level:
 
 @frozen
 class MemoryMap:
-    """A memory map. ``overlaps``: areas where a step writes over its own input, or where its workspace shares memory with
-    either."""
+    """A memory map: the use of the arena over time, in pixels.
+
+    ``width``, ``height``: of the whole; ``column``: width of a step's column; ``overlaps``: areas where a step's result
+    overwrites an operand of the step, or where the step's workspace shares memory with a value; ``arena``: line at the
+    arena's size; ``kinds``: kinds of values that occur, for the legend."""
 
     width: float
     height: float
@@ -491,9 +529,9 @@ class MemoryMap:
 
 
 def draw_memory_map(manifest: Mapping[str, Any], step_names: Sequence[str]) -> MemoryMap:
-    """Lay out the memory map of a manifest's arena: addresses of values upwards, steps of the network across.
+    """Lay out the memory map of the arena that a manifest describes.
 
-    ``step_names``: one for each step."""
+    The horizontal axis shows the steps of the network, the vertical axis addresses. ``step_names``: a name for each step."""
     steps = len(manifest["kernels"])
     column = min(max(_WIDTH / (steps + 2), _MIN_COLUMN), _MAX_COLUMN)
     plot = _MemoryMapScale(column, manifest["arena_size"])
@@ -520,22 +558,23 @@ def draw_memory_map(manifest: Mapping[str, Any], step_names: Sequence[str]) -> M
 
 @frozen
 class _MemoryMapScale:
-    """Scale of a memory map: converts steps and arena offsets in bytes to pixels. ``column``: width of a step; ``size``:
-    bytes of the arena."""
+    """The scale of a memory map, which converts steps and arena offsets to pixels.
+
+    ``column``: width of a step's column in pixels; ``size``: bytes of the arena."""
 
     column: float
     size: int
 
     def x(self, step: int) -> float:
-        """Return the left edge of a step's column."""
+        """Return the position of the left edge of a step's column, in pixels."""
         return MEMORY_MAP_LEFT + self.column * (step + 1)
 
     def y(self, offset: int) -> float:
-        """Return the height of an arena offset in bytes."""
+        """Return the vertical position of an arena offset (in bytes), in pixels."""
         return MEMORY_MAP_TOP + _HEIGHT * (1 - offset / max(self.size, 1))
 
     def box(self, value: Mapping[str, Any], names: Sequence[str]) -> Box:
-        """Return the rectangle of a value: its lifetime across, its addresses up."""
+        """Return the rectangle of a value: its lifetime on the horizontal axis, its addresses on the vertical axis."""
         width = self.column * (value["last"] - value["first"] + 1)
         height = _HEIGHT * value["bytes"] / max(self.size, 1)
         x, y = self.x(value["first"]), self.y(value["offset"] + value["bytes"])
@@ -552,7 +591,7 @@ class _MemoryMapScale:
 
 
 def _remove_hidden_labels(boxes: Sequence[Box]) -> tuple[Box, ...]:
-    """Remove the labels that a box drawn later would cover."""
+    """Remove the labels of boxes that a box drawn later would cover; return all boxes."""
 
     def label_is_covered(box: Box, by: Box) -> bool:
         right, middle = box.x + INDENT + len(box.label) * _LETTER, box.y + box.height / 2
@@ -567,7 +606,7 @@ def _remove_hidden_labels(boxes: Sequence[Box]) -> tuple[Box, ...]:
 
 
 def _value_tooltip(value: Mapping[str, Any], step_names: Sequence[str]) -> str:
-    """Return the tooltip of a value in the memory map: kind, type, bytes, offset and lifetime."""
+    """Return the tooltip of a value in the memory map: its name, kind, type, size, offset and lifetime."""
     shape = "x".join(map(str, value["shape"])) or "scalar"
     position = f"{value['bytes']:,} bytes at {value['offset']:,}"
     first, last = (
@@ -579,7 +618,9 @@ def _value_tooltip(value: Mapping[str, Any], step_names: Sequence[str]) -> str:
 
 
 def _overlapping_values(memory: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], Mapping[str, Any], int]]:
-    """List pairs of values that share bytes during the step in which one ends and the other begins."""
+    """List pairs of values that share bytes during a step, each with this step.
+
+    In this step the lifetime of the first value ends, and that of the second begins."""
     values_by_first: dict[int, list[Mapping[str, Any]]] = {}
     for value in memory:
         values_by_first.setdefault(value["first"], []).append(value)
@@ -598,9 +639,10 @@ def _overlapping_values(memory: Sequence[Mapping[str, Any]]) -> list[tuple[Mappi
 def _memory_map_columns(
     map_scale: _MemoryMapScale, step_names: Sequence[str], live_bytes: Sequence[int]
 ) -> list[Column]:
-    """List the columns of the memory map.
+    """List the labels of all columns of the memory map.
 
-    If they are narrow, only every second, fifth ... has its number. ``live_bytes``: bytes in use during each step."""
+    If columns are narrow, only every second, fifth, tenth ... step has its number as label. ``live_bytes``: bytes of the
+    arena in use during each step."""
     label_step = next(n for n in (1, 2, 5, 10, 20, 50, 100, 1000) if n * map_scale.column >= 22)
     is_wide = map_scale.column >= 46
     columns = [
@@ -622,7 +664,7 @@ def _memory_map_columns(
 
 
 def _round_byte_levels(arena_bytes: int) -> list[int]:
-    """List round numbers of bytes for the horizontal lines of a memory map whose arena has ``arena_bytes`` bytes."""
+    """List the arena offsets for the horizontal lines of a memory map: multiples of a power of two, up to ``arena_bytes``."""
     step = 1
     while arena_bytes / step > _LEVELS:
         step *= 2

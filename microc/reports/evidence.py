@@ -1,4 +1,4 @@
-"""Evidence of a verification: bundles of files, and the accuracy that a report takes from them."""
+"""Evidence of a verification: write and read bundles of files, and read the accuracy that a report shows."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
     from microc.run.board_project import Project
 
 
-# ---- evidence.md: the page that people read and sign.
+# ---- evidence.md: the page of an evidence bundle that people read and sign.
 
 _MAX_TEXT = 400
-"""Characters of a text on the page; evidence.json has all of it."""
+"""Largest number of characters of a text on the page; longer texts are cut there, but complete in evidence.json."""
 
 
 def evidence_markdown(facts: Mapping[str, Any]) -> str:
-    """Format the evidence as Markdown. Text from models, boards and users is stripped of markup."""
+    """Format the evidence as Markdown. Markup is removed from text that comes from models, boards and users."""
     return "\n".join(_evidence_lines(facts)) + "\n"
 
 
 def _evidence_lines(facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of ``evidence.md``."""
+    """Yield the lines of ``evidence.md``; ``facts``: result of :func:`collect_evidence`."""
     project, board = facts["project"], facts["board"]
     yield f"# Verification of {_strip_markup(project['network'])}: {facts['verdict']}"
     yield ""
@@ -84,13 +84,13 @@ def _evidence_lines(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _board_rows(board: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """List the facts on the board as rows of a table: name and value."""
+    """List the facts about the board as rows (name, value) of a table."""
     names = ("name", "title", "line", "emulator", "firmware_sha256")
     return [(f"board, {name.replace('_', ' ')}", board[name]) for name in names if board.get(name)]
 
 
 def _comparison_lines(comparison: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines on a comparison: its verdict, its inputs, and tables of outputs and layers."""
+    """Yield the lines about a comparison: its verdict, its inputs, and tables of outputs and layers."""
     verdict = "agrees" if comparison["agrees"] else "differs"
     yield from ("", f"## {_strip_markup(comparison['what'])}: {verdict}", "")
     yield f"{comparison['samples']} sets of inputs, SHA-256 `{_strip_markup(comparison['data_sha256'])}`"
@@ -102,13 +102,15 @@ def _comparison_lines(comparison: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _comparison_columns(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the headings of a table of outputs or layers. Comparisons with a framework (their rows have ``wrong``) count
-    differing elements, those with the host give one error."""
+    """Return the headings of a table of outputs or layers, without the heading of the first column.
+
+    A comparison with a framework counts differing elements, and its rows have a key ``wrong``. A comparison with the host
+    has a single error for each row."""
     return ("elements", "differing", "largest difference", "verdict") if "wrong" in rows[0] else ("elements", "error")
 
 
 def _comparison_row(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the cells of an output or a layer: its name, then its figures in the order of the table's headings."""
+    """Return the cells of a row for an output or a layer: its name, then its figures in the order of the headings."""
     name = f"{row.get('layer') or ''} {row.get('tensor') or ''}".strip()
     if "wrong" in row:
         return name, row["elements"], row["differing"], row["largest"], "agrees" if row["agrees"] else "differs"
@@ -123,22 +125,21 @@ def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Ite
 
 
 def _strip_markup(fact: Any) -> str:
-    """Convert a value to text without characters of Markdown or HTML markup; these and other special characters become
-    ``?``."""
+    """Convert a value to text, and replace characters of Markdown or HTML markup, and other special characters, by ``?``."""
     return re.sub(r"[^A-Za-z0-9 .,:;()/+_=%'\-]", "?", str(fact))[:_MAX_TEXT]
 
 
-# ---- The bundle of ``microc verify --evidence``: the comparisons, the tools and the results, for people and programs.
+# ---- The bundle of files that ``microc verify --evidence`` writes: the comparisons, the tools and the results.
 #
-# It consists of ``evidence.json`` with its schema, ``evidence.md``, and ``SHA256SUMS`` over these, for ``sha256sum -c``.
+# It consists of ``evidence.json`` with its schema, ``evidence.md``, and ``SHA256SUMS`` of these files, for ``sha256sum -c``.
 
 VERSION = 1
 _PACKAGES = ("numpy", "onnx", "tflite", "flatbuffers", "jinja2")
-"""Python packages whose versions are recorded."""
+"""Python packages whose versions the evidence contains."""
 _SECONDS = 20.0
-"""Seconds that a program may take to print its version."""
+"""Time limit in seconds for a program that prints its version."""
 _MAX_HASH_LIST = 1 << 20
-"""Bytes of SHA256SUMS at most."""
+"""Largest size of the file SHA256SUMS that is read, in bytes."""
 
 EVIDENCE_SCHEMA: Mapping[str, Any] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -176,13 +177,13 @@ EVIDENCE_SCHEMA: Mapping[str, Any] = {
 
 
 def check_evidence_folder_empty(folder: Path) -> None:
-    """Raise OutputError for an evidence folder that is not empty: evidence is never overwritten."""
+    """Raise OutputError for an evidence folder that is not empty, because evidence is never overwritten."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise OutputError(f"--evidence: {folder} is not empty", where=str(folder), hint="give --evidence a new folder")
 
 
 def input_sets_hash(sets: Sequence[Sequence[Array]]) -> str:
-    """Compute SHA-256 over all sets of inputs: dtype, shape and little-endian bytes of each array in order."""
+    """Compute the SHA-256 hash of sets of inputs: of dtype, shape and little-endian bytes of each array, in order."""
     digest = hashlib.sha256()
     for arrays in sets:
         for array in map(np.asarray, arrays):
@@ -199,9 +200,11 @@ def collect_evidence(
     project: Project | None = None,
     port: str = "",
 ) -> dict[str, Any]:
-    """Collect the evidence as plain data: facts of the manifest, results, and the tools that were used.
-    ``project``: the project whose board ran; None if no board did. ``port``: its serial line. ``failure``: text of the
-    verification error, empty if there is none."""
+    """Collect the evidence of a verification as plain data: facts of the manifest, results, and the tools that were used.
+
+    ``comparisons``, ``evaluation``: results of the verification. ``project``: the project that ran on its board; None if
+    nothing ran on a board. ``port``: serial port of the board, empty if emulated. ``failure``: text of the verification
+    error, empty if there is none."""
     return {
         "evidence_version": VERSION,
         "created": reproducible_date() if _is_date_fixed() else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -224,7 +227,9 @@ def collect_evidence(
 
 
 def write_evidence_bundle(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Write the files of an evidence bundle, completely or not at all. OutputError if the folder is not empty."""
+    """Write the files of an evidence bundle to a folder: all of them, or none if an error occurs.
+
+    Raises OutputError if the folder is not empty."""
     check_evidence_folder_empty(folder)
     files: dict[str, str | bytes] = {
         "evidence.json": to_json(dict(facts)),
@@ -236,13 +241,14 @@ def write_evidence_bundle(folder: Path, facts: Mapping[str, Any]) -> None:
 
 
 def _is_date_fixed() -> bool:
-    """Test whether the date is given by SOURCE_DATE_EPOCH, so that equal evidence gives equal files."""
+    """Test whether the environment variable SOURCE_DATE_EPOCH states the date, so that equal evidence gives equal files."""
     return bool(os.environ.get("SOURCE_DATE_EPOCH"))
 
 
 def _generated_files_hash(project: Project) -> str:
-    """Return SHA-256 of a project's bill of materials, which contains the hash of every generated file; of the manifest in
-    older projects; empty if there is neither."""
+    """Return the SHA-256 hash of a project's bill of materials, which contains the hashes of all generated files.
+
+    For older projects, which have no bill of materials, it is the hash of the manifest; empty if there is neither."""
     for name in ("sbom.spdx.json", "manifest.json"):
         path = project.folder / name
         if path.is_file():
@@ -251,8 +257,10 @@ def _generated_files_hash(project: Project) -> str:
 
 
 def _board_facts(project: Project, port: str) -> dict[str, Any]:
-    """Describe the board that ran: name, serial line, emulator or simulator, hashes of the firmware and of a relocatable
-    network."""
+    """Describe the board on which the network ran, as plain data.
+
+    The data contain name and title, the serial port, the emulator or simulator if there is one, and the hashes of the
+    firmware and of a relocatable network."""
     facts: dict[str, Any] = {
         "name": project.board.name,
         "title": project.board.title,
@@ -271,7 +279,7 @@ def _board_facts(project: Project, port: str) -> dict[str, Any]:
 
 
 def _python_package_versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that a verification uses, by name."""
+    """Return the versions of Python and of the installed packages that a verification uses, by name."""
     versions = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:
@@ -282,7 +290,7 @@ def _python_package_versions() -> dict[str, str]:
 
 
 def _board_compiler_version(project: Project) -> dict[str, str]:
-    """Return the version of the board's C compiler under the name ``compiler``; empty if it is not installed."""
+    """Return a mapping with the version of the board's C compiler as ``compiler``; empty if it is not installed."""
     try:
         return {"compiler": find_compiler(project.board).version}
     except ToolError:  # not needed for a board that has been flashed already
@@ -290,7 +298,7 @@ def _board_compiler_version(project: Project) -> dict[str, str]:
 
 
 def _program_version_line(program: str) -> str:
-    """Return the first line of a program's ``--version``; empty if the program is missing or fails."""
+    """Return the first line that a program prints for ``--version``; empty if the program is missing or fails."""
     path = shutil.which(program)
     if path is None:
         return ""
@@ -302,7 +310,9 @@ def _program_version_line(program: str) -> str:
 
 
 def read_evidence_bundle(folder: Path) -> dict[str, Any]:
-    """Read the ``evidence.json`` of a bundle. OutputError if the folder holds no bundle, or if a file was changed since."""
+    """Read the ``evidence.json`` of an evidence bundle.
+
+    Raises OutputError if the folder contains no bundle, or if a file's hash differs from that in SHA256SUMS."""
     try:
         for line in read_text(folder / "SHA256SUMS", _MAX_HASH_LIST).splitlines():
             digest, _, name = line.partition("  ")
@@ -326,10 +336,10 @@ def read_evidence_bundle(folder: Path) -> dict[str, Any]:
     return facts
 
 
-# ---- Accuracy of a network, read from the ``--json`` of ``microc verify`` or from a folder of ``--evidence``.
+# ---- Accuracy of a network, read from the JSON that ``microc verify --json`` prints, or from an evidence bundle.
 
 LARGEST = 64 << 20
-"""Bytes of a file that is read, at most."""
+"""Largest size of a JSON file that is read, in bytes."""
 _HINT = "give what `microc verify firmware --data test.npz --labels labels --json` printed, or a folder of --evidence"
 _COUNT = {"type": "integer", "minimum": 0, "maximum": (1 << 53)}
 _REAL = {"type": "number", "minimum": -1e38, "maximum": 1e38}
@@ -373,12 +383,14 @@ ACCURACY_SCHEMA: Mapping[str, Any] = {
         },
     },
 }
-"""Schema of the parts of the file that are used."""
+"""JSON schema of those parts of a verification's result that a report uses."""
 
 
 def read_accuracy(path: Path) -> dict[str, Any]:
-    """Read the accuracy for a report from the result of a verification: the JSON file of ``microc verify --json``, or an
-    evidence folder. UsageError for a file without it."""
+    """Read the accuracy that a report shows from the result of a verification.
+
+    ``path``: a file with the output of ``microc verify --json``, or the folder of ``--evidence``. Raises UsageError if
+    it contains no such result."""
     data = _read_verification_evidence(path) if path.is_dir() else _read_verification_json(path)
     try:
         jsonschema.validate(data, ACCURACY_SCHEMA)
@@ -412,12 +424,12 @@ def read_accuracy(path: Path) -> dict[str, Any]:
 
 
 def reject_json_constant(name: str) -> None:
-    """Raise ValueError for NaN and infinities, which are not JSON; ``parse_constant`` of ``json.loads``."""
+    """Raise ValueError for NaN and infinities, which JSON does not allow. Used as ``parse_constant`` of ``json.loads``."""
     raise ValueError(f"{name} is no number of JSON")
 
 
 def _read_verification_json(path: Path) -> dict[str, Any]:
-    """Read the JSON that ``microc verify --json`` printed."""
+    """Read a file that contains the output of ``microc verify --json``; UsageError if it cannot be read."""
     try:
         data: dict[str, Any] = json.loads(read_text(path, LARGEST), parse_constant=reject_json_constant)
     except OSError as error:
@@ -428,7 +440,7 @@ def _read_verification_json(path: Path) -> dict[str, Any]:
 
 
 def _read_verification_evidence(folder: Path) -> dict[str, Any]:
-    """Read an evidence bundle in the structure that ``microc verify --json`` prints."""
+    """Read an evidence bundle, and return its results in the structure that ``microc verify --json`` prints."""
 
     facts = read_evidence_bundle(folder)
     try:
@@ -442,8 +454,10 @@ def _read_verification_evidence(folder: Path) -> dict[str, Any]:
 
 
 def accuracy_sentences(accuracy: Mapping[str, Any], fingerprint: str) -> Iterator[str]:
-    """Yield sentences on the accuracy; ``fingerprint``: of the network in the report, to recognise results of another
-    build."""
+    """Yield sentences that state the accuracy, for a report.
+
+    ``fingerprint``: fingerprint of the network in the report. If it differs from that of the verified network, a sentence
+    states that the results are of another build."""
     if accuracy["fingerprint"] not in ("", fingerprint):
         yield "These are results of another build of the network: its code or its constants differ."
     if accuracy["total"]:

@@ -1,4 +1,4 @@
-"""``microc.explain``: how a layer's kernel was chosen and what it costs, as text and data."""
+"""``microc.explain``: explain how the kernel of a layer was chosen and what it costs, as text or plain data."""
 
 from __future__ import annotations
 
@@ -43,17 +43,19 @@ if TYPE_CHECKING:
 
 
 _MIN_TEXT_WIDTH = 24
-"""Least width of a last column of text, in characters."""
+"""Least width of a table's last column of text, in characters."""
 _TEXT_INDENT = 4
-"""Indent of text below its row."""
+"""Indent, in characters, of a text that is printed below its table row."""
 _MAX_MATCHES = 5
-"""Names that are listed for an ambiguous one."""
+"""Largest number of layers that the error for an ambiguous name lists."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Explanation:
-    """An explanation of a compiled network on a core: its steps, and one kernel in detail (None if no layer was named).
-    ``plugins``: those that the network was compiled with."""
+    """An explanation of a compiled network: a list of its steps (calls of kernels), or details of one kernel.
+
+    ``target``: the core that it is compiled for; ``kernel``: the kernel to explain, None for the list of steps;
+    ``plugins``: the plugins with which the network was compiled."""
 
     module: Module
     target: Target
@@ -77,8 +79,10 @@ class Explanation:
 
     @registers_own_plugins
     def text(self, *, full: bool = False, width: int = 0) -> str:
-        """Format the explanation for people. ``full``: add the function after every schedule step and lowering pass, and
-        the schedule steps of all candidates. ``width``: of tables, in characters; 0: unlimited. Code is not wrapped."""
+        """Format the explanation as text.
+
+        ``full``: also print the kernel's function after every schedule step and every lowering pass, and the schedule steps
+        of all candidates. ``width``: largest width of tables in characters, 0: unlimited. Code is not wrapped."""
         if self.kernel is None:
             rows = memory_usage_rows(memories_data(self.module))
             memories = f"\n\nmemories\n{facts(rows, width)}" if rows else ""
@@ -87,7 +91,7 @@ class Explanation:
 
     @registers_own_plugins
     def to_data(self, *, full: bool = False) -> dict[str, Any]:
-        """Convert the explanation to plain data; ``full`` as in :meth:`text`."""
+        """Convert the explanation to plain data; ``full``: with the same additions as in :meth:`text`."""
         price = None if isinf(self.goal.price) else self.goal.price
         data = {"model": self.module.name, "cpu": self.target.cpu, "goal": {"name": self.goal.name, "price": price}}
         if self.kernel is None:
@@ -112,12 +116,14 @@ def explain(
     progress: Progress | None = None,
     **options: Unpack[CompileOptions],
 ) -> Explanation:
-    """Compile a model as :func:`microc.compile` does, and explain the kernel of ``layer``: the candidates with their costs
-    and why they lost, the steps of the schedule, the counts of the cost model, and the C.
+    """Compile a model as :func:`microc.compile` does, and explain the kernel of a layer.
 
-    ``layer``: a name, a part of one, or the number of a step; without it, the steps are listed. ``target``: a core, or
-    ``board``: the board whose core is used. ``progress`` and ``options``: as for :func:`microc.compile`. UsageError if no
-    layer or several match.
+    The explanation contains the candidate schedules with their costs, the reason why each candidate was not chosen, the
+    steps of the chosen schedule, the operations that the cost model counts, and the C.
+
+    ``layer``: a layer's name, a part of the name, or the number of a step; if it is empty, all steps are listed.
+    ``target``: the core to compile for; or ``board``: the board whose core is used. ``progress`` and ``options``: as for
+    :func:`microc.compile`. Raises UsageError unless exactly one layer matches.
     """
     validation.as_function_or_none("progress", progress)
     parsed_options = make_options(**options)
@@ -138,9 +144,10 @@ def explain(
 
 
 def find_step_of_layer(module: Module, layer_query: str) -> int:
-    """Return the index of the step (call of a kernel) that ``layer_query`` names: an index, a name, or a part of a name.
+    """Return the index of the step (call of a kernel) that ``layer_query`` selects.
 
-    UsageError, with similar names, unless exactly one step matches."""
+    ``layer_query``: the index itself, a name, or a part of a name. Raises UsageError unless exactly one step matches; the
+    hint lists similar names."""
     names = [_step_names(module, call) for call in module.calls]
     if layer_query.isdecimal() and int(layer_query) < len(names):
         return int(layer_query)
@@ -166,7 +173,9 @@ def find_step_of_layer(module: Module, layer_query: str) -> int:
 
 
 def _step_names(module: Module, call: Call) -> list[str]:
-    """List the names of a step in lower case: the layer's location, the C function, the values that it writes."""
+    """List the names by which users may select a step, in lower case.
+
+    These are the layer's location in the model, the name of its C function, and the names of the values that it writes."""
     location = call.layer.split(" ", 2)
     value_names = [name for value in call.writes for name in (value, module.values[value].label)]
     return [name.casefold() for name in dict.fromkeys([call.layer, location[-1], call.kernel, *value_names]) if name]
@@ -176,9 +185,9 @@ def _step_names(module: Module, call: Call) -> list[str]:
 
 
 def _network_steps_table(module: Module, line_width: int) -> str:
-    """Format the table of the network's steps (calls of kernels), and of the tensor unit's work if the core has one.
+    """Format a table of the network's steps (calls of kernels); and, if the core has a tensor unit, a table of its work.
 
-    ``line_width``: in characters, 0: unlimited."""
+    ``line_width``: largest width in characters, 0: unlimited."""
     rows = [
         (
             str(k),
@@ -199,8 +208,10 @@ def _network_steps_table(module: Module, line_width: int) -> str:
 
 
 def _trials_text(trials: Sequence[Trial], line_width: int) -> str:
-    """Format what the compiler tried to fit limits, or to trade memory for time, and what each change costs; empty if nothing
-    was tried beside the requested network."""
+    """Format a table of the variants that the compiler has tried, with the memory and the instructions of each.
+
+    The compiler tries variants of the requested network to fit memory limits, or to trade memory for time. The text is
+    empty if it has tried none."""
     if len(trials) < 2:
         return ""
     rows = [
@@ -213,8 +224,8 @@ def _trials_text(trials: Sequence[Trial], line_width: int) -> str:
 def _add_text_column(table_text: str, last_column: Sequence[str], line_width: int) -> str:
     """Add a last column of text to a formatted table.
 
-    ``last_column``: heading and cells. If ``line_width`` is limited, the text is wrapped in its column, or below its
-    row if that is too narrow."""
+    ``last_column``: heading and cells of the column; ``line_width``: largest width in characters, 0: unlimited. Text that
+    is too wide is wrapped within its column; if the column would be too narrow, each text is printed below its row."""
     if "\n\n" in table_text:  # the table was too wide and is split into several: list the texts below
         first = table_text.partition("\n\n")[0].splitlines()[2:]
         named = [(row.split(" ", 1)[0], words) for row, words in zip(first, last_column[1:], strict=False)]
@@ -241,7 +252,7 @@ def _add_text_column(table_text: str, last_column: Sequence[str], line_width: in
 
 
 def _kernel_paragraphs(kernel: DerivedKernel, target: Target, *, full: bool, line_width: int) -> Iterator[str]:
-    """Yield the paragraphs on a kernel: facts, its parts, estimated cost, C."""
+    """Yield the paragraphs that explain a kernel: facts, the parts (scheduled separately), estimated cost, and C."""
     call = kernel.call
     rows = [
         ("step", f"{kernel.number}, {Label(call.layer)}"),
@@ -263,10 +274,10 @@ def _kernel_paragraphs(kernel: DerivedKernel, target: Target, *, full: bool, lin
 
 
 def _part_paragraphs(part: DerivedPart, heading_prefix: str, *, full: bool, line_width: int) -> Iterator[str]:
-    """Yield the paragraphs on one part of a kernel: tensor expressions, candidates, schedule steps.
+    """Yield the paragraphs that explain one part of a kernel: tensor expressions, candidate schedules, schedule steps.
 
-    ``heading_prefix``: beginning of each heading. ``full``: with all algorithms, steps and passes. ``line_width``: in
-    characters, 0: unlimited."""
+    ``heading_prefix``: beginning of each heading. ``full``: with all algorithms, schedule steps and lowering passes.
+    ``line_width``: largest width of tables in characters, 0: unlimited."""
     if full:
         yield f"{heading_prefix}graph\n{part.nodes}".rstrip()
     for group in part.algorithms:
@@ -288,12 +299,12 @@ def _part_paragraphs(part: DerivedPart, heading_prefix: str, *, full: bool, line
 
 
 def _indent_lines(lines: Iterable[str]) -> str:
-    """Join lines, each indented; ``none`` if there are no lines."""
+    """Indent and join lines of text; return an indented ``none`` if there are no lines."""
     return "\n".join(f"  {line}" for line in lines) or "  none"
 
 
 def _candidates_table(candidates: Sequence[DerivedCandidate], line_width: int) -> str:
-    """Format the table of the candidate schedules with their costs and verdicts."""
+    """Format a table of the candidate schedules with their costs, and why each was chosen or not."""
     rows = [
         (
             c.schedule.rule,
@@ -308,7 +319,9 @@ def _candidates_table(candidates: Sequence[DerivedCandidate], line_width: int) -
 
 
 def _cost_text(cost: Cost, target: Target) -> str:
-    """Format the cost model's counts by kind of operation (``isa/instruction_set.py``), the most expensive first."""
+    """Format a table of the operations that the cost model counts, the most expensive first.
+
+    Kinds of operations are those of ``isa/instruction_set.py``."""
     core = target.core.costs
     cycles = {kind: n * core.duration(kind) * core.issue for kind, n in cost.operations.items() if n}
     if "constant_byte" in cycles:
@@ -326,7 +339,7 @@ def _cost_text(cost: Cost, target: Target) -> str:
 
 
 def _step_data(step_index: int, call: Call) -> dict[str, Any]:
-    """Describe a step as plain data."""
+    """Describe a step (call of a kernel) of the network as plain data."""
     return {
         "step": step_index,
         "function": call.kernel,
@@ -340,7 +353,8 @@ def _step_data(step_index: int, call: Call) -> dict[str, Any]:
 
 
 def _kernel_data(kernel: DerivedKernel, *, full: bool) -> dict[str, Any]:
-    """Describe a kernel as plain data: its step, notes, counted operations, parts, TIR and C."""
+    """Describe a kernel as plain data: its step, notes, counted operations, parts, TIR and C; ``full``: see
+    :meth:`Explanation.text`."""
     return {
         **_step_data(kernel.number, kernel.call),
         "notes": list(kernel.notes),
@@ -372,7 +386,7 @@ def _part_data(part: DerivedPart, *, full: bool) -> dict[str, Any]:
 
 
 def _candidate_data(candidate: DerivedCandidate) -> dict[str, Any]:
-    """Describe a candidate schedule as plain data: costs, verdict and trace."""
+    """Describe a candidate schedule as plain data: its costs, why it was chosen or not, and its schedule steps."""
     return {
         "rule": candidate.schedule.rule,
         "algorithm": candidate.algorithm,

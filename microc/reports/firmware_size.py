@@ -1,4 +1,4 @@
-"""Flash and RAM of a firmware by part, layer and symbol; changes and growth between two builds."""
+"""Measure flash and RAM of a firmware by part, layer and symbol; compute changes and growth between two builds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from microc.run.board_project import Project
 
 
-# ---- Owners of symbols: the part of the firmware, the network and the layers that each belongs to.
+# ---- Owners of linked symbols: the part of the firmware, the network and the layers to which a symbol belongs.
 
 PARTS: Mapping[str, str] = MappingProxyType(
     {
@@ -41,8 +41,11 @@ PARTS: Mapping[str, str] = MappingProxyType(
 
 @frozen
 class SymbolSize:
-    """Size of a linked symbol in bytes. ``part``: the part of the firmware, a key of :data:`PARTS`; ``network`` and
-    ``steps``: the layers that it belongs to."""
+    """The size of a linked symbol, in bytes, and the owner of the symbol.
+
+    ``part``: the part of the firmware, a key of :data:`PARTS`; ``network`` and ``steps``: network and step numbers of the
+    layers that use the symbol, empty for other parts; ``source``: its C file; ``section``: its section in the ELF file;
+    ``kind``: text, data or bss."""
 
     name: str
     part: str
@@ -55,12 +58,14 @@ class SymbolSize:
 
 
 _NONE = ("", ())
-"""Network and steps of a symbol that belongs to no network."""
+"""Fields ``network`` and ``steps`` of a symbol that belongs to no network."""
 
 
 class SymbolOwners:
-    """Finds the owner of each linked symbol: part of the firmware, network and steps, from the manifests of the networks.
-    ``own``: True if the ELF file is the firmware that the project builds."""
+    """Finder of the owner of each linked symbol: the part of the firmware, the network and the steps.
+
+    It uses the manifests of ``networks``. ``own``: True if the ELF file is the firmware that the project builds, False if
+    it is another program that contains the networks."""
 
     def __init__(self, networks: Sequence[Project], own: bool) -> None:
         self._functions = [_steps_by_symbol((k["function"],) for k in n.manifest["kernels"]) for n in networks]
@@ -83,7 +88,7 @@ class SymbolOwners:
         self._foreign_part = "library" if own else "rest"
 
     def symbols(self, pieces: Sequence[Piece]) -> tuple[SymbolSize, ...]:
-        """List the sizes of all symbols with their owners, and for every section the bytes without a symbol."""
+        """List the sizes of all symbols with their owners; and, for every section, the size of bytes without a symbol."""
         units = self._networks_of_object_files(pieces)
         sizes = [self._sized_symbol(piece, units) for piece in pieces if piece.names]
         own_sections = {s.section for s in sizes if s.part != self._foreign_part}
@@ -98,8 +103,10 @@ class SymbolOwners:
         return tuple(sizes)
 
     def _networks_of_object_files(self, pieces: Sequence[Piece]) -> dict[int, int]:
-        """Map the object files that were compiled from a ``model.c``, by :attr:`Piece.unit`, to indices of networks: each
-        to the network whose function names are most similar to its own."""
+        """Map the object files that were compiled from a ``model.c`` to the indices of their networks.
+
+        Object files are identified by :attr:`Piece.unit`. An object file is assigned to the network whose function names
+        are most similar to the function names in the file."""
         functions_of_unit: dict[int, set[str]] = {}
         for piece in pieces:
             if piece.source == "model.c":
@@ -117,13 +124,15 @@ class SymbolOwners:
         return units
 
     def _sized_symbol(self, piece: Piece, units: Mapping[int, int]) -> SymbolSize:
-        """Return the size and the owner of a piece with a name."""
+        """Return the size and the owner of a named piece (range of bytes) of the ELF file. ``units``: index of the network
+        by object file."""
         part, network, steps = self._owner_of_piece(piece, units)
         return SymbolSize(piece.names[0], part, network, steps, piece.source, piece.section, piece.kind, piece.size)
 
     def _owner_of_piece(self, piece: Piece, units: Mapping[int, int]) -> tuple[str, str, tuple[int, ...]]:
-        """Return the part of the firmware, the network and the steps that a piece of the ELF file belongs to. ``units``:
-        networks by object file."""
+        """Return the owner of a piece of the ELF file: part of the firmware, network and steps.
+
+        ``units``: index of the network by object file."""
         for name in piece.names:
             if name in self._constants:
                 return "weights", *self._constants[name]
@@ -152,7 +161,7 @@ class SymbolOwners:
 
 
 def _steps_by_symbol(symbols_by_step: Iterable[Iterable[str]]) -> dict[str, tuple[int, ...]]:
-    """Map each symbol to the steps that use it; ``symbols_by_step``: for each step the symbols that it uses."""
+    """Map each symbol to the numbers of the steps that use it; ``symbols_by_step``: the symbols that each step uses."""
     steps_of: dict[str, tuple[int, ...]] = {}
     for step, names in enumerate(symbols_by_step):
         for name in names:
@@ -161,26 +170,30 @@ def _steps_by_symbol(symbols_by_step: Iterable[Iterable[str]]) -> dict[str, tupl
 
 
 def _without_clone_suffixes(names: Iterable[str]) -> set[str]:
-    """Remove the suffixes that gcc adds to the names of cloned functions, as in f.constprop.0."""
+    """Remove the suffixes that gcc adds to the names of cloned functions (``f.constprop.0`` becomes ``f``)."""
     return {name.partition(".")[0] for name in names}
 
 
 def _jaccard_index(names: set[str], other_names: Iterable[str]) -> float:
-    """Compute the Jaccard index of two sets of names: size of the intersection divided by that of the union; 0 if both are
-    empty."""
+    """Compute the Jaccard index of two sets of names: the size of their intersection divided by the size of their union.
+
+    It is 0 if both sets are empty."""
     union = names.union(other_names)
     return len(names.intersection(other_names)) / len(union) if union else 0.0
 
 
 # ---- Size reports: every byte of the ELF file by symbol, by part of the firmware, and by layer.
 #
-# Functions and constants that several layers share are divided equally among them. Remainders go to the first, so that columns
-# add up to the real total.
+# The bytes of a function or constant that several layers share are divided equally among these layers. The first layers get the
+# remainder, so that columns add up to the real total.
 
 
 @frozen
 class LayerSize:
-    """Size of a layer in bytes. ``shared_code``: full size of the functions that it shares with others."""
+    """The size of a layer in bytes.
+
+    ``code``: its code, and its share of functions used by several layers; ``shared_code``: full size of these functions;
+    ``arena``: bytes of the arena in use while the layer runs."""
 
     network: str
     step: int
@@ -198,8 +211,10 @@ class LayerSize:
 
 @frozen
 class SizeReport:
-    """Memory of a program in bytes. ``text``, ``data`` and ``bss`` are totals as size(1) counts them, except that code that
-    runs from RAM is data. ``stack``: of a run at most (:mod:`microc.codegen.c.resources`)."""
+    """The memory of a linked program, in bytes.
+
+    ``text``, ``data`` and ``bss`` are totals as size(1) counts them, except that code that runs from RAM counts as data.
+    ``stack``: upper bound of the stack of a run (:mod:`microc.codegen.c.resources`)."""
 
     program: str
     board: str
@@ -225,23 +240,22 @@ class SizeReport:
 
     @property
     def ram(self) -> int:
-        """RAM needed: static RAM, the arena in it, and the deepest stack of a run."""
+        """Bytes of RAM that the program needs: static RAM, which includes the arena, and the deepest stack of a run."""
         return self.static_ram + self.stack
 
     def of_network(self, name: str) -> tuple[LayerSize, ...]:
-        """List the sizes of one network's layers."""
+        """Return the sizes of the layers of one network, by its name."""
         return tuple(layer for layer in self.layers if layer.network == name)
 
     def parts(self) -> dict[str, dict[str, int]]:
-        """Sum up the bytes of every part of the firmware by kind of memory (text, data, bss); parts without symbols are
-        omitted."""
+        """Sum up the bytes of every part of the firmware, by kind (text, data, bss). Parts without symbols are omitted."""
         sizes = {part: dict.fromkeys(KINDS, 0) for part in PARTS if any(s.part == part for s in self.symbols)}
         for symbol in self.symbols:
             sizes[symbol.part][symbol.kind] += symbol.size
         return sizes
 
     def to_data(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
+        """Convert the report to plain data, ready for JSON."""
         totals = {name: getattr(self, name) for name in ("text", "data", "bss", "stack", "flash", "ram")}
         return {
             "program": self.program,
@@ -254,9 +268,10 @@ class SizeReport:
 
 
 def measure_firmware(project: Project, elf: Path | None = None) -> SizeReport:
-    """Measure a project's firmware with all its networks, or another program ``elf`` that contains them.
+    """Measure the linked firmware of a project, with all its networks.
 
-    ToolError if the file is missing or no ELF; UsageError if it contains nothing of the network.
+    ``elf``: another linked program that contains the networks, to measure instead. Raises ToolError if the program is
+    missing or no ELF file, UsageError if it contains no symbol of a network.
     """
     path = elf or project.program
     objects = () if elf else tuple((project.folder / "build").rglob("*.o"))
@@ -275,7 +290,7 @@ def measure_firmware(project: Project, elf: Path | None = None) -> SizeReport:
 
 
 def _layer_sizes(manifest: Mapping[str, Any], symbols: Sequence[SymbolSize]) -> list[LayerSize]:
-    """Compute the sizes of a network's layers: divide the size of each symbol among the steps that share it."""
+    """Compute the sizes of a network's layers; the size of each symbol is divided among the steps that use the symbol."""
     name: str = manifest["model"]
     count = len(manifest["kernels"])
     code, constants, shared = [0] * count, [0] * count, [0] * count
@@ -292,12 +307,14 @@ def _layer_sizes(manifest: Mapping[str, Any], symbols: Sequence[SymbolSize]) -> 
 
 
 def divide_evenly(size: int, part_count: int) -> list[int]:
-    """Divide ``size`` into ``part_count`` nearly equal integers with the same sum."""
+    """Divide ``size`` into ``part_count`` integers that differ by at most 1 and whose sum is ``size``."""
     return [size // part_count + (k < size % part_count) for k in range(part_count)]
 
 
 def live_arena_bytes(manifest: Mapping[str, Any]) -> list[int]:
-    """Count the bytes of the arena in use during each step of a manifest; overlapping values count once."""
+    """Return the number of bytes of the arena in use during each step of a manifest.
+
+    Bytes that several values share count once."""
     return [
         count_covered_addresses(
             [(m["offset"], m["offset"] + m["bytes"]) for m in manifest["memory"] if m["first"] <= k <= m["last"]]
@@ -310,10 +327,10 @@ def live_arena_bytes(manifest: Mapping[str, Any]) -> list[int]:
 
 
 def compare_sizes(before: Mapping[str, Any], after: SizeReport) -> dict[str, Any]:
-    """List the changes of sizes since ``before``, data of an earlier :meth:`SizeReport.to_data`: bytes before, after, and
-    the difference.
+    """Compare the sizes of two builds; return plain data with the bytes before, the bytes after and their difference.
 
-    ``totals`` and ``parts`` (flash and RAM separately), then the ``symbols`` that differ, the largest difference first.
+    ``before``: the data of an earlier report, as :meth:`SizeReport.to_data` returns them. The result has ``totals``,
+    ``parts`` (flash and RAM separately), and ``symbols``: those whose sizes differ, the largest difference first. Raises
     UsageError if ``before`` is no such report."""
     try:
         old_totals, old_parts = dict(before["totals"]), {k: dict(v) for k, v in before["parts"].items()}
@@ -358,12 +375,12 @@ def _size_change_data(before: int, after: int) -> dict[str, int]:
 
 
 def _part_bytes(parts: Mapping[str, Mapping[str, int]], part: str, memory_kinds: Sequence[str]) -> int:
-    """Sum up the bytes of a part of the firmware over some kinds of memory."""
+    """Sum up the bytes of a part of the firmware over some kinds of memory (text, data, bss)."""
     return sum(parts.get(part, {}).get(kind, 0) for kind in memory_kinds)
 
 
 def _sizes_by_symbol(rows: Iterable[tuple[str, str, str, int]]) -> dict[tuple[str, str, str], int]:
-    """Sum up sizes in bytes by part, name and source file of the symbol; ``rows``: these three and a size."""
+    """Sum up sizes in bytes of symbols that agree in part, name and source file; ``rows``: (part, name, source, size)."""
     sizes: dict[tuple[str, str, str], int] = {}
     for *key, size in rows:
         part, name, source = key
@@ -374,13 +391,14 @@ def _sizes_by_symbol(rows: Iterable[tuple[str, str, str, int]]) -> dict[tuple[st
 # ---- Growth of flash, RAM and time since an earlier build, checked against limits.
 
 FIGURES = ("flash", "ram", "time")
-"""Figures that can have a limit; flash and RAM are in bytes."""
+"""Figures whose growth can be limited; flash and RAM are in bytes."""
 
 
 @frozen
 class Growth:
-    """Growth of one figure (flash, RAM or time) between two builds. ``allowed``: the share by which it may grow; None:
-    any."""
+    """The growth of one figure (flash, RAM or time) between two builds.
+
+    ``what``: name of the figure; ``allowed``: the share by which it may grow, None if unlimited."""
 
     what: str
     before: int
@@ -389,7 +407,7 @@ class Growth:
 
     @property
     def share(self) -> float:
-        """Growth relative to the value before; infinite if that was zero."""
+        """Growth relative to the value before; infinite if the value before was zero."""
         if self.before:
             return (self.after - self.before) / self.before
         return float("inf") if self.after else 0.0
@@ -399,14 +417,16 @@ class Growth:
         return self.allowed is not None and self.share > self.allowed
 
     def to_data(self) -> dict[str, Any]:
-        """Convert to plain data; ``share`` is None if the value before was zero."""
+        """Convert the growth to plain data; ``share`` is None if the value before was zero and the value after is not."""
         share = self.share if self.before or not self.after else None
         return {**asdict(self), "change": self.after - self.before, "share": share, "exceeds": self.exceeds}
 
 
 def read_growth_figures(data: Any, where: str) -> dict[str, Any]:
-    """Read the figures that can have a limit (:data:`FIGURES`), and the ``unit`` of the time, from the data of a report of
-    `microc size --json` or `microc profile --json`. UsageError for any other data; ``where``: its file, for the error."""
+    """Return the figures whose growth can be limited (:data:`FIGURES`), and the ``unit`` of the time.
+
+    ``data``: what ``microc size --json`` or ``microc profile --json`` printed; UsageError for any other data. ``where``:
+    the file of the data, for this error."""
     totals = data.get("totals") if isinstance(data, Mapping) else None
     if isinstance(totals, Mapping):
         figures = {name: totals.get(name) for name in ("flash", "ram")}
@@ -427,8 +447,11 @@ def read_growth_figures(data: Any, where: str) -> dict[str, Any]:
 def compute_growth(
     before: Mapping[str, Any], after: Mapping[str, Any], allowed: Mapping[str, float]
 ) -> tuple[Growth, ...]:
-    """Compute the growth of all figures that both reports have. ``allowed``: limits as shares, by name of the figure; an
-    empty name: for all. UsageError for a limit on a figure that one of them lacks, or for times in different units."""
+    """Compute the growth of all figures that both reports contain.
+
+    ``before``, ``after``: results of :func:`read_growth_figures`; ``allowed``: limits of growth as shares, by the name of
+    the figure; an empty name is for all figures without a limit of their own. Raises UsageError for a limit of a figure that
+    one of the reports lacks, or for times in different units."""
     common = [name for name in FIGURES if name in before and name in after]
     for name in allowed:
         if name and name not in common:
@@ -446,7 +469,7 @@ def compute_growth(
 
 
 def growth_error(growths: Sequence[Growth], where: str) -> GrowthError | None:
-    """Return the error about figures beyond their limit, if any."""
+    """Return the error that lists the figures whose growth exceeds its limit; None if no figure does."""
     exceeding = [item for item in growths if item.exceeds]
     if not exceeding:
         return None
@@ -463,5 +486,5 @@ def growth_error(growths: Sequence[Growth], where: str) -> GrowthError | None:
 
 
 def _format_allowed_percent(share: float | None) -> str:
-    """Format a share in percent; ``any`` for None and infinity."""
+    """Format the limit of a growth in percent; ``any`` for None and infinity."""
     return "any" if share in (None, float("inf")) else f"{100 * share:.2f} %"

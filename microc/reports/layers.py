@@ -1,4 +1,4 @@
-"""Layers and memories of a report, and the use of a tensor unit."""
+"""Describe the layers of a network, the memories that it uses, and its work on a tensor unit, for a report."""
 
 from __future__ import annotations
 
@@ -19,17 +19,20 @@ if TYPE_CHECKING:
     from microc.run.profile import Profile
 
 
-# ---- Work on a tensor unit, as text.
+# ---- The work of layers on a core's tensor unit (a matrix multiplier of the core), as text.
 
 
 def tensor_unit_text(use: UnitUse) -> str:
-    """Describe a layer's work on the tensor unit in one line."""
+    """Describe a layer's work on the tensor unit in one line of text."""
     busy = f"loads {use.load:,}, computing {use.compute:,}, stores {use.store:,}"
     return f"{use.cycles:,} cycles of the unit ({busy}), {100 * use.utilisation:.1f} % of its products used"
 
 
 def tensor_unit_table(uses: Mapping[int, UnitUse | None], width: int = 0) -> str:
-    """Format the table of the tensor unit's work: a row for every step that uses it, and the total; empty if none does."""
+    """Format a table of the tensor unit's work: a row for every step that uses the unit, and a row of totals.
+
+    The text is empty if no step uses the unit. ``uses``: work of each step by its number; ``width``: largest width of
+    the table in characters, 0: unlimited."""
     used = {step: use for step, use in uses.items() if use is not None}
     if not used:
         return ""
@@ -43,20 +46,20 @@ def tensor_unit_table(uses: Mapping[int, UnitUse | None], width: int = 0) -> str
 
 
 def _tensor_unit_cells(use: UnitUse) -> tuple[str, ...]:
-    """Return the cells of a step's work on the tensor unit."""
+    """Return the cells of the table row for a step's work on the tensor unit."""
     numbers = map(format_integer, (use.cycles, use.load, use.compute, use.store, use.macs))
     return (*numbers, f"{100 * use.utilisation:.1f}")
 
 
-# ---- A network's use of the board's memories: contents, fill level, accesses, wait cycles.
+# ---- A network's use of the board's memories: number of values, bytes, accesses, wait cycles.
 
 
 def memories_data(module: Module) -> list[dict[str, Any]]:
-    """Describe each memory that may hold tensors as plain data; empty for boards with a single memory.
+    """Describe each memory of a board in which tensors are placed, as plain data; empty for boards with a single memory.
 
-    ``bytes``: of the arena in it; ``capacity``: for that arena. ``accesses``: of a run; ``waits``: estimated extra cycles
-    that these take beyond the core's own. ``holds``: number of values by kind, copies of constants included. Code that runs
-    from RAM has a row of its own, with the names of its ``kernels``.
+    ``bytes``: size of the arena in the memory; ``capacity``: largest possible size of this arena. ``accesses``: number of
+    accesses in a run; ``waits``: estimated wait cycles that these accesses add. ``holds``: number of values by kind,
+    including copies of constants. Code that runs from RAM has a row of its own, which lists its ``kernels``.
     """
     plan = module.plan
     assert plan is not None
@@ -79,8 +82,9 @@ def memories_data(module: Module) -> list[dict[str, Any]]:
 
 
 def _code_in_ram_data(code: HotCode) -> dict[str, Any]:
-    """Describe the code that runs from RAM as plain data. ``waits``: cycles that all kernels wait for code; ``saved``:
-    cycles saved by running some from RAM."""
+    """Describe the code that runs from RAM as plain data.
+
+    ``waits``: cycles that all kernels wait for code in a run; ``saved``: cycles saved by running some kernels from RAM."""
     return {
         "memory": code.memory,
         "bytes": code.size,
@@ -99,15 +103,18 @@ _FUNCTION = re.compile(
     r"^/\*\n(?: \*[^\n]*\n)+(?:[A-Z0-9_]+_OPTIMIZE\([^\n]*\)\n)?[A-Z0-9_]+_KERNEL (\w+)\([^\n]*\n(?:(?!\}\n)[^\n]*\n)*\}$",
     re.MULTILINE,
 )
-"""A kernel in C as :mod:`microc.codegen.c.source` prints it, with its comment."""
+"""Pattern of a kernel's C function, with its comment, as :mod:`microc.codegen.c.source` prints it."""
 
 
 def describe_layers(
     manifest: Mapping[str, Any], model_c: str, clock_hz: int | None, profile: Profile | None
 ) -> list[dict[str, Any]]:
-    """Describe each step of a manifest as plain data. ``share``: of the measured time, or of the estimated cycles. The
-    code bytes of functions that several steps share are divided among them. ``linked``: the sizes are those of the
-    linked program. ``model_c``: the generated C, from which the code of each step is cut."""
+    """Describe each step (call of a kernel) of a manifest as plain data.
+
+    ``model_c``: the generated C, from which the code of each step is cut; ``profile``: measurements, None if there are
+    none. In the result, ``share`` is the step's share of the measured time, else of the estimated cycles. The code bytes of
+    a function that several steps call are divided among these steps. ``linked`` is True if the sizes are those of the
+    linked program."""
     kernels = manifest["kernels"]
     functions = {found[1]: found[0].split("\n") for found in _FUNCTION.finditer(model_c)}
     code, arena = _estimated_code_bytes(manifest), live_arena_bytes(manifest)
@@ -155,7 +162,7 @@ def describe_layers(
 
 
 def short_names(layers: Sequence[str]) -> list[str]:
-    """Shorten the names of layers: omit the model's file name and the path prefix that all have in common."""
+    """Shorten the names of layers: omit the model's file name, and the path prefix that all names have in common."""
     names = [shorten_layer_name(layer) for layer in layers]
     paths = [name.partition(" ")[2].split("/")[:-1] for name in names]
     nonempty = [path for path in paths if path]
@@ -165,13 +172,14 @@ def short_names(layers: Sequence[str]) -> list[str]:
 
 
 def slowest_layers(data: Mapping[str, Any], count: int = 3) -> list[Mapping[str, Any]]:
-    """List the layers that take most of the time."""
+    """List the ``count`` layers of a report that take most of the time, the slowest first."""
     return sorted(data["layers"], key=lambda layer: (-layer["share"], layer["step"]))[:count]
 
 
 def _estimated_code_bytes(manifest: Mapping[str, Any]) -> list[int]:
-    """Return the code bytes of every step as the cost model estimates them; those of shared functions are divided among
-    their steps."""
+    """Return the code bytes of every step, by the cost model's estimate.
+
+    The bytes of a function that several steps call are divided among these steps."""
     kernels = manifest["kernels"]
     uses = Counter(kernel["function"] for kernel in kernels)
     parts = {k["function"]: iter(divide_evenly(k.get("estimated_code", 0), uses[k["function"]])) for k in kernels}
@@ -179,7 +187,7 @@ def _estimated_code_bytes(manifest: Mapping[str, Any]) -> list[int]:
 
 
 def _operator_data(operator: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy an operator's description with lists instead of tuples."""
+    """Copy the description of an operator in a manifest, with lists instead of tuples."""
     attributes = [list(pair) for pair in operator["attributes"]]
     weights = [{**weight, "shape": list(weight["shape"])} for weight in operator["weights"]]
     return {"op": operator["op"], "attributes": attributes, "weights": weights}

@@ -1,4 +1,4 @@
-"""``microc watch``: run a network on a board continuously and show inputs and outputs on a local web page."""
+"""``microc watch``: run a network on a board again and again, and show its inputs and outputs on a local web page."""
 
 from __future__ import annotations
 
@@ -23,21 +23,20 @@ from microc.run.data.samples import Samples
 from microc.run.session import Device
 from microc.run.verification import random_inputs
 
-# ---- Views of arrays: picture, curves, bars or numbers, by shape; plain data of bounded size.
+# ---- Views of arrays on the page: picture, curves, bars or numbers, depending on the shape; plain data of bounded size.
 
 PIXELS, POINTS, BARS, NUMBERS = 160, 512, 64, 16
-"""Maximum pixels of a picture's edge, points of a curve, bars of scores, and numbers in a row."""
+"""Largest number of pixels along a picture's edge, of points in a curve, of bars, and of numbers in a row of numbers."""
 _EDGE, _CURVES = 8, 7
-"""Least edge of an array that is shown as a picture, and the most curves in one diagram."""
+"""Least height and width of an array that is shown as a picture; largest number of curves in one diagram."""
 
 
 def array_view(tensor: Mapping[str, Any], array: Array, *, output: bool = False) -> dict[str, Any]:
-    """Convert an array to the plain data of its view on the page, whose ``kind`` follows from the shape. Quantised
-    integers are converted to reals.
+    """Convert an array to plain data that the page shows as a picture, curves, bars or numbers.
 
-    ``picture``: ``pixels``, base64 of ``height`` x ``width`` x ``channels`` bytes. ``curves``: ``series``, lists of
-    equally many numbers. ``bars``: ``values``, scores of an output. ``numbers``: ``values``. None stands for infinities
-    and NaN."""
+    ``kind`` of the view depends on the array's shape. A ``picture`` has ``pixels``, base64 of ``height`` x ``width`` x
+    ``channels`` bytes. ``curves`` have ``series``, lists of numbers of the same length. ``bars`` (for an output's scores)
+    and ``numbers`` have ``values``. Quantised integers are converted to reals; None replaces infinities and NaN."""
     header = {"name": tensor["label"] or tensor["name"], "dtype": tensor["dtype"], "shape": list(array.shape)}
     plane = _as_picture(array)
     if plane is not None and not output:
@@ -51,7 +50,7 @@ def array_view(tensor: Mapping[str, Any], array: Array, *, output: bool = False)
 
 
 def _as_picture(array: Array) -> Array | None:
-    """Return an array as (rows, columns, channels) if its shape is that of a picture, else None."""
+    """Return an array in the layout (rows, columns, channels) if its shape is that of a picture, else None."""
     shape = array.shape
     while len(shape) > 2 and shape[0] == 1:
         shape = shape[1:]
@@ -66,8 +65,10 @@ def _as_picture(array: Array) -> Array | None:
 
 
 def _picture_data(tensor: Mapping[str, Any], plane: Array) -> dict[str, Any]:
-    """Convert a picture (rows, columns, channels) to pixels of 8 bits: 8-bit integers by their order, others scaled from
-    the picture's minimum to its maximum."""
+    """Convert a picture (rows, columns, channels) to plain data with 8-bit pixels.
+
+    The least value of an 8-bit dtype becomes 0, the largest 255. Other dtypes are scaled so that the picture's minimum
+    becomes 0 and its maximum 255."""
     height, width, channels = plane.shape
     step = math.ceil(max(height, width) / PIXELS)
     shown = plane[::step, ::step].astype(np.float64)
@@ -87,7 +88,7 @@ def _picture_data(tensor: Mapping[str, Any], plane: Array) -> dict[str, Any]:
 
 
 def _curve_series(reals: Array) -> list[list[float | None]]:
-    """Return the numbers of an array as one curve along time, or as several, one per channel, if the last axis is short."""
+    """Return the curves that show an array: one for each channel if the last axis is short, else a single curve."""
     is_wide = reals.ndim > 1 and 1 < reals.shape[-1] <= _CURVES
     series = reals.reshape(-1, reals.shape[-1]).T if is_wide else reals.reshape(1, -1)
     step = math.ceil(series.shape[1] / POINTS)
@@ -95,26 +96,26 @@ def _curve_series(reals: Array) -> list[list[float | None]]:
 
 
 def _dequantize_array(tensor: Mapping[str, Any], array: Array) -> Array:
-    """Convert an array's quantised integers to reals; an array that is not quantised, to float64."""
+    """Convert an array to float64, and dequantise it if its tensor is quantised."""
     reals: Array = array.astype(np.float64)
     return reals if tensor["scale"] is None else (reals - tensor["zero_point"]) * tensor["scale"]
 
 
 def _numbers_for_json(reals: Array) -> list[float | None]:
-    """Round numbers to six significant digits for JSON; None for infinities and NaN."""
+    """Round numbers to six significant digits for JSON; replace infinities and NaN by None."""
     return [float(f"{number:.6g}") if math.isfinite(number) else None for number in reals.tolist()]
 
 
-# ---- A web server for this computer only: the page, and server-sent events.
+# ---- A web server for this computer only, which serves the page and its server-sent events.
 #
-# The server listens on 127.0.0.1. Its URL contains a random word, and requests must name this host. Therefore other web sites in
-# the same browser, even if their names resolve to this address (DNS rebinding), can neither guess the URL nor get an answer. The
-# server reads only the headers of requests, and serves two resources: the page and its events.
+# The server listens on 127.0.0.1. Its URL contains a random word, and the Host header of requests must name this address.
+# Therefore other web sites in the same browser, even if their names resolve to this address (DNS rebinding), can neither guess
+# the URL nor get an answer. The server reads only the headers of requests, and serves two resources: the page and its events.
 
 HOST = "127.0.0.1"
 READERS = 8
-"""Maximum number of event streams at a time."""
-_PATIENCE = 10.0  # seconds for a request, and between two signs of life of a stream
+"""Largest number of event streams at a time."""
+_PATIENCE = 10.0  # time limit in seconds for a request; longest time between two messages of an event stream
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
     "img-src data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
@@ -126,36 +127,38 @@ _HEADERS = {
 
 
 class EventChannel:
-    """Channel that passes the latest event to waiting threads. A slow reader misses the events in between."""
+    """A channel that passes the latest event to waiting threads. A thread that reads too slowly misses events."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._number, self._text, self.closed = 0, "", False
 
     def tell(self, event: Mapping[str, Any]) -> None:
-        """Publish an event."""
+        """Publish an event: it becomes the latest event, and all waiting threads continue."""
         text = json.dumps(event, allow_nan=False)
         with self._changed:
             self._number, self._text = self._number + 1, text
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Close the channel: wake all readers; no event follows."""
+        """Close the channel: all waiting threads continue, and no event follows."""
         with self._changed:
             self.closed = True
             self._changed.notify_all()
 
     def after(self, number: int) -> tuple[int, str]:
-        """Wait for an event after ``number``; return its number and text. After a time-out or at the end: ``number`` and
-        empty text."""
+        """Wait for an event later than event ``number``; return the number and the text of the latest event.
+
+        After a time-out, or if the channel is closed, return ``number`` and an empty text."""
         with self._changed:
             self._changed.wait_for(lambda: self._number > number or self.closed, _PATIENCE)
             return (self._number, self._text) if self._number > number else (number, "")
 
 
 class PageServer(ThreadingHTTPServer):
-    """Server of ``page`` at :attr:`url` and of the events given to :meth:`tell`; a context manager. ``port``: 0 for a free
-    one. UsageError if the port is in use."""
+    """A web server, as a context manager, for a page at :attr:`url` and for the events that :meth:`tell` publishes.
+
+    ``page``: the page's HTML; ``port``: TCP port, 0 for any free port. Raises UsageError if the port is in use."""
 
     daemon_threads = True
     allow_reuse_address = False
@@ -175,11 +178,11 @@ class PageServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """URL of the page, with a word that cannot be guessed."""
+        """URL of the page; it contains a random word, so that it cannot be guessed."""
         return f"http://{HOST}:{self.server_port}/{self.word}/"
 
     def tell(self, event: Mapping[str, Any]) -> None:
-        """Send an event to all readers."""
+        """Send an event to all browsers that show the page."""
         self.channel.tell(event)
 
     def __enter__(self) -> PageServer:
@@ -192,18 +195,18 @@ class PageServer(ThreadingHTTPServer):
         self.server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore browsers that disconnect."""
+        """Ignore errors of a request: they come from browsers that disconnect."""
 
 
 class _PageRequestHandler(BaseHTTPRequestHandler):
-    """Handler of the requests for the page and its stream of events."""
+    """Handler of HTTP requests for the page and its event stream."""
 
     server: PageServer
     timeout = _PATIENCE
     server_version, sys_version = "microc", ""
 
     def do_GET(self) -> None:
-        """Serve the page or its events; refuse everything else."""
+        """Send the page or the event stream, depending on the URL; send an error for any other request."""
         if self.headers.get("Host") not in (
             f"{HOST}:{self.server.server_port}",
             f"localhost:{self.server.server_port}",
@@ -221,10 +224,10 @@ class _PageRequestHandler(BaseHTTPRequestHandler):
             self.send_error(404)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Do not log requests."""
+        """Ignore log messages, so that requests are not logged."""
 
     def end_headers(self) -> None:
-        """Add the security headers to every answer."""
+        """Add the security headers to every response."""
         for name, value in _HEADERS.items():
             self.send_header(name, value)
         super().end_headers()
@@ -238,7 +241,9 @@ class _PageRequestHandler(BaseHTTPRequestHandler):
         self.wfile.write(self.server.page)
 
     def _stream_events(self) -> None:
-        """Send server-sent events until the channel is closed or the browser disconnects; 503 if too many browsers listen."""
+        """Send server-sent events until the channel is closed or the browser disconnects.
+
+        Send the HTTP error 503 instead if there are already :data:`READERS` event streams."""
         if not self.server.places.acquire(blocking=False):
             self.send_error(503, "too many browsers look")
             return
@@ -258,16 +263,18 @@ class _PageRequestHandler(BaseHTTPRequestHandler):
             self.close_connection = True
 
 
-# ---- Runs: on samples in a loop, on random numbers, or on the inputs that the firmware itself provides.
+# ---- Runs of the network: on samples in a loop, on random inputs, or on the inputs that the firmware itself provides.
 
 FROM_BOARD = "board"
-"""Source of inputs that the firmware itself provides."""
+"""Value of ``source`` in :func:`iter_runs` for inputs that the firmware itself provides."""
 
 
 @frozen
 class WatchedRun:
-    """One inference of a watched network. ``sample``: number of its sample; ``label``: true class; both None if unknown.
-    ``ticks``: of the board's timer."""
+    """One inference of a watched network.
+
+    ``sample``: index of its sample, None if the inputs are no samples; ``label``: the sample's true class, None if
+    unknown; ``ticks``: duration in ticks of the board's timer."""
 
     number: int
     sample: int | None
@@ -278,8 +285,10 @@ class WatchedRun:
 
 
 def iter_runs(device: Device, source: Samples | str | int) -> Iterator[WatchedRun]:
-    """Run the network on the board endlessly; yield each run. ``source``: samples, taken in a loop; :data:`FROM_BOARD`:
-    the inputs are read from the board before each run; or the seed of random inputs. State continues from run to run."""
+    """Run the network on the board endlessly, and yield each run.
+
+    ``source``: samples, which are used in a loop; or :data:`FROM_BOARD`, to read the inputs from the board before each run;
+    or the seed of random inputs. The network's state is kept from run to run."""
     device.reset()
     generator = np.random.default_rng(source if isinstance(source, int) else 0)
     number = 0
@@ -302,8 +311,9 @@ def iter_runs(device: Device, source: Samples | str | int) -> Iterator[WatchedRu
 
 
 def run_event_data(device: Device, run: WatchedRun) -> dict[str, Any]:
-    """Convert a run to the plain data of its event. ``answer``: the class with the largest score, in the first output with
-    several elements."""
+    """Convert a run to the plain data of the event that the page receives.
+
+    ``answer``: index of the largest element in the first output with several elements, None if there is no such output."""
     clock = device.clock
     amount = clock.amount(run.ticks)
     scores = next((array for array in run.outputs if array.size > 1), None)
@@ -327,7 +337,10 @@ def run_event_data(device: Device, run: WatchedRun) -> dict[str, Any]:
 
 @frozen
 class WatchContext:
-    """Values of the template ``live/watch.html.j2`` before the first run; ``source``: description of the inputs."""
+    """Values that the template ``live/watch.html.j2`` of the page uses.
+
+    ``title``: the network's name; ``board``: the board's title; ``source``: description of the inputs; ``unit_meaning``:
+    unit of the time, with its meaning."""
 
     title: str
     board: str
@@ -336,7 +349,7 @@ class WatchContext:
 
 
 def render_watch_page(device: Device, source: str) -> str:
-    """Render the page for a board."""
+    """Render the HTML page of ``microc watch`` for a board; ``source``: description of the inputs."""
     project = device.project
     return render_html(
         "live/watch.html.j2",

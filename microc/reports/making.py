@@ -1,4 +1,4 @@
-"""``microc.report``: make a report of a model, a program, a library or a project."""
+"""``microc.report``: make a report of a model, of a compiled program or library, or of a project folder."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def report(
     progress: Progress | bool | None = None,
     **options: Unpack[CompileOptions],
 ) -> Report:
-    """Report a network on a board from estimates; no board or C compiler is needed.
+    """Make a report of a network on a board, from estimates; neither the board nor a C compiler is needed.
 
-    ``model``: anything that :func:`microc.compile` accepts; it is compiled for ``board`` (a name or the path of a board
+    ``model``: anything that :func:`microc.compile` accepts; it is compiled for ``board`` (a name, or the path of a board
     file; default: this computer) under ``options``. Or a :class:`microc.Program`, a :class:`microc.Library`, or the folder
-    of a project, which have their own board and options. A network that does not fit is reported, too, with that as advice.
-    ``accuracy``: result of :func:`microc.reports.evidence.read_accuracy`. ``progress``: as for :func:`microc.compile`.
-    Raises what compiling raises, and OutputError if a folder is no project.
+    of a project; these have a board and options of their own. If a network does not fit its board, the report's first
+    advice states this. ``accuracy``: result of :func:`microc.reports.evidence.read_accuracy`. ``progress``: as for
+    :func:`microc.compile`. Raises the errors of :func:`microc.compile`, and OutputError if a folder is no project.
     """
     path = Path(model) if isinstance(model, (str, Path)) else None
     is_compiled = isinstance(model, (api.Program, Library, Project)) or (
@@ -71,15 +71,17 @@ def report(
 
 
 def report_library(library: Library, accuracy: Mapping[str, Any] | None = None) -> Report:
-    """Report a network that is compiled as a library for this computer, from estimates. Cycles are those of the core whose
-    kernels run; the arena is in bytes. Flash and RAM, which only firmware has, are None."""
+    """Make a report of a network that is compiled as a library for this computer, from estimates.
+
+    Cycles are estimated for the core whose kernels the library contains. Flash and RAM are None, because only firmware has
+    them."""
     return make_report(library.manifest, load_board("host"), model_c=library.model_c, accuracy=accuracy)
 
 
 def _compile_without_limits(
     model: Any, board: str | Path | Board, options: Options, progress: Progress | None
 ) -> api.Program:
-    """Compile a network for a board without its memory limits, to report how much it exceeds them."""
+    """Compile a network for a board without the board's memory limits, to report by how much the network exceeds them."""
     board_object = board if isinstance(board, Board) else load_board(board)
     return api.Program(
         compile_model(model_source(model, options), board_object.target, options, progress),
@@ -89,7 +91,7 @@ def _compile_without_limits(
 
 
 def report_program(program: api.Program, accuracy: Mapping[str, Any] | None = None) -> Report:
-    """Report a network that is compiled for a board, from estimates."""
+    """Make a report of a network that is compiled for a board, from estimates."""
     with register_plugins({"plugins": program.plugins}):
         files = program.files()
         manifest = json.loads(files["manifest.json"])
@@ -99,8 +101,10 @@ def report_program(program: api.Program, accuracy: Mapping[str, Any] | None = No
 
 
 def report_project(project: Project, accuracy: Mapping[str, Any] | None = None, **more: Any) -> Report:
-    """Report the network of a project folder; ``more``: measurements, see :func:`make_report`. The C is omitted if its
-    file is missing."""
+    """Make a report of the network in a project folder.
+
+    ``more``: measurements, as keywords of :func:`make_report`. If the file with the network's C is missing, the report
+    contains no C."""
     path = project.sources / "model.c"
     text = read_text(path, errors="replace") if path.is_file() else ""
     if "profile" not in more and not project.relocatable and project.elf.is_file():
@@ -109,7 +113,7 @@ def report_project(project: Project, accuracy: Mapping[str, Any] | None = None, 
 
 
 def report_profile(profile: Profile, stack: int | None = None, accuracy: Mapping[str, Any] | None = None) -> Report:
-    """Report a network that was measured on its board; ``stack``: bytes of stack that the board used at most."""
+    """Make a report of a network that was measured on its board; ``stack``: peak stack in bytes, measured on the board."""
     board = profile.project.board
     try:
         compiler = find_compiler(board).version

@@ -1,4 +1,4 @@
-"""A report as one self-contained HTML page: pictures are inline SVG, and nothing is fetched."""
+"""Render a report as one self-contained HTML page: pictures are inline SVG, and the page loads no other files."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from microc.reports.layers import slowest_layers
 from microc.reports.text_tables import clock_rate_text, milliseconds_text, peak_stack_text, shape_with_times_signs
 
 _MOST_CLASSES = 32
-"""Classes up to which the confusion matrix is drawn."""
+"""Largest number of classes for which a confusion matrix is drawn."""
 _ESTIMATED = "as the cost model counts them for this core and its flash: nothing was run"
 _KINDS = {"flash": ("Flash", ("text", "data")), "ram": ("RAM", ("data", "bss"))}
-"""Titles of the memory bars, and the kinds of symbols in each."""
+"""Title of each memory bar, and the kinds of symbols that the memory contains."""
 
 
 @frozen
 class Fact:
-    """A figure at the head of the page."""
+    """A figure at the head of the page: its name, its value, and a note in small print."""
 
     name: str
     value: str
@@ -40,8 +40,11 @@ class Fact:
 
 @frozen
 class LayerRow:
-    """A layer on the page: its bar in the timeline (``start`` and ``length`` in percent), and its cells in the table as
-    number and text."""
+    """A layer on the page: its bar in the timeline, and its row in the table of layers.
+
+    ``layer``: short name; ``full``: full location in the model; ``result``: type of its first output; ``rule``: name of
+    its schedule; ``start`` and ``length``: of its bar, in percent of the total time; ``cells``: a pair for each column,
+    the number to sort by and the text."""
 
     step: int
     layer: str
@@ -59,7 +62,10 @@ class LayerRow:
 
 @frozen
 class MemorySegment:
-    """A segment of a memory bar, one part of the firmware: ``percent`` of the used bytes, ``colour`` as an index."""
+    """A segment of a memory bar, for one part of the firmware.
+
+    ``meaning``: description of the part; ``size``: its bytes as text; ``percent``: its share of the used bytes;
+    ``colour``: index of its colour."""
 
     part: str
     meaning: str
@@ -70,7 +76,7 @@ class MemorySegment:
 
 @frozen
 class MemoryBar:
-    """The bar of a memory, flash or RAM: used bytes and capacity as text, and its parts."""
+    """A bar that shows the use of a memory, flash or RAM; ``used``: used bytes and capacity as text."""
 
     name: str
     used: str
@@ -79,7 +85,7 @@ class MemoryBar:
 
 @frozen
 class PrintedAdvice:
-    """Advice on the page and its command, empty if there is none."""
+    """A piece of advice on the page; ``command``: the command that carries it out, empty if there is none."""
 
     text: str
     command: str
@@ -87,8 +93,11 @@ class PrintedAdvice:
 
 @frozen
 class ReportContext:
-    """Values of the template ``report/report.html.j2``. ``first``: the step that is selected at first; ``data``,
-    ``before``: the reports, for the page's script."""
+    """Values that the template ``report/report.html.j2`` of the page uses.
+
+    ``first``: number of the step that is selected when the page opens; ``data``: the report's data, for the page's script;
+    ``before``: the data of the report to compare with, None if there is none; ``box``: width and height of a box in the
+    network graph; ``origin``: rows that state where the figures come from."""
 
     title: str
     board: str
@@ -113,7 +122,9 @@ class ReportContext:
 
 
 def to_html(data: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> str:
-    """Render a report; ``before``: another one to compare with. Equal data give equal pages."""
+    """Render a report as an HTML page. Equal data give equal pages.
+
+    ``data``: data of the report; ``before``: data of an earlier report to compare with."""
     layers, measured, accuracy = data["layers"], data["measured"], data["accuracy"]
     arena = {"kernels": layers, "memory": data["memory"], "arena_size": data["totals"]["arena"]}
     confusion = accuracy["confusion"] if accuracy else None
@@ -144,7 +155,7 @@ def to_html(data: Mapping[str, Any], before: Mapping[str, Any] | None = None) ->
 
 
 def _headline_facts(data: Mapping[str, Any]) -> Iterator[Fact]:
-    """Yield the figures at the head of the page: time, MACs, memories, state, accuracy."""
+    """Yield the figures at the head of the page: time, multiply-accumulates, memories, state, accuracy."""
     measured, totals, board = data["measured"], data["totals"], data["board"]
     ms = totals["milliseconds"]
     about = f"{totals['cycles']:,} cycles" + (f" at {clock_rate_text(board['clock_hz'])}" if ms is not None else "")
@@ -188,16 +199,16 @@ def _headline_facts(data: Mapping[str, Any]) -> Iterator[Fact]:
 
 
 def _capacity_share_text(used_bytes: int, capacity: int) -> str:
-    """Format the share of a capacity ``capacity`` that ``used_bytes`` takes; empty if the capacity is unknown."""
+    """Format the percentage of ``capacity`` that ``used_bytes`` are; empty if the capacity is unknown (0)."""
     return f", {100 * used_bytes / capacity:.1f} % of {capacity:,}" if capacity else ""
 
 
 def _layer_columns(
     data: Mapping[str, Any], layers: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[str, tuple[float, str]]]:
-    """Yield the cells of a layer in the table of layers: heading of the column, number to sort by, text.
+    """Yield the cells of a row in the table of layers, as (heading of the column, (number to sort by, text)).
 
-    ``layers``: the layer alone for its row, or all layers for the row of totals."""
+    ``layers``: a single layer for the row of this layer, or all layers for the row of totals."""
     measured, macs = data["measured"], sum(layer["macs"] for layer in layers)
     cycles = sum(layer["cycles"] for layer in layers)
     if measured:
@@ -224,12 +235,12 @@ def _layer_columns(
 
 
 def _number_cell(number: int) -> tuple[float, str]:
-    """Return a cell of the table: the number to sort by, and its text."""
+    """Return a cell of the table of layers: the number to sort by, and the number as text."""
     return number, f"{number:,}"
 
 
 def _layer_rows(data: Mapping[str, Any], total_time: int) -> Iterator[LayerRow]:
-    """Yield the layers' rows. ``total_time``: time of all layers, for the timeline."""
+    """Yield the timeline bars and table rows of all layers; ``total_time``: time of all layers, which the bars refer to."""
     start, tensors = 0, {tensor["name"]: tensor for tensor in data["tensors"]}
     for layer in data["layers"]:
         time = layer["time"] if data["measured"] else layer["cycles"]
@@ -252,13 +263,13 @@ def _layer_rows(data: Mapping[str, Any], total_time: int) -> Iterator[LayerRow]:
 
 
 def _schedule_text(layer: Mapping[str, Any]) -> str:
-    """Return the schedule's name, and the utilisation of the tensor unit."""
+    """Return the name of a layer's schedule and, if the layer uses the tensor unit, the unit's utilisation."""
     use = layer.get("tensor_unit")
     return f"{layer['rule']}, {100 * use['utilisation']:.1f} % used" if use else str(layer["rule"])
 
 
 def _timeline_marks(total_time: int) -> tuple[tuple[str, str], ...]:
-    """Return the marks of the timeline: round numbers as text, each with its position in percent of ``total_time``."""
+    """Return the marks of the timeline, as (position in percent of ``total_time``, round number as text)."""
     step = 1
     while total_time / step > 5:
         step *= 2 if str(step)[0] in "15" else 1
@@ -267,7 +278,7 @@ def _timeline_marks(total_time: int) -> tuple[tuple[str, str], ...]:
 
 
 def _memory_bars(data: Mapping[str, Any]) -> Iterator[MemoryBar]:
-    """Yield the bars of flash and RAM of the linked firmware, if there is one."""
+    """Yield the bars of flash and RAM, if the report contains sizes of a linked firmware."""
     parts = data["firmware"] or {}
     for key, (name, kinds) in _KINDS.items() if parts else ():
         used, room = data["totals"][key], data["board"][key]
@@ -278,9 +289,9 @@ def _memory_bars(data: Mapping[str, Any]) -> Iterator[MemoryBar]:
 def _memory_segments(
     parts: Mapping[str, Mapping[str, int]], symbol_kinds: Sequence[str], used_bytes: int
 ) -> Iterator[MemorySegment]:
-    """Yield the segments of a memory bar: the parts of the firmware that take bytes of it.
+    """Yield the segments of a memory bar: the parts of the firmware that have bytes in the memory.
 
-    ``symbol_kinds``: kinds of symbols in the memory; ``used_bytes``: its used bytes."""
+    ``symbol_kinds``: kinds of symbols that the memory contains; ``used_bytes``: number of used bytes of the memory."""
     for colour, (part, meaning) in enumerate(PARTS.items()):
         size = sum(parts.get(part, {}).get(kind, 0) for kind in symbol_kinds)
         if size:
@@ -288,7 +299,7 @@ def _memory_segments(
 
 
 def _origin_rows(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the rows on where the figures come from: model, board, unit, options, compiler, fingerprint."""
+    """Yield rows (name, value) that state where the figures come from: model, board, unit, options, compiler and others."""
     board, measured = data["board"], data["measured"]
     yield "model", data["source"]
     yield "board", f"{board['name']}: {board['title']}, {board['cpu']}"

@@ -1,4 +1,4 @@
-"""Reference tables for the documentation: operators and options."""
+"""Reference tables of operators and of compilation options, for the documentation and for commands that list them."""
 
 from __future__ import annotations
 
@@ -15,22 +15,25 @@ from microc.frontend.torch import reader as torch_export
 from microc.ops.attributes import Attribute
 from microc.ops.registry import OpDef, registry
 
-# ---- Operators of the formats and microc's own, read from the registries.
+# ---- Operators of the model formats, and microc's own operators, read from the registries.
 
 FORMATS = ("TFLite", "ONNX", "PyTorch", "Keras", "microc")
 _ORDER = (
     *("float32", "float16", "bfloat16", "float64", "int4", "uint4", "int8", "uint8"),
     *("int16", "uint16", "int32", "uint32", "int64", "uint64", "bool"),
 )
-"""Order of dtypes in a table."""
+"""Order of dtypes in the tables."""
 _MANY = 8
-"""Number of dtypes from which a full list is abbreviated as ``any``."""
+"""Least number of dtypes for which the complete list is abbreviated as ``any``."""
 
 
 @frozen
 class OperatorRow:
-    """Row of one operator in the reference. ``dtypes``: of the first output (TFLite), of the first input (ONNX), of the
-    first operand in the test cases (microc's own); empty if nothing is computed. ``note``: other remarks."""
+    """A row of the table of operators.
+
+    ``format``: the model format that defines the operator, one of :data:`FORMATS`; ``dtypes``: the supported dtypes of the
+    first output (TFLite), of the first input (ONNX), or of the first operand in the test cases (microc's own operators),
+    empty if they are not listed; ``note``: other remarks."""
 
     format: str
     name: str
@@ -39,25 +42,27 @@ class OperatorRow:
 
 
 def operator_rows() -> tuple[OperatorRow, ...]:
-    """List every operator of every format, sorted by format and name."""
+    """Return a row for every operator of every format, sorted by format and name."""
     rows = [*_tflite_operator_rows(), *_onnx_operator_rows(), *_torch_and_keras_rows(), *_microc_operator_rows()]
     return tuple(sorted(rows, key=lambda row: (FORMATS.index(row.format), "." in row.name, row.name)))
 
 
 def _sort_dtypes(dtypes: Iterable[str]) -> tuple[str, ...]:
-    """Sort dtypes and drop duplicates and unknown ones."""
+    """Sort dtypes for a table, without duplicates and unknown dtypes."""
     known = [dtype for dtype in dict.fromkeys(dtypes) if dtype in _ORDER]
     return tuple(sorted(known, key=_ORDER.index))
 
 
 def _tflite_operator_rows() -> Iterator[OperatorRow]:
-    """Yield the operators of TFLite."""
+    """Yield the rows of TFLite's operators."""
     for code, converter in tflite_ops.CONVERTERS.items():
         yield OperatorRow("TFLite", code, _sort_dtypes(converter.dtypes))
 
 
 def _onnx_operator_rows() -> Iterator[OperatorRow]:
-    """Yield the operators of ONNX: of all domains, of plugins, and those that are only folded from constants."""
+    """Yield the rows of ONNX's operators.
+
+    These are operators of all domains, operators of plugins, and operators that are supported only for constant operands."""
     for domain, converters in onnx_reader.CONVERTERS.items():
         for code, converter in converters.items():
             yield OperatorRow("ONNX", f"{domain}.{code}" if domain else code, _sort_dtypes(converter.dtypes))
@@ -69,7 +74,7 @@ def _onnx_operator_rows() -> Iterator[OperatorRow]:
 
 
 def _torch_and_keras_rows() -> Iterator[OperatorRow]:
-    """Yield the operators of PyTorch and the layers of Keras."""
+    """Yield the rows of PyTorch's operators and of Keras' layers."""
     for name in torch_export.CONVERTERS:
         yield OperatorRow("PyTorch", name, ())
     for name in keras_reader.CONVERTERS:
@@ -77,7 +82,7 @@ def _torch_and_keras_rows() -> Iterator[OperatorRow]:
 
 
 def _microc_operator_rows() -> Iterator[OperatorRow]:
-    """Yield microc's own operators with the dtypes that their test cases use."""
+    """Yield the rows of microc's own operators, with the dtypes of their test cases."""
     for name, operator in registry().items():
         cases = tuple(operator.cases())
         types = (case.types or operator.infer(case.attrs, ()) for case in cases)
@@ -88,12 +93,14 @@ def _microc_operator_rows() -> Iterator[OperatorRow]:
 
 
 def _edge_case_note(operator: OpDef) -> str:
-    """Return the remark on an operator's edge cases; empty if there is none."""
+    """Return the remark about an operator's edge cases, preceded by a full stop; empty if there is none."""
     return f". {operator.edges}" if operator.edges else ""
 
 
 def _operator_category(operator: OpDef) -> str:
-    """Return an operator's category: control flow, name of others (it expands into them), view, elementwise or expression."""
+    """Return the category of an operator: ``control flow``, ``name of others``, ``view``, ``elementwise`` or ``expression``.
+
+    An operator of the category ``name of others`` expands into other operators."""
     if operator.regions:
         return "control flow"
     if operator.expand is not None:
@@ -104,12 +111,12 @@ def _operator_category(operator: OpDef) -> str:
 
 
 def dtypes_cell(dtypes: Sequence[str], all_dtypes: Sequence[str]) -> str:
-    """Format dtypes for a cell; ``any`` for all that operators of the format take."""
+    """Format the dtypes of an operator for a table cell; ``any`` if they are all dtypes that operators of its format accept."""
     return "any" if len(dtypes) >= _MANY and tuple(dtypes) == tuple(all_dtypes) else ", ".join(dtypes)
 
 
 def longest_shared_dtypes(rows: Iterable[OperatorRow]) -> tuple[str, ...]:
-    """Return the longest list of dtypes that several rows share, which the table abbreviates as ``any``."""
+    """Return the longest list of dtypes that several rows have in common; the table abbreviates this list as ``any``."""
     row_count = Counter(row.dtypes for row in rows)
     return max(row_count, key=lambda dtypes: (row_count[dtypes] > 1, len(dtypes)), default=())
 
@@ -147,7 +154,7 @@ _ATTRIBUTES = (
 
 
 def _attributes_markdown() -> str:
-    """Format the Markdown table of operator attributes, each declaration with the operators that have it."""
+    """Format a Markdown table of operator attributes: a row for each declaration, with the operators that have it."""
     operators_of: dict[tuple[str, Attribute], list[str]] = {}
     for name, operator in registry().items():
         for label, attribute in operator.attrs.items():
@@ -160,7 +167,7 @@ def _attributes_markdown() -> str:
 
 
 def operators_markdown() -> str:
-    """Format the page ``docs/operators.md``."""
+    """Return the text of the page ``docs/operators.md``."""
     rows = operator_rows()
     parts = ["# Operators", "Written by `microc operators --markdown`: do not edit."]
     for format_name in FORMATS:
@@ -207,8 +214,11 @@ _PAGE_TITLES = {
 
 @frozen
 class OptionRow:
-    """Row of a compilation option: keyword in Python, flag with its metavar (empty if Python only), group, and help.
-    ``applies``: models or boards that it concerns; empty: all."""
+    """A row of the table of compilation options.
+
+    ``name``: the keyword in Python; ``flag``: the flag on the command line with its value, empty if the option exists in
+    Python only; ``group``: heading of the section; ``applies``: models or boards to which the option applies, empty for
+    all."""
 
     name: str
     flag: str
@@ -218,7 +228,7 @@ class OptionRow:
 
 
 def compilation_option_rows() -> Iterator[OptionRow]:
-    """Yield the row of every compilation option, in the order of the table of options."""
+    """Yield a row for every compilation option, in the order of :data:`microc.compiler.options.OPTIONS`."""
     for name, option in OPTIONS.items():
         value = "|".join(option.words) or option.metavar
         yield OptionRow(
@@ -231,7 +241,7 @@ def compilation_option_rows() -> Iterator[OptionRow]:
 
 
 def options_markdown() -> str:
-    """Format the page ``docs/options.md``."""
+    """Return the text of the page ``docs/options.md``."""
     lines = [_HEAD]
     for group, title in _PAGE_TITLES.items():
         lines += [f"## {title}", "", "| Python | command line | for | |", "|---|---|---|---|"]

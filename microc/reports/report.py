@@ -1,4 +1,4 @@
-"""A report: a compiled network on a board in figures, its JSON schema, and its forms."""
+"""The report of a compiled network on a board: its data, their JSON schema, and the conversion to a page or JSON."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from microc.run.profile import Profile
 
 
-# ---- JSON schema of a report's data (:class:`Report`); files that are read as reports are validated against it.
+# ---- JSON schema of a report's data (:class:`Report`). Files that are read as reports are validated against the schema.
 
 VERSION = 1
-"""Version of the data; increased when a name changes its meaning or is removed."""
+"""Version of a report's data; it is increased when a name in the data is removed or changes its meaning."""
 
 _MOST = 1 << 53
 _TEXT = {"type": "string"}
@@ -72,7 +72,7 @@ _UNIT = {
     **dict.fromkeys(("cycles", "load", "compute", "store", "macs"), _COUNT),
     "utilisation": {"type": "number", "minimum": 0, "maximum": 1},
 }
-"""Work of a layer on a tensor unit: :class:`microc.module.UnitUse`."""
+"""Schema of a layer's work on a tensor unit; its fields are those of :class:`microc.module.UnitUse`."""
 _ACCURACY = {
     "fingerprint": _TEXT,
     "samples": _COUNT,
@@ -146,25 +146,29 @@ SCHEMA: Mapping[str, Any] = {
         }
     ),
 }
-"""Sizes are in bytes. ``first`` and ``last`` of ``memory`` are steps, -1 before the first."""
+"""JSON schema of a report's data. Sizes are in bytes. ``first`` and ``last`` of ``memory`` are numbers of steps; -1 is the time
+before the first step."""
 
 
-# ---- The report as an object that becomes a page, JSON, or a table in a notebook.
+# ---- The report as an object, which can be converted to a page, to JSON, or to a table in a notebook.
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report:
-    """A network on a board in figures.
+    """The report of a compiled network on a board: time, memory, layers, accuracy and advice.
 
-    ``data`` is plain: ``totals``, sizes in bytes; ``layers``, one per kernel in order, with estimated cycles and, if
-    measured, the time; ``stack``, ``state``, ``accuracy`` (None if not verified), ``advice``. ``microc.report`` makes a
-    report; :func:`microc.reports.saved_reports.read_report` reads one.
+    ``data`` is plain data, ready for JSON. It contains, among others: ``totals``; ``layers``, one for each call of a kernel
+    in order, with estimated cycles and, if measured, the time; ``stack``; ``state``; ``accuracy``, None if not verified;
+    ``advice``. Sizes are in bytes. ``microc.report`` makes a report; :func:`microc.reports.saved_reports.read_report`
+    reads one.
     """
 
     data: Mapping[str, Any]
 
     def html(self, before: Report | None = None) -> str:
-        """Render a self-contained HTML page; ``before``: a report to compare with. Equal reports give equal pages."""
+        """Render the report as a self-contained HTML page; ``before``: an earlier report to compare with.
+
+        Equal reports give equal pages."""
         from microc.reports.page import to_html
 
         return to_html(self.data, before.data if before is not None else None)
@@ -178,7 +182,9 @@ class Report:
         return dict(self.data)
 
     def save(self, path: str | Path) -> Path:
-        """Write the page (``.html``) or the data (``.json``); OutputError for another suffix."""
+        """Write the report to a file: as a page (``.html``) or as JSON (``.json``). Return the path of the file.
+
+        Raises OutputError for another suffix."""
         target = validation.as_path("a report", path)
         if target.suffix not in (".html", ".json"):
             raise OutputError(
@@ -204,7 +210,7 @@ class Report:
         return html_table(f"{self._network_signature()} on {data['board']['title']}", rows)
 
     def _network_signature(self) -> str:
-        """Return the network's name with its inputs and outputs."""
+        """Return the network's name with the types of its inputs and outputs."""
         return format_signature(self.data["model"], self.data["inputs"], self.data["outputs"])
 
 
@@ -223,11 +229,11 @@ def make_report(
 ) -> Report:
     """Make the report of the network that a manifest (:mod:`microc.codegen.project.manifest`) describes, on ``board``.
 
-    ``model_c``: the generated C, for the code of every layer. ``program_report``: result of
-    :meth:`microc.Program.report`, for flash and RAM before linking, and for advice. ``profile``: measurements;
-    ``size``: memory of the linked firmware; ``stack``: bytes that the board used at most; ``accuracy``: result of
-    :func:`microc.reports.evidence.read_accuracy`. ``code_in_ram``, ``notes``: see :mod:`microc.reports.advice`; unknown
-    for a project."""
+    ``model_c``: the generated C, which contains the code of every layer. ``program_report``: result of
+    :meth:`microc.Program.report`, which contains advice, and estimates of flash and RAM. ``profile``: measured times;
+    ``size``: memory of the linked firmware; ``stack``: peak stack in bytes, measured on the board; ``accuracy``: result of
+    :func:`microc.reports.evidence.read_accuracy`. ``code_in_ram``: see :class:`microc.reports.advice.Situation`; ``notes``:
+    sentences to add to the advice. Both are unknown for a project."""
     clock, estimates = board.raw.get("clock_hz"), program_report or {}
     layers = describe_layers(manifest, model_c, clock, profile)
     cycles = sum(layer["cycles"] for layer in layers)
@@ -282,7 +288,7 @@ def make_report(
 
 
 def _measurement_data(profile: Profile) -> dict[str, Any]:
-    """Describe the measured time of one inference as plain data."""
+    """Describe the measured time of one inference as plain data: its unit, the unit's meaning, the time, and seconds."""
     return {
         "unit": profile.unit,
         "meaning": profile.clock.meaning,
@@ -292,5 +298,5 @@ def _measurement_data(profile: Profile) -> dict[str, Any]:
 
 
 def _manifest_tensor_data(tensor: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a manifest's tensor that a report has."""
+    """Return those fields of a tensor in a manifest that a report contains."""
     return {name: tensor[name] for name in ("name", "label", "dtype", "shape", "bytes", "scale", "zero_point")}

@@ -1,4 +1,4 @@
-"""Saved reports: read, compare, and convert profiles to traces."""
+"""Read saved reports, compare two reports, and convert measured profiles to traces."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ from microc.reports.evidence import reject_json_constant
 from microc.reports.report import SCHEMA, VERSION, Report
 from microc.run.profile import Clock, KernelTime, Profile, shorten_layer_name
 
-# ---- Reading reports: the JSON of ``microc report``, or a page, which contains the same JSON.
+# ---- Reading reports: a JSON file that ``microc report`` wrote, or an HTML page, which contains the same JSON.
 
 LARGEST = 256 << 20
-"""Bytes of a file that is read, at most."""
+"""Largest size of a report file that is read, in bytes."""
 _PAGE, _OBJECT = b"<!DOCTYPE html>", b"{"
 _EMBEDDED = re.compile(r'<script type="application/json" id="report-data">(.*?)</script>', re.DOTALL)
 _HINT = "write one: microc report MODEL --board BOARD -o report.json"
 
 
 def is_report(path: Path) -> bool:
-    """Test whether a file looks like a report: an HTML page or a JSON object. No model begins like these."""
+    """Test whether a file looks like a report: whether it begins like an HTML page or a JSON object.
+
+    No supported model file begins like either."""
     try:
         with open_regular(path) as file:
             return file.read(64).lstrip().startswith((_PAGE, _OBJECT))
@@ -39,7 +41,9 @@ def is_report(path: Path) -> bool:
 
 
 def read_report(path: str | Path) -> Report:
-    """Read a report from its page or JSON. UsageError if it is none, or of another version."""
+    """Read a report from a JSON file, or from an HTML page that contains its data.
+
+    Raises UsageError if the file is no report, or a report of another version."""
     file = validation.as_path("a report", path)
     try:
         text = read_text(file, LARGEST)
@@ -53,8 +57,10 @@ def read_report(path: str | Path) -> Report:
 
 
 def _validate_report(data: Any, file: Path) -> Mapping[str, Any]:
-    """Validate the data of a report against its schema, so that a page can be rendered from it; return it without the
-    fields that ``--json`` adds. UsageError, naming ``file``, if it is no report or of another version."""
+    """Validate the data of a report against their schema, so that a page can be rendered from them.
+
+    Return the data without the fields that ``--json`` adds. Raises UsageError, which names ``file``, if the data are no
+    report, or a report of another version."""
     version = data.get("report_version") if isinstance(data, dict) else None
     if isinstance(version, int) and version != VERSION:
         raise UsageError(f"{file}: got a report of version {version}, expected {VERSION}", where=str(file), hint=_HINT)
@@ -70,13 +76,16 @@ def _validate_report(data: Any, file: Path) -> Mapping[str, Any]:
     return report_data
 
 
-# ---- Comparing reports: totals, and layers matched by name.
+# ---- Comparing two reports: totals, and layers with the same name.
 
 Row = dict[str, Any]
 
 
 def compare_reports(before: Report, after: Report) -> dict[str, Any]:
-    """Compare two reports as plain data: ``totals`` and ``layers``, each with ``before`` and ``after`` (None if absent)."""
+    """Compare two reports; return plain data.
+
+    ``totals`` and ``layers`` are lists of rows; each row has ``before`` and ``after`` for a figure, None if a report lacks
+    the figure."""
     a, b = before.data, after.data
     return {
         "before": _network_data(a),
@@ -87,7 +96,7 @@ def compare_reports(before: Report, after: Report) -> dict[str, Any]:
 
 
 def _network_data(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe the network of a report as plain data: model, options, board."""
+    """Describe the network of a report as plain data: model, fingerprint, options and board."""
     names = {name: data[name] for name in ("model", "source", "fingerprint", "options")}
     return {**names, "board": data["board"]["name"]}
 
@@ -119,9 +128,9 @@ def _accuracy_percent(data: Mapping[str, Any]) -> float | None:
 
 
 def _layer_comparison_rows(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
-    """Yield rows that compare the layers of two reports by name.
+    """Yield rows that compare the cycles and the flash of layers with the same name in two reports.
 
-    The layers of ``after`` come first, in their order, then those that only ``before`` has."""
+    First come the layers of ``after``, in their order; then the layers that only ``before`` contains."""
     old, new = _layers_by_name(before), _layers_by_name(after)
     for name in dict.fromkeys((*new, *old)):
         both = {"before": old.get(name), "after": new.get(name)}
@@ -131,7 +140,9 @@ def _layer_comparison_rows(before: Sequence[Mapping[str, Any]], after: Sequence[
 
 
 def _layers_by_name(layers: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Map a report's layers by name without the operator's number; repeated names get a counter."""
+    """Return the layers of a report by their names, without the operator's number at the beginning of a name.
+
+    If a name is repeated, a counter is appended to it."""
     layers_by_name, seen = {}, Counter[str]()
     for layer in layers:
         name = re.sub(r"^#\d+ ", "", layer["name"])
@@ -141,23 +152,25 @@ def _layers_by_name(layers: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[st
 
 
 def _comparison_row(name: str, before: float | None, after: float | None) -> Row:
-    """Return the row that compares a figure; None if a report lacks it."""
+    """Return the row that compares a figure of two reports; ``before``, ``after``: None if a report lacks the figure."""
     return {"name": name, "before": before, "after": after}
 
 
-# ---- A profile in the Trace Event Format, for Perfetto and chrome://tracing.
+# ---- Conversion of a profile to the Trace Event Format, for Perfetto and chrome://tracing.
 #
 # https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU: an object with ``traceEvents``. Complete events
 # (phase X) have ``ts`` and ``dur`` in microseconds and nest if one encloses another. Metadata events (phase M) name processes and
 # threads. If the unit is instructions, a nanosecond stands for one.
 
 _PROCESS = {"pid": 1, "tid": 1}
-"""Process and thread of all events."""
+"""Numbers of the process and the thread to which all trace events belong."""
 
 
 def profile_to_trace(profile: Profile) -> dict[str, Any]:
-    """Convert a profile to the Trace Event Format: one inference, in it the layers, in these their kernels; beside them
-    the bytes of the arena in use."""
+    """Convert a profile to the Trace Event Format.
+
+    The trace contains an event for the inference; nested in it, events for the layers; nested in these, events for the
+    kernels. A counter shows the bytes of the arena in use."""
     clock, unit, model = profile.clock, profile.unit, profile.project.manifest["model"]
     events = [
         _metadata_trace_event("process_name", f"{model} on {profile.board}"),
@@ -178,7 +191,7 @@ def profile_to_trace(profile: Profile) -> dict[str, Any]:
 
 
 def _kernel_trace_events(clock: Clock, kernel_time: KernelTime, start: int) -> Iterator[dict[str, Any]]:
-    """Yield the trace events of a kernel that begins at ``start``: its time, and the bytes of the arena in use."""
+    """Yield the trace events of a kernel that begins at ``start``: one for its time, one for the bytes of the arena in use."""
     arguments = {
         "kernel": kernel_time.kernel,
         "macs": kernel_time.macs,
@@ -198,17 +211,17 @@ def _kernel_trace_events(clock: Clock, kernel_time: KernelTime, start: int) -> I
 def _complete_trace_event(
     clock: Clock, name: str, category: str, start: int, end: int, args: dict[str, Any]
 ) -> dict[str, Any]:
-    """Make a complete event (phase X) of a trace, from ``start`` to ``end`` in the clock's unit."""
+    """Return a complete event (phase X) of a trace, which lasts from ``start`` to ``end`` in the clock's unit."""
     at, till = _to_nanoseconds(clock, start), _to_nanoseconds(clock, end)
     times = {"ts": at / 1000, "dur": (till - at) / 1000}
     return {"name": name, "cat": category, "ph": "X", **times, **_PROCESS, "args": {clock.unit: end - start, **args}}
 
 
 def _to_nanoseconds(clock: Clock, amount: int) -> int:
-    """Convert an amount of the clock's unit to nanoseconds; an instruction becomes a nanosecond."""
+    """Convert a time in the clock's unit to nanoseconds. If the clock counts instructions, each becomes a nanosecond."""
     return amount if clock.counts else round(amount * 1e9 / clock.tick_hz)
 
 
 def _metadata_trace_event(name: str, value: str) -> dict[str, Any]:
-    """Make a metadata event (phase M) of a trace, which names its process or thread."""
+    """Return a metadata event (phase M) of a trace, which sets the name of the trace's process or thread."""
     return {"name": name, "ph": "M", "ts": 0, **_PROCESS, "args": {"name": value}}

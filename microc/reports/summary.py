@@ -1,4 +1,4 @@
-"""A compiled network in figures: the result of :meth:`microc.Program.report`."""
+"""Summarise a compiled network as plain data, the result of :meth:`microc.Program.report`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from microc.reports.text_tables import cycles_to_milliseconds
 from microc.target import Board
 
 MIN_PRINTED_GAIN = 0.02
-"""Share of the time from which ``microc compile`` prints advice that saves it."""
+"""Least gain of advice that ``microc compile`` prints, as a share of the network's time."""
 
 
 def summarise_module(module: Module, board: Board) -> dict[str, Any]:
-    """Describe a module on a board as plain data, see :meth:`microc.Program.report`."""
+    """Describe a module (compiled network) on a board as plain data; :meth:`microc.Program.report` documents the data."""
     plan = module.plan
     assert plan is not None
     need, cycles = firmware_footprint((module,), board), sum(c.cycles for c in module.calls)
@@ -90,9 +90,9 @@ def summarise_module(module: Module, board: Board) -> dict[str, Any]:
 
 
 def report_module(module: Module, board: Board, program_report: Mapping[str, Any] | None = None) -> Report:
-    """Make the report of a module whose memory is planned, before any C is printed.
+    """Make the report of a module whose memory is planned; its C need not be generated yet.
 
-    ``program_report``: see :func:`make_report`."""
+    ``program_report``: as for :func:`make_report`."""
     return make_report(
         manifest(module, __version__),
         board,
@@ -103,18 +103,20 @@ def report_module(module: Module, board: Board, program_report: Mapping[str, Any
 
 
 def select_printed_advice(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Select the advice that ``microc compile`` prints: advice with some gain, and notes."""
+    """Select the advice that ``microc compile`` prints: advice with a gain of at least :data:`MIN_PRINTED_GAIN`, and advice
+    without a command."""
     return [advice for advice in steps if (advice["gain"] or 0) >= MIN_PRINTED_GAIN or not advice["command"]]
 
 
 def _advice_sentence(advice: Mapping[str, Any]) -> str:
-    """Join the text and the command of an item of advice."""
+    """Join the text and the command of a piece of advice to one sentence."""
     return f"{advice['text']}: {advice['command']}" if advice["command"] else str(advice["text"])
 
 
 def _row_streaming_data(call: Call) -> dict[str, Any] | None:
-    """Describe what a kernel that computes several layers row by row trades for memory: additional MACs and moved bytes.
-    None for other kernels."""
+    """Describe the price of a kernel that computes several layers row by row to save memory, as plain data.
+
+    The price consists of additional multiply-accumulates and moved bytes. None for other kernels."""
     if call.streamed is None:
         return None
     price = call.streamed
@@ -122,7 +124,7 @@ def _row_streaming_data(call: Call) -> dict[str, Any] | None:
 
 
 def value_data(module: Module, name: str) -> dict[str, Any]:
-    """Describe a value of a module as plain data, in the form of manifests."""
+    """Describe a value (tensor) of a module as plain data, with the same keys as in a manifest."""
     value = module.values[name]
     return {
         "name": name,

@@ -1,4 +1,4 @@
-"""Numbers as text, and tables of text for terminals."""
+"""Format numbers and other figures as text, and tables of text for terminals."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any
 
 from microc.base.terminal import escape_unprintable
 
-# ---- Figures of a report as text, the same on the page, in a terminal and in a notebook.
+# ---- Figures of a report as text, for the page, a terminal and a notebook.
 
 MINUS, TIMES = "\N{MINUS SIGN}", "\N{MULTIPLICATION SIGN}"
 
 
 def cycles_to_milliseconds(cycles: float, clock_hz: int | None) -> float | None:
-    """Convert cycles to milliseconds at a board's clock; None if the clock is unknown."""
+    """Convert cycles to milliseconds at a board's clock frequency; None if the frequency is unknown."""
     return 1000 * cycles / clock_hz if clock_hz else None
 
 
 def milliseconds_text(value: float) -> str:
-    """Format milliseconds with three significant digits."""
+    """Format a time given in milliseconds with three significant digits and its unit."""
     return f"{value:,.0f} ms" if value >= 100 else f"{value:.3g} ms" if value >= 0.001 else f"{1000 * value:.3g} µs"
 
 
 def inference_time_text(data: Mapping[str, Any]) -> str:
-    """Format the time of one inference of a report: measured, else estimated."""
+    """Format the time of one inference in a report: the measured time, else the estimated time."""
     measured, totals = data["measured"], data["totals"]
     if measured:
         seconds = measured["seconds"]
@@ -36,12 +36,12 @@ def inference_time_text(data: Mapping[str, Any]) -> str:
 
 
 def estimated_time_text(cycles: int, ms: float | None) -> str:
-    """Format the estimated cycles of one inference, and their milliseconds if known."""
+    """Format the estimated cycles of one inference, and the time in milliseconds if it is known."""
     return f"about {cycles:,} cycles" + (f", {milliseconds_text(ms)}" if ms is not None else "")
 
 
 def peak_stack_text(data: Mapping[str, Any]) -> str:
-    """Format the peak stack of a report in bytes, and whether it is measured or estimated."""
+    """Format the peak stack in a report: bytes, and the remark whether they are measured or estimated."""
     stack = data["stack"]
     reserved = f"; {stack['reserved']:,} reserved" if stack.get("reserved") else ""
     if stack["measured"] is not None:
@@ -50,12 +50,12 @@ def peak_stack_text(data: Mapping[str, Any]) -> str:
 
 
 def clock_rate_text(hertz: int | None) -> str:
-    """Format a clock rate, as in ``168 MHz``; empty if unknown."""
+    """Format a clock rate, as in ``168 MHz``; empty if the rate is unknown."""
     return f"{hertz / 1e6:.4g} MHz" if hertz else ""
 
 
 def shape_with_times_signs(shape: Sequence[int]) -> str:
-    """Format a shape, as in ``1x8x8x1`` but with the multiplication sign."""
+    """Format a shape, as in ``1x8x8x1`` but with multiplication signs instead of x."""
     return TIMES.join(map(str, shape)) or "scalar"
 
 
@@ -68,7 +68,7 @@ def dequantization_formula(tensor: Mapping[str, Any]) -> str:
 
 
 def percent_change_text(before: float | None, after: float | None) -> str:
-    """Format the change of a figure in percent; empty if one of both is unknown."""
+    """Format the change of a figure in percent; empty if the figure before or after is unknown."""
     if before is None or after is None:
         return ""
     if before == after:
@@ -79,13 +79,14 @@ def percent_change_text(before: float | None, after: float | None) -> str:
 
 
 def memory_usage_rows(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """List a row, name and use, for each memory of a board; ``rows``: result of
-    :func:`microc.reports.layers.memories_data`."""
+    """Return a row (name, description of its use) for each memory of a board.
+
+    ``rows``: result of :func:`microc.reports.layers.memories_data`."""
     return [(f"  {row['memory']}", _memory_usage_text(row)) for row in rows]
 
 
 def _memory_usage_text(row: Mapping[str, Any]) -> str:
-    """Describe the use of a memory: bytes, contents, accesses and wait cycles."""
+    """Describe the use of a memory as text: bytes, number of values by kind, accesses and wait cycles."""
     used = f"{row['bytes']:,} of {row['capacity']:,} bytes"
     if not row["bytes"]:
         return f"{used}, nothing lies there"
@@ -101,16 +102,18 @@ def _memory_usage_text(row: Mapping[str, Any]) -> str:
 
 _GAP = "  "
 _MIN_TEXT = 12
-"""Least width in characters of a column of text; a last column of text at least so wide is wrapped instead of cut."""
+"""Least width of a column of text in characters. A last column of text that is at least this wide is wrapped instead of cut."""
 
 
 def table(
     header: Sequence[str], rows: Sequence[Sequence[object]], left: int = 1, width: int = 0, mark: str = "..."
 ) -> str:
-    """Format a table of text; the first ``left`` columns are text, flush left, the others numbers, flush right.
-    ``width``: of a line in characters; 0: unlimited. To fit it, a last column of text is wrapped; other columns of text
-    are cut, the widest first and the first column last, and end in ``mark``. Numbers are never cut: columns of numbers
-    for which no room is left form another table below, which repeats the first column."""
+    """Format a table as text.
+
+    The first ``left`` columns contain text and are flush left; the others contain numbers and are flush right. ``width``:
+    largest width of a line in characters, 0: unlimited. If the table is too wide, a last column of text is wrapped. Other
+    columns of text are cut and end in ``mark``, the widest column first and the first column last. Numbers are never cut:
+    columns of numbers that do not fit form another table below, which repeats the first column."""
     cells = [[_printable_cell(cell) for cell in row] for row in (header, *rows)]
     return "\n\n".join(
         _format_single_table(part, some, width, mark) for part, some in _split_columns(cells, left, width)
@@ -118,7 +121,7 @@ def table(
 
 
 def _format_single_table(cells: Sequence[Sequence[str]], text_columns: int, width: int, ellipsis: str) -> str:
-    """Format a table that is not split, with a rule below its heading."""
+    """Format a table whose columns all fit, with a line of dashes below its heading."""
     widths = [max(len(row[k]) for row in cells) for k in range(len(cells[0]))]
     if width:
         widths = _narrow_text_columns(widths, text_columns, width)
@@ -127,8 +130,9 @@ def _format_single_table(cells: Sequence[Sequence[str]], text_columns: int, widt
 
 
 def _split_columns(cells: list[list[str]], text_columns: int, width: int) -> Iterator[tuple[list[list[str]], int]]:
-    """Split the columns of a table into tables that fit ``width`` (0: unlimited), each with its number of text columns.
-    Every table begins with the first column."""
+    """Split a table by columns into tables that fit ``width`` (0: unlimited); each begins with the first column.
+
+    Yield the cells of each table, and the number of its text columns."""
     widths = [max(len(row[k]) for row in cells) for k in range(len(cells[0]))]
     min_widths = [min(w, _MIN_TEXT) if k < text_columns else w for k, w in enumerate(widths)]
     columns, room = list[int](), width - min_widths[0]
@@ -145,12 +149,14 @@ def _split_columns(cells: list[list[str]], text_columns: int, width: int) -> Ite
 
 
 def _printable_cell(cell: object) -> str:
-    """Convert a cell to text without control characters: names come from models of unknown origin."""
+    """Convert a cell to text without control characters, because names come from models of unknown origin."""
     return escape_unprintable(str(cell), "")
 
 
 def _narrow_text_columns(widths: list[int], text_columns: int, width: int) -> list[int]:
-    """Narrow the text columns of a table until it fits ``width``: the last one first, then the widest. Return the widths."""
+    """Return the column widths of a table, with text columns narrowed until the table fits ``width``.
+
+    If all columns are text, the last column is narrowed first; then the widest columns."""
     fitted = list(widths)
     texts = range(min(text_columns, len(fitted)))
     excess = sum(fitted) + len(_GAP) * (len(fitted) - 1) - width
@@ -166,7 +172,7 @@ def _narrow_text_columns(widths: list[int], text_columns: int, width: int) -> li
 
 
 def _format_row_lines(row: Sequence[str], widths: Sequence[int], text_columns: int, ellipsis: str) -> list[str]:
-    """Format a row of a table as lines; its last cell may take several."""
+    """Format a row of a table as one or several lines; several if the last cell is wrapped."""
     wraps = text_columns >= len(row)
     last = textwrap.wrap(row[-1], widths[-1]) if wraps and len(row[-1]) > widths[-1] else [row[-1]]
     first = [
@@ -183,7 +189,9 @@ def _format_row_lines(row: Sequence[str], widths: Sequence[int], text_columns: i
 
 
 def facts(rows: Sequence[tuple[str, object]], width: int = 0) -> str:
-    """Format names and values, one pair per line. Values longer than ``width`` allows are wrapped beside their name."""
+    """Format names and values, one pair per line.
+
+    ``width``: largest width of a line in characters, 0: unlimited. Longer values are wrapped beside their name."""
     indent = max(len(name) for name, _ in rows) + len(_GAP)
     lines: list[str] = []
     for name, value in rows:
