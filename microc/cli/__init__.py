@@ -21,16 +21,17 @@ SCHEMA_VERSION = 1
 INTERRUPTED, BROKEN_PIPE = 130, 141
 """Exit codes after Ctrl-C (128 + SIGINT) and after a closed output pipe (128 + SIGPIPE), as shells report them."""
 _JSON_LINES = frozenset({"tune", "watch"})
-"""Commands whose ``--json`` prints JSON lines, one object each."""
+"""Commands whose ``--json`` prints JSON lines: several JSON objects, each on a line of its own."""
 _UNWRAPPED = frozenset({"explain", "completion"})
-"""Commands whose text contains lines of code: it is never wrapped to the terminal."""
+"""Commands whose output contains code, and is therefore not wrapped to the width of the terminal."""
 COLLECT_AFTER = 1_000_000
-"""Allocations before Python looks for reference cycles. A compilation creates almost none, and its objects live to its
-end."""
+"""Number of allocations after which Python searches for reference cycles.
+
+It is large because a compilation creates almost no cycles, and most of its objects are needed until the end."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit code that :mod:`microc.errors` documents."""
+    """Run the command line ``argv`` (default: of this process); return the exit code, as :mod:`microc.errors` documents it."""
     from microc.base.terminal import escape_all_output
     from microc.compiler import interaction
 
@@ -50,10 +51,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _record_interrupt_signals() -> Iterator[list[int]]:
-    """Record Ctrl-C for the length of a ``with``; yields the list of signals received.
+    """Record the interrupt signals of Ctrl-C within a ``with`` block; yield the list of signals received so far.
 
-    The list is needed because a library that is being imported may replace KeyboardInterrupt by an error of its own, and
-    because a C compiler that Ctrl-C ended, too, looks like one that failed.
+    KeyboardInterrupt alone is not enough. A library that is being imported may replace it by an error of its own; and Ctrl-C
+    also ends a running C compiler, whose end then looks like a failed build.
     """
     pressed: list[int] = []
 
@@ -73,9 +74,10 @@ def _record_interrupt_signals() -> Iterator[list[int]]:
 
 
 def _run_reporting_errors(command_words: list[str], received_signals: list[int]) -> int:
-    """Run a command; report its errors and its interruption by Ctrl-C; return the exit code.
+    """Run a command, report its errors or its interruption by Ctrl-C, and return the exit code.
 
-    ``command_words``: the command line. ``received_signals``: interrupt signals received so far; the list grows."""
+    ``command_words``: words of the command line; ``received_signals``: list to which :func:`_record_interrupt_signals`
+    appends the signals of Ctrl-C."""
     try:
         return _run_command(command_words)
     except KeyboardInterrupt:
@@ -91,13 +93,13 @@ def _run_reporting_errors(command_words: list[str], received_signals: list[int])
 
 
 def _report_interrupt() -> int:
-    """Print that the command was interrupted; return the exit code."""
+    """Print that the command was interrupted; return the exit code for this case."""
     sys.stderr.write("interrupted\n")
     return INTERRUPTED
 
 
 def _run_command(command_words: list[str]) -> int:
-    """Parse the arguments, run the command and print its answer."""
+    """Parse the words of the command line, run the command and print its result; return the exit code."""
     from microc.cli.arguments import Arguments, make_parser  # imported here, inside of the Ctrl-C handler's scope
 
     try:
@@ -135,7 +137,7 @@ def _run_command(command_words: list[str]) -> int:
 
 
 def _print_json_answer(data: dict[str, Any], command_words: Sequence[str]) -> None:
-    """Print one JSON object with the schema version; on a single line for the commands that print several objects."""
+    """Print ``data`` and the schema version as a JSON object: on one line for commands that print JSON lines, else indented."""
     from microc.cli.show import ascii_json
 
     indent = None if _JSON_LINES.intersection(command_words) else 2
@@ -143,7 +145,7 @@ def _print_json_answer(data: dict[str, Any], command_words: Sequence[str]) -> No
 
 
 def _report_error(error: MicrocError, command_words: Sequence[str]) -> int:
-    """Print an error, and as JSON if ``--json`` is among the words of the command line; return its exit code."""
+    """Print an error, and print it also as JSON if the command line contains ``--json``; return the error's exit code."""
     from microc.cli.show import print_error
 
     print_error(error)
@@ -154,12 +156,12 @@ def _report_error(error: MicrocError, command_words: Sequence[str]) -> int:
 
 
 def _error_data(error: MicrocError) -> dict[str, str]:
-    """Describe an error as plain data."""
+    """Describe an error as plain data: its code, what is wrong, where, and the hint."""
     return {"code": error.code, "what": error.what, "where": error.where, "hint": error.hint}
 
 
 def _internal_error(error: Exception) -> InternalError:
-    """Wrap an unexpected exception in a one-line InternalError; its traceback goes to a temporary file."""
+    """Convert an unexpected exception to an InternalError of one line, and write its traceback to a temporary file."""
     import traceback
 
     from microc.base.terminal import escape_unprintable

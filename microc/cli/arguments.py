@@ -1,4 +1,4 @@
-"""Argument parsers of all commands, and the parsed command line as data for completion and the manual page."""
+"""Argument parsers of all commands, and a description of all commands as data, for shell completion and the manual page."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ EXIT_CODES = """exit codes:
 
 
 class Arguments(ReportArguments):
-    """Parsed arguments of all commands; each command reads its own. Options of a compilation:
-    :func:`microc.cli.shared_options.compilation_options`."""
+    """The parsed arguments of the command line; each command reads those that its parser declares.
+
+    Compilation options are read by :func:`microc.cli.shared_options.compilation_options`."""
 
     command: str
     words: list[str]
@@ -162,8 +163,10 @@ Adder = Callable[..., Parser]
 
 
 def _add_global_options(parser: Parser, default: object) -> None:
-    """Add the options that may precede or follow the command. After it, the default is SUPPRESS, so that an option given
-    before the command keeps its value."""
+    """Add the options that may precede or follow the command's name.
+
+    ``default``: value of an option that is not given. For the parser of a command it must be SUPPRESS, so that an option
+    before the command's name keeps its value."""
     group = parser.add_argument_group("everywhere")
     group.add_argument(
         "--json",
@@ -298,7 +301,7 @@ def _add_export_command(add: Adder) -> None:
 
 
 def _add_board_commands(add: Adder) -> None:
-    """Add the parsers of the commands about boards, plugins, reference tables and tools."""
+    """Add the parsers of ``boards``, ``plugin``, ``operators``, ``options``, ``ports``, ``demo`` and ``doctor``."""
     command = add("boards", "list, show or validate boards", "", "show netduinoplus2", "validate my_board.toml")
     command.add_argument(
         "action", nargs="?", choices=("list", "show", "validate"), default="list", help="what to do (default: list)"
@@ -350,11 +353,11 @@ _ENDS = (".npz", ".npy", ".csv", ".html", ".json", ".jsonl", ".py", ".toml")
 
 @frozen
 class ValueSyntax:
-    """Syntax of a value on the command line: one of ``choices``, or a file with one of the suffixes ``ends`` (any if
-    empty).
+    """The syntax of an argument's value, for completion: which names, files or folders the value may be.
 
-    ``kind`` is :data:`FILES`, :data:`FOLDERS` or empty. ``name`` is the metavar. If ``list`` is true, several values
-    are separated by commas."""
+    ``name``: the metavar; ``choices``: names that the value may be; ``kind``: :data:`FILES` or :data:`FOLDERS` if it may be
+    a path, else empty; ``ends``: suffixes of these files, empty for all files; ``list``: True if the value may be several
+    names, separated by commas."""
 
     name: str
     choices: tuple[str, ...] = ()
@@ -365,8 +368,10 @@ class ValueSyntax:
 
 @frozen
 class OptionSyntax:
-    """An option of a command: its flags, its help in one line, and the syntax of its value (``word``; None for a switch,
-    ``count`` values otherwise)."""
+    """An option of a command, as the argument parser declares it.
+
+    ``help``: its help in one line; ``word``: syntax of its value, None for a switch; ``count``: number of its values;
+    ``group``: title of its section in the command's help."""
 
     flags: tuple[str, ...]
     help: str
@@ -377,7 +382,9 @@ class OptionSyntax:
 
 @frozen
 class CommandSyntax:
-    """A command: name (empty for the program itself), help, usage, options and positional arguments."""
+    """A command with its options and positional arguments, as the argument parser declares them.
+
+    ``name`` is empty for the program itself."""
 
     name: str
     help: str
@@ -385,11 +392,11 @@ class CommandSyntax:
     epilog: str
     options: tuple[OptionSyntax, ...]
     words: tuple[tuple[ValueSyntax, str], ...]
-    """Positional arguments, each with its help."""
+    """Positional arguments: the syntax of each value, and its help."""
 
 
 def describe_commands() -> tuple[CommandSyntax, ...]:
-    """Describe the program, then its commands in the order of the help."""
+    """Describe the program itself, then its commands in the order of ``microc --help``."""
     parser = make_parser()
     choices = _name_listers()
     converted = [_command_syntax("", parser.description or "", parser, choices)]
@@ -404,7 +411,7 @@ def describe_commands() -> tuple[CommandSyntax, ...]:
 
 
 def _name_listers() -> Mapping[str, Callable[[], tuple[str, ...]]]:
-    """Map the argparse destinations whose values are names to the functions that list these names."""
+    """Map the argparse destinations of arguments whose values are names to the functions that list these names."""
     from microc.codegen.exports import list_formats
     from microc.device.boards import list_boards
     from microc.device.runners import list_runners
@@ -449,14 +456,14 @@ def _command_syntax(
 
 
 def _one_line_help(action: argparse.Action) -> str:
-    """Return an argument's help in one line, with argparse's placeholders filled in."""
+    """Return the help of an argument in one line, with argparse's placeholders replaced by values."""
     if not action.help or action.help == argparse.SUPPRESS:
         return ""
     return " ".join((action.help % {**vars(action), "prog": "microc"}).split())
 
 
 def _option_value_count(action: argparse.Action) -> int:
-    """Return how many values an option takes."""
+    """Return the number of values that follow an option's flag."""
     return action.nargs if isinstance(action.nargs, int) else 1
 
 
@@ -487,5 +494,5 @@ def _value_syntax(action: argparse.Action, name_listers: Mapping[str, Callable[[
 
 
 def iter_flags(command: CommandSyntax) -> Iterator[tuple[str, OptionSyntax]]:
-    """Yield every flag of a command, with its option."""
+    """Yield every flag of a command, with the option to which it belongs."""
     return ((flag, option) for option in command.options for flag in option.flags)

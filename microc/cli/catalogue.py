@@ -1,4 +1,4 @@
-"""Commands that list or check something: boards, operators, options, ports, tools, plugins; and the manual page."""
+"""The commands ``boards``, ``plugin``, ``operators``, ``options``, ``ports``, ``doctor`` and ``man``."""
 
 from __future__ import annotations
 
@@ -82,11 +82,11 @@ _TEST_LEVELS: Mapping[str, str] = MappingProxyType(
         "yours": "a file of your own",
     }
 )
-"""How far a board has been tested."""
+"""Levels to which boards are tested, with their descriptions."""
 
 
 def _board_test_level(board: Board) -> str:
-    """Return how far a board has been tested, as a key of :data:`_TEST_LEVELS`."""
+    """Return the level to which a board is tested, a key of :data:`_TEST_LEVELS`."""
     from microc.device.boards import list_boards
 
     if board.name not in list_boards():
@@ -167,7 +167,7 @@ def options(arguments: Arguments) -> show.Answer:
 
 
 def ports(arguments: Arguments) -> show.Answer:
-    """Run ``microc ports``: list the serial ports of this computer, and the boards that each may be."""
+    """Run ``microc ports``: list the serial ports of this computer, and the boards that may be connected to each port."""
     from microc.device.boards import list_boards, load_board
     from microc.device.transport import list_ports
 
@@ -188,11 +188,11 @@ def ports(arguments: Arguments) -> show.Answer:
     return show.Answer({"ports": found}, show.table(("port", "description", "USB", "may be"), rows, 4))
 
 
-# ---- ``microc doctor``: installed tools, and the command that installs the missing ones.
+# ---- ``microc doctor``: list installed tools, and the command that installs missing tools.
 
 
 def doctor(arguments: Arguments) -> show.Answer:
-    """Run ``microc doctor``: list the tools that microc needs, and install missing ones if asked."""
+    """Run ``microc doctor``: list the tools that microc needs, and install missing tools if the user has asked for it."""
     from microc.project.doctor import find_tools, list_install_commands, run_install_commands
 
     if arguments.yes and not arguments.fix:
@@ -230,7 +230,7 @@ def doctor(arguments: Arguments) -> show.Answer:
 
 
 def _join_shell_commands(commands: tuple[tuple[str, ...], ...]) -> str:
-    """Join commands into one shell command line, broken by backslashes if the terminal is too narrow for it."""
+    """Join commands to one shell command, which is continued over several lines if the terminal is too narrow for it."""
     from microc.reports import text_tables
 
     line = " && ".join(map(shlex.join, commands))
@@ -244,13 +244,13 @@ def _join_shell_commands(commands: tuple[tuple[str, ...], ...]) -> str:
 
 
 _INDENT = "  "
-"""Indent of a command line that the user is to copy."""
+"""Indent of a shell command that the user may copy."""
 
 
 # ---- ``microc man``: the manual page, generated from the argparse parsers, as troff with the macros of man(7).
 
 _COMMON_GROUPS = ("everywhere",)
-"""Groups of options that are described once, not again for each command."""
+"""Groups of options that the manual page describes once, not again for each command."""
 
 
 def man(arguments: Arguments) -> show.Answer:
@@ -262,8 +262,9 @@ def man(arguments: Arguments) -> show.Answer:
 
 
 def _manual_page_lines(commands: Sequence[CommandSyntax]) -> Iterator[str]:
-    """Yield the lines of the manual page in troff. An option that an earlier command described with the same text is
-    listed by name only."""
+    """Yield the lines of the manual page in troff.
+
+    An option whose description is the same as for an earlier command is listed by its name only."""
     program, *commands = commands
     yield f'.TH MICROC 1 "" "microc {_escape_troff(__version__)}" "User Commands"'
     yield from (".SH NAME", "microc \\- compile trained networks to plain C for microcontrollers")
@@ -301,7 +302,7 @@ def _manual_page_lines(commands: Sequence[CommandSyntax]) -> Iterator[str]:
 
 
 def _option_entries(options: Sequence[OptionSyntax]) -> Iterator[str]:
-    """Yield the lines that describe options in the manual page."""
+    """Yield the troff lines that describe options in the manual page."""
     for option in options:
         flags = ", ".join(f"\\fB{_escape_troff(flag)}\\fR" for flag in option.flags)
         words = f" \\fI{_escape_troff(option.word.name)}\\fR" if option.word else ""
@@ -314,7 +315,7 @@ def _as_sentence(text: str) -> str:
 
 
 def _escape_troff(text: str) -> str:
-    """Escape a text so that troff prints it literally, with hyphens that can be searched for and copied."""
+    """Escape a text so that troff prints it literally. Hyphens become plain ``-``, which can be searched for and copied."""
     plain = (
         text.replace("\\", "\\e").replace("-", "\\-").replace("`", "\\(ga").replace("'", "\\(aq").replace("~", "\\(ti")
     )

@@ -1,4 +1,6 @@
-"""Argument parsers of the commands that measure, verify, quantise, report and tune. No slow imports here."""
+"""Argument parsers of the commands that measure, verify, quantise, report and tune.
+
+Nothing that is slow to import is imported here, so that ``--help`` is instant."""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ Adder = Callable[..., ArgumentParser]
 
 
 class ReportArguments(Namespace):
-    """Parsed arguments of ``report``, ``compare`` and ``watch`` that other commands do not have."""
+    """The parsed arguments that only ``report``, ``compare`` and ``watch`` have."""
 
     verified: Path | None
     before: Path
@@ -30,8 +32,9 @@ class ReportArguments(Namespace):
 
 
 def add_report_commands(add: Adder) -> None:
-    """Add the parsers of ``report``, ``compare`` and ``watch``. ``add(name, summary, *examples)`` creates a command's
-    parser."""
+    """Add the parsers of ``report``, ``compare`` and ``watch``.
+
+    ``add(name, summary, *examples)`` adds a command to the command line and returns the command's parser."""
     _add_report_command(add)
     _add_compare_command(add)
     _add_watch_command(add)
@@ -56,7 +59,7 @@ def _add_report_command(add: Adder) -> None:
 
 
 def add_verified_option(command: ArgumentParser) -> None:
-    """Add ``--verified``: the result of a verification, whose accuracy the report shows."""
+    """Add the option ``--verified``: a result of ``microc verify`` whose accuracy the report shows."""
     command.add_argument(
         "--verified",
         type=Path,
@@ -130,14 +133,14 @@ def _add_watch_command(add: Adder) -> None:
 
 
 def _parse_run_count(text: str) -> int:
-    """Parse a number of runs; ArgumentTypeError if it is none."""
+    """Parse a number of runs, 1 or more; ArgumentTypeError for any other text."""
     if not text.isdecimal() or not 0 < int(text) < 1 << 31:
         raise ArgumentTypeError(f"{text!r} is no number of runs")
     return int(text)
 
 
 def _parse_tcp_port(text: str) -> int:
-    """Parse a TCP port number; ArgumentTypeError if it is none."""
+    """Parse the number of a TCP port, 1 to 65535; ArgumentTypeError for any other text."""
     if not text.isdecimal() or not 0 < int(text) < 1 << 16:
         raise ArgumentTypeError(f"{text!r} is no port: write a number from 1 to 65535")
     return int(text)
@@ -146,13 +149,14 @@ def _parse_tcp_port(text: str) -> int:
 # ---- ``microc profile``, ``size``, ``verify`` and ``bench``.
 
 AGAINST = ("tflm", "litert", "onnxruntime", "torch", "keras", "sklearn", "lightgbm", "xgboost", "reference")
-"""Values of ``--against``: the names in :mod:`microc.run.reference.framework_choice`, repeated here because that import is
-slow."""
+"""Values of ``--against``. They are the names in :mod:`microc.run.reference.framework_choice`, repeated here because importing
+this module is slow."""
 
 
 def add_measuring_commands(add: Adder) -> None:
-    """Add the parsers of ``profile``, ``size``, ``verify`` and ``bench``. ``add(name, summary, *examples)`` creates a
-    command's parser."""
+    """Add the parsers of ``profile``, ``size``, ``verify`` and ``bench``.
+
+    ``add(name, summary, *examples)`` adds a command to the command line and returns the command's parser."""
     _add_profile_command(add)
     _add_size_command(add)
     _add_verify_command(add)
@@ -313,8 +317,10 @@ _DATA = ".npz, .npy, .csv, or a folder of samples"
 
 
 def add_quantize_command(add: Adder, model: str) -> None:
-    """Add the parser of ``quantize``. ``add(name, summary, *examples)`` creates a command's parser; ``model`` is the help
-    for model arguments."""
+    """Add the parser of ``quantize``.
+
+    ``add(name, summary, *examples)`` adds a command to the command line and returns the command's parser. ``model``: help
+    of the argument MODEL."""
     command = add(
         "quantize",
         "quantise a float network to integers, and measure the loss",
@@ -378,7 +384,7 @@ def add_quantize_command(add: Adder, model: str) -> None:
 
 
 def _add_mixed_precision_options(command: ArgumentParser) -> None:
-    """Add the options for mixed precision: bits of single layers, and the limits under which bits are searched for."""
+    """Add the options for mixed precision: bits of single layers, and limits for the search of bits per layer."""
     command.add_argument(
         "--layer", dest="layers", type=parse_layer_bits, action="append", default=[], metavar="NAME=BITS",
         help="bits of one layer: 8, 4, 2 (weights), 16 (activations), 32 (float); repeatable",
@@ -415,8 +421,10 @@ Edit it, and give it back to microc compile --plan."""
 
 
 def add_tune_command(add: Adder, model: str) -> None:
-    """Add the parser of ``tune``. ``add(name, summary, *examples)`` creates a command's parser; ``model`` is the help for
-    model arguments."""
+    """Add the parser of ``tune``.
+
+    ``add(name, summary, *examples)`` adds a command to the command line and returns the command's parser. ``model``: help
+    of the argument MODEL."""
     command = add(
         "tune",
         "search for faster schedules by measuring kernels on a board",

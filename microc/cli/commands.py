@@ -1,4 +1,4 @@
-"""Commands around a compilation: compile, check, import, build, flash; and the table of all commands."""
+"""The commands ``compile``, ``check``, ``import``, ``build`` and ``flash``, and the table of all commands."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ if TYPE_CHECKING:
     from microc.project.model_check import ModelCheck
 
 
-# ---- Rows of the summary that ``microc compile`` prints: streaming, self-test, next commands.
+# ---- Rows of the summary that ``microc compile`` prints: streaming, self-test, commands to run next.
 
 
 def next_command_rows(arguments: Arguments, folder: Path, board: str) -> list[tuple[str, object]]:
-    """List the rows of the commands to type next: build and verify the project in ``folder``, and export the network into
-    the user's own firmware."""
+    """Return summary rows with the commands that the user may run next.
+
+    These commands build and verify the project in ``folder``, and export the network for the user's own firmware."""
     folder_word, model = shlex.quote(str(folder)), shlex.quote(str(arguments.models[0]))
     board_flag = f" --board {shlex.quote(arguments.board)}" if arguments.board else ""
     flash = "" if board == "host" else f" && microc flash {folder_word}"
@@ -56,7 +57,7 @@ def next_command_rows(arguments: Arguments, folder: Path, board: str) -> list[tu
 
 
 def self_test_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
-    """List the row about the network's self-test; empty if it has none."""
+    """Return the summary row about the network's self-test; empty if the network has none."""
     self_test = report["self_test"]
     return (
         [("self-test", f"{self_test['samples']} samples, {show.format_integer(self_test['bytes'])} bytes")]
@@ -66,8 +67,9 @@ def self_test_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
 
 
 def streaming_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
-    """List the rows about a streaming network: frames per run, then the frames and the delay of each output; empty for
-    other networks."""
+    """Return the summary rows about a streaming network; empty for other networks.
+
+    They state the number of input frames of a run, then the number of frames and the delay of each output."""
     streaming = report["streaming"]
     if streaming is None:
         return []
@@ -78,19 +80,21 @@ def streaming_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
     return rows
 
 
-# ---- ``-`` as a model or as data: standard input, read once and bounded, into a temporary file.
+# ---- ``-`` instead of a model or data file: standard input is read once, up to a limit, and written to a temporary file.
 
 _PIPE = Path("-")
 _PIPE_ARGUMENTS = ("model", "models", "inputs", "data", "evaluation")
-"""Arguments that accept ``-``."""
+"""Arguments that accept ``-`` for standard input."""
 _MAX_PIPE_BYTES = 256 << 20
-"""Bytes read from standard input at most, the same as the limit for model files."""
+"""Largest number of bytes that are read from standard input; the limit for model files is the same."""
 
 
 @contextmanager
 def replace_stdin_arguments(arguments: Arguments) -> Iterator[None]:
-    """Replace the argument ``-`` by the path of a temporary file with the bytes of standard input, for the length of a
-    ``with``. UsageError if ``-`` occurs twice or nothing comes."""
+    """Replace the argument ``-`` by the path of a temporary file, which contains the bytes of standard input.
+
+    The file exists within the ``with`` block. Raises UsageError if several arguments are ``-``, or if standard input is a
+    terminal, empty or too large."""
     values = {name: getattr(arguments, name, None) for name in _PIPE_ARGUMENTS}
     count = sum(value.count(_PIPE) if isinstance(value, list) else value == _PIPE for value in values.values())
     if not count:
@@ -125,18 +129,18 @@ def replace_stdin_arguments(arguments: Arguments) -> Iterator[None]:
 
 
 def _guess_file_suffix(data: bytes) -> str:
-    """Guess the file suffix of data by their first bytes; ``.csv`` if none is recognised."""
+    """Guess the file suffix of data by their first bytes; ``.csv`` if they are not recognised."""
     starts = {b"\x93NUMPY": ".npy", b"PK\x03\x04": ".npz", b"RIFF": ".wav", b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg"}
     return next((suffix for start, suffix in starts.items() if data.startswith(start)), ".csv")
 
 
-# ---- The commands: each calls the compiler and returns data (for ``--json``) and text.
+# ---- The commands. Each calls the compiler, and returns its result as data (for ``--json``) and as text.
 
 _SHOWN_SYMBOLS = 12
 
 
 def compile_(arguments: Arguments) -> show.Answer:
-    """Run ``microc compile``: compile one model or several into a C project, or write a relocatable network."""
+    """Run ``microc compile``: compile one or several models into a C project, or one model into a relocatable network."""
     from microc.codegen.output_files import check_folder
     from microc.codegen.project.protocols import BLOB_SUFFIX
     from microc.reports.summary import select_printed_advice
@@ -220,8 +224,10 @@ def _compile_several_networks(arguments: Arguments, output: Path) -> show.Answer
 
 
 def _sizes_after_linking(program: Program | Bundle) -> LinkedSizes | None:
-    """Link the firmware before anything is written, and return its sizes. FitError if the linker runs out of memory. None
-    for the host, without a compiler, or if the build fails: ``microc build`` reports that in full."""
+    """Link the firmware before anything is written, and return its sizes.
+
+    None for the host, if the board's compiler is not installed, or if the build fails, because ``microc build`` reports that
+    in full. Raises FitError if the firmware does not fit the board's memory."""
     if program.board.target.isa == "host":
         return None
     from microc.run.board_project import link_and_read_sizes
@@ -233,8 +239,9 @@ def _sizes_after_linking(program: Program | Bundle) -> LinkedSizes | None:
 
 
 def _with_linked_sizes(report: Mapping[str, Any], sizes: LinkedSizes | None) -> dict[str, Any]:
-    """Return a compilation's report with the flash and RAM of the linked firmware in place of estimates; ``sizes``: None
-    if it was not linked."""
+    """Return the report of a compilation with estimates of flash and RAM replaced by the sizes of the linked firmware.
+
+    ``sizes``: None if the firmware was not linked; the estimates are then kept."""
     if sizes is None:
         return {**report, "flash_linked": False}
     stack = max(model["stack_bound"] for model in report.get("models", (report,)))
@@ -243,14 +250,16 @@ def _with_linked_sizes(report: Mapping[str, Any], sizes: LinkedSizes | None) -> 
 
 
 def _flash_row(report: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the row about flash of a compilation's report, marked as estimated if the firmware was not linked."""
+    """Return the summary row about flash; its name contains ``estimated`` if the firmware was not linked."""
     name = "flash" if report["flash_linked"] else "flash, estimated"
     return name, show.usage_text(report["flash"], report["board_flash"])
 
 
 def _low_memory_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
-    """List the rows on what a low-memory compilation traded for RAM: one for each chain of layers that runs row by row,
-    then the total, smaller workspaces included; empty for other compilations."""
+    """Return the summary rows about the price of saving RAM; empty if the compilation did not need to save RAM.
+
+    There is a row for each chain of layers that runs row by row, then a row with the total of saved bytes and additional
+    instructions, including those of smaller workspaces."""
     unstreamed = report["without_streams"]
     if unstreamed is None:
         return []
@@ -271,8 +280,10 @@ def _low_memory_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
 
 
 def _float_arithmetic_rows(data: Mapping[str, Any], sentences: Sequence[str]) -> list[tuple[str, object]]:
-    """List the rows on float arithmetic: its share of the multiply-accumulates with the reasons, 16-bit weights, and the
-    notes in ``sentences``."""
+    """Return the summary rows about float arithmetic, followed by a row for each of ``sentences``.
+
+    The rows state the share of multiply-accumulates in floats, why these are in floats, and the number of weights that are
+    stored in 16 bits."""
     rows: list[tuple[str, object]] = []
     if data["float_macs"]:
         rows.append(("  in floats", f"{data['float_share']:.3g} %: {'; '.join(data['float_reasons'])}"))
@@ -283,7 +294,7 @@ def _float_arithmetic_rows(data: Mapping[str, Any], sentences: Sequence[str]) ->
 
 
 def _input_output_rows(data: Mapping[str, Any]) -> list[tuple[str, object]]:
-    """List a row for each input and output of a network: name, dtype, shape, formula of real values."""
+    """Return a summary row for each input and output of a network: name, dtype, shape, and formula of real values."""
     return [
         (kind, f"{t['name']}  {t['dtype']} {show.shape_text(t['shape'])}{_real_value_formula(t)}")
         for kind in ("input", "output")
@@ -292,14 +303,14 @@ def _input_output_rows(data: Mapping[str, Any]) -> list[tuple[str, object]]:
 
 
 def _real_value_formula(tensor: Mapping[str, Any]) -> str:
-    """Return the formula from a tensor's stored integers to real numbers; empty if it is not quantised."""
+    """Return the formula that dequantises a tensor, as text after a comma; empty if the tensor is not quantised."""
     if tensor["scale"] is None:
         return ""
     return f", real = {tensor['scale']:.9g} * (q - {tensor['zero_point']})"
 
 
 def _operator_counts_text(data: Mapping[str, Any]) -> str:
-    """List the operators of a network with their number of occurrences, the most frequent first, as text."""
+    """Return the operators of a network as text: the number of occurrences of each, the most frequent first."""
     return ", ".join(f"{n} {op}" for op, n in sorted(data["operators"].items(), key=lambda x: (-x[1], x[0])))
 
 
@@ -348,7 +359,7 @@ def check(arguments: Arguments) -> show.Answer:
 
 
 def _verdict_text(result: ModelCheck) -> str:
-    """Return the verdict on a model in words: whether it fits, and whether that is proven, estimated or linked."""
+    """Return the verdict of ``microc check`` in words: whether the model fits, and whether that is estimated or exact."""
     if result.verdict == "no":
         return "does not fit: " + "; ".join(result.reasons)
     if result.need is not None and result.verdict == "maybe":

@@ -1,4 +1,4 @@
-"""``microc completion``: scripts for bash, fish and zsh, generated from the parsers of the command line."""
+"""``microc completion``: generate completion scripts for bash, fish and zsh from the argument parsers of the command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from microc.cli import show
 from microc.cli.arguments import FOLDERS, Arguments, CommandSyntax, OptionSyntax, ValueSyntax, iter_flags
 
-# ---- Completion for bash 3.2 and newer: one shell function, which does not call microc.
+# ---- Completion for bash 3.2 and newer: a shell function that does not call microc.
 
 _BASH_HEAD = r"""# Completion of microc for bash. Once: source <(microc completion bash). For good: microc completion bash >
 # ~/.local/share/bash-completion/completions/microc
@@ -58,7 +58,7 @@ _microc() {
 
 
 def bash_script(commands: Sequence[CommandSyntax]) -> str:
-    """Print the completion script for bash."""
+    """Return the completion script for bash."""
     program, *others = commands
     lines = [_BASH_HEAD.rstrip("\n"), '    case "$command" in']
     lines += ["    '')", *_bash_command_lines(program, [each.name for each in others]), "        ;;"]
@@ -69,10 +69,10 @@ def bash_script(commands: Sequence[CommandSyntax]) -> str:
 
 
 def _bash_command_lines(command: CommandSyntax, command_names: Sequence[str]) -> list[str]:
-    """List the lines of the bash script that complete the arguments of one command.
+    """Return the lines of the bash script that complete the arguments of one command.
 
-    These are values of options, flags, positional arguments and, for the program itself, the names of commands,
-    ``command_names``."""
+    Completed are flags, values of options, positional arguments and, for the program itself, the names of commands.
+    ``command_names``: these names, empty for a command."""
     valued = {flag: option.word for flag, option in iter_flags(command) if option.word is not None}
     lines = []
     if valued:
@@ -110,7 +110,7 @@ complete -c microc -f
 
 
 def fish_script(commands: Sequence[CommandSyntax]) -> str:
-    """Print the completion script for fish."""
+    """Return the completion script for fish."""
     program, *others = commands
     lines = [_FISH_HEAD.rstrip("\n")]
     lines += [
@@ -131,7 +131,7 @@ def fish_script(commands: Sequence[CommandSyntax]) -> str:
 
 
 def _fish_option_arguments(option: OptionSyntax) -> list[str]:
-    """Return the arguments of fish's ``complete`` that describe an option: flags, values, help."""
+    """Return the arguments with which fish's ``complete`` declares an option: flags, values and help."""
     parts = [f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}" for flag in option.flags]
     if option.word is not None:
         parts.append("-x")
@@ -141,7 +141,7 @@ def _fish_option_arguments(option: OptionSyntax) -> list[str]:
 
 
 def _fish_value_completion(value_syntax: ValueSyntax) -> str:
-    """Return the text that fish evaluates to list the values of an argument."""
+    """Return the text that fish evaluates to list the possible values of an argument."""
     choices = " ".join(value_syntax.choices)
     if value_syntax.list and choices:
         choices = f"(__fish_append , {choices})"
@@ -156,16 +156,16 @@ def _fish_value_completion(value_syntax: ValueSyntax) -> str:
 
 
 def _fish_complete_line(condition: str, *parts: str) -> str:
-    """Return one line ``complete`` of the fish script, which applies under a condition."""
+    """Return a line of the fish script, a call of ``complete`` that applies under a condition."""
     return " ".join(("complete -c microc -n", _fish_quote(condition), *parts))
 
 
 def _fish_quote(text: str) -> str:
-    """Quote a word for fish: single quotes, within which only backslash and quote are escaped."""
+    """Quote a word for fish with single quotes, within which only backslashes and single quotes are escaped."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-# ---- Completion for zsh by its ``_arguments``, with help for every option.
+# ---- Completion for zsh by its function ``_arguments``, with help for every option.
 
 _ZSH_HEAD = """#compdef microc
 # Completion of microc for zsh. Once: source <(microc completion zsh). For good: microc completion zsh > a folder of $fpath
@@ -175,11 +175,11 @@ _microc_either() {  # the names that are given, or a file
 }
 """
 _MAX_HELP = 80
-"""Characters of a help text in zsh's list."""
+"""Largest number of characters of a help text in the list that zsh prints."""
 
 
 def zsh_script(commands: Sequence[CommandSyntax]) -> str:
-    """Print the completion script for zsh."""
+    """Return the completion script for zsh."""
     program, *others = commands
     lines = [_ZSH_HEAD.rstrip("\n"), "_microc() {", "    local -a commands", "    commands=("]
     lines += [f"        {_zsh_quote(command.name + ':' + _shorten_help(command.help))}" for command in others]
@@ -208,7 +208,8 @@ def zsh_script(commands: Sequence[CommandSyntax]) -> str:
 
 
 def _zsh_option_specs(option: OptionSyntax) -> list[str]:
-    """Return the specs of an option for zsh's ``_arguments``, one per flag; ``*`` lets it be repeated."""
+    """Return the specs of an option for zsh's ``_arguments``, one for each flag. Each begins with ``*``, because options may be
+    repeated."""
     help = _shorten_help(option.help).replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]")
     values = (
         ""
@@ -220,14 +221,14 @@ def _zsh_option_specs(option: OptionSyntax) -> list[str]:
 
 
 def _zsh_positional_spec(position: int, value_syntax: ValueSyntax, *, last: bool) -> str:
-    """Return the spec of a positional argument for zsh's ``_arguments``; the last one may be repeated.
+    """Return the spec of a positional argument for zsh's ``_arguments``.
 
-    ``position``: its position, from 1."""
+    ``position``: number of the argument, from 1; ``last``: True for the last argument, which may be repeated."""
     return _zsh_quote(f"{'*' if last else position}:{_zsh_escape(value_syntax.name)}:{_zsh_value_action(value_syntax)}")
 
 
 def _zsh_value_action(value_syntax: ValueSyntax) -> str:
-    """Return the action of a zsh spec, which completes the value of an argument."""
+    """Return the action that completes the value of an argument, as part of a spec for zsh's ``_arguments``."""
     choices = " ".join(map(_zsh_escape, value_syntax.choices))
     files = "_files -/" if value_syntax.kind == FOLDERS else "_files"
     if value_syntax.ends:
@@ -240,17 +241,17 @@ def _zsh_value_action(value_syntax: ValueSyntax) -> str:
 
 
 def _shorten_help(text: str) -> str:
-    """Shorten a help text to one line of a terminal."""
+    """Shorten a help text to :data:`_MAX_HELP` characters, one line of a terminal."""
     return text if len(text) <= _MAX_HELP else text[: _MAX_HELP - 3] + "..."
 
 
 def _zsh_escape(text: str) -> str:
-    """Escape backslashes and colons, the separators of a spec."""
+    """Escape colons, which separate the parts of a spec for zsh's ``_arguments``, and backslashes."""
     return text.replace("\\", "\\\\").replace(":", "\\:")
 
 
 def _zsh_quote(text: str) -> str:
-    """Quote a word for zsh."""
+    """Quote a word for zsh with single quotes."""
     return "'" + text.replace("'", "'\\''") + "'"
 
 

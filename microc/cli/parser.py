@@ -1,4 +1,4 @@
-"""argparse with microc's error messages and help layout, and the converters of command-line values."""
+"""A parser of command lines (argparse with microc's errors and help layout), and converters of the values of options."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from typing import Any, NoReturn
 from microc.compiler import option_values
 from microc.errors import UsageError, known_names_hint
 
-# ---- The parser: mistakes become UsageErrors with a hint.
+# ---- The parser: mistakes in the command line become UsageErrors with a hint.
 
 _HINT_MARK = ": write "
-"""Separator in a converter's error message; the text behind it is the hint."""
+"""Separator in the error message of a converter: the text after it is the hint."""
 _REQUIRED = "the following arguments are required: "
-"""Prefix of argparse's message about missing arguments."""
+"""Prefix of argparse's message about missing arguments; their names follow."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Argument parser that raises UsageError for mistakes."""
+    """An argument parser that raises UsageError for mistakes in the command line, instead of ending the program."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise UsageError for a message of argparse; its hint is the part after ``: write``, or the syntax of missing
-        arguments."""
+        """Raise a UsageError with an error message of argparse.
+
+        The hint is the part of the message after ``: write`` or, for missing arguments, the syntax of these arguments."""
         what, write, how = message.partition(_HINT_MARK)
         hint = write[2:] + how if write else self._missing_hint(message)
         raise UsageError(what, hint=f"{hint} (all: {self.prog} --help)" if hint else f"{self.prog} --help")
 
     def _missing_hint(self, message: str) -> str:
-        """Return the hint for missing required arguments: their syntax and help."""
+        """Return the hint for argparse's message about missing arguments: the syntax and help of each; else empty."""
         missing = message.removeprefix(_REQUIRED).split(", ") if message.startswith(_REQUIRED) else []
         actions = (action for action in self._actions if argparse._get_action_name(action) in missing)
         return "; ".join(f"add {_argument_syntax_and_help(action)}" for action in actions)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse as argparse does, but report an unknown option before a missing argument."""
+        """Parse arguments as argparse does, but report an unknown option before a missing argument."""
         if self._subparsers is None:
             self._check_options(list(args or ()))
         return super().parse_known_args(args, namespace)
 
     def format_usage(self) -> str:
-        """Format the usage without the groups of options."""
+        """Format the usage without the options that belong to groups."""
         return self._start_formatter().format_help()
 
     def format_help(self) -> str:
-        """Format the help as argparse does, with a usage of one or two lines that leaves out the groups of options below
-        it."""
+        """Format the help as argparse does, but with a short usage, which omits the options that belong to groups."""
         formatter = self._start_formatter()
         formatter.add_text(self.description)
         for group in self._action_groups:
@@ -58,7 +58,7 @@ class Parser(argparse.ArgumentParser):
         return formatter.format_help()
 
     def _start_formatter(self) -> argparse.HelpFormatter:
-        """Start a formatter with the short usage: positional, general and required arguments."""
+        """Return a formatter that contains the short usage: positional arguments, ungrouped options, required options."""
         own = {id(action) for group in (self._positionals, self._optionals) for action in group._group_actions}
         actions = [a for a in self._actions if (id(a) in own or a.required) and a.dest not in ("help", "version")]
         formatter = self.formatter_class(prog=f"{self.prog} [options]")
@@ -66,7 +66,7 @@ class Parser(argparse.ArgumentParser):
         return formatter
 
     def _check_options(self, command_words: list[str]) -> None:
-        """Raise UsageError for the first unknown long option. Prefixes of options are accepted, as argparse does."""
+        """Raise UsageError for the first unknown long option. Prefixes of known options are accepted, as in argparse."""
         for word in command_words[: command_words.index("--")] if "--" in command_words else command_words:
             name = word.partition("=")[0]
             options = [option for option in self._option_string_actions if option[:2] == "--"]
@@ -77,7 +77,7 @@ class Parser(argparse.ArgumentParser):
                 )
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Raise UsageError, with the nearest choice, for a value that is none of the choices."""
+        """Raise UsageError for a value that is none of the argument's choices; the hint names the most similar choice."""
         if action.choices is not None and value not in action.choices:
             named = "/".join(action.option_strings) or action.metavar or action.dest
             what = "command" if named == "COMMAND" else f"choice for {named}"
@@ -90,13 +90,13 @@ class Parser(argparse.ArgumentParser):
 
 
 class CommandHelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Help formatter that keeps the lines of examples and tables if the terminal is wide enough."""
+    """A formatter of help that does not rewrap examples and tables unless the terminal is too narrow for their lines."""
 
     def start_section(self, heading: str | None) -> None:
         super().start_section(heading and textwrap.fill(heading, self._width - 1))
 
     def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> Callable[[int], tuple[str, ...]]:
-        """Return argparse's formatter, or ``WORD`` for a list of choices that would make the line too long."""
+        """Return argparse's formatter of metavars; for an option with a long list of choices, one that prints ``WORD``."""
         if self._has_long_choices(action):
             return lambda size: ("WORD",) * size
         return super()._metavar_formatter(action, default_metavar)
@@ -106,7 +106,7 @@ class CommandHelpFormatter(argparse.RawDescriptionHelpFormatter):
         return f"{text}; one of {', '.join(map(str, action.choices or ()))}" if self._has_long_choices(action) else text
 
     def _has_long_choices(self, action: argparse.Action) -> bool:
-        """Test whether an option's choices are too long for their share of a usage line."""
+        """Test whether the list of an option's choices is longer than a third of the line."""
         listed = action.metavar is None and action.choices is not None and bool(action.option_strings)
         return listed and len(",".join(map(str, action.choices or ()))) > self._width // 3 - len("{}[]")
 
@@ -116,8 +116,9 @@ class CommandHelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 def _wrap_help_line(line: str, width: int) -> list[str]:
-    """Wrap a line of a help text, prose or an example command, to ``width``. The lines of an example end in backslashes,
-    so that a shell reads them as one."""
+    """Wrap a line of a help text to ``width`` characters.
+
+    If the line is an example command, all wrapped lines but the last end in a backslash, so that a shell reads them as one."""
     if len(line) <= width:
         return [line]
     start = line[: len(line) - len(line.lstrip())]
@@ -134,11 +135,12 @@ def _argument_syntax_and_help(action: argparse.Action) -> str:
     return f"{flag}{action.metavar or action.dest.upper()}, {str(action.help).split(' (default')[0].split(';')[0]}"
 
 
-# ---- Converters for the values of options that are not compilation options: seconds, baud rates, tolerances.
+# ---- Converters of the values of options that are not compilation options: seconds, baud rates, tolerances. They raise
+# ArgumentTypeError for an invalid text.
 
 
 def parse_seconds(text: str) -> float:
-    """Parse a time in seconds, such as 10 or 0.5; ArgumentTypeError if it is none."""
+    """Parse a positive number of seconds, such as 10 or 0.5; ArgumentTypeError for any other text."""
     try:
         seconds = float(text)
     except ValueError:
@@ -152,7 +154,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 def parse_duration(text: str) -> float:
-    """Parse a duration (90s, 10m, 2h) to seconds."""
+    """Parse a duration with a unit, such as 90s, 10m or 2h, and return it in seconds."""
     number, unit = (text[:-1], _UNITS[text[-1]]) if text[-1:] in _UNITS else (text, 1)
     try:
         return parse_seconds(str(float(number) * unit))
@@ -161,14 +163,14 @@ def parse_duration(text: str) -> float:
 
 
 BOUNDED_FIGURES = ("flash", "ram", "time")
-"""Figures that ``--fail-over`` can bound (:data:`microc.reports.firmware_size.FIGURES`)."""
+"""Figures whose growth ``--fail-over`` can limit; the same as :data:`microc.reports.firmware_size.FIGURES`."""
 MOST_INFERENCES = 1_000_000
 BAUDS = (115200, 921600, 460800, 230400, 1000000, 57600, 38400, 19200, 9600)
-"""Baud rates that ``auto`` tries, in this order."""
+"""Baud rates that ``--baud auto`` tries, in this order."""
 
 
 def parse_baud_rates(text: str) -> tuple[int, ...]:
-    """Parse baud rates separated by commas, or ``auto`` for :data:`BAUDS`."""
+    """Parse baud rates separated by commas; return :data:`BAUDS` for ``auto``."""
     if text == "auto":
         return BAUDS
     rates = tuple(int(part) if part.isdecimal() else 0 for part in text.split(","))
@@ -192,17 +194,17 @@ def parse_inference_count(text: str) -> int:
 
 
 def parse_tolerance(text: str) -> float:
-    """Parse a relative tolerance below 1."""
+    """Parse a relative tolerance, at least 0 and below 1."""
     return _parse_number_below(1, text, "tolerance between 0 and 1: write 1e-5")
 
 
 def parse_share(text: str) -> float:
-    """Parse a share, as a fraction (0.01) or in percent (1%)."""
+    """Parse a share that is written as a fraction (0.01) or in percent (1%); return the fraction."""
     return _parse_number_below(1e6, text, "share: write 0.01 or 1%")
 
 
 def parse_growth_limit(text: str) -> tuple[str, float]:
-    """Parse a limit of growth (2% or flash=2%) to a figure's name and a share. An empty name means all figures."""
+    """Parse a limit of growth, such as 2% or flash=2%; return the figure's name (empty: all figures) and the share."""
     name, _, bound = text.rpartition("=")
     if name and name not in BOUNDED_FIGURES:
         raise argparse.ArgumentTypeError(f"{text!r} bounds {name!r}: there are {', '.join(BOUNDED_FIGURES)}")
@@ -210,7 +212,7 @@ def parse_growth_limit(text: str) -> tuple[str, float]:
 
 
 def _parse_number_below(upper_limit: float, text: str, expected_form: str) -> float:
-    """Parse a non-negative number or percentage below ``upper_limit``; ``expected_form``: end of the error message."""
+    """Parse a number or percentage from 0 to below ``upper_limit``; ``expected_form``: end of the error message."""
     try:
         number = float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError:
@@ -221,7 +223,7 @@ def _parse_number_below(upper_limit: float, text: str, expected_form: str) -> fl
 
 
 def parse_byte_size(text: str) -> int:
-    """Parse a number of bytes (65536 or 64K); ArgumentTypeError if it is none."""
+    """Parse a number of bytes, such as 65536 or 64K; ArgumentTypeError for any other text."""
     try:
         return option_values.parse_bytes(text)
     except ValueError as error:
@@ -229,7 +231,7 @@ def parse_byte_size(text: str) -> int:
 
 
 def parse_layer_bits(text: str) -> tuple[str, int]:
-    """Parse NAME=BITS to the layer's name and its number of bits."""
+    """Parse ``NAME=BITS``; return the name of the layer and its number of bits."""
     name, _, bits = text.rpartition("=")
     if not name or not bits.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} has no number of bits: write NAME=4")

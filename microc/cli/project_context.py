@@ -1,4 +1,4 @@
-"""The project and board of a command: ``microc.toml``, compilation, inputs, output files; and ``microc run``."""
+"""Functions that many commands share: output files, compilation, ``microc.toml``, projects and inputs; and ``microc run``."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ if TYPE_CHECKING:
     from microc.target import Board
 
 
-# ---- Output files of commands. They are written completely or not at all.
+# ---- Output files of commands. Each is written to a temporary file first, so that it is written completely or not at all.
 
 
 def check_output_paths(**places: Path | Sequence[Path] | None) -> None:
-    """Raise OutputError, before the work begins, if an output file cannot be written. Keywords are the flags of the
-    options that name the files."""
+    """Raise OutputError if an output file cannot be written. Commands call this before they begin their work.
+
+    Keywords: flags of the options that name the files."""
     from microc.codegen.output_files import check_writable
 
     for option, paths in places.items():
@@ -45,7 +46,7 @@ def check_output_paths(**places: Path | Sequence[Path] | None) -> None:
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a table as a file of comma-separated values."""
+    """Write a table to a file of comma-separated values."""
     from microc.codegen.output_files import replace_atomically
 
     with replace_atomically(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
@@ -55,32 +56,34 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]
 
 
 def write_json_file(path: Path, data: Any) -> None:
-    """Write data as a file of indented JSON."""
+    """Write plain data to a file as indented JSON."""
     write_text_file(path, json.dumps(data, indent=1) + "\n")
 
 
 def write_text_file(path: Path, text: str) -> None:
-    """Write a text file, completely or not at all."""
+    """Write a text to a file, completely or not at all."""
     from microc.codegen.output_files import replace_atomically
 
     with replace_atomically(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
-# ---- Compilation, for every command that needs a C project.
+# ---- Compilation, for commands that need a C project.
 
 
 def progress_callback(arguments: Arguments) -> Progress | None:
-    """Return the function that shows a command's progress, by its ``--quiet``, ``--json`` and ``--verbose``; None if
-    nothing is to be shown."""
+    """Return the function that shows the progress of a command; None if ``--quiet`` or ``--json`` forbids that, or if
+    standard error is no terminal."""
     return show.make_progress_callback(arguments.quiet or arguments.json, arguments.verbose)
 
 
 def compile_with_arguments(
     model: Path, arguments: Arguments, board: str | Board | None = None, **others: Any
 ) -> Program:
-    """Compile a model under the compilation options of the command line and ``microc.toml``, for the board of the command
-    line or for ``board``. ``others`` replace options."""
+    """Compile a model with the compilation options of the command line and of ``microc.toml``.
+
+    ``board``: the board to compile for; None: the board of the command line, else the host. ``others``: compilation options
+    that replace these."""
     from microc.compiler import api
 
     target = board or arguments.board or "host"
@@ -109,7 +112,7 @@ def compile_bundle(arguments: Arguments) -> Bundle:
 
 
 def _check_network_names_differ(models: Sequence[Path]) -> None:
-    """Raise UsageError if two networks would get the same C name, which derives from the file's name."""
+    """Raise UsageError if two networks would get the same C name, which is derived from the name of the model file."""
     from microc.codegen.c.identifiers import network_name
     from microc.codegen.output_files import free_path
 
@@ -124,8 +127,9 @@ def _check_network_names_differ(models: Sequence[Path]) -> None:
 
 
 def check_replaceable(folder: Path, arguments: Arguments, models: list[Path], format: str = "") -> None:
-    """Raise OutputError, before compiling, if ``folder`` holds the project or export of other networks. ``--force`` allows
-    it."""
+    """Raise OutputError if ``folder`` contains the project or export of other networks, unless ``--force`` is given.
+
+    ``models``: model files of the networks to write; ``format``: name of the export format, empty for a project."""
     from microc.codegen.c.identifiers import network_name
     from microc.codegen.output_files import free_path, read_manifest
 
@@ -147,21 +151,21 @@ def check_replaceable(folder: Path, arguments: Arguments, models: list[Path], fo
         )
 
 
-# ---- ``microc.toml`` in the current folder or above it: defaults for what the command line leaves out.
+# ---- ``microc.toml`` in the current folder or a parent: it contains the defaults of arguments that the command line omits.
 
 _POSITIONAL = {"compile": "models", "check": "model", "explain": "model", "export": "model", "tune": "model", "build": "folder",
           "flash": "folder", "load": "folder", "run": "source", "profile": "source", "size": "source", "verify": "source",
           "report": "source", "watch": "source", "bench": "source"}  # fmt: skip
-"""Commands that take defaults from ``microc.toml``, and the argument that holds their first positional value."""
+"""Commands that read defaults from ``microc.toml``, with the name of their first positional argument."""
 _METAVARS = {"models": "MODEL", "model": "MODEL", "folder": "DIR", "source": "DIR|MODEL"}
-"""Metavars of these arguments."""
+"""Metavar of a command's first positional argument, by the argument's name."""
 
 
 def fill_from_config(arguments: Arguments) -> None:
-    """Fill in the arguments that the command line leaves out from ``microc.toml``. Compile its project if a source is
-    newer.
+    """Set arguments that the command line omits to the values in ``microc.toml``.
 
-    UsageError if neither the command line nor the file names what the command needs."""
+    If a command needs the project of ``microc.toml`` and a source file is newer than the project, the project is compiled
+    first. Raises UsageError if neither the command line nor the file names the model or project that the command needs."""
     first = _POSITIONAL.get(arguments.command, "")
     if not first or not _may_need_config(arguments, first):
         return
@@ -185,10 +189,10 @@ def fill_from_config(arguments: Arguments) -> None:
 
 
 def _may_need_config(arguments: Arguments, first_positional: str) -> bool:
-    """Test whether a command could need ``microc.toml``: not if it is given a project folder, an ELF file or tuning
-    records.
+    """Test whether a command may need ``microc.toml``.
 
-    ``first_positional``: name of its first positional argument."""
+    It does not if the command line names a project folder, an ELF file or a file of tuning records. ``first_positional``:
+    name of the command's first positional argument."""
     if first_positional == "folder":
         return arguments.folder is None
     if first_positional == "source":
@@ -198,7 +202,7 @@ def _may_need_config(arguments: Arguments, first_positional: str) -> bool:
 
 
 def _fill_models(arguments: Arguments, config: Config) -> None:
-    """Fill in the models, the board and the output folder of ``compile``."""
+    """Set models, board and output folder of ``microc compile`` from ``microc.toml``, if the command line omits them."""
     _fill_board(arguments, config)
     if not arguments.models:
         arguments.models, arguments.output = _models_of_config(config), arguments.output or config.folder
@@ -206,8 +210,9 @@ def _fill_models(arguments: Arguments, config: Config) -> None:
 
 
 def _fill_model(arguments: Arguments, config: Config) -> None:
-    """Fill in model and board of a command that takes one model. ``microc explain NAME`` takes NAME as a layer if there is
-    no such file."""
+    """Set model and board of a command that accepts one model from ``microc.toml``, if the command line omits them.
+
+    For ``microc explain NAME``, NAME is a layer if there is no file of this name."""
     _fill_board(arguments, config)
     if arguments.command == "explain" and arguments.model and not arguments.layer and not arguments.model.exists():
         arguments.model, arguments.layer = None, str(arguments.model)
@@ -215,13 +220,15 @@ def _fill_model(arguments: Arguments, config: Config) -> None:
 
 
 def _fill_project_folder(arguments: Arguments, config: Config) -> None:
-    """Fill in the project folder, compiled if a source is newer."""
+    """Set the project folder of a command to the project of ``microc.toml``; compile the project if a source is newer."""
     arguments.folder = _up_to_date_project(arguments, config)
 
 
 def _fill_source(arguments: Arguments, config: Config) -> None:
-    """Fill in the source, a model or a project folder: the model that is given; that of ``microc.toml`` if options or a
-    board are given; else the project of ``microc.toml``. ``bench`` always takes the model."""
+    """Set the source (a model or a project folder) of a command from ``microc.toml``, if the command line omits it.
+
+    The source is the project of ``microc.toml``. It is the model of ``microc.toml`` if the command line contains a board or
+    compilation options, because a project has its own; and always for ``microc bench``, which measures several boards."""
     if arguments.command == "bench":
         arguments.source = arguments.source or _only_model_of_config(config)
         arguments.board_names = arguments.board_names or (config.board,)
@@ -237,20 +244,20 @@ def _fill_source(arguments: Arguments, config: Config) -> None:
 
 
 def _fill_board(arguments: Arguments, config: Config) -> None:
-    """Fill in the board, unless a target is given."""
+    """Set the board from ``microc.toml``, unless the command line names a board or a target."""
     if not getattr(arguments, "target", ""):
         arguments.board = arguments.board or config.board
 
 
 def _models_of_config(config: Config) -> list[Path]:
-    """Return the models that ``microc.toml`` names. UsageError if it names none."""
+    """Return the models that ``microc.toml`` names; UsageError if it names none."""
     if not config.models:
         raise UsageError("microc.toml names no model", where=str(config.path), hint='add it: model = "model.tflite"')
     return list(config.models)
 
 
 def _only_model_of_config(config: Config) -> Path:
-    """Return the only model that ``microc.toml`` names. UsageError if it names none or several."""
+    """Return the only model that ``microc.toml`` names; UsageError if it names none or several."""
     models = _models_of_config(config)
     if len(models) > 1:
         raise UsageError(
@@ -262,7 +269,7 @@ def _only_model_of_config(config: Config) -> Path:
 
 
 def _up_to_date_project(arguments: Arguments, config: Config) -> Path:
-    """Return the project folder of ``microc.toml``. Compile the project first if a source is newer."""
+    """Return the project folder of ``microc.toml``; compile the project first if a source file is newer than the project."""
     if _is_project_stale(config):
         arguments.models, arguments.board = _models_of_config(config), config.board
         is_bundle = len(arguments.models) > 1
@@ -275,7 +282,7 @@ def _up_to_date_project(arguments: Arguments, config: Config) -> Path:
 
 
 def _is_project_stale(config: Config) -> bool:
-    """Test whether the project of ``microc.toml`` is older than one of its sources, or from another version of microc."""
+    """Test whether the project of ``microc.toml`` is missing, older than a source file, or from another version of microc."""
     from microc.codegen.output_files import PROJECT_MARKER, read_manifest
 
     try:
@@ -287,8 +294,9 @@ def _is_project_stale(config: Config) -> bool:
 
 
 def _require_trusted_config(arguments: Arguments, config: Config) -> None:
-    """Raise UsageError if ``microc.toml`` names a plugin or an external C library and its folder is not trusted. Such code
-    would run although nobody named it on the command line."""
+    """Raise UsageError if ``microc.toml`` names a plugin or an external C library, and the folder of the file is not trusted.
+
+    The code of a plugin or library would run, although the user has not named it on the command line."""
     from microc.base.file_access import TRUST, is_trusted
     from microc.external.backend import BACKENDS
 
@@ -307,11 +315,11 @@ def _require_trusted_config(arguments: Arguments, config: Config) -> None:
             )
 
 
-# ---- ``microc run``, and what other commands on boards share with it: project, line, inputs.
+# ---- ``microc run``, and functions that it shares with other commands on boards: project, serial line, inputs.
 
 
 def run(arguments: Arguments) -> show.Answer:
-    """Run ``microc run``: run a network once on its board, and write or print its outputs."""
+    """Run ``microc run``: run a network once on its board, print its outputs, and write them to files if asked."""
     import numpy as np
 
     from microc.run.session import Device
@@ -368,8 +376,9 @@ def serial_line_options(arguments: Arguments) -> dict[str, Any]:
 
 @contextmanager
 def open_source_project(arguments: Arguments) -> Iterator[Project]:
-    """Open the project folder that the command line names, or compile its model into a temporary project. Call
-    :func:`build_firmware` after all checks of arguments, since it is slow."""
+    """Open the project folder that the command line names, or compile its model into a temporary project.
+
+    The firmware is not built: a command calls :func:`build_firmware`, which is slow, after it has checked its arguments."""
     from microc.run import board_project
 
     if arguments.source.is_dir():
@@ -388,7 +397,9 @@ def open_source_project(arguments: Arguments) -> Iterator[Project]:
 
 
 def build_firmware(project: Project, arguments: Arguments) -> None:
-    """Build a project's firmware, unless it is the user's own project with a board on ``--port``, which is flashed
+    """Build a project's firmware.
+
+    Nothing is built for a project folder of the user with ``--port``: the board on this port must have the firmware
     already."""
     from microc.run import board_project
 
@@ -397,7 +408,7 @@ def build_firmware(project: Project, arguments: Arguments) -> None:
 
 
 def load_inputs(arguments: Arguments, manifest: Mapping[str, Any]) -> list[Array]:
-    """Load the arrays of ``--input`` (.npy files, tables, pictures) and check them against the network's inputs."""
+    """Load the files of ``--input`` (.npy files, tables, pictures) as arrays, and check these against the network's inputs."""
     from microc.compiler.sizes.run_shapes import RunShapes
     from microc.run.data.array_files import is_table_file
     from microc.run.data.pictures import PictureReader, add_channel_orders, is_picture
@@ -416,8 +427,9 @@ def load_inputs(arguments: Arguments, manifest: Mapping[str, Any]) -> list[Array
 
 
 def load_samples(arguments: Arguments, manifest: Mapping[str, Any], expected: Path | None = None) -> Samples | None:
-    """Read the samples of ``--data`` and ``--labels`` in the types of the network's inputs; ``expected``: file of expected
-    outputs."""
+    """Read the samples of ``--data`` and ``--labels``, converted to the types of the network's inputs.
+
+    None without ``--data``. ``expected``: file of expected outputs."""
     from microc.run.data.pictures import add_channel_orders
     from microc.run.data.samples import read_samples
 
@@ -430,7 +442,9 @@ def load_samples(arguments: Arguments, manifest: Mapping[str, Any], expected: Pa
 
 
 def pixel_range(arguments: Arguments) -> tuple[float, float] | None:
-    """Return the real values of pixels 0 and 255 given by ``--pixels``; None if not given."""
+    """Return the real values of pixels 0 and 255 that ``--pixels`` states; None without this option.
+
+    Raises UsageError if a value is not finite, or if no input is a picture."""
     from microc.run.data.array_files import holds_pictures
 
     if arguments.pixels is None:
@@ -449,7 +463,9 @@ def pixel_range(arguments: Arguments) -> tuple[float, float] | None:
 
 
 def _read_table_as_input(path: Path, tensor: Mapping[str, Any]) -> Array:
-    """Read a .csv table as an array in the shape and dtype of an input. UsageError if a number is not exact in this dtype."""
+    """Read a .csv table as an array in the shape and dtype of an input.
+
+    Raises UsageError if the dtype is an integer and cannot represent a number of the table exactly."""
     import numpy as np
 
     from microc.base import dtypes
@@ -470,7 +486,7 @@ def _read_table_as_input(path: Path, tensor: Mapping[str, Any]) -> Array:
 
 
 def load_npy_file(path: Path) -> Array:
-    """Load the single array of a .npy file. UsageError if the file cannot be read or holds anything else."""
+    """Load the array of a .npy file; UsageError if the file cannot be read, or contains anything but an array of numbers."""
     import numpy as np
 
     from microc.device.board_info import make_printable
@@ -501,7 +517,7 @@ def _check_output_count(paths: list[Path], output_count: int) -> None:
 
 
 def _save_npy_file(path: Path, array: Array) -> None:
-    """Write an array as a .npy file."""
+    """Write an array to a .npy file."""
     import numpy as np
 
     from microc.codegen.output_files import replace_atomically

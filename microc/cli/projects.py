@@ -1,4 +1,4 @@
-"""Commands that create or ship a project: new, demo, export, load."""
+"""The commands ``new``, ``demo``, ``export`` and ``load``."""
 
 from __future__ import annotations
 
@@ -46,10 +46,11 @@ def new(arguments: Arguments) -> show.Answer:
     return show.Answer({"folder": str(folder), "files": list(files), "next": steps}, text)
 
 
-# ---- ``microc demo``: the digits network on an emulated microcontroller.
+# ---- ``microc demo``: run a network that recognises digits on an emulated microcontroller.
 
 _SHOWN_IMAGES, _PER_ROW, _IMAGE_COLUMNS = 8, 4, 20
-"""Images printed, images per row at most, and columns of the terminal per image with its caption."""
+"""Number of images that are printed, largest number of images in a row, and columns of the terminal for each image with its
+caption."""
 _SHADES, _PLAIN_SHADES = " ░▒▓█", " .+%@"
 _BAR = 30
 
@@ -86,9 +87,7 @@ def demo(arguments: Arguments) -> show.Answer:
 
 
 def _demo_lines(result: Demonstration, missing_tools: tuple[str, ...]) -> Iterator[str]:
-    """Yield the lines that ``microc demo`` prints.
-
-    ``missing_tools``: tools of the emulated board that are not installed."""
+    """Yield the lines that ``microc demo`` prints; ``missing_tools``: tools of the emulated board that are not installed."""
     report, sizes = result.report, result.sizes
     if missing_tools:
         yield f"{' and '.join(missing_tools)} not found: using this computer instead of the emulated board (microc doctor --fix)"
@@ -111,7 +110,7 @@ def _demo_lines(result: Demonstration, missing_tools: tuple[str, ...]) -> Iterat
 
 
 def _draw_images(result: Demonstration, indices: range) -> Iterator[str]:
-    """Draw images side by side, two characters per pixel, with the board's answer below each."""
+    """Yield lines that show images side by side, two characters per pixel, with the network's answer below each image."""
     shades = _SHADES if (sys.stdout.encoding or "").lower().startswith("utf") else _PLAIN_SHADES
     levels = [(result.images[k].reshape(8, 8).astype(int) + 128) * len(shades) // 256 for k in indices]
     for row in range(8):
@@ -120,14 +119,16 @@ def _draw_images(result: Demonstration, indices: range) -> Iterator[str]:
 
 
 def _image_caption(result: Demonstration, image_index: int) -> str:
-    """Return the caption of image ``image_index``: the board's answer, its confidence and whether it is right."""
+    """Return the caption of an image: the digit that the network recognises, its confidence, and whether it is right."""
     answer, truth = result.answers[image_index], result.labels[image_index]
     confidence = 100 * (int(result.scores[image_index].max()) + 128) / 256
     return f"{answer} ({confidence:.0f} %) {'right' if answer == truth else f'wrong: {truth}'}"
 
 
 def _demo_layer_lines(result: Demonstration) -> Iterator[str]:
-    """Yield the lines of the table with the time of each layer. An emulator counts instructions, not cycles."""
+    """Yield the lines of a table with the time of each layer, in the unit of the board's clock.
+
+    An emulator's clock counts instructions, not cycles."""
     numbers = [result.clock.amount(t) for t in result.ticks]
     layers = [k["layer"].split(" ", 1)[-1] for k in result.kernels]
     width = max(map(len, layers))
@@ -140,11 +141,11 @@ def _demo_layer_lines(result: Demonstration) -> Iterator[str]:
 
 
 def _demo_layer_row(name: str, width: int, clock_amount: int, macs: Any) -> str:
-    """Format a row of the demonstration's table of layers: name in ``width`` columns, time in the clock's unit, MACs."""
+    """Format a row of the demonstration's table of layers: name padded to ``width``, time in the clock's unit, MACs."""
     return f"  {name:{width}}  {clock_amount:12,}  {macs:8,}"
 
 
-# ---- ``microc export``: wrap a network for a build system.
+# ---- ``microc export``: write a network as a package for a build system.
 
 
 def export(arguments: Arguments) -> show.Answer:
@@ -190,7 +191,7 @@ def export(arguments: Arguments) -> show.Answer:
 
 
 def _answer_with_formats() -> show.Answer:
-    """Return the answer that lists the export formats, and how each is tested."""
+    """Return the answer of ``microc export --list``: the export formats, and how each format is tested."""
     from microc.codegen.exports import TEST_STATUS, list_formats, load_format
 
     formats = [load_format(name) for name in list_formats()]
@@ -201,7 +202,7 @@ def _answer_with_formats() -> show.Answer:
     return show.Answer({"formats": data}, text)
 
 
-# ---- ``microc load``: send a network to a board; its firmware stays.
+# ---- ``microc load``: send a network to a board, whose firmware is not changed.
 
 
 def load(arguments: Arguments) -> show.Answer:
@@ -231,8 +232,9 @@ def load(arguments: Arguments) -> show.Answer:
 
 
 def _send_project_network(arguments: Arguments) -> tuple[Blob, Slots]:
-    """Send the network of a project to its board; return it and the state of the board's slots. Build it first, unless the
-    board is on a port and the network is built."""
+    """Send the network of a project to its board; return the network and the state of the board's two slots for networks.
+
+    The project is built first, unless ``--port`` is given and the network is already built."""
     from microc.device.client import query_slots
     from microc.run.board_project import build_project, open_project, read_network_blob
     from microc.run.session import Device
@@ -246,8 +248,9 @@ def _send_project_network(arguments: Arguments) -> tuple[Blob, Slots]:
 
 
 def _send_network_file(arguments: Arguments) -> tuple[Blob, Slots]:
-    """Send the network of a .bin file to the board on ``--port``; return it and the state of the board's slots. The file
-    does not name a board, so the port must be given."""
+    """Send the network of a .bin file to the board on ``--port``; return the network and the state of the board's slots.
+
+    Raises UsageError without ``--port``, because the file does not name a board."""
     from microc.device.board_info import read_blob
     from microc.run.board_project import AUTO, send_network
     from microc.run.session import open_client

@@ -1,4 +1,4 @@
-"""``microc quantize``, and its report in a terminal."""
+"""``microc quantize``: quantise a network, and print a report of the loss as text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from microc.cli.arguments import Arguments
 from microc.cli.project_context import check_output_paths, pixel_range, progress_callback
 from microc.cli.shared_options import compilation_options
 
-# ---- Mixed precision: the options of each layer, and the Pareto front of noise and cost.
+# ---- Report of mixed precision: the precisions that each layer may have, and the Pareto front of noise and cost.
 
 _SHOWN_POINTS = 12
 _BAR = 30
@@ -19,8 +19,9 @@ _FLOAT = 32
 
 
 def mixed_precision_paragraphs(mixed: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the paragraphs on mixed precision: a table of layers with the precisions that each may have, then the Pareto
-    front."""
+    """Yield the paragraphs that report mixed precision: a table of layers, then the Pareto front of noise and cost.
+
+    The table shows the chosen precision of each layer, and the precisions that the layer may have."""
     rows = [
         (
             show.layer(layer["layer"]),
@@ -36,12 +37,12 @@ def mixed_precision_paragraphs(mixed: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _precision_option_text(option: Mapping[str, Any]) -> str:
-    """Format one precision that a layer may have: bits, noise, bytes."""
+    """Format one precision that a layer may have: number of bits, signal-to-noise ratio, bytes of flash."""
     return f"{_bits_text(option['bits'])}: {signal_to_noise_text(option['noise'])} dB, {show.format_integer(option['flash'])}"
 
 
 def _bits_text(bits: int) -> str:
-    """Format the precision of a layer: bits of its weights up to 8, of its activations above, or ``float``."""
+    """Format the precision of a layer: its number of bits, or ``float``."""
     return "float" if bits == _FLOAT else str(bits)
 
 
@@ -51,9 +52,9 @@ def signal_to_noise_text(noise: float) -> str:
 
 
 def _pareto_front_lines(points: Sequence[Mapping[str, Any]], board: str, cost_name: str) -> Iterator[str]:
-    """Yield the Pareto front as bars of ``cost_name`` (flash or cycles).
+    """Yield the lines that show the Pareto front of noise and cost: a table whose bars show the cost.
 
-    Chosen and measured points are always shown, others thinned out."""
+    ``cost_name``: the cost, flash or cycles. Chosen and measured points are always shown; other points are thinned out."""
     step = max(1, len(points) // _SHOWN_POINTS)
     measured = [p["score"] is not None or p["decibels"] is not None for p in points]
     shown = [p for k, p in enumerate(points) if p["chosen"] or measured[k] or k % step == 0]
@@ -69,20 +70,20 @@ def _pareto_front_lines(points: Sequence[Mapping[str, Any]], board: str, cost_na
     yield show.table(("", "flash", "cycles", "dB", "measured", "score", ""), rows)
 
 
-# ---- The report in a terminal: the most important first; long tables are cut unless ``--full`` is given.
+# ---- The report as text. The most important paragraphs come first; long tables are cut unless ``--full`` is given.
 
 _SHOWN_ROWS = 12
-"""Rows of a table without ``--full``."""
+"""Largest number of rows of a table without ``--full``."""
 _SHOWN_CLASSES = 12
 _COSTS = ("flash", "ram", "estimated_instructions", "estimated_cycles")
 _SHARES = ("flash", "instructions")
 
 
 def quantization_paragraphs(report: Mapping[str, Any], model: str, output_path: str, all_rows: bool) -> Iterator[str]:
-    """Yield the paragraphs of the report on a quantised network that was read from ``model`` and written to
-    ``output_path``.
+    """Yield the paragraphs of the report on a quantised network.
 
-    ``all_rows``: all rows of long tables."""
+    ``model``: name of the float model's file; ``output_path``: the file to which the quantised model was written;
+    ``all_rows``: True if long tables are not cut."""
     yield show.facts(list(_summary_rows(report, f"{model} -> {output_path}")))
     if "cost" in report:
         yield _cost_table(report["board"], report["float_cost"], report["cost"])
@@ -100,7 +101,9 @@ def quantization_paragraphs(report: Mapping[str, Any], model: str, output_path: 
 
 
 def _summary_rows(report: Mapping[str, Any], files: str) -> Iterator[tuple[str, object]]:
-    """Yield the rows of the summary: samples, closeness of each output, accuracy."""
+    """Yield the rows of the summary: number of samples, difference of each output from that of the float network, accuracy.
+
+    ``files``: text that names the files of both models."""
     yield "model", files
     yield "samples", f"{report['samples']} for calibration, {report['evaluated_samples']} for comparison"
     yield from (("  note", note) for note in report["notes"])
@@ -119,7 +122,7 @@ def _summary_rows(report: Mapping[str, Any], files: str) -> Iterator[tuple[str, 
 
 
 def _cost_table(board: str, before: Mapping[str, int], after: Mapping[str, int]) -> str:
-    """Format the table of a network's costs before and after quantisation."""
+    """Format a table of a network's costs on a board, before and after quantisation."""
     rows = []
     for name in _COSTS:
         ratio = f"{after[name] / max(1, before[name]):.2f}"
@@ -130,7 +133,7 @@ def _cost_table(board: str, before: Mapping[str, int], after: Mapping[str, int])
 
 
 def _noisiest_layers_table(layers: Sequence[Mapping[str, Any]], all_rows: bool) -> str:
-    """Format the table of the layers that cause the most quantisation noise, in network order."""
+    """Format a table of the layers that cause the most quantisation noise, in the order of the network."""
     total = sum(map(_layer_noise, layers))
     by_noise = sorted(range(len(layers)), key=lambda k: (-_layer_noise(layers[k]), layers[k].get("decibels") or 0.0))
     shown = sorted(by_noise if all_rows else by_noise[:_SHOWN_ROWS])
@@ -159,19 +162,23 @@ def _layer_noise(layer: Mapping[str, Any]) -> float:
 
 
 def _format_or_empty(number: float | None, format_spec: str) -> str:
-    """Format a number by the format string ``format_spec``; empty for None."""
+    """Format a number with the format string ``format_spec``; return an empty text for None."""
     return "" if number is None else format_spec.format(number)
 
 
 def _with_omission_note(text: str, omitted_rows: int, row_kind: str) -> str:
-    """Add a line on the rows that a table leaves out, if any."""
+    """Add a line to a formatted table that states the number of omitted rows, unless this number is 0.
+
+    ``row_kind``: what the rows are, in the plural."""
     return (
         f"{text}\n{show.format_integer(omitted_rows)} more {row_kind}: --full shows all" if omitted_rows > 0 else text
     )
 
 
 def _classification_paragraphs(classification: Mapping[str, Any], all_rows: bool) -> Iterator[str]:
-    """Yield the confusion matrix (of many classes, the mistakes) and the samples whose answer changed."""
+    """Yield the paragraphs about a classification: the confusion matrix, and the samples whose answer has changed.
+
+    For many classes, the most frequent mistakes replace the confusion matrix."""
     if len(classification["confusion"]) <= _SHOWN_CLASSES:
         matrix = show.confusion_table(classification["confusion"], classification["float_confusion"])
         yield f"answers, and by how many more than in floats\n\n{matrix}"
@@ -185,7 +192,7 @@ def _classification_paragraphs(classification: Mapping[str, Any], all_rows: bool
 
 
 def _frequent_mistakes_paragraph(classification: Mapping[str, Any], all_rows: bool) -> Iterator[str]:
-    """Yield the table of the most frequent mistakes, if there are any."""
+    """Yield a table of the most frequent mistakes of the classification, if there are any."""
     from microc.quantization.quantised_page import frequent_mistakes
 
     mistakes = frequent_mistakes(classification)
@@ -197,7 +204,7 @@ def _frequent_mistakes_paragraph(classification: Mapping[str, Any], all_rows: bo
 
 
 def _float_operators_text(float_report: Mapping[str, Any], all_rows: bool) -> str:
-    """Format the operators that still compute in floats, with the reasons."""
+    """Format a table of the operators that still compute in floats, with the reasons."""
     operators = float_report["operators"] if all_rows else float_report["operators"][:_SHOWN_ROWS]
     rows = [
         (show.layer(operator["value"]), operator["op"], operator["reason"], show.format_integer(operator["macs"]))
@@ -210,8 +217,9 @@ def _float_operators_text(float_report: Mapping[str, Any], all_rows: bool) -> st
 
 
 def _repair_table(repairs: Sequence[Mapping[str, Any]]) -> str:
-    """Format the table of accuracy repairs that were tried: which were kept, and the signal-to-noise ratio before and
-    after."""
+    """Format a table of the accuracy repairs that were tried.
+
+    It shows whether each repair was kept, and the signal-to-noise ratio before and after the repair."""
     rows = [
         (repair["name"], "yes" if repair["kept"] else "no", f"{repair['before']:.2f}", f"{repair['after']:.2f}")
         for repair in repairs
@@ -223,7 +231,7 @@ def _repair_table(repairs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def quantize(arguments: Arguments) -> show.Answer:
-    """Run ``microc quantize``: quantise a float network, and measure the loss."""
+    """Run ``microc quantize``: quantise a float network to integers, and measure the loss of accuracy."""
     from microc import quantization
 
     assert arguments.model is not None and arguments.output is not None and arguments.data is not None

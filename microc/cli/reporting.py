@@ -1,4 +1,4 @@
-"""Commands that show what a network costs: report, compare, explain, profile, bench, size."""
+"""The commands that show the costs of a network: ``report``, ``compare``, ``explain``, ``profile``, ``bench`` and ``size``."""
 
 from __future__ import annotations
 
@@ -62,18 +62,20 @@ def compare(arguments: Arguments) -> show.Answer:
 
 
 def _read_or_make_report(path: Path, arguments: Arguments) -> Report:
-    """Read a saved report, or make the report of a model or project, whichever ``path`` is."""
+    """Read the saved report at ``path``, or make the report of the model or project at ``path``."""
     from microc.reports.saved_reports import is_report, read_report
 
     return read_report(path) if is_report(path) else _report_of_source(path, arguments)
 
 
 def _report_of_source(source: Path, arguments: Arguments, accuracy: Mapping[str, Any] | None = None) -> Report:
-    """Make the report of a model or project folder; ``accuracy``: result of a verification."""
+    """Make the report of a model or project folder; ``accuracy``: result of
+    :func:`microc.reports.evidence.read_accuracy`."""
     from microc.codegen.output_files import PROJECT_MARKER
     from microc.reports.making import report as make
 
-    # A project was compiled with the options of microc.toml already; only options of the command line would be new.
+    # A project has been compiled with the options of microc.toml, so that only options of the command line are passed on: the
+    # report of a project refuses them.
     compiled = (source / PROJECT_MARKER).is_file() and not command_line_options(arguments)
     options: dict[str, Any] = {} if compiled else compilation_options(arguments)
     return make(
@@ -82,7 +84,7 @@ def _report_of_source(source: Path, arguments: Arguments, accuracy: Mapping[str,
 
 
 def _report_text(data: Mapping[str, Any]) -> str:
-    """Format a report for a terminal: totals, layers, next steps."""
+    """Format a report as text: totals, a table of layers, next steps."""
     from microc.reports.evidence import accuracy_sentences
     from microc.reports.text_tables import inference_time_text, memory_usage_rows, peak_stack_text
 
@@ -114,11 +116,11 @@ def _report_text(data: Mapping[str, Any]) -> str:
 def localise_advice(
     advice: Sequence[Mapping[str, Any]], data: Mapping[str, Any], arguments: Arguments, model: Path | None = None
 ) -> list[dict[str, Any]]:
-    """Rewrite the commands of advice so that they can be typed in the current folder, with the model's path and this
-    command's options.
+    """Rewrite the commands in advice so that the user can run them in the current folder.
 
-    ``data``: the report's. ``model``: the path of the model if it is not ``source``. The model of a project is searched for
-    beside its folder.
+    The commands then contain the path of the model, and the compilation options of this command line. ``data``: data of the
+    report; ``model``: path of the model, None if it is the argument ``source``. If ``source`` is a project, its model is
+    searched for in the folder that contains the project.
     """
     from microc.reports.advice import rewrite_command
 
@@ -132,7 +134,7 @@ def localise_advice(
 
 
 def next_steps_text(advice: Sequence[Mapping[str, Any]]) -> str:
-    """Format advice and its commands for a terminal; empty if there is none."""
+    """Format advice and its commands as text; empty if there is no advice."""
     from microc.reports import text_tables
 
     lines = ["what to do next"]
@@ -143,8 +145,9 @@ def next_steps_text(advice: Sequence[Mapping[str, Any]]) -> str:
 
 
 def estimate_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
-    """List the rows about time, stack and state of a compiled network; ``report``: result of
-    :meth:`microc.Program.report`."""
+    """Return summary rows about time, stack and state of a compiled network.
+
+    ``report``: result of :meth:`microc.Program.report`."""
     from microc.reports.layers import slowest_layers
     from microc.reports.text_tables import estimated_time_text
     from microc.run.profile import shorten_layer_name
@@ -161,14 +164,15 @@ def estimate_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
 
 
 def state_rows(state: int, board: str = "") -> list[tuple[str, object]]:
-    """List the row about the bytes of state that a network keeps between runs. ``board``: its name if nothing was compiled
-    for it, so that time is unknown."""
+    """Return the summary row about the bytes of state that a network keeps between runs.
+
+    ``board``: name of the board if the network was not compiled for it; a row then states how to estimate the time."""
     time = [("one inference", "--exact estimates cycles and time, layer by layer")] if board else []
     return [*time, ("holds state", f"{show.format_integer(state)} bytes from run to run" if state else "no")]
 
 
 def estimated_layers_table(layers: Sequence[Mapping[str, Any]]) -> str:
-    """Format the table of a report's layers with the estimates of the cost model."""
+    """Format a table of the layers of a report, with the estimates of the cost model."""
     clocked = all(layer["milliseconds"] is not None for layer in layers)
     total = sum(layer["cycles"] for layer in layers) or 1
     cells = [
@@ -200,7 +204,7 @@ def estimated_layers_table(layers: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _comparison_text(data: Mapping[str, Any]) -> str:
-    """Format a comparison of reports: a table of totals and one of layers."""
+    """Format a comparison of two reports as a table of totals and a table of layers."""
     rows = [(row["name"], *_comparison_cells(row)) for row in data["totals"]]
     layers = [
         (row["layer"], *_comparison_cells(row["cycles"]), *_comparison_cells(row["flash"])) for row in data["layers"]
@@ -213,7 +217,7 @@ def _comparison_text(data: Mapping[str, Any]) -> str:
 
 
 def _comparison_cells(row: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Return the cells before, after and change (in percent) of a figure."""
+    """Return the cells for a compared figure: before, after, and change in percent."""
     from microc.reports.text_tables import percent_change_text
 
     cells = [_figure_text(row[when]) for when in ("before", "after")]
@@ -221,13 +225,13 @@ def _comparison_cells(row: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _figure_text(value: float | None) -> str:
-    """Format a figure of a report; empty if unknown."""
+    """Format a figure of a report; empty if the figure is unknown."""
     if value is None:
         return ""
     return f"{value:,.3f}" if isinstance(value, float) else show.format_integer(value)
 
 
-# ---- ``microc explain``: how a layer's kernel was chosen and what it costs.
+# ---- ``microc explain``: explain how a layer's kernel was chosen and what it costs.
 
 
 def explain(arguments: Arguments) -> show.Answer:
@@ -298,7 +302,7 @@ def profile(arguments: Arguments) -> show.Answer:
 
 
 def _profile_text(result: Profile) -> str:
-    """Format a profile: the table of kernels, the total, and the meaning of the figures."""
+    """Format a profile as text: a table of kernels with a row of totals, and the meaning of the figures."""
     unit = result.unit
     rows = []
     for k in result.kernels:
@@ -339,7 +343,7 @@ def _profile_text(result: Profile) -> str:
 def _profile_cost_cells(
     time: int, share: float, macs: int, flash: int | None, arena: int, cycles: int
 ) -> tuple[str, ...]:
-    """Return the cells of a row of the profile: time, share, MACs, time per MAC, flash, arena, estimated cycles."""
+    """Return the cells of a row of the profile: time, share of the time, MACs, time per MAC, flash, arena, estimated cycles."""
     per_mac = f"{time / macs:.2f}" if macs else ""
     size = "" if flash is None else show.format_integer(flash)
     return (
@@ -356,12 +360,13 @@ def _profile_cost_cells(
 # ---- ``microc bench``: one network on several boards.
 
 _MILLIJOULES_FROM = 1e-3
-"""Joules below which energy is printed in microjoules."""
+"""Least energy, in joules, that is printed in millijoules; smaller energies are printed in microjoules."""
 
 
 def bench(arguments: Arguments) -> show.Answer:
-    """Run ``microc bench``: measure one network on several boards. If no board could be measured, the exit code is that of
-    the first board's error."""
+    """Run ``microc bench``: measure one network on several boards.
+
+    If no board could be measured, the exit code is that of the first board's error."""
     from microc.run.bench import measure_boards, select_boards
     from microc.run.profile import split_meter_command
 
@@ -396,11 +401,11 @@ def bench(arguments: Arguments) -> show.Answer:
 
 
 _METER_INFERENCES = 100
-"""Inferences that a meter measures by default."""
+"""Default number of inferences that a meter measures."""
 
 
 def _bench_text(rows: tuple[BoardFigures, ...]) -> str:
-    """Format the table of boards, then errors and the meaning of units."""
+    """Format the measurements of boards: a table, then the errors of boards, then the meaning of the units."""
     metered = any(row.joules is not None for row in rows)
     head = ("board", "core", "time", "unit", "ms", "flash", "%", "RAM", "%", *(("energy",) if metered else ()))
     cells = [
@@ -420,31 +425,32 @@ def _bench_text(rows: tuple[BoardFigures, ...]) -> str:
 
 
 def _count_or_dash(count: int | None) -> str:
-    """Format a count; ``-`` if it is unknown."""
+    """Format an integer; ``-`` if it is unknown (None)."""
     return "-" if count is None else show.format_integer(count)
 
 
 def _percent_of_room(amount: int | None, capacity: int) -> str:
-    """Format the share that ``amount`` takes of the capacity ``capacity``, in percent; empty if one is unknown."""
+    """Format the percentage of a memory's ``capacity`` that ``amount`` is; empty if one of the two is unknown."""
     return f"{100 * amount / capacity:.1f}" if amount is not None and capacity else ""
 
 
 def _energy_text(joules: float | None) -> str:
-    """Format an energy in joules with its unit; ``-`` if it was not measured."""
+    """Format an energy given in joules, with its unit; ``-`` if it was not measured."""
     if joules is None:
         return "-"
     return f"{1e3 * joules:.4g} mJ" if joules >= _MILLIJOULES_FROM else f"{1e6 * joules:.4g} uJ"
 
 
-# ---- ``microc size --against``: growth of a firmware since an earlier one, checked against limits.
+# ---- ``microc size --against``: growth of a firmware since an earlier build, checked against limits.
 
 LARGEST = 1 << 28
-"""Bytes of a report file at most."""
+"""Largest size of a report file that is read, in bytes."""
 
 
 def read_json_report(path: Path) -> Any:
-    """Read the JSON that `microc size --json` or `microc profile --json` printed. UsageError if the file cannot be read or
-    is no JSON."""
+    """Read a file that contains the output of ``microc size --json`` or ``microc profile --json``.
+
+    Raises UsageError if the file cannot be read or is no JSON."""
     import json
 
     hint = "write one: microc size DIR --json > FILE"
@@ -457,8 +463,9 @@ def read_json_report(path: Path) -> Any:
 
 
 def load_growth_base(path: Path) -> Any:
-    """Return the data of the report to measure growth against: that of a project, which is built and measured, or a saved
-    one."""
+    """Return the data of the report since which growth is measured.
+
+    ``path``: a saved report, or a project folder, whose firmware is built and measured."""
     from microc.reports.firmware_size import measure_firmware
     from microc.run.board_project import build_project, open_project
 
@@ -470,8 +477,9 @@ def load_growth_base(path: Path) -> Any:
 
 
 def answer_with_growth(arguments: Arguments, data: dict[str, Any], base: Any, text: str) -> show.Answer:
-    """Return the answer of ``microc size`` with the growth since the report ``base``; with an error if a figure grew
-    beyond its limit. ``text``: text of the answer below the growth."""
+    """Return the answer of ``microc size --against``: the growth since an earlier report, and an error if it exceeds a limit.
+
+    ``data``: data of the new report; ``base``: data of the earlier report; ``text``: text to print below the growth."""
     from microc.reports.firmware_size import compute_growth, growth_error, read_growth_figures
 
     assert arguments.base is not None
@@ -485,7 +493,7 @@ def answer_with_growth(arguments: Arguments, data: dict[str, Any], base: Any, te
 
 
 def _growth_table(growths: Sequence[Growth]) -> str:
-    """Format the table of the growth of flash, RAM and time."""
+    """Format a table of the growth of flash, RAM and time."""
     rows = [
         (
             item.what, show.format_integer(item.before), show.format_integer(item.after), f"{item.after - item.before:+,}",
@@ -505,7 +513,7 @@ _ELF = b"\x7fELF"
 
 def size(arguments: Arguments) -> show.Answer:
     """Run ``microc size``: show flash and RAM of a firmware by part, layer and symbol, and the growth since an earlier
-    one."""
+    build."""
     from microc.cli.project_context import check_output_paths, write_csv
     from microc.reports.firmware_size import compare_sizes
 
@@ -542,18 +550,19 @@ def size(arguments: Arguments) -> show.Answer:
 
 
 def _is_json_report(path: Path) -> bool:
-    """Test whether a path is a saved report, by its suffix: no model ends in .json."""
+    """Test whether a path is a saved report: an existing file whose name ends in .json, as no model's name does."""
     return path.suffix == ".json" and path.is_file()
 
 
 def _has_symbols(report: Any) -> bool:
-    """Test whether a report lists symbols, as those of ``microc size`` do."""
+    """Test whether the data of a report contain symbols. Those of ``microc size`` do, those of ``microc profile`` do not."""
     return isinstance(report, dict) and "symbols" in report
 
 
 @contextmanager
 def _open_size_report(arguments: Arguments) -> Iterator[SizeReport]:
-    """Yield the size report of a project, an ELF file, or a model that is compiled and built on the fly."""
+    """Yield the size report of the project or ELF file that the command line names, or of a model, which is compiled and
+    built."""
     from microc.codegen.output_files import PROJECT_MARKER
     from microc.reports.firmware_size import measure_firmware
     from microc.run.board_project import open_project
@@ -580,7 +589,7 @@ def _open_size_report(arguments: Arguments) -> Iterator[SizeReport]:
 
 
 def _is_elf(path: Path) -> bool:
-    """Test whether a file begins as an ELF file does."""
+    """Test whether a path is an ELF file, by the first bytes of the file."""
     try:
         with open_regular(path) as file:
             return file.read(len(_ELF)) == _ELF
@@ -589,13 +598,13 @@ def _is_elf(path: Path) -> bool:
 
 
 def _symbol_csv_rows(report: SizeReport) -> Iterator[tuple[object, ...]]:
-    """Yield the rows of ``--csv``, one per symbol."""
+    """Yield the rows of the table that ``microc size --csv`` writes, one for each symbol."""
     for s in report.symbols:
         yield s.part, s.network, " ".join(map(str, s.steps)), s.name, s.source, s.section, s.kind, s.size
 
 
 def _size_text(report: SizeReport) -> str:
-    """Format a size report: parts, layers and the largest symbols."""
+    """Format a size report as tables of the firmware's parts, of layers, and of the largest symbols."""
     from microc.reports.firmware_size import PARTS
 
     rows = [
@@ -643,7 +652,7 @@ def _size_text(report: SizeReport) -> str:
 
 
 def _size_changes_text(changes: dict[str, Any]) -> str:
-    """Format the changes of sizes since an earlier report: parts and totals, then symbols."""
+    """Format the changes of sizes since an earlier report: a table of parts and totals, then a table of symbols."""
     parts = [(row["part"], row["memory"], *_size_change_cells(row)) for row in changes["parts"] if row["change"]] + [
         ("total", row["memory"], *_size_change_cells(row))
         for row in changes["totals"]
@@ -655,5 +664,5 @@ def _size_changes_text(changes: dict[str, Any]) -> str:
 
 
 def _size_change_cells(row: dict[str, Any]) -> tuple[str, str, str]:
-    """Return the cells before, after and change of a size in bytes."""
+    """Return the cells for a compared size in bytes: before, after, and change."""
     return show.format_integer(row["before"]), show.format_integer(row["after"]), f"{row['change']:+,}"

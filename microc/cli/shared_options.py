@@ -1,4 +1,4 @@
-"""Arguments that many commands share: compilation options, board, project, serial line."""
+"""Arguments that many commands share: compilation options, board, project and serial line."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from microc.cli import parser
 from microc.compiler.options import COMPILING, OPTIONS, READING, STREAMING, Option, Options, combine_words
 
-# ---- Compilation options: flags generated from the table in microc.compiler.options.
+# ---- Compilation options: flags that are generated from the table in microc.compiler.options.
 
 _DEFAULT = Options()
 _PREFIX = "option_"
-"""Prefix of their names in the argparse namespace, so that they do not collide with a command's own arguments."""
+"""Prefix of the names of compilation options in the argparse namespace, so that they differ from a command's own arguments."""
 
 
 def add_reading_options(command: argparse.ArgumentParser) -> None:
@@ -24,7 +24,7 @@ def add_reading_options(command: argparse.ArgumentParser) -> None:
 
 
 def add_compile_options(command: argparse.ArgumentParser, *, board: bool = True) -> None:
-    """Add all compilation options, and ``--board`` unless the command takes several boards."""
+    """Add all compilation options to a command and, if ``board`` is true, the option ``--board``."""
     add_reading_options(command)
     group = _add_option_group(command, COMPILING)
     if board:
@@ -33,19 +33,21 @@ def add_compile_options(command: argparse.ArgumentParser, *, board: bool = True)
 
 
 def add_plugin_option(command: argparse._ActionsContainer) -> None:
-    """Add ``--plugin``: a file with the user's operators."""
+    """Add the option ``--plugin``, which names a file with operators of the user."""
     _add_compilation_option(command, "plugins", OPTIONS["plugins"])
 
 
 def compilation_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Merge the options of ``microc.toml`` and of the command line, which wins, as keywords of
-    :func:`microc.compiler.options.make_options`."""
+    """Merge the compilation options of ``microc.toml`` and of the command line; those of the command line take precedence.
+
+    Return keywords of :func:`microc.compiler.options.make_options`."""
     config = getattr(arguments, "config", None)
     return {**(config.options if config else {}), **command_line_options(arguments)}
 
 
 def command_line_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of the command line alone, as keywords of :func:`microc.compiler.options.make_options`."""
+    """Return the compilation options of the command line alone, as keywords of
+    :func:`microc.compiler.options.make_options`."""
     options = {}
     for name, option in OPTIONS.items():
         value = getattr(arguments, _PREFIX + name, None)
@@ -56,9 +58,10 @@ def command_line_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def compilation_option_words(command_words: Sequence[str], board: str) -> list[str]:
-    """Collect the compilation options of a command line, and the board, as the words that another command repeats.
+    """Return the words of a command line that state compilation options, preceded by ``--board``.
 
-    ``command_words``: the command line."""
+    They are repeated in the commands of advice. ``command_words``: words of the command line; ``board``: empty if none is
+    given."""
     flags = {option.flag: name for name, option in OPTIONS.items() if option.flag}
     kept, value_count = ["--board", board] if board else [], 0
     for word in command_words:
@@ -75,7 +78,7 @@ def compilation_option_words(command_words: Sequence[str], board: str) -> list[s
 
 
 def _add_option_group(command: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
-    """Add an argument group with the compilation options whose group is ``title``."""
+    """Add an argument group with all compilation options of the group ``title``; return the argument group."""
     group = command.add_argument_group(title)
     for name, option in OPTIONS.items():
         if option.group == title and option.flag:
@@ -84,8 +87,10 @@ def _add_option_group(command: argparse.ArgumentParser, title: str) -> argparse.
 
 
 def _add_compilation_option(command: argparse._ActionsContainer, name: str, option: Option) -> None:
-    """Add one compilation option. The type of its default selects the argparse action: a switch, choices, or a
-    converter."""
+    """Add one compilation option to a command or argument group.
+
+    For a boolean default, the option becomes a switch; if the option declares words, its values are choices; else they are
+    parsed by the option's converter."""
     help, settings = option.text, dict[str, Any]()
     if option.applies:
         help = f"{option.applies}: {help}"
@@ -112,8 +117,10 @@ def _add_compilation_option(command: argparse._ActionsContainer, name: str, opti
 
 
 class _JoinValues(argparse.Action):
-    """argparse action that joins the values of an option with several metavars into one text, converts it by ``const``,
-    and appends the result: the option may be repeated."""
+    """An argparse action for an option with several values, which may be repeated.
+
+    The action joins the values to one text, converts the text by the converter ``const``, and appends the result to the
+    option's list."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any) -> None:
         try:
@@ -140,12 +147,13 @@ def _argparse_converter(converter: Callable[[str], Any]) -> Callable[[str], Any]
     return convert_argument
 
 
-# ---- Arguments of commands that talk to a board: project or model, inputs, serial line.
+# ---- Arguments of commands that run a network on a board: project or model, inputs, serial line.
 
 
 def add_source_options(command: ArgumentParser, meaning: str = "project folder, or model to compile and build") -> None:
-    """Add the argument that names a project folder or model, and the options for reaching its board. ``meaning``: help of
-    the argument."""
+    """Add the argument that names a project folder or model, the options of its board's serial line, and compilation options.
+
+    ``meaning``: help of the argument."""
     command.add_argument(
         "source", type=Path, nargs="?", metavar="DIR|MODEL", help=f"{meaning} (default: microc.toml's)"
     )
@@ -160,7 +168,7 @@ def add_source_options(command: ArgumentParser, meaning: str = "project folder, 
 
 
 def add_input_options(command: ArgumentParser, meaning: str) -> None:
-    """Add ``--input`` and ``--pixels``: one set of inputs, from arrays or pictures. ``meaning``: help of ``--input``."""
+    """Add the options ``--input`` and ``--pixels``, which state one set of inputs. ``meaning``: help of ``--input``."""
     command.add_argument(
         "--input", dest="inputs", type=Path, action="append", default=[], metavar="X.npy|PICTURE", help=meaning
     )
@@ -171,7 +179,7 @@ def add_input_options(command: ArgumentParser, meaning: str) -> None:
 
 
 def add_device_options(command: ArgumentParser) -> None:
-    """Add the options of the line to a board: port, baud rates and time-out."""
+    """Add the options of the serial line to a board: port, baud rates and time-out."""
     group = command.add_argument_group("the board's line")
     group.add_argument(
         "--port",
@@ -200,13 +208,15 @@ Adder = Callable[..., ArgumentParser]
 
 
 def add_force_option(command: ArgumentParser) -> None:
-    """Add ``--force``, the permission to replace another network's project."""
+    """Add the option ``--force``, which permits to replace the project of another network."""
     command.add_argument("--force", action="store_true", help="permission to replace another network's project")
 
 
 def add_project_commands(add: Adder, model: str) -> None:
-    """Add the parsers of ``new``, ``build``, ``flash``, ``load`` and ``run``. ``add(name, summary, *examples)`` creates a
-    command's parser; ``model`` is the help for model arguments."""
+    """Add the parsers of ``new``, ``build``, ``flash``, ``load`` and ``run``.
+
+    ``add(name, summary, *examples)`` adds a command to the command line and returns the command's parser. ``model``: help
+    of the argument MODEL."""
     command = add(
         "new",
         "create a project folder: microc.toml, the model and a README",
@@ -263,7 +273,9 @@ def add_project_commands(add: Adder, model: str) -> None:
 
 
 def add_shell_commands(add: Callable[..., ArgumentParser]) -> None:
-    """Add the parsers of ``completion`` and ``man``. ``add(name, summary, *examples)`` creates a command's parser."""
+    """Add the parsers of ``completion`` and ``man``.
+
+    ``add(name, summary, *examples)`` adds a command to the command line and returns the command's parser."""
     command = add(
         "completion",
         "print the completion script for a shell",

@@ -1,4 +1,4 @@
-"""Terminal output: tables, numbers, progress, errors."""
+"""Terminal output of commands: tables, numbers, progress, errors."""
 
 from __future__ import annotations
 
@@ -26,15 +26,17 @@ if TYPE_CHECKING:
 
 
 _PATIENCE = 1.0
-"""Seconds without news after which :func:`show_elapsed_time` shows that a command is still running."""
+"""Seconds without progress after which :func:`show_elapsed_time` shows that a command is still running."""
 _SHOWN_VALUES = 16
-"""Elements of an array that are printed."""
+"""Largest number of elements of an array that are printed."""
 
 
 @frozen
 class Answer:
-    """Result of a command: plain data, the same as text, and the exit code. ``error``: a failure that the command found,
-    reported in addition to the data."""
+    """The result of a command.
+
+    ``data``: plain data, printed for ``--json``; ``text``: the same for people; ``error``: a failure that is reported in
+    addition to the result, such as a difference between board and host."""
 
     data: dict[str, Any]
     text: str
@@ -43,18 +45,22 @@ class Answer:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]], left: int = 1) -> str:
-    """Format a table (:func:`microc.reports.text_tables.table`) to the width of the terminal."""
+    """Format a table by :func:`microc.reports.text_tables.table` for the width of the terminal.
+
+    ``left``: number of columns of text, which are flush left; the others are numbers."""
     utf = (sys.stdout.encoding or "").lower().startswith("utf")
     return text_tables.table(header, rows, left, terminal_columns(), "…" if utf else "...")
 
 
 def facts(rows: Sequence[tuple[str, object]]) -> str:
-    """Format names and values (:func:`microc.reports.text_tables.facts`) to the width of the terminal."""
+    """Format rows of a name and a value by :func:`microc.reports.text_tables.facts` for the width of the terminal."""
     return text_tables.facts(rows, terminal_columns())
 
 
 def terminal_columns() -> int:
-    """Return the width of standard output in characters: COLUMNS, or the terminal's; 0 (unlimited) for a file or pipe."""
+    """Return the width of standard output in characters; 0 (unlimited) for a file or pipe.
+
+    The environment variable COLUMNS takes precedence over the width of the terminal."""
     width = os.environ.get("COLUMNS", "")
     if width.isdecimal():
         return int(width)
@@ -62,8 +68,9 @@ def terminal_columns() -> int:
 
 
 def fit_to_terminal(text: str) -> str:
-    """Wrap lines of prose to the width of the terminal, keeping their indent. Lines that fit are unchanged, and no word is
-    broken."""
+    """Wrap the lines of a text to the width of the terminal, and keep their indent.
+
+    Lines that fit are unchanged. Words are not broken."""
     width = terminal_columns()
     if not width:
         return text
@@ -71,7 +78,9 @@ def fit_to_terminal(text: str) -> str:
 
 
 def _wrap_prose_line(line: str, width: int) -> list[str]:
-    """Wrap one line of prose, keeping its indent; the further lines of a list item are indented behind its dash."""
+    """Wrap a line of prose to ``width`` characters, and keep its indent.
+
+    If the line is a list item (it begins with a dash), further lines are indented by two more characters."""
     if len(line) <= width:
         return [line]
     indent = line[: len(line) - len(line.lstrip())]
@@ -93,8 +102,10 @@ def shape_text(dimensions: Sequence[int]) -> str:
 
 
 def make_progress_callback(quiet: bool, verbose: bool) -> Progress | None:
-    """Return the function that shows progress on standard error: every step if ``verbose``, one line that is overwritten
-    on a terminal; None if ``quiet`` or not on a terminal."""
+    """Return the function that shows progress on standard error; None if ``quiet``.
+
+    If ``verbose``, it prints a line for every step. Otherwise it overwrites a single line on a terminal; if standard error is
+    no terminal, the result is None."""
     if quiet:
         return None
     if verbose:
@@ -103,12 +114,14 @@ def make_progress_callback(quiet: bool, verbose: bool) -> Progress | None:
 
 
 def print_note(text: str) -> None:
-    """Print a line on standard error."""
+    """Print a note as a line on standard error."""
     write_stderr(text + "\n")
 
 
 def print_error(error: MicrocError) -> None:
-    """Print an error on standard error; in colours on a terminal, unless NO_COLOR is set or TERM is dumb."""
+    """Print an error on standard error, in colours if it is a terminal.
+
+    Colours are not used if the environment variable NO_COLOR is set, or if TERM is ``dumb``."""
     text = _wrap_error_message(str(error)) + "\n"
     if sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
         head, _, rest = text.partition(":")
@@ -117,7 +130,7 @@ def print_error(error: MicrocError) -> None:
 
 
 def _wrap_error_message(text: str) -> str:
-    """Wrap an error to the width of the terminal, with a hanging indent."""
+    """Wrap the text of an error to the width of the terminal, with a hanging indent."""
     width = error_terminal_columns()
     if not width:
         return text
@@ -130,7 +143,7 @@ def _wrap_error_message(text: str) -> str:
 
 
 def error_terminal_columns() -> int:
-    """Return the width of standard error in characters if it is a terminal, else 0."""
+    """Return the width of standard error in characters if standard error is a terminal, else 0."""
     try:
         return os.get_terminal_size(sys.stderr.fileno()).columns if sys.stderr.isatty() else 0
     except (OSError, ValueError):
@@ -138,14 +151,16 @@ def error_terminal_columns() -> int:
 
 
 def ascii_json(data: Mapping[str, Any], indent: int | None = None) -> str:
-    """Format JSON in ASCII without control characters, so that names from a model cannot send escape sequences to the
-    terminal."""
+    """Format data as JSON in ASCII, without control characters.
+
+    Names in a model can thus not send escape sequences to the terminal."""
     return json.dumps(data, indent=indent).replace("\x7f", "\\u007f")
 
 
 @contextmanager
 def show_elapsed_time(command: str, silent: bool) -> Iterator[None]:
-    """Show the elapsed time on a terminal while a command runs, whenever it has shown no progress for a second."""
+    """Show the elapsed time of a command on a terminal, whenever the command has shown no progress for :data:`_PATIENCE`
+    seconds."""
     if silent or not sys.stderr.isatty():
         yield
         return
@@ -168,20 +183,20 @@ def show_elapsed_time(command: str, silent: bool) -> Iterator[None]:
 
 
 def leading_values_text(numbers: Sequence[bool | int | float]) -> str:
-    """Format the first elements of an array, and the number of its elements if there are more."""
+    """Format the first elements of an array as text; if there are more, also the number of all elements."""
     shown = [f"{x:.6g}" if isinstance(x, float) else str(x) for x in numbers[:_SHOWN_VALUES]]
     return " ".join(shown) + (f" ... ({len(numbers)} elements)" if len(numbers) > _SHOWN_VALUES else "")
 
 
 def replace_non_finite(numbers: Any) -> Any:
-    """Convert nested lists of numbers for JSON: infinities and NaN become strings."""
+    """Replace infinities and NaN in nested lists of numbers by strings, because JSON does not allow them."""
     if isinstance(numbers, list):
         return [replace_non_finite(x) for x in numbers]
     return str(numbers) if isinstance(numbers, float) and not math.isfinite(numbers) else numbers
 
 
 def measured_time_text(clock: Clock, amount: int) -> str:
-    """Format a measured amount in a board's unit, the time if the unit stands for one, and the meaning of the unit."""
+    """Format a measured time of a board: the amount in the clock's unit, milliseconds if known, and the meaning of the unit."""
     seconds = clock.seconds(amount)
     time = "" if seconds is None else f", {1000 * seconds:.3f} ms"
     return f"{format_integer(amount)} {clock.unit}{time} ({clock.meaning})"
@@ -191,8 +206,10 @@ layer = fit_layer_name
 
 
 def confusion_table(counts: Sequence[Sequence[int]], before: Sequence[Sequence[int]] | None = None) -> str:
-    """Format a confusion matrix, one row per true class, with the share of right answers. ``before``: an earlier matrix;
-    every cell shows its change."""
+    """Format a confusion matrix as a table, with a row for each true class and its percentage of right answers.
+
+    ``counts``: number of samples by true class and answered class; ``before``: earlier counts, None if there are none. Cells
+    show the change since."""
     rows = []
     for truth, row in enumerate(counts):
         cells = [str(n or ".") for n in row]

@@ -1,4 +1,4 @@
-"""``microc tune``: search for schedules, show progress, and manage files of records."""
+"""``microc tune``: search for faster schedules, show the progress of the search, and manage files of tuning records."""
 
 from __future__ import annotations
 
@@ -24,17 +24,20 @@ if TYPE_CHECKING:
     from microc.tuning.tuner import TunedKernel, TunedNetwork, TuningEvent
 
 
-# ---- ``microc tune`` on a file of records: show, merge, prune, repeat a measurement.
+# ---- ``microc tune`` on files of tuning records (measured schedules): show, merge, prune, or repeat a measurement.
 
 _SHOWN_FAILURES = 8
 _EXIT_CODES = {"ok": 0, "wrong": 1, "failed": 6, "unbuilt": 6}
-"""Exit code by the status of a repeated record: board and reference differ; the board did not answer; the program did not
-build."""
+"""Exit code of ``--repeat`` by the status of the new measurement.
+
+``wrong``: results differ from the reference; ``failed``: the board did not answer; ``unbuilt``: the program could not be
+built."""
 
 
 def answer_with_records(path: Path, html: Path | None) -> show.Answer:
-    """Return the answer that lists the kernels in a file of tuning records, and the failures with the commands that repeat
-    them; ``html``: path of a page to write, too."""
+    """Return the answer of ``microc tune --show``: a table of the kernels in a file of tuning records.
+
+    Failed records are listed with the commands that measure them again. ``html``: path of an HTML page to write as well."""
     from microc.compiler.tuned.records import OK, open_records
 
     database = open_records(path)
@@ -67,8 +70,9 @@ def answer_with_records(path: Path, html: Path | None) -> show.Answer:
 
 
 def _failed_record_paragraphs(database: Database, path: Path) -> list[str]:
-    """Describe the failed tuning records of a file in a paragraph, each with the command that repeats its measurement;
-    empty if none failed."""
+    """Return a paragraph that lists the failed tuning records of a file, each with the command that measures it again.
+
+    The list is empty if no record has failed."""
     failures = [record for record in database if record.status != "ok"]
     if not failures:
         return []
@@ -93,7 +97,7 @@ def _repeat_command(record: Record, path: Path) -> str:
 
 
 def answer_with_repeated_record(arguments: Arguments) -> show.Answer:
-    """Measure one tuning record again; return the answer that compares both results."""
+    """Measure the tuning record of ``--repeat`` again; return the answer that compares the old and the new result."""
     from microc.tuning.places import measure_record
 
     options = compilation_options(arguments)
@@ -133,8 +137,8 @@ def answer_with_repeated_record(arguments: Arguments) -> show.Answer:
 def _kernel_records_data(kernel_key: str, path: Path, records: list[Any], fastest_record: Any) -> Mapping[str, Any]:
     """Describe the tuning records of one kernel as plain data.
 
-    ``kernel_key``: of the kernel; ``path``: of the file of records; ``fastest_record``: the record with the fewest
-    ticks, or None."""
+    ``kernel_key``: key of the kernel in the file; ``path``: path of the file; ``fastest_record``: the record with the fewest
+    ticks, None if all have failed."""
     example = records[0]
     return {
         "key": kernel_key,
@@ -161,7 +165,7 @@ def _kernel_records_data(kernel_key: str, path: Path, records: list[Any], fastes
 
 
 def merge_or_prune_records(arguments: Arguments) -> show.Answer:
-    """Merge files of tuning records into one, or prune the file of ``--prune``."""
+    """Merge the files of ``--merge`` into one file of tuning records, or prune the file of ``--prune``."""
     from microc.compiler.tuned.records import merge_records, open_records, write_records
 
     if arguments.prune is not None:
@@ -172,20 +176,21 @@ def merge_or_prune_records(arguments: Arguments) -> show.Answer:
     return show.Answer({"file": str(target), "records": count}, f"{target}: {show.format_integer(count)} records")
 
 
-# ---- Progress of a search: a live table on a terminal, else lines of text or JSON.
+# ---- Progress of a search: a table that is updated in place on a terminal, else lines of text or JSON.
 
 if TYPE_CHECKING:
     Watcher = Callable[[TuningEvent], None]
 
 HEAD = ("layer", "tried", "best", "gain")
 _OTHER_LINES = 6
-"""Lines of the terminal that are not rows of the table: header, rule, summary, and margin."""
+"""Number of lines of the terminal that are not rows of the table: its header, the line of dashes, the summary, and a margin."""
 
 
 @contextmanager
 def progress_watcher(arguments: Arguments) -> Iterator[Watcher | None]:
-    """Yield the function that shows each event of a search: as JSON on standard output or text on standard error; None if
-    quiet."""
+    """Yield the function that shows every event of a search; None for ``--quiet``.
+
+    It prints JSON on standard output for ``--json``, else text on standard error."""
     if arguments.json:
         yield _print_event_json
     elif arguments.quiet:
@@ -198,14 +203,14 @@ def progress_watcher(arguments: Arguments) -> Iterator[Watcher | None]:
 
 
 def percent_gain_text(default: float | None, best: float) -> str:
-    """Format the change from the ``default`` time to the ``best`` in percent; empty if one was not measured."""
+    """Format the change from the time ``default`` to the time ``best`` in percent; empty if one of them was not measured."""
     if not default or best == float("inf"):
         return ""
     return f"{100 * (best / default - 1):+.1f} %"
 
 
 def kernel_progress_cells(kernel: TunedKernel) -> tuple[str, str, str, str]:
-    """Return a kernel's cells in the columns of :data:`HEAD`."""
+    """Return the table cells that show the progress of a kernel, for the columns :data:`HEAD`."""
     best = show.format_integer(round(kernel.best)) if kernel.default is not None else ""
     return (
         show.layer(kernel.task.name),
@@ -223,18 +228,19 @@ def search_progress_text(event: TuningEvent) -> str:
 
 
 def _seconds_or_minutes(seconds: float) -> str:
-    """Format seconds as seconds or, from two minutes on, as minutes."""
+    """Format a number of seconds: as seconds or, from two minutes on, as minutes."""
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def _print_event_json(event: TuningEvent) -> None:
-    """Print an event of the search, one batch of measurements, as one line of JSON."""
+    """Print an event of the search (a batch of measurements) as one line of JSON."""
     sys.stdout.write(show.ascii_json({"schema_version": SCHEMA_VERSION, "command": "tune", **event.to_data()}) + "\n")
     sys.stdout.flush()
 
 
 class _LineWatcher:
-    """Prints a line for every batch, and once for every board or process that failed."""
+    """A function object that prints a line for every batch of measurements, and a line for every board or process that has
+    failed."""
 
     def __init__(self) -> None:
         self._lost = 0
@@ -251,8 +257,9 @@ class _LineWatcher:
 
 @contextmanager
 def _live_table() -> Iterator[Watcher]:
-    """Yield a function that redraws a table in place after every batch: the kernels measured last, as many as fit the
-    terminal."""
+    """Yield a function that redraws a table on the terminal after every batch of measurements.
+
+    The table shows the kernels measured last, as many as fit the terminal."""
     kernels, drawn_lines = dict[str, Any](), 0
 
     def redraw_table(event: TuningEvent) -> None:
@@ -304,7 +311,9 @@ def tune(arguments: Arguments) -> show.Answer:
 
 
 def _answer_with_search(arguments: Arguments) -> show.Answer:
-    """Search for schedules, and write the records, the plan and the page; return the answer with the results."""
+    """Search for faster schedules; write the tuning records and, if asked, an optimisation plan and a page.
+
+    Return the answer with the results."""
     from microc.compiler.options import make_options
     from microc.compiler.tuned.optimisation_plan import write_plan
     from microc.tuning.tune import Interrupted, tune, tuning_plan
@@ -313,10 +322,10 @@ def _answer_with_search(arguments: Arguments) -> show.Answer:
 
     assert arguments.model is not None
     options, interrupted = compilation_options(arguments), False
-    # Other commands read --plan, this one writes it: the search must not follow a plan.
+    # Other commands read the file of --plan; this command writes it. The search must not follow a plan.
     plan = options.pop("plan", None)
     if plan is not None:
-        # Refused before the search, which may take hours: a plan cannot say whose code computes a region.
+        # A plan cannot state whose code computes a region. This is refused before the search, which may take hours.
         require_decided_code(make_options(**options))
     if plan is not None and plan.exists():
         raise UsageError(f"--plan: {plan} exists, and may have been edited by hand", hint="name another file")
@@ -346,8 +355,8 @@ def _answer_with_search(arguments: Arguments) -> show.Answer:
     text = _search_result_text(result, arguments.records)
     if interrupted:
         text += f"\nended by Ctrl-C: {arguments.records} has every batch that was told; the same command goes on there"
-    # With regions there is no plan (see require_decided_code), so the page shows records without what a compilation would
-    # choose.
+    # If external code may compute regions, there is no plan (see require_decided_code). The page then shows the records without
+    # the schedules that a compilation would choose.
     elif arguments.html is not None and result.regions:
         keys = [each.task.key for each in (*result.kernels, *(region.tuned for region in result.regions))]
         write_text_file(arguments.html, to_html(result.database, arguments.model.name, keys=keys))
@@ -367,7 +376,7 @@ def _answer_with_search(arguments: Arguments) -> show.Answer:
 
 
 def _search_result_text(result: Tuning, records: Path) -> str:
-    """Format the results of a search: tables of kernels and regions, then notes."""
+    """Format the results of a search: a table of kernels, a table of regions for external code, then notes."""
     rows = [
         (
             show.layer(k.task.name) + (f" and {len(k.task.layers) - 1} more" if len(k.task.layers) > 1 else ""),
@@ -397,8 +406,10 @@ def _search_result_text(result: Tuning, records: Path) -> str:
 
 
 def whole_network_text(network: TunedNetwork, unit: str) -> str:
-    """Describe the measurement of the whole network: time by default, best time, kernels that keep their default.
-    ``unit``: of the times."""
+    """Describe the measurement of the whole network as text.
+
+    The text states the time with default schedules, the best time, and the number of kernels that keep their default
+    schedule. ``unit``: unit of the times."""
     scale, unit = (1000, "us") if unit == "ns" else (1, unit)
     kept_count = len(network.kept)
     kept_text = (
@@ -409,7 +420,7 @@ def whole_network_text(network: TunedNetwork, unit: str) -> str:
 
 
 def _external_regions_table(result: Tuning) -> str:
-    """Format the table that compares microc's times with those of external code, for each region of the graph."""
+    """Format a table that compares the time of microc's kernels with that of external code, for each region of the graph."""
     rows = [
         (
             show.layer(region.task.name)
@@ -428,7 +439,7 @@ def _external_regions_table(result: Tuning) -> str:
 
 
 def _answer_with_search_spaces(arguments: Arguments) -> show.Answer:
-    """Return the answer that lists the search spaces of all kernels."""
+    """Return the answer of ``microc tune --space``: the search spaces of all kernels."""
     from microc.tuning.tune import describe_search_spaces
 
     kernels = describe_search_spaces(
@@ -451,6 +462,6 @@ def _answer_with_search_spaces(arguments: Arguments) -> show.Answer:
 
 
 def _decision_values_text(values: list[Any]) -> str:
-    """Format the possible values of a schedule decision."""
+    """Format the values from which a decision of a schedule (such as a tile size) is chosen."""
     text = ", ".join(str(value) or "-" for value in values[:_SHOWN_VALUES])
     return text + (f", ... ({len(values)})" if len(values) > _SHOWN_VALUES else "")

@@ -1,4 +1,4 @@
-"""``microc verify``: compare board with host and network with framework, evaluate data, write evidence."""
+"""``microc verify``: compare the board with the host and the network with its framework, evaluate data, write evidence."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from microc.run.verification import BoardAnswers, Classification, Closeness, LayerCheck
 
 
-# ---- ``microc verify --evidence``: the results as a bundle of files.
+# ---- ``microc verify --evidence``: write the results as a bundle of files.
 
 
 def check_evidence_folder(arguments: Arguments) -> None:
-    """Raise OutputError, before the comparison, if the folder of ``--evidence`` is not empty."""
+    """Raise OutputError if the folder of ``--evidence`` is not empty. Called before the comparison, which is slow."""
     from microc.reports.evidence import check_evidence_folder_empty
 
     if arguments.evidence is not None:
@@ -47,8 +47,10 @@ def check_evidence_folder(arguments: Arguments) -> None:
 def write_evidence(
     arguments: Arguments, manifest: Mapping[str, Any], answer: show.Answer, project: Project | None = None
 ) -> show.Answer:
-    """Write the evidence bundle of a verification if ``--evidence`` is given, also for one that failed; return the answer
-    with the folder's name. ``project``: the one whose board ran, if any."""
+    """Write the evidence bundle of a verification if ``--evidence`` is given, even if the verification has failed.
+
+    Return ``answer``, with the name of the folder added to its text. ``project``: the project that ran on its board, None if
+    nothing ran on a board."""
     from microc.reports import evidence
 
     if arguments.evidence is None:
@@ -63,7 +65,7 @@ def write_evidence(
 
 
 def _comparisons_of_answer(data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the comparisons in an answer's data: board with host, network with framework."""
+    """Yield the comparisons that the data of an answer contain: of board and host, and of network and framework."""
     if "board" in data:
         board_data = {name: value for name, value in data.items() if name not in ("against", "evaluation")}
         agrees = "difference" not in data
@@ -76,15 +78,17 @@ def _comparisons_of_answer(data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         }
 
 
-# ---- ``microc verify --against``: compare the compiled network with the model's framework, by output and layer.
+# ---- ``microc verify --against``: compare the outputs and layers of a compiled network with those of the model's framework.
 
 _MODEL_CHANGING = ("stream", "inputs", "outputs", "input_dtype", "output_dtype", "input_layout", "output_layout")
-"""Options with which a project computes something else than its model."""
+"""Compilation options that change a network's inputs or outputs, so that a project cannot be compared with its model."""
 
 
 @frozen
 class FrameworkComparison:
-    """Result of the comparison: plain data, text, and an error if outputs differ."""
+    """The result of comparing a compiled network with its framework.
+
+    ``data``: plain data; ``text``: the same for people; ``error``: None if all outputs agree."""
 
     data: dict[str, Any]
     text: str
@@ -106,8 +110,9 @@ def compile_source_library(arguments: Arguments) -> Library:
 def compare_with_framework(
     arguments: Arguments, library: Library, sets: Sequence[Sequence[Any]]
 ) -> FrameworkComparison:
-    """Run a compiled network and the framework of its model on the same inputs, and compare outputs and layers. ``sets``:
-    sets of inputs; random ones are drawn if there are none."""
+    """Run a compiled network and the framework of its model on the same inputs, and compare their outputs and layers.
+
+    ``sets``: sets of inputs; if it is empty, random inputs are drawn."""
     from microc.reports.evidence import input_sets_hash
     from microc.run import against
 
@@ -157,8 +162,10 @@ def compare_with_framework(
 
 
 def _model_and_options(arguments: Arguments, manifest: Mapping[str, Any]) -> tuple[Path, Options]:
-    """Return the model's file and the options that it was compiled with. The model of a project is the file of
-    ``--model``; UsageError if the project was compiled from another."""
+    """Return the path of the network's model, and the options with which it was compiled.
+
+    For a project, the path is that of ``--model``. Raises UsageError if the project was compiled from another model, or with
+    options that change its inputs or outputs."""
     from microc.compiler.options import make_options
     from microc.frontend.detect import read_model_bytes
 
@@ -192,7 +199,7 @@ def _model_and_options(arguments: Arguments, manifest: Mapping[str, Any]) -> tup
 
 
 def _difference_hint(reference: str, options: Options) -> str:
-    """Return the hint on the likely reason why a network and its framework ``reference`` differ."""
+    """Return the hint about the likely reason for a difference between a network and its framework ``reference``."""
     wanted = {"litert": "litert", "tflm": "tflm"}.get(reference)
     if wanted and options.rounding != wanted:
         return f"compile with --rounding {wanted}, which is how {reference} rounds"
@@ -204,7 +211,7 @@ def _difference_hint(reference: str, options: Options) -> str:
 
 
 def _agreement_data(agreement: Agreement) -> dict[str, Any]:
-    """Convert the agreement of a tensor with the framework's to plain data."""
+    """Describe the agreement of a tensor with the same tensor of the framework as plain data."""
     return {
         **{name: show.replace_non_finite(value) for name, value in asdict(agreement).items()},
         "agrees": agreement.agrees,
@@ -212,7 +219,7 @@ def _agreement_data(agreement: Agreement) -> dict[str, Any]:
 
 
 def _agreement_table(row_kind: str, rows: Sequence[Agreement]) -> str:
-    """Format the table of how well a network's outputs or layers agree with the framework's.
+    """Format a table that shows the agreement of a network's outputs or layers with the framework's; empty without rows.
 
     ``row_kind``: ``output`` or ``layer``."""
     if not rows:
@@ -237,21 +244,24 @@ def _agreement_table(row_kind: str, rows: Sequence[Agreement]) -> str:
 
 
 def _agreement_verdict(row: Agreement) -> str:
-    """Return the verdict on a tensor: how many elements are beyond the tolerance, ``within`` it, or ``identical``."""
+    """Return the verdict on a compared tensor.
+
+    It is the number of elements beyond the tolerance, ``within`` if all are within it, or ``identical``."""
     if not row.agrees:
         return f"{show.format_integer(row.wrong)} beyond"
     return "within" if row.differing else "identical"
 
 
-# ---- ``microc verify``: compare board with host, layer by layer, and evaluate both on the user's data.
+# ---- ``microc verify``: compare the board with the host, kernel by kernel, and evaluate both on the user's data.
 
 _SHOWN_CLASSES = 20
 _SHOWN_MISTAKES = 10
 
 
 def verify(arguments: Arguments) -> show.Answer:
-    """Run ``microc verify``: compare board with host, and the network with its framework; evaluate both on the user's
-    data."""
+    """Run ``microc verify``: compare the board with the host, and evaluate both on the user's data.
+
+    With ``--against``, also compare the compiled network with the framework of its model."""
     from microc.run.board_project import build_host_library
 
     _check_arguments(arguments)
@@ -275,7 +285,7 @@ def verify(arguments: Arguments) -> show.Answer:
 
 
 def _load_user_data(arguments: Arguments, manifest: Mapping[str, Any]) -> tuple[Samples | None, list[Any]]:
-    """Load the samples of ``--data`` and the inputs of ``--input``."""
+    """Load the samples of ``--data`` (None without this option), and the sets of inputs of ``--input``."""
     inputs = [load_inputs(arguments, manifest)] if arguments.inputs else []
     return load_samples(arguments, manifest, arguments.expected), inputs
 
@@ -283,7 +293,7 @@ def _load_user_data(arguments: Arguments, manifest: Mapping[str, Any]) -> tuple[
 def _verify_on_board(
     arguments: Arguments, project: Project, library: Library, inputs: list[Any], samples: Samples | None
 ) -> show.Answer:
-    """Compare board with host kernel by kernel, then evaluate both on the user's samples; return the answer."""
+    """Compare the board with the host kernel by kernel, then evaluate both on the user's samples; return the answer."""
     from microc.run.session import Device
 
     with Device(project, **serial_line_options(arguments)) as device:
@@ -298,21 +308,21 @@ def _verify_on_board(
 
 
 def _user_input_sets(inputs: list[Any], samples: Samples | None) -> list[Sequence[Any]]:
-    """List the user's sets of inputs: those of ``--input``, or all samples of ``--data``."""
+    """Return the user's sets of inputs: all samples of ``--data``, else the set of ``--input``."""
     return inputs if samples is None else [samples.sample(k) for k in range(len(samples))]
 
 
 def _add_framework_comparison(
     arguments: Arguments, library: Library, sets: Sequence[Sequence[Any]], answer: show.Answer
 ) -> show.Answer:
-    """Return an answer with the comparison of the network with its framework added."""
+    """Compare the network with its framework; return ``answer`` with the result of this comparison added."""
     comparison = compare_with_framework(arguments, library, sets)
     text = "\n\n".join(filter(None, (answer.text, comparison.text)))
     return show.Answer({**answer.data, "against": comparison.data}, text, error=comparison.error or answer.error)
 
 
 def _check_arguments(arguments: Arguments) -> None:
-    """Raise UsageError for options of ``verify`` that exclude or require each other."""
+    """Raise UsageError for options of ``microc verify`` that cannot be combined, or that require other options."""
     if arguments.data is None and (arguments.labels or arguments.expected or arguments.answer):
         raise UsageError(
             "--labels, --expected and --answer require --data", hint="add it: microc verify firmware --data test.npz"
@@ -339,8 +349,9 @@ def _check_arguments(arguments: Arguments) -> None:
 def _compare_kernels(
     arguments: Arguments, device: Device, library: Library, inputs: list[Any], samples: Samples | None
 ) -> tuple[dict[str, Any], str]:
-    """Compare board with host, kernel by kernel. VerificationError at the first difference, with all that agreed before in
-    its details."""
+    """Compare the results of every kernel on the board with those on the host; return plain data and text.
+
+    Raises VerificationError at the first difference. The error's details contain the kernels that have agreed before."""
     from microc.reports.evidence import input_sets_hash
     from microc.run.verification import TOLERANCE
     from microc.run.verification import compare_board_with_host as compare
@@ -371,7 +382,7 @@ def _compare_kernels(
 
 
 def _kernel_checks_table(layers: Sequence[LayerCheck]) -> str:
-    """Format the table of the kernels in which board and host were compared."""
+    """Format a table of the kernels whose results were compared between board and host."""
     rows = [
         (
             c.kernel,
@@ -388,8 +399,10 @@ def _kernel_checks_table(layers: Sequence[LayerCheck]) -> str:
 def _evaluate_samples(
     arguments: Arguments, device: Device, library: Library, samples: Samples
 ) -> tuple[dict[str, Any], str]:
-    """Run all samples on board and host: count the answers that are equal, and measure accuracy and closeness to the
-    expected outputs. Return plain data and text."""
+    """Run all samples on board and host; return plain data and text.
+
+    They contain the number of samples with equal results, the accuracy if labels are known, and the difference from expected
+    outputs if these are known."""
     from microc.run.verification import classify, measure_closeness, run_samples_on_both
 
     answers = run_samples_on_both(device, library, samples, progress_callback(arguments))
@@ -412,7 +425,7 @@ def _evaluate_samples(
 
 
 def _classification_data(result: Classification) -> dict[str, Any]:
-    """Convert a classification of samples to plain data."""
+    """Describe a classification of samples as plain data."""
     return {
         "output": result.output,
         "correct": result.correct,
@@ -426,8 +439,9 @@ def _classification_data(result: Classification) -> dict[str, Any]:
 def _evaluation_paragraphs(
     samples: Samples, answers: BoardAnswers, classes: Classification | None, closenesses: Sequence[Closeness]
 ) -> Iterator[str]:
-    """Yield the paragraphs on the evaluation of the user's samples: equal answers, accuracy, closeness to expected
-    outputs."""
+    """Yield the paragraphs about the evaluation of the user's samples.
+
+    They state the number of equal results, the accuracy, and the difference from expected outputs."""
     equal_count = len(samples) - len(answers.differing)
     agreement = (
         f"{show.format_integer(equal_count)} of {show.format_integer(len(samples))} answers are the host's in every bit"
@@ -447,7 +461,7 @@ def _evaluation_paragraphs(
 
 
 def _confusion_or_mistakes(result: Classification) -> str:
-    """Format the confusion matrix of a classification; of many classes, the most frequent mistakes."""
+    """Format the confusion matrix of a classification; for many classes, a table of the most frequent mistakes instead."""
     if len(result.confusion) > _SHOWN_CLASSES:
         rows = result.mistakes()[:_SHOWN_MISTAKES]
         return show.table(("truth", "answer", "times"), rows, 0) if rows else ""

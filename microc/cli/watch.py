@@ -1,5 +1,6 @@
-"""``microc watch``: run a network on a board continuously; shows the runs on a local web page, or prints them as JSON
-lines.
+"""``microc watch``: run a network on a board again and again.
+
+The runs are shown on a local web page, or printed as JSON lines.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Publish = Callable[[Mapping[str, Any]], None]
 
 
 def watch(arguments: Arguments) -> show.Answer:
-    """Run ``microc watch``: run a network on a board continuously, and publish every run."""
+    """Run ``microc watch``: run a network on a board again and again, and show every run on a page or as JSON."""
     from microc.reports.live import iter_runs, run_event_data
     from microc.run.session import Device
 
@@ -67,7 +68,9 @@ def watch(arguments: Arguments) -> show.Answer:
 
 
 def _watched_input_source(arguments: Arguments, samples: Samples | None) -> Samples | str | int:
-    """Return the source of the inputs: the board, the user's samples, or the seed of random numbers."""
+    """Return the source of the inputs for :func:`microc.reports.live.iter_runs`.
+
+    It is the constant ``FROM_BOARD``, the user's samples, or the seed of random inputs."""
     from microc.reports.live import FROM_BOARD
 
     if arguments.from_board:
@@ -77,7 +80,10 @@ def _watched_input_source(arguments: Arguments, samples: Samples | None) -> Samp
 
 @contextmanager
 def _open_publisher(arguments: Arguments, device: Device, samples: Samples | None) -> Iterator[Publish]:
-    """Yield the function that publishes a run: on standard output as JSON, or on a web page that is served meanwhile."""
+    """Yield the function that publishes the event of a run.
+
+    It prints the event as JSON for ``--json``; else it sends the event to a web page, which is served within the ``with``
+    block."""
     if arguments.json:
         yield _print_run_json
         return
@@ -100,6 +106,6 @@ def _open_publisher(arguments: Arguments, device: Device, samples: Samples | Non
 
 
 def _print_run_json(event: Mapping[str, Any]) -> None:
-    """Print the event of a run as one line of JSON."""
+    """Print the event of a run on standard output, as one line of JSON."""
     sys.stdout.write(show.ascii_json({"schema_version": SCHEMA_VERSION, "command": "watch", **event}) + "\n")
     sys.stdout.flush()
