@@ -1,4 +1,4 @@
-"""ONNX matrix products, normalisations, transforms, Einsum and Det."""
+"""Conversion of ONNX matrix products, normalisations, Fourier transforms, Einsum and Det to operators of microc's graph."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from microc.graph.ir import Attr, Graph
 
 
 def gemm(application: OpContext) -> None:
-    """Gemm: alpha * A' * B' + beta * C. A constant B makes a ``dense`` layer, anything else a ``matmul``."""
+    """Convert Gemm, alpha * A' * B' + beta * C, where A' and B' are A and B, transposed if ``transA`` or ``transB`` is set.
+
+    If B is constant, Gemm becomes a ``dense`` layer; otherwise it becomes a ``matmul``."""
     attributes = application.operator.attributes
     alpha, beta = attributes.real("alpha", 1.0), attributes.real("beta", 1.0)
     a, b = application.operand(0), application.operand(1)
@@ -51,7 +53,9 @@ def gemm(application: OpContext) -> None:
 
 
 def _gemm_bias(application: OpContext, unit_count: int, beta: float) -> StoredTensor | None:
-    """Return C as a bias of ``unit_count`` elements; None if it is not constant or differs between rows."""
+    """Return beta * C as the bias of a ``dense`` layer with ``unit_count`` outputs.
+
+    Return None if input C is absent, is not constant, or differs between the rows of the result."""
     if not application.has(2):
         return None
     stored = application.builder.stored_constant(application.operand(2))
@@ -67,7 +71,7 @@ def _gemm_bias(application: OpContext, unit_count: int, beta: float) -> StoredTe
 
 
 def multiply_by_number(application: OpContext, value_name: str, factor: float) -> str:
-    """Return the value ``value_name`` times a number; the value itself if the number is one."""
+    """Emit ``value_name`` times ``factor``; return the name of the product, or ``value_name`` itself if the factor is 1."""
     return (
         value_name
         if factor == 1.0
@@ -76,7 +80,7 @@ def multiply_by_number(application: OpContext, value_name: str, factor: float) -
 
 
 def write_sum_with_c(application: OpContext, product_value: str, beta: float) -> None:
-    """Write the output as ``product_value`` + beta * C; without an input C as ``product_value``."""
+    """Write the output of Gemm: ``product_value`` + beta * C, or ``product_value`` alone if input C is absent."""
     if not application.has(2):
         application.result_alias(product_value)
         return
@@ -87,7 +91,9 @@ def write_sum_with_c(application: OpContext, product_value: str, beta: float) ->
 
 
 def matmul(application: OpContext) -> None:
-    """MatMul: numpy's product. A constant right side of two axes makes a ``dense`` layer over all rows."""
+    """Convert MatMul, which multiplies matrices as ``numpy.matmul`` does.
+
+    If the data are floats and the right operand is a constant matrix, MatMul becomes one ``dense`` layer over all rows."""
     a, b = application.operand(0), application.operand(1)
     left, right = application.type(a).shape, application.type(b).shape
     if not left or not right or left[-1] != right[max(len(right) - 2, 0)]:
@@ -103,7 +109,9 @@ def matmul(application: OpContext) -> None:
 
 
 def write_dense(application: OpContext, data: str, weight: StoredTensor, bias: StoredTensor | None) -> str:
-    """Write a dense layer over the last axis of ``data``, with any axes before it; return the name of its result."""
+    """Emit a dense layer over the last axis of ``data``; return the name of its result.
+
+    ``data`` (..., inputs) may have any number of leading axes, which the result (..., units) keeps. ``weight``: (units, inputs)."""
     shape, (units, depth) = application.type(data).shape, weight.data.shape
     if not shape or shape[-1] != depth:
         application.broken(f"data of shape {shape}, expected a last axis of {depth} for weights of {units} x {depth}")
@@ -117,9 +125,10 @@ def write_dense(application: OpContext, data: str, weight: StoredTensor, bias: S
 
 
 def batch_normalization(application: OpContext) -> None:
-    """BatchNormalization for inference: x * f + (bias - mean * f) with f = scale / sqrt(variance + epsilon).
+    """Convert BatchNormalization for inference: x * f + (bias - mean * f) with f = scale / sqrt(variance + epsilon).
 
-    Parameters are per channel; before opset 9 without ``spatial``, per element of an image.
+    Each channel has its own scale, bias, mean and variance. Before opset 9 with ``spatial`` = 0, each element of an image
+    has its own.
     """
     attributes = application.operator.attributes
     application.only_output()
@@ -143,7 +152,7 @@ def batch_normalization(application: OpContext) -> None:
 
 
 def _batch_normalization_by_values(application: OpContext, data: str) -> None:
-    """Batch normalisation with parameters that are known only at run time."""
+    """Convert BatchNormalization with a scale, bias, mean or variance that is known only at run time."""
     rank, kind = len(application.type(data).shape), application.type(data).dtype
     scale, bias, mean, variance = (_along_channels(application, position, rank) for position in range(1, 5))
     epsilon = application.scalar(application.operator.attributes.real("epsilon", 1e-5), kind)
@@ -154,14 +163,18 @@ def _batch_normalization_by_values(application: OpContext, data: str) -> None:
 
 
 def _along_channels(application: OpContext, position: int, target_rank: int) -> str:
-    """Return an operand with one element per channel, reshaped to broadcast along axis 1 of a tensor of ``target_rank``."""
+    """Reshape operand ``position``, which has one element per channel, to broadcast to a tensor of rank ``target_rank``.
+
+    Channels are axis 1 of that tensor."""
     return application.reshape(
         application.operand(position), (application.shape(position)[0], *[1] * (target_rank - 2))
     )
 
 
 def _add_channel_constant(application: OpContext, channel_values: Array, data_value: str) -> str:
-    """Add a constant that broadcasts along axis 1 of ``data_value``, or along that axis and all after it."""
+    """Add a constant of ``channel_values``, shaped to broadcast to ``data_value``; return its name.
+
+    The values belong to axis 1 (one value per channel), or to axis 1 and all axes after it (one value per element)."""
     kind = application.type(data_value)
     shape = (*channel_values.shape, *[1] * (len(kind.shape) - 1 - channel_values.ndim))
     return application.new_constant(f"{application.output()}_factor", channel_values.astype(kind.dtype).reshape(shape))
@@ -170,9 +183,10 @@ def _add_channel_constant(application: OpContext, channel_values: Array, data_va
 def _normalize(
     application: OpContext, data: str, axes: tuple[int, ...], statistic_outputs: tuple[str, str] = ("", "")
 ) -> str:
-    """Normalise ``data`` over ``axes``: (x - mean) / sqrt(variance + epsilon).
+    """Emit (x - mean) / sqrt(variance + epsilon) with mean and variance over ``axes`` of ``data``; return the result's name.
 
-    ``statistic_outputs``: names for the mean and the inverse deviation if these are outputs, else empty."""
+    ``statistic_outputs``: names under which the mean and 1 / sqrt(variance + epsilon) are written, if they are outputs of
+    the ONNX operator; each is empty if the output is absent."""
     over: Mapping[str, Attr] = {"axes": axes, "keepdims": True}
     mean = (
         application.write("mean", (data,), over, statistic_outputs[0])
@@ -190,7 +204,7 @@ def _normalize(
 
 
 def layer_normalization(application: OpContext) -> None:
-    """LayerNormalization over the last axes, scaled and shifted."""
+    """Convert LayerNormalization: normalise over attribute ``axis`` and all axes after it, then multiply by a scale and add a bias."""
     data = application.operand(0)
     rank = len(application.type(data).shape)
     first = application.axis(application.operator.attributes.integer("axis", -1), rank)
@@ -205,7 +219,9 @@ def layer_normalization(application: OpContext) -> None:
 
 
 def instance_normalization(application: OpContext) -> None:
-    """InstanceNormalization over the spatial axes of every image and channel, scaled and shifted per channel."""
+    """Convert InstanceNormalization: normalise each channel of each image over the spatial axes.
+
+    The result is multiplied by a scale and added to a bias, both with one element per channel."""
     data = application.operand(0)
     rank = len(application.type(data).shape)
     if rank < 3:
@@ -216,7 +232,10 @@ def instance_normalization(application: OpContext) -> None:
 
 
 def softmax(write: Callable[[OpContext, str, int, str], None]) -> Converter:
-    """Make a converter of a softmax along an axis; before opset 13, over that axis and all behind it together."""
+    """Make a converter of Softmax or LogSoftmax; ``write`` emits the operator along one axis.
+
+    Before opset 13 the operator normalises over attribute ``axis`` and all axes after it together. The converter then
+    flattens these axes to one and restores the shape afterwards."""
 
     def convert(application: OpContext) -> None:
         data, old = application.operand(0), application.opset < 13
@@ -234,12 +253,12 @@ def softmax(write: Callable[[OpContext, str, int, str], None]) -> Converter:
 
 
 def _write_softmax(application: OpContext, data: str, axis: int, output: str) -> None:
-    """Write ``output`` as the softmax of ``data`` along an axis."""
+    """Write the value ``output``, the softmax of ``data`` along ``axis``."""
     application.write("softmax", (data,), {"axis": axis, "beta": 1.0}, output)
 
 
 def _write_log_softmax(application: OpContext, data: str, axis: int, output: str) -> None:
-    """Write ``output`` as x - max - log(sum(exp(x - max))) along an axis."""
+    """Write the value ``output``, the logarithm of the softmax of ``data``: x - max - log(sum(exp(x - max))) along ``axis``."""
     over: Mapping[str, Attr] = {"axes": (axis,), "keepdims": True}
     centred = application.emit("sub", (data, application.emit("max", (data,), over)))
     total = application.emit("sum", (application.emit("exp", (centred,)),), over)
@@ -261,7 +280,9 @@ NEURAL_CONVERTERS: Mapping[str, Converter] = {
 
 
 def einsum(application: OpContext) -> None:
-    """Einsum: labels become numbers, the ellipsis negative numbers, one for each axis that it stands for."""
+    """Convert Einsum. In the graph the labels of axes are numbers instead of letters.
+
+    A letter becomes its character code. An ellipsis becomes negative numbers, one for each axis that it covers."""
     equation = application.operator.attributes.text("equation", "").replace(" ", "")
     left, arrow, right = equation.partition("->")
     terms = left.split(",")
@@ -278,7 +299,7 @@ def einsum(application: OpContext) -> None:
         right = ("..." if "..." in left else "") + "".join(once)
 
     def labels(term: str, rank: int) -> tuple[int, ...]:
-        """Return the labels of a term's axes as numbers."""
+        """Return the label of each axis of an operand of rank ``rank`` as a number, from a term of the equation such as "ij"."""
         dots = rank - len(term.replace("...", ""))
         before, _, after = term.partition("...")
         middle = tuple(range(-dots, 0)) if "..." in term else ()
@@ -291,7 +312,9 @@ def einsum(application: OpContext) -> None:
 
 
 def _fourier_waves(sample_count: int, row_count: int, inverse: bool) -> tuple[Array, Array]:
-    """Return cosines and sines (length, rows) of a discrete Fourier transform."""
+    """Return the real and the imaginary parts (``sample_count``, ``row_count``) of a discrete Fourier transform's factors.
+
+    They are cosines and negated sines; for the inverse transform, cosines and sines divided by ``sample_count``."""
     # The product of indices is reduced modulo length first, so that large angles lose no precision.
     angle = 2 * np.pi * (np.outer(np.arange(sample_count), np.arange(row_count)) % sample_count) / sample_count
     scale = 1 / sample_count if inverse else 1.0
@@ -299,11 +322,12 @@ def _fourier_waves(sample_count: int, row_count: int, inverse: bool) -> tuple[Ar
 
 
 def dft_matrix(sample_count: int, bin_count: int, takes_complex: bool, inverse: bool, gives_real: bool) -> Array:
-    """Return the matrix (samples, parts in, bins, parts out) of a discrete Fourier transform.
+    """Return the matrix of a discrete Fourier transform, of shape (samples, input parts, bins, output parts).
 
-    A part is real or imaginary. ``gives_real``: the inverse to real numbers, from the lower half of a conjugate
-    symmetric spectrum (``sample_count`` // 2 + 1 rows). Each row but those of frequency 0 and half the length counts
-    twice, for its mirror image."""
+    Parts are the real and the imaginary part of a number; the axis has one element where numbers are real.
+    ``takes_complex``: the input is complex. ``gives_real``: the matrix is that of the inverse transform to real numbers, from
+    the lower half (``sample_count`` // 2 + 1 rows) of a conjugate symmetric spectrum. Its rows are doubled to include the
+    mirrored upper half. The row of frequency 0 is not, nor that of half the sampling rate, since they have no mirror image."""
     cosine, sine = _fourier_waves(sample_count, bin_count, inverse)
     if gives_real:
         half = sample_count // 2 + 1
@@ -318,7 +342,9 @@ def dft_matrix(sample_count: int, bin_count: int, takes_complex: bool, inverse: 
 
 
 def dft(application: OpContext) -> None:
-    """DFT along an axis, of real or complex numbers; the whole spectrum or its lower half."""
+    """Convert DFT, forward or inverse, along one axis of real or complex data, to an ``einsum`` with a constant matrix.
+
+    With ``onesided`` the spectrum is only the lower half of the frequencies."""
     attributes, data = application.operator.attributes, application.value(0)
     shape, kind = application.shape(0), application.type(data).dtype
     inverse, onesided = attributes.flag("inverse"), attributes.flag("onesided")
@@ -346,7 +372,7 @@ def dft(application: OpContext) -> None:
 
 
 def _fit_length(application: OpContext, value: str, axis: int, extent: int) -> str:
-    """Cut ``value``, or pad it with zeros, to ``extent`` elements along ``axis``."""
+    """Slice ``value``, or pad it with zeros at the end, to ``extent`` elements along ``axis``; return the result's name."""
     shape = application.type(value).shape
     if extent < shape[axis]:
         end = tuple(extent if k == axis else e for k, e in enumerate(shape))
@@ -359,7 +385,7 @@ def _fit_length(application: OpContext, value: str, axis: int, extent: int) -> s
 
 
 def stft(application: OpContext) -> None:
-    """STFT: gathers frames, then windows and transforms them by one einsum."""
+    """Convert STFT: a ``gather`` extracts overlapping frames; one ``einsum`` multiplies them by the window and the DFT matrix."""
     data, kind = application.value(0), application.type(application.value(0)).dtype
     _, samples, parts = application.shape(0)
     step = int(application.constant(1).reshape(-1)[0])
@@ -380,7 +406,7 @@ def stft(application: OpContext) -> None:
 
 
 def mel_weight_matrix(application: OpContext) -> None:
-    """MelWeightMatrix, computed at compile time."""
+    """Convert MelWeightMatrix to a constant (spectrum bins, mel bands), computed at compile time."""
     bins, length, rate, low, high = (float(application.constant(k).reshape(-1)[0]) for k in range(5))
     count = int(length) // 2 + 1
     mel = [2595 * np.log10(1 + edge / 700) for edge in (low, high)]
@@ -402,7 +428,10 @@ def mel_weight_matrix(application: OpContext) -> None:
 
 
 def col2im(application: OpContext) -> None:
-    """Col2Im: adds overlapping blocks, as a transposed convolution whose kernel has a single one for each tap."""
+    """Convert Col2Im, which sums overlapping blocks to an image, to a transposed convolution.
+
+    Each input channel holds one element of the blocks. Its kernel is 1 at the position of that element in the block and 0
+    elsewhere."""
     attributes, shape = application.operator.attributes, application.shape(0)
     image, block = application.integers(1), application.integers(2)
     rank, taps = len(image), prod(block)
@@ -440,13 +469,13 @@ SIGNAL_CONVERTERS: Mapping[str, Converter] = {
 
 # ---- Det: Gaussian elimination with partial pivoting, one column in each iteration of a loop.
 #
-# Rows are not exchanged: a pivot's row is marked as used instead, and the sign changes once for every unused row above it, as
-# it would if the pivot's row moved to the top past each of them. Source: ONNX Det; Golub and Van Loan, Matrix Computations,
+# Rows are not exchanged. Instead the row of each pivot is marked as used, and the sign of the determinant changes once for
+# every unused row above the pivot's row, as if the pivot's row were exchanged with each of these rows in turn. Source: ONNX Det; Golub and Van Loan, Matrix Computations,
 # 3.4.
 
 
 def determinant(application: OpContext) -> None:
-    """Det: matrices (..., N, N) to numbers (...)."""
+    """Convert Det, the determinants of matrices (..., N, N), to a loop of N elimination steps; the result has shape (...)."""
     data, shape = application.value(0), application.shape(0)
     if len(shape) < 2 or shape[-1] != shape[-2]:
         application.broken(f"got matrices of shape {shape}, expected square ones")
@@ -466,9 +495,10 @@ def determinant(application: OpContext) -> None:
 
 
 def _elimination_step(application: OpContext, matrix_count: int, matrix_size: int, element_dtype: str) -> Graph:
-    """Return the loop body that eliminates one column of every matrix.
+    """Build the loop body that eliminates one column of all matrices.
 
-    It carries the matrices (M, N, N), flags of rows not yet used as pivots (M, N), and the product of pivots (M, 1)."""
+    With M = ``matrix_count`` and N = ``matrix_size``, the loop carries the matrices (M, N, N), flags of the rows that have
+    not been used as pivot rows (M, N), and the signed product of the pivots so far (M, 1)."""
     body = GraphBuilder(application.loc.file)
     body.at(application.loc.index, application.loc.name)
 
@@ -518,9 +548,10 @@ DETERMINANT_CONVERTERS: Mapping[str, Converter] = {"Det": Converter(determinant)
 
 
 def dynamic_quantize_lstm(application: OpContext) -> None:
-    """DynamicQuantizeLSTM: an LSTM on dequantised weights.
+    """Convert DynamicQuantizeLSTM to an LSTM in float32 with weights dequantised at compile time.
 
-    It is closer to the trained network than the original, which also rounds data and state at every step.
+    ONNX Runtime's operator also quantises data and state at every time step. The float32 LSTM does not, so its results are
+    closer to those of the trained network.
     """
     weights = [
         application.new_constant(
@@ -534,9 +565,10 @@ def dynamic_quantize_lstm(application: OpContext) -> None:
 
 
 def _dequantise_weights(application: OpContext, weight_position: int, scale_position: int) -> Array:
-    """Dequantise weights (directions, inputs, 4 * hidden) and order them as LSTM does, (directions, 4 * hidden, inputs).
+    """Return the dequantised weights of DynamicQuantizeLSTM in the layout of LSTM, (directions, 4 * hidden, inputs).
 
-    Scales are per direction, or per column of a direction.
+    Input ``weight_position`` has the layout (directions, inputs, 4 * hidden). Input ``scale_position`` has one scale for each
+    direction, or for each direction and each of the 4 * hidden columns; the next input has the zero points.
     """
     data, factor = application.constant(weight_position).astype(np.float32), application.constant(scale_position)
     zero = application.constant(scale_position + 1) if application.has(scale_position + 1) else np.zeros_like(factor)
@@ -551,4 +583,4 @@ def _dequantise_weights(application: OpContext, weight_position: int, scale_posi
 
 
 DYNAMIC_CONVERTERS: Mapping[str, Converter] = {"DynamicQuantizeLSTM": Converter(dynamic_quantize_lstm, ("float32",))}
-"""Converters of the domain ``com.microsoft``."""
+"""Converters of ONNX operators of the domain ``com.microsoft``, by operator name."""

@@ -1,1 +1,4 @@
-"""Graphs of ours as ONNX models: tables of rows by operator, each of which writes one operator of ours in ONNX's."""
+"""Export of microc's graphs as ONNX models.
+
+Tables map each operator of microc's graph to a row, the function that writes the operator as one or more ONNX operators.
+"""
