@@ -111,7 +111,8 @@ def matmul(application: OpContext) -> None:
 def write_dense(application: OpContext, data: str, weight: StoredTensor, bias: StoredTensor | None) -> str:
     """Emit a dense layer over the last axis of ``data``; return the name of its result.
 
-    ``data`` (..., inputs) may have any number of leading axes, which the result (..., units) keeps. ``weight``: (units, inputs)."""
+    ``data`` (..., inputs) may have any number of leading axes, which the result (..., units) keeps. ``weight`` has the shape
+    (units, inputs)."""
     shape, (units, depth) = application.type(data).shape, weight.data.shape
     if not shape or shape[-1] != depth:
         application.broken(f"data of shape {shape}, expected a last axis of {depth} for weights of {units} x {depth}")
@@ -204,7 +205,9 @@ def _normalize(
 
 
 def layer_normalization(application: OpContext) -> None:
-    """Convert LayerNormalization: normalise over attribute ``axis`` and all axes after it, then multiply by a scale and add a bias."""
+    """Convert LayerNormalization, which normalises over attribute ``axis`` and all axes after it.
+
+    The normalised data are multiplied by a scale and, if there is one, added to a bias."""
     data = application.operand(0)
     rank = len(application.type(data).shape)
     first = application.axis(application.operator.attributes.integer("axis", -1), rank)
@@ -470,8 +473,8 @@ SIGNAL_CONVERTERS: Mapping[str, Converter] = {
 # ---- Det: Gaussian elimination with partial pivoting, one column in each iteration of a loop.
 #
 # Rows are not exchanged. Instead the row of each pivot is marked as used, and the sign of the determinant changes once for
-# every unused row above the pivot's row, as if the pivot's row were exchanged with each of these rows in turn. Source: ONNX Det; Golub and Van Loan, Matrix Computations,
-# 3.4.
+# every unused row above the pivot's row, as if the pivot's row were exchanged with each of these rows in turn.
+# Source: ONNX Det; Golub and Van Loan, Matrix Computations, 3.4.
 
 
 def determinant(application: OpContext) -> None:

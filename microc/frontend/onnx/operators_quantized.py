@@ -1,4 +1,6 @@
-"""ONNX quantised operators: QDQ, QLinear* and integer operators, and layers with quantised weights only."""
+"""Conversion of ONNX's quantised operators: QuantizeLinear and DequantizeLinear (QDQ), QLinear*, and integer operators.
+
+Layers of which only the weights are quantised (MatMulNBits) are here, too."""
 
 from __future__ import annotations
 
@@ -26,23 +28,23 @@ from microc.ops.attributes import Ties
 
 
 def has_constant_scales(application: OpContext, *positions: int) -> bool:
-    """Test whether the inputs at ``positions``, scales and zero points, are constants that microc quantises with.
+    """Test whether the scales and zero points at input ``positions`` are constants of a quantised tensor type in the graph.
 
-    They are per tensor or per channel, of float32 or integers."""
+    They must be per tensor or per channel, and not of a 16-bit float dtype. Absent inputs are ignored."""
     arrays = [application.builder.consts.get(application.value(p)) for p in positions if application.has(p)]
     is_plain = all(array is not None and array.ndim <= 1 and array.dtype.name not in dtypes.HALF for array in arrays)
     return is_plain and not application.operator.attributes.integer("block_size", 0)
 
 
 def _cast_to(application: OpContext, value: str, dtype: str) -> str:
-    """Return a value as ``dtype``, with a cast if it has another one."""
+    """Return the name of ``value`` converted to ``dtype``, or ``value`` itself if it has this dtype."""
     return value if application.type(value).dtype == dtype else application.emit("cast", (value,), {"dtype": dtype})
 
 
 def broadcast_scale(application: OpContext, position: int, data_shape: Sequence[int], channel_axis: int) -> str:
-    """Return a scale or zero point reshaped to broadcast to ``data_shape``.
+    """Return the scale or zero point at input ``position``, reshaped or repeated so that it broadcasts to ``data_shape``.
 
-    It is per tensor, per channel along ``channel_axis``, or per block."""
+    The input has one element, one for each channel along ``channel_axis``, or one for each block of elements."""
     value = application.value(position)
     scale_shape, rank = application.type(value).shape, len(data_shape)
     if application.type(value).size == 1:
@@ -74,9 +76,9 @@ def broadcast_scale(application: OpContext, position: int, data_shape: Sequence[
 
 
 def _broadcast_constant(application: OpContext, position: int, channel_axis: int) -> Array:
-    """Return the constant input ``position`` as :func:`broadcast_scale` does, but evaluated at compile time.
+    """Return the constant at input ``position``, made to broadcast to input 0 as by :func:`broadcast_scale`.
 
-    Blocks of weights would be too much data at run time."""
+    The work is done at compile time, because repeating the scales of blocks of weights at run time would need much memory."""
     array, shape = application.constant(position), application.shape(0)
     if position == 0 or array.size == 1:
         return array if position == 0 else array.reshape(())
@@ -103,7 +105,9 @@ def write_quantize_arithmetic(application: OpContext, out_dtype: str, result_wid
 def _write_rounded_levels(
     application: OpContext, scaled_value: str, zero_point_value: str, out_dtype: str, result_width: int
 ) -> None:
-    """Write the output: ``scaled_value`` rounded, plus the zero point, saturated to ``result_width`` bits."""
+    """Write the output: ``scaled_value`` rounded, plus the zero point, saturated to ``result_width`` bits, as ``out_dtype``.
+
+    ``zero_point_value``: the name of the zero point; empty if the operator has none."""
     scaled_value = application.emit("round", (scaled_value,))
     if zero_point_value:
         scaled_value = application.emit("add", (scaled_value, _cast_to(application, zero_point_value, "float32")))
@@ -117,9 +121,10 @@ def _write_rounded_levels(
 
 
 def subtract_zero_point(application: OpContext, position: int, zero_point_position: int, channel_axis: int) -> str:
-    """Return the integers at input ``position`` minus their zero points as int32.
+    """Return the name of the integers at input ``position`` minus their zero points, as int32.
 
-    ``zero_point_position``: the input with the zero points, which may be absent."""
+    ``zero_point_position``: position of the input with the zero points, which may be absent. ``channel_axis``: axis of the
+    integers along which zero points per channel differ."""
     shape = application.shape(position)
     data = _cast_to(application, application.value(position), "int32")
     if not application.has(zero_point_position):
@@ -150,9 +155,9 @@ def write_dequantize_arithmetic(application: OpContext) -> None:
 def _write_requantisation(
     application: OpContext, int32_sums: str, operand_scales: Sequence[str], scale_position: int
 ) -> None:
-    """Write the output: int32 sums times the operands' scales, divided by the result's scale.
+    """Write the output: ``int32_sums`` times the two operands' scales, divided by the result's scale, rounded and saturated.
 
-    ``scale_position``: the input that is the result's scale; its zero point is the next input."""
+    ``scale_position``: position of the input with the result's scale; the next input is the result's zero point."""
     reals = [_cast_to(application, scale, "float32") for scale in operand_scales]
     factor = application.emit("mul", reals)
     factor = application.emit(
@@ -165,7 +170,9 @@ def _write_requantisation(
 
 
 def qlinear_matmul_of_values(application: OpContext) -> None:
-    """QLinearMatMul with computed parameters; scales of the left side per row, of the right side per column."""
+    """Convert QLinearMatMul whose scales or zero points are known only at run time.
+
+    The left operand may have one scale for each row, the right operand one for each column."""
     a, b = subtract_zero_point(application, 0, 2, -2), subtract_zero_point(application, 3, 5, -1)
     total = application.emit("matmul", (a, b), {"out_dtype": "int32"})
     shape = application.type(total).shape
@@ -175,7 +182,9 @@ def qlinear_matmul_of_values(application: OpContext) -> None:
 
 
 def qlinear_conv_of_values(application: OpContext) -> None:
-    """QLinearConv with computed parameters; scales of the weights per output channel."""
+    """Convert QLinearConv with weights, scales or zero points that are known only at run time.
+
+    The weights may have one scale for each output channel."""
     data, weight = subtract_zero_point(application, 0, 2, 1), subtract_zero_point(application, 3, 5, 0)
     operands = (data, weight, application.value(8)) if application.has(8) else (data, weight)
     total = application.emit("convolution", operands, _integer_convolution_attributes(application, weight))
@@ -186,27 +195,27 @@ def qlinear_conv_of_values(application: OpContext) -> None:
 
 
 def _integer_convolution_attributes(application: OpContext, weight: str) -> Mapping[str, Attr]:
-    """Return the attributes of our ``convolution`` for integer weights."""
+    """Return the attributes of the graph operator ``convolution`` for the kernel of ``weight``, the name of integer weights."""
     return convolution_attributes(application, application.type(weight).shape[2:])
 
 
 def conv_integer(application: OpContext) -> None:
-    """ConvInteger: int32 sums."""
+    """Convert ConvInteger, a convolution of integers less their zero points with int32 results."""
     data, weight = subtract_zero_point(application, 0, 2, 1), subtract_zero_point(application, 1, 3, 0)
     application.result("convolution", (data, weight), _integer_convolution_attributes(application, weight))
 
 
 def matmul_integer(application: OpContext) -> None:
-    """MatMulInteger: int32 sums."""
+    """Convert MatMulInteger, a matrix product of integers less their zero points with int32 results."""
     operands = (subtract_zero_point(application, 0, 2, -2), subtract_zero_point(application, 1, 3, -1))
     application.result("matmul", operands, {"out_dtype": "int32"})
 
 
 def result_bits(application: OpContext, position: int, output_dtype_code: int, default_dtype: str) -> int:
-    """Return the bit width of a quantised result.
+    """Return the number of bits to which a quantised result is saturated.
 
-    It is 4 if the attribute ``output_dtype_code`` or the zero point at input ``position`` has a four-bit type, else
-    that of ``default_dtype``."""
+    The width is 4 if ``output_dtype_code`` (ONNX's number of a dtype) or the zero point at input ``position`` is of a four-bit
+    type. Otherwise it is the width of ``default_dtype``."""
     names = application.builder.file.four_bit
     is_four_bit = output_dtype_code in (21, 22) or (
         application.has(position) and application.operator.inputs[position] in names
@@ -216,7 +225,7 @@ def result_bits(application: OpContext, position: int, output_dtype_code: int, d
 
 # ---- Converters of quantised operators to dequantize, a float operator, and quantize.
 #
-# The ``qdq`` pass makes operators on quantised tensors of that form, which quantisers write themselves, too.
+# Many quantisers write this form (QDQ) themselves. The pass ``qdq`` turns it into operators on quantised tensors.
 
 BYTES = ("int8", "uint8")
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
@@ -224,7 +233,9 @@ QUANTIZE_INPUTS = (*FLOAT, "int32")
 
 
 def real_scales(application: OpContext, scale_position: int) -> tuple[float, ...]:
-    """Return the scale or scales at input ``scale_position``, which must be positive float32 constants."""
+    """Return the scales at input ``scale_position``: one, or one for each channel.
+
+    Raises an error unless the input is constant and its scales are positive float32 numbers."""
     scales = application.constant(scale_position)
     if scales.dtype != np.float32 or scales.ndim > 1 or not scales.size:
         application.refuse(f"scales of shape {scales.shape} and {scales.dtype}", "quantise per tensor or per channel")
@@ -242,9 +253,10 @@ def constant_quantization(
     tensor_shape: tuple[int, ...],
     channel_axis: int,
 ) -> Quant:
-    """Return the quantisation of a tensor of ``tensor_shape``, from constant inputs.
+    """Return the quantisation (scales, zero points, axis) of a tensor of ``tensor_shape``, read from two constant inputs.
 
-    ``scale_position``, ``zero_point_position``: inputs with scale and zero point; the second may be absent."""
+    ``scale_position``, ``zero_point_position``: positions of the inputs with scales and zero points; the zero points may be
+    absent and are then 0. ``channel_axis``: axis of the tensor along which scales differ if there are several."""
     numbers = real_scales(application, scale_position)
     zeros = (0,) * len(numbers)
     if application.has(zero_point_position):
@@ -268,19 +280,19 @@ def constant_quantization(
 
 
 def _scale_axis(application: OpContext) -> int:
-    """Return the axis of the scales; refuse block-wise scales."""
+    """Return the axis along which scales differ; raise UnsupportedError if each block of elements has its own scale."""
     if application.operator.attributes.integer("block_size", 0):
         application.refuse("blocked quantisation (block_size) is not supported", "quantise per tensor or per channel")
     return application.operator.attributes.integer("axis", 1)
 
 
 def _quant_attributes(quant: Quant) -> dict[str, Attr]:
-    """Return a quantisation as attributes of ``dequantize``."""
+    """Return the attributes of the graph operator ``dequantize`` that describe ``quant``."""
     return {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
 
 
 def _quantize_attrs(application: OpContext, quant: Quant, out_dtype: str) -> Mapping[str, Attr]:
-    """Return the attributes of ``quantize``; ModelError if a zero point does not fit ``out_dtype``."""
+    """Return the attributes of the graph operator ``quantize``; raise ModelError if a zero point does not fit ``out_dtype``."""
     low, high = dtypes.int_range(out_dtype)
     if any(not low <= zero <= high for zero in quant.zero_point):
         application.broken(
@@ -290,7 +302,7 @@ def _quantize_attrs(application: OpContext, quant: Quant, out_dtype: str) -> Map
 
 
 def quantize_linear(application: OpContext) -> None:
-    """QuantizeLinear: saturate(round half to even(x / scale) + zero_point)."""
+    """Convert QuantizeLinear, saturate(round_half_to_even(x / scale) + zero_point)."""
     data, code = application.value(0), application.operator.attributes.integer("output_dtype", 0)
     out_dtype = dtype_from_code(code, application.where) if code else "uint8"
     if application.has(2):
@@ -328,7 +340,7 @@ def quantize_array(float_data: Array, quant: Quant, out_dtype: str) -> Array:
 
 
 def dequantize_linear(application: OpContext) -> None:
-    """DequantizeLinear: (x - zero_point) * scale."""
+    """Convert DequantizeLinear, (x - zero_point) * scale."""
     data = application.value(0)
     if not has_constant_scales(application, 1, 2):
         write_dequantize_arithmetic(application)
@@ -343,13 +355,15 @@ def dequantize_linear(application: OpContext) -> None:
 
 
 class QuantizedOperands:
-    """Dequantised operands and quantised result of an operator whose inputs are triples (value, scale, zero point)."""
+    """Access to operands and result of a quantised ONNX operator, whose inputs come in triples (value, scale, zero point).
+
+    Operands are dequantised before a float operator reads them, and its result is quantised."""
 
     def __init__(self, application: OpContext) -> None:
         self.application = application
 
     def operand(self, position: int) -> str:
-        """Return the operand whose value, scale and zero point are the inputs from ``position`` on, dequantised."""
+        """Dequantise the operand whose value, scale and zero point are three inputs from ``position`` on; return the new name."""
         application, data = self.application, self.application.value(position)
         kind = application.type(data)
         if kind.dtype not in BYTES:
@@ -360,18 +374,19 @@ class QuantizedOperands:
         return application.emit("dequantize", (data,), _quant_attributes(quant))
 
     def constant_operand(self, position: int, axis: int) -> StoredTensor:
-        """Return the constant operand whose value, scale and zero point are the inputs from ``position`` on.
+        """Return the integers and the quantisation of a constant operand.
 
-        It is quantised per tensor or along ``axis``."""
+        Its value, scale and zero point are three inputs from ``position`` on. The operand has one scale, or one for
+        each element along ``axis``."""
         data = self.application.constant(position)
         if data.dtype.name not in BYTES:
             self.application.refuse(f"{data.dtype} weights", "quantise them to int8 or uint8")
         return StoredTensor(data, constant_quantization(self.application, position + 1, position + 2, data.shape, axis))
 
     def bias(self, position: int, weight: StoredTensor, data_scale_position: int) -> StoredTensor | None:
-        """Return the int32 bias at ``position``; None if it is absent.
+        """Return the int32 bias at input ``position`` with its quantisation; None if the bias is absent.
 
-        Its scale is that of the data (input ``data_scale_position``) times that of the weights."""
+        The scale of the bias is the scale of the data (input ``data_scale_position``) times the scale of the weights."""
         application = self.application
         if not application.has(position):
             return None
@@ -384,7 +399,9 @@ class QuantizedOperands:
         return StoredTensor(bias.reshape(units), Quant(numbers, (0,) * len(numbers), None if len(numbers) == 1 else 0))
 
     def result(self, float_value: str, scale_position: int) -> None:
-        """Write the output: ``float_value`` quantised by the inputs ``scale_position`` (scale) and the next (zero point)."""
+        """Write the operator's output: ``float_value``, quantised with the scale at input ``scale_position``.
+
+        The next input is the zero point."""
         application = self.application
         quant = constant_quantization(
             application, scale_position, scale_position + 1, application.type(float_value).shape, 1
@@ -400,14 +417,14 @@ class QuantizedOperands:
 
 
 def _has_constant_parameters(application: OpContext, input_count: int) -> bool:
-    """Test whether inputs 1 to ``input_count`` - 1, which are all but the data, are constant."""
+    """Test whether all inputs but the data (input 0) are constant; ``input_count`` is the operator's number of inputs."""
     return all(
         application.value(k) in application.builder.consts for k in range(1, input_count) if application.has(k)
     ) and (has_constant_scales(application, 1, 2, 4, 5, 6, 7))
 
 
 def qlinear_conv(application: OpContext) -> None:
-    """QLinearConv: x, w and y as triples (y without data), then the int32 bias."""
+    """Convert QLinearConv. Its inputs are x and w with scale and zero point each, then scale and zero point of y, and a bias."""
     if not _has_constant_parameters(application, 9):
         qlinear_conv_of_values(application)
         return
@@ -419,7 +436,9 @@ def qlinear_conv(application: OpContext) -> None:
 
 
 def qgemm(application: OpContext) -> None:
-    """com.microsoft.QGemm: A and B as triples, the int32 bias C, then scale and zero point of Y."""
+    """Convert com.microsoft.QGemm to a dense layer.
+
+    Its inputs are A and B with scale and zero point each, the int32 bias C, then scale and zero point of Y."""
     attributes, operands = application.operator.attributes, QuantizedOperands(application)
     if attributes.real("alpha", 1.0) != 1.0 or attributes.flag("transA"):
         what = f"alpha = {attributes.real('alpha', 1.0)}, transA = {int(attributes.flag('transA'))}; only 1 and 0 are supported"
@@ -434,7 +453,7 @@ def qgemm(application: OpContext) -> None:
 
 
 def qlinear_matmul(application: OpContext) -> None:
-    """QLinearMatMul: a constant right side of two axes makes a ``dense`` layer."""
+    """Convert QLinearMatMul: to a ``dense`` layer if the right operand is a constant matrix, else to a ``matmul``."""
     if not _has_constant_parameters(application, 8) or len(application.shape(3)) != 2:
         qlinear_matmul_of_values(application)
         return
@@ -446,9 +465,10 @@ def qlinear_matmul(application: OpContext) -> None:
 
 
 def qlinear(op: str, operand_count: int, attrs: Callable[[OpContext], Mapping[str, Attr]] = lambda _: {}) -> Converter:
-    """Make a converter of an operator whose inputs are ``operand_count`` triples (value, scale, zero point).
+    """Make a converter of a quantised ONNX operator to the graph operator ``op`` between dequantised and quantised values.
 
-    Scale and zero point of the result follow them."""
+    The ONNX operator's inputs are ``operand_count`` triples (value, scale, zero point), then the result's scale and zero point.
+    ``attrs`` returns the attributes of ``op``."""
 
     def convert(application: OpContext) -> None:
         operands = QuantizedOperands(application)
@@ -459,7 +479,9 @@ def qlinear(op: str, operand_count: int, attrs: Callable[[OpContext], Mapping[st
 
 
 def qlinear_concat(application: OpContext) -> None:
-    """com.microsoft.QLinearConcat: scale and zero point of the result, then triples."""
+    """Convert com.microsoft.QLinearConcat.
+
+    Its inputs are the result's scale and zero point, then a triple (value, scale, zero point) for each operand."""
     operands = QuantizedOperands(application)
     values = [operands.operand(position) for position in range(2, application.count(), 3)]
     if not values:
@@ -469,9 +491,9 @@ def qlinear_concat(application: OpContext) -> None:
 
 
 def convert_through_dequantize(converter: Converter) -> Converter:
-    """Make a converter of an operator's quantised form with one operand.
+    """Make a converter of the quantised variant of an ONNX operator with one operand.
 
-    It converts the float operator, between ``dequantize`` and ``quantize``."""
+    The operand is dequantised, ``converter`` converts the float operator, and the result is quantised."""
 
     def convert(application: OpContext) -> None:
         attributes, operands = application.operator.attributes, QuantizedOperands(application)
@@ -487,7 +509,7 @@ def convert_through_dequantize(converter: Converter) -> Converter:
 
 
 def qlinear_global_average_pool(application: OpContext) -> None:
-    """com.microsoft.QLinearGlobalAveragePool of channels-first data."""
+    """Convert com.microsoft.QLinearGlobalAveragePool to a mean over the spatial axes; data must have channels first."""
     if application.operator.attributes.flag("channels_last"):
         application.refuse("channels-last data", "export the model with channels first")
     operands = QuantizedOperands(application)
@@ -501,7 +523,7 @@ def qlinear_global_average_pool(application: OpContext) -> None:
 
 
 def _alpha_attribute(application: OpContext) -> Mapping[str, Attr]:
-    """Return the attribute ``alpha`` of a leaky ReLU."""
+    """Return the attributes of the graph operator ``leaky_relu``: ``alpha``, the slope for negative numbers."""
     return {"alpha": application.operator.attributes.real("alpha", 0.01)}
 
 
@@ -538,9 +560,10 @@ BITS = (2, 4, 8)
 
 
 def matmul_n_bits(application: OpContext) -> None:
-    """com.microsoft.MatMulNBits.
+    """Convert com.microsoft.MatMulNBits, A (..., K) times the transpose of B (N, K), to a ``dense`` layer with float32 weights.
 
-    A (..., K) times B' of N rows, in blocks of ``bits`` per number, packed in bytes lowest bits first.
+    B is dequantised at compile time. Its numbers of ``bits`` bits are packed in bytes, lowest bits first. Each block of
+    ``block_size`` numbers of a row of B has its own scale.
     """
     attributes = application.operator.attributes
     units, depth, block = (attributes.integer(name) for name in ("N", "K", "block_size"))
@@ -571,16 +594,17 @@ def matmul_n_bits(application: OpContext) -> None:
 
 
 def _unpack_bit_fields(rows: Array, bits_per_number: int, number_count: int) -> Array:
-    """Unpack the first ``number_count`` numbers of ``bits_per_number`` bits from every row of bytes, as float32."""
+    """Return the first ``number_count`` unsigned numbers of ``bits_per_number`` bits in every row of bytes, as float32."""
     shifts = np.arange(0, 8, bits_per_number, dtype=np.uint8)
     digits = (rows[:, :, None] >> shifts) & np.uint8((1 << bits_per_number) - 1)
     return np.asarray(digits.reshape(len(rows), -1)[:, :number_count].astype(np.float32))
 
 
 def _block_zero_points(application: OpContext, unit_count: int, blocks_per_unit: int, bits_per_number: int) -> Array:
-    """Return the zero points of all blocks as float32.
+    """Return the zero points of all blocks of weights as float32.
 
-    The file packs them by rows, or holds floats. If they are absent they are half the number of levels."""
+    The file stores zero points as packed integers, row by row of the weights, or as floats. Absent zero points are
+    2 ** (``bits_per_number`` - 1), the middle of the range of the weights."""
     if not application.has(3):
         return np.full(unit_count * blocks_per_unit, 1 << (bits_per_number - 1), np.float32)
     points = application.constant(3)
@@ -596,4 +620,4 @@ def _block_zero_points(application: OpContext, unit_count: int, blocks_per_unit:
 
 
 WEIGHT_ONLY_CONVERTERS: Mapping[str, Converter] = {"MatMulNBits": Converter(matmul_n_bits, ("float32",))}
-"""Converters of the domain ``com.microsoft``."""
+"""Converters of ONNX operators of the domain ``com.microsoft`` with quantised weights and float data, by operator name."""

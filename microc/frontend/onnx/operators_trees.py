@@ -1,4 +1,4 @@
-"""ONNX tree ensembles of ai.onnx.ml, and the scores and labels of its classifiers."""
+"""Conversion of ONNX tree ensembles (domain ai.onnx.ml), and helpers for the scores and labels of all ai.onnx.ml classifiers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TRANSFORMS = {"NONE": "none", "SOFTMAX": "softmax", "LOGISTIC": "logistic"}
 
 
 def feature_rows(application: OpContext) -> str:
-    """Return the first operand as rows of float32 features."""
+    """Return the name of the first operand as a float32 matrix (rows, features); a vector becomes one row."""
     data = application.value(0)
     shape = application.type(data).shape
     if len(shape) == 1:
@@ -40,7 +40,7 @@ def feature_rows(application: OpContext) -> str:
 
 
 def post_transform(application: OpContext) -> str:
-    """Return the name of the scores' transformation as :func:`emit_post_transform` takes it."""
+    """Return the function applied to scores (attribute ``post_transform``), as a name for :func:`emit_post_transform`."""
     name = application.operator.attributes.text("post_transform", "NONE")
     if name not in _TRANSFORMS:
         application.refuse(f"post_transform {name!r}", f"use {', '.join(_TRANSFORMS)}, or apply it outside")
@@ -48,9 +48,9 @@ def post_transform(application: OpContext) -> str:
 
 
 def class_labels(application: OpContext, integers_attribute: str, strings_attribute: str) -> tuple[int, ...]:
-    """Return the classes of a classifier, from its attribute of integers or of strings.
+    """Return the labels of a classifier's classes, read from an attribute of integers or of strings.
 
-    Classes that are strings are numbered."""
+    String labels are replaced by the numbers 0, 1, ... in their order."""
     attributes = application.operator.attributes
     labels = attributes.texts(strings_attribute)
     return tuple(range(len(labels))) if labels else attributes.integers(integers_attribute, ())
@@ -59,9 +59,10 @@ def class_labels(application: OpContext, integers_attribute: str, strings_attrib
 def result_label(
     application: OpContext, labels: Sequence[int], scores: str, *, is_binary: bool = False, score_threshold: float = 0.0
 ) -> None:
-    """Write the first output: the class of the largest score.
+    """Write the first output of a classifier: for each row the label of the class with the largest score.
 
-    If ``is_binary`` it is the second class where the single score is above ``score_threshold``."""
+    If ``is_binary``, each row has a single score. The label is the second one if the score exceeds ``score_threshold``, else
+    the first."""
     if not application.output(0):
         return
     rows = application.type(scores).shape[0]
@@ -94,7 +95,7 @@ COMBINE = {"SUM": "sum", "AVERAGE": "average", "MIN": "min", "MAX": "max"}
 
 
 def tree_regressor(application: OpContext) -> None:
-    """TreeEnsembleRegressor: sum, average, minimum or maximum of the leaves' values."""
+    """Convert TreeEnsembleRegressor, which returns the sum, average, minimum or maximum of the leaf values of all trees."""
     attributes = application.operator.attributes
     targets = _target_count(application)
     combine = COMBINE.get(attributes.text("aggregate_function", "SUM"), "")
@@ -111,16 +112,16 @@ def tree_regressor(application: OpContext) -> None:
 
 
 def _target_count(application: OpContext) -> int:
-    """Return the number of targets of a regressor, each of which has a value in the leaves."""
+    """Return the number of targets (outputs per row) of a tree ensemble; raise an error if the attribute is out of range."""
     count = application.operator.attributes.integer("n_targets", 1)
     return int(parse_integers([count], application.where, "n_targets", 1, MOST_TARGETS)[0])
 
 
 def tree_classifier(application: OpContext) -> None:
-    """TreeEnsembleClassifier: the class with the largest sum of weights.
+    """Convert TreeEnsembleClassifier, which returns the class with the largest sum of leaf weights.
 
-    Of two classes only one may have weights: the label is then the second class where its sum is above 1/2 (weights of
-    probabilities, none negative) or 0.
+    If there are two classes and leaves have weights for only one of them, each row has a single sum. The label is the second
+    class where this sum exceeds a threshold: 1/2 if no weight is negative, since weights are then probabilities, else 0.
     """
     labels = class_labels(application, "classlabels_int64s", "classlabels_strings")
     ids, weights = (
@@ -155,7 +156,10 @@ def _write_ensemble(
     post_name: str,
     base_scores: Array,
 ) -> None:
-    """Write the output of a regressor: the leaves' values, combined by ``combine`` and transformed by ``post_name``."""
+    """Write the output of a regressor.
+
+    ``combine``: combination of the leaf values of all trees, such as ``sum``. ``post_name``: function then applied to the
+    scores. ``base_scores``: initial score of each target; empty for zeros."""
     if combine == "average":
         trees, combine = tuple(tree.with_values(tree.values / len(trees)) for tree in trees), "sum"
     if not combine:
@@ -166,7 +170,9 @@ def _write_ensemble(
 
 
 def _float64_attribute(application: OpContext, attribute_name: str) -> Array:
-    """Return a list of numbers as float64, from float32 or (from version 3 on) a tensor of doubles."""
+    """Return the numbers of an attribute as float64; empty if the attribute is absent.
+
+    The numbers are stored as float32 or, since version 3 of the operators, in a tensor attribute ``..._as_tensor``."""
     attributes = application.operator.attributes
     if f"{attribute_name}_as_tensor" in attributes:
         return attributes.tensor(f"{attribute_name}_as_tensor").astype(np.float64).reshape(-1)
@@ -174,17 +180,17 @@ def _float64_attribute(application: OpContext, attribute_name: str) -> Array:
 
 
 def _base_values(application: OpContext) -> Array:
-    """Return the number that each target starts from; empty for zeros."""
+    """Return the initial score of each target, to which leaf values are added; empty for zeros."""
     return _float64_attribute(application, "base_values")
 
 
 def _read_trees(
     application: OpContext, attribute_prefix: str, target_count: int, only_class: int | None = None
 ) -> tuple[Tree, ...]:
-    """Return all trees of an operator of version 1 or 3, in the order of their ids.
+    """Return all trees of an operator of version 1 or 3, in the order in which their ids first appear.
 
-    ``attribute_prefix``: prefix of the attributes of leaves, ``target`` or ``class``. ``only_class``: the only class
-    with weights, if there is one."""
+    ``attribute_prefix``: prefix of the names of leaf attributes, ``target`` or ``class``. ``only_class``: the only class that
+    has weights, which becomes target 0; None if several classes have."""
     attributes = application.operator.attributes
     tree_ids, node_ids = attributes.integers("nodes_treeids"), attributes.integers("nodes_nodeids")
     node_indices = {key: k for k, key in enumerate(zip(tree_ids, node_ids, strict=False))}
@@ -213,7 +219,10 @@ def _read_trees(
 
 @frozen
 class _NodeTables:
-    """The nodes of all trees: ``left`` and ``right`` are indices of nodes, -1 in leaves."""
+    """Arrays with one element for each node of all trees.
+
+    ``left``, ``right``: index of the child where the comparison is true and where it is false; -1 in leaves. ``feature``:
+    index of the compared feature. ``mode``: kind of comparison with ``threshold``."""
 
     left: Array
     right: Array
@@ -225,7 +234,7 @@ class _NodeTables:
 def _read_node_tables(
     application: OpContext, node_indices: Mapping[tuple[int, int], int], tree_ids: Sequence[int]
 ) -> _NodeTables:
-    """Read the nodes of all trees and check that their tables fit together."""
+    """Return the nodes of all trees; raise ModelError if attributes differ in length or refer to a missing child."""
     attributes = application.operator.attributes
     modes, count = attributes.texts("nodes_modes"), len(tree_ids)
     unknown = set(modes) - set(MODES)
@@ -256,16 +265,17 @@ def _read_node_tables(
 
 
 def _with_missing_mode(comparison_mode: int, missing_goes_true: bool) -> int:
-    """Return a comparison's mode; ``missing_goes_true`` adds UNORDERED, by which NaN follows the true branch."""
+    """Return a comparison mode, with the flag UNORDERED added if a missing feature (NaN) takes the true branch."""
     return comparison_mode | UNORDERED if missing_goes_true else comparison_mode
 
 
 def _build_tree(
     nodes: _NodeTables, tree_nodes: Sequence[int], votes: Mapping[int, Sequence[tuple[int, float]]], targets: int
 ) -> Tree:
-    """Build one tree, its root (the node that is no child) first.
+    """Build one tree from the nodes ``tree_nodes``; the root, which is no node's child, becomes node 0.
 
-    ``votes``: the targets and weights of each leaf. Leaf values have one column if all leaves have the same target."""
+    ``votes``: pairs of target and weight for each leaf. The array of leaf values has one column if all leaves have the same
+    target, else a column for each of the ``targets`` targets."""
     children = {int(c) for k in tree_nodes for c in (nodes.left[k], nodes.right[k])}
     root = next((k for k in tree_nodes if k not in children), tree_nodes[0])
     order = [root, *(k for k in tree_nodes if k != root)]
@@ -284,7 +294,9 @@ def _build_tree(
 
 
 def tree_ensemble(application: OpContext) -> None:
-    """TreeEnsemble: inner nodes and leaves in separate tables; set membership becomes a chain of comparisons."""
+    """Convert TreeEnsemble (version 5), which stores inner nodes and leaves in separate tables.
+
+    A node that tests whether a feature is in a set becomes a chain of comparisons for equality."""
     attributes = application.operator.attributes
     targets, data = _target_count(application), application.value(0)
     if len(application.type(data).shape) != 2:
@@ -298,7 +310,7 @@ def tree_ensemble(application: OpContext) -> None:
 
 
 def _numbered_choice(application: OpContext, name: str, default: int, choices: Sequence[str]) -> str:
-    """Return the choice whose number is the attribute ``name``."""
+    """Return the element of ``choices`` at the index in attribute ``name``; raise ModelError if the index is out of range."""
     number = application.operator.attributes.integer(name, default)
     if not 0 <= number < len(choices):
         application.broken(f"{name}: got {number}, expected 0..{len(choices) - 1}")
@@ -306,9 +318,9 @@ def _numbered_choice(application: OpContext, name: str, default: int, choices: S
 
 
 def _with_same_width(trees: tuple[Tree, ...], targets: int) -> tuple[Tree, ...]:
-    """Return all trees with leaf values of one width.
+    """Return all trees with equally many columns of leaf values.
 
-    That is one column if every tree has a single target, else a column for each target."""
+    There is one column if every tree has a single target, else a column for each of the ``targets`` targets."""
     if all(tree.values.shape[1] == 1 for tree in trees):
         return trees
     widened = []
@@ -352,7 +364,9 @@ class _TreeEnsembleReader:
             )
 
     def _membership_sets(self, set_members: Array | None) -> dict[int, list[float]]:
-        """Return the value sets of the nodes that test membership, by node; in the file NaN separates the sets."""
+        """Return the set of values for each node that tests membership in a set, by node index.
+
+        ``set_members``: the values of all sets, separated by NaN; None if the attribute is absent."""
         sets: list[list[float]] = [[]]
         for value in [] if set_members is None else set_members.reshape(-1).astype(np.float64).tolist():
             if value != value:
@@ -367,7 +381,7 @@ class _TreeEnsembleReader:
         return dict(zip(member_nodes, sets, strict=False))
 
     def tree(self, root: int) -> Tree:
-        """Build the tree of one root; nodes are numbered in the order of discovery."""
+        """Build the tree whose root is node ``root`` of the file; its nodes are numbered in the order of a depth-first search."""
         rows: list[list[float]] = []  # left, right, feature, threshold, mode, target, value
         pending: list[tuple[str, int, int, int]] = [("node", root, -1, 0)]
         while pending:

@@ -1,4 +1,4 @@
-"""ONNX convolutions and pools."""
+"""Conversion of ONNX convolutions and pools to operators of microc's graph."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ LIMIT = 1 << 24
 
 @frozen
 class ImageWindow:
-    """A window over height and width. ``extra``: padding at the end that is added only because of ``ceil_mode``."""
+    """Window of a convolution or pool over height and width: kernel extents, strides, padding and dilation.
+
+    ``padding``: top, left, bottom, right. ``extra``: further padding (bottom, right) that only ``ceil_mode`` adds."""
 
     kernel: tuple[int, int]
     strides: tuple[int, int]
@@ -29,14 +31,16 @@ class ImageWindow:
 
     @property
     def padded(self) -> tuple[int, int, int, int]:
-        """Padding (top, left, bottom, right) including the extra elements."""
+        """Padding (top, left, bottom, right), including ``extra``."""
         top, left, bottom, right = self.padding
         return top, left, bottom + self.extra[0], right + self.extra[1]
 
 
 @frozen
 class SpatialWindow:
-    """A window over any number of spatial axes, one entry for each; ``extra`` is the padding at the end that only
+    """Window of a convolution or pool over any number of spatial axes; each field has one entry for each axis.
+
+    ``before``, ``after``: padding at the start and end of the axis. ``extra``: further padding at the end that only
     ``ceil_mode`` adds."""
 
     kernel: tuple[int, ...]
@@ -48,14 +52,16 @@ class SpatialWindow:
 
     @property
     def padding(self) -> tuple[int, ...]:
-        """All amounts before, then all after, including the extra elements."""
+        """Padding before each axis, then padding after each axis, including ``extra``."""
         return (*self.before, *(a + e for a, e in zip(self.after, self.extra, strict=True)))
 
 
 def spatial_window(
     application: OpContext, kernel_shape: tuple[int, ...], data_extents: tuple[int, ...], ceil_mode: bool
 ) -> SpatialWindow:
-    """Return the window that the attributes of a convolution or pool describe."""
+    """Return the window that the attributes of a convolution or pool describe.
+
+    ``data_extents``: extents of the data's spatial axes, which padding by ``auto_pad`` and ``ceil_mode`` depends on."""
     attributes, rank = application.operator.attributes, len(data_extents)
     strides = spatial_attribute(application, "strides", (1,) * rank, 1)
     dilation = spatial_attribute(application, "dilations", (1,) * rank, 1)
@@ -88,7 +94,9 @@ def spatial_window(
 def image_window(
     application: OpContext, kernel_shape: tuple[int, ...], data_extents: tuple[int, ...], ceil_mode: bool
 ) -> ImageWindow:
-    """Return the window over one or two spatial axes that the attributes describe; one axis gets a unit height."""
+    """Return the window over height and width that the attributes of a convolution or pool describe.
+
+    Data of one spatial axis are treated as images of height 1."""
     spans_ = spatial_window(application, kernel_shape, data_extents, ceil_mode)
     before, after = _as_height_and_width(spans_.before, 0), _as_height_and_width(spans_.after, 0)
     return ImageWindow(
@@ -101,14 +109,16 @@ def image_window(
 
 
 def _as_height_and_width(spatial_values: tuple[int, ...], missing_height: int) -> tuple[int, int]:
-    """Return one or two spatial values as (height, width); one value gets the height ``missing_height``."""
+    """Return one or two values of spatial axes as (height, width); a single value is the width, beside ``missing_height``."""
     return (missing_height, spatial_values[0]) if len(spatial_values) == 1 else (spatial_values[0], spatial_values[1])
 
 
 def spatial_attribute(
     application: OpContext, attribute_name: str, default: tuple[int, ...], minimum: int
 ) -> tuple[int, ...]:
-    """Return an attribute with as many entries as ``default``; ModelError unless all are ``minimum`` to :data:`LIMIT`."""
+    """Return the integers of an attribute, or ``default`` if the attribute is absent.
+
+    Raises ModelError unless there are as many integers as in ``default``, all in the range ``minimum`` to :data:`LIMIT`."""
     values = application.operator.attributes.integers(attribute_name, default)
     if len(values) != len(default) or any(not minimum <= value <= LIMIT for value in values):
         application.broken(f"{attribute_name} is {values}, expected {len(default)} numbers in {minimum}..{LIMIT}")
@@ -116,9 +126,10 @@ def spatial_attribute(
 
 
 def conv(application: OpContext) -> None:
-    """Conv.
+    """Convert Conv.
 
-    ``conv2d`` over one or two axes with constant float32 weights and bias, else ``convolution`` over any number of axes.
+    Float32 data of one or two spatial axes with constant weights and bias make a ``conv2d``. Anything else makes the general
+    ``convolution`` over any number of axes.
     """
     stored_operands = [application.builder.stored_constant(application.value(k)) for k in (1, 2) if application.has(k)]
     is_plain = application.type(application.value(0)).dtype == "float32" and len(application.shape(0)) in (3, 4)
@@ -130,7 +141,7 @@ def conv(application: OpContext) -> None:
 
 
 def convolution_attributes(application: OpContext, kernel_shape: tuple[int, ...]) -> Mapping[str, Attr]:
-    """Return the attributes of our ``convolution`` over any number of axes."""
+    """Return the attributes of the graph operator ``convolution``, which has any number of spatial axes."""
     extents = application.shape(0)[2:]
     if (
         len(kernel_shape) != len(extents)
@@ -148,9 +159,9 @@ def convolution_attributes(application: OpContext, kernel_shape: tuple[int, ...]
 def constant_weights(
     application: OpContext, weight_position: int, bias_position: int
 ) -> tuple[StoredTensor, StoredTensor | None]:
-    """Return weight and bias of a convolution; refuse them if they are not constant.
+    """Return the constant weights and bias of a convolution; the bias is None if absent.
 
-    ``weight_position``, ``bias_position``: their inputs."""
+    Raises UnsupportedError if one is computed at run time. ``weight_position``, ``bias_position``: positions of the inputs."""
     stored_operands = []
     for position in (weight_position, bias_position):
         stored = application.builder.stored_constant(application.value(position)) if application.has(position) else None
@@ -204,7 +215,7 @@ def write_convolution(
 
 
 def as_image(application: OpContext, value: str) -> str:
-    """Reshape (N, C, W) to (N, C, 1, W)."""
+    """Return data (N, C, W) reshaped to (N, C, 1, W), and data (N, C, H, W) as they are."""
     shape = application.type(value).shape
     return value if len(shape) == 4 else application.reshape(value, (shape[0], shape[1], 1, shape[2]))
 
@@ -212,7 +223,9 @@ def as_image(application: OpContext, value: str) -> str:
 def write_from_image(
     application: OpContext, op: str, operands: list[str], attrs: Mapping[str, Attr], result_rank: int, output_name: str
 ) -> None:
-    """Write ``output_name`` by the operator ``op``; if ``result_rank`` is 3 remove the unit height from its result."""
+    """Write the value ``output_name`` as the result (N, C, H, W) of the operator ``op``.
+
+    If ``result_rank`` is 3, H is 1 and is removed by a reshape to (N, C, W)."""
     if result_rank == 4:
         application.write(op, operands, attrs, output_name)
         return
@@ -228,7 +241,9 @@ WINDOW_CONVERTERS: Mapping[str, Converter] = {"Conv": Converter(conv)}
 
 
 def pool(op: str) -> Converter:
-    """Make a converter of MaxPool or AveragePool; ``ceil_mode`` becomes padding at the end."""
+    """Make a converter of MaxPool or AveragePool to ``op``, or to a general window operator if ``op`` cannot express the pool.
+
+    ``ceil_mode`` becomes padding at the end of the spatial axes."""
 
     def convert(application: OpContext) -> None:
         attributes, data = application.operator.attributes, application.value(0)
@@ -256,8 +271,10 @@ def pool(op: str) -> Converter:
 
 
 def _is_image_pool(application: OpContext, op: str, kernel: tuple[int, ...]) -> bool:
-    """Test whether a pool has one of the operators for images: one or two axes, no dilation, one result, padding below the
-    kernel."""
+    """Test whether ``max_pool2d`` or ``avg_pool2d`` (named by ``op``) can express a pool.
+
+    The pool must have one or two spatial axes, no dilation, only one output, less padding than kernel extent on each side, and
+    data other than float64. An average that counts padding must not have padding from ``ceil_mode``."""
     attributes, kind = application.operator.attributes, application.type(application.value(0))
     spans_ = spatial_window(application, kernel, kind.shape[2:], attributes.flag("ceil_mode"))
     includes = op == "avg_pool2d" and attributes.flag("count_include_pad") and any((*spans_.before, *spans_.after))
@@ -267,12 +284,12 @@ def _is_image_pool(application: OpContext, op: str, kernel: tuple[int, ...]) -> 
 
 
 def _window_attrs(window: SpatialWindow) -> dict[str, Attr]:
-    """Return the attributes of a pool over a window."""
+    """Return kernel, strides, padding and dilation of a window as attributes of a graph operator."""
     return {"kernel": window.kernel, "strides": window.strides, "padding": window.padding, "dilation": window.dilation}
 
 
 def _window_max(application: OpContext, kernel: tuple[int, ...]) -> None:
-    """MaxPool over any number of axes, dilated, or with the indices of the maxima."""
+    """Convert a MaxPool that ``max_pool2d`` cannot express, such as a dilated one or one that returns indices of maxima."""
     attributes, data = application.operator.attributes, application.value(0)
     attrs = _window_attrs(spatial_window(application, kernel, application.shape(0)[2:], attributes.flag("ceil_mode")))
     if not application.output(1):
@@ -283,7 +300,9 @@ def _window_max(application: OpContext, kernel: tuple[int, ...]) -> None:
 
 
 def _window_average(application: OpContext, kernel: tuple[int, ...]) -> None:
-    """AveragePool over any number of axes: sums divided by counts, which are smaller at the edges."""
+    """Convert an AveragePool that ``avg_pool2d`` cannot express, to window sums divided by element counts.
+
+    Windows that overlap padding contain fewer elements, so the constant counts differ by position."""
     attributes, data = application.operator.attributes, application.value(0)
     extents, kind = application.shape(0)[2:], application.type(data).dtype
     spans_ = spatial_window(application, kernel, extents, attributes.flag("ceil_mode"))
@@ -304,7 +323,7 @@ def _window_average(application: OpContext, kernel: tuple[int, ...]) -> None:
 
 
 def lp_pool(application: OpContext) -> None:
-    """LpPool: the p-th root of the sum of |x| ** p."""
+    """Convert LpPool, the p-th root of the sum of |x| ** p over each window."""
     attributes, data = application.operator.attributes, application.value(0)
     kernel, kind = attributes.integers("kernel_shape"), application.type(application.value(0)).dtype
     p = float(attributes.integer("p", 2))
@@ -316,7 +335,7 @@ def lp_pool(application: OpContext) -> None:
 
 
 def global_lp_pool(application: OpContext) -> None:
-    """GlobalLpPool: LpPool over all spatial axes."""
+    """Convert GlobalLpPool, the p-th root of the sum of |x| ** p over all spatial axes."""
     data, p = application.value(0), float(application.operator.attributes.integer("p", 2))
     kind = application.type(data)
     powers = application.emit("pow", (application.emit("abs", (data,)), application.scalar(p, kind.dtype)))
@@ -325,7 +344,7 @@ def global_lp_pool(application: OpContext) -> None:
 
 
 def max_unpool(application: OpContext) -> None:
-    """MaxUnpool: scatters every element to its index, with zeros elsewhere."""
+    """Convert MaxUnpool, which writes each element of the data at its index (input 1) in a tensor of zeros."""
     attributes, shape = application.operator.attributes, application.shape(0)
     kernel = attributes.integers("kernel_shape")
     rank = len(kernel)
@@ -352,7 +371,7 @@ def max_unpool(application: OpContext) -> None:
 
 
 def local_response_normalization(application: OpContext) -> None:
-    """LRN: x / (bias + alpha / size * sum of squares of the neighbouring channels) ** beta."""
+    """Convert LRN: x / (bias + alpha / size * sum of squares of the neighbouring channels) ** beta."""
     attributes, data = application.operator.attributes, application.value(0)
     shape, kind, size = application.shape(0), application.type(data).dtype, attributes.integer("size")
     before = (size - 1) // 2
@@ -374,7 +393,7 @@ def local_response_normalization(application: OpContext) -> None:
 
 
 def global_pool(op: str) -> Converter:
-    """Make a converter of GlobalAveragePool or GlobalMaxPool: a reduction over the spatial axes."""
+    """Make a converter of GlobalAveragePool or GlobalMaxPool to the reduction ``op`` over the spatial axes."""
 
     def convert(application: OpContext) -> None:
         data = application.value(0)

@@ -51,7 +51,9 @@ class OnnxGraphWriter:
     # ------------------------------------------------------------ nodes and initialisers
 
     def emit(self, code: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> str:
-        """Append an ONNX node of operator ``code``; return the name of its first output. Attributes that are None or () are omitted."""
+        """Append an ONNX node of operator ``code``; return the name of its first output.
+
+        Attributes that are None or () are omitted."""
         from onnx import helper
 
         attributes = {key: value for key, value in attributes.items() if value not in (None, ())}
@@ -70,7 +72,7 @@ class OnnxGraphWriter:
         self.nodes.insert(0, self.nodes.pop())
 
     def shared(self, stem: str, data: Array) -> str:
-        """Return the name of an initialiser with the elements of ``data``; equal arrays share an initialiser. Meant for small arrays."""
+        """Return the name of an initialiser with the elements of ``data``, a small array; equal arrays share an initialiser."""
         key = (data.dtype.name, data.shape, data.tobytes())
         if key not in self._shared:
             self._shared[key] = self.constant(stem, data)
@@ -103,7 +105,9 @@ class OnnxGraphWriter:
         self.forms[value, real, first] = name
 
     def own_name(self, value: str, first: bool = False) -> str:
-        """Return the ONNX name for writing a graph value: the value's own name with channels last, a new name with channels first."""
+        """Return the ONNX name under which a graph value is written.
+
+        With channels last that is the value's own name, with channels first a new name."""
         return self.names.fresh(f"{value}_first") if first else self.own[value]
 
     def is_first(self, value_name: str) -> bool:
@@ -151,7 +155,7 @@ class OnnxGraphWriter:
         raise InternalError(f"{value_name!r} is read before it is written")
 
     def _dequantize_form(self, value_name: str, quant: Quant, output: str, channels_first: bool) -> str:
-        """Write DequantizeLinear of the value ``value_name`` with channels first or last; return the name ``output`` of its result."""
+        """Write DequantizeLinear of the value ``value_name``, with channels first or last; return ``output``."""
         axis = quant.axis
         if axis is not None and channels_first:
             axis = TO_FIRST.index(axis + 4 - len(self.graph.types[value_name].shape))

@@ -1,8 +1,8 @@
 """Write a graph as an ONNX model; a quantised graph in QDQ form.
 
 Quantised values are read through DequantizeLinear, computed as floats, and written through QuantizeLinear, which rounds half
-to even. ONNX Runtime fuses such groups to integer operators again, as we do under rounding ``even``. The version of the
-operator set is the smallest that suffices. State becomes inputs and outputs (:func:`to_onnx`).
+to even. ONNX Runtime fuses such groups to integer operators again, as microc does with rounding ``even``. The model declares the
+smallest opset that supports all its operators. State becomes inputs and outputs (:func:`to_onnx`).
 """
 
 from __future__ import annotations
@@ -32,11 +32,13 @@ ROWS: Mapping[str, Row] = {
     **rows_layers.QUANTISED_ROWS,
     **rows_elementwise.REDUCTION_ROWS,
 }
-"""Rows by our operator's name. Control flow writes subgraphs, and is in ``CONTROL_ROWS``."""
+"""Functions that write one graph operator as ONNX, by the operator's name.
+
+Loops and branches are in ``CONTROL_ROWS``, since their functions also write subgraphs."""
 
 PRODUCER = "microc"
 STATE_KEY = "microc.state"
-"""Key of the model's metadata that describes its state."""
+"""Key of the entry in the ONNX model's metadata that describes the network's state."""
 MAX_LISTED_ERRORS = 40
 _HINT = "save the network as .mcg, which holds any; or cut it there (--outputs) and export the part before"
 
@@ -48,7 +50,7 @@ def to_onnx(graph: Graph, version: str) -> bytes:
     own, and its next contents outputs behind the graph's own. The metadata ``microc.state`` maps inputs to outputs and to the
     contents of the first run, as JSON: ``{input: {"output": name, "initial": number or nested lists}}``.
 
-    Raises UnsupportedError, which lists every operator that has no row.
+    Raises UnsupportedError, which lists every operator that cannot be written as ONNX.
     """
     graph = expand_composed_operator(graph)
     builder = OnnxGraphWriter(graph)
@@ -79,7 +81,7 @@ def write_nodes(builder: OnnxGraphWriter) -> None:
 
 
 def _write_operator(builder: OnnxGraphWriter, node: Node) -> None:
-    """Write one operator of a graph by its row; UnsupportedError if there is none."""
+    """Write one operator of a graph as ONNX; raise UnsupportedError if microc has no function for it."""
     if node.op in rows_elementwise.CONTROL_ROWS:
         rows_elementwise.CONTROL_ROWS[node.op](Application(node, builder), write_body)
         return
@@ -102,10 +104,11 @@ def write_body(
 
 
 def _is_quantised(graph: Graph, node: Node) -> bool:
-    """Test whether a node computes with reals that integers represent, as its legalisation does.
+    """Test whether a node computes with reals that its integer operands represent, by the rule that legalisation uses.
 
-    Its first two operands and its results decide. An operator that only moves elements takes any integers: it is written for
-    reals if all sides have the same quantisation.
+    Its first two operands and its results (except that of a comparison) must be quantised. An operator that only
+    moves elements can also move the integers as stored. Such a node is True only if all operands and results have the same
+    quantisation and a dtype of at most 16 bits.
     """
     compared = node.op in COMPARED
     names = [name for name in (*quantisation_operands(node), *(() if compared else node.outputs)) if name]
@@ -120,7 +123,7 @@ def _is_quantised(graph: Graph, node: Node) -> bool:
 def write_outputs(builder: OnnxGraphWriter, outputs: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names of a graph's outputs in ONNX.
 
-    Each is distinct, and written by a node of this graph; values for which that does not hold are copied by Identity."""
+    ONNX outputs must be distinct and written by a node of this graph. Any other value is copied by an Identity node."""
     written = {name for node in builder.nodes for name in node.output}
     names: list[str] = []
     for value in outputs:
@@ -135,7 +138,7 @@ def write_outputs(builder: OnnxGraphWriter, outputs: tuple[str, ...]) -> tuple[s
 
 
 def _combine_errors(graph: Graph, refusals: list[UnsupportedError]) -> UnsupportedError:
-    """Combine the errors of several operators into one."""
+    """Return one error that lists the errors of all operators that cannot be written."""
     if len(refusals) == 1:
         return refusals[0]
     lines = [f"{error.where}: {error.what}" for error in refusals[:MAX_LISTED_ERRORS]]
@@ -174,14 +177,15 @@ def _build_model_proto(
 
 
 def _initial_contents(state_contents: Array) -> Any:
-    """Return a state's contents for JSON: a number if all elements are equal, else nested lists."""
+    """Return the initial contents of a state for JSON: one number if all elements are equal, else nested lists."""
     same = state_contents.size > 0 and (state_contents == state_contents.flat[0]).all()
     return state_contents.flat[0].item() if same else state_contents.tolist()
 
 
 def _serialize_valid_model(model: Any, min_opset: int) -> bytes:
-    """Serialise a model with the types of all values, under the first version of the operator set from ``min_opset`` on that
-    is valid."""
+    """Return the bytes of an ONNX model with inferred types of all values.
+
+    The model's opset is the smallest from ``min_opset`` on under which ONNX's checker accepts the model."""
     from onnx import checker, defs, helper, shape_inference
 
     fault: Exception | None = None

@@ -1,4 +1,6 @@
-"""Write elementwise operators, reductions and control flow as ONNX."""
+"""Export of elementwise operators, reductions, loops and branches to ONNX.
+
+A row is the function that writes one operator of microc's graph."""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from microc.ops.control import UNBOUNDED, scanned_operand_count
 
 
 def one_to_one(row: OneToOne) -> Row:
-    """Make a row for an operator with a direct equivalent in ONNX."""
+    """Make the function that writes a graph operator with a direct equivalent in ONNX, described by ``row``."""
 
     def write(application: Application) -> None:
         application = application.in_layout_of_operands()
@@ -30,14 +32,14 @@ def one_to_one(row: OneToOne) -> Row:
 
 
 def clip(application: Application) -> None:
-    """Clip; bounds of integers are stored numbers."""
+    """Write ``clip`` as Clip. Bounds for integer data are integers of the data's dtype."""
     application = application.in_layout_of_operands()
     bounds = [_clip_bound(application, application.attr(name)) for name in ("minimum", "maximum")]
     application.result("Clip", application.operand(), *bounds)
 
 
 def _clip_bound(application: Application, bound: float) -> str:
-    """Return a bound of Clip as an operand, limited to the range of the data's dtype."""
+    """Return the name of an initialiser for a bound of Clip; a bound for integers is limited to the range of their dtype."""
     if not dtypes.is_float(application.dtype()):
         low, high = dtypes.int_range(application.dtype())
         bound = min(max(int(bound), low), high)
@@ -53,14 +55,15 @@ def dequantised_number(application: Application, value: float) -> float:
 
 
 def quotient(application: Application) -> None:
-    """Div; for integers both round towards zero."""
+    """Write ``div`` as Div. Integer division rounds towards zero in microc and in ONNX."""
     application.result("Div", application.operand(0), application.operand(1))
 
 
 def remainder(has_dividend_sign: int) -> Row:
-    """Make a row for Mod; the result has the dividend's sign if ``has_dividend_sign``, else the divisor's.
+    """Make the function that writes a remainder as Mod.
 
-    ONNX has the latter for integers only."""
+    The remainder has the sign of the dividend if ``has_dividend_sign``, else that of the divisor.
+    ONNX's Mod supports the sign of the divisor for integers only. For floats a - floor(a / b) * b is written instead."""
 
     def write(application: Application) -> None:
         a, b = application.operand(0), application.operand(1)
@@ -99,7 +102,7 @@ def reciprocal_root(application: Application) -> None:
 
 
 def shift(direction: str) -> Row:
-    """Make a row for BitShift, which ONNX has for unsigned integers only."""
+    """Make the function that writes a shift as BitShift; raise UnsupportedError for signed integers, which BitShift lacks."""
 
     def write(application: Application) -> None:
         if dtypes.dtype_parts(application.dtype()).kind != "uint":
@@ -110,7 +113,7 @@ def shift(direction: str) -> Row:
 
 
 def logical_not_of(comparison_operator: str) -> Row:
-    """Make a row for the negation of the ONNX operator ``comparison_operator``."""
+    """Make the function that writes Not of the ONNX operator ``comparison_operator``, such as Not of Equal."""
 
     def write(application: Application) -> None:
         application.result("Not", application.emit(comparison_operator, application.operand(0), application.operand(1)))
@@ -119,7 +122,7 @@ def logical_not_of(comparison_operator: str) -> Row:
 
 
 def prelu(application: Application) -> None:
-    """PRelu."""
+    """Write ``prelu`` as PRelu."""
     application = application.in_layout_of_operands()
     application.result("PRelu", application.operand(0), application.operand(1))
 
@@ -133,7 +136,7 @@ def logical_not(application: Application) -> None:
 
 
 def cast(application: Application) -> None:
-    """Cast; a cast between quantised types requantises to the other dtype."""
+    """Write ``cast`` as Cast; between quantised types, as a requantisation to the scale, zero point and dtype of the result."""
     from microc.frontend.onnx.writer.context import CODES
 
     kind = application.result_type
@@ -168,13 +171,13 @@ ELEMENTWISE_ROWS: Mapping[str, Row] = {
 # ---- Reductions, cumulative sums and searches along axes.
 
 _IMAGES = {(1, 2): True, (2, 3): False}
-"""Axes of an image's rows and columns, and whether channels are last."""
+"""Spatial axes of a batch of images; the value is True if channels are the last axis, False if channels are axis 1."""
 INDEX_DTYPE = "int64"
 """Dtype of indices that ONNX operators return."""
 
 
 def reduction(code: str) -> Row:
-    """Make a row for a reduction over axes."""
+    """Make the function that writes a reduction over axes as ONNX operator ``code``, such as ReduceSum."""
 
     def write(application: Application) -> None:
         if application.attr("offset") or application.attr("out_dtype"):
@@ -188,18 +191,21 @@ def reduction(code: str) -> Row:
 
 
 def _axes_operand(application: Application) -> str:
-    """Return the reduced axes as an operand."""
+    """Return the name of an initialiser with the axes of a reduction."""
     return application.integers(*_sorted_axes(application))
 
 
 def _sorted_axes(application: Application) -> tuple[int, ...]:
-    """Return the reduced axes as 0..rank-1, ascending."""
+    """Return the axes of a reduction as numbers of 0 to rank - 1, in ascending order."""
     rank = len(application.type().shape)
     return tuple(sorted(axis % rank for axis in application.attr("axes")))
 
 
 def mean(application: Application) -> None:
-    """ReduceMean; over the rows and columns of images GlobalAveragePool, which runtimes also have in integers."""
+    """Write ``mean`` as ReduceMean.
+
+    A mean over the spatial axes of images is written as GlobalAveragePool, because runtimes can compute this operator in
+    integers."""
     application.only_floats()
     axes = _sorted_axes(application)
     if len(application.type().shape) != 4 or axes not in _IMAGES:
@@ -217,7 +223,7 @@ def mean(application: Application) -> None:
 
 
 def cumulative(code: str) -> Row:
-    """Make a row for CumSum or CumProd."""
+    """Make the function that writes a cumulative sum or product as ONNX operator ``code``, CumSum or CumProd."""
 
     def write(application: Application) -> None:
         axis = application.constant(np.array(application.attr("axis"), np.int64))
@@ -228,7 +234,7 @@ def cumulative(code: str) -> Row:
 
 
 def search(code: str) -> Row:
-    """Make a row for ArgMax or ArgMin."""
+    """Make the function that writes the index of a maximum or minimum as ONNX operator ``code``, ArgMax or ArgMin."""
 
     def write(application: Application) -> None:
         dtype = application.attr("out_dtype")
@@ -245,7 +251,7 @@ def search(code: str) -> Row:
 
 
 def top_k(application: Application) -> None:
-    """TopK, sorted."""
+    """Write ``topk`` as TopK with sorted results."""
     count = application.integers(application.attr("k"))
     attributes = {"axis": application.attr("axis"), "largest": int(application.attr("largest")), "sorted": 1}
     application.results("TopK", application.operand(), count, dtypes_made=(None, INDEX_DTYPE), **attributes)
@@ -268,15 +274,17 @@ REDUCTION_ROWS: Mapping[str, Row] = {
 # ---- Loops and branches: bodies become ONNX subgraphs, which read fixed values from outside by name.
 
 WriteBody = Callable[[Graph, OnnxGraphWriter, Mapping[str, str]], tuple[OnnxGraphWriter, tuple[str, ...]]]
-"""Writes a subgraph: :func:`microc.frontend.onnx.writer.model_proto.write_body`."""
+"""Function that writes a loop's or branch's body in ONNX: :func:`microc.frontend.onnx.writer.model_proto.write_body`."""
 
 _FLAG, ITERATION = TensorType((), "bool"), TensorType((), "int64")
 
 
 def loop(application: Application, write_body: WriteBody) -> None:
-    """Loop. Ours counts iterations in int32, and a guard is its first carried value.
+    """Write ``loop`` as Loop.
 
-    A loop of ours that ends early still stacks rows for all iterations, which ONNX's does not.
+    The body in microc's graph reads the iteration number as int32, so the ONNX body starts with a Cast from int64. If the
+    loop is guarded, its first carried value is the condition to continue. A guarded loop that also stacks outputs is
+    refused: microc stacks rows for all iterations, ONNX only for those that ran.
     """
     body, carried, guarded = (application.attr(name) for name in ("body", "carried", "guarded"))
     if guarded and len(body.outputs) > carried:
@@ -310,7 +318,7 @@ def loop(application: Application, write_body: WriteBody) -> None:
 
 
 def branch(application: Application, write_body: WriteBody) -> None:
-    """Write If, with both branches as subgraphs."""
+    """Write ``branch`` as If, with both branches as ONNX subgraphs."""
     graphs = {}
     operands = [application.operand(k) for k in range(len(application.node.inputs))]
     for ours, theirs in (("then", "then_branch"), ("otherwise", "else_branch")):
@@ -324,7 +332,7 @@ def branch(application: Application, write_body: WriteBody) -> None:
 def _body_graph(
     builder: OnnxGraphWriter, inputs: list[tuple[str, TensorType]], outputs: list[tuple[str, TensorType]]
 ) -> Any:
-    """Return a written subgraph as a GraphProto with these inputs and outputs."""
+    """Return the GraphProto of the subgraph that ``builder`` wrote; ``inputs`` and ``outputs`` are pairs of name and type."""
     from onnx import helper
 
     ends = ([value_info(name, kind) for name, kind in values] for values in (inputs, outputs))
