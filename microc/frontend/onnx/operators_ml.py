@@ -1,4 +1,4 @@
-"""ONNX operators of ai.onnx.ml: linear models, scalers, encoders, support vectors."""
+"""Conversion of ONNX operators of the domain ai.onnx.ml: linear models, scalers, encoders and support vector machines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from microc.frontend.trees.ensembles import emit_both_probabilities, emit_post_t
 
 
 def svm_regressor(application: OpContext) -> None:
-    """SVMRegressor: weighted kernel values; a one-class machine returns 1 or -1."""
+    """Convert SVMRegressor, a weighted sum of kernel values plus a bias; a one-class machine returns 1 or -1 instead."""
     attributes = application.operator.attributes
     count = attributes.integer("n_supports", 0)
     data = feature_rows(application)
@@ -46,10 +46,10 @@ def svm_regressor(application: OpContext) -> None:
 
 
 def svm_classifier(application: OpContext) -> None:
-    """SVMClassifier: one decision for every pair of classes; the class with most votes wins. Probabilities for two classes
-    only.
+    """Convert SVMClassifier, which computes a decision value for every pair of classes and returns the class with most votes.
 
-    Without probabilities the scores are the decisions of the pairs if there are more than two classes, as in ONNX Runtime.
+    Probabilities are supported for two classes only. Without probabilities, the scores for more than two classes are the
+    decision values of the pairs, as in ONNX Runtime.
     """
     attributes = application.operator.attributes
     labels = class_labels(application, "classlabels_ints", "classlabels_strings")
@@ -93,7 +93,7 @@ def _support_vectors(application: OpContext, vector_count: int, feature_count: i
 
 
 def _kernel_values(application: OpContext, data: str, support_vectors: Array) -> str:
-    """Return the kernel values of every row of the data with every support vector."""
+    """Emit the kernel function of every row of ``data`` and every support vector; return the result's name (rows, vectors)."""
     attributes = application.operator.attributes
     gamma, offset, degree = (
         *(attributes.reals("kernel_params") if "kernel_params" in attributes else ()),
@@ -125,13 +125,13 @@ def _kernel_values(application: OpContext, data: str, support_vectors: Array) ->
 
 
 def _emit_affine(application: OpContext, value: str, factor: float, offset: float) -> str:
-    """Emit value * factor + offset."""
+    """Emit ``value`` * ``factor`` + ``offset``; return the result's name."""
     scaled = application.emit("mul", (value, application.scalar(factor)))
     return application.emit("add", (scaled, application.scalar(offset)))
 
 
 def _emit_dense(application: OpContext, data: str, weights: Array, bias: Array) -> str:
-    """Emit a dense layer with constant weights and bias; a bias of zeros is left out."""
+    """Emit a dense layer with constant weights and bias; return its result's name. A bias of zeros is omitted."""
     if weights.shape[1] != application.type(data).shape[1] or bias.size not in (0, weights.shape[0]):
         application.broken(
             f"coefficients of shape {weights.shape} and {bias.size} of rho for {application.type(data).shape[1]} values"
@@ -141,9 +141,10 @@ def _emit_dense(application: OpContext, data: str, weights: Array, bias: Array) 
 
 
 def _pair_weights(weights: Array, vectors_per_class: tuple[int, ...], class_pairs: list[tuple[int, int]]) -> Array:
-    """Return weights (pairs of classes, support vectors) from LIBSVM's table.
+    """Return the weight of each support vector in each pair of classes, of shape (pairs, support vectors).
 
-    A vector of class i has its weight against class j in row j - 1 if j > i, in row j otherwise."""
+    ``weights`` has LIBSVM's layout, (classes - 1, support vectors). For a vector of class i, its weight in the pair with class
+    j is in row j - 1 if j > i, else in row j. Vectors of other classes have weight 0 in a pair."""
     starts = np.concatenate([[0], np.cumsum(vectors_per_class)])
     weights_of_pairs = np.zeros((len(class_pairs), starts[-1]), np.float32)
     for row, (i, j) in enumerate(class_pairs):
@@ -153,9 +154,9 @@ def _pair_weights(weights: Array, vectors_per_class: tuple[int, ...], class_pair
 
 
 def _count_votes(application: OpContext, decisions: str, class_pairs: list[tuple[int, int]], class_count: int) -> str:
-    """Return the votes for every class.
+    """Emit the number of votes for each class, from the decision values of all pairs of classes; return the result's name.
 
-    A positive decision is a vote for the first class of its pair, any other one for the second."""
+    A positive decision value is a vote for the first class of its pair; any other value is a vote for the second class."""
     positive = application.emit("greater", (decisions, application.scalar(0.0)))
     first = application.emit("cast", (positive,), {"dtype": "float32"})
     weights, offsets = np.zeros((class_count, len(class_pairs)), np.float32), np.zeros(class_count, np.float32)
@@ -167,14 +168,14 @@ def _count_votes(application: OpContext, decisions: str, class_pairs: list[tuple
 
 # ---- Converters of other ai.onnx.ml operators that scikit-learn's exporters write (tree ensembles: operators_trees.py).
 #
-# A label is the class itself if classes are integers; classes that are strings are numbered from 0 in the order of the file.
-# ``ZipMap`` makes a dictionary of every row in other runtimes: here the row stays a tensor.
+# Integer labels of classes are returned as they are. String labels are replaced by numbers from 0 on, in the order of the file.
+# In other runtimes ``ZipMap`` turns every row into a dictionary. Here the row stays a tensor.
 
 NUMBERS = ("float32", "float64", "int32", "int64")
 
 
 def linear_regressor(application: OpContext) -> None:
-    """LinearRegressor: one row of coefficients for every target."""
+    """Convert LinearRegressor to a dense layer with a row of coefficients for each target."""
     attributes = application.operator.attributes
     targets = attributes.integer("targets", 1)
     scores = _linear_scores(application, targets)
@@ -182,8 +183,9 @@ def linear_regressor(application: OpContext) -> None:
 
 
 def linear_classifier(application: OpContext) -> None:
-    """LinearClassifier: the class of the largest score, or of the score's sign if one row of coefficients separates two
-    classes."""
+    """Convert LinearClassifier, which returns the class with the largest score, and the scores.
+
+    If a single row of coefficients separates two classes, the sign of its score selects the class."""
     labels = class_labels(application, "classlabels_ints", "classlabels_strings")
     rows = (
         len(application.operator.attributes.reals("intercepts"))
@@ -203,7 +205,9 @@ def linear_classifier(application: OpContext) -> None:
 
 
 def _linear_scores(application: OpContext, score_count: int) -> str:
-    """Emit the ``score_count`` scores of a linear model, which has a row of coefficients for each score."""
+    """Emit a dense layer with the coefficients and intercepts of a linear model; return the name of the scores.
+
+    There are ``score_count`` scores for each row of features, and a row of coefficients for each score."""
     attributes = application.operator.attributes
     data = feature_rows(application)
     coefficients = np.array(attributes.reals("coefficients"), np.float32)
@@ -222,7 +226,7 @@ def _linear_scores(application: OpContext, score_count: int) -> str:
 
 
 def scaler(application: OpContext) -> None:
-    """Scaler: (x - offset) * scale, with one number for all features or for each."""
+    """Convert Scaler, (x - offset) * scale. Offset and scale have one number for all features, or one for each feature."""
     attributes, data = application.operator.attributes, _float32_input(application)
     width = application.type(data).shape[-1] if application.type(data).shape else 1
     for op, name, neutral in (("sub", "offset", 0.0), ("mul", "scale", 1.0)):
@@ -235,7 +239,7 @@ def scaler(application: OpContext) -> None:
 
 
 def normalizer(application: OpContext) -> None:
-    """Normalizer: divides a row by its maximum, L1 or L2 norm; rows of zeros stay."""
+    """Convert Normalizer, which divides each row by its maximum, L1 norm or L2 norm; a row with divisor 0 is unchanged."""
     norm, data = application.operator.attributes.text("norm", "MAX"), _float32_input(application)
     over: Mapping[str, tuple[int, ...] | bool] = {"axes": (len(application.type(data).shape) - 1,), "keepdims": True}
     if norm == "MAX":
@@ -252,7 +256,7 @@ def normalizer(application: OpContext) -> None:
 
 
 def binarizer(application: OpContext) -> None:
-    """Binarizer: 1 above the threshold, else 0."""
+    """Convert Binarizer, which returns 1 for elements above a threshold and 0 for others."""
     data = application.value(0)
     dtype = application.type(data).dtype
     threshold = np.array(application.operator.attributes.real("threshold", 0.0), dtype)
@@ -261,7 +265,9 @@ def binarizer(application: OpContext) -> None:
 
 
 def imputer(application: OpContext) -> None:
-    """Imputer: replaces a number, or NaN, by another, one for all features or for each."""
+    """Convert Imputer, which replaces missing elements. These are equal to a given number, or NaN.
+
+    There is one replacement for all features, or one for each feature."""
     attributes, data = application.operator.attributes, application.value(0)
     dtype = application.type(data).dtype
     if dtype.startswith("float"):
@@ -278,7 +284,7 @@ def imputer(application: OpContext) -> None:
 
 
 def _equals_number(application: OpContext, data: str, number: float) -> str:
-    """Test elements for equality with ``number``; NaN equals NaN."""
+    """Emit a test of each element of ``data`` for equality with ``number``; return the result's name. NaN equals NaN here."""
     if number != number:
         return application.emit("not_equal", (data, data))
     dtype = application.type(data).dtype
@@ -286,7 +292,7 @@ def _equals_number(application: OpContext, data: str, number: float) -> str:
 
 
 def one_hot_encoder(application: OpContext) -> None:
-    """OneHotEncoder: a column for every category, 1 where the element is that category."""
+    """Convert OneHotEncoder, which appends an axis with an element for each category: 1 if the datum is that category, else 0."""
     attributes, data = application.operator.attributes, application.value(0)
     if attributes.texts("cats_strings"):
         application.refuse("categories that are strings", "encode them as integers before the model")
@@ -301,7 +307,9 @@ def one_hot_encoder(application: OpContext) -> None:
 
 
 def label_encoder(application: OpContext) -> None:
-    """LabelEncoder between numbers, as a chain of selections; the last of equal keys takes precedence."""
+    """Convert LabelEncoder, which maps keys to values, both numbers, to a chain of ``where`` operators.
+
+    If keys are equal, the value of the last key is used."""
     data, (keys, values, default) = application.value(0), _label_mapping(application)
     dtype = application.type(data).dtype
     if keys.dtype.name != dtype:
@@ -317,7 +325,7 @@ MAX_KEYS = 64
 
 
 def _label_mapping(application: OpContext) -> tuple[Array, Array, float]:
-    """Return keys, values and default of a LabelEncoder, all numbers."""
+    """Return the keys, the values and the default value of a LabelEncoder; raise UnsupportedError if they are strings."""
     attributes, tables = application.operator.attributes, []
     for role in ("keys", "values"):
         if f"{role}_tensor" in attributes:
@@ -340,9 +348,9 @@ def _label_mapping(application: OpContext) -> tuple[Array, Array, float]:
 
 
 def array_feature_extractor(application: OpContext) -> None:
-    """ArrayFeatureExtractor: gathers features of the last axis.
+    """Convert ArrayFeatureExtractor to a ``gather`` along the last axis, which selects features by index.
 
-    The indices may be computed (the class of the largest score).
+    The indices may be computed at run time; an example is the class with the largest score.
     """
     data = application.value(0)
     shape = application.type(data).shape
@@ -364,7 +372,7 @@ def array_feature_extractor(application: OpContext) -> None:
 
 
 def feature_vectorizer(application: OpContext) -> None:
-    """FeatureVectorizer: concatenates the rows of all inputs, as floats."""
+    """Convert FeatureVectorizer, which concatenates the features of all inputs as float32 to one row for each sample."""
     parts = [_as_float32_matrix(application, application.value(position)) for position in range(application.count())]
     if len(parts) == 1:
         application.result_alias(parts[0])
@@ -373,7 +381,7 @@ def feature_vectorizer(application: OpContext) -> None:
 
 
 def _as_float32_matrix(application: OpContext, value: str) -> str:
-    """Return a value as a float32 matrix; a vector becomes one row."""
+    """Return the name of ``value`` as a float32 matrix; data that are no matrix become a single row."""
     shape = application.type(value).shape
     if application.type(value).dtype != "float32":
         value = application.emit("cast", (value,), {"dtype": "float32"})
@@ -381,12 +389,12 @@ def _as_float32_matrix(application: OpContext, value: str) -> str:
 
 
 def zip_map(application: OpContext) -> None:
-    """ZipMap: returns the row itself."""
+    """Convert ZipMap, which makes dictionaries of scores by class, to its input: rows of scores."""
     application.result_alias(application.value(0))
 
 
 def _float32_input(application: OpContext) -> str:
-    """Return the first operand as float32, of any shape."""
+    """Return the name of the first operand, converted to float32 if it has another dtype."""
     data = application.value(0)
     return (
         data if application.type(data).dtype == "float32" else application.emit("cast", (data,), {"dtype": "float32"})

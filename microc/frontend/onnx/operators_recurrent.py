@@ -1,4 +1,4 @@
-"""ONNX RNN, GRU and LSTM: a loop over time that carries the state."""
+"""Conversion of ONNX RNN, GRU and LSTM to a loop over time steps that carries the hidden state (and the LSTM's cell)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from microc.graph.ir import Attr, Graph
 
 @frozen
 class GateActivation:
-    """An activation function of a gate, with its parameters."""
+    """Activation function of a gate: its name (ONNX's in lower case) and its parameters alpha and beta, if it has any."""
 
     name: str
     parameters: tuple[float, ...] = ()
@@ -30,7 +30,9 @@ class GateActivation:
 
 @frozen
 class _ActivationFormula:
-    """The formula of an activation function, and default values of its parameters; None for one that it does not take."""
+    """Function that emits an activation function, and the defaults of its parameters alpha and beta.
+
+    A default is None if the activation function has no such parameter."""
 
     formula: Callable[..., str]
     alpha: float | None = None
@@ -38,7 +40,7 @@ class _ActivationFormula:
 
 
 def _same_operator(op_name: str) -> _ActivationFormula:
-    """Return the formula of an activation that is one of our operators."""
+    """Return the formula of an activation function that is the graph operator ``op_name``."""
     return _ActivationFormula(lambda make, x: make(op_name, x))
 
 
@@ -61,9 +63,10 @@ FUNCTIONS: Mapping[str, _ActivationFormula] = {
 def resolve_activations(
     activation_names: Sequence[str], alphas: Sequence[float], betas: Sequence[float]
 ) -> tuple[GateActivation, ...]:
-    """Return the activation functions named, with their parameters.
+    """Return the activation functions with these names, and their parameters.
 
-    Each function that has such a parameter takes the next of ``alphas`` and of ``betas``, else the default."""
+    Functions with a parameter alpha use the numbers of ``alphas`` in order, and the default once the numbers are used up.
+    ``betas`` are assigned to functions with a parameter beta in the same way."""
     chosen = []
     for name in activation_names:
         formula, parameters = FUNCTIONS[name], []
@@ -79,9 +82,10 @@ def resolve_activations(
 
 @frozen
 class Layer:
-    """Extents of a recurrent layer, and the activation functions of one direction.
+    """Extents and attributes of a recurrent layer.
 
-    ``input_forget``: the forget gate is one minus the input gate."""
+    ``code``: RNN, GRU or LSTM. ``functions``: activation functions of the gates. ``clip``: largest magnitude of the activation
+    functions' arguments; 0 for no limit. ``input_forget``: the forget gate is one minus the input gate."""
 
     code: str
     steps: int
@@ -95,9 +99,9 @@ class Layer:
 
 @frozen
 class StateWeights:
-    """The weights that multiply a recurrent layer's state: names, in the loop's body, of matrix, bias and peepholes.
+    """Names of the weights that are applied to a recurrent layer's state: matrix, bias and peephole weights.
 
-    A name is empty if the layer has no such weights."""
+    They are values of the loop's body. A name is empty if the layer has no such weights."""
 
     matrix: str
     bias: str
@@ -105,9 +109,9 @@ class StateWeights:
 
 
 class StepBuilder:
-    """Builder of one step of a recurrent layer, the body of the loop.
+    """Builder of the loop body that computes one time step of a recurrent layer.
 
-    Values of the surrounding graph become constants or inputs of the body."""
+    Values of the surrounding graph that the body reads become constants or inputs of the body."""
 
     def __init__(self, application: OpContext, layer: Layer) -> None:
         self.application, self.layer = application, layer
@@ -117,12 +121,14 @@ class StepBuilder:
         self.fixed: list[str] = []
 
     def add_carried_input(self, value: str, name: str) -> str:
-        """Add an input for a value that the loop carries, such as the state."""
+        """Add an input to the body for a value that the loop carries from step to step, such as the state; return its name.
+
+        ``value``: the value before the first step, which has the same type."""
         type_ = self.application.type(value)
         return self.body.input(name, type_.shape, type_.dtype)
 
     def capture(self, value: str) -> str:
-        """Make a value of the graph around the loop available in the body; return its name there."""
+        """Make a value of the surrounding graph readable in the loop's body; return its name in the body."""
         data_of_constant, type_ = self.application.builder.consts.get(value), self.application.type(value)
         if data_of_constant is not None:
             return self.body.new_constant("weights", data_of_constant)
@@ -134,25 +140,25 @@ class StepBuilder:
         return self.body.emit(op, names, attrs)
 
     def gate(self, gate_sums: str, gate_index: int) -> str:
-        """Slice gate ``gate_index`` from the sums of all gates."""
+        """Emit a slice of ``gate_sums``, the concatenated sums of all gates; return the name of gate ``gate_index``'s sums."""
         return slice_gate(self.body, gate_sums, gate_index, self.layer.units)
 
     def activate(self, function_index: int, value: str) -> str:
-        """Clip a value and apply activation function ``function_index``."""
+        """Clip a value if the layer has a limit, then emit activation function ``function_index``; return the result's name."""
         if self.layer.clip:
             value = self("clip", value, minimum=-self.layer.clip, maximum=self.layer.clip)
         return self.function(function_index, value)
 
     def function(self, function_index: int, value: str) -> str:
-        """Apply activation function ``function_index``."""
+        """Emit activation function ``function_index`` of a value; return the result's name."""
         function = self.layer.functions[function_index]
         return FUNCTIONS[function.name].formula(self, value, *function.parameters)
 
 
 def finish_step(step: StepBuilder, application: OpContext, old_states: list[str], new_states: list[str]) -> Graph:
-    """Return the finished body of the loop.
+    """Return the finished loop body, with the new states and the output row of the step as its outputs.
 
-    For sequences that have ended the old states are kept, and rows are zero."""
+    If the operator has sequence lengths, a sequence that ended before this step keeps its old states, and its row is zero."""
     row = new_states[0]
     if application.has(4):
         lengths = step("cast", step.capture(application.value(4)), dtype="int32")
@@ -166,17 +172,17 @@ def finish_step(step: StepBuilder, application: OpContext, old_states: list[str]
 
 
 def _state_sums(step: StepBuilder, hidden_state: str, state_weights: StateWeights) -> str:
-    """Emit the products of the hidden state with the weights of all gates, plus the bias."""
+    """Emit the product of the hidden state and the weights of all gates, plus the bias; return the name of the sums."""
     return step("dense", hidden_state, state_weights.matrix, *((state_weights.bias,) if state_weights.bias else ()))
 
 
 def _step_rnn(step: StepBuilder, input_sums: str, old_states: list[str], state_weights: StateWeights) -> list[str]:
-    """Emit an RNN step; return the new states."""
+    """Emit a time step of an RNN; return a list with the new hidden state."""
     return [step.activate(0, step("add", input_sums, _state_sums(step, old_states[0], state_weights)))]
 
 
 def _step_gru(step: StepBuilder, input_sums: str, old_states: list[str], state_weights: StateWeights) -> list[str]:
-    """Emit a GRU step, whose gates are update, reset, hidden; return the new state."""
+    """Emit a time step of a GRU; return a list with the new hidden state. The order of gates is update, reset, hidden."""
     (hidden,), units = old_states, step.layer.units
     sums = _state_sums(step, hidden, state_weights)
     update, reset = (step.activate(0, step("add", step.gate(input_sums, k), step.gate(sums, k))) for k in (0, 1))
@@ -194,15 +200,16 @@ def _step_gru(step: StepBuilder, input_sums: str, old_states: list[str], state_w
 
 
 def _step_lstm(step: StepBuilder, input_sums: str, old_states: list[str], state_weights: StateWeights) -> list[str]:
-    """Emit an LSTM step; return the new state and cell.
+    """Emit a time step of an LSTM; return the new hidden state and the new cell state.
 
-    Gates are input, output, forget, cell; peepholes input, output, forget. The cell is not clipped, as in ONNX Runtime."""
+    The order of gates is input, output, forget, cell; that of peephole weights is input, output, forget. As in ONNX Runtime,
+    the cell state is not clipped before the last activation function."""
     hidden, cell = old_states
     sums = step("add", input_sums, _state_sums(step, hidden, state_weights))
     units = step.layer.units
 
     def with_peephole(gate_index: int, state: str) -> str:
-        """Return the sums of gate ``gate_index`` plus its peephole weights times the cell state."""
+        """Return the name of gate ``gate_index``'s sums, plus its peephole weights (if any) times the cell ``state``."""
         if not state_weights.peepholes:
             return step.gate(sums, gate_index)
         peephole = step(
@@ -234,7 +241,7 @@ _DEFAULTS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "
 
 
 def _read_layer(application: OpContext) -> Layer:
-    """Read and check the attributes of a recurrent layer."""
+    """Return the extents and attributes of a recurrent layer; raise ModelError if they are inconsistent."""
     attributes, code = application.operator.attributes, application.operator.code
     direction = attributes.text("direction", "forward")
     if direction not in ("forward", "reverse", "bidirectional"):
@@ -259,7 +266,7 @@ def _read_layer(application: OpContext) -> Layer:
 
 
 def recurrent(application: OpContext) -> None:
-    """RNN, GRU and LSTM, forward, reverse or bidirectional."""
+    """Convert RNN, GRU or LSTM to a loop for each direction: forward, reverse, or both."""
     layer, attributes = _read_layer(application), application.operator.attributes
     data = application.value(0)
     batch_first = attributes.flag("layout")
@@ -275,14 +282,18 @@ def recurrent(application: OpContext) -> None:
 
 
 def _reverse_sequence(application: OpContext, value: str) -> str:
-    """Reverse a sequence in time; with lengths, each within its own."""
+    """Emit the reversal of sequences (steps, batch, ...) in time; return the result's name.
+
+    If the operator has sequence lengths, each sequence is reversed within its own length."""
     if application.has(4):
         return application.emit("reverse_sequence", (value, application.value(4)), {"batch_axis": 1, "time_axis": 0})
     return application.emit("reverse", (value,), {"axes": (0,)})
 
 
 def _direction_of(application: OpContext, position: int, direction_index: int, axis: int = 0) -> str:
-    """Return the part of an operand for direction ``direction_index``, without the axis of directions."""
+    """Return the name of the slice of an operand that belongs to direction ``direction_index``.
+
+    ``position``: position of the operand. ``axis``: its axis of directions, which the slice does not have."""
     value = application.operand(position)
     shape, constant = application.type(value).shape, application.builder.consts.get(value)
     if constant is not None:
@@ -298,7 +309,7 @@ def _direction_of(application: OpContext, position: int, direction_index: int, a
 
 
 def _initial_state(application: OpContext, layer: Layer, position: int, direction_index: int, batch_first: bool) -> str:
-    """Return the initial state (batch, units) of one direction; zeros if input ``position`` is absent."""
+    """Return the name of the initial state (batch, units) of one direction; zeros if input ``position`` is absent."""
     if application.has(position):
         return _direction_of(application, position, direction_index, 1 if batch_first else 0)
     zeros = np.zeros((layer.batch, layer.units), np.float32)
@@ -308,7 +319,7 @@ def _initial_state(application: OpContext, layer: Layer, position: int, directio
 def _emit_direction(
     application: OpContext, layer: Layer, data: str, direction_index: int, backwards: bool, batch_first: bool
 ) -> tuple[str, list[str]]:
-    """Emit the loop of one direction; return the stacked rows (steps, batch, units) and the last states."""
+    """Emit the loop of one direction; return names of the outputs of all steps (steps, batch, units) and of the final states."""
     weight, matrix = (_direction_of(application, position, direction_index) for position in (1, 2))
     if backwards:
         data = _reverse_sequence(application, data)
@@ -339,9 +350,10 @@ def _emit_direction(
 def _input_and_state_bias(
     application: OpContext, layer: Layer, direction_index: int, gates_width: int
 ) -> tuple[str, str]:
-    """Return the bias of the data's products and that of the state's products, empty if absent.
+    """Return the names of the bias added to the products of the data, and of the bias added to the products of the state.
 
-    Only GRU needs them separately; for others the first is their sum."""
+    Only GRU needs two biases. For other layers the first is the sum of both and the second is empty. Both are empty if the
+    operator has no bias. ``gates_width``: number of gates times number of units."""
     if not application.has(3):
         return "", ""
     both = _direction_of(application, 3, direction_index)
@@ -350,7 +362,7 @@ def _input_and_state_bias(
 
 
 def _bias_half(application: OpContext, bias: str, gates_width: int, half_index: int) -> str:
-    """Return the first (``half_index`` 0) or second ``gates_width`` elements of a bias."""
+    """Return the name of the first (``half_index`` 0) or the second ``gates_width`` elements of a bias."""
     constant = application.builder.consts.get(bias)
     if constant is not None:
         return application.new_constant(f"{bias}_{half_index}", constant[half_index * gates_width :][:gates_width])
@@ -363,9 +375,10 @@ def _bias_half(application: OpContext, bias: str, gates_width: int, half_index: 
 
 
 def _input_sums(application: OpContext, step: StepBuilder, data: str, weight: str, bias: str) -> str:
-    """Return the products of one step's data with the weights, plus the bias, in the body of the loop.
+    """Return the name, in the loop's body, of one step's data times the weights, plus the bias.
 
-    They are computed for all steps before the loop, unless :func:`precomputes_input_products` finds that too large."""
+    The products of all steps are computed before the loop if :func:`precomputes_input_products` allows, and in the body
+    otherwise."""
     steps, batch, depth = application.type(data).shape
     size = application.type(weight).shape[0]
     if not precomputes_input_products(steps, size, depth):
@@ -379,7 +392,9 @@ def _input_sums(application: OpContext, step: StepBuilder, data: str, weight: st
 def _write_outputs(
     application: OpContext, layer: Layer, directions: list[tuple[str, list[str]]], batch_first: bool
 ) -> None:
-    """Write the outputs: rows (steps, directions, batch, units) and last states (directions, batch, units)."""
+    """Write the operator's outputs: rows (steps, directions, batch, units) and final states (directions, batch, units).
+
+    ``directions``: for each direction the names of its rows and final states. With ``batch_first`` batch is the first axis."""
     stacked = [
         [rows for rows, _ in directions],
         *([states[k] for _, states in directions] for k in range(len(directions[0][1]))),
