@@ -1,4 +1,4 @@
-"""ONNX operators that reshape, reorder, slice, join, repeat and pad tensors."""
+"""Conversion of ONNX operators that reshape, transpose, slice, concatenate, repeat and pad tensors."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from microc.graph.ir import Attr
 
 
 def shape(application: OpContext) -> None:
-    """Shape, from axis ``start`` to ``end``, computed at compile time."""
+    """Convert Shape, the extents of axes ``start`` to ``end`` - 1, to a constant."""
     extents, attributes = application.shape(0), application.operator.attributes
     start, end = attributes.integer("start", 0), attributes.integer("end", len(extents))
     application.result_constant(np.array(extents[slice(start, end)], np.int64))
 
 
 def size(application: OpContext) -> None:
-    """Size, computed at compile time."""
+    """Convert Size, the number of elements, to a constant."""
     application.result_constant(np.array(application.type(application.value(0)).size, np.int64))
 
 
 def identity(application: OpContext) -> None:
-    """Identity, and Dropout, which is an identity in inference."""
+    """Convert Identity, or Dropout, which is an identity in inference."""
     if application.operator.code == "Dropout":
         if application.has(2) and application.constant(2).any():
             ratio = float(application.constant(1).reshape(-1)[0]) if application.has(1) else 0.5
@@ -41,7 +41,10 @@ def identity(application: OpContext) -> None:
 
 
 def target_shape(application: OpContext, requested_shape: Sequence[int]) -> tuple[int, ...]:
-    """Return Reshape's target shape: 0 keeps an extent (unless ``allowzero``), one -1 takes what is left."""
+    """Return the shape of Reshape's result.
+
+    In ``requested_shape`` an extent of 0 means the extent of the same axis of the input, unless ``allowzero`` is set. One extent
+    may be -1; it is computed from the number of elements."""
     extents = application.shape(0)
     keep = not application.operator.attributes.flag("allowzero")
     extents_out = [extents[k] if e == 0 and keep and k < len(extents) else e for k, e in enumerate(requested_shape)]
@@ -56,12 +59,12 @@ def target_shape(application: OpContext, requested_shape: Sequence[int]) -> tupl
 
 
 def reshape(application: OpContext) -> None:
-    """Reshape to a constant shape."""
+    """Convert Reshape, whose shape must be constant."""
     application.result_reshape(application.value(0), target_shape(application, application.integers(1)))
 
 
 def flatten(application: OpContext) -> None:
-    """Flatten to a matrix."""
+    """Convert Flatten, which merges the axes before ``axis`` to rows and the others to columns of a matrix."""
     extents = application.shape(0)
     axis = application.operator.attributes.integer("axis", 1)
     axis = axis if axis == len(extents) else application.axis(axis, max(len(extents), 1))
@@ -69,7 +72,9 @@ def flatten(application: OpContext) -> None:
 
 
 def axes_operand(application: OpContext, axes_input_opset: int = 13) -> tuple[int, ...] | None:
-    """Return the axes: the attribute, or from opset ``axes_input_opset`` on input 1; None if they are absent."""
+    """Return the operator's axes, or None if they are absent.
+
+    They are an attribute before opset ``axes_input_opset`` and input 1 since then."""
     if application.opset >= axes_input_opset:
         return application.integers(1) if application.has(1) else None
     attributes = application.operator.attributes
@@ -77,7 +82,7 @@ def axes_operand(application: OpContext, axes_input_opset: int = 13) -> tuple[in
 
 
 def squeeze(application: OpContext) -> None:
-    """Squeeze: without axes, removes all extents of one."""
+    """Convert Squeeze, which removes the given axes of extent 1, or all axes of extent 1 if none are given."""
     extents, axes_given = application.shape(0), axes_operand(application)
     ones = tuple(k for k, e in enumerate(extents) if e == 1)
     axes = ones if axes_given is None else application.axes(axes_given, len(extents))
@@ -87,7 +92,7 @@ def squeeze(application: OpContext) -> None:
 
 
 def unsqueeze(application: OpContext) -> None:
-    """Unsqueeze: inserts extents of one at axes."""
+    """Convert Unsqueeze, which inserts axes of extent 1; their positions count in the result."""
     axes_given = axes_operand(application)
     if axes_given is None:
         application.broken("the attribute or input 'axes' is missing")
@@ -98,7 +103,7 @@ def unsqueeze(application: OpContext) -> None:
 
 
 def transpose(application: OpContext) -> None:
-    """Transpose: reverses the axes unless ``perm`` is set. Constants are transposed now."""
+    """Convert Transpose, which reverses the order of axes unless ``perm`` is set. Constants are transposed at compile time."""
     data, rank = application.value(0), len(application.shape(0))
     order = application.operator.attributes.integers("perm", tuple(reversed(range(rank))))
     if sorted(order) != list(range(rank)):
@@ -111,7 +116,7 @@ def transpose(application: OpContext) -> None:
 
 
 def depth_to_space(application: OpContext) -> None:
-    """DepthToSpace: blocks of channels become squares of pixels."""
+    """Convert DepthToSpace, which moves groups of blocksize ** 2 channels to squares of pixels."""
     attributes = application.operator.attributes
     mode, block = attributes.text("mode", "DCR"), attributes.integer("blocksize")
     batch, channels, height, width = image_shape(application)
@@ -127,7 +132,7 @@ def depth_to_space(application: OpContext) -> None:
 
 
 def space_to_depth(application: OpContext) -> None:
-    """SpaceToDepth: squares of pixels become blocks of channels."""
+    """Convert SpaceToDepth, which moves squares of pixels to groups of blocksize ** 2 channels."""
     block = application.operator.attributes.integer("blocksize")
     batch, channels, height, width = image_shape(application)
     if block < 1 or height % block or width % block:
@@ -141,7 +146,7 @@ def space_to_depth(application: OpContext) -> None:
 
 
 def image_shape(application: OpContext) -> tuple[int, int, int, int]:
-    """Return the shape of input 0, which must be a batch of images."""
+    """Return the shape (batch, channels, height, width) of input 0; raise ModelError if it has not four axes."""
     extents = application.shape(0)
     if len(extents) != 4:
         application.broken(f"got data of shape {extents}, expected four axes")
@@ -149,7 +154,7 @@ def image_shape(application: OpContext) -> tuple[int, int, int, int]:
 
 
 def constant_data(application: OpContext) -> Array:
-    """Return the value of a Constant node."""
+    """Return the data of a Constant node, which are in its only attribute."""
     attributes = application.operator.attributes
     names = attributes.names()
     if len(names) != 1:
@@ -169,7 +174,7 @@ def constant_data(application: OpContext) -> Array:
 
 
 def constant(application: OpContext) -> None:
-    """Constant: data in an attribute."""
+    """Convert Constant, whose data are in an attribute."""
     application.result_constant(constant_data(application))
 
 
@@ -196,16 +201,18 @@ SHAPE_CONVERTERS: Mapping[str, Converter] = {
 
 @frozen
 class _TracedIndex:
-    """A run-time index as the value ``value`` plus the constant ``offset``.
+    """Index of an element as the sum of a value known at run time and a constant.
 
-    ``value`` is a scalar or a vector of one element, or empty for a constant index."""
+    ``value``: name of a scalar or of a vector of one element; empty if the index is constant. ``offset``: the constant."""
 
     value: str
     offset: int
 
 
 def dynamic_slice(application: OpContext) -> None:
-    """Slice with one computed start and end; steps and axes are constants."""
+    """Convert a Slice along one axis whose start is computed at run time, to a ``dynamic_slice``.
+
+    Start and end must differ by a constant, because shapes are static. The step must be 1."""
     shape = application.shape(0)
     (axis,) = application.integers(3)[:1] if application.has(3) else (0,)
     axis = application.axis(axis, len(shape))
@@ -233,7 +240,9 @@ def dynamic_slice(application: OpContext) -> None:
 
 
 def _trace_offset(application: OpContext, value: str) -> _TracedIndex:
-    """Trace a value of one element back through reshapes, integer casts and additions of constants to an index."""
+    """Return an index (a value of one element) as an earlier value plus a constant.
+
+    Its computation is followed back through reshapes, casts of integers, and additions and subtractions of constants."""
     builder, offset = application.builder, 0
     producer = {name: node for node in builder.nodes for name in node.outputs}
     while value in producer:
@@ -259,13 +268,13 @@ def _trace_offset(application: OpContext, value: str) -> _TracedIndex:
 # ---- Converters of operators that select, join, repeat and pad elements.
 
 TILED_AXES = 3
-"""Axes that Tile repeats at once; the tensor between has up to two axes for each."""
+"""Maximum number of axes that one broadcast repeats for Tile; the broadcast tensor has up to two axes for each."""
 MAX_SLICES = 64
-"""Maximum number of slices that a Gather at constant indices is written as."""
+"""Maximum number of slices that replace a Gather with constant indices."""
 
 
 def concat(application: OpContext) -> None:
-    """Concat along an axis."""
+    """Convert Concat; operands without elements are omitted."""
     values = tuple(application.operand(position) for position in range(application.count()))
     if not values:
         application.broken("got no operands, expected at least one")
@@ -275,7 +284,7 @@ def concat(application: OpContext) -> None:
 
 
 def concat_along(application: OpContext, values: Sequence[str], axis: int, output_name: str = "") -> str:
-    """Concatenate ``values`` along ``axis``; the result is called ``output_name``, or has a new name."""
+    """Concatenate ``values`` along ``axis``; return the name of the result, ``output_name`` or a new name if this is empty."""
     if len(values) == 1 and not output_name:
         return values[0]
     if len(values) == 1:
@@ -287,7 +296,9 @@ def concat_along(application: OpContext, values: Sequence[str], axis: int, outpu
 
 
 def slice_along(application: OpContext, value: str, axis: int, begin: int, end: int, output_name: str = "") -> str:
-    """Slice elements begin..end - 1 of ``value`` along ``axis``."""
+    """Slice elements ``begin`` to ``end`` - 1 of ``value`` along ``axis``; return the name of the result.
+
+    If ``output_name`` is empty, the result has a new name, or is ``value`` itself if the slice contains all elements."""
     extents = application.type(value).shape
     bounds = [(0, extent) for extent in extents]
     bounds[axis] = (begin, end)
@@ -302,7 +313,7 @@ def slice_along(application: OpContext, value: str, axis: int, begin: int, end: 
 
 
 def slice_bounds(application: OpContext) -> tuple[tuple[int, ...], ...]:
-    """Return starts, ends, axes and steps, from attributes before opset 10, then from inputs."""
+    """Return starts, ends, axes and steps of a Slice; they are attributes before opset 10 and constant inputs since then."""
     rank = len(application.shape(0))
     if application.opset < 10:
         attributes = application.operator.attributes
@@ -321,7 +332,7 @@ def slice_bounds(application: OpContext) -> tuple[tuple[int, ...], ...]:
 
 
 def slice_(application: OpContext) -> None:
-    """Slice: starts and ends are clamped to the tensor; an axis with a negative step is reversed first."""
+    """Convert Slice. Starts and ends are clamped to the extents; axes with negative steps are reversed before the slice."""
     if application.opset >= 10 and any(application.value(k) not in application.builder.consts for k in (1, 2)):
         dynamic_slice(application)
         return
@@ -349,14 +360,14 @@ def slice_(application: OpContext) -> None:
 
 
 def _empty_constant(application: OpContext, axis: int) -> Array:
-    """Return a constant like input 0, but without elements along an axis."""
+    """Return an array with the dtype and shape of input 0, but with extent 0 along ``axis``."""
     kind = application.type(application.value(0))
     shape = tuple(0 if k == axis else extent for k, extent in enumerate(kind.shape))
     return np.zeros(shape, dtypes.to_numpy(kind.dtype))
 
 
 def split(application: OpContext) -> None:
-    """Split into parts of given or of equal extents."""
+    """Convert Split to a slice for each output."""
     extents, attributes, outputs = application.shape(0), application.operator.attributes, application.operator.outputs
     axis = application.axis(attributes.integer("axis", 0), len(extents))
     parts = split_parts(application, extents[axis])
@@ -374,7 +385,9 @@ def split(application: OpContext) -> None:
 
 
 def split_parts(application: OpContext, axis_extent: int) -> tuple[int, ...]:
-    """Return the extents of the parts of a Split: those in the file, or equal ones of which the last may be smaller."""
+    """Return the extent of each output of a Split along the split axis.
+
+    If the file does not specify the extents, they are equal, but the last may be smaller."""
     attributes, count = application.operator.attributes, len(application.operator.outputs)
     if application.opset < 13 and "split" in attributes:
         return attributes.integers("split")
@@ -387,7 +400,10 @@ def split_parts(application: OpContext, axis_extent: int) -> tuple[int, ...]:
 
 
 def gather(application: OpContext) -> None:
-    """Gather: slices, joined, if the indices are constant and make few runs; else ``gather``."""
+    """Convert Gather.
+
+    If there are at most MAX_SLICES indices and they are constant, slices are concatenated, one for each run of consecutive
+    indices. Otherwise Gather becomes a ``gather``."""
     data, extents = application.value(0), application.shape(0)
     axis = application.axis(application.operator.attributes.integer("axis", 0), len(extents))
     if application.value(1) not in application.builder.consts or application.constant(1).size > MAX_SLICES:
@@ -404,7 +420,9 @@ def gather(application: OpContext) -> None:
 
 
 def select_elements(application: OpContext, value: str, axis: int, indices: Sequence[int]) -> str:
-    """Select the elements of ``value`` at ``indices`` along ``axis``: one slice for every run of consecutive indices."""
+    """Select the elements of ``value`` at ``indices`` along ``axis``; return the name of the result.
+
+    Each run of consecutive indices becomes a slice; the slices are concatenated."""
     runs: list[tuple[int, int]] = []
     for index in indices:
         if runs and index == runs[-1][1]:
@@ -420,7 +438,9 @@ def select_elements(application: OpContext, value: str, axis: int, indices: Sequ
 
 
 def pad(application: OpContext) -> None:
-    """Pad with a constant, or reflected or repeated at the edges; negative padding cuts elements off."""
+    """Convert Pad, which adds elements at the ends of axes: a constant, or data reflected, repeated or wrapped around.
+
+    Negative padding removes elements by a slice."""
     attributes, extents = application.operator.attributes, application.shape(0)
     mode = attributes.text("mode", "constant")
     widths, value = padding_widths(application), application.value(0)
@@ -448,7 +468,7 @@ def pad(application: OpContext) -> None:
 
 
 def _pad_with_value(application: OpContext, value: str, padding_by_axis: tuple[tuple[int, int], ...]) -> str:
-    """Pad ``value`` with a padding value that is known only at run time."""
+    """Pad ``value`` with a number that is known only at run time (operand 2); return the name of the result."""
     kind = application.type(value)
     inside = application.new_constant(f"{application.output()}_inside", np.ones(kind.shape, np.bool_))
     mask = application.emit("pad", (inside,), {"padding": padding_by_axis, "value": False})
@@ -457,7 +477,7 @@ def _pad_with_value(application: OpContext, value: str, padding_by_axis: tuple[t
 
 
 def padding_widths(application: OpContext) -> tuple[tuple[int, int], ...]:
-    """Return the widths of Pad as (before, after) for every axis."""
+    """Return the numbers of elements that Pad adds (before, after) each axis; negative numbers remove elements."""
     rank = len(application.shape(0))
     pads = application.operator.attributes.integers("pads") if application.opset < 11 else application.integers(1)
     axes = tuple(range(rank))
@@ -470,7 +490,7 @@ def padding_widths(application: OpContext) -> tuple[tuple[int, int], ...]:
 
 
 def pad_value(application: OpContext) -> float | int:
-    """Return the value with which a Pad of mode constant fills."""
+    """Return the constant with which Pad fills in mode ``constant``."""
     if application.opset < 11:
         return application.operator.attributes.real("value", 0.0)
     kind = application.type(application.value(0)).dtype
@@ -484,7 +504,7 @@ def pad_value(application: OpContext) -> float | int:
 
 
 def expand(application: OpContext) -> None:
-    """Expand: broadcasts to a shape."""
+    """Convert Expand, which broadcasts the data and a given shape to each other."""
     extents = application.shape(0)
     wanted = application.broadcast(extents, application.integers(1))
     if wanted == application.shape(0):
@@ -494,7 +514,7 @@ def expand(application: OpContext) -> None:
 
 
 def tile(application: OpContext) -> None:
-    """Tile: whole copies along every axis."""
+    """Convert Tile, which repeats the tensor along each axis; at most TILED_AXES axes are repeated by one broadcast."""
     counts = application.integers(1)
     if len(counts) != len(application.shape(0)) or any(count < 1 for count in counts):
         application.broken(f"repeats: got {counts}, expected {len(application.shape(0))} numbers of at least 1")
@@ -507,9 +527,10 @@ def tile(application: OpContext) -> None:
 
 
 def _repeat_axes(application: OpContext, value: str, extents: Sequence[int], repeats_by_axis: Mapping[int, int]) -> str:
-    """Repeat a tensor along some axes by a broadcast; the result's shape differs from that of Tile.
+    """Repeat a tensor along some axes by a broadcast; return the name of the result, which is still to be reshaped.
 
-    A new axis of copies precedes each repeated one. Axes without copies are merged, which keeps the rank low."""
+    The broadcast adds an axis of copies before each repeated axis. Adjacent axes that are not repeated are merged, which keeps
+    the rank low. The elements are in the order of Tile's result. ``repeats_by_axis``: number of copies by axis."""
     parts, copies = [1], [1]
     for axis, extent in enumerate(extents):
         if axis in repeats_by_axis:

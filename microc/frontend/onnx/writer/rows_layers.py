@@ -1,4 +1,6 @@
-"""Write convolutions, pools, products, normalisations and quantisation as ONNX."""
+"""Export of convolutions, pools, matrix products, normalisations and quantisation to ONNX.
+
+A row is the function that writes one operator of microc's graph."""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from microc.graph.ir import Quant
 
 
 def conv2d(application: Application) -> None:
-    """Write Conv of float or quantised data."""
+    """Write ``conv2d`` of float or quantised data as Conv."""
     _refuse_legalised_form(application)
     if application.attr("pad_value"):
         application.refuse("padding that is not zero", "write the graph as it was read, before any pass")
@@ -36,9 +38,10 @@ def conv2d(application: Application) -> None:
 
 
 def bias_operand(application: Application) -> tuple[str, ...]:
-    """Return the bias as an operand, if there is one; that of a quantised layer is int32 at the scale of data times weights.
+    """Return a tuple with the ONNX name of the bias; the tuple is empty if the layer has no bias.
 
-    TFLite's layers on 16-bit data have biases of int64; a bias beyond 32 bits is refused.
+    The bias of a quantised layer is written as int32, with the scale of the data times that of the weights. TFLite's layers on
+    16-bit data have int64 biases. UnsupportedError is raised if such a bias exceeds 32 bits.
     """
     if not application.has(2):
         return ()
@@ -59,7 +62,7 @@ def bias_operand(application: Application) -> tuple[str, ...]:
 
 
 def _refuse_legalised_form(application: Application) -> None:
-    """Refuse layers on plain integers, which only passes make."""
+    """Raise UnsupportedError for a layer on integers that do not represent reals; only compiler passes make such layers."""
     if application.attr("open") or not (application.quantised or dtypes.is_float(application.dtype())):
         application.refuse(
             f"{application.node.op} of plain integers", "write the graph as it was read, before any pass"
@@ -67,7 +70,9 @@ def _refuse_legalised_form(application: Application) -> None:
 
 
 def conv2d_transpose(application: Application) -> None:
-    """ConvTranspose: weights are (C, O / groups, kernel); a negative padding at the end becomes ``output_padding``."""
+    """Write ``conv2d_transpose`` as ConvTranspose.
+
+    Negative padding at the end of an axis becomes ``output_padding``."""
     _refuse_legalised_form(application)
     top, left, bottom, right = application.attr("padding")
     strides, extra_padding = application.attr("strides"), (max(-bottom, 0), max(-right, 0))
@@ -89,9 +94,10 @@ def conv2d_transpose(application: Application) -> None:
 
 
 def _transposed_weights(application: Application) -> str:
-    """Return weights (O, H, W, C / groups) as (C, O / groups, H, W).
+    """Return the ONNX name of the weights (O, H, W, C / groups) in the layout of ConvTranspose, (C, O / groups, H, W).
 
-    Per-channel scales of several groups are multiplied in.
+    Quantised weights with scales per channel and several groups are written dequantised, because their scales do not differ
+    along a single axis of the new layout.
     """
     data, type_, groups = application.data(1), application.type(1), application.attr("groups")
     # data is None: the weights are computed by the network
@@ -121,7 +127,9 @@ def _transposed_weights(application: Application) -> str:
 
 
 def convolution(code: str) -> Row:
-    """Make a row for Conv or ConvTranspose over any number of axes, with channels first on both sides."""
+    """Make the function that writes a convolution over any number of axes as ONNX operator ``code``, Conv or ConvTranspose.
+
+    Channels are first in microc's operator and in ONNX's."""
 
     def write(application: Application) -> None:
         application.only_floats()
@@ -150,13 +158,13 @@ CONVOLUTION_ROWS: Mapping[str, Row] = {
 
 
 def max_pool(application: Application) -> None:
-    """Write MaxPool over rows and columns of images."""
+    """Write ``max_pool2d`` as MaxPool over the rows and columns of images."""
     application = _in_channels_first(application)
     application.result("MaxPool", application.operand(), **_pool_attributes(application))
 
 
 def average_pool(application: Application) -> None:
-    """Write AveragePool over rows and columns of images."""
+    """Write ``avg_pool2d`` as AveragePool over the rows and columns of images."""
     application = _in_channels_first(application)
     application.only_floats()
     include_padding = int(application.attr("count_include_pad"))
@@ -166,14 +174,14 @@ def average_pool(application: Application) -> None:
 
 
 def _in_channels_first(application: Application) -> Application:
-    """Return a pool with channels first, as ONNX's pools have them."""
+    """Return the context for a pool with channels first, which is the only layout of ONNX's pools."""
     return application.with_channels_first() if application.attr("layout") == "NHWC" else application
 
 
 def _pool_attributes(application: Application) -> Mapping[str, Any]:
-    """Return kernel, strides and padding of a pool over two axes.
+    """Return kernel, strides and padding of a pool over two axes as attributes of the ONNX operator.
 
-    The padding is no larger than the windows reach: runtimes reject a padding of a kernel or more."""
+    Padding at the end is limited to what the windows cover, because runtimes reject padding of a kernel's extent or more."""
     kernel, strides, padding = (application.attr(name) for name in ("kernel", "strides", "padding"))
     first = 2 if application.attr("layout") == "NCHW" else 1
     extents = zip(
@@ -184,12 +192,12 @@ def _pool_attributes(application: Application) -> Mapping[str, Any]:
 
 
 def window_max(application: Application) -> None:
-    """MaxPool over any number of axes."""
+    """Write ``window_max`` as MaxPool over any number of axes."""
     application.result("MaxPool", application.operand(), **_general_pool_attributes(application))
 
 
 def window_sum(application: Application) -> None:
-    """Write AveragePool, including its padding, times the number of elements."""
+    """Write ``window_sum`` as AveragePool, with padding included in the average, times the number of elements of the window."""
     application.only_floats()
     mean = application.emit(
         "AveragePool", application.operand(), **_general_pool_attributes(application), count_include_pad=1
@@ -198,7 +206,7 @@ def window_sum(application: Application) -> None:
 
 
 def _general_pool_attributes(application: Application) -> Mapping[str, Any]:
-    """Return kernel, strides, padding and dilation of a pool over any number of axes."""
+    """Return kernel, strides, padding and dilation of a pool over any number of axes as attributes of the ONNX operator."""
     dilation = application.attr("dilation")
     return {
         "kernel_shape": application.attr("kernel"),
@@ -222,7 +230,9 @@ _BYTES = ("int8", "uint8")
 
 
 def dense(application: Application) -> None:
-    """Gemm of data (M, K) and weights (N, K); for plain integers an integer product and an Add."""
+    """Write ``dense``, with data (M, K) and weights (N, K), as Gemm.
+
+    For integers that do not represent reals an integer matrix product and, if there is a bias, an Add are written."""
     if application.quantised or dtypes.is_float(application.dtype()):
         inputs = [application.operand(0), application.operand(1), *bias_operand(application)]
         application.result("Gemm", *inputs, transB=1)
@@ -236,7 +246,10 @@ def dense(application: Application) -> None:
 
 
 def _integer_product(application: Application) -> str:
-    """Return the ONNX operator for a product of plain integers: MatMulInteger (bytes to int32), or MatMul (32 or 64 bits)."""
+    """Return the name of the ONNX operator for a matrix product of integers that do not represent reals.
+
+    It is MatMulInteger for 8-bit operands and int32 results, and MatMul for operands and results of the same dtype of 32 or 64
+    bits."""
     operand_dtypes, sums = {application.dtype(0), application.dtype(1)}, application.result_type.dtype
     if operand_dtypes <= {*_BYTES} and sums == "int32":
         return "MatMulInteger"
@@ -249,7 +262,9 @@ def _integer_product(application: Application) -> str:
 
 
 def matmul(application: Application) -> None:
-    """MatMul of transposed operands; for bytes MatMulInteger, which takes zero points."""
+    """Write ``matmul`` as MatMul, or as MatMulInteger (with zero points) for 8-bit integers that do not represent reals.
+
+    Operands are transposed first if the attributes ``axes_a`` and ``axes_b`` require it."""
     sides = []
     for position, name in enumerate("ab"):
         axes = application.attr(f"axes_{name}")
@@ -269,7 +284,7 @@ def matmul(application: Application) -> None:
 
 
 def einsum(application: Application) -> None:
-    """Einsum; labels become letters."""
+    """Write ``einsum`` as Einsum; numeric labels of axes become letters of the equation."""
     inputs, output = application.attr("inputs"), application.attr("output")
     numbers = dict.fromkeys(label for labels in inputs for label in labels)
     if len(numbers) > len(ascii_letters):
@@ -287,14 +302,14 @@ MATRIX_ROWS: Mapping[str, Row] = {"dense": dense, "einsum": einsum, "matmul": ma
 # ---- Softmax and normalisations along the last axis.
 
 MIN_NORM = 1e-6
-"""Minimum of the divisor of ``l2_normalize``."""
+"""Minimum of the norm by which ``l2_normalize`` divides, which avoids division by zero."""
 
 
 def softmax(application: Application) -> None:
-    """Softmax of the data times beta.
+    """Write ``softmax`` as Softmax of the data times ``beta``.
 
-    A quantised softmax is followed by a Sum of one operand, which keeps ONNX Runtime from fusing it to QLinearSoftmax: that
-    is several steps off if the scale of the data is large.
+    A quantised softmax is followed by a Sum of one operand. It prevents ONNX Runtime from fusing the softmax to QLinearSoftmax,
+    whose results are wrong by several quantisation steps if the scale of the data is large.
     """
     data, beta = application.operand(), float(application.attr("beta"))
     scaled_data = data if beta == 1.0 else application.emit("Mul", data, application.number(beta))
@@ -306,19 +321,19 @@ def softmax(application: Application) -> None:
 
 
 def log_softmax(application: Application) -> None:
-    """Write LogSoftmax over the last axis."""
+    """Write ``log_softmax`` as LogSoftmax over the last axis."""
     application.result("LogSoftmax", application.operand(), axis=-1)
 
 
 def layer_norm(application: Application) -> None:
-    """LayerNormalization with a scale of ones."""
+    """Write ``layer_norm`` as LayerNormalization with a scale of ones."""
     application.only_floats()
     ones = application.constant(np.ones(application.type().shape[-1:], np.float32), "scale")
     application.result("LayerNormalization", application.operand(), ones, epsilon=application.attr("epsilon"))
 
 
 def l2_normalize(application: Application) -> None:
-    """Write x / max(norm, 1e-6)."""
+    """Write ``l2_normalize`` as x / max(norm, 1e-6), with the L2 norm over the last axis."""
     data = application.operand()
     norm = application.emit("ReduceL2", data, application.integers(-1), keepdims=1)
     application.result("Div", data, application.emit("Max", norm, application.number(MIN_NORM)))
@@ -336,7 +351,7 @@ NORMALISATION_ROWS: Mapping[str, Row] = {
 
 
 def quantize(application: Application) -> None:
-    """QuantizeLinear; quantised operands are dequantised first."""
+    """Write ``quantize`` as QuantizeLinear; an operand that is already quantised is dequantised first."""
     node, builder, dtype = application.node, application.builder, application.attr("out_dtype")
     if dtype not in QUANTISED:
         application.refuse(f"quantisation to {dtype}", "ONNX quantises to 8 and 16 bits")
@@ -353,7 +368,7 @@ def quantize(application: Application) -> None:
 
 
 def dequantize(application: Application) -> None:
-    """DequantizeLinear, written only where it is read."""
+    """Record the operand and scales of ``dequantize``; DequantizeLinear is written when its result is first read."""
     quant = Quant(application.attr("scale"), application.attr("zero_point"), application.attr("axis"))
     application.builder.dequantised[application.node.outputs[0]] = (application.node.inputs[0], quant)
 

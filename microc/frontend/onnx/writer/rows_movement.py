@@ -1,4 +1,6 @@
-"""Write operators that move elements or sample images as ONNX."""
+"""Export of operators that move elements or sample images to ONNX.
+
+A row is the function that writes one operator of microc's graph."""
 
 from __future__ import annotations
 
@@ -17,23 +19,25 @@ from microc.frontend.onnx.writer.rows_elementwise import dequantised_number
 # ---- Operators that move or select elements.
 
 BEFORE_START = -(1 << 62)
-"""End of a slice that goes backwards up to the first element."""
+"""End index of a Slice with negative step that includes the first element."""
 
 
 def reshape(application: Application) -> None:
-    """Reshape; ``allowzero`` for shapes with an extent of 0, which otherwise means the data's extent."""
+    """Write ``reshape`` as Reshape.
+
+    Shapes with an extent of 0 require ``allowzero``, because a 0 otherwise means the extent of the data."""
     shape = application.attr("shape")
     allowzero = 1 if 0 in shape else None
     application.result("Reshape", application.operand(), application.integers(*shape), allowzero=allowzero)
 
 
 def transpose(application: Application) -> None:
-    """Transpose."""
+    """Write ``transpose`` as Transpose."""
     application.result("Transpose", application.operand(), perm=application.attr("axes"))
 
 
 def concat(application: Application) -> None:
-    """Concat, with channels first if all operands exist in that layout."""
+    """Write ``concat`` as Concat, with channels first if all operands have been written only in that layout."""
     builder, names, rank = application.builder, application.node.inputs, len(application.result_type.shape)
     axis = application.attr("axis") % rank
     if all(map(builder.is_first, names)):
@@ -42,7 +46,7 @@ def concat(application: Application) -> None:
 
 
 def slice_(application: Application) -> None:
-    """Slice along the axes that are not taken whole."""
+    """Write ``slice`` as Slice along the axes of which some elements are omitted; as Identity if there are none."""
     parts = zip(
         *(application.attr(name) for name in ("begin", "end", "strides")), application.type().shape, strict=True
     )
@@ -55,7 +59,7 @@ def slice_(application: Application) -> None:
 
 
 def reverse(application: Application) -> None:
-    """Slice with steps of -1."""
+    """Write ``reverse`` as Slice with steps of -1."""
     axes = application.attr("axes")
     if not axes:
         application.result("Identity", application.operand())
@@ -67,19 +71,19 @@ def reverse(application: Application) -> None:
 
 
 def pad(application: Application) -> None:
-    """Pad; the attribute ``value`` is a stored number."""
+    """Write ``pad`` as Pad; the attribute ``value`` is as stored, and is dequantised here if the data are quantised."""
     value = dequantised_number(application, application.attr("value"))
     application.result("Pad", application.operand(), _padding_operand(application), application.number(value))
 
 
 def _padding_operand(application: Application) -> str:
-    """Return the amounts of padding as an operand: before every axis, then after every axis."""
+    """Return the name of an initialiser with the padding before each axis, then the padding after each axis."""
     pairs = application.attr("padding")
     return application.integers(*(before for before, _ in pairs), *(after for _, after in pairs))
 
 
 def mirror_pad(application: Application) -> None:
-    """Pad by a mode; ``symmetric``, which ONNX lacks, becomes Gathers along every padded axis."""
+    """Write ``mirror_pad`` as Pad with a mode; mode ``symmetric``, which ONNX lacks, as a Gather along each padded axis."""
     mode, data = application.attr("mode"), application.operand()
     if mode != "symmetric":
         if mode == "wrap":
@@ -95,18 +99,18 @@ def mirror_pad(application: Application) -> None:
 
 
 def broadcast_to(application: Application) -> None:
-    """Write Expand to a constant shape."""
+    """Write ``broadcast_to`` as Expand to a constant shape."""
     application.result("Expand", application.operand(), application.integers(*application.attr("shape")))
 
 
 def triangle(application: Application) -> None:
-    """Write Trilu, which keeps the upper or lower triangle of matrices."""
+    """Write ``triangle`` as Trilu, which keeps the upper or lower triangle of matrices."""
     diagonal = application.constant(np.array(application.attr("diagonal"), np.int64))
     application.result("Trilu", application.operand(), diagonal, upper=int(application.attr("upper")))
 
 
 def reverse_sequence(application: Application) -> None:
-    """ReverseSequence."""
+    """Write ``reverse_sequence`` as ReverseSequence."""
     axes = {"time_axis": application.attr("time_axis"), "batch_axis": application.attr("batch_axis")}
     if sorted(axes.values()) != [0, 1]:
         application.refuse(f"sequences along axes {tuple(axes.values())}", "ONNX has them along axes 0 and 1")
@@ -114,13 +118,15 @@ def reverse_sequence(application: Application) -> None:
 
 
 def index_operand(application: Application, position: int, *dtypes: str) -> str:
-    """Return an operand of indices, cast to the first of ``dtypes`` if it has none of them."""
+    """Return the ONNX name of an operand of indices, cast to the first of ``dtypes`` if its dtype is not among ``dtypes``."""
     name = application.operand(position)
     return name if application.type(position).dtype in dtypes else application.cast(name, dtypes[0])
 
 
 def gather(application: Application) -> None:
-    """Gather; with shared leading axes, GatherND of indices with one more axis."""
+    """Write ``gather`` as Gather.
+
+    If data and indices share leading axes (``batch_dims``), GatherND is written; its indices get a further axis of extent 1."""
     axis, batch, position = application.attr("axis") % len(application.type().shape), application.attr("batch_dims"), 1
     if application.attr("span") > 1:
         application.refuse("gather with span > 1", "leave out the pass blocked_loops, which makes it")
@@ -138,19 +144,19 @@ def gather(application: Application) -> None:
 
 
 def gather_elements(application: Application) -> None:
-    """GatherElements."""
+    """Write ``gather_elements`` as GatherElements."""
     operand = index_operand(application, 1, "int32", "int64")
     application.result("GatherElements", application.operand(), operand, axis=application.attr("axis"))
 
 
 def gather_nd(application: Application) -> None:
-    """GatherND."""
+    """Write ``gather_nd`` as GatherND."""
     operand = index_operand(application, 1, "int64")
     application.result("GatherND", application.operand(), operand, batch_dims=application.attr("batch_dims"))
 
 
 def scatter(code: str, *dtypes: str) -> Row:
-    """Make a row for ScatterElements or ScatterND."""
+    """Make the function that writes ONNX operator ``code``, ScatterElements or ScatterND; ``dtypes``: its dtypes of indices."""
 
     def write(application: Application) -> None:
         operands = application.operand(), index_operand(application, 1, *dtypes), application.operand(2)
@@ -163,7 +169,10 @@ def scatter(code: str, *dtypes: str) -> Row:
 
 
 def one_hot(application: Application) -> None:
-    """OneHot; negative indices that do not count from the end are replaced by ``depth``, which is outside."""
+    """Write ``one_hot`` as OneHot.
+
+    ONNX counts negative indices from the end. If the attribute ``wrap`` is not set, they are replaced by ``depth``, an index out
+    of range, which sets no element."""
     depth = application.attr("depth")
     places = index_operand(application, 0, "int64")
     bound = application.constant(np.array(depth, np.int64), "depth")
@@ -180,7 +189,7 @@ def one_hot(application: Application) -> None:
 
 
 def dynamic_slice(application: Application) -> None:
-    """Slice from a start that is clamped so that the slice fits."""
+    """Write ``dynamic_slice`` as Slice; the computed start is clamped so that the slice lies inside the data."""
     shape, size = application.type().shape, application.attr("size")
     begin = index_operand(application, 1, "int64")
     limits = application.integers(*(extent - part for extent, part in zip(shape, size, strict=True)))
@@ -217,13 +226,15 @@ MOVING_ROWS: Mapping[str, Row] = {
 
 _COORDINATES = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel", "half_pixel_symmetric")
 _SINCE = {"half_pixel_symmetric": 19}
-"""First version of the operator set with a coordinate mode, unless that is the minimum."""
+"""Smallest opset that supports a coordinate mode of Resize, if that is above the minimum opset of exported models."""
 _PRECISION = 2.0**-22
 _ROUNDINGS = ("round_prefer_floor", "floor", "ceil", "round_prefer_ceil")
 
 
 def resample(application: Application) -> None:
-    """Write Resize if one of its modes gives these tables; else gather the elements of the tables, weight and sum them."""
+    """Write ``resample``, which computes elements from constant tables of source indices and weights.
+
+    If a mode of Resize has the same source positions, Resize is written. Otherwise Gather, Mul and Add apply the tables."""
     axes, shift = application.attr("axes"), application.attr("shift")
     tables = [application.data(k) for k in range(1, len(application.node.inputs))]
     if any(data is None for data in tables):
@@ -250,7 +261,7 @@ def resample(application: Application) -> None:
 def _resize_mode(
     axes: list[ResizedAxis], index_tables: list[Array], weight_tables: list[Array]
 ) -> Mapping[str, Any] | None:
-    """Return the attributes of a Resize along ``axes`` whose source positions are those of the tables, or None."""
+    """Return the attributes of a Resize along ``axes`` with the source positions of the tables; None if there is none."""
     wanted_positions = [_table_positions(index, weight) for index, weight in zip_longest(index_tables, weight_tables)]
     if any(positions is None for positions in wanted_positions) or any(axis.size == 0 for axis in axes):
         return None
@@ -264,7 +275,9 @@ def _resize_mode(
 
 
 def _table_positions(index_table: Array, weight_table: Array | None) -> Array | None:
-    """Return the source positions of a table with one tap or two adjacent ones; None if other elements are combined."""
+    """Return the source position of each result element, from its row of source indices and weights.
+
+    A row may combine one element or two adjacent elements, with weights of sum 1. Return None for any other table."""
     if weight_table is None:
         return index_table[:, 0].astype(np.float64)
     used, real = weight_table != 0, index_table.astype(np.float64)
@@ -274,7 +287,7 @@ def _table_positions(index_table: Array, weight_table: Array | None) -> Array | 
 
 
 def _is_close(positions: Array | None, other_positions: Array | None, extent: int) -> bool:
-    """Test whether source positions are equal up to the rounding of coordinates in float32."""
+    """Test whether two arrays of source positions are equal, except for rounding of coordinates in float32."""
     return (
         positions is not None
         and other_positions is not None
@@ -283,7 +296,7 @@ def _is_close(positions: Array | None, other_positions: Array | None, extent: in
 
 
 def _resize_rules(mode: str) -> Iterator[ResizeRule]:
-    """Yield the rules of Resize in a mode for all coordinates and roundings."""
+    """Yield a rule of Resize in ``mode`` for each coordinate mode and, in mode ``nearest``, each rounding mode."""
     for mode_of_coordinates, rounding in product(_COORDINATES, _ROUNDINGS if mode == "nearest" else _ROUNDINGS[:1]):
         yield ResizeRule(mode, mode_of_coordinates, rounding, -0.75, antialias=False, exclude_outside=False)
 
@@ -291,7 +304,9 @@ def _resize_rules(mode: str) -> Iterator[ResizeRule]:
 def _weight_along(
     application: Application, value: str, axis: int, index_table: Array, weight_table: Array | None
 ) -> str:
-    """Resample one axis: gather the elements of each tap, multiply them by the tap's weights, and sum them."""
+    """Write the resampling of one axis from its tables; return the name of the result.
+
+    For each tap (column of the tables) elements are gathered and multiplied by the tap's weights; the products are summed."""
     axes_after = len(application.type().shape) - axis - 1
     total = ""
     for tap in range(index_table.shape[1]):
@@ -305,7 +320,7 @@ def _weight_along(
 
 
 def grid_sample(application: Application) -> None:
-    """GridSample."""
+    """Write ``grid_sample`` as GridSample."""
     if application.attr("coordinates") == "elements":
         application.refuse("grid coordinates in elements", "ONNX's GridSample takes coordinates from -1 to 1")
     shape, places = application.type().shape, application.type(1).shape
@@ -328,7 +343,7 @@ _BORDERS = {"zeros": "zeros", "edge": "border", "reflection": "reflection"}
 
 
 def roi_align(application: Application) -> None:
-    """RoiAlign."""
+    """Write ``roi_align`` as RoiAlign."""
     height, width = application.attr("size")
     images = application.operand(2)
     application.result(
