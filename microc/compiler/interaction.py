@@ -137,7 +137,7 @@ _FLAGS: Mapping[str, str] = MappingProxyType({option.flag: name for name, option
 _ARGUMENTS: Mapping[str, str] = MappingProxyType(
     {f"--{name}": name for name in ("board", "target", "data", "against", "samples", "labels", "evaluate")}
 )
-"""Flags that correspond to a keyword of a Python function but not to a field of :class:`Options`, with that keyword."""
+"""Flags that correspond to a keyword of a Python function but not to a field of :class:`.options.Options`, with that keyword."""
 _FLAG_OR_COMMAND = re.compile(r"microc [a-z]+ [^,;()]*|(?<![\w-])(--[a-z][a-z-]*)(?: ([^\s;()]*[^\s;:(),.]))?")
 """Pattern of a whole ``microc`` command, which is not converted, or of a flag and the word after the flag."""
 

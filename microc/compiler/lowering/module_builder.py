@@ -124,7 +124,7 @@ class ModuleBuilder:
     """Collects the contents of a module while the graph is lowered: values, views, kernels and calls, with unique C
     names.
 
-    ``make``: builds the kernels. ``alike``: number of groups of equal shapes, by :func:`.kernel_shape_key`.
+    ``make``: builds the kernels. ``alike``: number of groups of equal shapes, by :func:`.graph_to_module.kernel_shape_key`.
     """
 
     graph: Graph
