@@ -261,7 +261,7 @@ Legalized = tuple[tuple[Node, ...], Mapping[str, TensorType], Mapping[str, Array
 
 @dataclass(frozen=True)
 class Alias:
-    """How a node's operands and its result share memory, so that the node needs no code.
+    """Overlap of a node's operands and its result in memory, which makes code for the node unnecessary.
 
     ``source``: index of the element in the first operand's memory where the output begins. ``parts``: for each operand,
     the index of the element in the output's memory where the operand begins."""

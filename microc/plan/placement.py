@@ -108,9 +108,9 @@ SPLIT_EFFORT = 1 << 12
 """Limit of branch and bound in :func:`microc.plan.memories.assign_memories`: number of tentative assignments of values to
 memories."""
 FULL_PLACEMENTS = 1 << 1
-"""How often :func:`microc.plan.memories.assign_memories` may run all planners for a memory, after the quick planners failed.
+"""Most runs of all planners in one call of :func:`microc.plan.memories.assign_memories`, after the quick planners failed.
 
-Memories with few values do not count, because these values are placed exactly.
+Runs on few values do not count, because few values are placed exactly.
 """
 PAIR_EFFORT = 1 << 22
 """Limit of the quick planners in :func:`microc.plan.memories.assign_memories`: number of pairs of values. Beyond the limit,

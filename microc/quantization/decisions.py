@@ -310,7 +310,7 @@ def find_float_results(graph: Graph, operator_names: Iterable[str]) -> frozenset
 
 
 def find_weight_only_results(graph: Graph, layer_names: Iterable[str]) -> frozenset[str]:
-    """Return the names of the results of the float layers of which only the weights shall be integers.
+    """Return the names of the results of those float layers whose weights alone are to become integers.
 
     ``layer_names``: names that the user listed. UsageError for an unknown layer, or for a layer whose kernels cannot dequantise
     weights. Computed weights, and those of grouped and transposed convolutions, cannot be dequantised.

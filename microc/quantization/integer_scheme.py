@@ -25,7 +25,7 @@ Span = tuple[int, int]
 
 @frozen
 class Activation:
-    """How an activation is stored: its ``dtype`` (int8, uint8 or int16) and its per-tensor quantisation."""
+    """Storage format of an activation: its ``dtype`` (int8, uint8 or int16) and its per-tensor quantisation."""
 
     dtype: str
     quant: Quant

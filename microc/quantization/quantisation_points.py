@@ -48,7 +48,7 @@ class QuantisationPoints:
 
     @property
     def seen(self) -> list[str]:
-        """Names of the values of which calibration collects statistics."""
+        """Names of the values for which calibration collects statistics."""
         return [value for value in self.values if value not in self.given]
 
     def groups(self) -> dict[str, list[str]]:

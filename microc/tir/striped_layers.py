@@ -176,7 +176,7 @@ class Layer:
     """A layer of a chain. ``func``: lowered function that computes a block of rows of the layer's result.
 
     ``data``, ``result``: parameters of ``func`` for the window and for the computed rows. ``by_row``: parameters for tensors of
-    the shape of the result (such as the other operand of an addition), of which ``func`` reads the rows that it computes.
+    the shape of the result (such as the other operand of an addition). ``func`` reads the rows of these that it computes.
     All of these are dense."""
 
     shape: LayerGeometry

@@ -477,7 +477,7 @@ class _BlockedAttention:
         return tuple(f"batch{axis}" for axis, extent in enumerate(shape[:-2]) if extent > 1)
 
     def operands(self) -> _Pieces | None:
-        """Return the operands of which each iteration reads a part; each is a view of the farthest source that all
+        """Return the operands from which an iteration reads only a part; each is a view of the farthest source that all
         loops can divide.
 
         Return None if one of the operands cannot be divided."""

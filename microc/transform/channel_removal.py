@@ -136,11 +136,11 @@ CONSTANT_CHANNELS_PASS = Pass("constant_channels", fold_constant_channels, 3)
 # A value with dead channels gets a new name, since it is no longer the model's value of that name.
 
 MULTIPLE = 4
-"""Number of channels of which a layer's number of channels stays a multiple, because kernels process whole words of four bytes.
+"""Divisor of the number of channels that a layer keeps, because kernels process whole words of four bytes.
 
 Measured on mlperf_vww_int8 and Cortex-M4: with kernels on bytes alone, multiples of 1, 2 and 4 needed 10.92, 10.60 and
-10.37 M instructions. With 16-bit patches they are within 0.1 % of one another (8 costs 2 %), and multiples of 4 need 9
-% less code than 1."""
+10.37 M instructions. With 16-bit patches they are within 0.1 % of one another (8 costs 2 %), and multiples of 4 need
+9 % less code than 1."""
 
 
 def eliminate_dead_channels(graph: Graph, context: PassContext) -> Graph:

@@ -30,7 +30,7 @@ COMPUTING = [family for family in FAMILIES if definitions(family)]
 def cases_of_core(family: str, position: int) -> dict[str, CompiledCase]:
     """Every case of a family for the core at ``position``; by default, those that come to this core in turn.
 
-    The turn moves on by one after each round of the cores, because a family's cases often repeat their dtypes by threes.
+    The assignment moves on by one core after each round, because a family's cases often repeat their dtypes by threes.
     """
     count = len(CORES_HERE)
 

@@ -88,7 +88,7 @@ def price_flash(search: Search) -> Proposals:
 def _price_kernels(search: Search, candidates: Sequence[CompiledNetwork]) -> Proposals:
     """Propose an optimisation goal for each kernel.
 
-    ``candidates``: the network built at several prices of flash, at least one of which fits. The goal of the network as
+    ``candidates``: the network built at several prices of flash; at least one of them fits. The goal of the network as
     a whole is the highest price of a kernel, except size alone, for which the C compiler is called with other options.
     """
     fitting = search.best

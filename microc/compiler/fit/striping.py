@@ -319,7 +319,7 @@ class ChainEstimator:
         return kind.nbytes // kind.size
 
     def _tensor_behind(self, value: str) -> str:
-        """Return the tensor in which a value is stored: its own tensor, or the tensor of which it is a part."""
+        """Return the tensor in which a value is stored: its own tensor, or the tensor that contains it."""
         return self.module.base_of(self.names[value])[0]
 
     def _live_bytes_during(self, chain: Chain) -> int:

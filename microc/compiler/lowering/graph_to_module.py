@@ -179,7 +179,7 @@ def add_copy(
 def add_kernel(builder: ModuleBuilder, nodes: tuple[Node, ...], state: str = "") -> None:
     """Add the kernel of a group of nodes and its call to the module.
 
-    ``state``: the name of a state of which the group updates a part in place; empty if there is none.
+    ``state``: the name of a state that the group partly updates in place; empty if there is none.
     """
     graph = builder.graph
     uses = builder.alike[kernel_shape_key(graph, nodes)]

@@ -296,8 +296,8 @@ def _class_fields(module: Module, names: Sequence[str]) -> dict[str, Any]:
 
 
 def find_partial_updates(graph: Graph) -> dict[str, str]:
-    """Return the values that are the next contents of a state of which only a part changes, each with the name of the
-    state.
+    """Return the name of the state by value, for each value that is the next content of a state and differs from the
+    present content only in a part.
 
     Their nodes write only the changed part into the state (``OpDef.update``), after all readers of the state.
     """

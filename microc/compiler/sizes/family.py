@@ -292,7 +292,7 @@ def _no_rule_error(number_name: str, values: Sequence[object], where: str) -> Un
 # ---- Quantised means over a dynamic number of elements. Their requantisation multiplier is computed while the network runs.
 
 Nodes = Sequence[Node]
-"""The same node in the graph at each of several sizes."""
+"""Versions of one node, one for each size at which the graph was read."""
 
 
 def add_mean_multipliers(graphs: Sequence[Graph]) -> tuple[Graph, ...]:

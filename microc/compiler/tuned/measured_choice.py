@@ -101,7 +101,7 @@ def measured_combinations(
     """Yield each measured combination of schedules, the fastest first: the tuned kernels, each with the record of its
     schedule.
 
-    Combinations of which a record is missing are left out.
+    A combination is left out if the record of one of its schedules is missing.
     """
     for combination in measurements.combinations:
         parts = combination_parts(combination)

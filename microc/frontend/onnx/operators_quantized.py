@@ -1,6 +1,6 @@
 """Conversion of ONNX's quantised operators: QuantizeLinear and DequantizeLinear (QDQ), QLinear*, and integer operators.
 
-Layers of which only the weights are quantised (MatMulNBits) are here, too."""
+Layers with quantised weights and float data (MatMulNBits) are here, too."""
 
 from __future__ import annotations
 
@@ -551,7 +551,7 @@ MICROSOFT_CONVERTERS: Mapping[str, Converter] = {
 }
 
 
-# ---- Layers of which only the weights are quantised, dequantised at compile time: ONNX Runtime's MatMulNBits.
+# ---- Layers with quantised weights and float data; the weights are dequantised at compile time: ONNX Runtime's MatMulNBits.
 #
 # :mod:`microc.ops.matrix.gemm` recognises from the numbers how kernels can store them. Source: the documentation of ONNX
 # Runtime's contributed operators.

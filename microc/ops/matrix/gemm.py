@@ -382,7 +382,7 @@ def recover_quantised_weights(float_weights: Array) -> QuantisedWeights | None:
 
 
 def _block_scales(weight_blocks: Array) -> Array:
-    """Return, for each block of weights (N, B), the largest scale of which all weights of the block are int8 multiples.
+    """Return for each block of weights (N, B) the largest scale s such that each weight is s times an int8 integer.
 
     The scale is 0 if there is none, and 1 for a block of zeros."""
     peaks = np.abs(weight_blocks).max(axis=1)

@@ -155,7 +155,7 @@ class Context(Division):
 
     @property
     def plain(self) -> Self:
-        """The same context without facts."""
+        """Context with the same bounds, without facts."""
         return self._plain or self
 
     @abstractmethod

@@ -46,7 +46,7 @@ def concat(application: Application) -> None:
 
 
 def slice_(application: Application) -> None:
-    """Write ``slice`` as Slice along the axes of which some elements are omitted; as Identity if there are none."""
+    """Write ``slice`` as Slice along the axes on which it omits elements; as Identity if there are none."""
     parts = zip(
         *(application.attr(name) for name in ("begin", "end", "strides")), application.type().shape, strict=True
     )
