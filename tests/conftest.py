@@ -48,12 +48,21 @@ def _objects_are_compiled_once(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of models of the corpus, and skip what is marked where there is none."""
+    """Mark the tests of models of the corpus, and skip the marked tests if there is no corpus.
+
+    Raises UsageError for a marked test in a file that does not contain the word "corpus", because ``make corpus`` collects
+    only files that do.
+    """
     for item in items:
         parameters = getattr(getattr(item, "callspec", None), "params", {})
         if any(map(corpus.is_model, parameters.values())):
             item.add_marker(pytest.mark.corpus)
-        if corpus.CORPUS is None and item.get_closest_marker("corpus"):
+    marked = [item for item in items if item.get_closest_marker("corpus")]
+    for path in {item.path for item in marked}:
+        if "corpus" not in path.read_text(encoding="utf-8"):
+            raise pytest.UsageError(f"{path}: `make corpus` does not find its tests: write the word corpus in the file")
+    if corpus.CORPUS is None:
+        for item in marked:
             item.add_marker(pytest.mark.skip(reason=corpus.ABSENT))
 
 
