@@ -234,17 +234,17 @@ class OpContext(Operands):
     def opset(self) -> int:
         return self.operator.opset or self.builder.file.opset
 
-    def has(self, position: int) -> bool:
-        """Test whether input ``position`` is present."""
-        return position < len(self.operator.inputs) and self.operator.inputs[position] != ""
+    def has_input(self, input_index: int) -> bool:
+        """Test whether input ``input_index`` is present."""
+        return input_index < len(self.operator.inputs) and self.operator.inputs[input_index] != ""
 
-    def count(self) -> int:
+    def input_count(self) -> int:
         """Return the number of inputs, absent ones included."""
         return len(self.operator.inputs)
 
     def value(self, position: int) -> str:
         """Return the graph's name of input ``position``, which must be present."""
-        if not self.has(position):
+        if not self.has_input(position):
             self.broken(f"input {position} is missing")
         return self.builder.value(self.operator.inputs[position], self.where)
 
@@ -433,39 +433,39 @@ class OpContext(Operands):
 Fold = Callable[[OpContext], Array]
 
 
-def fold_operator(application: OpContext) -> None:
+def fold_operator(context: OpContext) -> None:
     """Compute an operator of :data:`CONSTANT_OPERATORS`, whose inputs are all constant, and define its output."""
     try:
         with np.errstate(all="ignore"):
-            application.result_constant(CONSTANT_OPERATORS[application.operator.code](application))
+            context.result_constant(CONSTANT_OPERATORS[context.operator.code](context))
     except (ValueError, IndexError, TypeError, OverflowError, ZeroDivisionError) as error:
-        raise ModelError(f"cannot evaluate the operator on its constants: {error}", where=application.where) from error
+        raise ModelError(f"cannot evaluate the operator on its constants: {error}", where=context.where) from error
 
 
-def _shape_within_limits(application: OpContext, shape: tuple[int, ...], dtype_name: str) -> tuple[int, ...]:
+def _shape_within_limits(context: OpContext, shape: tuple[int, ...], dtype_name: str) -> tuple[int, ...]:
     """Return ``shape``; raise an error if a tensor of this shape and dtype is too large."""
-    check_shape(shape, dtype_name, application.where)
+    check_shape(shape, dtype_name, context.where)
     return shape
 
 
-def _constant_of_shape(application: OpContext) -> Array:
+def _constant_of_shape(context: OpContext) -> Array:
     """Return the result of ConstantOfShape."""
-    attributes = application.operator.attributes
+    attributes = context.operator.attributes
     value = attributes.tensor("value") if "value" in attributes else np.zeros(1, np.float32)
     if value.size != 1:
-        application.broken(f"attribute 'value': got shape {value.shape}, expected one element")
-    return np.full(_shape_within_limits(application, application.integers(0), value.dtype.name), value.reshape(()))
+        context.broken(f"attribute 'value': got shape {value.shape}, expected one element")
+    return np.full(_shape_within_limits(context, context.integers(0), value.dtype.name), value.reshape(()))
 
 
-def _evaluate_range(application: OpContext) -> Array:
+def _evaluate_range(context: OpContext) -> Array:
     """Return the result of Range; its size must be within the limits."""
-    start, limit, delta = (application.constant(position).reshape(()) for position in range(3))
+    start, limit, delta = (context.constant(position).reshape(()) for position in range(3))
     if delta == 0 or not np.isfinite([start, limit, delta]).all():
-        application.broken(
+        context.broken(
             f"range: got start {start}, limit {limit} and delta {delta}, expected finite numbers and delta != 0"
         )
     count = max(math.ceil((float(limit) - float(start)) / float(delta)), 0)
-    _shape_within_limits(application, (count,), start.dtype.name)
+    _shape_within_limits(context, (count,), start.dtype.name)
     return (start + np.arange(count) * delta).astype(start.dtype)
 
 

@@ -23,15 +23,15 @@ from microc.ops.control import UNBOUNDED
 _GRAPH = 5
 
 
-def decode_subgraph(application: OpContext, attribute_name: str) -> OnnxFile:
+def decode_subgraph(context: OpContext, attribute_name: str) -> OnnxFile:
     """Decode the subgraph in an attribute, with its values renamed to names that nothing else has."""
-    proto = type(application.operator.attributes.graph(attribute_name))()
-    proto.CopyFrom(application.operator.attributes.graph(attribute_name))
+    proto = type(context.operator.attributes.graph(attribute_name))()
+    proto.CopyFrom(context.operator.attributes.graph(attribute_name))
     defined = [value.name for value in (*proto.input, *proto.initializer)]
     defined += [output for node in proto.node for output in node.output if output]
-    unique = application.builder.unique
+    unique = context.builder.unique
     _rename_values(proto, {old: unique(old) for old in dict.fromkeys(defined)})
-    return decode_body(proto, application.builder.file, application.where)
+    return decode_body(proto, context.builder.file, context.where)
 
 
 def _rename_values(graph_proto: Any, new_names: Mapping[str, str]) -> None:
@@ -46,13 +46,13 @@ def _rename_values(graph_proto: Any, new_names: Mapping[str, str]) -> None:
                 _rename_values(attribute.g, new_names)
 
 
-def inline_subgraph(application: OpContext, body: OnnxFile, operands: Sequence[str]) -> list[str]:
+def inline_subgraph(context: OpContext, body: OnnxFile, operands: Sequence[str]) -> list[str]:
     """Convert the operators of a subgraph into the surrounding graph; return the subgraph's outputs.
 
     ``operands``: the values of the subgraph's inputs."""
-    builder = application.builder
+    builder = context.builder
     if body.unreadable:
-        application.refuse(
+        context.refuse(
             f"constants of type {next(iter(body.unreadable.values()))}",
             "convert them to a dtype that docs/operators.md lists",
         )
@@ -61,7 +61,7 @@ def inline_subgraph(application: OpContext, body: OnnxFile, operands: Sequence[s
         if name not in builder.alias:
             builder.constant(name, data)
     builder.translate(builder, body.operators)
-    return [builder.value(name, application.where) for name in body.outputs]
+    return [builder.value(name, context.where) for name in body.outputs]
 
 
 class BodyBuilder:
@@ -69,24 +69,24 @@ class BodyBuilder:
 
     Its outputs are distinct, and each is the result of a node."""
 
-    def __init__(self, application: OpContext, body: OnnxFile) -> None:
-        outer = application.builder
+    def __init__(self, context: OpContext, body: OnnxFile) -> None:
+        outer = context.builder
         self.body = body
         self.builder = OnnxGraphBuilder(body, outer.translate, outer)
-        self.application = OpContext(application.operator, self.builder, application.loc)
+        self.context = OpContext(context.operator, self.builder, context.loc)
         self.inputs: list[str] = []
         self.outputs: list[str] = []
 
     def give(self, input_name: str, input_type: TensorType) -> str:
         """Add an input of type ``input_type`` to the body."""
-        self.builder.define(input_name, TensorType(input_type.shape, input_type.dtype), self.application.where)
+        self.builder.define(input_name, TensorType(input_type.shape, input_type.dtype), self.context.where)
         self.inputs.append(input_name)
         return input_name
 
     def read(self) -> list[str]:
         """Convert all operators of the body; return the values of its outputs."""
         self.builder.translate(self.builder, self.body.operators)
-        return [self.builder.value(name, self.application.where) for name in self.body.outputs]
+        return [self.builder.value(name, self.context.where) for name in self.body.outputs]
 
     def put(self, value: str) -> TensorType:
         """Add a value as an output of the body; return its type.
@@ -94,7 +94,7 @@ class BodyBuilder:
         A value that no node computes, or that is an output already, is copied."""
         is_computed = any(value in node.outputs for node in self.builder.nodes)
         if not is_computed or value in self.outputs:
-            value = self.application.emit("reshape", (value,), {"shape": self.builder.types[value].shape})
+            value = self.context.emit("reshape", (value,), {"shape": self.builder.types[value].shape})
         self.outputs.append(value)
         return self.builder.types[value]
 
@@ -108,44 +108,44 @@ class BodyBuilder:
             name: TensorType(builder.types[name].shape, builder.types[name].dtype) if name in inputs else type_
             for name, type_ in builder.types.items()
         }
-        name = self.body.graph_name or self.application.operator.code.lower()
+        name = self.body.graph_name or self.context.operator.code.lower()
         return Graph(name, inputs, tuple(self.outputs), (), plain, builder.consts).with_nodes(builder.nodes)
 
 
 def append_node(
-    application: OpContext, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], outputs: Sequence[str]
+    context: OpContext, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], outputs: Sequence[str]
 ) -> None:
     """Append a node with several results to the graph around the body."""
     definition = registry.get(op)
     attrs = {**definition.defaults, **attrs}
-    kinds = infer_types(op, attrs, [application.type(name) for name in inputs], application.where)
+    kinds = infer_types(op, attrs, [context.type(name) for name in inputs], context.where)
     for name, kind in zip(outputs, kinds, strict=True):
-        application.builder.define(name, kind, application.where)
-    application.builder.nodes.append(Node(op, tuple(inputs), tuple(outputs), attrs, application.loc))
+        context.builder.define(name, kind, context.where)
+    context.builder.nodes.append(Node(op, tuple(inputs), tuple(outputs), attrs, context.loc))
 
 
-def as_scalar(application: OpContext, value: str) -> str:
+def as_scalar(context: OpContext, value: str) -> str:
     """Return a value of one element reshaped to a scalar, without axes."""
-    if application.type(value).size != 1:
-        application.broken(f"{value!r}: got shape {application.type(value).shape}, expected one element")
-    return application.reshape(value, ())
+    if context.type(value).size != 1:
+        context.broken(f"{value!r}: got shape {context.type(value).shape}, expected one element")
+    return context.reshape(value, ())
 
 
-def logical_and_all(application: OpContext, conditions: Sequence[str]) -> str:
+def logical_and_all(context: OpContext, conditions: Sequence[str]) -> str:
     """Return the conjunction of bool scalars."""
     first, *rest = conditions
     for other in rest:
-        first = application.emit("logical_and", (first, other))
+        first = context.emit("logical_and", (first, other))
     return first
 
 
-def constant_element(application: OpContext, value: str) -> np.generic | None:
+def constant_element(context: OpContext, value: str) -> np.generic | None:
     """Return the number of a constant value of one element; None if the value is not constant."""
-    data = application.builder.consts.get(value)
+    data = context.builder.consts.get(value)
     if data is None:
         return None
     if data.size != 1:
-        application.broken(f"{value!r}: got shape {data.shape}, expected one element")
+        context.broken(f"{value!r}: got shape {data.shape}, expected one element")
     number: np.generic = data.reshape(-1)[0]
     return number
 
@@ -158,88 +158,86 @@ def constant_element(application: OpContext, value: str) -> np.generic | None:
 ITERATION = TensorType((), "int32")
 
 
-def branch(application: OpContext) -> None:
+def branch(context: OpContext) -> None:
     """If: inlines the branch that a constant condition selects, else emits ``branch`` with both."""
-    condition = application.value(0)
-    condition_value = constant_element(application, condition)
+    condition = context.value(0)
+    condition_value = constant_element(context, condition)
     if condition_value is not None:
-        body = decode_subgraph(application, "then_branch" if condition_value else "else_branch")
-        results = inline_subgraph(application, body, ())
-        if len(results) != len(application.operator.outputs):
-            application.broken(f"the branch has {len(results)} outputs, expected {len(application.operator.outputs)}")
+        body = decode_subgraph(context, "then_branch" if condition_value else "else_branch")
+        results = inline_subgraph(context, body, ())
+        if len(results) != len(context.operator.outputs):
+            context.broken(f"the branch has {len(results)} outputs, expected {len(context.operator.outputs)}")
         for position, value in enumerate(results):
-            application.result_alias(value, position)
+            context.result_alias(value, position)
         return
-    sides = [BodyBuilder(application, decode_subgraph(application, name)) for name in ("then_branch", "else_branch")]
+    sides = [BodyBuilder(context, decode_subgraph(context, name)) for name in ("then_branch", "else_branch")]
     kinds = [[side.put(value) for value in side.read()] for side in sides]
     if [(k.shape, k.dtype) for k in kinds[0]] != [(k.shape, k.dtype) for k in kinds[1]]:
         types = [", ".join(f"{kind.dtype} {kind.shape}" for kind in side) for side in kinds]
         what = f"the branches have outputs of different types: then {types[0]}; else {types[1]}"
-        application.refuse(what, "give the outputs of both branches the same shapes and dtypes")
+        context.refuse(what, "give the outputs of both branches the same shapes and dtypes")
     captured = list(dict.fromkeys(name for side in sides for name in side.builder.captured))
     graphs = {name: side.graph(captured) for name, side in zip(("then", "otherwise"), sides, strict=True)}
-    append_node(application, "branch", (condition, *captured), graphs, _output_names(application, len(kinds[0])))
+    append_node(context, "branch", (condition, *captured), graphs, _output_names(context, len(kinds[0])))
 
 
-def _output_names(application: OpContext, output_count: int) -> list[str]:
+def _output_names(context: OpContext, output_count: int) -> list[str]:
     """Return the names of the operator's outputs, with new ones for those that the file omits."""
-    if len(application.operator.outputs) > output_count:
-        application.broken(f"got {len(application.operator.outputs)} outputs, expected at most {output_count}")
-    return [application.output(k) or application.builder.unique("unused") for k in range(output_count)]
+    if len(context.operator.outputs) > output_count:
+        context.broken(f"got {len(context.operator.outputs)} outputs, expected at most {output_count}")
+    return [context.output(k) or context.builder.unique("unused") for k in range(output_count)]
 
 
 # ---------------------------------------------------------------- Loop
 
 
-def loop(application: OpContext) -> None:
+def loop(context: OpContext) -> None:
     """Loop: iterations up to a limit, while a condition holds. None or one known iteration is inlined."""
-    limit, condition = (application.value(k) if application.has(k) else "" for k in (0, 1))
-    max_iterations, start = (constant_element(application, value) if value else None for value in (limit, condition))
+    limit, condition = (context.value(k) if context.has_input(k) else "" for k in (0, 1))
+    max_iterations, start = (constant_element(context, value) if value else None for value in (limit, condition))
     body, start_values = (
-        decode_subgraph(application, "body"),
-        [application.value(k) for k in range(2, application.count())],
+        decode_subgraph(context, "body"),
+        [context.value(k) for k in range(2, context.input_count())],
     )
     if len(body.inputs) != 2 + len(start_values) or not 1 + len(start_values) <= len(body.outputs):
         expected = f"{2 + len(start_values)} inputs and at least {1 + len(start_values)} outputs"
-        application.broken(f"body: got {len(body.inputs)} inputs and {len(body.outputs)} outputs, expected {expected}")
+        context.broken(f"body: got {len(body.inputs)} inputs and {len(body.outputs)} outputs, expected {expected}")
     stacks = len(body.outputs) > 1 + len(start_values)
     if (start is not None and not start) or (max_iterations is not None and int(max_iterations) <= 0):
         if stacks:
-            application.refuse(
+            context.refuse(
                 "scan outputs of a loop of 0 iterations", "remove the loop: it makes tensors without elements"
             )
         for position, value in enumerate(start_values):
-            application.result_alias(value, position)
+            context.result_alias(value, position)
         return
     if max_iterations is not None and int(max_iterations) == 1 and (start is not None or not condition):
-        _inline_single_iteration(application, body, start_values)
+        _inline_single_iteration(context, body, start_values)
         return
-    inside = _LoopEmitter(
-        application, BodyBuilder(application, body), limit if max_iterations is None else "", start_values
-    )
+    inside = _LoopEmitter(context, BodyBuilder(context, body), limit if max_iterations is None else "", start_values)
     inside.loop(
-        condition if start is None else "", _iteration_bound(application, max_iterations, stacks, len(start_values))
+        condition if start is None else "", _iteration_bound(context, max_iterations, stacks, len(start_values))
     )
 
 
-def _inline_single_iteration(application: OpContext, body: Any, start_values: Sequence[str]) -> None:
+def _inline_single_iteration(context: OpContext, body: Any, start_values: Sequence[str]) -> None:
     """Inline the body of a loop of one iteration."""
-    number = application.new_constant("turn", np.array(0, np.int64))
-    going = application.new_constant("going", np.array(True))
-    results = inline_subgraph(application, body, (number, going, *start_values))[1:]
+    number = context.new_constant("turn", np.array(0, np.int64))
+    going = context.new_constant("going", np.array(True))
+    results = inline_subgraph(context, body, (number, going, *start_values))[1:]
     for position, value in enumerate(results):
         if position < len(start_values):
-            application.result_alias(value, position)
-        elif application.output(position):
-            application.result_reshape(value, (1, *application.type(value).shape), position)
+            context.result_alias(value, position)
+        elif context.output(position):
+            context.result_reshape(value, (1, *context.type(value).shape), position)
 
 
-def _iteration_bound(application: OpContext, max_iterations: Any, has_scan_outputs: bool, carried_count: int) -> int:
+def _iteration_bound(context: OpContext, max_iterations: Any, has_scan_outputs: bool, carried_count: int) -> int:
     """Return the largest number of iterations; UNBOUNDED if only the condition ends the loop.
 
     It is the least of the trip count and the declared extents of stacked outputs. Refuse scan outputs without a bound."""
-    file, bounds = application.builder.file, [] if max_iterations is None else [int(max_iterations)]
-    stacked = [name for name in application.operator.outputs[carried_count:] if name]
+    file, bounds = context.builder.file, [] if max_iterations is None else [int(max_iterations)]
+    stacked = [name for name in context.operator.outputs[carried_count:] if name]
     for operator in file.operators:  # exporters declare what is returned, and cast before
         if operator.code in ("Cast", "Identity") and operator.inputs[:1] and operator.inputs[0] in stacked:
             stacked += operator.outputs
@@ -247,7 +245,7 @@ def _iteration_bound(application: OpContext, max_iterations: Any, has_scan_outpu
         bounds += [extent for extent in file.declared.get(name, ())[:1] if isinstance(extent, int)]
     bound = min(bounds, default=UNBOUNDED)
     if has_scan_outputs and bound >= UNBOUNDED:
-        application.refuse(
+        context.refuse(
             "scan outputs of a loop whose number of iterations depends on data",
             "declare the shape of the scan outputs, or give the loop a constant number of iterations",
         )
@@ -261,7 +259,7 @@ class _LoopEmitter:
     ``limit``: the value of the trip count if it is computed at run time, else empty; ``start_values``: the initial
     carried values."""
 
-    application: OpContext
+    context: OpContext
     inside: BodyBuilder
     limit: str
     start_values: Sequence[str]
@@ -272,52 +270,52 @@ class _LoopEmitter:
         ``start_condition``: the initial condition if it is computed at run time, else empty. Carried values that the
         body returns unchanged become plain inputs after those that change: they need no copy in each iteration. If the
         loop has a condition beside its bound ("guarded"), the condition is the first carried value."""
-        application, inside = self.application, self.inside
+        context, inside = self.context, self.inside
         builder, body = inside.builder, inside.body
         iteration = inside.give(builder.unique("turn"), ITERATION)
         going = builder.unique("going")
-        number = inside.application.write("cast", (iteration,), {"dtype": "int64"}, body.inputs[0].name)
+        number = inside.context.write("cast", (iteration,), {"dtype": "int64"}, body.inputs[0].name)
         builder.alias[body.inputs[1].name] = builder.constant(builder.unique("true"), np.array(True))
         names = [value.name for value in body.inputs[2:]]
         for name, value in zip(names, self.start_values, strict=True):
-            builder.define(name, application.type(value), application.where)
+            builder.define(name, context.type(value), context.where)
         again, *results_of_body = inside.read()
         fixed = [k for k, name in enumerate(names) if results_of_body[k] == name]
         moving = [k for k in range(len(names)) if k not in fixed]
         continues = self.next_condition(again, number)
         guarded = bool(continues or start_condition or self.limit)
         if max_iterations == UNBOUNDED and not guarded:
-            application.broken("the loop never ends: it has no trip count, and its condition is always true")
+            context.broken("the loop never ends: it has no trip count, and its condition is always true")
         if guarded:
             inside.give(going, TensorType((), "bool"))
             inside.put(continues or builder.constant(builder.unique("true"), np.array(True)))
         inside.inputs += [names[k] for k in (*moving, *fixed)]
         for k in moving:
-            kind, wanted = inside.put(results_of_body[k]), application.type(self.start_values[k])
+            kind, wanted = inside.put(results_of_body[k]), context.type(self.start_values[k])
             if (kind.shape, kind.dtype) != (wanted.shape, wanted.dtype):
                 what = (
                     f"a loop that carries {wanted.dtype} {wanted.shape} into, {kind.dtype} {kind.shape} out of its body"
                 )
-                application.refuse(what, "keep the shape and dtype of each carried value")
+                context.refuse(what, "keep the shape and dtype of each carried value")
         for value in results_of_body[len(names) :]:
             inside.put(value)
         initial_condition = [self.first_condition(start_condition)] if guarded else []
         inputs = [*initial_condition, *(self.start_values[k] for k in (*moving, *fixed)), *builder.captured]
         carried = len(initial_condition) + len(moving)
         attrs: dict[str, Attr] = {"count": max_iterations, "carried": carried, "guarded": guarded}
-        outputs = _output_names(application, len(results_of_body))
+        outputs = _output_names(context, len(results_of_body))
         results = (
             [builder.unique("ended") for _ in initial_condition] + [outputs[k] for k in moving] + outputs[len(names) :]
         )
-        append_node(application, "loop", inputs, {**attrs, "body": inside.graph(builder.captured)}, results)
+        append_node(context, "loop", inputs, {**attrs, "body": inside.graph(builder.captured)}, results)
         for k in fixed:
-            application.result_alias(self.start_values[k], k)
+            context.result_alias(self.start_values[k], k)
 
     def next_condition(self, body_condition: str, iteration: str) -> str:
         """Emit, in the body, the condition of another iteration: the body's own and the trip count's.
 
         Return an empty string if both always hold."""
-        inner, conditions = self.inside.application, list[str]()
+        inner, conditions = self.inside.context, list[str]()
         if constant_element(inner, body_condition) is None or not constant_element(inner, body_condition):
             conditions.append(as_scalar(inner, body_condition))
         if self.limit:
@@ -330,15 +328,13 @@ class _LoopEmitter:
 
     def first_condition(self, start_condition: str) -> str:
         """Emit the condition of the first iteration: the initial condition, and a trip count above 0."""
-        application, conditions = self.application, list[str]()
+        context, conditions = self.context, list[str]()
         if start_condition:
-            conditions.append(as_scalar(application, start_condition))
+            conditions.append(as_scalar(context, start_condition))
         if self.limit:
-            zero = application.new_constant("zero", np.array(0, np.int64))
-            conditions.append(application.emit("less", (zero, as_scalar(application, self.limit))))
-        return (
-            logical_and_all(application, conditions) if conditions else application.new_constant("true", np.array(True))
-        )
+            zero = context.new_constant("zero", np.array(0, np.int64))
+            conditions.append(context.emit("less", (zero, as_scalar(context, self.limit))))
+        return logical_and_all(context, conditions) if conditions else context.new_constant("true", np.array(True))
 
 
 CONTROL_CONVERTERS: Mapping[str, Converter] = {
@@ -360,32 +356,32 @@ class _ScanAxes:
     out_reversed: tuple[int, ...]
 
 
-def scan(application: OpContext) -> None:
+def scan(context: OpContext) -> None:
     """Scan: one iteration for every element along an axis.
 
     Before opset 9 it runs along axis 1, separately for every batch.
     """
-    attributes, count = application.operator.attributes, application.count()
+    attributes, count = context.operator.attributes, context.input_count()
     scanned = attributes.integer("num_scan_inputs")
-    first = 0 if application.opset >= 9 else 1
+    first = 0 if context.opset >= 9 else 1
     if not 1 <= scanned <= count - first:
-        application.broken(f"num_scan_inputs is {scanned}, expected 1..{count - first}")
-    stacked = len(application.operator.outputs) - (count - first - scanned)
+        context.broken(f"num_scan_inputs is {scanned}, expected 1..{count - first}")
+    stacked = len(context.operator.outputs) - (count - first - scanned)
 
     def axis_numbers(name: str, value_count: int) -> tuple[int, ...]:
         """Return an attribute with a number for each scanned or stacked value, zeros if it is absent."""
         entries = attributes.integers(name, (0,) * value_count)
         if len(entries) != value_count:
-            application.broken(f"{name} has {len(entries)} entries, expected {value_count}")
+            context.broken(f"{name} has {len(entries)} entries, expected {value_count}")
         return entries
 
     if stacked < 0:
         carried = count - first - scanned
-        application.broken(f"got {len(application.operator.outputs)} outputs, expected at least {carried}")
-    values = [application.value(k) for k in range(first, count)]
+        context.broken(f"got {len(context.operator.outputs)} outputs, expected at least {carried}")
+    values = [context.value(k) for k in range(first, count)]
     if first:
         _emit_batched_scan(
-            application,
+            context,
             values,
             _ScanAxes((0,) * scanned, axis_numbers("directions", scanned), (0,) * stacked, (0,) * stacked),
         )
@@ -396,48 +392,48 @@ def scan(application: OpContext) -> None:
         axis_numbers("scan_output_axes", stacked),
         axis_numbers("scan_output_directions", stacked),
     )
-    for position, value in enumerate(_emit_scan(application, values, axes, application.operator.outputs)):
-        if application.output(position) != value:
-            application.result_alias(value, position)
+    for position, value in enumerate(_emit_scan(context, values, axes, context.operator.outputs)):
+        if context.output(position) != value:
+            context.result_alias(value, position)
 
 
-def _emit_batched_scan(application: OpContext, values: Sequence[str], axes: _ScanAxes) -> None:
+def _emit_batched_scan(context: OpContext, values: Sequence[str], axes: _ScanAxes) -> None:
     """Emit one scan for every element of the batch, and join their results (opset 8)."""
-    if application.has(0):
-        application.refuse(
+    if context.has_input(0):
+        context.refuse(
             "sequence_lens is given: sequences of different lengths are not supported", "export with opset 9 or later"
         )
-    batch, rows = application.type(values[0]).shape[:1], list[list[str]]()
+    batch, rows = context.type(values[0]).shape[:1], list[list[str]]()
     for index in range(*batch):
-        parts = [slice_along(application, value, 0, index, index + 1) for value in values]
-        parts = [application.reshape(part, application.type(part).shape[1:]) for part in parts]
-        slice_results = _emit_scan(application, parts, axes, ())
-        rows.append([application.reshape(each, (1, *application.type(each).shape)) for each in slice_results])
+        parts = [slice_along(context, value, 0, index, index + 1) for value in values]
+        parts = [context.reshape(part, context.type(part).shape[1:]) for part in parts]
+        slice_results = _emit_scan(context, parts, axes, ())
+        rows.append([context.reshape(each, (1, *context.type(each).shape)) for each in slice_results])
     for position, column in enumerate(zip(*rows, strict=True)):
-        if application.output(position):
-            application.result_alias(concat_along(application, column, 0), position)
+        if context.output(position):
+            context.result_alias(concat_along(context, column, 0), position)
 
 
-def _emit_scan(application: OpContext, values: Sequence[str], axes: _ScanAxes, outputs: Sequence[str]) -> list[str]:
+def _emit_scan(context: OpContext, values: Sequence[str], axes: _ScanAxes, outputs: Sequence[str]) -> list[str]:
     """Emit the loop of a scan; return its results.
 
     A result gets its name in ``outputs`` if the loop computes it directly."""
-    inside = BodyBuilder(application, decode_subgraph(application, "body"))
+    inside = BodyBuilder(context, decode_subgraph(context, "body"))
     builder, names = inside.builder, [value.name for value in inside.body.inputs]
     scanned, stacked = len(axes.in_axes), len(axes.out_axes)
     carried = len(values) - scanned
     if len(names) != len(values) or len(inside.body.outputs) != carried + stacked:
         expected = f"{len(values)} inputs and {carried + stacked} outputs"
-        application.broken(f"body: got {len(names)} inputs and {len(inside.body.outputs)} outputs, expected {expected}")
+        context.broken(f"body: got {len(names)} inputs and {len(inside.body.outputs)} outputs, expected {expected}")
     iteration = inside.give(builder.unique("turn"), ITERATION)
     for name, value in zip(names[:carried], values, strict=False):
-        inside.give(name, application.type(value))
-    count = _add_scanned_inputs(application, inside, iteration, values[carried:], axes)
+        inside.give(name, context.type(value))
+    count = _add_scanned_inputs(context, inside, iteration, values[carried:], axes)
     kinds = [inside.put(value) for value in inside.read()]
     for kind, value in zip(kinds[:carried], values, strict=False):
-        if kind.shape != application.type(value).shape:
-            application.refuse(
-                f"a scan that carries {application.type(value).shape} into, {kind.shape} out of its body",
+        if kind.shape != context.type(value).shape:
+            context.refuse(
+                f"a scan that carries {context.type(value).shape} into, {kind.shape} out of its body",
                 "keep the shape of each carried value",
             )
     # The loop stacks along axis 0 in order; any other axis or direction needs a node behind it, which then has the output's
@@ -448,19 +444,19 @@ def _emit_scan(application: OpContext, values: Sequence[str], axes: _ScanAxes, o
         for k in range(carried + stacked)
     ]
     attrs: Mapping[str, Attr] = {"count": count, "carried": carried, "body": inside.graph(builder.captured)}
-    append_node(application, "loop", (*values, *builder.captured), attrs, results)
+    append_node(context, "loop", (*values, *builder.captured), attrs, results)
     for k, (axis, is_reversed) in enumerate(zip(axes.out_axes, axes.out_reversed, strict=True), carried):
-        results[k] = _move_stacked_axis(application, results[k], axis, is_reversed)
+        results[k] = _move_stacked_axis(context, results[k], axis, is_reversed)
     return results
 
 
 def _add_scanned_inputs(
-    application: OpContext, inside: BodyBuilder, iteration: str, values: Sequence[str], axes: _ScanAxes
+    context: OpContext, inside: BodyBuilder, iteration: str, values: Sequence[str], axes: _ScanAxes
 ) -> int:
     """Add the scanned values as inputs of the body, which gathers one element of each in every iteration.
 
     Return the number of iterations."""
-    builder, inner = inside.builder, inside.application
+    builder, inner = inside.builder, inside.context
     extents = []
     for name, value, axis, is_reversed in zip(
         [value.name for value in inside.body.inputs][-len(values) :],
@@ -469,8 +465,8 @@ def _add_scanned_inputs(
         axes.in_reversed,
         strict=True,
     ):
-        kind = application.type(value)
-        whole, axis = inside.give(builder.unique("whole"), kind), application.axis(axis, len(kind.shape))
+        kind = context.type(value)
+        whole, axis = inside.give(builder.unique("whole"), kind), context.axis(axis, len(kind.shape))
         extents.append(kind.shape[axis])
         index = iteration
         if is_reversed:
@@ -478,22 +474,20 @@ def _add_scanned_inputs(
             index = inner.emit("sub", (last, iteration))
         inner.write("gather", (whole, index), {"axis": axis}, name)
     if len(set(extents)) != 1:
-        application.broken(
-            f"the scanned inputs have {extents} elements along their scan axes, expected one number for all"
-        )
+        context.broken(f"the scanned inputs have {extents} elements along their scan axes, expected one number for all")
     return extents[0]
 
 
-def _move_stacked_axis(application: OpContext, value: str, target_axis: int, is_reversed: int) -> str:
+def _move_stacked_axis(context: OpContext, value: str, target_axis: int, is_reversed: int) -> str:
     """Move the stacked axis of an output from 0 to ``target_axis``; reverse its order if ``is_reversed``."""
     if is_reversed:
-        value = application.emit("reverse", (value,), {"axes": (0,)})
-    rank = len(application.type(value).shape)
-    target_axis = application.axis(target_axis, rank)
+        value = context.emit("reverse", (value,), {"axes": (0,)})
+    rank = len(context.type(value).shape)
+    target_axis = context.axis(target_axis, rank)
     if not target_axis:
         return value
     axes = [*range(1, target_axis + 1), 0, *range(target_axis + 1, rank)]
-    return application.emit("transpose", (value,), {"axes": tuple(axes)})
+    return context.emit("transpose", (value,), {"axes": tuple(axes)})
 
 
 SCAN_CONVERTERS: Mapping[str, Converter] = {"Scan": Converter(scan, ())}

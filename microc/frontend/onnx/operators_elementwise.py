@@ -98,10 +98,10 @@ FLOAT_MAX = float(np.finfo(np.float32).max)
 def unary(op: str, first_input_dtypes: tuple[str, ...] = FLOAT, **defaults: float) -> Converter:
     """Make a converter of an operator with one operand, whose attributes are real numbers."""
 
-    def convert(application: OpContext) -> None:
-        attributes = application.operator.attributes
+    def convert(context: OpContext) -> None:
+        attributes = context.operator.attributes
         attrs: dict[str, Attr] = {name: attributes.real(name, default) for name, default in defaults.items()}
-        application.result(op, (application.operand(0),), attrs)
+        context.result(op, (context.operand(0),), attrs)
 
     return Converter(convert, first_input_dtypes)
 
@@ -112,14 +112,14 @@ def variadic(op: str, first_input_dtypes: tuple[str, ...] = NUMBERS) -> Converte
     One operand is itself the result.
     """
 
-    def convert(application: OpContext) -> None:
-        value = application.operand(0)
-        if application.count() == 1:
-            application.result_alias(value)
-        for position in range(1, application.count() - 1):
-            value = application.emit(op, (value, application.operand(position)))
-        if application.count() > 1:
-            application.result(op, (value, application.operand(application.count() - 1)))
+    def convert(context: OpContext) -> None:
+        value = context.operand(0)
+        if context.input_count() == 1:
+            context.result_alias(value)
+        for position in range(1, context.input_count() - 1):
+            value = context.emit(op, (value, context.operand(position)))
+        if context.input_count() > 1:
+            context.result(op, (value, context.operand(context.input_count() - 1)))
 
     return Converter(convert, first_input_dtypes)
 
@@ -132,95 +132,93 @@ def by_formula(
     The formula's parameters are the attributes.
     """
 
-    def convert(application: OpContext) -> None:
-        attributes = application.operator.attributes
+    def convert(context: OpContext) -> None:
+        attributes = context.operator.attributes
         parameters = {name: attributes.real(name, default) for name, default in defaults.items()}
-        application.result_alias(formula(composer(application), application.operand(0), **parameters))
+        context.result_alias(formula(composer(context), context.operand(0), **parameters))
 
     return Converter(convert, first_input_dtypes)
 
 
-def gelu(application: OpContext) -> None:
+def gelu(context: OpContext) -> None:
     """Gelu: exact, or the approximation by tanh."""
-    approximate = application.operator.attributes.text("approximate", "none") == "tanh"
-    application.result_alias(formulas.gelu(composer(application), application.operand(0), approximate))
+    approximate = context.operator.attributes.text("approximate", "none") == "tanh"
+    context.result_alias(formulas.gelu(composer(context), context.operand(0), approximate))
 
 
-def clip(application: OpContext) -> None:
+def clip(context: OpContext) -> None:
     """Clip: bounds are attributes before opset 11, then optional scalars.
 
     Bounds that are not constant become minimum and maximum.
     """
-    data = application.operand(0)
-    if application.opset < 11:
-        attributes = application.operator.attributes
-        _write_clip(application, data, attributes.real("min", -FLOAT_MAX), attributes.real("max", FLOAT_MAX))
+    data = context.operand(0)
+    if context.opset < 11:
+        attributes = context.operator.attributes
+        _write_clip(context, data, attributes.real("min", -FLOAT_MAX), attributes.real("max", FLOAT_MAX))
         return
-    has_bound = [application.has(position) for position in (1, 2)]
-    constant_bounds = [application.operand(p) in application.builder.consts for p in (1, 2) if application.has(p)]
-    if all(constant_bounds) and application.type(data).dtype == "float32":
-        low = application.number(1) if has_bound[0] else -FLOAT_MAX
-        high = application.number(2) if has_bound[1] else FLOAT_MAX
-        _write_clip(application, data, low, high)
+    has_bound = [context.has_input(position) for position in (1, 2)]
+    constant_bounds = [context.operand(p) in context.builder.consts for p in (1, 2) if context.has_input(p)]
+    if all(constant_bounds) and context.type(data).dtype == "float32":
+        low = context.number(1) if has_bound[0] else -FLOAT_MAX
+        high = context.number(2) if has_bound[1] else FLOAT_MAX
+        _write_clip(context, data, low, high)
         return
     if has_bound[0]:
-        data = application.emit("maximum", (data, application.operand(1)))
+        data = context.emit("maximum", (data, context.operand(1)))
     if has_bound[1]:
-        data = application.emit("minimum", (data, application.operand(2)))
-    application.result_alias(data)
+        data = context.emit("minimum", (data, context.operand(2)))
+    context.result_alias(data)
 
 
-def _write_clip(application: OpContext, data_value: str, minimum: float, maximum: float) -> None:
+def _write_clip(context: OpContext, data_value: str, minimum: float, maximum: float) -> None:
     """Write the output as data clipped to constant bounds; infinite bounds need no operator."""
     if math.isnan(minimum) or math.isnan(maximum):
-        application.broken(f"got min {minimum} and max {maximum}, expected numbers")
+        context.broken(f"got min {minimum} and max {maximum}, expected numbers")
     minimum, maximum = (min(max(bound, -FLOAT_MAX), FLOAT_MAX) for bound in (minimum, maximum))
     if (minimum, maximum) == (-FLOAT_MAX, FLOAT_MAX):
-        application.result_alias(data_value)
+        context.result_alias(data_value)
     elif (minimum, maximum) == (0.0, FLOAT_MAX):
-        application.result("relu", (data_value,))
+        context.result("relu", (data_value,))
     else:
-        application.result("clip", (data_value,), {"minimum": min(minimum, maximum), "maximum": maximum})
+        context.result("clip", (data_value,), {"minimum": min(minimum, maximum), "maximum": maximum})
 
 
-def power(application: OpContext) -> None:
+def power(context: OpContext) -> None:
     """Pow: the exponent may have another dtype; a constant exponent of 2 becomes a multiplication."""
-    data, exponent = application.operand(0), application.value(1)
-    constant = application.builder.consts.get(exponent)
-    is_single = constant is not None and constant.size == 1 and constant.ndim <= len(application.type(data).shape)
+    data, exponent = context.operand(0), context.value(1)
+    constant = context.builder.consts.get(exponent)
+    is_single = constant is not None and constant.size == 1 and constant.ndim <= len(context.type(data).shape)
     if constant is not None and is_single and float(constant.reshape(())) == 2.0:
-        application.result("mul", (data, data))
+        context.result("mul", (data, data))
         return
-    kind = application.type(data).dtype
+    kind = context.type(data).dtype
     real = kind if kind in FLOAT else "float64"
     operands = [
-        value if application.type(value).dtype == real else application.emit("cast", (value,), {"dtype": real})
+        value if context.type(value).dtype == real else context.emit("cast", (value,), {"dtype": real})
         for value in (data, exponent)
     ]
     if real == kind:
-        application.result("pow", operands)
+        context.result("pow", operands)
     else:
-        application.result("cast", (application.emit("pow", operands),), {"dtype": kind})
+        context.result("cast", (context.emit("pow", operands),), {"dtype": kind})
 
 
-def mean(application: OpContext) -> None:
+def mean(context: OpContext) -> None:
     """Mean of operands that broadcast."""
-    value = application.operand(0)
-    for position in range(1, application.count()):
-        value = application.emit("add", (value, application.operand(position)))
-    count = application.scalar(1.0 / application.count(), application.type(value).dtype)
-    application.result("mul", (value, count))
+    value = context.operand(0)
+    for position in range(1, context.input_count()):
+        value = context.emit("add", (value, context.operand(position)))
+    count = context.scalar(1.0 / context.input_count(), context.type(value).dtype)
+    context.result("mul", (value, count))
 
 
-def prelu(application: OpContext) -> None:
+def prelu(context: OpContext) -> None:
     """PRelu: slope * x where x is negative, else x; the slope broadcasts to x."""
-    data, slope = application.operand(0), application.operand(1)
-    shape = application.type(data).shape
-    if application.broadcast(shape, application.type(slope).shape) != shape:
-        application.broken(
-            f"slope of shape {application.type(slope).shape} does not broadcast to data of shape {shape}"
-        )
-    application.result("prelu", (data, slope), {"rounding": Rounding.EVEN})
+    data, slope = context.operand(0), context.operand(1)
+    shape = context.type(data).shape
+    if context.broadcast(shape, context.type(slope).shape) != shape:
+        context.broken(f"slope of shape {context.type(slope).shape} does not broadcast to data of shape {shape}")
+    context.result("prelu", (data, slope), {"rounding": Rounding.EVEN})
 
 
 def reduction(op: str, before: str = "", after: str = "", since: int = 18) -> Converter:
@@ -229,66 +227,66 @@ def reduction(op: str, before: str = "", after: str = "", since: int = 18) -> Co
     Axes are an input from opset ``since`` on. ``before`` and ``after`` are operators on its operand and result.
     """
 
-    def convert(application: OpContext) -> None:
-        attributes, data = application.operator.attributes, application.operand(0)
-        axes, kind = _reduced_axes(application, since), application.type(data).dtype
+    def convert(context: OpContext) -> None:
+        attributes, data = context.operator.attributes, context.operand(0)
+        axes, kind = _reduced_axes(context, since), context.type(data).dtype
         if kind == "bool":
-            data = application.emit("cast", (data,), {"dtype": "uint8"})
+            data = context.emit("cast", (data,), {"dtype": "uint8"})
         if not axes:
-            data = application.emit(before, (data, data) if before == "mul" else (data,)) if before else data
-            application.result_alias(application.emit(after, (data,)) if after else data)
+            data = context.emit(before, (data, data) if before == "mul" else (data,)) if before else data
+            context.result_alias(context.emit(after, (data,)) if after else data)
             return
         if kind == "bool":
-            reduced = application.emit(op, (data,), {"axes": axes, "keepdims": attributes.flag("keepdims", True)})
-            application.result("cast", (reduced,), {"dtype": "bool"})
+            reduced = context.emit(op, (data,), {"axes": axes, "keepdims": attributes.flag("keepdims", True)})
+            context.result("cast", (reduced,), {"dtype": "bool"})
             return
         attrs: Mapping[str, Attr] = {"axes": axes, "keepdims": attributes.flag("keepdims", True)}
         if before:
-            data = application.emit(before, (data, data) if before == "mul" else (data,))
+            data = context.emit(before, (data, data) if before == "mul" else (data,))
         if after:
-            application.result(after, (application.emit(op, (data,), attrs),))
+            context.result(after, (context.emit(op, (data,), attrs),))
         else:
-            application.result(op, (data,), attrs)
+            context.result(op, (data,), attrs)
 
     return Converter(convert, (*NUMBERS, "bool") if op in ("max", "min") else NUMBERS)
 
 
-def _reduced_axes(application: OpContext, axes_input_opset: int) -> tuple[int, ...]:
+def _reduced_axes(context: OpContext, axes_input_opset: int) -> tuple[int, ...]:
     """Return the axes of a reduction, from the input from opset ``axes_input_opset`` on; empty if it reduces nothing."""
-    attributes, rank = application.operator.attributes, len(application.shape(0))
+    attributes, rank = context.operator.attributes, len(context.shape(0))
     axes: tuple[int, ...] = ()
-    if application.opset < axes_input_opset:
+    if context.opset < axes_input_opset:
         axes = attributes.integers("axes", ())
-    elif application.has(1):
-        axes = application.integers(1)
+    elif context.has_input(1):
+        axes = context.integers(1)
     if not axes and attributes.flag("noop_with_empty_axes"):
         return ()
-    return tuple(sorted(application.axes(axes, rank))) or tuple(range(rank))
+    return tuple(sorted(context.axes(axes, rank))) or tuple(range(rank))
 
 
-def reduce_log_sum_exp(application: OpContext) -> None:
+def reduce_log_sum_exp(context: OpContext) -> None:
     """ReduceLogSumExp: m + log(sum(exp(x - m))), m being the largest element, limited to finite numbers."""
-    data, axes, make = application.operand(0), _reduced_axes(application, 18), composer(application)
+    data, axes, make = context.operand(0), _reduced_axes(context, 18), composer(context)
     over: Mapping[str, Attr] = {"axes": axes, "keepdims": True}
-    largest = application.emit("max", (data,), over) if axes else data
+    largest = context.emit("max", (data,), over) if axes else data
     shift = make("clip", largest, minimum=-FLOAT_MAX, maximum=FLOAT_MAX)
     powers = make("exp", make("sub", data, shift))
-    total = application.emit("sum", (powers,), over) if axes else powers
+    total = context.emit("sum", (powers,), over) if axes else powers
     result = make("add", make("log", total), shift)
-    keep = application.operator.attributes.flag("keepdims", True)
-    shape = [extent for k, extent in enumerate(application.type(result).shape) if keep or k not in axes]
-    application.result_reshape(result, shape)
+    keep = context.operator.attributes.flag("keepdims", True)
+    shape = [extent for k, extent in enumerate(context.type(result).shape) if keep or k not in axes]
+    context.result_reshape(result, shape)
 
 
-def cast(application: OpContext) -> None:
+def cast(context: OpContext) -> None:
     """Cast between numeric dtypes."""
-    data, to = application.value(0), dtype_from_code(application.operator.attributes.integer("to"), application.where)
+    data, to = context.value(0), dtype_from_code(context.operator.attributes.integer("to"), context.where)
     if to not in MOVABLE:
-        application.refuse(f"a cast to {to}", f"cast to one of {', '.join(MOVABLE)}")
-    if to == application.type(data).dtype:
-        application.result_alias(data)
+        context.refuse(f"a cast to {to}", f"cast to one of {', '.join(MOVABLE)}")
+    if to == context.type(data).dtype:
+        context.result_alias(data)
     else:
-        application.result("cast", (data,), {"dtype": to})
+        context.result("cast", (data,), {"dtype": to})
 
 
 ELEMENTWISE_CONVERTERS: Mapping[str, Converter] = {
@@ -324,74 +322,72 @@ ELEMENTWISE_CONVERTERS: Mapping[str, Converter] = {
 
 def comparison(op: str, *kinds: str) -> Converter:
     """Make a converter of a comparison of two operands of one dtype."""
-    return Converter(
-        lambda application: application.result(op, (application.operand(0), application.operand(1))), kinds
-    )
+    return Converter(lambda context: context.result(op, (context.operand(0), context.operand(1))), kinds)
 
 
-def logical_not(application: OpContext) -> None:
+def logical_not(context: OpContext) -> None:
     """Not."""
-    application.result("logical_not", (application.value(0),))
+    context.result("logical_not", (context.value(0),))
 
 
-def where(application: OpContext) -> None:
+def where(context: OpContext) -> None:
     """Where: selects elements of two operands by a condition."""
-    application.result("where", tuple(application.value(position) for position in range(3)))
+    context.result("where", tuple(context.value(position) for position in range(3)))
 
 
-def quotient(application: OpContext) -> None:
+def quotient(context: OpContext) -> None:
     """Div, and Mod with the sign of the divisor, or of the dividend if ``fmod`` is set."""
-    data, divisor = application.operand(0), application.operand(1)
-    constant_divisor = application.builder.consts.get(divisor)
+    data, divisor = context.operand(0), context.operand(1)
+    constant_divisor = context.builder.consts.get(divisor)
     if constant_divisor is not None and constant_divisor.dtype.kind in "iu" and not constant_divisor.all():
-        application.broken("the constant integer divisor contains 0")
-    op = "fmod" if application.operator.attributes.flag("fmod") else "floor_mod"
-    application.result("div" if application.operator.code == "Div" else op, (data, divisor))
+        context.broken("the constant integer divisor contains 0")
+    op = "fmod" if context.operator.attributes.flag("fmod") else "floor_mod"
+    context.result("div" if context.operator.code == "Div" else op, (data, divisor))
 
 
-def shift(application: OpContext) -> None:
+def shift(context: OpContext) -> None:
     """BitShift of unsigned integers."""
-    direction = application.operator.attributes.text("direction", "")
+    direction = context.operator.attributes.text("direction", "")
     if direction not in ("LEFT", "RIGHT"):
-        application.broken(f"direction is {direction!r}, expected 'LEFT' or 'RIGHT'")
-    application.result(f"shift_{direction.lower()}", (application.operand(0), application.operand(1)))
+        context.broken(f"direction is {direction!r}, expected 'LEFT' or 'RIGHT'")
+    context.result(f"shift_{direction.lower()}", (context.operand(0), context.operand(1)))
 
 
-def cast_like(application: OpContext) -> None:
+def cast_like(context: OpContext) -> None:
     """CastLike: cast to the dtype of the second operand."""
-    data, to = application.value(0), application.type(application.value(1)).dtype
-    if to == application.type(data).dtype:
-        application.result_alias(data)
+    data, to = context.value(0), context.type(context.value(1)).dtype
+    if to == context.type(data).dtype:
+        context.result_alias(data)
     else:
-        application.result("cast", (data,), {"dtype": to})
+        context.result("cast", (data,), {"dtype": to})
 
 
-def is_nan(application: OpContext) -> None:
+def is_nan(context: OpContext) -> None:
     """IsNaN: x != x, which holds for NaN only."""
-    application.result("not_equal", (application.operand(0), application.operand(0)))
+    context.result("not_equal", (context.operand(0), context.operand(0)))
 
 
-def is_inf(application: OpContext) -> None:
+def is_inf(context: OpContext) -> None:
     """IsInf: tests for infinities of the signs that attributes select."""
-    attributes, make, x = application.operator.attributes, composer(application), application.operand(0)
+    attributes, make, x = context.operator.attributes, composer(context), context.operand(0)
     infinities = ((np.inf, "detect_positive"), (-np.inf, "detect_negative"))
     tests = [make("equal", x, value) for value, name in infinities if attributes.flag(name, True)] or [
         make("less", x, -np.inf)
         # With both signs deselected the result is false everywhere: x < -inf never holds.
     ]
-    application.result_alias(make("logical_or", *tests) if len(tests) == 2 else tests[0])
+    context.result_alias(make("logical_or", *tests) if len(tests) == 2 else tests[0])
 
 
-def eye_like(application: OpContext) -> None:
+def eye_like(context: OpContext) -> None:
     """EyeLike: ones on a diagonal; the operand gives the shape, and the dtype unless an attribute does."""
     from microc.frontend.onnx.file import dtype_from_code
 
-    kind, attributes = application.type(application.value(0)), application.operator.attributes
+    kind, attributes = context.type(context.value(0)), context.operator.attributes
     if len(kind.shape) != 2:
-        application.broken(f"got data of shape {kind.shape}, expected two axes")
-    to = dtype_from_code(attributes.integer("dtype"), application.where) if "dtype" in attributes else kind.dtype
+        context.broken(f"got data of shape {kind.shape}, expected two axes")
+    to = dtype_from_code(attributes.integer("dtype"), context.where) if "dtype" in attributes else kind.dtype
     eye = np.eye(*kind.shape, k=attributes.integer("k", 0))
-    application.result_constant(eye.astype(dtypes.to_numpy(to)))
+    context.result_constant(eye.astype(dtypes.to_numpy(to)))
 
 
 LOGIC_CONVERTERS: Mapping[str, Converter] = {

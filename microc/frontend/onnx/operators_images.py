@@ -63,10 +63,10 @@ class ResizeRule:
         return self.mode == "linear" and not self.antialias and not self.exclude_outside
 
 
-def write_resize(application: OpContext, axes: Sequence[ResizedAxis]) -> None:
+def write_resize(context: OpContext, axes: Sequence[ResizedAxis]) -> None:
     """Write the operator's output: input 0 resized along ``axes``."""
-    attributes, data = application.operator.attributes, application.value(0)
-    old = application.opset < 11
+    attributes, data = context.operator.attributes, context.value(0)
+    old = context.opset < 11
     rule = ResizeRule(
         attributes.text("mode", "nearest"),
         "asymmetric" if old else attributes.text("coordinate_transformation_mode", "half_pixel"),
@@ -76,38 +76,38 @@ def write_resize(application: OpContext, axes: Sequence[ResizedAxis]) -> None:
         attributes.flag("exclude_outside"),
     )
     if rule.mode not in MODES or rule.coordinates not in _COORDINATES or rule.rounding not in _ROUNDINGS:
-        application.broken(
+        context.broken(
             f"got mode {rule.mode!r}, coordinate_transformation_mode {rule.coordinates!r} and nearest_mode "
             f"{rule.rounding!r}, expected one of {', '.join(MODES)}; {', '.join(_COORDINATES)}; {', '.join(_ROUNDINGS)}"
         )
-    kind = application.type(data)
+    kind = context.type(data)
     if rule.mode != "nearest" and not is_float(kind.dtype):
-        application.refuse(f"resizing {kind.dtype} in mode {rule.mode!r}", "use mode nearest")
+        context.refuse(f"resizing {kind.dtype} in mode {rule.mode!r}", "use mode nearest")
     positions = [source_positions(rule, axis) for axis in axes]
     tables = [resize_table(rule, axis, position) for axis, position in zip(axes, positions, strict=True)]
     attrs: Mapping[str, Attr] = {"axes": tuple(axis.axis for axis in axes)}
-    name = application.output()
-    operands = [application.new_constant(f"{name}_indices", index) for index, _ in tables]
+    name = context.output()
+    operands = [context.new_constant(f"{name}_indices", index) for index, _ in tables]
     if rule.mode != "nearest":
-        operands += [application.new_constant(f"{name}_weights", w.astype(kind.dtype)) for _, w in tables]
-    resized = application.emit("resample", (data, *operands), attrs) if axes else data
+        operands += [context.new_constant(f"{name}_weights", w.astype(kind.dtype)) for _, w in tables]
+    resized = context.emit("resample", (data, *operands), attrs) if axes else data
     if rule.coordinates == "tf_crop_and_resize":
-        resized = _fill_outside_image(application, resized, axes, positions)
-    application.result_alias(resized)
+        resized = _fill_outside_image(context, resized, axes, positions)
+    context.result_alias(resized)
 
 
 def _fill_outside_image(
-    application: OpContext, resized_value: str, axes: Sequence[ResizedAxis], source_positions_by_axis: Sequence[Array]
+    context: OpContext, resized_value: str, axes: Sequence[ResizedAxis], source_positions_by_axis: Sequence[Array]
 ) -> str:
     """Replace the results whose source position is outside of the image by ``extrapolation_value``."""
     for axis, position in zip(axes, source_positions_by_axis, strict=True):
         outside = (position < 0) | (position > axis.extent - 1)
         if outside.any():
-            kind = application.type(resized_value)
+            kind = context.type(resized_value)
             mask = outside.reshape(-1, *[1] * (len(kind.shape) - axis.axis - 1))
-            fill = application.scalar(application.operator.attributes.real("extrapolation_value", 0.0), kind.dtype)
-            name = application.new_constant(f"{application.output()}_outside", mask)
-            resized_value = application.emit("where", (name, fill, resized_value))
+            fill = context.scalar(context.operator.attributes.real("extrapolation_value", 0.0), kind.dtype)
+            name = context.new_constant(f"{context.output()}_outside", mask)
+            resized_value = context.emit("where", (name, fill, resized_value))
     return resized_value
 
 
@@ -199,21 +199,21 @@ def _kernel_weights(rule: ResizeRule, distances: Array) -> Array:
     return np.asarray(np.where(distances <= 1, near, np.where(distances < 2, far, 0)))
 
 
-def resize_axes(application: OpContext) -> tuple[ResizedAxis, ...]:
+def resize_axes(context: OpContext) -> tuple[ResizedAxis, ...]:
     """Return the axes that a Resize or Upsample changes, in order.
 
     The file gives scales or sizes, of all axes or of those that ``axes`` names."""
-    attributes, shape = application.operator.attributes, application.shape(0)
-    axes = application.axes(attributes.integers("axes", tuple(range(len(shape)))), len(shape))
+    attributes, shape = context.operator.attributes, context.shape(0)
+    axes = context.axes(attributes.integers("axes", tuple(range(len(shape)))), len(shape))
     # Before opset 11, and in Upsample, there is no roi input in front of the scales.
-    scales_position = 1 if application.opset < 11 or application.operator.code == "Upsample" else 2
+    scales_position = 1 if context.opset < 11 or context.operator.code == "Upsample" else 2
     extents = [shape[axis] for axis in axes]
-    if application.opset < 9 and application.operator.code == "Upsample":
+    if context.opset < 9 and context.operator.code == "Upsample":
         scales, sizes = list(attributes.reals("scales")), None
-    elif application.has(scales_position) and application.constant(scales_position).size:
-        scales, sizes = [float(s) for s in application.constant(scales_position).reshape(-1)], None
+    elif context.has_input(scales_position) and context.constant(scales_position).size:
+        scales, sizes = [float(s) for s in context.constant(scales_position).reshape(-1)], None
     else:
-        sizes = [int(s) for s in application.constant(3).reshape(-1)]
+        sizes = [int(s) for s in context.constant(3).reshape(-1)]
         scales = [size / extent for size, extent in zip(sizes, extents, strict=False)]
         policy = attributes.text("keep_aspect_ratio_policy", "stretch")
         # The definition rounds sizes half up when it keeps the aspect ratio.
@@ -223,15 +223,15 @@ def resize_axes(application: OpContext) -> tuple[ResizedAxis, ...]:
             sizes = [math.floor(common * extent + 0.5) for extent in extents]
     # The bound of scales keeps the size of the tables, and so the work of the reader, small.
     if {len(scales), len(sizes or scales)} != {len(axes)} or any(not 0 < s < 1 << 12 for s in scales):
-        application.broken(
+        context.broken(
             f"got {len(sizes or scales)} sizes and scales {tuple(scales)} for shape {shape}, expected {len(axes)} of each, "
             f"scales above 0 and below {1 << 12}"
         )
     result_sizes = sizes or [math.floor(s * e) for s, e in zip(scales, extents, strict=True)]
     crops = attributes.text("coordinate_transformation_mode", "") == "tf_crop_and_resize"
-    roi = [float(r) for r in application.constant(1).reshape(-1)] if crops else [0.0] * len(axes) + [1.0] * len(axes)
+    roi = [float(r) for r in context.constant(1).reshape(-1)] if crops else [0.0] * len(axes) + [1.0] * len(axes)
     if len(roi) != 2 * len(axes) or min(result_sizes) < 1:
-        application.broken(
+        context.broken(
             f"got sizes {tuple(result_sizes)} and roi {tuple(roi)} for shape {shape}, expected sizes of at least 1 and "
             f"{2 * len(axes)} numbers in roi"
         )
@@ -247,32 +247,32 @@ def resize_axes(application: OpContext) -> tuple[ResizedAxis, ...]:
 # ---- Converters of operators that sample between elements: GridSample, RoiAlign, DeformConv.
 
 
-def grid_sample(application: OpContext) -> None:
+def grid_sample(context: OpContext) -> None:
     """GridSample: samples data between elements at the positions of a grid."""
-    attributes, shape, grid = application.operator.attributes, application.shape(0), application.shape(1)
+    attributes, shape, grid = context.operator.attributes, context.shape(0), context.shape(1)
     if len(grid) != len(shape):
-        application.broken(f"grid of shape {grid} for data of shape {shape}, expected the same number of axes")
+        context.broken(f"grid of shape {grid} for data of shape {shape}, expected the same number of axes")
     attrs: Mapping[str, Attr] = {
         "mode": attributes.text("mode", "linear").removeprefix("bi"),
         "border": attributes.text("padding_mode", "zeros").replace("border", "edge"),
         "coordinates": "corners" if attributes.flag("align_corners") else "edges",
     }
-    application.result("grid_sample", (application.value(0), application.operand(1)), attrs)
+    context.result("grid_sample", (context.value(0), context.operand(1)), attrs)
 
 
-def roi_align(application: OpContext) -> None:
+def roi_align(context: OpContext) -> None:
     """RoiAlign with a fixed number of samples."""
-    attributes = application.operator.attributes
-    default = "half_pixel" if application.opset >= 16 else "output_half_pixel"
+    attributes = context.operator.attributes
+    default = "half_pixel" if context.opset >= 16 else "output_half_pixel"
     coordinates = attributes.text("coordinate_transformation_mode", default)
     samples = attributes.integer("sampling_ratio", 0)
     if coordinates not in ("half_pixel", "output_half_pixel"):
-        application.broken(
+        context.broken(
             f"coordinate_transformation_mode is {coordinates!r}, expected 'half_pixel' or 'output_half_pixel'"
         )
     if samples < 1:
         hint = "export the layer with a sampling_ratio, 2 for instance"
-        application.refuse("boxes with a number of samples that depends on their size (sampling_ratio 0)", hint)
+        context.refuse("boxes with a number of samples that depends on their size (sampling_ratio 0)", hint)
     attrs: Mapping[str, Attr] = {
         "mode": attributes.text("mode", "avg"),
         "half_pixel": coordinates == "half_pixel",
@@ -280,55 +280,55 @@ def roi_align(application: OpContext) -> None:
         "samples": samples,
         "scale": attributes.real("spatial_scale", 1.0),
     }
-    application.result("roi_align", (application.value(0), application.operand(1), application.value(2)), attrs)
+    context.result("roi_align", (context.value(0), context.operand(1), context.value(2)), attrs)
 
 
-def deform_conv(application: OpContext) -> None:
+def deform_conv(context: OpContext) -> None:
     """DeformConv: samples all taps of all pixels, multiplies by their masks, then by the weights as a matrix for every
     group."""
-    attributes, shape = application.operator.attributes, application.shape(0)
-    outputs, inputs, *kernel = application.shape(1)
+    attributes, shape = context.operator.attributes, context.shape(0)
+    outputs, inputs, *kernel = context.shape(1)
     groups, parts = attributes.integer("group", 1), attributes.integer("offset_group", 1)
     rank, taps = len(kernel), prod(kernel)
     if rank < 1 or len(shape) != rank + 2 or attributes.integers("kernel_shape", tuple(kernel)) != tuple(kernel):
         expected = "(N, C, spatial axes), (O, C / group, kernel_shape)"
-        application.broken(f"data and weights: got shapes {shape} and {application.shape(1)}, expected {expected}")
+        context.broken(f"data and weights: got shapes {shape} and {context.shape(1)}, expected {expected}")
     if min(groups, parts) < 1 or inputs * groups != shape[1] or outputs % groups or shape[1] % parts:
         expected = f"divisors of the {shape[1]} input channels, group also of the {outputs} output channels"
-        application.broken(
+        context.broken(
             f"got group {groups} (weights of {inputs} channels) and offset_group {parts}, expected {expected}"
         )
-    base, size = _tap_positions(application, tuple(kernel))
+    base, size = _tap_positions(context, tuple(kernel))
     pixels, images = prod(size), shape[0] * parts
-    if application.shape(2) != (shape[0], parts * taps * rank, *size):
+    if context.shape(2) != (shape[0], parts * taps * rank, *size):
         expected = str((shape[0], parts * taps * rank, *size))
-        application.broken(f"offsets: got shape {application.shape(2)}, expected {expected}")
-    moves = application.reshape(application.operand(2), (images, taps, rank, pixels))
-    moves = application.emit("transpose", (moves,), {"axes": (0, 1, 3, 2)})
-    moves = application.reshape(moves, (images, taps * pixels, rank))
-    grid = application.new_constant(f"{application.output()}_taps", base.astype(application.type(moves).dtype))
-    sample_positions = application.emit("add", (moves, grid))
-    data = application.reshape(application.value(0), (images, shape[1] // parts, *shape[2:]))
+        context.broken(f"offsets: got shape {context.shape(2)}, expected {expected}")
+    moves = context.reshape(context.operand(2), (images, taps, rank, pixels))
+    moves = context.emit("transpose", (moves,), {"axes": (0, 1, 3, 2)})
+    moves = context.reshape(moves, (images, taps * pixels, rank))
+    grid = context.new_constant(f"{context.output()}_taps", base.astype(context.type(moves).dtype))
+    sample_positions = context.emit("add", (moves, grid))
+    data = context.reshape(context.value(0), (images, shape[1] // parts, *shape[2:]))
     attrs: Mapping[str, Attr] = {"mode": "linear", "border": "zeros", "coordinates": "elements"}
-    sampled = application.emit("grid_sample", (data, sample_positions), attrs)
-    if application.has(4):
-        mask = application.reshape(application.operand(4), (images, 1, taps * pixels))
-        sampled = application.emit("mul", (sampled, mask))
-    columns = application.reshape(sampled, (shape[0], groups, inputs * taps, pixels))
-    matrix = application.reshape(application.operand(1), (1, groups, outputs // groups, inputs * taps))
-    product = application.emit("matmul", (matrix, columns))
-    summed = application.reshape(product, (shape[0], outputs, *size))
-    if application.has(3):
-        summed = application.emit("add", (summed, application.reshape(application.operand(3), (outputs, *(1,) * rank))))
-    application.result_alias(summed)
+    sampled = context.emit("grid_sample", (data, sample_positions), attrs)
+    if context.has_input(4):
+        mask = context.reshape(context.operand(4), (images, 1, taps * pixels))
+        sampled = context.emit("mul", (sampled, mask))
+    columns = context.reshape(sampled, (shape[0], groups, inputs * taps, pixels))
+    matrix = context.reshape(context.operand(1), (1, groups, outputs // groups, inputs * taps))
+    product = context.emit("matmul", (matrix, columns))
+    summed = context.reshape(product, (shape[0], outputs, *size))
+    if context.has_input(3):
+        summed = context.emit("add", (summed, context.reshape(context.operand(3), (outputs, *(1,) * rank))))
+    context.result_alias(summed)
 
 
-def _tap_positions(application: OpContext, kernel_shape: tuple[int, ...]) -> tuple[Array, tuple[int, ...]]:
+def _tap_positions(context: OpContext, kernel_shape: tuple[int, ...]) -> tuple[Array, tuple[int, ...]]:
     """Return the positions of the taps of all pixels before offsets are added, (1, taps * pixels, axes).
 
     Also return the result's spatial extents."""
-    extents = application.shape(0)[2:]
-    view = spatial_window(application, kernel_shape, extents, ceil_mode=False)
+    extents = context.shape(0)[2:]
+    view = spatial_window(context, kernel_shape, extents, ceil_mode=False)
     rank, axes, size = len(extents), [], []
     for k, extent in enumerate(extents):
         last_start = extent + view.before[k] + view.after[k] - (kernel_shape[k] - 1) * view.dilation[k] - 1
@@ -351,39 +351,39 @@ SAMPLING_CONVERTERS: Mapping[str, Converter] = {
 # ---- Converters of operators that enlarge images: ConvTranspose and Resize.
 
 
-def conv_transpose(application: OpContext) -> None:
+def conv_transpose(context: OpContext) -> None:
     """ConvTranspose.
 
     ``conv2d_transpose`` over one or two axes with constant float32 weights, else ``convolution_transpose``.
     """
-    attrs, shape = _transposed_convolution_attributes(application), application.shape(0)
+    attrs, shape = _transposed_convolution_attributes(context), context.shape(0)
     has_constant = [
-        application.builder.stored_constant(application.value(k)) is not None for k in (1, 2) if application.has(k)
+        context.builder.stored_constant(context.value(k)) is not None for k in (1, 2) if context.has_input(k)
     ]
-    is_plain = application.type(application.value(0)).dtype == "float32" and len(shape) in (3, 4)
+    is_plain = context.type(context.value(0)).dtype == "float32" and len(shape) in (3, 4)
     if not is_plain or not all(has_constant):
-        operands = [application.operand(k) for k in range(3) if application.has(k)]
-        application.result("convolution_transpose", operands, attrs)
+        operands = [context.operand(k) for k in range(3) if context.has_input(k)]
+        context.result("convolution_transpose", operands, attrs)
         return
-    weight, bias = constant_weights(application, 1, 2)
-    name = application.output()
-    image = application.emit("transpose", (as_image(application, application.value(0)),), {"axes": (0, 2, 3, 1)})
+    weight, bias = constant_weights(context, 1, 2)
+    name = context.output()
+    image = context.emit("transpose", (as_image(context, context.value(0)),), {"axes": (0, 2, 3, 1)})
     operands = [
         image,
-        application.store(f"{name}_weight", _weights_channels_last(application, weight, int(attrs["groups"]))),
+        context.store(f"{name}_weight", _weights_channels_last(context, weight, int(attrs["groups"]))),
     ]
     if bias is not None:
-        operands.append(application.store(f"{name}_bias", bias))
+        operands.append(context.store(f"{name}_bias", bias))
     if len(shape) == 3:
         (stride,), (step,), (before, after) = attrs["strides"], attrs["dilation"], attrs["padding"]
         attrs = {**attrs, "strides": (1, stride), "dilation": (1, step), "padding": (0, before, 0, after)}
-    upsampled = application.emit("conv2d_transpose", operands, {**attrs, "rounding": Rounding.EVEN})
-    upsampled = application.emit("transpose", (upsampled,), {"axes": (0, 3, 1, 2)})
-    batch, channels, _, width = application.type(upsampled).shape
-    application.result_alias(upsampled if len(shape) == 4 else application.reshape(upsampled, (batch, channels, width)))
+    upsampled = context.emit("conv2d_transpose", operands, {**attrs, "rounding": Rounding.EVEN})
+    upsampled = context.emit("transpose", (upsampled,), {"axes": (0, 3, 1, 2)})
+    batch, channels, _, width = context.type(upsampled).shape
+    context.result_alias(upsampled if len(shape) == 4 else context.reshape(upsampled, (batch, channels, width)))
 
 
-def _weights_channels_last(application: OpContext, weight: StoredTensor, groups: int) -> StoredTensor:
+def _weights_channels_last(context: OpContext, weight: StoredTensor, groups: int) -> StoredTensor:
     """Reorder the weights of a transposed convolution from (I, O / groups, [H,] W) to (O, H, W, I / groups)."""
     inputs, outputs_per_group, *kernel = weight.data.shape
     split = weight.data.reshape(groups, inputs // groups, outputs_per_group, *[1] * (2 - len(kernel)), *kernel)
@@ -391,7 +391,7 @@ def _weights_channels_last(application: OpContext, weight: StoredTensor, groups:
     quant = weight.quant
     if quant is not None and quant.axis is not None:
         if quant.axis != 1:
-            application.refuse(
+            context.refuse(
                 f"weights quantised along axis {quant.axis}", "quantise them along axis 1, the output channels"
             )
         # Scales are those of one group's output channels; our tensor lists the output channels of all groups.
@@ -399,34 +399,30 @@ def _weights_channels_last(application: OpContext, weight: StoredTensor, groups:
     return StoredTensor(moved.reshape(-1, *moved.shape[2:]), quant)
 
 
-def _transposed_convolution_attributes(application: OpContext) -> Mapping[str, Any]:
+def _transposed_convolution_attributes(context: OpContext) -> Mapping[str, Any]:
     """Return the attributes of a transposed convolution over any number of axes.
 
     Output padding becomes less padding at the end.
     """
-    attributes, extents, kernel = application.operator.attributes, application.shape(0)[2:], application.shape(1)[2:]
+    attributes, extents, kernel = context.operator.attributes, context.shape(0)[2:], context.shape(1)[2:]
     rank, groups = len(extents), attributes.integer("group", 1)
-    if (
-        len(kernel) != rank
-        or 0 in application.shape(1)
-        or attributes.integers("kernel_shape", kernel)[-rank:] != kernel
-    ):
-        application.broken(
-            f"weights of shape {application.shape(1)} for data of shape {application.shape(0)}, expected equal numbers of "
+    if len(kernel) != rank or 0 in context.shape(1) or attributes.integers("kernel_shape", kernel)[-rank:] != kernel:
+        context.broken(
+            f"weights of shape {context.shape(1)} for data of shape {context.shape(0)}, expected equal numbers of "
             "axes, and kernel_shape as the weights have it"
         )
-    if groups < 1 or application.shape(1)[0] != application.shape(0)[1] or application.shape(0)[1] % groups:
-        channels = application.shape(0)[1]
+    if groups < 1 or context.shape(1)[0] != context.shape(0)[1] or context.shape(0)[1] % groups:
+        channels = context.shape(0)[1]
         expected = f"{channels} rows of weights and a group that divides them"
-        application.broken(f"got group {groups} and weights of shape {application.shape(1)}, expected {expected}")
-    strides, dilation = (spatial_attribute(application, name, (1,) * rank, 1) for name in ("strides", "dilations"))
-    growth = spatial_attribute(application, "output_padding", (0,) * rank, 0)
-    pads = spatial_attribute(application, "pads", (0,) * 2 * rank, 0)
+        context.broken(f"got group {groups} and weights of shape {context.shape(1)}, expected {expected}")
+    strides, dilation = (spatial_attribute(context, name, (1,) * rank, 1) for name in ("strides", "dilations"))
+    growth = spatial_attribute(context, "output_padding", (0,) * rank, 0)
+    pads = spatial_attribute(context, "pads", (0,) * 2 * rank, 0)
     axes = list(zip(extents, strides, kernel, dilation, strict=True))
     sizes = [(e - 1) * s + (k - 1) * d + 1 for e, s, k, d in axes]
     mode, wanted = attributes.text("auto_pad", "NOTSET"), attributes.integers("output_shape", ())[-rank:]
     if len(wanted) not in (0, rank) or mode not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
-        application.broken(
+        context.broken(
             f"got output_shape {wanted} and auto_pad {mode!r}, expected {rank} extents or none, and NOTSET, VALID, "
             "SAME_UPPER or SAME_LOWER"
         )
@@ -446,9 +442,9 @@ def _transposed_convolution_attributes(application: OpContext) -> Mapping[str, A
     return {"strides": strides, "padding": padding, "dilation": dilation, "groups": groups}
 
 
-def resize(application: OpContext) -> None:
+def resize(context: OpContext) -> None:
     """Resize and Upsample: every result is one of the data's elements, or a weighted sum of a few."""
-    write_resize(application, resize_axes(application))
+    write_resize(context, resize_axes(context))
 
 
 UPSAMPLE_CONVERTERS: Mapping[str, Converter] = {

@@ -18,120 +18,116 @@ from microc.graph.ir import Attr
 _FLOAT = ("float32",)
 
 
-def root_mean_square_norm(application: OpContext) -> None:
+def root_mean_square_norm(context: OpContext) -> None:
     """SimplifiedLayerNormalization over the last axis: x / sqrt(mean(x**2) + epsilon), scaled."""
-    attributes, data = application.operator.attributes, application.operand(0)
-    rank = len(application.type(data).shape)
-    if application.axis(attributes.integer("axis", -1), rank) != rank - 1:
-        application.refuse(
-            "a norm over more than the last axis", "reshape its data so that the normalised axes are one"
-        )
-    application.only_output()
-    _write_norm(application, data, application.operand(1))
+    attributes, data = context.operator.attributes, context.operand(0)
+    rank = len(context.type(data).shape)
+    if context.axis(attributes.integer("axis", -1), rank) != rank - 1:
+        context.refuse("a norm over more than the last axis", "reshape its data so that the normalised axes are one")
+    context.only_output()
+    _write_norm(context, data, context.operand(1))
 
 
-def skip_root_mean_square_norm(application: OpContext) -> None:
+def skip_root_mean_square_norm(context: OpContext) -> None:
     """SkipSimplifiedLayerNormalization: the same norm of a sum; the sum is the fourth output."""
-    total = application.emit("add", (application.operand(0), application.operand(1)))
-    if application.has(3):
-        total = application.emit("add", (total, application.operand(3)))
-    if any(application.output(position) for position in (1, 2)):
-        application.refuse("the outputs Mean and InvStdDev are not supported", "export the model for inference")
-    _write_norm(application, total, application.operand(2))
-    application.result_alias(total, 3)
+    total = context.emit("add", (context.operand(0), context.operand(1)))
+    if context.has_input(3):
+        total = context.emit("add", (total, context.operand(3)))
+    if any(context.output(position) for position in (1, 2)):
+        context.refuse("the outputs Mean and InvStdDev are not supported", "export the model for inference")
+    _write_norm(context, total, context.operand(2))
+    context.result_alias(total, 3)
 
 
-def _write_norm(application: OpContext, data: str, scale: str) -> None:
+def _write_norm(context: OpContext, data: str, scale: str) -> None:
     """Write the output: ``data`` divided by its root mean square over the last axis, times ``scale``."""
-    make = composer(application)
-    squares: Mapping[str, Attr] = {"axes": (len(application.type(data).shape) - 1,), "keepdims": True}
-    mean = application.emit("mean", (make("mul", data, data),), squares)
-    length = make("rsqrt", make("add", mean, application.operator.attributes.real("epsilon", 1e-5)))
-    application.result("mul", (make("mul", data, length), scale))
+    make = composer(context)
+    squares: Mapping[str, Attr] = {"axes": (len(context.type(data).shape) - 1,), "keepdims": True}
+    mean = context.emit("mean", (make("mul", data, data),), squares)
+    length = make("rsqrt", make("add", mean, context.operator.attributes.real("epsilon", 1e-5)))
+    context.result("mul", (make("mul", data, length), scale))
 
 
-def rotary_embedding(application: OpContext) -> None:
+def rotary_embedding(context: OpContext) -> None:
     """com.microsoft.RotaryEmbedding: rotates data (B, S, heads * D) or (B, heads, S, D) by the angles of their positions."""
-    attributes, shape = application.operator.attributes, application.shape(0)
+    attributes, shape = context.operator.attributes, context.shape(0)
     heads = attributes.integer("num_heads", 0) or 1
     if len(shape) == 3 and (not attributes.integer("num_heads", 0) or shape[2] % heads):
         what = f"num_heads is {attributes.integer('num_heads', 0)} for data of shape {shape}"
-        application.refuse(what, f"set num_heads to a divisor of {shape[2]}, the last axis")
+        context.refuse(what, f"set num_heads to a divisor of {shape[2]}, the last axis")
     if len(shape) not in (3, 4) or attributes.real("scale", 1.0) != 1.0:
-        application.refuse(
+        context.refuse(
             f"data of shape {shape}, scale {attributes.real('scale', 1.0)}",
             "give data of three or four axes and leave scale at 1",
         )
-    data = application.value(0)
+    data = context.value(0)
     if len(shape) == 3:
-        split = application.reshape(data, (*shape[:2], heads, shape[2] // heads))
-        data = application.emit("transpose", (split,), {"axes": (0, 2, 1, 3)})
-    batch, _, length, _ = application.type(data).shape
-    positions = application.value(1)
+        split = context.reshape(data, (*shape[:2], heads, shape[2] // heads))
+        data = context.emit("transpose", (split,), {"axes": (0, 2, 1, 3)})
+    batch, _, length, _ = context.type(data).shape
+    positions = context.value(1)
     # A single position is that of the first row; the others follow it.
-    if application.type(positions).size == 1 and length > 1:
-        steps = application.new_constant("steps", np.arange(length, dtype=application.type(positions).dtype))
-        positions = application.emit("add", (application.reshape(positions, (1,)), steps))
-    count = application.type(positions).size
+    if context.type(positions).size == 1 and length > 1:
+        steps = context.new_constant("steps", np.arange(length, dtype=context.type(positions).dtype))
+        positions = context.emit("add", (context.reshape(positions, (1,)), steps))
+    count = context.type(positions).size
     if count not in (length, batch * length):
-        application.broken(f"position_ids: got {count}, expected {length} or {batch * length}")
-    angles = [gather_angles(application, position, positions, length) for position in (2, 3)]
-    result = rotate_pairs(application, data, (angles[0], angles[1]), interleaved=attributes.flag("interleaved"))
+        context.broken(f"position_ids: got {count}, expected {length} or {batch * length}")
+    angles = [gather_angles(context, position, positions, length) for position in (2, 3)]
+    result = rotate_pairs(context, data, (angles[0], angles[1]), interleaved=attributes.flag("interleaved"))
     if len(shape) == 3:
-        result = application.emit("transpose", (result,), {"axes": (0, 2, 1, 3)})
-    application.result_reshape(result, shape)
+        result = context.emit("transpose", (result,), {"axes": (0, 2, 1, 3)})
+    context.result_reshape(result, shape)
 
 
-def gather_angles(application: OpContext, table_input: int, positions: str, position_count: int) -> str:
+def gather_angles(context: OpContext, table_input: int, positions: str, position_count: int) -> str:
     """Gather the rows of the table ``table_input`` (cosines or sines) at ``positions``.
 
     The result is (batch, 1, S, half of the rotated width)."""
-    table = application.value(table_input)
-    if len(application.type(table).shape) != 2:
-        application.broken(f"input {table_input}: got shape {application.type(table).shape}, expected two axes")
-    rows = application.emit(
-        "gather", (table, application.reshape(positions, (application.type(positions).size,))), {"axis": 0}
-    )
-    count, half = application.type(rows).shape
-    return application.reshape(rows, (count // position_count, 1, position_count, half))
+    table = context.value(table_input)
+    if len(context.type(table).shape) != 2:
+        context.broken(f"input {table_input}: got shape {context.type(table).shape}, expected two axes")
+    rows = context.emit("gather", (table, context.reshape(positions, (context.type(positions).size,))), {"axis": 0})
+    count, half = context.type(rows).shape
+    return context.reshape(rows, (count // position_count, 1, position_count, half))
 
 
-def rotate_pairs(application: OpContext, data: str, angles: tuple[str, str], *, interleaved: bool) -> str:
+def rotate_pairs(context: OpContext, data: str, angles: tuple[str, str], *, interleaved: bool) -> str:
     """Rotate pairs of numbers along the last axis by angles.
 
     Pairs are neighbours (``interleaved``), or lie half the rotated width apart. Numbers behind the rotated width stay."""
-    shape, half = application.type(data).shape, application.type(angles[0]).shape[3]
+    shape, half = context.type(data).shape, context.type(angles[0]).shape[3]
     cosine, sine = angles
     if 2 * half > shape[3]:
-        application.broken(f"{half} angles for rows of {shape[3]} elements, expected at most {shape[3] // 2}")
+        context.broken(f"{half} angles for rows of {shape[3]} elements, expected at most {shape[3] // 2}")
     axis, pairs = (4, (*shape[:3], half, 2)) if interleaved else (3, (*shape[:3], half, 2))
     if interleaved:
-        both = application.reshape(slice_axis(application, data, 3, 0, 2 * half), pairs)
-        first, second = (application.reshape(slice_axis(application, both, 4, k, k + 1), pairs[:4]) for k in (0, 1))
+        both = context.reshape(slice_axis(context, data, 3, 0, 2 * half), pairs)
+        first, second = (context.reshape(slice_axis(context, both, 4, k, k + 1), pairs[:4]) for k in (0, 1))
     else:
-        first, second = (slice_axis(application, data, 3, k * half, (k + 1) * half) for k in (0, 1))
-    make = composer(application)
+        first, second = (slice_axis(context, data, 3, k * half, (k + 1) * half) for k in (0, 1))
+    make = composer(context)
     rotated = [
         make("sub", make("mul", first, cosine), make("mul", second, sine)),
         make("add", make("mul", first, sine), make("mul", second, cosine)),
     ]
     if interleaved:
-        rotated = [application.reshape(value, (*shape[:3], half, 1)) for value in rotated]
-    joined = application.emit("concat", rotated, {"axis": axis})
-    joined = application.reshape(joined, (*shape[:3], 2 * half))
+        rotated = [context.reshape(value, (*shape[:3], half, 1)) for value in rotated]
+    joined = context.emit("concat", rotated, {"axis": axis})
+    joined = context.reshape(joined, (*shape[:3], 2 * half))
     if 2 * half == shape[3]:
         return joined
-    return application.emit("concat", (joined, slice_axis(application, data, 3, 2 * half, shape[3])), {"axis": 3})
+    return context.emit("concat", (joined, slice_axis(context, data, 3, 2 * half, shape[3])), {"axis": 3})
 
 
-def slice_axis(application: OpContext, data: str, axis: int, first_element: int, end_element: int) -> str:
+def slice_axis(context: OpContext, data: str, axis: int, first_element: int, end_element: int) -> str:
     """Slice elements ``first_element`` to ``end_element`` (exclusive) along an axis."""
-    shape = application.type(data).shape
+    shape = context.type(data).shape
     if (first_element, end_element) == (0, shape[axis]):
         return data
     begin = tuple(first_element if k == axis else 0 for k in range(len(shape)))
     end = tuple(end_element if k == axis else extent for k, extent in enumerate(shape))
-    return application.emit("slice", (data,), {"begin": begin, "end": end, "strides": (1,) * len(shape)})
+    return context.emit("slice", (data,), {"begin": begin, "end": end, "strides": (1,) * len(shape)})
 
 
 LANGUAGE_CONVERTERS: Mapping[str, Converter] = {
@@ -165,7 +161,7 @@ class _AttentionSizes:
     width: int
 
 
-def group_query_attention(application: OpContext) -> None:
+def group_query_attention(context: OpContext) -> None:
     """com.microsoft.GroupQueryAttention of one sequence, causal.
 
     Operands: query, key, value (or all three in the first), past key, past value, last position (seqlens_k), number of
@@ -173,173 +169,171 @@ def group_query_attention(application: OpContext) -> None:
     it holds; the present is the past with them. If the number of positions is a constant above P, the past is full, and the
     present is longer.
     """
-    _refuse_variants(application)
-    heads, (query, key, value) = _split_heads(application)
-    length = _past_length(application, heads)
-    if application.operator.attributes.flag("do_rotary"):
-        query, key = _rotate_query_and_key(application, heads, length, (query, key))
-    past = _past_caches(application, heads)
+    _refuse_variants(context)
+    heads, (query, key, value) = _split_heads(context)
+    length = _past_length(context, heads)
+    if context.operator.attributes.flag("do_rotary"):
+        query, key = _rotate_query_and_key(context, heads, length, (query, key))
+    past = _past_caches(context, heads)
     rows = heads.queries // heads.kv_heads * heads.rows
-    scale = application.operator.attributes.real("scale", 0.0) or float(1 / np.sqrt(heads.width))
-    scaled_query = application.reshape(composer(application)("mul", query, scale), (heads.kv_heads, rows, heads.width))
+    scale = context.operator.attributes.real("scale", 0.0) or float(1 / np.sqrt(heads.width))
+    scaled_query = context.reshape(composer(context)("mul", query, scale), (heads.kv_heads, rows, heads.width))
     # One batch of products per key head: the queries of its group become rows, heads.queries / kv_heads * rows of them.
     keys, values = (
-        [application.reshape(x, application.type(x).shape[1:]) for x in pair]  # without the batch axis, which is 1
+        [context.reshape(x, context.type(x).shape[1:]) for x in pair]  # without the batch axis, which is 1
         for pair in ((*past[:1], key), (*past[1:], value))
     )
-    scores = [_batch_product(application, scaled_query, x, transpose_b=True) for x in keys]
-    scores[-1] = _mask_later_rows(application, heads, scores[-1])
+    scores = [_batch_product(context, scaled_query, x, transpose_b=True) for x in keys]
+    scores[-1] = _mask_later_rows(context, heads, scores[-1])
     if past:
-        scores[0] = _mask_unused_positions(application, scores[0], length)
-    joined = application.emit("concat", scores, {"axis": 2}) if past else scores[0]
-    shares, first, total = application.emit("softmax", (joined,), {"axis": 2, "beta": 1.0}), 0, ""
+        scores[0] = _mask_unused_positions(context, scores[0], length)
+    joined = context.emit("concat", scores, {"axis": 2}) if past else scores[0]
+    shares, first, total = context.emit("softmax", (joined,), {"axis": 2, "beta": 1.0}), 0, ""
     for x in values:
-        last = first + application.type(x).shape[1]
-        partial = _batch_product(application, slice_axis(application, shares, 2, first, last), x)
-        total, first = application.emit("add", (total, partial)) if total else partial, last
-    apart = application.reshape(total, (1, heads.queries, heads.rows, heads.width))
-    rows_of_heads = application.emit("transpose", (apart,), {"axes": (0, 2, 1, 3)})
-    application.result_reshape(rows_of_heads, (1, heads.rows, heads.queries * heads.width))
-    _write_present(application, past, (key, value), length)
+        last = first + context.type(x).shape[1]
+        partial = _batch_product(context, slice_axis(context, shares, 2, first, last), x)
+        total, first = context.emit("add", (total, partial)) if total else partial, last
+    apart = context.reshape(total, (1, heads.queries, heads.rows, heads.width))
+    rows_of_heads = context.emit("transpose", (apart,), {"axes": (0, 2, 1, 3)})
+    context.result_reshape(rows_of_heads, (1, heads.rows, heads.queries * heads.width))
+    _write_present(context, past, (key, value), length)
 
 
-def _refuse_variants(application: OpContext) -> None:
+def _refuse_variants(context: OpContext) -> None:
     """Refuse attributes and inputs of variants of the attention that are not supported."""
-    attributes = application.operator.attributes
+    attributes = context.operator.attributes
     numbers = {name: attributes.integer(name, 0) for name in ("smooth_softmax", "qk_output", "local_window_size")}
     unsupported = [name for name, number in numbers.items() if number > 0]
     unsupported += ["softcap"] if attributes.real("softcap", 0.0) else []
     unsupported += (
         ["position_ids, attention_bias or more"]
-        if any(map(application.has, range(FIRST_UNSUPPORTED, application.count())))
+        if any(map(context.has_input, range(FIRST_UNSUPPORTED, context.input_count())))
         else []
     )
     if unsupported:
-        application.refuse(f"attention with {unsupported[0]}", _EXPORT_WITHOUT)
-    application.only_output(3)
+        context.refuse(f"attention with {unsupported[0]}", _EXPORT_WITHOUT)
+    context.only_output(3)
 
 
-def _split_heads(application: OpContext) -> tuple[_AttentionSizes, tuple[str, str, str]]:
+def _split_heads(context: OpContext) -> tuple[_AttentionSizes, tuple[str, str, str]]:
     """Split the operands into heads: query (1, heads, S, D), key and value (1, key heads, S, D)."""
-    attributes, shape = application.operator.attributes, application.shape(_QUERY)
+    attributes, shape = context.operator.attributes, context.shape(_QUERY)
     queries, kv_heads = attributes.integer("num_heads"), attributes.integer("kv_num_heads")
-    packed = not application.has(_KEY)
+    packed = not context.has_input(_KEY)
     parts = queries + 2 * kv_heads if packed else queries
     if min(queries, kv_heads) < 1 or queries % kv_heads or len(shape) != 3 or shape[2] % parts:
-        application.broken(
+        context.broken(
             f"data of shape {shape}, num_heads {queries}, kv_num_heads {kv_heads}: expected three axes, the last a multiple "
             f"of {parts} heads, and a kv_num_heads that divides num_heads"
         )
     if shape[0] != 1:
-        application.refuse(f"a batch of {shape[0]} sequences, expected one", "export the model with a batch of 1")
+        context.refuse(f"a batch of {shape[0]} sequences, expected one", "export the model with a batch of 1")
     heads = _AttentionSizes(queries, kv_heads, shape[1], shape[2] // parts)
 
     def apart(value: str, head_count: int) -> str:
         """Reshape (1, S, heads * D) to (1, heads, S, D)."""
-        if application.type(value).shape != (1, heads.rows, head_count * heads.width):
+        if context.type(value).shape != (1, heads.rows, head_count * heads.width):
             expected = (1, heads.rows, head_count * heads.width)
-            application.broken(f"{value!r}: got shape {application.type(value).shape}, expected {expected}")
-        split = application.reshape(value, (1, heads.rows, head_count, heads.width))
-        return application.emit("transpose", (split,), {"axes": (0, 2, 1, 3)})
+            context.broken(f"{value!r}: got shape {context.type(value).shape}, expected {expected}")
+        split = context.reshape(value, (1, heads.rows, head_count, heads.width))
+        return context.emit("transpose", (split,), {"axes": (0, 2, 1, 3)})
 
     counts, first = (queries, kv_heads, kv_heads), 0
     if not packed:
-        query, key, value = (
-            apart(application.operand(k), n) for k, n in zip((_QUERY, _KEY, _VALUE), counts, strict=True)
-        )
+        query, key, value = (apart(context.operand(k), n) for k, n in zip((_QUERY, _KEY, _VALUE), counts, strict=True))
         return heads, (query, key, value)
     parts_by_role = []
     for count in counts:
         last = first + count * heads.width
-        parts_by_role.append(apart(slice_axis(application, application.value(_QUERY), 2, first, last), count))
+        parts_by_role.append(apart(slice_axis(context, context.value(_QUERY), 2, first, last), count))
         first = last
     return heads, (parts_by_role[0], parts_by_role[1], parts_by_role[2])
 
 
-def _past_length(application: OpContext, sizes: _AttentionSizes) -> str:
+def _past_length(context: OpContext, sizes: _AttentionSizes) -> str:
     """Return the number of positions that the key and value caches hold, as an int32 of one element.
 
     It is the last position minus the other rows of this call."""
-    if application.type(application.value(_LAST)).size != 1:
-        application.broken(f"seqlens_k: got shape {application.shape(_LAST)}, expected one element")
-    last = application.emit("cast", (application.reshape(application.value(_LAST), (1,)),), {"dtype": "int32"})
+    if context.type(context.value(_LAST)).size != 1:
+        context.broken(f"seqlens_k: got shape {context.shape(_LAST)}, expected one element")
+    last = context.emit("cast", (context.reshape(context.value(_LAST), (1,)),), {"dtype": "int32"})
     if sizes.rows == 1:
         return last
-    return application.emit("sub", (last, application.scalar(sizes.rows - 1, "int32")))
+    return context.emit("sub", (last, context.scalar(sizes.rows - 1, "int32")))
 
 
 def _rotate_query_and_key(
-    application: OpContext, sizes: _AttentionSizes, past_length: str, query_and_key: Sequence[str]
+    context: OpContext, sizes: _AttentionSizes, past_length: str, query_and_key: Sequence[str]
 ) -> list[str]:
     """Rotate query and key by the angles of their positions."""
     positions = past_length
     if sizes.rows > 1:
-        steps = application.new_constant("steps", np.arange(sizes.rows, dtype=np.int32))
-        positions = application.emit("add", (past_length, steps))
-    cosine, sine = (gather_angles(application, k, positions, sizes.rows) for k in (_COSINES, _COSINES + 1))
-    interleaved = application.operator.attributes.flag("rotary_interleaved")
-    return [rotate_pairs(application, value, (cosine, sine), interleaved=interleaved) for value in query_and_key]
+        steps = context.new_constant("steps", np.arange(sizes.rows, dtype=np.int32))
+        positions = context.emit("add", (past_length, steps))
+    cosine, sine = (gather_angles(context, k, positions, sizes.rows) for k in (_COSINES, _COSINES + 1))
+    interleaved = context.operator.attributes.flag("rotary_interleaved")
+    return [rotate_pairs(context, value, (cosine, sine), interleaved=interleaved) for value in query_and_key]
 
 
-def _past_caches(application: OpContext, sizes: _AttentionSizes) -> tuple[str, ...]:
+def _past_caches(context: OpContext, sizes: _AttentionSizes) -> tuple[str, ...]:
     """Return the caches of keys and of values; empty if there is no past."""
-    if not application.has(_PAST):
+    if not context.has_input(_PAST):
         return ()
-    caches = application.operand(_PAST), application.operand(_PAST + 1)
+    caches = context.operand(_PAST), context.operand(_PAST + 1)
     for name in caches:
-        shape = application.type(name).shape
+        shape = context.type(name).shape
         if len(shape) != 4 or shape[:2] != (1, sizes.kv_heads) or shape[3] != sizes.width:
             expected = f"(1, {sizes.kv_heads}, length, {sizes.width})"
-            application.broken(f"the past of keys or values: got shape {shape}, expected {expected}")
+            context.broken(f"the past of keys or values: got shape {shape}, expected {expected}")
     return caches
 
 
-def _batch_product(application: OpContext, a: str, b: str, *, transpose_b: bool = False) -> str:
-    right = application.emit("transpose", (b,), {"axes": (0, 2, 1)}) if transpose_b else b
-    return application.emit("matmul", (a, right))
+def _batch_product(context: OpContext, a: str, b: str, *, transpose_b: bool = False) -> str:
+    right = context.emit("transpose", (b,), {"axes": (0, 2, 1)}) if transpose_b else b
+    return context.emit("matmul", (a, right))
 
 
-def _mask_unused_positions(application: OpContext, scores: str, past_length: str) -> str:
+def _mask_unused_positions(context: OpContext, scores: str, past_length: str) -> str:
     """Mask the scores (heads, rows, P) of positions that the past does not hold yet."""
-    count = application.type(scores).shape[2]
-    positions = application.new_constant("places", np.arange(count, dtype=np.int32).reshape(1, 1, count))
-    make = composer(application)
+    count = context.type(scores).shape[2]
+    positions = context.new_constant("places", np.arange(count, dtype=np.int32).reshape(1, 1, count))
+    make = composer(context)
     return make("where", make("less", positions, past_length), scores, MASKED_SCORE)
 
 
-def _mask_later_rows(application: OpContext, sizes: _AttentionSizes, scores: str) -> str:
+def _mask_later_rows(context: OpContext, sizes: _AttentionSizes, scores: str) -> str:
     """Mask the scores among this call's rows so that none attends to a later one."""
     if sizes.rows == 1:
         return scores
     groups = sizes.queries // sizes.kv_heads
     seen = np.tile(np.tril(np.ones((sizes.rows, sizes.rows), bool)), (groups, 1))[None]
-    return composer(application)("where", application.new_constant("seen", seen), scores, MASKED_SCORE)
+    return composer(context)("where", context.new_constant("seen", seen), scores, MASKED_SCORE)
 
 
 def _write_present(
-    application: OpContext, past_caches: Sequence[str], new_keys_and_values: Sequence[str], past_length: str
+    context: OpContext, past_caches: Sequence[str], new_keys_and_values: Sequence[str], past_length: str
 ) -> None:
     """Write the second and third output, the new key and value caches: the past ones with this call's rows."""
     for position, value in enumerate(new_keys_and_values):
-        if not application.output(position + 1):
+        if not context.output(position + 1):
             continue
         if not past_caches:
-            application.result_alias(value, position + 1)
-        elif _is_past_full(application, application.type(past_caches[0]).shape[2], application.type(value).shape[2]):
-            application.result("concat", (past_caches[position], value), {"axis": 2}, position + 1)
+            context.result_alias(value, position + 1)
+        elif _is_past_full(context, context.type(past_caches[0]).shape[2], context.type(value).shape[2]):
+            context.result("concat", (past_caches[position], value), {"axis": 2}, position + 1)
         else:
-            begin = application.emit("pad", (past_length,), {"padding": ((2, 1),), "value": 0})
-            application.result("dynamic_update_slice", (past_caches[position], value, begin), {}, position + 1)
+            begin = context.emit("pad", (past_length,), {"padding": ((2, 1),), "value": 0})
+            context.result("dynamic_update_slice", (past_caches[position], value, begin), {}, position + 1)
 
 
-def _is_past_full(application: OpContext, past_capacity: int, new_rows: int) -> bool:
+def _is_past_full(context: OpContext, past_capacity: int, new_rows: int) -> bool:
     """Test whether the number of positions is a constant above ``past_capacity``."""
-    total = application.builder.consts.get(application.value(_TOTAL)) if application.has(_TOTAL) else None
+    total = context.builder.consts.get(context.value(_TOTAL)) if context.has_input(_TOTAL) else None
     if total is None or total.size != 1 or int(total.reshape(())) <= past_capacity:
         return False
     if int(total.reshape(())) != past_capacity + new_rows:
         what = f"total_sequence_length is {int(total.reshape(()))}"
-        application.broken(
+        context.broken(
             f"{what}, expected {past_capacity + new_rows}: {past_capacity} of the past and {new_rows} of this call"
         )
     return True

@@ -25,119 +25,111 @@ from microc.frontend.trees.ensembles import emit_both_probabilities, emit_post_t
 # The squared distance of a radial kernel is computed as |x|^2 - 2 x.v + |v|^2, limited to 0 from below.
 
 
-def svm_regressor(application: OpContext) -> None:
+def svm_regressor(context: OpContext) -> None:
     """Convert SVMRegressor, a weighted sum of kernel values plus a bias; a one-class machine returns 1 or -1 instead."""
-    attributes = application.operator.attributes
+    attributes = context.operator.attributes
     count = attributes.integer("n_supports", 0)
-    data = feature_rows(application)
+    data = feature_rows(context)
     rho = np.array(attributes.reals("rho"), np.float32)
     weights = np.array(attributes.reals("coefficients"), np.float32)
-    width = application.type(data).shape[1]
-    values = _kernel_values(application, data, _support_vectors(application, count, width)) if count else data
-    scores = _emit_dense(application, values, weights.reshape(1, -1), rho)
+    width = context.type(data).shape[1]
+    values = _kernel_values(context, data, _support_vectors(context, count, width)) if count else data
+    scores = _emit_dense(context, values, weights.reshape(1, -1), rho)
     if attributes.flag("one_class"):
-        above = application.emit(
-            "cast", (application.emit("greater", (scores, application.scalar(0.0))),), {"dtype": "float32"}
-        )
-        doubled = application.emit("mul", (above, application.scalar(2.0)))
-        application.result("sub", (doubled, application.scalar(1.0)))
+        above = context.emit("cast", (context.emit("greater", (scores, context.scalar(0.0))),), {"dtype": "float32"})
+        doubled = context.emit("mul", (above, context.scalar(2.0)))
+        context.result("sub", (doubled, context.scalar(1.0)))
         return
-    application.result_alias(emit_post_transform(application, scores, post_transform(application), application.where))
+    context.result_alias(emit_post_transform(context, scores, post_transform(context), context.where))
 
 
-def svm_classifier(application: OpContext) -> None:
+def svm_classifier(context: OpContext) -> None:
     """Convert SVMClassifier, which computes a decision value for every pair of classes and returns the class with most votes.
 
     Probabilities are supported for two classes only. Without probabilities, the scores for more than two classes are the
     decision values of the pairs, as in ONNX Runtime.
     """
-    attributes = application.operator.attributes
-    labels = class_labels(application, "classlabels_ints", "classlabels_strings")
-    per_class, data = attributes.integers("vectors_per_class", ()), feature_rows(application)
+    attributes = context.operator.attributes
+    labels = class_labels(context, "classlabels_ints", "classlabels_strings")
+    per_class, data = attributes.integers("vectors_per_class", ()), feature_rows(context)
     if not per_class:
-        application.refuse("a linear machine without support vectors", "export it as a linear classifier")
-    values = _kernel_values(
-        application, data, _support_vectors(application, sum(per_class), application.type(data).shape[1])
-    )
+        context.refuse("a linear machine without support vectors", "export it as a linear classifier")
+    values = _kernel_values(context, data, _support_vectors(context, sum(per_class), context.type(data).shape[1]))
     weights = np.array(attributes.reals("coefficients"), np.float32).reshape(len(per_class) - 1, -1)
     pairs = list(combinations(range(len(per_class)), 2))
     rho = np.array(attributes.reals("rho"), np.float32)
-    decisions = _emit_dense(application, values, _pair_weights(weights, per_class, pairs), rho)
+    decisions = _emit_dense(context, values, _pair_weights(weights, per_class, pairs), rho)
     has_probabilities = "prob_a" in attributes and len(attributes.reals("prob_a")) > 0
     if len(per_class) == 2 and has_probabilities:
-        line = _emit_affine(application, decisions, attributes.reals("prob_a")[0], attributes.reals("prob_b")[0])
-        first = application.emit("sigmoid", (application.emit("neg", (line,)),))
-        second = application.emit("sub", (application.scalar(1.0), first))
-        result_label(application, labels, second, is_binary=True, score_threshold=0.5)
-        application.result_alias(application.emit("concat", (first, second), {"axis": 1}), 1)
+        line = _emit_affine(context, decisions, attributes.reals("prob_a")[0], attributes.reals("prob_b")[0])
+        first = context.emit("sigmoid", (context.emit("neg", (line,)),))
+        second = context.emit("sub", (context.scalar(1.0), first))
+        result_label(context, labels, second, is_binary=True, score_threshold=0.5)
+        context.result_alias(context.emit("concat", (first, second), {"axis": 1}), 1)
         return
     if has_probabilities:
-        application.refuse("probabilities of more than two classes", "export without probabilities (probability=False)")
-    votes = _count_votes(application, decisions, pairs, len(per_class))
-    result_label(application, labels, votes)
+        context.refuse("probabilities of more than two classes", "export without probabilities (probability=False)")
+    votes = _count_votes(context, decisions, pairs, len(per_class))
+    result_label(context, labels, votes)
     if len(per_class) == 2:
-        both = (application.emit("neg", (decisions,)), decisions)
-        application.result_alias(application.emit("concat", both, {"axis": 1}), 1)
+        both = (context.emit("neg", (decisions,)), decisions)
+        context.result_alias(context.emit("concat", both, {"axis": 1}), 1)
     else:
-        application.result_alias(decisions, 1)
+        context.result_alias(decisions, 1)
 
 
-def _support_vectors(application: OpContext, vector_count: int, feature_count: int) -> Array:
+def _support_vectors(context: OpContext, vector_count: int, feature_count: int) -> Array:
     """Return the support vectors as an array (``vector_count``, ``feature_count``)."""
-    vectors = np.array(application.operator.attributes.reals("support_vectors"), np.float32)
+    vectors = np.array(context.operator.attributes.reals("support_vectors"), np.float32)
     if vectors.size != vector_count * feature_count:
-        application.broken(
+        context.broken(
             f"support_vectors: got {vectors.size} numbers, expected {vector_count} x {feature_count} (vectors x features)"
         )
     return vectors.reshape(vector_count, feature_count)
 
 
-def _kernel_values(application: OpContext, data: str, support_vectors: Array) -> str:
+def _kernel_values(context: OpContext, data: str, support_vectors: Array) -> str:
     """Emit the kernel function of every row of ``data`` and every support vector; return the result's name (rows, vectors)."""
-    attributes = application.operator.attributes
+    attributes = context.operator.attributes
     gamma, offset, degree = (
         *(attributes.reals("kernel_params") if "kernel_params" in attributes else ()),
         0.0,
         0.0,
         0.0,
     )[:3]
-    products = _emit_dense(application, data, support_vectors, np.zeros(0, np.float32))
+    products = _emit_dense(context, data, support_vectors, np.zeros(0, np.float32))
     match attributes.text("kernel_type", "LINEAR"):
         case "LINEAR":
             return products
         case "POLY":
-            return application.emit(
-                "pow", (_emit_affine(application, products, gamma, offset), application.scalar(degree))
-            )
+            return context.emit("pow", (_emit_affine(context, products, gamma, offset), context.scalar(degree)))
         case "SIGMOID":
-            return application.emit("tanh", (_emit_affine(application, products, gamma, offset),))
+            return context.emit("tanh", (_emit_affine(context, products, gamma, offset),))
         case "RBF":
-            squares = application.emit(
-                "sum", (application.emit("mul", (data, data)),), {"axes": (1,), "keepdims": True}
-            )
-            lengths = application.new_constant("lengths", (support_vectors**2).sum(axis=1))
-            twice = application.emit("mul", (products, application.scalar(-2.0)))
-            distance = application.emit("add", (application.emit("add", (twice, lengths)), squares))
-            clamped = application.emit("relu", (distance,))
-            return application.emit("exp", (application.emit("mul", (clamped, application.scalar(-gamma))),))
+            squares = context.emit("sum", (context.emit("mul", (data, data)),), {"axes": (1,), "keepdims": True})
+            lengths = context.new_constant("lengths", (support_vectors**2).sum(axis=1))
+            twice = context.emit("mul", (products, context.scalar(-2.0)))
+            distance = context.emit("add", (context.emit("add", (twice, lengths)), squares))
+            clamped = context.emit("relu", (distance,))
+            return context.emit("exp", (context.emit("mul", (clamped, context.scalar(-gamma))),))
         case kernel:
-            application.broken(f"kernel_type is {kernel!r}, expected LINEAR, POLY, RBF or SIGMOID")
+            context.broken(f"kernel_type is {kernel!r}, expected LINEAR, POLY, RBF or SIGMOID")
 
 
-def _emit_affine(application: OpContext, value: str, factor: float, offset: float) -> str:
+def _emit_affine(context: OpContext, value: str, factor: float, offset: float) -> str:
     """Emit ``value`` * ``factor`` + ``offset``; return the result's name."""
-    scaled = application.emit("mul", (value, application.scalar(factor)))
-    return application.emit("add", (scaled, application.scalar(offset)))
+    scaled = context.emit("mul", (value, context.scalar(factor)))
+    return context.emit("add", (scaled, context.scalar(offset)))
 
 
-def _emit_dense(application: OpContext, data: str, weights: Array, bias: Array) -> str:
+def _emit_dense(context: OpContext, data: str, weights: Array, bias: Array) -> str:
     """Emit a dense layer with constant weights and bias; return its result's name. A bias of zeros is omitted."""
-    if weights.shape[1] != application.type(data).shape[1] or bias.size not in (0, weights.shape[0]):
-        application.broken(
-            f"coefficients of shape {weights.shape} and {bias.size} of rho for {application.type(data).shape[1]} values"
+    if weights.shape[1] != context.type(data).shape[1] or bias.size not in (0, weights.shape[0]):
+        context.broken(
+            f"coefficients of shape {weights.shape} and {bias.size} of rho for {context.type(data).shape[1]} values"
         )
-    operands = [data, application.new_constant("coefficients", weights)]
-    return application.emit("dense", operands + ([application.new_constant("rho", bias)] if bias.any() else []))
+    operands = [data, context.new_constant("coefficients", weights)]
+    return context.emit("dense", operands + ([context.new_constant("rho", bias)] if bias.any() else []))
 
 
 def _pair_weights(weights: Array, vectors_per_class: tuple[int, ...], class_pairs: list[tuple[int, int]]) -> Array:
@@ -153,17 +145,17 @@ def _pair_weights(weights: Array, vectors_per_class: tuple[int, ...], class_pair
     return weights_of_pairs
 
 
-def _count_votes(application: OpContext, decisions: str, class_pairs: list[tuple[int, int]], class_count: int) -> str:
+def _count_votes(context: OpContext, decisions: str, class_pairs: list[tuple[int, int]], class_count: int) -> str:
     """Emit the number of votes for each class, from the decision values of all pairs of classes; return the result's name.
 
     A positive decision value is a vote for the first class of its pair; any other value is a vote for the second class."""
-    positive = application.emit("greater", (decisions, application.scalar(0.0)))
-    first = application.emit("cast", (positive,), {"dtype": "float32"})
+    positive = context.emit("greater", (decisions, context.scalar(0.0)))
+    first = context.emit("cast", (positive,), {"dtype": "float32"})
     weights, offsets = np.zeros((class_count, len(class_pairs)), np.float32), np.zeros(class_count, np.float32)
     for column, (i, j) in enumerate(class_pairs):
         weights[i, column], weights[j, column] = 1, -1
         offsets[j] += 1
-    return _emit_dense(application, first, weights, offsets)
+    return _emit_dense(context, first, weights, offsets)
 
 
 # ---- Converters of other ai.onnx.ml operators that scikit-learn's exporters write (tree ensembles: operators_trees.py).
@@ -174,159 +166,153 @@ def _count_votes(application: OpContext, decisions: str, class_pairs: list[tuple
 NUMBERS = ("float32", "float64", "int32", "int64")
 
 
-def linear_regressor(application: OpContext) -> None:
+def linear_regressor(context: OpContext) -> None:
     """Convert LinearRegressor to a dense layer with a row of coefficients for each target."""
-    attributes = application.operator.attributes
+    attributes = context.operator.attributes
     targets = attributes.integer("targets", 1)
-    scores = _linear_scores(application, targets)
-    application.result_alias(emit_post_transform(application, scores, post_transform(application), application.where))
+    scores = _linear_scores(context, targets)
+    context.result_alias(emit_post_transform(context, scores, post_transform(context), context.where))
 
 
-def linear_classifier(application: OpContext) -> None:
+def linear_classifier(context: OpContext) -> None:
     """Convert LinearClassifier, which returns the class with the largest score, and the scores.
 
     If a single row of coefficients separates two classes, the sign of its score selects the class."""
-    labels = class_labels(application, "classlabels_ints", "classlabels_strings")
-    rows = (
-        len(application.operator.attributes.reals("intercepts"))
-        if "intercepts" in application.operator.attributes
-        else 0
-    )
+    labels = class_labels(context, "classlabels_ints", "classlabels_strings")
+    rows = len(context.operator.attributes.reals("intercepts")) if "intercepts" in context.operator.attributes else 0
     rows = rows or max(len(labels), 1)
-    scores = _linear_scores(application, rows)
-    post = post_transform(application)
+    scores = _linear_scores(context, rows)
+    post = post_transform(context)
     is_binary = rows == 1 and len(labels) == 2
-    result_label(application, labels, scores, is_binary=is_binary)
+    result_label(context, labels, scores, is_binary=is_binary)
     if is_binary:
-        scores = application.emit("sigmoid", (scores,)) if post == "logistic" else scores
-        application.result_alias(emit_both_probabilities(application, scores), 1)
+        scores = context.emit("sigmoid", (scores,)) if post == "logistic" else scores
+        context.result_alias(emit_both_probabilities(context, scores), 1)
     else:
-        application.result_alias(emit_post_transform(application, scores, post, application.where), 1)
+        context.result_alias(emit_post_transform(context, scores, post, context.where), 1)
 
 
-def _linear_scores(application: OpContext, score_count: int) -> str:
+def _linear_scores(context: OpContext, score_count: int) -> str:
     """Emit a dense layer with the coefficients and intercepts of a linear model; return the name of the scores.
 
     There are ``score_count`` scores for each row of features, and a row of coefficients for each score."""
-    attributes = application.operator.attributes
-    data = feature_rows(application)
+    attributes = context.operator.attributes
+    data = feature_rows(context)
     coefficients = np.array(attributes.reals("coefficients"), np.float32)
-    width = application.type(data).shape[-1]
+    width = context.type(data).shape[-1]
     if coefficients.size != score_count * width:
-        application.broken(
-            f"coefficients: got {coefficients.size}, expected {score_count} x {width} (results x features)"
-        )
-    operands = [data, application.new_constant("coefficients", coefficients.reshape(score_count, width))]
+        context.broken(f"coefficients: got {coefficients.size}, expected {score_count} x {width} (results x features)")
+    operands = [data, context.new_constant("coefficients", coefficients.reshape(score_count, width))]
     if "intercepts" in attributes and any(attributes.reals("intercepts")):
         intercepts = np.array(attributes.reals("intercepts"), np.float32)
         if intercepts.size != score_count:
-            application.broken(f"intercepts: got {intercepts.size}, expected {score_count}, one for each result")
-        operands.append(application.new_constant("intercepts", intercepts))
-    return application.emit("dense", operands)
+            context.broken(f"intercepts: got {intercepts.size}, expected {score_count}, one for each result")
+        operands.append(context.new_constant("intercepts", intercepts))
+    return context.emit("dense", operands)
 
 
-def scaler(application: OpContext) -> None:
+def scaler(context: OpContext) -> None:
     """Convert Scaler, (x - offset) * scale. Offset and scale have one number for all features, or one for each feature."""
-    attributes, data = application.operator.attributes, _float32_input(application)
-    width = application.type(data).shape[-1] if application.type(data).shape else 1
+    attributes, data = context.operator.attributes, _float32_input(context)
+    width = context.type(data).shape[-1] if context.type(data).shape else 1
     for op, name, neutral in (("sub", "offset", 0.0), ("mul", "scale", 1.0)):
         numbers = np.array(attributes.reals(name) if name in attributes else (neutral,), np.float32)
         if numbers.size not in (1, width):
-            application.broken(f"{name}: got {numbers.size} numbers, expected 1 or {width}, one for each feature")
+            context.broken(f"{name}: got {numbers.size} numbers, expected 1 or {width}, one for each feature")
         if (numbers != neutral).any():
-            data = application.emit(op, (data, application.new_constant(name, numbers)))
-    application.result_alias(data)
+            data = context.emit(op, (data, context.new_constant(name, numbers)))
+    context.result_alias(data)
 
 
-def normalizer(application: OpContext) -> None:
+def normalizer(context: OpContext) -> None:
     """Convert Normalizer, which divides each row by its maximum, L1 norm or L2 norm; a row with divisor 0 is unchanged."""
-    norm, data = application.operator.attributes.text("norm", "MAX"), _float32_input(application)
-    over: Mapping[str, tuple[int, ...] | bool] = {"axes": (len(application.type(data).shape) - 1,), "keepdims": True}
+    norm, data = context.operator.attributes.text("norm", "MAX"), _float32_input(context)
+    over: Mapping[str, tuple[int, ...] | bool] = {"axes": (len(context.type(data).shape) - 1,), "keepdims": True}
     if norm == "MAX":
-        divisor = application.emit("max", (data,), over)
+        divisor = context.emit("max", (data,), over)
     elif norm == "L1":
-        divisor = application.emit("sum", (application.emit("abs", (data,)),), over)
+        divisor = context.emit("sum", (context.emit("abs", (data,)),), over)
     elif norm == "L2":
-        divisor = application.emit("sqrt", (application.emit("sum", (application.emit("mul", (data, data)),), over),))
+        divisor = context.emit("sqrt", (context.emit("sum", (context.emit("mul", (data, data)),), over),))
     else:
-        application.broken(f"norm is {norm!r}, expected MAX, L1 or L2")
-    zero = application.emit("equal", (divisor, application.scalar(0.0)))
-    safe = application.emit("where", (zero, application.scalar(1.0), divisor))
-    application.result("div", (data, safe))
+        context.broken(f"norm is {norm!r}, expected MAX, L1 or L2")
+    zero = context.emit("equal", (divisor, context.scalar(0.0)))
+    safe = context.emit("where", (zero, context.scalar(1.0), divisor))
+    context.result("div", (data, safe))
 
 
-def binarizer(application: OpContext) -> None:
+def binarizer(context: OpContext) -> None:
     """Convert Binarizer, which returns 1 for elements above a threshold and 0 for others."""
-    data = application.value(0)
-    dtype = application.type(data).dtype
-    threshold = np.array(application.operator.attributes.real("threshold", 0.0), dtype)
-    above = application.emit("greater", (data, application.new_constant("threshold", threshold)))
-    application.result("cast", (above,), {"dtype": dtype})
+    data = context.value(0)
+    dtype = context.type(data).dtype
+    threshold = np.array(context.operator.attributes.real("threshold", 0.0), dtype)
+    above = context.emit("greater", (data, context.new_constant("threshold", threshold)))
+    context.result("cast", (above,), {"dtype": dtype})
 
 
-def imputer(application: OpContext) -> None:
+def imputer(context: OpContext) -> None:
     """Convert Imputer, which replaces missing elements. These are equal to a given number, or NaN.
 
     There is one replacement for all features, or one for each feature."""
-    attributes, data = application.operator.attributes, application.value(0)
-    dtype = application.type(data).dtype
+    attributes, data = context.operator.attributes, context.value(0)
+    dtype = context.type(data).dtype
     if dtype.startswith("float"):
         replaced = float(attributes.raw_real("replaced_value_float", 0.0))
         imputed = attributes.reals("imputed_value_floats")
     else:
         replaced, imputed = attributes.integer("replaced_value_int64", 0), attributes.integers("imputed_value_int64s")
-    if len(imputed) not in (1, application.type(data).shape[-1]):
-        application.broken(
-            f"imputed values: got {len(imputed)}, expected 1 or {application.type(data).shape[-1]}, one for each feature"
+    if len(imputed) not in (1, context.type(data).shape[-1]):
+        context.broken(
+            f"imputed values: got {len(imputed)}, expected 1 or {context.type(data).shape[-1]}, one for each feature"
         )
-    missing = _equals_number(application, data, replaced)
-    application.result("where", (missing, application.new_constant("imputed", np.array(imputed, dtype)), data))
+    missing = _equals_number(context, data, replaced)
+    context.result("where", (missing, context.new_constant("imputed", np.array(imputed, dtype)), data))
 
 
-def _equals_number(application: OpContext, data: str, number: float) -> str:
+def _equals_number(context: OpContext, data: str, number: float) -> str:
     """Emit a test of each element of ``data`` for equality with ``number``; return the result's name. NaN equals NaN here."""
     if number != number:
-        return application.emit("not_equal", (data, data))
-    dtype = application.type(data).dtype
-    return application.emit("equal", (data, application.new_constant("key", np.array(number, dtype))))
+        return context.emit("not_equal", (data, data))
+    dtype = context.type(data).dtype
+    return context.emit("equal", (data, context.new_constant("key", np.array(number, dtype))))
 
 
-def one_hot_encoder(application: OpContext) -> None:
+def one_hot_encoder(context: OpContext) -> None:
     """Convert OneHotEncoder, which appends an axis with an element for each category: 1 if the datum is that category, else 0."""
-    attributes, data = application.operator.attributes, application.value(0)
+    attributes, data = context.operator.attributes, context.value(0)
     if attributes.texts("cats_strings"):
-        application.refuse("categories that are strings", "encode them as integers before the model")
+        context.refuse("categories that are strings", "encode them as integers before the model")
     if not attributes.flag("zeros", True):
-        application.refuse("zeros=0 (an error for unknown categories)", "export with zeros=1")
-    if application.type(data).dtype != "int64":
-        data = application.emit("cast", (data,), {"dtype": "int64"})
+        context.refuse("zeros=0 (an error for unknown categories)", "export with zeros=1")
+    if context.type(data).dtype != "int64":
+        data = context.emit("cast", (data,), {"dtype": "int64"})
     categories = np.array(attributes.integers("cats_int64s"), np.int64)
-    column = application.emit("reshape", (data,), {"shape": (*application.type(data).shape, 1)})
-    hit = application.emit("equal", (column, application.new_constant("categories", categories)))
-    application.result("cast", (hit,), {"dtype": "float32"})
+    column = context.emit("reshape", (data,), {"shape": (*context.type(data).shape, 1)})
+    hit = context.emit("equal", (column, context.new_constant("categories", categories)))
+    context.result("cast", (hit,), {"dtype": "float32"})
 
 
-def label_encoder(application: OpContext) -> None:
+def label_encoder(context: OpContext) -> None:
     """Convert LabelEncoder, which maps keys to values, both numbers, to a chain of ``where`` operators.
 
     If keys are equal, the value of the last key is used."""
-    data, (keys, values, default) = application.value(0), _label_mapping(application)
-    dtype = application.type(data).dtype
+    data, (keys, values, default) = context.value(0), _label_mapping(context)
+    dtype = context.type(data).dtype
     if keys.dtype.name != dtype:
-        application.broken(f"keys have dtype {keys.dtype}, expected {dtype} as the data have")
-    mapped = application.new_constant("default", np.array(default, values.dtype))
+        context.broken(f"keys have dtype {keys.dtype}, expected {dtype} as the data have")
+    mapped = context.new_constant("default", np.array(default, values.dtype))
     for key, value in zip(keys.tolist(), values, strict=True):
-        hit = _equals_number(application, data, key)
-        mapped = application.emit("where", (hit, application.new_constant("mapped", np.array(value)), mapped))
-    application.result_alias(mapped)
+        hit = _equals_number(context, data, key)
+        mapped = context.emit("where", (hit, context.new_constant("mapped", np.array(value)), mapped))
+    context.result_alias(mapped)
 
 
 MAX_KEYS = 64
 
 
-def _label_mapping(application: OpContext) -> tuple[Array, Array, float]:
+def _label_mapping(context: OpContext) -> tuple[Array, Array, float]:
     """Return the keys, the values and the default value of a LabelEncoder; raise UnsupportedError if they are strings."""
-    attributes, tables = application.operator.attributes, []
+    attributes, tables = context.operator.attributes, []
     for role in ("keys", "values"):
         if f"{role}_tensor" in attributes:
             tables.append(attributes.tensor(f"{role}_tensor").reshape(-1))
@@ -335,70 +321,66 @@ def _label_mapping(application: OpContext) -> tuple[Array, Array, float]:
         elif f"{role}_floats" in attributes:
             tables.append(np.array(attributes.reals(f"{role}_floats"), np.float32))
         else:
-            application.refuse(f"{role} that are strings", "encode them as integers before the model")
+            context.refuse(f"{role} that are strings", "encode them as integers before the model")
     keys, values = tables
     if len(keys) != len(values) or len(keys) > MAX_KEYS:
-        application.refuse(
-            f"{len(keys)} keys for {len(values)} values", f"give as many keys as values, at most {MAX_KEYS}"
-        )
+        context.refuse(f"{len(keys)} keys for {len(values)} values", f"give as many keys as values, at most {MAX_KEYS}")
     if "default_tensor" in attributes:
         return keys, values, attributes.tensor("default_tensor").reshape(-1)[0]
     real = values.dtype.kind == "f"
     return keys, values, attributes.real("default_float", -0.0) if real else attributes.integer("default_int64", -1)
 
 
-def array_feature_extractor(application: OpContext) -> None:
+def array_feature_extractor(context: OpContext) -> None:
     """Convert ArrayFeatureExtractor to a ``gather`` along the last axis, which selects features by index.
 
     The indices may be computed at run time; an example is the class with the largest score.
     """
-    data = application.value(0)
-    shape = application.type(data).shape
-    rows = data if len(shape) > 1 else application.reshape(data, (1, *shape))
-    indices, axis = application.value(1), len(application.type(rows).shape) - 1
-    if indices in application.builder.consts:
+    data = context.value(0)
+    shape = context.type(data).shape
+    rows = data if len(shape) > 1 else context.reshape(data, (1, *shape))
+    indices, axis = context.value(1), len(context.type(rows).shape) - 1
+    if indices in context.builder.consts:
         features_read, feature_count = (
-            application.constant(1).reshape(-1).astype(np.int64),
-            application.type(rows).shape[-1],
+            context.constant(1).reshape(-1).astype(np.int64),
+            context.type(rows).shape[-1],
         )
         if features_read.size and not 0 <= features_read.min() <= features_read.max() < feature_count:
-            application.broken(
+            context.broken(
                 f"got feature numbers {features_read.min()}..{features_read.max()}, expected 0..{feature_count - 1}"
             )
-        indices = application.new_constant("places", features_read)
+        indices = context.new_constant("places", features_read)
     else:
-        indices = application.reshape(indices, (application.type(indices).size,))
-    application.result("gather", (rows, indices), {"axis": axis})
+        indices = context.reshape(indices, (context.type(indices).size,))
+    context.result("gather", (rows, indices), {"axis": axis})
 
 
-def feature_vectorizer(application: OpContext) -> None:
+def feature_vectorizer(context: OpContext) -> None:
     """Convert FeatureVectorizer, which concatenates the features of all inputs as float32 to one row for each sample."""
-    parts = [_as_float32_matrix(application, application.value(position)) for position in range(application.count())]
+    parts = [_as_float32_matrix(context, context.value(position)) for position in range(context.input_count())]
     if len(parts) == 1:
-        application.result_alias(parts[0])
+        context.result_alias(parts[0])
     else:
-        application.result("concat", parts, {"axis": 1})
+        context.result("concat", parts, {"axis": 1})
 
 
-def _as_float32_matrix(application: OpContext, value: str) -> str:
+def _as_float32_matrix(context: OpContext, value: str) -> str:
     """Return the name of ``value`` as a float32 matrix; data that are no matrix become a single row."""
-    shape = application.type(value).shape
-    if application.type(value).dtype != "float32":
-        value = application.emit("cast", (value,), {"dtype": "float32"})
-    return value if len(shape) == 2 else application.reshape(value, (1, application.type(value).size))
+    shape = context.type(value).shape
+    if context.type(value).dtype != "float32":
+        value = context.emit("cast", (value,), {"dtype": "float32"})
+    return value if len(shape) == 2 else context.reshape(value, (1, context.type(value).size))
 
 
-def zip_map(application: OpContext) -> None:
+def zip_map(context: OpContext) -> None:
     """Convert ZipMap, which makes dictionaries of scores by class, to its input: rows of scores."""
-    application.result_alias(application.value(0))
+    context.result_alias(context.value(0))
 
 
-def _float32_input(application: OpContext) -> str:
+def _float32_input(context: OpContext) -> str:
     """Return the name of the first operand, converted to float32 if it has another dtype."""
-    data = application.value(0)
-    return (
-        data if application.type(data).dtype == "float32" else application.emit("cast", (data,), {"dtype": "float32"})
-    )
+    data = context.value(0)
+    return data if context.type(data).dtype == "float32" else context.emit("cast", (data,), {"dtype": "float32"})
 
 
 ML_CONVERTERS: Mapping[str, Converter] = {

@@ -27,198 +27,196 @@ from microc.ops.attributes import Ties
 # Sums of products are exact, in int32. Scaling is done in float32 and rounded half to even, as ONNX's definition says.
 
 
-def has_constant_scales(application: OpContext, *positions: int) -> bool:
+def has_constant_scales(context: OpContext, *positions: int) -> bool:
     """Test whether the scales and zero points at input ``positions`` are constants of a quantised tensor type in the graph.
 
     They must be per tensor or per channel, and not of a 16-bit float dtype. Absent inputs are ignored."""
-    arrays = [application.builder.consts.get(application.value(p)) for p in positions if application.has(p)]
+    arrays = [context.builder.consts.get(context.value(p)) for p in positions if context.has_input(p)]
     is_plain = all(array is not None and array.ndim <= 1 and array.dtype.name not in dtypes.HALF for array in arrays)
-    return is_plain and not application.operator.attributes.integer("block_size", 0)
+    return is_plain and not context.operator.attributes.integer("block_size", 0)
 
 
-def _cast_to(application: OpContext, value: str, dtype: str) -> str:
+def _cast_to(context: OpContext, value: str, dtype: str) -> str:
     """Return the name of ``value`` converted to ``dtype``, or ``value`` itself if it has this dtype."""
-    return value if application.type(value).dtype == dtype else application.emit("cast", (value,), {"dtype": dtype})
+    return value if context.type(value).dtype == dtype else context.emit("cast", (value,), {"dtype": dtype})
 
 
-def broadcast_scale(application: OpContext, position: int, data_shape: Sequence[int], channel_axis: int) -> str:
+def broadcast_scale(context: OpContext, position: int, data_shape: Sequence[int], channel_axis: int) -> str:
     """Return the scale or zero point at input ``position``, reshaped or repeated so that it broadcasts to ``data_shape``.
 
     The input has one element, one for each channel along ``channel_axis``, or one for each block of elements."""
-    value = application.value(position)
-    scale_shape, rank = application.type(value).shape, len(data_shape)
-    if application.type(value).size == 1:
-        return application.reshape(value, ())
+    value = context.value(position)
+    scale_shape, rank = context.type(value).shape, len(data_shape)
+    if context.type(value).size == 1:
+        return context.reshape(value, ())
     if len(scale_shape) == 1:
-        channel_axis = application.axis(channel_axis, rank)
-        return application.reshape(value, (*scale_shape, *[1] * (rank - channel_axis - 1)))
+        channel_axis = context.axis(channel_axis, rank)
+        return context.reshape(value, (*scale_shape, *[1] * (rank - channel_axis - 1)))
     if len(scale_shape) != rank or any(
         not scale_extent or -(-extent // scale_extent) * scale_extent < extent
         for extent, scale_extent in zip(data_shape, scale_shape, strict=True)
     ):
-        application.broken(
+        context.broken(
             f"scales of shape {scale_shape} for data of shape {tuple(data_shape)}, expected one scale, one for each channel or "
             "blocks along each axis"
         )
     blocks = [-(-extent // scale_extent) for extent, scale_extent in zip(data_shape, scale_shape, strict=True)]
-    separated = application.reshape(value, [extent for scale_extent in scale_shape for extent in (scale_extent, 1)])
+    separated = context.reshape(value, [extent for scale_extent in scale_shape for extent in (scale_extent, 1)])
     target = tuple(
         extent for scale_extent, block in zip(scale_shape, blocks, strict=True) for extent in (scale_extent, block)
     )
-    expanded = application.reshape(
-        application.emit("broadcast_to", (separated,), {"shape": target}),
+    expanded = context.reshape(
+        context.emit("broadcast_to", (separated,), {"shape": target}),
         [p * b for p, b in zip(scale_shape, blocks, strict=True)],
     )
-    if application.type(expanded).shape == tuple(data_shape):
+    if context.type(expanded).shape == tuple(data_shape):
         return expanded
     attrs: Mapping[str, Attr] = {"begin": (0,) * rank, "end": tuple(data_shape), "strides": (1,) * rank}
-    return application.emit("slice", (expanded,), attrs)
+    return context.emit("slice", (expanded,), attrs)
 
 
-def _broadcast_constant(application: OpContext, position: int, channel_axis: int) -> Array:
+def _broadcast_constant(context: OpContext, position: int, channel_axis: int) -> Array:
     """Return the constant at input ``position``, made to broadcast to input 0 as by :func:`broadcast_scale`.
 
     The work is done at compile time, because repeating the scales of blocks of weights at run time would need much memory."""
-    array, shape = application.constant(position), application.shape(0)
+    array, shape = context.constant(position), context.shape(0)
     if position == 0 or array.size == 1:
         return array if position == 0 else array.reshape(())
     if array.ndim == 1:
-        channel_axis = application.axis(channel_axis, len(shape))
+        channel_axis = context.axis(channel_axis, len(shape))
         return array.reshape(-1, *[1] * (len(shape) - channel_axis - 1))
     if array.ndim != len(shape) or not all(array.shape):
-        application.broken(f"scales of shape {array.shape} for data of shape {shape}, expected the same number of axes")
+        context.broken(f"scales of shape {array.shape} for data of shape {shape}, expected the same number of axes")
     for along, (extent, part) in enumerate(zip(shape, array.shape, strict=True)):
         array = np.repeat(array, -(-extent // part), axis=along).take(np.arange(extent), axis=along, mode="clip")
     return array
 
 
-def write_quantize_arithmetic(application: OpContext, out_dtype: str, result_width: int) -> None:
+def write_quantize_arithmetic(context: OpContext, out_dtype: str, result_width: int) -> None:
     """Write QuantizeLinear as division, rounding, addition and saturation."""
-    data, shape = application.value(0), application.shape(0)
-    axis = application.operator.attributes.integer("axis", 1)
-    scale = _cast_to(application, broadcast_scale(application, 1, shape, axis), "float32")
-    levels = application.emit("div", (_cast_to(application, data, "float32"), scale))
-    zero = broadcast_scale(application, 2, shape, axis) if application.has(2) else ""
-    _write_rounded_levels(application, levels, zero, out_dtype, result_width)
+    data, shape = context.value(0), context.shape(0)
+    axis = context.operator.attributes.integer("axis", 1)
+    scale = _cast_to(context, broadcast_scale(context, 1, shape, axis), "float32")
+    levels = context.emit("div", (_cast_to(context, data, "float32"), scale))
+    zero = broadcast_scale(context, 2, shape, axis) if context.has_input(2) else ""
+    _write_rounded_levels(context, levels, zero, out_dtype, result_width)
 
 
 def _write_rounded_levels(
-    application: OpContext, scaled_value: str, zero_point_value: str, out_dtype: str, result_width: int
+    context: OpContext, scaled_value: str, zero_point_value: str, out_dtype: str, result_width: int
 ) -> None:
     """Write the output: ``scaled_value`` rounded, plus the zero point, saturated to ``result_width`` bits, as ``out_dtype``.
 
     ``zero_point_value``: the name of the zero point; empty if the operator has none."""
-    scaled_value = application.emit("round", (scaled_value,))
+    scaled_value = context.emit("round", (scaled_value,))
     if zero_point_value:
-        scaled_value = application.emit("add", (scaled_value, _cast_to(application, zero_point_value, "float32")))
+        scaled_value = context.emit("add", (scaled_value, _cast_to(context, zero_point_value, "float32")))
     low, high = dtypes.int_range(out_dtype)
     low, high = (
         low >> dtypes.dtype_parts(out_dtype).bits - result_width,
         high >> dtypes.dtype_parts(out_dtype).bits - result_width,
     )
-    clipped = application.emit("clip", (scaled_value,), {"minimum": float(low), "maximum": float(high)})
-    application.result("cast", (clipped,), {"dtype": out_dtype})
+    clipped = context.emit("clip", (scaled_value,), {"minimum": float(low), "maximum": float(high)})
+    context.result("cast", (clipped,), {"dtype": out_dtype})
 
 
-def subtract_zero_point(application: OpContext, position: int, zero_point_position: int, channel_axis: int) -> str:
+def subtract_zero_point(context: OpContext, position: int, zero_point_position: int, channel_axis: int) -> str:
     """Return the name of the integers at input ``position`` minus their zero points, as int32.
 
     ``zero_point_position``: position of the input with the zero points, which may be absent. ``channel_axis``: axis of the
     integers along which zero points per channel differ."""
-    shape = application.shape(position)
-    data = _cast_to(application, application.value(position), "int32")
-    if not application.has(zero_point_position):
+    shape = context.shape(position)
+    data = _cast_to(context, context.value(position), "int32")
+    if not context.has_input(zero_point_position):
         return data
-    return application.emit(
+    return context.emit(
         "sub",
-        (data, _cast_to(application, broadcast_scale(application, zero_point_position, shape, channel_axis), "int32")),
+        (data, _cast_to(context, broadcast_scale(context, zero_point_position, shape, channel_axis), "int32")),
     )
 
 
-def write_dequantize_arithmetic(application: OpContext) -> None:
+def write_dequantize_arithmetic(context: OpContext) -> None:
     """Write DequantizeLinear as subtraction and multiplication; the result has the scale's dtype."""
-    axis = application.operator.attributes.integer("axis", 1)
-    kind = application.type(application.value(1)).dtype
-    constants = [application.builder.consts.get(application.value(k)) for k in range(3) if application.has(k)]
+    axis = context.operator.attributes.integer("axis", 1)
+    kind = context.type(context.value(1)).dtype
+    constants = [context.builder.consts.get(context.value(k)) for k in range(3) if context.has_input(k)]
     if kind == "float32" and all(array is not None for array in constants):
-        data, scales, *zeros = (
-            _broadcast_constant(application, k, axis).astype(np.float32) for k in range(len(constants))
-        )
-        application.result_constant(np.ascontiguousarray((data - (zeros[0] if zeros else np.float32(0))) * scales))
+        data, scales, *zeros = (_broadcast_constant(context, k, axis).astype(np.float32) for k in range(len(constants)))
+        context.result_constant(np.ascontiguousarray((data - (zeros[0] if zeros else np.float32(0))) * scales))
         return
-    real = _cast_to(application, subtract_zero_point(application, 0, 2, axis), "float32")
-    scale = _cast_to(application, broadcast_scale(application, 1, application.shape(0), axis), "float32")
-    product = application.emit("mul", (real, scale))
-    application.result_alias(_cast_to(application, product, kind))
+    real = _cast_to(context, subtract_zero_point(context, 0, 2, axis), "float32")
+    scale = _cast_to(context, broadcast_scale(context, 1, context.shape(0), axis), "float32")
+    product = context.emit("mul", (real, scale))
+    context.result_alias(_cast_to(context, product, kind))
 
 
 def _write_requantisation(
-    application: OpContext, int32_sums: str, operand_scales: Sequence[str], scale_position: int
+    context: OpContext, int32_sums: str, operand_scales: Sequence[str], scale_position: int
 ) -> None:
     """Write the output: ``int32_sums`` times the two operands' scales, divided by the result's scale, rounded and saturated.
 
     ``scale_position``: position of the input with the result's scale; the next input is the result's zero point."""
-    reals = [_cast_to(application, scale, "float32") for scale in operand_scales]
-    factor = application.emit("mul", reals)
-    factor = application.emit(
-        "div", (factor, _cast_to(application, broadcast_scale(application, scale_position, (), 0), "float32"))
+    reals = [_cast_to(context, scale, "float32") for scale in operand_scales]
+    factor = context.emit("mul", reals)
+    factor = context.emit(
+        "div", (factor, _cast_to(context, broadcast_scale(context, scale_position, (), 0), "float32"))
     )
-    levels = application.emit("mul", (_cast_to(application, int32_sums, "float32"), factor))
-    zero = application.reshape(application.value(scale_position + 1), ())
-    out_dtype = application.type(zero).dtype
-    _write_rounded_levels(application, levels, zero, out_dtype, dtypes.dtype_parts(out_dtype).bits)
+    levels = context.emit("mul", (_cast_to(context, int32_sums, "float32"), factor))
+    zero = context.reshape(context.value(scale_position + 1), ())
+    out_dtype = context.type(zero).dtype
+    _write_rounded_levels(context, levels, zero, out_dtype, dtypes.dtype_parts(out_dtype).bits)
 
 
-def qlinear_matmul_of_values(application: OpContext) -> None:
+def qlinear_matmul_of_values(context: OpContext) -> None:
     """Convert QLinearMatMul whose scales or zero points are known only at run time.
 
     The left operand may have one scale for each row, the right operand one for each column."""
-    a, b = subtract_zero_point(application, 0, 2, -2), subtract_zero_point(application, 3, 5, -1)
-    total = application.emit("matmul", (a, b), {"out_dtype": "int32"})
-    shape = application.type(total).shape
+    a, b = subtract_zero_point(context, 0, 2, -2), subtract_zero_point(context, 3, 5, -1)
+    total = context.emit("matmul", (a, b), {"out_dtype": "int32"})
+    shape = context.type(total).shape
     _write_requantisation(
-        application, total, [broadcast_scale(application, 1, shape, -2), broadcast_scale(application, 4, shape, -1)], 6
+        context, total, [broadcast_scale(context, 1, shape, -2), broadcast_scale(context, 4, shape, -1)], 6
     )
 
 
-def qlinear_conv_of_values(application: OpContext) -> None:
+def qlinear_conv_of_values(context: OpContext) -> None:
     """Convert QLinearConv with weights, scales or zero points that are known only at run time.
 
     The weights may have one scale for each output channel."""
-    data, weight = subtract_zero_point(application, 0, 2, 1), subtract_zero_point(application, 3, 5, 0)
-    operands = (data, weight, application.value(8)) if application.has(8) else (data, weight)
-    total = application.emit("convolution", operands, _integer_convolution_attributes(application, weight))
-    shape = application.type(total).shape
+    data, weight = subtract_zero_point(context, 0, 2, 1), subtract_zero_point(context, 3, 5, 0)
+    operands = (data, weight, context.value(8)) if context.has_input(8) else (data, weight)
+    total = context.emit("convolution", operands, _integer_convolution_attributes(context, weight))
+    shape = context.type(total).shape
     _write_requantisation(
-        application, total, [broadcast_scale(application, 1, shape, 1), broadcast_scale(application, 4, shape, 1)], 6
+        context, total, [broadcast_scale(context, 1, shape, 1), broadcast_scale(context, 4, shape, 1)], 6
     )
 
 
-def _integer_convolution_attributes(application: OpContext, weight: str) -> Mapping[str, Attr]:
+def _integer_convolution_attributes(context: OpContext, weight: str) -> Mapping[str, Attr]:
     """Return the attributes of the graph operator ``convolution`` for the kernel of ``weight``, the name of integer weights."""
-    return convolution_attributes(application, application.type(weight).shape[2:])
+    return convolution_attributes(context, context.type(weight).shape[2:])
 
 
-def conv_integer(application: OpContext) -> None:
+def conv_integer(context: OpContext) -> None:
     """Convert ConvInteger, a convolution of integers less their zero points with int32 results."""
-    data, weight = subtract_zero_point(application, 0, 2, 1), subtract_zero_point(application, 1, 3, 0)
-    application.result("convolution", (data, weight), _integer_convolution_attributes(application, weight))
+    data, weight = subtract_zero_point(context, 0, 2, 1), subtract_zero_point(context, 1, 3, 0)
+    context.result("convolution", (data, weight), _integer_convolution_attributes(context, weight))
 
 
-def matmul_integer(application: OpContext) -> None:
+def matmul_integer(context: OpContext) -> None:
     """Convert MatMulInteger, a matrix product of integers less their zero points with int32 results."""
-    operands = (subtract_zero_point(application, 0, 2, -2), subtract_zero_point(application, 1, 3, -1))
-    application.result("matmul", operands, {"out_dtype": "int32"})
+    operands = (subtract_zero_point(context, 0, 2, -2), subtract_zero_point(context, 1, 3, -1))
+    context.result("matmul", operands, {"out_dtype": "int32"})
 
 
-def result_bits(application: OpContext, position: int, output_dtype_code: int, default_dtype: str) -> int:
+def result_bits(context: OpContext, position: int, output_dtype_code: int, default_dtype: str) -> int:
     """Return the number of bits to which a quantised result is saturated.
 
     The width is 4 if ``output_dtype_code`` (ONNX's number of a dtype) or the zero point at input ``position`` is of a four-bit
     type. Otherwise it is the width of ``default_dtype``."""
-    names = application.builder.file.four_bit
+    names = context.builder.file.four_bit
     is_four_bit = output_dtype_code in (21, 22) or (
-        application.has(position) and application.operator.inputs[position] in names
+        context.has_input(position) and context.operator.inputs[position] in names
     )
     return 4 if is_four_bit else dtypes.dtype_parts(default_dtype).bits
 
@@ -232,22 +230,22 @@ _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
 QUANTIZE_INPUTS = (*FLOAT, "int32")
 
 
-def real_scales(application: OpContext, scale_position: int) -> tuple[float, ...]:
+def real_scales(context: OpContext, scale_position: int) -> tuple[float, ...]:
     """Return the scales at input ``scale_position``: one, or one for each channel.
 
     Raises an error unless the input is constant and its scales are positive float32 numbers."""
-    scales = application.constant(scale_position)
+    scales = context.constant(scale_position)
     if scales.dtype != np.float32 or scales.ndim > 1 or not scales.size:
-        application.refuse(f"scales of shape {scales.shape} and {scales.dtype}", "quantise per tensor or per channel")
+        context.refuse(f"scales of shape {scales.shape} and {scales.dtype}", "quantise per tensor or per channel")
     numbers = tuple(float(s) for s in scales.reshape(-1))
     if not all(math.isfinite(s) and s > 0 for s in numbers):
         invalid = next(s for s in numbers if not (math.isfinite(s) and s > 0))
-        application.broken(f"a scale is {invalid}, expected a positive number")
+        context.broken(f"a scale is {invalid}, expected a positive number")
     return numbers
 
 
 def constant_quantization(
-    application: OpContext,
+    context: OpContext,
     scale_position: int,
     zero_point_position: int,
     tensor_shape: tuple[int, ...],
@@ -257,12 +255,12 @@ def constant_quantization(
 
     ``scale_position``, ``zero_point_position``: positions of the inputs with scales and zero points; the zero points may be
     absent and are then 0. ``channel_axis``: axis of the tensor along which scales differ if there are several."""
-    numbers = real_scales(application, scale_position)
+    numbers = real_scales(context, scale_position)
     zeros = (0,) * len(numbers)
-    if application.has(zero_point_position):
-        points = application.constant(zero_point_position)
+    if context.has_input(zero_point_position):
+        points = context.constant(zero_point_position)
         if points.size not in (1, len(numbers)) or not dtypes.is_integer(points.dtype.name):
-            application.broken(
+            context.broken(
                 f"got zero points of shape {points.shape} and {points.dtype}, expected {len(numbers)} integers"
             )
         zeros = tuple(int(z) for z in np.broadcast_to(points.reshape(-1), (len(numbers),)))
@@ -273,17 +271,17 @@ def constant_quantization(
         or channel_axis < -len(tensor_shape)
         or tensor_shape[channel_axis] != len(numbers)
     ):
-        application.broken(
+        context.broken(
             f"got {len(numbers)} scales along axis {channel_axis} of shape {tensor_shape}, expected one for each element"
         )
     return Quant(numbers, zeros, channel_axis % len(tensor_shape))
 
 
-def _scale_axis(application: OpContext) -> int:
+def _scale_axis(context: OpContext) -> int:
     """Return the axis along which scales differ; raise UnsupportedError if each block of elements has its own scale."""
-    if application.operator.attributes.integer("block_size", 0):
-        application.refuse("blocked quantisation (block_size) is not supported", "quantise per tensor or per channel")
-    return application.operator.attributes.integer("axis", 1)
+    if context.operator.attributes.integer("block_size", 0):
+        context.refuse("blocked quantisation (block_size) is not supported", "quantise per tensor or per channel")
+    return context.operator.attributes.integer("axis", 1)
 
 
 def _quant_attributes(quant: Quant) -> dict[str, Attr]:
@@ -291,40 +289,40 @@ def _quant_attributes(quant: Quant) -> dict[str, Attr]:
     return {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
 
 
-def _quantize_attrs(application: OpContext, quant: Quant, out_dtype: str) -> Mapping[str, Attr]:
+def _quantize_attrs(context: OpContext, quant: Quant, out_dtype: str) -> Mapping[str, Attr]:
     """Return the attributes of the graph operator ``quantize``; raise ModelError if a zero point does not fit ``out_dtype``."""
     low, high = dtypes.int_range(out_dtype)
     if any(not low <= zero <= high for zero in quant.zero_point):
-        application.broken(
+        context.broken(
             f"got zero points {min(quant.zero_point)}..{max(quant.zero_point)}, expected {low}..{high} for {out_dtype}"
         )
     return {**_quant_attributes(quant), "out_dtype": out_dtype, "rounding": Ties.EVEN}
 
 
-def quantize_linear(application: OpContext) -> None:
+def quantize_linear(context: OpContext) -> None:
     """Convert QuantizeLinear, saturate(round_half_to_even(x / scale) + zero_point)."""
-    data, code = application.value(0), application.operator.attributes.integer("output_dtype", 0)
-    out_dtype = dtype_from_code(code, application.where) if code else "uint8"
-    if application.has(2):
-        out_dtype = application.type(application.value(2)).dtype
+    data, code = context.value(0), context.operator.attributes.integer("output_dtype", 0)
+    out_dtype = dtype_from_code(code, context.where) if code else "uint8"
+    if context.has_input(2):
+        out_dtype = context.type(context.value(2)).dtype
     if not dtypes.is_integer(out_dtype):
-        application.broken(f"the output has dtype {out_dtype}, expected integers")
-    bits = result_bits(application, 2, code, out_dtype)
-    real = application.type(data).dtype == "float32"
-    if not real or bits == 4 or out_dtype not in _INTEGERS or not has_constant_scales(application, 1, 2):
-        write_quantize_arithmetic(application, out_dtype, bits)
+        context.broken(f"the output has dtype {out_dtype}, expected integers")
+    bits = result_bits(context, 2, code, out_dtype)
+    real = context.type(data).dtype == "float32"
+    if not real or bits == 4 or out_dtype not in _INTEGERS or not has_constant_scales(context, 1, 2):
+        write_quantize_arithmetic(context, out_dtype, bits)
         return
-    quant = constant_quantization(application, 1, 2, application.type(data).shape, _scale_axis(application))
+    quant = constant_quantization(context, 1, 2, context.type(data).shape, _scale_axis(context))
     if out_dtype not in _INTEGERS:
-        application.refuse(f"quantisation to {out_dtype} is not supported", "quantise to 8 or 16 bits")
-    attrs = _quantize_attrs(application, quant, out_dtype)
-    stored = application.builder.consts.get(data)
+        context.refuse(f"quantisation to {out_dtype} is not supported", "quantise to 8 or 16 bits")
+    attrs = _quantize_attrs(context, quant, out_dtype)
+    stored = context.builder.consts.get(data)
     if stored is not None and np.isnan(stored).any():
-        application.broken("NaN cannot be quantised; got NaN in the constant data, expected numbers")
+        context.broken("NaN cannot be quantised; got NaN in the constant data, expected numbers")
     if stored is None:
-        application.result("quantize", (data,), attrs)
+        context.result("quantize", (data,), attrs)
     else:
-        application.result_constant(quantize_array(stored, quant, out_dtype))
+        context.result_constant(quantize_array(stored, quant, out_dtype))
 
 
 def quantize_array(float_data: Array, quant: Quant, out_dtype: str) -> Array:
@@ -339,19 +337,19 @@ def quantize_array(float_data: Array, quant: Quant, out_dtype: str) -> Array:
     return np.asarray(np.clip(levels, low, high).astype(dtypes.to_numpy(out_dtype)))
 
 
-def dequantize_linear(application: OpContext) -> None:
+def dequantize_linear(context: OpContext) -> None:
     """Convert DequantizeLinear, (x - zero_point) * scale."""
-    data = application.value(0)
-    if not has_constant_scales(application, 1, 2):
-        write_dequantize_arithmetic(application)
+    data = context.value(0)
+    if not has_constant_scales(context, 1, 2):
+        write_dequantize_arithmetic(context)
         return
-    axis = _scale_axis(application)
-    if application.has(2) and application.constant(2).dtype.name != application.type(data).dtype:
-        application.broken(
-            f"the zero point has dtype {application.constant(2).dtype}, expected {application.type(data).dtype} as the data"
+    axis = _scale_axis(context)
+    if context.has_input(2) and context.constant(2).dtype.name != context.type(data).dtype:
+        context.broken(
+            f"the zero point has dtype {context.constant(2).dtype}, expected {context.type(data).dtype} as the data"
         )
-    quant = constant_quantization(application, 1, 2, application.type(data).shape, axis)
-    application.result("dequantize", (data,), _quant_attributes(quant))
+    quant = constant_quantization(context, 1, 2, context.type(data).shape, axis)
+    context.result("dequantize", (data,), _quant_attributes(quant))
 
 
 class QuantizedOperands:
@@ -359,41 +357,41 @@ class QuantizedOperands:
 
     Operands are dequantised before a float operator reads them, and its result is quantised."""
 
-    def __init__(self, application: OpContext) -> None:
-        self.application = application
+    def __init__(self, context: OpContext) -> None:
+        self.context = context
 
     def operand(self, position: int) -> str:
         """Dequantise the operand whose value, scale and zero point are three inputs from ``position`` on; return the new name."""
-        application, data = self.application, self.application.value(position)
-        kind = application.type(data)
+        context, data = self.context, self.context.value(position)
+        kind = context.type(data)
         if kind.dtype not in BYTES:
-            application.refuse(f"{kind.dtype} operand {data!r}", "quantise it to int8 or uint8")
-        if application.builder.consts.get(data) is not None:
-            return application.store(data, self.constant_operand(position, 0))
-        quant = constant_quantization(application, position + 1, position + 2, kind.shape, 1)
-        return application.emit("dequantize", (data,), _quant_attributes(quant))
+            context.refuse(f"{kind.dtype} operand {data!r}", "quantise it to int8 or uint8")
+        if context.builder.consts.get(data) is not None:
+            return context.store(data, self.constant_operand(position, 0))
+        quant = constant_quantization(context, position + 1, position + 2, kind.shape, 1)
+        return context.emit("dequantize", (data,), _quant_attributes(quant))
 
     def constant_operand(self, position: int, axis: int) -> StoredTensor:
         """Return the integers and the quantisation of a constant operand.
 
         Its value, scale and zero point are three inputs from ``position`` on. The operand has one scale, or one for
         each element along ``axis``."""
-        data = self.application.constant(position)
+        data = self.context.constant(position)
         if data.dtype.name not in BYTES:
-            self.application.refuse(f"{data.dtype} weights", "quantise them to int8 or uint8")
-        return StoredTensor(data, constant_quantization(self.application, position + 1, position + 2, data.shape, axis))
+            self.context.refuse(f"{data.dtype} weights", "quantise them to int8 or uint8")
+        return StoredTensor(data, constant_quantization(self.context, position + 1, position + 2, data.shape, axis))
 
     def bias(self, position: int, weight: StoredTensor, data_scale_position: int) -> StoredTensor | None:
         """Return the int32 bias at input ``position`` with its quantisation; None if the bias is absent.
 
         The scale of the bias is the scale of the data (input ``data_scale_position``) times the scale of the weights."""
-        application = self.application
-        if not application.has(position):
+        context = self.context
+        if not context.has_input(position):
             return None
-        bias, units = application.constant(position), weight.data.shape[0]
+        bias, units = context.constant(position), weight.data.shape[0]
         if bias.dtype != np.int32 or bias.size != units or weight.quant is None:
-            application.broken(f"bias: got shape {bias.shape} of {bias.dtype}, expected ({units},) of int32")
-        data_scale = np.float32(real_scales(application, data_scale_position)[0])
+            context.broken(f"bias: got shape {bias.shape} of {bias.dtype}, expected ({units},) of int32")
+        data_scale = np.float32(real_scales(context, data_scale_position)[0])
         scales = np.array(weight.quant.scale, np.float32) * data_scale
         numbers = tuple(float(s) for s in scales)
         return StoredTensor(bias.reshape(units), Quant(numbers, (0,) * len(numbers), None if len(numbers) == 1 else 0))
@@ -402,66 +400,64 @@ class QuantizedOperands:
         """Write the operator's output: ``float_value``, quantised with the scale at input ``scale_position``.
 
         The next input is the zero point."""
-        application = self.application
-        quant = constant_quantization(
-            application, scale_position, scale_position + 1, application.type(float_value).shape, 1
-        )
+        context = self.context
+        quant = constant_quantization(context, scale_position, scale_position + 1, context.type(float_value).shape, 1)
         out_dtype = (
-            application.constant(scale_position + 1).dtype.name if application.has(scale_position + 1) else "uint8"
+            context.constant(scale_position + 1).dtype.name if context.has_input(scale_position + 1) else "uint8"
         )
         if out_dtype not in BYTES or quant.axis is not None:
-            application.refuse(
+            context.refuse(
                 f"an output of {out_dtype} with {len(quant.scale)} scales", "quantise it to 8 bits, per tensor"
             )
-        application.result("quantize", (float_value,), _quantize_attrs(application, quant, out_dtype))
+        context.result("quantize", (float_value,), _quantize_attrs(context, quant, out_dtype))
 
 
-def _has_constant_parameters(application: OpContext, input_count: int) -> bool:
+def _has_constant_parameters(context: OpContext, input_count: int) -> bool:
     """Test whether all inputs but the data (input 0) are constant; ``input_count`` is the operator's number of inputs."""
-    return all(
-        application.value(k) in application.builder.consts for k in range(1, input_count) if application.has(k)
-    ) and (has_constant_scales(application, 1, 2, 4, 5, 6, 7))
+    return all(context.value(k) in context.builder.consts for k in range(1, input_count) if context.has_input(k)) and (
+        has_constant_scales(context, 1, 2, 4, 5, 6, 7)
+    )
 
 
-def qlinear_conv(application: OpContext) -> None:
+def qlinear_conv(context: OpContext) -> None:
     """Convert QLinearConv. Its inputs are x and w with scale and zero point each, then scale and zero point of y, and a bias."""
-    if not _has_constant_parameters(application, 9):
-        qlinear_conv_of_values(application)
+    if not _has_constant_parameters(context, 9):
+        qlinear_conv_of_values(context)
         return
-    operands = QuantizedOperands(application)
+    operands = QuantizedOperands(context)
     data, weight = operands.operand(0), operands.constant_operand(3, 0)
-    name = application.builder.unique(f"{application.output()}_real")
-    write_convolution(application, data, weight, operands.bias(8, weight, 1), name)
+    name = context.builder.unique(f"{context.output()}_real")
+    write_convolution(context, data, weight, operands.bias(8, weight, 1), name)
     operands.result(name, 6)
 
 
-def qgemm(application: OpContext) -> None:
+def qgemm(context: OpContext) -> None:
     """Convert com.microsoft.QGemm to a dense layer.
 
     Its inputs are A and B with scale and zero point each, the int32 bias C, then scale and zero point of Y."""
-    attributes, operands = application.operator.attributes, QuantizedOperands(application)
+    attributes, operands = context.operator.attributes, QuantizedOperands(context)
     if attributes.real("alpha", 1.0) != 1.0 or attributes.flag("transA"):
         what = f"alpha = {attributes.real('alpha', 1.0)}, transA = {int(attributes.flag('transA'))}; only 1 and 0 are supported"
-        application.refuse(what, "quantise the model in QDQ format")
-    if not application.has(7):
-        application.refuse("a float result (no y_scale)", "quantise the model in QDQ format")
+        context.refuse(what, "quantise the model in QDQ format")
+    if not context.has_input(7):
+        context.refuse("a float result (no y_scale)", "quantise the model in QDQ format")
     data, weight = operands.operand(0), operands.constant_operand(3, 0 if attributes.flag("transB") else 1)
     if weight.data.ndim != 2:
-        application.broken(f"B: got shape {weight.data.shape}, expected two axes")
+        context.broken(f"B: got shape {weight.data.shape}, expected two axes")
     weight = weight if attributes.flag("transB") else weight.transpose((1, 0))
-    operands.result(write_dense(application, data, weight, operands.bias(6, weight, 1)), 7)
+    operands.result(write_dense(context, data, weight, operands.bias(6, weight, 1)), 7)
 
 
-def qlinear_matmul(application: OpContext) -> None:
+def qlinear_matmul(context: OpContext) -> None:
     """Convert QLinearMatMul: to a ``dense`` layer if the right operand is a constant matrix, else to a ``matmul``."""
-    if not _has_constant_parameters(application, 8) or len(application.shape(3)) != 2:
-        qlinear_matmul_of_values(application)
+    if not _has_constant_parameters(context, 8) or len(context.shape(3)) != 2:
+        qlinear_matmul_of_values(context)
         return
-    operands = QuantizedOperands(application)
+    operands = QuantizedOperands(context)
     data, weight = operands.operand(0), operands.constant_operand(3, 1)
     if weight.data.ndim != 2:
-        application.broken(f"B: got shape {weight.data.shape}, expected two axes")
-    operands.result(write_dense(application, data, weight.transpose((1, 0)), None), 6)
+        context.broken(f"B: got shape {weight.data.shape}, expected two axes")
+    operands.result(write_dense(context, data, weight.transpose((1, 0)), None), 6)
 
 
 def qlinear(op: str, operand_count: int, attrs: Callable[[OpContext], Mapping[str, Attr]] = lambda _: {}) -> Converter:
@@ -470,24 +466,24 @@ def qlinear(op: str, operand_count: int, attrs: Callable[[OpContext], Mapping[st
     The ONNX operator's inputs are ``operand_count`` triples (value, scale, zero point), then the result's scale and zero point.
     ``attrs`` returns the attributes of ``op``."""
 
-    def convert(application: OpContext) -> None:
-        operands = QuantizedOperands(application)
+    def convert(context: OpContext) -> None:
+        operands = QuantizedOperands(context)
         values = [operands.operand(3 * k) for k in range(operand_count)]
-        operands.result(application.emit(op, values, attrs(application)), 3 * operand_count)
+        operands.result(context.emit(op, values, attrs(context)), 3 * operand_count)
 
     return Converter(convert, BYTES)
 
 
-def qlinear_concat(application: OpContext) -> None:
+def qlinear_concat(context: OpContext) -> None:
     """Convert com.microsoft.QLinearConcat.
 
     Its inputs are the result's scale and zero point, then a triple (value, scale, zero point) for each operand."""
-    operands = QuantizedOperands(application)
-    values = [operands.operand(position) for position in range(2, application.count(), 3)]
+    operands = QuantizedOperands(context)
+    values = [operands.operand(position) for position in range(2, context.input_count(), 3)]
     if not values:
-        application.broken("got no operands, expected at least one")
-    axis = application.axis(application.operator.attributes.integer("axis"), len(application.type(values[0]).shape))
-    operands.result(application.emit("concat", values, {"axis": axis}), 0)
+        context.broken("got no operands, expected at least one")
+    axis = context.axis(context.operator.attributes.integer("axis"), len(context.type(values[0]).shape))
+    operands.result(context.emit("concat", values, {"axis": axis}), 0)
 
 
 def convert_through_dequantize(converter: Converter) -> Converter:
@@ -495,36 +491,34 @@ def convert_through_dequantize(converter: Converter) -> Converter:
 
     The operand is dequantised, ``converter`` converts the float operator, and the result is quantised."""
 
-    def convert(application: OpContext) -> None:
-        attributes, operands = application.operator.attributes, QuantizedOperands(application)
+    def convert(context: OpContext) -> None:
+        attributes, operands = context.operator.attributes, QuantizedOperands(context)
         if attributes.flag("channels_last"):
-            application.refuse("channels-last data", "export it channels first, as ONNX has it")
-        real = application.builder.unique(f"{application.output()}_real")
-        version = attributes.integer("opset", application.opset)
-        operator = replace(application.operator, inputs=(operands.operand(0),), outputs=(real,), opset=version)
-        converter.spell(replace(application, operator=operator))
+            context.refuse("channels-last data", "export it channels first, as ONNX has it")
+        real = context.builder.unique(f"{context.output()}_real")
+        version = attributes.integer("opset", context.opset)
+        operator = replace(context.operator, inputs=(operands.operand(0),), outputs=(real,), opset=version)
+        converter.spell(replace(context, operator=operator))
         operands.result(real, 3)
 
     return Converter(convert, BYTES)
 
 
-def qlinear_global_average_pool(application: OpContext) -> None:
+def qlinear_global_average_pool(context: OpContext) -> None:
     """Convert com.microsoft.QLinearGlobalAveragePool to a mean over the spatial axes; data must have channels first."""
-    if application.operator.attributes.flag("channels_last"):
-        application.refuse("channels-last data", "export the model with channels first")
-    operands = QuantizedOperands(application)
+    if context.operator.attributes.flag("channels_last"):
+        context.refuse("channels-last data", "export the model with channels first")
+    operands = QuantizedOperands(context)
     data = operands.operand(0)
-    axes = tuple(range(2, len(application.type(data).shape)))
+    axes = tuple(range(2, len(context.type(data).shape)))
     if not axes:
-        application.broken(
-            f"got data of shape {application.type(data).shape}, expected spatial axes behind batch and channels"
-        )
-    operands.result(application.emit("mean", (data,), {"axes": axes, "keepdims": True}), 3)
+        context.broken(f"got data of shape {context.type(data).shape}, expected spatial axes behind batch and channels")
+    operands.result(context.emit("mean", (data,), {"axes": axes, "keepdims": True}), 3)
 
 
-def _alpha_attribute(application: OpContext) -> Mapping[str, Attr]:
+def _alpha_attribute(context: OpContext) -> Mapping[str, Attr]:
     """Return the attributes of the graph operator ``leaky_relu``: ``alpha``, the slope for negative numbers."""
-    return {"alpha": application.operator.attributes.real("alpha", 0.01)}
+    return {"alpha": context.operator.attributes.real("alpha", 0.01)}
 
 
 QUANTIZED_CONVERTERS: Mapping[str, Converter] = {
@@ -559,38 +553,38 @@ MICROSOFT_CONVERTERS: Mapping[str, Converter] = {
 BITS = (2, 4, 8)
 
 
-def matmul_n_bits(application: OpContext) -> None:
+def matmul_n_bits(context: OpContext) -> None:
     """Convert com.microsoft.MatMulNBits, A (..., K) times the transpose of B (N, K), to a ``dense`` layer with float32 weights.
 
     B is dequantised at compile time. Its numbers of ``bits`` bits are packed in bytes, lowest bits first. Each block of
     ``block_size`` numbers of a row of B has its own scale.
     """
-    attributes = application.operator.attributes
+    attributes = context.operator.attributes
     units, depth, block = (attributes.integer(name) for name in ("N", "K", "block_size"))
     bits = attributes.integer("bits", 4)
     if bits not in BITS or min(units, depth, block) < 1 or attributes.integer("weight_prepacked", 0):
         prepacked = attributes.integer("weight_prepacked", 0)
         what = f"weights {units} x {depth} of {bits} bits in blocks of {block} (weight_prepacked = {prepacked})"
-        application.refuse(what, "quantise them to 2, 4 or 8 bits, not prepacked")
-    if application.has(4):
-        application.refuse("input g_idx, a reordering of the weights' rows", "quantise the model without it")
+        context.refuse(what, "quantise them to 2, 4 or 8 bits, not prepacked")
+    if context.has_input(4):
+        context.refuse("input g_idx, a reordering of the weights' rows", "quantise the model without it")
     blocks = -(-depth // block)
-    packed, scales = application.constant(1), application.constant(2)
+    packed, scales = context.constant(1), context.constant(2)
     if (
         packed.dtype != np.uint8
         or packed.size != units * blocks * (-(-block * bits // 8))
         or scales.size != units * blocks
     ):
-        application.broken(
+        context.broken(
             f"got weights of shape {packed.shape} and {packed.dtype} with {scales.size} scales, expected "
             f"{units * blocks * (-(-block * bits // 8))} bytes of uint8 and {units * blocks} scales"
         )
     levels = _unpack_bit_fields(packed.reshape(units * blocks, -1), bits, block).reshape(units, blocks, block)
-    zeros = _block_zero_points(application, units, blocks, bits).reshape(units, blocks, 1)
+    zeros = _block_zero_points(context, units, blocks, bits).reshape(units, blocks, 1)
     real = (levels - zeros) * scales.astype(np.float32).reshape(units, blocks, 1)
     weight = np.ascontiguousarray(real.reshape(units, -1)[:, :depth].astype(np.float32))
-    bias = StoredTensor(application.constant(5).reshape(-1)) if application.has(5) else None
-    application.result_alias(write_dense(application, application.operand(0), StoredTensor(weight), bias))
+    bias = StoredTensor(context.constant(5).reshape(-1)) if context.has_input(5) else None
+    context.result_alias(write_dense(context, context.operand(0), StoredTensor(weight), bias))
 
 
 def _unpack_bit_fields(rows: Array, bits_per_number: int, number_count: int) -> Array:
@@ -600,19 +594,19 @@ def _unpack_bit_fields(rows: Array, bits_per_number: int, number_count: int) -> 
     return np.asarray(digits.reshape(len(rows), -1)[:, :number_count].astype(np.float32))
 
 
-def _block_zero_points(application: OpContext, unit_count: int, blocks_per_unit: int, bits_per_number: int) -> Array:
+def _block_zero_points(context: OpContext, unit_count: int, blocks_per_unit: int, bits_per_number: int) -> Array:
     """Return the zero points of all blocks of weights as float32.
 
     The file stores zero points as packed integers, row by row of the weights, or as floats. Absent zero points are
     2 ** (``bits_per_number`` - 1), the middle of the range of the weights."""
-    if not application.has(3):
+    if not context.has_input(3):
         return np.full(unit_count * blocks_per_unit, 1 << (bits_per_number - 1), np.float32)
-    points = application.constant(3)
+    points = context.constant(3)
     row_bytes = -(-blocks_per_unit * bits_per_number // 8)
     if points.dtype == np.uint8 and points.size == unit_count * row_bytes:
         return _unpack_bit_fields(points.reshape(unit_count, row_bytes), bits_per_number, blocks_per_unit)
     if points.dtype == np.uint8 or points.size != unit_count * blocks_per_unit:
-        application.broken(
+        context.broken(
             f"zero_points: got {points.size} of {points.dtype}, expected {unit_count * row_bytes} bytes or "
             f"{unit_count * blocks_per_unit} floats"
         )

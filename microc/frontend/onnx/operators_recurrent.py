@@ -113,10 +113,10 @@ class StepBuilder:
 
     Values of the surrounding graph that the body reads become constants or inputs of the body."""
 
-    def __init__(self, application: OpContext, layer: Layer) -> None:
-        self.application, self.layer = application, layer
-        self.body = GraphBuilder(application.loc.file)
-        self.body.at(application.loc.index, application.loc.name)
+    def __init__(self, context: OpContext, layer: Layer) -> None:
+        self.context, self.layer = context, layer
+        self.body = GraphBuilder(context.loc.file)
+        self.body.at(context.loc.index, context.loc.name)
         self.iteration = self.body.input("turn", (), "int32")
         self.fixed: list[str] = []
 
@@ -124,12 +124,12 @@ class StepBuilder:
         """Add an input to the body for a value that the loop carries from step to step, such as the state; return its name.
 
         ``value``: the value before the first step, which has the same type."""
-        type_ = self.application.type(value)
+        type_ = self.context.type(value)
         return self.body.input(name, type_.shape, type_.dtype)
 
     def capture(self, value: str) -> str:
         """Make a value of the surrounding graph readable in the loop's body; return its name in the body."""
-        data_of_constant, type_ = self.application.builder.consts.get(value), self.application.type(value)
+        data_of_constant, type_ = self.context.builder.consts.get(value), self.context.type(value)
         if data_of_constant is not None:
             return self.body.new_constant("weights", data_of_constant)
         self.fixed.append(value)
@@ -155,13 +155,13 @@ class StepBuilder:
         return FUNCTIONS[function.name].formula(self, value, *function.parameters)
 
 
-def finish_step(step: StepBuilder, application: OpContext, old_states: list[str], new_states: list[str]) -> Graph:
+def finish_step(step: StepBuilder, context: OpContext, old_states: list[str], new_states: list[str]) -> Graph:
     """Return the finished loop body, with the new states and the output row of the step as its outputs.
 
     If the operator has sequence lengths, a sequence that ended before this step keeps its old states, and its row is zero."""
     row = new_states[0]
-    if application.has(4):
-        lengths = step("cast", step.capture(application.value(4)), dtype="int32")
+    if context.has_input(4):
+        lengths = step("cast", step.capture(context.value(4)), dtype="int32")
         is_inside = step.body.reshape(step("greater", lengths, step.iteration), (step.layer.batch, 1))
         new_states = [
             step("where", is_inside, fresh, before) for fresh, before in zip(new_states, old_states, strict=True)
@@ -186,7 +186,7 @@ def _step_gru(step: StepBuilder, input_sums: str, old_states: list[str], state_w
     (hidden,), units = old_states, step.layer.units
     sums = _state_sums(step, hidden, state_weights)
     update, reset = (step.activate(0, step("add", step.gate(input_sums, k), step.gate(sums, k))) for k in (0, 1))
-    if step.application.operator.attributes.flag("linear_before_reset"):
+    if step.context.operator.attributes.flag("linear_before_reset"):
         reset_sums = step("mul", reset, step.gate(sums, 2))
     else:
         ends: dict[str, Attr] = {"begin": (2 * units, 0), "end": (3 * units, units), "strides": (1, 1)}
@@ -240,157 +240,153 @@ _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _DEFAULTS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
 
 
-def _read_layer(application: OpContext) -> Layer:
+def _read_layer(context: OpContext) -> Layer:
     """Return the extents and attributes of a recurrent layer; raise ModelError if they are inconsistent."""
-    attributes, code = application.operator.attributes, application.operator.code
+    attributes, code = context.operator.attributes, context.operator.code
     direction = attributes.text("direction", "forward")
     if direction not in ("forward", "reverse", "bidirectional"):
-        application.broken(f"direction is {direction!r}, expected forward, reverse or bidirectional")
-    shape, directions = application.shape(0), 2 if direction == "bidirectional" else 1
-    if len(shape) != 3 or len(application.shape(1)) != 3 or application.shape(1)[0] != directions:
-        application.broken(
-            f"got data of shape {shape} and weights W of shape {application.shape(1)}, expected three axes each and "
+        context.broken(f"direction is {direction!r}, expected forward, reverse or bidirectional")
+    shape, directions = context.shape(0), 2 if direction == "bidirectional" else 1
+    if len(shape) != 3 or len(context.shape(1)) != 3 or context.shape(1)[0] != directions:
+        context.broken(
+            f"got data of shape {shape} and weights W of shape {context.shape(1)}, expected three axes each and "
             f"{directions} matrices of weights for direction {direction!r}"
         )
     steps, batch = (shape[1], shape[0]) if attributes.flag("layout") else shape[:2]
     names = tuple(name.lower() for name in attributes.texts("activations")) or _DEFAULTS[code] * directions
     if any(name not in FUNCTIONS for name in names) or len(names) != len(_DEFAULTS[code]) * directions:
-        application.broken(
+        context.broken(
             f"got activations {', '.join(names)}, expected {len(_DEFAULTS[code]) * directions} of {', '.join(FUNCTIONS)}"
         )
     chosen = resolve_activations(
         names, attributes.reals("activation_alpha", ()), attributes.reals("activation_beta", ())
     )
-    units, forgets = application.shape(2)[2], attributes.flag("input_forget")
+    units, forgets = context.shape(2)[2], attributes.flag("input_forget")
     return Layer(code, steps, batch, units, directions, chosen, attributes.real("clip", 0.0), forgets)
 
 
-def recurrent(application: OpContext) -> None:
+def recurrent(context: OpContext) -> None:
     """Convert RNN, GRU or LSTM to a loop for each direction: forward, reverse, or both."""
-    layer, attributes = _read_layer(application), application.operator.attributes
-    data = application.value(0)
+    layer, attributes = _read_layer(context), context.operator.attributes
+    data = context.value(0)
     batch_first = attributes.flag("layout")
     if batch_first:
-        data = application.emit("transpose", (data,), {"axes": (1, 0, 2)})
+        data = context.emit("transpose", (data,), {"axes": (1, 0, 2)})
     directions = []
     for k in range(layer.directions):
         backwards = k == 1 or attributes.text("direction", "forward") == "reverse"
         count = len(layer.functions) // layer.directions
         direction_layer = replace(layer, functions=layer.functions[k * count : (k + 1) * count])
-        directions.append(_emit_direction(application, direction_layer, data, k, backwards, batch_first))
-    _write_outputs(application, layer, directions, batch_first)
+        directions.append(_emit_direction(context, direction_layer, data, k, backwards, batch_first))
+    _write_outputs(context, layer, directions, batch_first)
 
 
-def _reverse_sequence(application: OpContext, value: str) -> str:
+def _reverse_sequence(context: OpContext, value: str) -> str:
     """Emit the reversal of sequences (steps, batch, ...) in time; return the result's name.
 
     If the operator has sequence lengths, each sequence is reversed within its own length."""
-    if application.has(4):
-        return application.emit("reverse_sequence", (value, application.value(4)), {"batch_axis": 1, "time_axis": 0})
-    return application.emit("reverse", (value,), {"axes": (0,)})
+    if context.has_input(4):
+        return context.emit("reverse_sequence", (value, context.value(4)), {"batch_axis": 1, "time_axis": 0})
+    return context.emit("reverse", (value,), {"axes": (0,)})
 
 
-def _direction_of(application: OpContext, position: int, direction_index: int, axis: int = 0) -> str:
+def _direction_of(context: OpContext, position: int, direction_index: int, axis: int = 0) -> str:
     """Return the name of the slice of an operand that belongs to direction ``direction_index``.
 
     ``position``: position of the operand. ``axis``: its axis of directions, which the slice does not have."""
-    value = application.operand(position)
-    shape, constant = application.type(value).shape, application.builder.consts.get(value)
+    value = context.operand(position)
+    shape, constant = context.type(value).shape, context.builder.consts.get(value)
     if constant is not None:
-        return application.new_constant(
+        return context.new_constant(
             f"{value}_{direction_index}", np.ascontiguousarray(np.take(constant, direction_index, axis))
         )
     begin, end = [0] * len(shape), list(shape)
     begin[axis], end[axis] = direction_index, direction_index + 1
     if shape[axis] > 1:
         attrs: Mapping[str, Attr] = {"begin": tuple(begin), "end": tuple(end), "strides": (1,) * len(shape)}
-        value = application.emit("slice", (value,), attrs)
-    return application.reshape(value, (*shape[:axis], *shape[axis + 1 :]))
+        value = context.emit("slice", (value,), attrs)
+    return context.reshape(value, (*shape[:axis], *shape[axis + 1 :]))
 
 
-def _initial_state(application: OpContext, layer: Layer, position: int, direction_index: int, batch_first: bool) -> str:
+def _initial_state(context: OpContext, layer: Layer, position: int, direction_index: int, batch_first: bool) -> str:
     """Return the name of the initial state (batch, units) of one direction; zeros if input ``position`` is absent."""
-    if application.has(position):
-        return _direction_of(application, position, direction_index, 1 if batch_first else 0)
+    if context.has_input(position):
+        return _direction_of(context, position, direction_index, 1 if batch_first else 0)
     zeros = np.zeros((layer.batch, layer.units), np.float32)
-    return application.new_constant(f"{application.output() or application.loc.name}_state", zeros)
+    return context.new_constant(f"{context.output() or context.loc.name}_state", zeros)
 
 
 def _emit_direction(
-    application: OpContext, layer: Layer, data: str, direction_index: int, backwards: bool, batch_first: bool
+    context: OpContext, layer: Layer, data: str, direction_index: int, backwards: bool, batch_first: bool
 ) -> tuple[str, list[str]]:
     """Emit the loop of one direction; return names of the outputs of all steps (steps, batch, units) and of the final states."""
-    weight, matrix = (_direction_of(application, position, direction_index) for position in (1, 2))
+    weight, matrix = (_direction_of(context, position, direction_index) for position in (1, 2))
     if backwards:
-        data = _reverse_sequence(application, data)
-    biases = _input_and_state_bias(application, layer, direction_index, application.type(weight).shape[0])
-    states = [_initial_state(application, layer, 5, direction_index, batch_first)]
+        data = _reverse_sequence(context, data)
+    biases = _input_and_state_bias(context, layer, direction_index, context.type(weight).shape[0])
+    states = [_initial_state(context, layer, 5, direction_index, batch_first)]
     if layer.code == "LSTM":
-        states.append(_initial_state(application, layer, 6, direction_index, batch_first))
-    step = StepBuilder(application, layer)
+        states.append(_initial_state(context, layer, 6, direction_index, batch_first))
+    step = StepBuilder(context, layer)
     old = [step.add_carried_input(value, name) for value, name in zip(states, ("hidden", "cell"), strict=False)]
-    input_sums = _input_sums(application, step, data, weight, biases[0])
+    input_sums = _input_sums(context, step, data, weight, biases[0])
     peepholes = (
-        step.capture(_direction_of(application, 7, direction_index))
-        if layer.code == "LSTM" and application.has(7)
+        step.capture(_direction_of(context, 7, direction_index))
+        if layer.code == "LSTM" and context.has_input(7)
         else ""
     )
     cell = StateWeights(step.capture(matrix), step.capture(biases[1]) if biases[1] else "", peepholes)
     new = CELLS[layer.code](step, input_sums, old, cell)
-    body = finish_step(step, application, old, new)
+    body = finish_step(step, context, old, new)
     attrs: dict[str, Any] = {"body": body, "count": layer.steps, "carried": len(states), "guarded": False}
-    loop_outputs = [
-        application.builder.unique(f"{application.loc.name}_{stem}") for stem in (*("last",) * len(states), "rows")
-    ]
-    application.write_all("loop", (*states, *step.fixed), attrs, loop_outputs)
-    rows = _reverse_sequence(application, loop_outputs[-1]) if backwards else loop_outputs[-1]
+    loop_outputs = [context.builder.unique(f"{context.loc.name}_{stem}") for stem in (*("last",) * len(states), "rows")]
+    context.write_all("loop", (*states, *step.fixed), attrs, loop_outputs)
+    rows = _reverse_sequence(context, loop_outputs[-1]) if backwards else loop_outputs[-1]
     return rows, loop_outputs[:-1]
 
 
-def _input_and_state_bias(
-    application: OpContext, layer: Layer, direction_index: int, gates_width: int
-) -> tuple[str, str]:
+def _input_and_state_bias(context: OpContext, layer: Layer, direction_index: int, gates_width: int) -> tuple[str, str]:
     """Return the names of the bias added to the products of the data, and of the bias added to the products of the state.
 
     Only GRU needs two biases. For other layers the first is the sum of both and the second is empty. Both are empty if the
     operator has no bias. ``gates_width``: number of gates times number of units."""
-    if not application.has(3):
+    if not context.has_input(3):
         return "", ""
-    both = _direction_of(application, 3, direction_index)
-    data, state = (_bias_half(application, both, gates_width, half) for half in (0, 1))
-    return (data, state) if layer.code == "GRU" else (application.emit("add", (data, state)), "")
+    both = _direction_of(context, 3, direction_index)
+    data, state = (_bias_half(context, both, gates_width, half) for half in (0, 1))
+    return (data, state) if layer.code == "GRU" else (context.emit("add", (data, state)), "")
 
 
-def _bias_half(application: OpContext, bias: str, gates_width: int, half_index: int) -> str:
+def _bias_half(context: OpContext, bias: str, gates_width: int, half_index: int) -> str:
     """Return the name of the first (``half_index`` 0) or the second ``gates_width`` elements of a bias."""
-    constant = application.builder.consts.get(bias)
+    constant = context.builder.consts.get(bias)
     if constant is not None:
-        return application.new_constant(f"{bias}_{half_index}", constant[half_index * gates_width :][:gates_width])
+        return context.new_constant(f"{bias}_{half_index}", constant[half_index * gates_width :][:gates_width])
     attrs: Mapping[str, Attr] = {
         "begin": (half_index * gates_width,),
         "end": ((half_index + 1) * gates_width,),
         "strides": (1,),
     }
-    return application.emit("slice", (bias,), attrs)
+    return context.emit("slice", (bias,), attrs)
 
 
-def _input_sums(application: OpContext, step: StepBuilder, data: str, weight: str, bias: str) -> str:
+def _input_sums(context: OpContext, step: StepBuilder, data: str, weight: str, bias: str) -> str:
     """Return the name, in the loop's body, of one step's data times the weights, plus the bias.
 
     The products of all steps are computed before the loop if :func:`precomputes_input_products` allows, and in the body
     otherwise."""
-    steps, batch, depth = application.type(data).shape
-    size = application.type(weight).shape[0]
+    steps, batch, depth = context.type(data).shape
+    size = context.type(weight).shape[0]
     if not precomputes_input_products(steps, size, depth):
         row = step("gather", step.capture(data), step.iteration, axis=0)
         return step("dense", row, step.capture(weight), *((step.capture(bias),) if bias else ()))
-    flat = application.reshape(data, (steps * batch, depth))
-    sums = application.emit("dense", (flat, weight, bias) if bias else (flat, weight))
-    return step("gather", step.capture(application.reshape(sums, (steps, batch, size))), step.iteration, axis=0)
+    flat = context.reshape(data, (steps * batch, depth))
+    sums = context.emit("dense", (flat, weight, bias) if bias else (flat, weight))
+    return step("gather", step.capture(context.reshape(sums, (steps, batch, size))), step.iteration, axis=0)
 
 
 def _write_outputs(
-    application: OpContext, layer: Layer, directions: list[tuple[str, list[str]]], batch_first: bool
+    context: OpContext, layer: Layer, directions: list[tuple[str, list[str]]], batch_first: bool
 ) -> None:
     """Write the operator's outputs: rows (steps, directions, batch, units) and final states (directions, batch, units).
 
@@ -400,16 +396,16 @@ def _write_outputs(
         *([states[k] for _, states in directions] for k in range(len(directions[0][1]))),
     ]
     for position, values in enumerate(stacked):
-        if not application.output(position):
+        if not context.output(position):
             continue
-        shape = application.type(values[0]).shape
+        shape = context.type(values[0]).shape
         axis = len(shape) - 2
-        apart = [application.reshape(value, (*shape[:axis], 1, *shape[axis:])) for value in values]
-        whole = apart[0] if len(apart) == 1 else application.emit("concat", apart, {"axis": axis})
+        apart = [context.reshape(value, (*shape[:axis], 1, *shape[axis:])) for value in values]
+        whole = apart[0] if len(apart) == 1 else context.emit("concat", apart, {"axis": axis})
         if batch_first:
             order = (2, 0, 1, 3) if position == 0 else (1, 0, 2)
-            whole = application.emit("transpose", (whole,), {"axes": order})
-        application.rename(application.output(position), whole)
+            whole = context.emit("transpose", (whole,), {"axes": order})
+        context.rename(context.output(position), whole)
 
 
 RECURRENT_CONVERTERS: Mapping[str, Converter] = {code: Converter(recurrent, ("float32",)) for code in _GATES}

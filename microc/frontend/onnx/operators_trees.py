@@ -26,56 +26,54 @@ from microc.ops.trees.tree_arrays import ALWAYS, AT_MOST, EQUAL, GREATER, LESS, 
 _TRANSFORMS = {"NONE": "none", "SOFTMAX": "softmax", "LOGISTIC": "logistic"}
 
 
-def feature_rows(application: OpContext) -> str:
+def feature_rows(context: OpContext) -> str:
     """Return the name of the first operand as a float32 matrix (rows, features); a vector becomes one row."""
-    data = application.value(0)
-    shape = application.type(data).shape
+    data = context.value(0)
+    shape = context.type(data).shape
     if len(shape) == 1:
-        data = application.reshape(data, (1, *shape))
+        data = context.reshape(data, (1, *shape))
     elif len(shape) != 2:
-        application.refuse(f"features of shape {shape}", "give data of two axes, (rows, features)")
-    return (
-        data if application.type(data).dtype == "float32" else application.emit("cast", (data,), {"dtype": "float32"})
-    )
+        context.refuse(f"features of shape {shape}", "give data of two axes, (rows, features)")
+    return data if context.type(data).dtype == "float32" else context.emit("cast", (data,), {"dtype": "float32"})
 
 
-def post_transform(application: OpContext) -> str:
+def post_transform(context: OpContext) -> str:
     """Return the function applied to scores (attribute ``post_transform``), as a name for :func:`emit_post_transform`."""
-    name = application.operator.attributes.text("post_transform", "NONE")
+    name = context.operator.attributes.text("post_transform", "NONE")
     if name not in _TRANSFORMS:
-        application.refuse(f"post_transform {name!r}", f"use {', '.join(_TRANSFORMS)}, or apply it outside")
+        context.refuse(f"post_transform {name!r}", f"use {', '.join(_TRANSFORMS)}, or apply it outside")
     return _TRANSFORMS[name]
 
 
-def class_labels(application: OpContext, integers_attribute: str, strings_attribute: str) -> tuple[int, ...]:
+def class_labels(context: OpContext, integers_attribute: str, strings_attribute: str) -> tuple[int, ...]:
     """Return the labels of a classifier's classes, read from an attribute of integers or of strings.
 
     String labels are replaced by the numbers 0, 1, ... in their order."""
-    attributes = application.operator.attributes
+    attributes = context.operator.attributes
     labels = attributes.texts(strings_attribute)
     return tuple(range(len(labels))) if labels else attributes.integers(integers_attribute, ())
 
 
 def result_label(
-    application: OpContext, labels: Sequence[int], scores: str, *, is_binary: bool = False, score_threshold: float = 0.0
+    context: OpContext, labels: Sequence[int], scores: str, *, is_binary: bool = False, score_threshold: float = 0.0
 ) -> None:
     """Write the first output of a classifier: for each row the label of the class with the largest score.
 
     If ``is_binary``, each row has a single score. The label is the second one if the score exceeds ``score_threshold``, else
     the first."""
-    if not application.output(0):
+    if not context.output(0):
         return
-    rows = application.type(scores).shape[0]
+    rows = context.type(scores).shape[0]
     if is_binary:
-        above = application.emit("greater", (scores, application.scalar(score_threshold)))
-        index = application.reshape(application.emit("cast", (above,), {"dtype": "int64"}), (rows,))
+        above = context.emit("greater", (scores, context.scalar(score_threshold)))
+        index = context.reshape(context.emit("cast", (above,), {"dtype": "int64"}), (rows,))
     else:
-        index = application.emit("argmax", (scores,), {"axis": 1, "out_dtype": "int64"})
+        index = context.emit("argmax", (scores,), {"axis": 1, "out_dtype": "int64"})
     if list(labels) == list(range(len(labels))):
-        application.result_alias(index)
+        context.result_alias(index)
     else:
-        table = application.new_constant("classes", np.array(labels, np.int64))
-        application.result("gather", (table, index), {"axis": 0})
+        table = context.new_constant("classes", np.array(labels, np.int64))
+        context.result("gather", (table, index), {"axis": 0})
 
 
 # ---- TreeEnsembleClassifier, TreeEnsembleRegressor (ai.onnx.ml 1 and 3) and TreeEnsemble (5) become ``tree_ensemble``.
@@ -94,61 +92,61 @@ _MEMBER = 6
 COMBINE = {"SUM": "sum", "AVERAGE": "average", "MIN": "min", "MAX": "max"}
 
 
-def tree_regressor(application: OpContext) -> None:
+def tree_regressor(context: OpContext) -> None:
     """Convert TreeEnsembleRegressor, which returns the sum, average, minimum or maximum of the leaf values of all trees."""
-    attributes = application.operator.attributes
-    targets = _target_count(application)
+    attributes = context.operator.attributes
+    targets = _target_count(context)
     combine = COMBINE.get(attributes.text("aggregate_function", "SUM"), "")
-    trees = _read_trees(application, "target", targets)
+    trees = _read_trees(context, "target", targets)
     _write_ensemble(
-        application,
-        feature_rows(application),
+        context,
+        feature_rows(context),
         trees,
         targets,
         combine,
-        post_transform(application),
-        _base_values(application),
+        post_transform(context),
+        _base_values(context),
     )
 
 
-def _target_count(application: OpContext) -> int:
+def _target_count(context: OpContext) -> int:
     """Return the number of targets (outputs per row) of a tree ensemble; raise an error if the attribute is out of range."""
-    count = application.operator.attributes.integer("n_targets", 1)
-    return int(parse_integers([count], application.where, "n_targets", 1, MOST_TARGETS)[0])
+    count = context.operator.attributes.integer("n_targets", 1)
+    return int(parse_integers([count], context.where, "n_targets", 1, MOST_TARGETS)[0])
 
 
-def tree_classifier(application: OpContext) -> None:
+def tree_classifier(context: OpContext) -> None:
     """Convert TreeEnsembleClassifier, which returns the class with the largest sum of leaf weights.
 
     If there are two classes and leaves have weights for only one of them, each row has a single sum. The label is the second
     class where this sum exceeds a threshold: 1/2 if no weight is negative, since weights are then probabilities, else 0.
     """
-    labels = class_labels(application, "classlabels_int64s", "classlabels_strings")
+    labels = class_labels(context, "classlabels_int64s", "classlabels_strings")
     ids, weights = (
-        application.operator.attributes.integers("class_ids"),
-        _float64_attribute(application, "class_weights"),
+        context.operator.attributes.integers("class_ids"),
+        _float64_attribute(context, "class_weights"),
     )
-    post, data, base = post_transform(application), feature_rows(application), _base_values(application)
+    post, data, base = post_transform(context), feature_rows(context), _base_values(context)
     if len(labels) != 2 or len(set(ids)) != 1:
-        trees = _read_trees(application, "class", len(labels))
-        scores = emit_ensemble(application, data, Ensemble(trees, len(labels), base), application.where)
-        result_label(application, labels, scores)
-        application.result_alias(emit_post_transform(application, scores, post, application.where), 1)
+        trees = _read_trees(context, "class", len(labels))
+        scores = emit_ensemble(context, data, Ensemble(trees, len(labels), base), context.where)
+        result_label(context, labels, scores)
+        context.result_alias(emit_post_transform(context, scores, post, context.where), 1)
         return
-    trees = _read_trees(application, "class", 1, only_class=ids[0])
-    scores = emit_ensemble(application, data, Ensemble(trees, 1, base[-1:]), application.where)
+    trees = _read_trees(context, "class", 1, only_class=ids[0])
+    scores = emit_ensemble(context, data, Ensemble(trees, 1, base[-1:]), context.where)
     positive = bool((weights >= 0).all())
-    result_label(application, labels, scores, is_binary=True, score_threshold=0.5 if positive else 0.0)
+    result_label(context, labels, scores, is_binary=True, score_threshold=0.5 if positive else 0.0)
     if positive or post == "logistic":
-        second = scores if positive else application.emit("sigmoid", (scores,))
-        application.result_alias(emit_both_probabilities(application, second), 1)
+        second = scores if positive else context.emit("sigmoid", (scores,))
+        context.result_alias(emit_both_probabilities(context, second), 1)
     else:
-        both = (application.emit("neg", (scores,)), scores)
-        application.result_alias(application.emit("concat", both, {"axis": 1}), 1)
+        both = (context.emit("neg", (scores,)), scores)
+        context.result_alias(context.emit("concat", both, {"axis": 1}), 1)
 
 
 def _write_ensemble(
-    application: OpContext,
+    context: OpContext,
     data: str,
     trees: tuple[Tree, ...],
     target_count: int,
@@ -163,39 +161,39 @@ def _write_ensemble(
     if combine == "average":
         trees, combine = tuple(tree.with_values(tree.values / len(trees)) for tree in trees), "sum"
     if not combine:
-        application.refuse("an unknown aggregate_function", f"use {', '.join(COMBINE)}")
+        context.refuse("an unknown aggregate_function", f"use {', '.join(COMBINE)}")
     ensemble = Ensemble(trees, target_count, base_scores, combine)
-    scores = emit_ensemble(application, data, ensemble, application.where, application.type(data).dtype)
-    application.result_alias(emit_post_transform(application, scores, post_name, application.where))
+    scores = emit_ensemble(context, data, ensemble, context.where, context.type(data).dtype)
+    context.result_alias(emit_post_transform(context, scores, post_name, context.where))
 
 
-def _float64_attribute(application: OpContext, attribute_name: str) -> Array:
+def _float64_attribute(context: OpContext, attribute_name: str) -> Array:
     """Return the numbers of an attribute as float64; empty if the attribute is absent.
 
     The numbers are stored as float32 or, since version 3 of the operators, in a tensor attribute ``..._as_tensor``."""
-    attributes = application.operator.attributes
+    attributes = context.operator.attributes
     if f"{attribute_name}_as_tensor" in attributes:
         return attributes.tensor(f"{attribute_name}_as_tensor").astype(np.float64).reshape(-1)
     return np.array(attributes.reals(attribute_name) if attribute_name in attributes else (), np.float64)
 
 
-def _base_values(application: OpContext) -> Array:
+def _base_values(context: OpContext) -> Array:
     """Return the initial score of each target, to which leaf values are added; empty for zeros."""
-    return _float64_attribute(application, "base_values")
+    return _float64_attribute(context, "base_values")
 
 
 def _read_trees(
-    application: OpContext, attribute_prefix: str, target_count: int, only_class: int | None = None
+    context: OpContext, attribute_prefix: str, target_count: int, only_class: int | None = None
 ) -> tuple[Tree, ...]:
     """Return all trees of an operator of version 1 or 3, in the order in which their ids first appear.
 
     ``attribute_prefix``: prefix of the names of leaf attributes, ``target`` or ``class``. ``only_class``: the only class that
     has weights, which becomes target 0; None if several classes have."""
-    attributes = application.operator.attributes
+    attributes = context.operator.attributes
     tree_ids, node_ids = attributes.integers("nodes_treeids"), attributes.integers("nodes_nodeids")
     node_indices = {key: k for k, key in enumerate(zip(tree_ids, node_ids, strict=False))}
     votes: dict[int, list[tuple[int, float]]] = defaultdict(list)
-    weights = _float64_attribute(application, f"{attribute_prefix}_weights")
+    weights = _float64_attribute(context, f"{attribute_prefix}_weights")
     ids = attributes.integers(f"{attribute_prefix}_ids")
     keys = zip(
         attributes.integers(f"{attribute_prefix}_treeids"),
@@ -204,12 +202,12 @@ def _read_trees(
     )
     for key, target, weight in zip(keys, ids, weights.tolist(), strict=False):
         if key not in node_indices or not 0 <= (0 if only_class is not None else target) < target_count:
-            application.broken(
+            context.broken(
                 f"got a weight for (tree, node) {key} and target {target}, expected a node that exists and a target "
                 f"below {target_count}"
             )
         votes[node_indices[key]].append((0 if only_class is not None else target, weight))
-    nodes = _read_node_tables(application, node_indices, tree_ids)
+    nodes = _read_node_tables(context, node_indices, tree_ids)
     order = list(dict.fromkeys(tree_ids))
     trees = (
         _build_tree(nodes, [k for k, t in enumerate(tree_ids) if t == tree], votes, target_count) for tree in order
@@ -232,32 +230,32 @@ class _NodeTables:
 
 
 def _read_node_tables(
-    application: OpContext, node_indices: Mapping[tuple[int, int], int], tree_ids: Sequence[int]
+    context: OpContext, node_indices: Mapping[tuple[int, int], int], tree_ids: Sequence[int]
 ) -> _NodeTables:
     """Return the nodes of all trees; raise ModelError if attributes differ in length or refer to a missing child."""
-    attributes = application.operator.attributes
+    attributes = context.operator.attributes
     modes, count = attributes.texts("nodes_modes"), len(tree_ids)
     unknown = set(modes) - set(MODES)
     if unknown:
-        application.broken(f"nodes_modes: got {min(unknown)!r}, expected {', '.join(MODES)}")
+        context.broken(f"nodes_modes: got {min(unknown)!r}, expected {', '.join(MODES)}")
     children = []
     for name in ("nodes_truenodeids", "nodes_falsenodeids"):
         ids = attributes.integers(name)
         if len({len(ids), len(modes), len(node_indices), count}) != 1:
             lengths = f"{len(ids)} {name}, {len(modes)} nodes_modes, {count} nodes_treeids, {len(node_indices)} distinct nodes"
-            application.broken(f"got {lengths}; expected equal numbers: one entry for each node, each node once")
+            context.broken(f"got {lengths}; expected equal numbers: one entry for each node, each node once")
         pairs = zip(tree_ids, ids, modes, strict=True)
         children.append(
             np.array([-1 if mode == "LEAF" else node_indices.get((tree, node), -2) for tree, node, mode in pairs])
         )
     threshold, feature = (
-        _float64_attribute(application, "nodes_values"),
+        _float64_attribute(context, "nodes_values"),
         np.array(attributes.integers("nodes_featureids")),
     )
     missing = attributes.integers("nodes_missing_value_tracks_true", ()) or (0,) * count
     if (min(children[0].min(), children[1].min()) < -1) or {len(threshold), len(feature), len(missing)} != {count}:
         lengths = f"{len(threshold)} thresholds, {len(feature)} features and {len(missing)} flags of missing values"
-        application.broken(f"got {lengths} for {count} nodes, expected one of each and children that exist")
+        context.broken(f"got {lengths} for {count} nodes, expected one of each and children that exist")
     mode = np.array(
         [_with_missing_mode(MODES[mode], bool(tracks)) for mode, tracks in zip(modes, missing, strict=True)]
     )
@@ -293,27 +291,25 @@ def _build_tree(
 # ---------------------------------------------------------------- version 5
 
 
-def tree_ensemble(application: OpContext) -> None:
+def tree_ensemble(context: OpContext) -> None:
     """Convert TreeEnsemble (version 5), which stores inner nodes and leaves in separate tables.
 
     A node that tests whether a feature is in a set becomes a chain of comparisons for equality."""
-    attributes = application.operator.attributes
-    targets, data = _target_count(application), application.value(0)
-    if len(application.type(data).shape) != 2:
-        application.refuse(
-            f"features of shape {application.type(data).shape}", "give data of two axes, (rows, features)"
-        )
-    combine = _numbered_choice(application, "aggregate_function", 1, ("average", "sum", "min", "max"))
-    post = _numbered_choice(application, "post_transform", 0, ("none", "softmax", "logistic", "softmax_zero", "probit"))
-    trees = tuple(_TreeEnsembleReader(application, targets).tree(root) for root in attributes.integers("tree_roots"))
-    _write_ensemble(application, data, _with_same_width(trees, targets), targets, combine, post, np.zeros(0))
+    attributes = context.operator.attributes
+    targets, data = _target_count(context), context.value(0)
+    if len(context.type(data).shape) != 2:
+        context.refuse(f"features of shape {context.type(data).shape}", "give data of two axes, (rows, features)")
+    combine = _numbered_choice(context, "aggregate_function", 1, ("average", "sum", "min", "max"))
+    post = _numbered_choice(context, "post_transform", 0, ("none", "softmax", "logistic", "softmax_zero", "probit"))
+    trees = tuple(_TreeEnsembleReader(context, targets).tree(root) for root in attributes.integers("tree_roots"))
+    _write_ensemble(context, data, _with_same_width(trees, targets), targets, combine, post, np.zeros(0))
 
 
-def _numbered_choice(application: OpContext, name: str, default: int, choices: Sequence[str]) -> str:
+def _numbered_choice(context: OpContext, name: str, default: int, choices: Sequence[str]) -> str:
     """Return the element of ``choices`` at the index in attribute ``name``; raise ModelError if the index is out of range."""
-    number = application.operator.attributes.integer(name, default)
+    number = context.operator.attributes.integer(name, default)
     if not 0 <= number < len(choices):
-        application.broken(f"{name}: got {number}, expected 0..{len(choices) - 1}")
+        context.broken(f"{name}: got {number}, expected 0..{len(choices) - 1}")
     return choices[number]
 
 
@@ -334,9 +330,9 @@ def _with_same_width(trees: tuple[Tree, ...], targets: int) -> tuple[Tree, ...]:
 class _TreeEnsembleReader:
     """Reader of the tables of a TreeEnsemble (version 5)."""
 
-    def __init__(self, application: OpContext, targets: int) -> None:
-        attributes = application.operator.attributes
-        self.application, self.targets = application, targets
+    def __init__(self, context: OpContext, targets: int) -> None:
+        attributes = context.operator.attributes
+        self.context, self.targets = context, targets
         self.modes = attributes.tensor("nodes_modes").reshape(-1).astype(int)
         self.splits = attributes.tensor("nodes_splits").reshape(-1).astype(np.float64)
         self.features = attributes.integers("nodes_featureids")
@@ -354,12 +350,12 @@ class _TreeEnsembleReader:
         lengths = {len(part) for pair in self.children for part in pair}
         lengths |= {len(self.splits), len(self.features), len(self.missing), len(self.modes)}
         if len(lengths) != 1 or len(self.leaf_targets) != len(self.weights):
-            application.broken(
+            context.broken(
                 f"got tables of {sorted(lengths)} nodes, {len(self.leaf_targets)} leaf_targetids and {len(self.weights)} "
                 "leaf_weights, expected equal numbers of nodes, and of leaves"
             )
         if self.leaf_targets and not 0 <= min(self.leaf_targets) <= max(self.leaf_targets) < targets:
-            application.broken(
+            context.broken(
                 f"leaf_targetids: got {min(self.leaf_targets)}..{max(self.leaf_targets)}, expected 0..{targets - 1}"
             )
 
@@ -375,7 +371,7 @@ class _TreeEnsembleReader:
                 sets[-1].append(value)
         member_nodes = [k for k, mode in enumerate(self.modes) if mode == _MEMBER]
         if len(member_nodes) > len(sets):
-            self.application.broken(
+            self.context.broken(
                 f"membership_values: got {len(sets)} sets, expected {len(member_nodes)}, one for each node that tests membership"
             )
         return dict(zip(member_nodes, sets, strict=False))
@@ -390,7 +386,7 @@ class _TreeEnsembleReader:
             if not 0 <= index < limit or len(rows) > 4 * (len(self.modes) + len(self.weights)) + sum(
                 map(len, self.members.values())
             ):
-                self.application.broken(f"a tree leads to {node_type} {index}, expected 0..{limit - 1} and no cycle")
+                self.context.broken(f"a tree leads to {node_type} {index}, expected 0..{limit - 1} and no cycle")
             row = len(rows)
             if parent >= 0:
                 rows[parent][side] = row
@@ -401,7 +397,7 @@ class _TreeEnsembleReader:
             yes, no = ("leaf" if true_leaf else "node", true), ("leaf" if false_leaf else "node", false)
             keys = self.members.get(index, [float(self.splits[index])])
             if not 0 <= self.modes[index] <= _MEMBER:
-                self.application.broken(f"nodes_modes: got {self.modes[index]}, expected 0..{_MEMBER}")
+                self.context.broken(f"nodes_modes: got {self.modes[index]}, expected 0..{_MEMBER}")
             mode = EQUAL if index in self.members else MODES[_NUMBERED[self.modes[index]]]
             for k, key in enumerate(keys):
                 row = len(rows)

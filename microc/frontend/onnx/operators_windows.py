@@ -57,19 +57,19 @@ class SpatialWindow:
 
 
 def spatial_window(
-    application: OpContext, kernel_shape: tuple[int, ...], data_extents: tuple[int, ...], ceil_mode: bool
+    context: OpContext, kernel_shape: tuple[int, ...], data_extents: tuple[int, ...], ceil_mode: bool
 ) -> SpatialWindow:
     """Return the window that the attributes of a convolution or pool describe.
 
     ``data_extents``: extents of the data's spatial axes, which padding by ``auto_pad`` and ``ceil_mode`` depends on."""
-    attributes, rank = application.operator.attributes, len(data_extents)
-    strides = spatial_attribute(application, "strides", (1,) * rank, 1)
-    dilation = spatial_attribute(application, "dilations", (1,) * rank, 1)
-    pads = spatial_attribute(application, "pads", (0,) * 2 * rank, 0)
+    attributes, rank = context.operator.attributes, len(data_extents)
+    strides = spatial_attribute(context, "strides", (1,) * rank, 1)
+    dilation = spatial_attribute(context, "dilations", (1,) * rank, 1)
+    pads = spatial_attribute(context, "pads", (0,) * 2 * rank, 0)
     before, after = list(pads[:rank]), list(pads[rank:])
     mode = attributes.text("auto_pad", "NOTSET")
     if mode not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
-        application.broken(f"auto_pad is {mode!r}, expected NOTSET, VALID, SAME_UPPER or SAME_LOWER")
+        context.broken(f"auto_pad is {mode!r}, expected NOTSET, VALID, SAME_UPPER or SAME_LOWER")
     extra = [0] * rank
     for k, (size, taps, stride, step) in enumerate(zip(data_extents, kernel_shape, strides, dilation, strict=True)):
         span = (taps - 1) * step + 1
@@ -82,7 +82,7 @@ def spatial_window(
         last_start = size + before[k] + after[k] - span
         if last_start < 0:
             padded = f"{size} elements and {before[k]} + {after[k]} of padding"
-            application.broken(f"a window of {span} elements (dilated) exceeds the padded axis of {padded} elements")
+            context.broken(f"a window of {span} elements (dilated) exceeds the padded axis of {padded} elements")
         # ceil_mode adds a last window if it starts inside the data or the padding before it, not in the padding behind.
         if ceil_mode and last_start % stride:
             next_start = (last_start // stride + 1) * stride
@@ -92,12 +92,12 @@ def spatial_window(
 
 
 def image_window(
-    application: OpContext, kernel_shape: tuple[int, ...], data_extents: tuple[int, ...], ceil_mode: bool
+    context: OpContext, kernel_shape: tuple[int, ...], data_extents: tuple[int, ...], ceil_mode: bool
 ) -> ImageWindow:
     """Return the window over height and width that the attributes of a convolution or pool describe.
 
     Data of one spatial axis are treated as images of height 1."""
-    spans_ = spatial_window(application, kernel_shape, data_extents, ceil_mode)
+    spans_ = spatial_window(context, kernel_shape, data_extents, ceil_mode)
     before, after = _as_height_and_width(spans_.before, 0), _as_height_and_width(spans_.after, 0)
     return ImageWindow(
         _as_height_and_width(spans_.kernel, 1),
@@ -114,96 +114,96 @@ def _as_height_and_width(spatial_values: tuple[int, ...], missing_height: int) -
 
 
 def spatial_attribute(
-    application: OpContext, attribute_name: str, default: tuple[int, ...], minimum: int
+    context: OpContext, attribute_name: str, default: tuple[int, ...], minimum: int
 ) -> tuple[int, ...]:
     """Return the integers of an attribute, or ``default`` if the attribute is absent.
 
     Raises ModelError unless there are as many integers as in ``default``, all in the range ``minimum`` to :data:`LIMIT`."""
-    values = application.operator.attributes.integers(attribute_name, default)
+    values = context.operator.attributes.integers(attribute_name, default)
     if len(values) != len(default) or any(not minimum <= value <= LIMIT for value in values):
-        application.broken(f"{attribute_name} is {values}, expected {len(default)} numbers in {minimum}..{LIMIT}")
+        context.broken(f"{attribute_name} is {values}, expected {len(default)} numbers in {minimum}..{LIMIT}")
     return values
 
 
-def conv(application: OpContext) -> None:
+def conv(context: OpContext) -> None:
     """Convert Conv.
 
     Float32 data of one or two spatial axes with constant weights and bias make a ``conv2d``. Anything else makes the general
     ``convolution`` over any number of axes.
     """
-    stored_operands = [application.builder.stored_constant(application.value(k)) for k in (1, 2) if application.has(k)]
-    is_plain = application.type(application.value(0)).dtype == "float32" and len(application.shape(0)) in (3, 4)
+    stored_operands = [context.builder.stored_constant(context.value(k)) for k in (1, 2) if context.has_input(k)]
+    is_plain = context.type(context.value(0)).dtype == "float32" and len(context.shape(0)) in (3, 4)
     if is_plain and all(stored is not None for stored in stored_operands):
-        write_convolution(application, application.value(0), *constant_weights(application, 1, 2), application.output())
+        write_convolution(context, context.value(0), *constant_weights(context, 1, 2), context.output())
         return
-    operands = [application.operand(k) for k in range(3) if application.has(k)]
-    application.result("convolution", operands, convolution_attributes(application, application.shape(1)[2:]))
+    operands = [context.operand(k) for k in range(3) if context.has_input(k)]
+    context.result("convolution", operands, convolution_attributes(context, context.shape(1)[2:]))
 
 
-def convolution_attributes(application: OpContext, kernel_shape: tuple[int, ...]) -> Mapping[str, Attr]:
+def convolution_attributes(context: OpContext, kernel_shape: tuple[int, ...]) -> Mapping[str, Attr]:
     """Return the attributes of the graph operator ``convolution``, which has any number of spatial axes."""
-    extents = application.shape(0)[2:]
+    extents = context.shape(0)[2:]
     if (
         len(kernel_shape) != len(extents)
-        or application.operator.attributes.integers("kernel_shape", kernel_shape) != kernel_shape
+        or context.operator.attributes.integers("kernel_shape", kernel_shape) != kernel_shape
     ):
-        application.broken(
-            f"data of shape {application.shape(0)} and a kernel of {kernel_shape}, expected a number for each spatial axis, and "
+        context.broken(
+            f"data of shape {context.shape(0)} and a kernel of {kernel_shape}, expected a number for each spatial axis, and "
             "kernel_shape as the weights have it"
         )
-    spans_ = spatial_window(application, kernel_shape, extents, ceil_mode=False)
-    groups = application.operator.attributes.integer("group", 1)
+    spans_ = spatial_window(context, kernel_shape, extents, ceil_mode=False)
+    groups = context.operator.attributes.integer("group", 1)
     return {"strides": spans_.strides, "padding": spans_.padding, "dilation": spans_.dilation, "groups": groups}
 
 
 def constant_weights(
-    application: OpContext, weight_position: int, bias_position: int
+    context: OpContext, weight_position: int, bias_position: int
 ) -> tuple[StoredTensor, StoredTensor | None]:
     """Return the constant weights and bias of a convolution; the bias is None if absent.
 
     Raises UnsupportedError if one is computed at run time. ``weight_position``, ``bias_position``: positions of the inputs."""
     stored_operands = []
     for position in (weight_position, bias_position):
-        stored = application.builder.stored_constant(application.value(position)) if application.has(position) else None
-        if stored is None and (position == weight_position or application.has(position)):
-            what = f"input {position} ({application.value(position)!r}) is not known when compiling"
-            application.refuse(what, "export the model with constant weights")
+        stored = context.builder.stored_constant(context.value(position)) if context.has_input(position) else None
+        if stored is None and (position == weight_position or context.has_input(position)):
+            what = f"input {position} ({context.value(position)!r}) is not known when compiling"
+            context.refuse(what, "export the model with constant weights")
         stored_operands.append(stored)
     assert stored_operands[0] is not None
     return stored_operands[0], stored_operands[1]
 
 
 def write_convolution(
-    application: OpContext, data_value: str, weight: StoredTensor, bias: StoredTensor | None, output_name: str
+    context: OpContext, data_value: str, weight: StoredTensor, bias: StoredTensor | None, output_name: str
 ) -> None:
     """Write ``output_name``: the convolution of ``data_value`` (N, C, [H,] W) with ``weight`` (O, C / groups, [H,] W)."""
-    shape, kernel = application.type(data_value).shape, weight.data.shape[2:]
+    shape, kernel = context.type(data_value).shape, weight.data.shape[2:]
     if len(shape) != len(weight.data.shape) or len(shape) not in (3, 4, 5):
         expected = "expected equal numbers of axes, 3 to 5"
-        application.broken(f"data of shape {shape} and weights of shape {weight.data.shape}, {expected}")
+        context.broken(f"data of shape {shape} and weights of shape {weight.data.shape}, {expected}")
     if len(shape) == 5:
-        application.refuse("a quantised convolution over three spatial axes", "leave the layer in float32")
-    attributes = application.operator.attributes
+        context.refuse("a quantised convolution over three spatial axes", "leave the layer in float32")
+    attributes = context.operator.attributes
     if attributes.integers("kernel_shape", kernel) != kernel or 0 in weight.data.shape:
         stated = attributes.integers("kernel_shape", kernel)
-        application.broken(
+        context.broken(
             f"kernel_shape is {stated} for weights of shape {weight.data.shape}, expected {kernel} and no extent of 0"
         )
     groups, channels = attributes.integer("group", 1), weight.data.shape[0]
     if groups < 1 or channels % groups or weight.data.shape[1] * groups != shape[1]:
-        application.broken(
+        context.broken(
             f"{groups} groups of weights {weight.data.shape} for {shape[1]} input channels, expected weights "
             "(outputs, inputs / group, ...) and a group that divides both"
         )
     if bias is not None and bias.data.shape != (channels,):
-        application.broken(f"bias of shape {bias.data.shape}, expected ({channels},)")
-    view = image_window(application, kernel, shape[2:], ceil_mode=False)
+        context.broken(f"bias of shape {bias.data.shape}, expected ({channels},)")
+    view = image_window(context, kernel, shape[2:], ceil_mode=False)
     weight_2d = weight.reshape((*weight.data.shape[:2], *view.kernel))
     if weight_2d is None:
-        application.refuse("weights quantised along their width", "quantise them along the output channels")
-    operands = [as_image(application, data_value), application.store(f"{output_name}_weight", weight_2d)]
+        context.refuse("weights quantised along their width", "quantise them along the output channels")
+    operands = [as_image(context, data_value), context.store(f"{output_name}_weight", weight_2d)]
     if bias is not None:
-        operands.append(application.store(f"{output_name}_bias", bias))
+        operands.append(context.store(f"{output_name}_bias", bias))
     attrs: Mapping[str, Attr] = {
         "strides": view.strides,
         "padding": view.padding,
@@ -211,27 +211,27 @@ def write_convolution(
         "groups": groups,
         "layout": "NCHW",
     }
-    write_from_image(application, "conv2d", operands, attrs, len(shape), output_name)
+    write_from_image(context, "conv2d", operands, attrs, len(shape), output_name)
 
 
-def as_image(application: OpContext, value: str) -> str:
+def as_image(context: OpContext, value: str) -> str:
     """Return data (N, C, W) reshaped to (N, C, 1, W), and data (N, C, H, W) as they are."""
-    shape = application.type(value).shape
-    return value if len(shape) == 4 else application.reshape(value, (shape[0], shape[1], 1, shape[2]))
+    shape = context.type(value).shape
+    return value if len(shape) == 4 else context.reshape(value, (shape[0], shape[1], 1, shape[2]))
 
 
 def write_from_image(
-    application: OpContext, op: str, operands: list[str], attrs: Mapping[str, Attr], result_rank: int, output_name: str
+    context: OpContext, op: str, operands: list[str], attrs: Mapping[str, Attr], result_rank: int, output_name: str
 ) -> None:
     """Write the value ``output_name`` as the result (N, C, H, W) of the operator ``op``.
 
     If ``result_rank`` is 3, H is 1 and is removed by a reshape to (N, C, W)."""
     if result_rank == 4:
-        application.write(op, operands, attrs, output_name)
+        context.write(op, operands, attrs, output_name)
         return
-    image = application.emit(op, operands, attrs)
-    batch, channels, _, width = application.type(image).shape
-    application.write("reshape", (image,), {"shape": (batch, channels, width)}, output_name)
+    image = context.emit(op, operands, attrs)
+    batch, channels, _, width = context.type(image).shape
+    context.write("reshape", (image,), {"shape": (batch, channels, width)}, output_name)
 
 
 WINDOW_CONVERTERS: Mapping[str, Converter] = {"Conv": Converter(conv)}
@@ -245,18 +245,18 @@ def pool(op: str) -> Converter:
 
     ``ceil_mode`` becomes padding at the end of the spatial axes."""
 
-    def convert(application: OpContext) -> None:
-        attributes, data = application.operator.attributes, application.value(0)
-        shape = application.type(data).shape
+    def convert(context: OpContext) -> None:
+        attributes, data = context.operator.attributes, context.value(0)
+        shape = context.type(data).shape
         kernel = attributes.integers("kernel_shape")
         if len(shape) < 3 or len(kernel) != len(shape) - 2 or any(not 1 <= k <= LIMIT for k in kernel):
-            application.broken(
+            context.broken(
                 f"kernel_shape is {kernel} for data of shape {shape}, expected 1..{LIMIT} for each spatial axis"
             )
-        if not _is_image_pool(application, op, kernel):
-            (_window_max if op == "max_pool2d" else _window_average)(application, kernel)
+        if not _is_image_pool(context, op, kernel):
+            (_window_max if op == "max_pool2d" else _window_average)(context, kernel)
             return
-        view = image_window(application, kernel, shape[2:], attributes.flag("ceil_mode"))
+        view = image_window(context, kernel, shape[2:], attributes.flag("ceil_mode"))
         attrs: dict[str, Attr] = {
             "kernel": view.kernel,
             "strides": view.strides,
@@ -265,21 +265,21 @@ def pool(op: str) -> Converter:
         }
         if op == "avg_pool2d":
             attrs["count_include_pad"] = attributes.flag("count_include_pad") and any(view.padding)
-        write_from_image(application, op, [as_image(application, data)], attrs, len(shape), application.output())
+        write_from_image(context, op, [as_image(context, data)], attrs, len(shape), context.output())
 
     return Converter(convert, FLOAT if op == "avg_pool2d" else (*FLOAT, "int8", "uint8"))
 
 
-def _is_image_pool(application: OpContext, op: str, kernel: tuple[int, ...]) -> bool:
+def _is_image_pool(context: OpContext, op: str, kernel: tuple[int, ...]) -> bool:
     """Test whether ``max_pool2d`` or ``avg_pool2d`` (named by ``op``) can express a pool.
 
     The pool must have one or two spatial axes, no dilation, only one output, less padding than kernel extent on each side, and
     data other than float64. An average that counts padding must not have padding from ``ceil_mode``."""
-    attributes, kind = application.operator.attributes, application.type(application.value(0))
-    spans_ = spatial_window(application, kernel, kind.shape[2:], attributes.flag("ceil_mode"))
+    attributes, kind = context.operator.attributes, context.type(context.value(0))
+    spans_ = spatial_window(context, kernel, kind.shape[2:], attributes.flag("ceil_mode"))
     includes = op == "avg_pool2d" and attributes.flag("count_include_pad") and any((*spans_.before, *spans_.after))
     is_narrow = all(p < k for p, k in zip(spans_.padding, kernel * 2, strict=True))
-    one_result = not application.output(1) and kind.dtype != "float64" and len(kernel) in (1, 2)
+    one_result = not context.output(1) and kind.dtype != "float64" and len(kernel) in (1, 2)
     return one_result and is_narrow and set(spans_.dilation) == {1} and not (includes and any(spans_.extra))
 
 
@@ -288,64 +288,64 @@ def _window_attrs(window: SpatialWindow) -> dict[str, Attr]:
     return {"kernel": window.kernel, "strides": window.strides, "padding": window.padding, "dilation": window.dilation}
 
 
-def _window_max(application: OpContext, kernel: tuple[int, ...]) -> None:
+def _window_max(context: OpContext, kernel: tuple[int, ...]) -> None:
     """Convert a MaxPool that ``max_pool2d`` cannot express, such as a dilated one or one that returns indices of maxima."""
-    attributes, data = application.operator.attributes, application.value(0)
-    attrs = _window_attrs(spatial_window(application, kernel, application.shape(0)[2:], attributes.flag("ceil_mode")))
-    if not application.output(1):
-        application.result("window_max", (data,), attrs)
+    attributes, data = context.operator.attributes, context.value(0)
+    attrs = _window_attrs(spatial_window(context, kernel, context.shape(0)[2:], attributes.flag("ceil_mode")))
+    if not context.output(1):
+        context.result("window_max", (data,), attrs)
         return
     attrs["column_major"] = attributes.flag("storage_order")
-    application.write_all("window_argmax", (data,), attrs, application.operator.outputs)
+    context.write_all("window_argmax", (data,), attrs, context.operator.outputs)
 
 
-def _window_average(application: OpContext, kernel: tuple[int, ...]) -> None:
+def _window_average(context: OpContext, kernel: tuple[int, ...]) -> None:
     """Convert an AveragePool that ``avg_pool2d`` cannot express, to window sums divided by element counts.
 
     Windows that overlap padding contain fewer elements, so the constant counts differ by position."""
-    attributes, data = application.operator.attributes, application.value(0)
-    extents, kind = application.shape(0)[2:], application.type(data).dtype
-    spans_ = spatial_window(application, kernel, extents, attributes.flag("ceil_mode"))
-    total = application.emit("window_sum", (data,), _window_attrs(spans_))
+    attributes, data = context.operator.attributes, context.value(0)
+    extents, kind = context.shape(0)[2:], context.type(data).dtype
+    spans_ = spatial_window(context, kernel, extents, attributes.flag("ceil_mode"))
+    total = context.emit("window_sum", (data,), _window_attrs(spans_))
     include = attributes.flag("count_include_pad")
     counts = np.ones((1,) * len(extents))
     for axis, extent in enumerate(extents):
         first = -spans_.before[axis] if include else 0
         last = extent + (spans_.after[axis] if include else 0)
-        starts = np.arange(application.type(total).shape[2 + axis]) * spans_.strides[axis] - spans_.before[axis]
+        starts = np.arange(context.type(total).shape[2 + axis]) * spans_.strides[axis] - spans_.before[axis]
         taps = starts[:, None] + np.arange(kernel[axis]) * spans_.dilation[axis]
         elements = ((taps >= first) & (taps < last)).sum(1)
         counts = counts * elements.reshape(-1, *[1] * (len(extents) - axis - 1))
     # One number if all counts are the same.
     counts = counts[(slice(None, 1),) * counts.ndim] if (counts == counts.flat[0]).all() else counts
-    divisor = application.new_constant(f"{application.output()}_counts", counts.astype(kind))
-    application.result("div", (total, divisor))
+    divisor = context.new_constant(f"{context.output()}_counts", counts.astype(kind))
+    context.result("div", (total, divisor))
 
 
-def lp_pool(application: OpContext) -> None:
+def lp_pool(context: OpContext) -> None:
     """Convert LpPool, the p-th root of the sum of |x| ** p over each window."""
-    attributes, data = application.operator.attributes, application.value(0)
-    kernel, kind = attributes.integers("kernel_shape"), application.type(application.value(0)).dtype
+    attributes, data = context.operator.attributes, context.value(0)
+    kernel, kind = attributes.integers("kernel_shape"), context.type(context.value(0)).dtype
     p = float(attributes.integer("p", 2))
-    spans_ = spatial_window(application, kernel, application.shape(0)[2:], attributes.flag("ceil_mode"))
-    magnitude = application.emit("abs", (data,))
-    powers = application.emit("pow", (magnitude, application.scalar(p, kind)))
-    total = application.emit("window_sum", (powers,), _window_attrs(spans_))
-    application.result("pow", (total, application.scalar(1.0 / p, kind)))
+    spans_ = spatial_window(context, kernel, context.shape(0)[2:], attributes.flag("ceil_mode"))
+    magnitude = context.emit("abs", (data,))
+    powers = context.emit("pow", (magnitude, context.scalar(p, kind)))
+    total = context.emit("window_sum", (powers,), _window_attrs(spans_))
+    context.result("pow", (total, context.scalar(1.0 / p, kind)))
 
 
-def global_lp_pool(application: OpContext) -> None:
+def global_lp_pool(context: OpContext) -> None:
     """Convert GlobalLpPool, the p-th root of the sum of |x| ** p over all spatial axes."""
-    data, p = application.value(0), float(application.operator.attributes.integer("p", 2))
-    kind = application.type(data)
-    powers = application.emit("pow", (application.emit("abs", (data,)), application.scalar(p, kind.dtype)))
-    total = application.emit("sum", (powers,), {"axes": tuple(range(2, len(kind.shape))), "keepdims": True})
-    application.result("pow", (total, application.scalar(1.0 / p, kind.dtype)))
+    data, p = context.value(0), float(context.operator.attributes.integer("p", 2))
+    kind = context.type(data)
+    powers = context.emit("pow", (context.emit("abs", (data,)), context.scalar(p, kind.dtype)))
+    total = context.emit("sum", (powers,), {"axes": tuple(range(2, len(kind.shape))), "keepdims": True})
+    context.result("pow", (total, context.scalar(1.0 / p, kind.dtype)))
 
 
-def max_unpool(application: OpContext) -> None:
+def max_unpool(context: OpContext) -> None:
     """Convert MaxUnpool, which writes each element of the data at its index (input 1) in a tensor of zeros."""
-    attributes, shape = application.operator.attributes, application.shape(0)
+    attributes, shape = context.operator.attributes, context.shape(0)
     kernel = attributes.integers("kernel_shape")
     rank = len(kernel)
     strides, pads = attributes.integers("strides", (1,) * rank), attributes.integers("pads", (0,) * 2 * rank)
@@ -354,53 +354,49 @@ def max_unpool(application: OpContext) -> None:
         for axis, (e, s, k) in enumerate(zip(shape[2:], strides, kernel, strict=True))
     ]
     full = (*shape[:2], *extents)
-    wanted = application.integers(2) if application.has(2) else full
-    kind = application.type(application.value(0)).dtype
-    size, indices = int(np.prod(full)), application.value(1)
-    zeros = application.emit("broadcast_to", (application.scalar(0.0, kind),), {"shape": (size,)})
-    data, flat_indices = (
-        application.reshape(value, (int(np.prod(shape)),)) for value in (application.value(0), indices)
-    )
-    scattered = application.reshape(
-        application.emit("scatter_elements", (zeros, flat_indices, data), {"axis": 0}), full
-    )
+    wanted = context.integers(2) if context.has_input(2) else full
+    kind = context.type(context.value(0)).dtype
+    size, indices = int(np.prod(full)), context.value(1)
+    zeros = context.emit("broadcast_to", (context.scalar(0.0, kind),), {"shape": (size,)})
+    data, flat_indices = (context.reshape(value, (int(np.prod(shape)),)) for value in (context.value(0), indices))
+    scattered = context.reshape(context.emit("scatter_elements", (zeros, flat_indices, data), {"axis": 0}), full)
     padding = tuple((0, goal - extent) for goal, extent in zip(wanted, full, strict=True))
     if any(after for _, after in padding):
-        scattered = application.emit("pad", (scattered,), {"padding": padding, "value": 0.0})
-    application.result_alias(scattered)
+        scattered = context.emit("pad", (scattered,), {"padding": padding, "value": 0.0})
+    context.result_alias(scattered)
 
 
-def local_response_normalization(application: OpContext) -> None:
+def local_response_normalization(context: OpContext) -> None:
     """Convert LRN: x / (bias + alpha / size * sum of squares of the neighbouring channels) ** beta."""
-    attributes, data = application.operator.attributes, application.value(0)
-    shape, kind, size = application.shape(0), application.type(data).dtype, attributes.integer("size")
+    attributes, data = context.operator.attributes, context.value(0)
+    shape, kind, size = context.shape(0), context.type(data).dtype, attributes.integer("size")
     before = (size - 1) // 2
-    squares = application.emit("mul", (data, data))
-    rows = application.reshape(squares, (1, shape[0], shape[1], int(np.prod(shape[2:]))))
+    squares = context.emit("mul", (data, data))
+    rows = context.reshape(squares, (1, shape[0], shape[1], int(np.prod(shape[2:]))))
     attrs: Mapping[str, Attr] = {
         "kernel": (size, 1),
         "strides": (1, 1),
         "padding": (before, 0, size - 1 - before, 0),
         "dilation": (1, 1),
     }
-    total = application.reshape(application.emit("window_sum", (rows,), attrs), shape)
-    factor = application.scalar(attributes.real("alpha", 1e-4) / size, kind)
-    base = application.emit(
-        "add", (application.emit("mul", (total, factor)), application.scalar(attributes.real("bias", 1.0), kind))
+    total = context.reshape(context.emit("window_sum", (rows,), attrs), shape)
+    factor = context.scalar(attributes.real("alpha", 1e-4) / size, kind)
+    base = context.emit(
+        "add", (context.emit("mul", (total, factor)), context.scalar(attributes.real("bias", 1.0), kind))
     )
-    power = application.emit("pow", (base, application.scalar(attributes.real("beta", 0.75), kind)))
-    application.result("div", (data, power))
+    power = context.emit("pow", (base, context.scalar(attributes.real("beta", 0.75), kind)))
+    context.result("div", (data, power))
 
 
 def global_pool(op: str) -> Converter:
     """Make a converter of GlobalAveragePool or GlobalMaxPool to the reduction ``op`` over the spatial axes."""
 
-    def convert(application: OpContext) -> None:
-        data = application.value(0)
-        rank = len(application.type(data).shape)
+    def convert(context: OpContext) -> None:
+        data = context.value(0)
+        rank = len(context.type(data).shape)
         if rank < 3:
-            application.broken(f"got data of shape {application.type(data).shape}, expected at least three axes")
-        application.result(op, (data,), {"axes": tuple(range(2, rank)), "keepdims": True})
+            context.broken(f"got data of shape {context.type(data).shape}, expected at least three axes")
+        context.result(op, (data,), {"axes": tuple(range(2, rank)), "keepdims": True})
 
     return Converter(convert, FLOAT)
 

@@ -103,70 +103,68 @@ def _rename_graph(
 MAX_BODY_NODES = 4096
 
 
-def function_body_of(application: OpContext) -> tuple[Operator, ...]:
+def function_body_of(context: OpContext) -> tuple[Operator, ...]:
     """Return the operators of an operator's function body in ONNX's schema; none if it has no body.
 
     Of several bodies, for versions of the operator set, it is the newest that is not newer than the model's version."""
-    function = _function_proto(application)
+    function = _function_proto(context)
     if function is None or len(function.node) > MAX_BODY_NODES:
         return ()
-    operator, builder = application.operator, application.builder
+    operator, builder = context.operator, context.builder
     names = {"": ""} | {
         inner: operator.inputs[k] if k < len(operator.inputs) else "" for k, inner in enumerate(function.input)
     }
     names |= {inner: outer for inner, outer in zip(function.output, operator.outputs, strict=False) if outer}
     version = next((entry.version for entry in function.opset_import if entry.domain in ("", "ai.onnx")), 0)
-    schema_attributes = _operator_schema(application).attributes
+    schema_attributes = _operator_schema(context).attributes
     defaults = {name: each.default_value for name, each in schema_attributes.items() if each.default_value.name}
     attribute_values = {**defaults, **operator.attributes.protos()}
 
     def fresh(name: str) -> str:
-        return builder.unique(f"{application.output()}_{name}")
+        return builder.unique(f"{context.output()}_{name}")
 
     return instantiate_nodes(function.node, names, attribute_values, fresh, operator.index, version)
 
 
-def has_function_body(application: OpContext) -> bool:
+def has_function_body(context: OpContext) -> bool:
     """Test whether ONNX's schema defines the operator by a function body."""
-    schema = _operator_schema(application)
+    schema = _operator_schema(context)
     return schema is not None and (schema.has_function or schema.has_context_dependent_function)
 
 
-def has_changed_since_oldest(application: OpContext) -> bool:
+def has_changed_since_oldest(context: OpContext) -> bool:
     """Test whether an operator's meaning in an old model differs from that in version 7 of the operator set."""
     from onnx import defs
 
-    schema = _operator_schema(application)
-    return schema is None or defs.get_schema(application.operator.code, OLD, "").since_version != schema.since_version
+    schema = _operator_schema(context)
+    return schema is None or defs.get_schema(context.operator.code, OLD, "").since_version != schema.since_version
 
 
-def _operator_schema(application: OpContext) -> Any:
+def _operator_schema(context: OpContext) -> Any:
     """Return ONNX's schema for the operator in its version of the operator set, or None."""
     from onnx import defs
 
     try:
-        return defs.get_schema(application.operator.code, application.opset, application.operator.domain)
+        return defs.get_schema(context.operator.code, context.opset, context.operator.domain)
     except defs.SchemaError:
         return None
 
 
-def _function_proto(application: OpContext) -> Any:
+def _function_proto(context: OpContext) -> Any:
     """Return the function body in the operator's schema as a FunctionProto, or None."""
     import onnx
 
-    schema = _operator_schema(application)
+    schema = _operator_schema(context)
     if schema is None:
         return None
     # A body may depend on the attributes and operand types of this node; ONNX then builds it on request.
     if schema.has_context_dependent_function:
-        version = _newest_version(schema.context_dependent_function_opset_versions, application.opset)
-        types = [_type_proto(application, k).SerializeToString() for k in range(application.count())]
-        node = _node_proto(application).SerializeToString()
+        version = _newest_version(schema.context_dependent_function_opset_versions, context.opset)
+        types = [_type_proto(context, k).SerializeToString() for k in range(context.input_count())]
+        node = _node_proto(context).SerializeToString()
         data = schema.get_context_dependent_function_with_opset_version(version, node, types)
     elif schema.has_function:
-        data = schema.get_function_with_opset_version(
-            _newest_version(schema.function_opset_versions, application.opset)
-        )
+        data = schema.get_function_with_opset_version(_newest_version(schema.function_opset_versions, context.opset))
     else:
         return None
     return onnx.FunctionProto.FromString(data)
@@ -177,23 +175,23 @@ def _newest_version(schema_versions: list[int], opset: int) -> int:
     return max((v for v in schema_versions if v <= opset), default=min(schema_versions))
 
 
-def _node_proto(application: OpContext) -> Any:
+def _node_proto(context: OpContext) -> Any:
     """Return the operator as a NodeProto."""
     import onnx
 
-    operator = application.operator
+    operator = context.operator
     node = onnx.helper.make_node(operator.code, operator.inputs, operator.outputs, domain=operator.domain)
     node.attribute.extend(operator.attributes.protos().values())
     return node
 
 
-def _type_proto(application: OpContext, position: int) -> Any:
+def _type_proto(context: OpContext, position: int) -> Any:
     """Return the type of input ``position`` as a TypeProto, an empty one if it is absent."""
     import onnx
 
-    if not application.has(position):
+    if not context.has_input(position):
         return onnx.TypeProto()
-    kind = application.type(application.value(position))
+    kind = context.type(context.value(position))
     code = next(number for number, name in DTYPES.items() if name == kind.dtype)
     return onnx.helper.make_tensor_type_proto(code, kind.shape)
 
@@ -359,84 +357,82 @@ def _translate_operator(builder: OnnxGraphBuilder, operator: Operator) -> None:
 
     An operator that depends on an unsupported one is skipped without an error of its own."""
     label = operator.name or next((name for name in operator.outputs if name), "")
-    application = OpContext(operator, builder, Loc(builder.file.name, operator.index, label))
+    context = OpContext(operator, builder, Loc(builder.file.name, operator.index, label))
     for name in operator.outputs:
         if name in builder.file.initializers or name in builder.file.unreadable:
-            application.broken(f"{name!r} is an initialiser and an output of a node, expected one of the two")
+            context.broken(f"{name!r} is an initialiser and an output of a node, expected one of the two")
         if operator.outputs.count(name) > 1 and name:
-            application.broken(f"the output {name!r} is listed twice, expected once")
+            context.broken(f"the output {name!r} is listed twice, expected once")
     custom = PLUGIN_CONVERTERS.get(f"{operator.domain}::{operator.code}")
     converter = CONVERTERS.get(operator.domain, {}).get(operator.code, custom)
     computed = not operator.domain and operator.code in CONSTANT_OPERATORS
     if not any(operator.outputs):
-        application.broken("no output has a name")
+        context.broken("no output has a name")
     # Before version 7 broadcasting was explicit (attributes axis and broadcast), so only unchanged operators are accepted.
-    if application.opset < OLD and not operator.domain and has_changed_since_oldest(application):
-        application.refuse(
-            f"version {application.opset} of the operator", "convert the model with onnx.version_converter"
-        )
+    if context.opset < OLD and not operator.domain and has_changed_since_oldest(context):
+        context.refuse(f"version {context.opset} of the operator", "convert the model with onnx.version_converter")
     is_known = converter is not None or computed
-    if not is_known and not has_function_body(application):
-        application.refuse(*unsupported_operator_reason(operator.code, operator.domain not in CONVERTERS))
+    if not is_known and not has_function_body(context):
+        context.refuse(*unsupported_operator_reason(operator.code, operator.domain not in CONVERTERS))
     # Unsupported operators are known before their results are used: mark everything behind them as lost, so that each cause
     # is reported once.
     if builder.lost & {*operator.inputs, *operator.attributes.read_inside()}:
         builder.lost.update(name for name in operator.outputs if name)
         return
     if converter is None and not computed:
-        if not _convert_body(application):
-            application.refuse(*unsupported_operator_reason(operator.code, operator.domain not in CONVERTERS))
+        if not _convert_body(context):
+            context.refuse(*unsupported_operator_reason(operator.code, operator.domain not in CONVERTERS))
         return
-    values = [application.value(position) for position in range(application.count()) if application.has(position)]
+    values = [context.value(position) for position in range(context.input_count()) if context.has_input(position)]
     is_constant = bool(values) and all(value in builder.consts for value in values)
     if computed and is_constant:
-        fold_operator(application)
+        fold_operator(context)
         return
     if converter is None:
         hint = "shapes are static: make its operands constants, or simplify the model with onnxslim"
-        application.refuse("the operator is supported on constants only", hint)
+        context.refuse("the operator is supported on constants only", hint)
     # Data of an unsupported 16-bit float is computed by the definition's steps if each of them rounds, else in float32.
     if converter.dtypes:
-        data_dtype = application.type(application.value(0)).dtype
+        data_dtype = context.type(context.value(0)).dtype
         if data_dtype in HALF and data_dtype not in converter.dtypes:
-            if converter.stepwise and _convert_body(application):
+            if converter.stepwise and _convert_body(context):
                 return
-            _convert_in_float32(application, converter, data_dtype)
+            _convert_in_float32(context, converter, data_dtype)
             return
         if data_dtype not in converter.dtypes:
-            application.refuse(f"{data_dtype} data", "export the model in float32, or quantised to 8 bits")
-    converter.spell(replace(application, folds=is_constant))
+            context.refuse(f"{data_dtype} data", "export the model in float32, or quantised to 8 bits")
+    converter.spell(replace(context, folds=is_constant))
 
 
-def _convert_body(application: OpContext) -> bool:
+def _convert_body(context: OpContext) -> bool:
     """Convert an operator by its function body in ONNX's schema; False if it has none."""
-    body = function_body_of(application)
+    body = function_body_of(context)
     for inner in body:
-        _translate_operator(application.builder, inner)
+        _translate_operator(context.builder, inner)
     return bool(body)
 
 
-def _convert_in_float32(application: OpContext, converter: Converter, dtype: str) -> None:
+def _convert_in_float32(context: OpContext, converter: Converter, dtype: str) -> None:
     """Convert an operator on 16-bit floats as cast to float32, operator, cast back.
 
     ONNX's definition rounds the result only, and no supported core computes in 16 bits with another result.
     """
-    builder, operator = application.builder, application.operator
+    builder, operator = context.builder, context.operator
     inputs = list(operator.inputs)
     for position, name in enumerate(operator.inputs):
-        if name and application.type(application.value(position)).dtype in HALF:
-            inputs[position] = application.emit("cast", (application.value(position),), {"dtype": "float32"})
+        if name and context.type(context.value(position)).dtype in HALF:
+            inputs[position] = context.emit("cast", (context.value(position),), {"dtype": "float32"})
     float32_names = [builder.unique(f"{name}_wide") if name else "" for name in operator.outputs]
     float32_operator = replace(operator, inputs=tuple(inputs), outputs=tuple(float32_names))
-    converter.spell(OpContext(float32_operator, builder, application.loc))
+    converter.spell(OpContext(float32_operator, builder, context.loc))
     for position, name in enumerate(float32_names):
         if not name:
             continue
-        value = builder.value(name, application.where)
-        if application.type(value).dtype == "float32":
-            application.result("cast", (value,), {"dtype": dtype}, position)
+        value = builder.value(name, context.where)
+        if context.type(value).dtype == "float32":
+            context.result("cast", (value,), {"dtype": dtype}, position)
         else:
-            application.result_alias(value, position)
+            context.result_alias(value, position)
 
 
 def _combine_errors(file: OnnxFile, refusals: list[UnsupportedError]) -> UnsupportedError:

@@ -213,7 +213,7 @@ ONNX_DTYPE_NAMES = {"float32": "float", "float64": "double"}
 
 
 @frozen
-class Application:
+class NodeContext:
     """One operator of microc's graph, passed to the function that writes it to ONNX.
 
     ``quantised``: operands are dequantised before the ONNX operator reads them, and its result is quantised. ``first``:
@@ -290,11 +290,11 @@ class Application:
 
     # ------------------------------------------------------------ layouts
 
-    def with_channels_first(self) -> Application:
+    def with_channels_first(self) -> NodeContext:
         """Return a copy of this context that reads operands and writes results with channels first."""
         return replace(self, first=True)
 
-    def in_layout_of_operands(self) -> Application:
+    def in_layout_of_operands(self) -> NodeContext:
         """Return the context for an elementwise operator, in the layout that avoids transposes.
 
         It has channels first if all operands but constants are of 4 axes and have been written only with channels first."""
@@ -393,7 +393,7 @@ class Application:
         return self.builder.quantization(quant, self.result_type.dtype, self.node.outputs[0])
 
 
-Row = Callable[[Application], None]
+Row = Callable[[NodeContext], None]
 """Function that writes one operator of microc's graph as ONNX operators."""
 
 

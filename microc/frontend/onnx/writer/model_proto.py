@@ -15,7 +15,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import InternalError, UnsupportedError
 from microc.frontend.onnx.writer import rows_elementwise, rows_layers, rows_movement
-from microc.frontend.onnx.writer.context import COMPARED, Application, OnnxGraphWriter, Row, quantised_type, value_info
+from microc.frontend.onnx.writer.context import COMPARED, NodeContext, OnnxGraphWriter, Row, quantised_type, value_info
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
 from microc.ops.arithmetic import quantisation_operands
@@ -83,13 +83,13 @@ def write_nodes(builder: OnnxGraphWriter) -> None:
 def _write_operator(builder: OnnxGraphWriter, node: Node) -> None:
     """Write one operator of a graph as ONNX; raise UnsupportedError if microc has no function for it."""
     if node.op in rows_elementwise.CONTROL_ROWS:
-        rows_elementwise.CONTROL_ROWS[node.op](Application(node, builder), write_body)
+        rows_elementwise.CONTROL_ROWS[node.op](NodeContext(node, builder), write_body)
         return
-    application = Application(node, builder, _is_quantised(builder.graph, node))
+    context = NodeContext(node, builder, _is_quantised(builder.graph, node))
     if node.op not in ROWS:
-        application.refuse(f"{node.op} is no operator that microc writes as ONNX", _HINT)
-    application.require_supported_quantisation()
-    ROWS[node.op](application)
+        context.refuse(f"{node.op} is no operator that microc writes as ONNX", _HINT)
+    context.require_supported_quantisation()
+    ROWS[node.op](context)
 
 
 def write_body(

@@ -12,7 +12,7 @@ import numpy as np
 
 from microc.base import dtypes
 from microc.frontend.onnx.operators_elementwise import COMPARISONS, FUNCTIONS, PAIRS, OneToOne
-from microc.frontend.onnx.writer.context import CODES, Application, OnnxGraphWriter, Row, value_info
+from microc.frontend.onnx.writer.context import CODES, NodeContext, OnnxGraphWriter, Row, value_info
 from microc.frontend.onnx.writer.rows_layers import quantize
 from microc.graph.ir import Graph, TensorType
 from microc.ops.control import UNBOUNDED, scanned_operand_count
@@ -23,40 +23,40 @@ from microc.ops.control import UNBOUNDED, scanned_operand_count
 def one_to_one(row: OneToOne) -> Row:
     """Make the function that writes a graph operator with a direct equivalent in ONNX, described by ``row``."""
 
-    def write(application: Application) -> None:
-        application = application.in_layout_of_operands()
-        operands = [application.operand(k) for k in range(len(application.node.inputs))]
-        application.result(row.code, *operands, **{name: application.attr(name) for name in row.reals})
+    def write(context: NodeContext) -> None:
+        context = context.in_layout_of_operands()
+        operands = [context.operand(k) for k in range(len(context.node.inputs))]
+        context.result(row.code, *operands, **{name: context.attr(name) for name in row.reals})
 
     return write
 
 
-def clip(application: Application) -> None:
+def clip(context: NodeContext) -> None:
     """Write ``clip`` as Clip. Bounds for integer data are integers of the data's dtype."""
-    application = application.in_layout_of_operands()
-    bounds = [_clip_bound(application, application.attr(name)) for name in ("minimum", "maximum")]
-    application.result("Clip", application.operand(), *bounds)
+    context = context.in_layout_of_operands()
+    bounds = [_clip_bound(context, context.attr(name)) for name in ("minimum", "maximum")]
+    context.result("Clip", context.operand(), *bounds)
 
 
-def _clip_bound(application: Application, bound: float) -> str:
+def _clip_bound(context: NodeContext, bound: float) -> str:
     """Return the name of an initialiser for a bound of Clip; a bound for integers is limited to the range of their dtype."""
-    if not dtypes.is_float(application.dtype()):
-        low, high = dtypes.int_range(application.dtype())
+    if not dtypes.is_float(context.dtype()):
+        low, high = dtypes.int_range(context.dtype())
         bound = min(max(int(bound), low), high)
-    return application.number(bound)
+    return context.number(bound)
 
 
-def dequantised_number(application: Application, value: float) -> float:
+def dequantised_number(context: NodeContext, value: float) -> float:
     """Return the float32 that the stored number ``value`` represents; ``value`` itself if operands are not quantised."""
-    quant = application.type().quant
-    if not application.quantised or quant is None:
+    quant = context.type().quant
+    if not context.quantised or quant is None:
         return value
     return float(np.float32(value - quant.zero_point[0]) * np.float32(quant.scale[0]))
 
 
-def quotient(application: Application) -> None:
+def quotient(context: NodeContext) -> None:
     """Write ``div`` as Div. Integer division rounds towards zero in microc and in ONNX."""
-    application.result("Div", application.operand(0), application.operand(1))
+    context.result("Div", context.operand(0), context.operand(1))
 
 
 def remainder(has_dividend_sign: int) -> Row:
@@ -65,49 +65,49 @@ def remainder(has_dividend_sign: int) -> Row:
     The remainder has the sign of the dividend if ``has_dividend_sign``, else that of the divisor.
     ONNX's Mod supports the sign of the divisor for integers only. For floats a - floor(a / b) * b is written instead."""
 
-    def write(application: Application) -> None:
-        a, b = application.operand(0), application.operand(1)
-        if has_dividend_sign or not dtypes.is_float(application.dtype()):
-            application.result("Mod", a, b, fmod=has_dividend_sign)
+    def write(context: NodeContext) -> None:
+        a, b = context.operand(0), context.operand(1)
+        if has_dividend_sign or not dtypes.is_float(context.dtype()):
+            context.result("Mod", a, b, fmod=has_dividend_sign)
             return
-        down = application.emit("Floor", application.emit("Div", a, b))
-        application.result("Sub", a, application.emit("Mul", down, b))
+        down = context.emit("Floor", context.emit("Div", a, b))
+        context.result("Sub", a, context.emit("Mul", down, b))
 
     return write
 
 
-def floor_quotient(application: Application) -> None:
+def floor_quotient(context: NodeContext) -> None:
     """Write floor(a / b); for integers as (a - (a mod b)) / b, which has no remainder."""
-    a, b = application.operand(0), application.operand(1)
-    if dtypes.is_float(application.dtype()):
-        application.result("Floor", application.emit("Div", a, b))
+    a, b = context.operand(0), context.operand(1)
+    if dtypes.is_float(context.dtype()):
+        context.result("Floor", context.emit("Div", a, b))
     else:
-        rest = application.emit("Mod", a, b, fmod=0)
-        application.result("Div", application.emit("Sub", a, rest), b)
+        rest = context.emit("Mod", a, b, fmod=0)
+        context.result("Div", context.emit("Sub", a, rest), b)
 
 
-def power(application: Application) -> None:
-    application.result("Pow", application.operand(0), application.operand(1))
+def power(context: NodeContext) -> None:
+    context.result("Pow", context.operand(0), context.operand(1))
 
 
-def squared_difference(application: Application) -> None:
+def squared_difference(context: NodeContext) -> None:
     """Write (a - b) * (a - b)."""
-    difference = application.emit("Sub", application.operand(0), application.operand(1))
-    application.result("Mul", difference, difference)
+    difference = context.emit("Sub", context.operand(0), context.operand(1))
+    context.result("Mul", difference, difference)
 
 
-def reciprocal_root(application: Application) -> None:
+def reciprocal_root(context: NodeContext) -> None:
     """Write 1 / sqrt(x)."""
-    application.result("Reciprocal", application.emit("Sqrt", application.operand()))
+    context.result("Reciprocal", context.emit("Sqrt", context.operand()))
 
 
 def shift(direction: str) -> Row:
     """Make the function that writes a shift as BitShift; raise UnsupportedError for signed integers, which BitShift lacks."""
 
-    def write(application: Application) -> None:
-        if dtypes.dtype_parts(application.dtype()).kind != "uint":
-            application.refuse(f"a shift of {application.dtype()}", "ONNX shifts unsigned integers only")
-        application.result("BitShift", application.operand(0), application.operand(1), direction=direction)
+    def write(context: NodeContext) -> None:
+        if dtypes.dtype_parts(context.dtype()).kind != "uint":
+            context.refuse(f"a shift of {context.dtype()}", "ONNX shifts unsigned integers only")
+        context.result("BitShift", context.operand(0), context.operand(1), direction=direction)
 
     return write
 
@@ -115,37 +115,37 @@ def shift(direction: str) -> Row:
 def logical_not_of(comparison_operator: str) -> Row:
     """Make the function that writes Not of the ONNX operator ``comparison_operator``, such as Not of Equal."""
 
-    def write(application: Application) -> None:
-        application.result("Not", application.emit(comparison_operator, application.operand(0), application.operand(1)))
+    def write(context: NodeContext) -> None:
+        context.result("Not", context.emit(comparison_operator, context.operand(0), context.operand(1)))
 
     return write
 
 
-def prelu(application: Application) -> None:
+def prelu(context: NodeContext) -> None:
     """Write ``prelu`` as PRelu."""
-    application = application.in_layout_of_operands()
-    application.result("PRelu", application.operand(0), application.operand(1))
+    context = context.in_layout_of_operands()
+    context.result("PRelu", context.operand(0), context.operand(1))
 
 
-def where(application: Application) -> None:
-    application.result("Where", *(application.operand(k) for k in range(3)))
+def where(context: NodeContext) -> None:
+    context.result("Where", *(context.operand(k) for k in range(3)))
 
 
-def logical_not(application: Application) -> None:
-    application.result("Not", application.operand())
+def logical_not(context: NodeContext) -> None:
+    context.result("Not", context.operand())
 
 
-def cast(application: Application) -> None:
+def cast(context: NodeContext) -> None:
     """Write ``cast`` as Cast; between quantised types, as a requantisation to the scale, zero point and dtype of the result."""
     from microc.frontend.onnx.writer.context import CODES
 
-    kind = application.result_type
-    if application.type().quant is not None and kind.quant is not None:
+    kind = context.result_type
+    if context.type().quant is not None and kind.quant is not None:
         quant = kind.quant
         attrs = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis, "out_dtype": kind.dtype}
-        quantize(replace(application, node=replace(application.node, attrs=attrs)))
+        quantize(replace(context, node=replace(context.node, attrs=attrs)))
     else:
-        application.result("Cast", application.operand(), to=CODES[application.attr("dtype")])
+        context.result("Cast", context.operand(), to=CODES[context.attr("dtype")])
 
 
 ELEMENTWISE_ROWS: Mapping[str, Row] = {
@@ -179,56 +179,52 @@ INDEX_DTYPE = "int64"
 def reduction(code: str) -> Row:
     """Make the function that writes a reduction over axes as ONNX operator ``code``, such as ReduceSum."""
 
-    def write(application: Application) -> None:
-        if application.attr("offset") or application.attr("out_dtype"):
-            application.refuse(
-                "sums of other integers than the data", "write the graph as it was read, before any pass"
-            )
-        keepdims = int(application.attr("keepdims"))
-        application.result(code, application.operand(), _axes_operand(application), keepdims=keepdims)
+    def write(context: NodeContext) -> None:
+        if context.attr("offset") or context.attr("out_dtype"):
+            context.refuse("sums of other integers than the data", "write the graph as it was read, before any pass")
+        keepdims = int(context.attr("keepdims"))
+        context.result(code, context.operand(), _axes_operand(context), keepdims=keepdims)
 
     return write
 
 
-def _axes_operand(application: Application) -> str:
+def _axes_operand(context: NodeContext) -> str:
     """Return the name of an initialiser with the axes of a reduction."""
-    return application.integers(*_sorted_axes(application))
+    return context.integers(*_sorted_axes(context))
 
 
-def _sorted_axes(application: Application) -> tuple[int, ...]:
+def _sorted_axes(context: NodeContext) -> tuple[int, ...]:
     """Return the axes of a reduction as numbers of 0 to rank - 1, in ascending order."""
-    rank = len(application.type().shape)
-    return tuple(sorted(axis % rank for axis in application.attr("axes")))
+    rank = len(context.type().shape)
+    return tuple(sorted(axis % rank for axis in context.attr("axes")))
 
 
-def mean(application: Application) -> None:
+def mean(context: NodeContext) -> None:
     """Write ``mean`` as ReduceMean.
 
     A mean over the spatial axes of images is written as GlobalAveragePool, because runtimes can compute this operator in
     integers."""
-    application.only_floats()
-    axes = _sorted_axes(application)
-    if len(application.type().shape) != 4 or axes not in _IMAGES:
-        application.result(
-            "ReduceMean", application.operand(), _axes_operand(application), keepdims=int(application.attr("keepdims"))
-        )
+    context.only_floats()
+    axes = _sorted_axes(context)
+    if len(context.type().shape) != 4 or axes not in _IMAGES:
+        context.result("ReduceMean", context.operand(), _axes_operand(context), keepdims=int(context.attr("keepdims")))
         return
-    pooled = application.with_channels_first() if _IMAGES[axes] else application
-    if application.attr("keepdims"):
+    pooled = context.with_channels_first() if _IMAGES[axes] else context
+    if context.attr("keepdims"):
         pooled.result("GlobalAveragePool", pooled.operand())
         return
-    flat = application.integers(*application.result_type.shape)
+    flat = context.integers(*context.result_type.shape)
     operand = pooled.operand()
-    application.result("GlobalAveragePool", operand, then=[("Reshape", (flat,), {})])
+    context.result("GlobalAveragePool", operand, then=[("Reshape", (flat,), {})])
 
 
 def cumulative(code: str) -> Row:
     """Make the function that writes a cumulative sum or product as ONNX operator ``code``, CumSum or CumProd."""
 
-    def write(application: Application) -> None:
-        axis = application.constant(np.array(application.attr("axis"), np.int64))
-        exclusive, reverse = (int(application.attr(name)) for name in ("exclusive", "reverse"))
-        application.result(code, application.operand(), axis, exclusive=exclusive, reverse=reverse)
+    def write(context: NodeContext) -> None:
+        axis = context.constant(np.array(context.attr("axis"), np.int64))
+        exclusive, reverse = (int(context.attr(name)) for name in ("exclusive", "reverse"))
+        context.result(code, context.operand(), axis, exclusive=exclusive, reverse=reverse)
 
     return write
 
@@ -236,25 +232,25 @@ def cumulative(code: str) -> Row:
 def search(code: str) -> Row:
     """Make the function that writes the index of a maximum or minimum as ONNX operator ``code``, ArgMax or ArgMin."""
 
-    def write(application: Application) -> None:
-        dtype = application.attr("out_dtype")
-        application.result(
+    def write(context: NodeContext) -> None:
+        dtype = context.attr("out_dtype")
+        context.result(
             code,
-            application.operand(),
+            context.operand(),
             then=[("Cast", (), {"to": CODES[dtype]})] if dtype != INDEX_DTYPE else [],
-            axis=application.attr("axis"),
-            keepdims=int(application.attr("keepdims")),
-            select_last_index=int(application.attr("last")),
+            axis=context.attr("axis"),
+            keepdims=int(context.attr("keepdims")),
+            select_last_index=int(context.attr("last")),
         )
 
     return write
 
 
-def top_k(application: Application) -> None:
+def top_k(context: NodeContext) -> None:
     """Write ``topk`` as TopK with sorted results."""
-    count = application.integers(application.attr("k"))
-    attributes = {"axis": application.attr("axis"), "largest": int(application.attr("largest")), "sorted": 1}
-    application.results("TopK", application.operand(), count, dtypes_made=(None, INDEX_DTYPE), **attributes)
+    count = context.integers(context.attr("k"))
+    attributes = {"axis": context.attr("axis"), "largest": int(context.attr("largest")), "sorted": 1}
+    context.results("TopK", context.operand(), count, dtypes_made=(None, INDEX_DTYPE), **attributes)
 
 
 REDUCTION_ROWS: Mapping[str, Row] = {
@@ -279,25 +275,25 @@ WriteBody = Callable[[Graph, OnnxGraphWriter, Mapping[str, str]], tuple[OnnxGrap
 _FLAG, ITERATION = TensorType((), "bool"), TensorType((), "int64")
 
 
-def loop(application: Application, write_body: WriteBody) -> None:
+def loop(context: NodeContext, write_body: WriteBody) -> None:
     """Write ``loop`` as Loop.
 
     The body in microc's graph reads the iteration number as int32, so the ONNX body starts with a Cast from int64. If the
     loop is guarded, its first carried value is the condition to continue. A guarded loop that also stacks outputs is
     refused: microc stacks rows for all iterations, ONNX only for those that ran.
     """
-    body, carried, guarded = (application.attr(name) for name in ("body", "carried", "guarded"))
+    body, carried, guarded = (context.attr(name) for name in ("body", "carried", "guarded"))
     if guarded and len(body.outputs) > carried:
-        application.refuse(
+        context.refuse(
             "stacked outputs of a loop that may end early", "ONNX's Loop stacks those of the iterations that ran"
         )
-    outer, names = application.builder, application.builder.names
-    operands = [application.operand(k) for k in range(len(application.node.inputs))]
+    outer, names = context.builder, context.builder.names
+    operands = [context.operand(k) for k in range(len(context.node.inputs))]
     iteration, flag, count_int32 = (
-        names.fresh(f"{application.node.outputs[0]}_{stem}") for stem in ("turn", "flag", "count")
+        names.fresh(f"{context.node.outputs[0]}_{stem}") for stem in ("turn", "flag", "count")
     )
     inside = [names.fresh(name) for name in body.inputs[1 : 1 + carried]]
-    rows = [names.fresh(name) for name in body.inputs[len(body.inputs) - scanned_operand_count(application.node) :]]
+    rows = [names.fresh(name) for name in body.inputs[len(body.inputs) - scanned_operand_count(context.node) :]]
     fixed = operands[carried : len(operands) - len(rows)]
     bound = dict(zip(body.inputs, (count_int32, *inside, *fixed, *rows), strict=True))
     inner, ends = write_body(body, outer, bound)
@@ -311,22 +307,22 @@ def loop(application: Application, write_body: WriteBody) -> None:
         [(iteration, ITERATION), (flag, _FLAG), *zip(inside, types, strict=False)],
         [(goes_on, _FLAG), *zip(ends, types, strict=True)],
     )
-    count = application.attr("count")
-    trip_count = "" if count == UNBOUNDED else application.constant(np.array(count, np.int64), "turns")
-    condition = operands[0] if guarded else application.constant(np.array(True), "always")
-    application.results("Loop", trip_count, condition, *operands[:carried], body=graph)
+    count = context.attr("count")
+    trip_count = "" if count == UNBOUNDED else context.constant(np.array(count, np.int64), "turns")
+    condition = operands[0] if guarded else context.constant(np.array(True), "always")
+    context.results("Loop", trip_count, condition, *operands[:carried], body=graph)
 
 
-def branch(application: Application, write_body: WriteBody) -> None:
+def branch(context: NodeContext, write_body: WriteBody) -> None:
     """Write ``branch`` as If, with both branches as ONNX subgraphs."""
     graphs = {}
-    operands = [application.operand(k) for k in range(len(application.node.inputs))]
+    operands = [context.operand(k) for k in range(len(context.node.inputs))]
     for ours, theirs in (("then", "then_branch"), ("otherwise", "else_branch")):
-        body = application.attr(ours)
-        inner, ends = write_body(body, application.builder, dict(zip(body.inputs, operands[1:], strict=True)))
+        body = context.attr(ours)
+        inner, ends = write_body(body, context.builder, dict(zip(body.inputs, operands[1:], strict=True)))
         types = [body.types[name] for name in body.outputs]
         graphs[theirs] = _body_graph(inner, [], list(zip(ends, types, strict=True)))
-    application.results("If", operands[0], **graphs)
+    context.results("If", operands[0], **graphs)
 
 
 def _body_graph(
@@ -339,4 +335,4 @@ def _body_graph(
     return helper.make_graph(builder.nodes, builder.graph.name or "body", *ends, builder.initializers)
 
 
-CONTROL_ROWS: Mapping[str, Callable[[Application, WriteBody], None]] = {"branch": branch, "loop": loop}
+CONTROL_ROWS: Mapping[str, Callable[[NodeContext, WriteBody], None]] = {"branch": branch, "loop": loop}

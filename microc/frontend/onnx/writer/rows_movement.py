@@ -13,7 +13,7 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.frontend.onnx.operators_images import ResizedAxis, ResizeRule, resize_table, source_positions
-from microc.frontend.onnx.writer.context import TO_FIRST, Application, Row
+from microc.frontend.onnx.writer.context import TO_FIRST, NodeContext, Row
 from microc.frontend.onnx.writer.rows_elementwise import dequantised_number
 
 # ---- Operators that move or select elements.
@@ -22,183 +22,175 @@ BEFORE_START = -(1 << 62)
 """End index of a Slice with negative step that includes the first element."""
 
 
-def reshape(application: Application) -> None:
+def reshape(context: NodeContext) -> None:
     """Write ``reshape`` as Reshape.
 
     Shapes with an extent of 0 require ``allowzero``, because a 0 otherwise means the extent of the data."""
-    shape = application.attr("shape")
+    shape = context.attr("shape")
     allowzero = 1 if 0 in shape else None
-    application.result("Reshape", application.operand(), application.integers(*shape), allowzero=allowzero)
+    context.result("Reshape", context.operand(), context.integers(*shape), allowzero=allowzero)
 
 
-def transpose(application: Application) -> None:
+def transpose(context: NodeContext) -> None:
     """Write ``transpose`` as Transpose."""
-    application.result("Transpose", application.operand(), perm=application.attr("axes"))
+    context.result("Transpose", context.operand(), perm=context.attr("axes"))
 
 
-def concat(application: Application) -> None:
+def concat(context: NodeContext) -> None:
     """Write ``concat`` as Concat, with channels first if all operands have been written only in that layout."""
-    builder, names, rank = application.builder, application.node.inputs, len(application.result_type.shape)
-    axis = application.attr("axis") % rank
+    builder, names, rank = context.builder, context.node.inputs, len(context.result_type.shape)
+    axis = context.attr("axis") % rank
     if all(map(builder.is_first, names)):
-        application, axis = application.with_channels_first(), TO_FIRST.index(axis)
-    application.result("Concat", *(application.operand(k) for k in range(len(names))), axis=axis)
+        context, axis = context.with_channels_first(), TO_FIRST.index(axis)
+    context.result("Concat", *(context.operand(k) for k in range(len(names))), axis=axis)
 
 
-def slice_(application: Application) -> None:
+def slice_(context: NodeContext) -> None:
     """Write ``slice`` as Slice along the axes on which it omits elements; as Identity if there are none."""
-    parts = zip(
-        *(application.attr(name) for name in ("begin", "end", "strides")), application.type().shape, strict=True
-    )
+    parts = zip(*(context.attr(name) for name in ("begin", "end", "strides")), context.type().shape, strict=True)
     partial = [(axis, *part[:3]) for axis, part in enumerate(parts) if part != (0, part[3], 1, part[3])]
     if not partial:
-        application.result("Identity", application.operand())
+        context.result("Identity", context.operand())
         return
-    axes, begin, end, strides = (application.integers(*numbers) for numbers in zip(*partial, strict=True))
-    application.result("Slice", application.operand(), begin, end, axes, strides)
+    axes, begin, end, strides = (context.integers(*numbers) for numbers in zip(*partial, strict=True))
+    context.result("Slice", context.operand(), begin, end, axes, strides)
 
 
-def reverse(application: Application) -> None:
+def reverse(context: NodeContext) -> None:
     """Write ``reverse`` as Slice with steps of -1."""
-    axes = application.attr("axes")
+    axes = context.attr("axes")
     if not axes:
-        application.result("Identity", application.operand())
+        context.result("Identity", context.operand())
         return
     numbers = ((-1,) * len(axes), (BEFORE_START,) * len(axes), axes, (-1,) * len(axes))
-    application.result(
-        "Slice", application.operand(), *(application.integers(*numbers_of_axis) for numbers_of_axis in numbers)
-    )
+    context.result("Slice", context.operand(), *(context.integers(*numbers_of_axis) for numbers_of_axis in numbers))
 
 
-def pad(application: Application) -> None:
+def pad(context: NodeContext) -> None:
     """Write ``pad`` as Pad; the attribute ``value`` is as stored, and is dequantised here if the data are quantised."""
-    value = dequantised_number(application, application.attr("value"))
-    application.result("Pad", application.operand(), _padding_operand(application), application.number(value))
+    value = dequantised_number(context, context.attr("value"))
+    context.result("Pad", context.operand(), _padding_operand(context), context.number(value))
 
 
-def _padding_operand(application: Application) -> str:
+def _padding_operand(context: NodeContext) -> str:
     """Return the name of an initialiser with the padding before each axis, then the padding after each axis."""
-    pairs = application.attr("padding")
-    return application.integers(*(before for before, _ in pairs), *(after for _, after in pairs))
+    pairs = context.attr("padding")
+    return context.integers(*(before for before, _ in pairs), *(after for _, after in pairs))
 
 
-def mirror_pad(application: Application) -> None:
+def mirror_pad(context: NodeContext) -> None:
     """Write ``mirror_pad`` as Pad with a mode; mode ``symmetric``, which ONNX lacks, as a Gather along each padded axis."""
-    mode, data = application.attr("mode"), application.operand()
+    mode, data = context.attr("mode"), context.operand()
     if mode != "symmetric":
         if mode == "wrap":
-            application.builder.require(19)
-        application.result("Pad", data, _padding_operand(application), mode=mode)
+            context.builder.require(19)
+        context.result("Pad", data, _padding_operand(context), mode=mode)
         return
-    padded = [axis for axis, amounts in enumerate(application.attr("padding")) if any(amounts)]
+    padded = [axis for axis, amounts in enumerate(context.attr("padding")) if any(amounts)]
     for axis in padded:
-        extent, amounts = application.type().shape[axis], application.attr("padding")[axis]
+        extent, amounts = context.type().shape[axis], context.attr("padding")[axis]
         symmetric_indices = np.pad(np.arange(extent, dtype=np.int64), amounts, mode="symmetric")
-        data = application.emit("Gather", data, application.constant(symmetric_indices, "places"), axis=axis)
-    application.result("Identity", data)
+        data = context.emit("Gather", data, context.constant(symmetric_indices, "places"), axis=axis)
+    context.result("Identity", data)
 
 
-def broadcast_to(application: Application) -> None:
+def broadcast_to(context: NodeContext) -> None:
     """Write ``broadcast_to`` as Expand to a constant shape."""
-    application.result("Expand", application.operand(), application.integers(*application.attr("shape")))
+    context.result("Expand", context.operand(), context.integers(*context.attr("shape")))
 
 
-def triangle(application: Application) -> None:
+def triangle(context: NodeContext) -> None:
     """Write ``triangle`` as Trilu, which keeps the upper or lower triangle of matrices."""
-    diagonal = application.constant(np.array(application.attr("diagonal"), np.int64))
-    application.result("Trilu", application.operand(), diagonal, upper=int(application.attr("upper")))
+    diagonal = context.constant(np.array(context.attr("diagonal"), np.int64))
+    context.result("Trilu", context.operand(), diagonal, upper=int(context.attr("upper")))
 
 
-def reverse_sequence(application: Application) -> None:
+def reverse_sequence(context: NodeContext) -> None:
     """Write ``reverse_sequence`` as ReverseSequence."""
-    axes = {"time_axis": application.attr("time_axis"), "batch_axis": application.attr("batch_axis")}
+    axes = {"time_axis": context.attr("time_axis"), "batch_axis": context.attr("batch_axis")}
     if sorted(axes.values()) != [0, 1]:
-        application.refuse(f"sequences along axes {tuple(axes.values())}", "ONNX has them along axes 0 and 1")
-    application.result("ReverseSequence", application.operand(), index_operand(application, 1, "int64"), **axes)
+        context.refuse(f"sequences along axes {tuple(axes.values())}", "ONNX has them along axes 0 and 1")
+    context.result("ReverseSequence", context.operand(), index_operand(context, 1, "int64"), **axes)
 
 
-def index_operand(application: Application, position: int, *dtypes: str) -> str:
+def index_operand(context: NodeContext, position: int, *dtypes: str) -> str:
     """Return the ONNX name of an operand of indices, cast to the first of ``dtypes`` if its dtype is not among ``dtypes``."""
-    name = application.operand(position)
-    return name if application.type(position).dtype in dtypes else application.cast(name, dtypes[0])
+    name = context.operand(position)
+    return name if context.type(position).dtype in dtypes else context.cast(name, dtypes[0])
 
 
-def gather(application: Application) -> None:
+def gather(context: NodeContext) -> None:
     """Write ``gather`` as Gather.
 
     If data and indices share leading axes (``batch_dims``), GatherND is written; its indices get a further axis of extent 1."""
-    axis, batch, position = application.attr("axis") % len(application.type().shape), application.attr("batch_dims"), 1
-    if application.attr("span") > 1:
-        application.refuse("gather with span > 1", "leave out the pass blocked_loops, which makes it")
+    axis, batch, position = context.attr("axis") % len(context.type().shape), context.attr("batch_dims"), 1
+    if context.attr("span") > 1:
+        context.refuse("gather with span > 1", "leave out the pass blocked_loops, which makes it")
     if not batch:
-        operand = index_operand(application, position, "int32", "int64")
-        application.result("Gather", application.operand(), operand, axis=axis)
+        operand = index_operand(context, position, "int32", "int64")
+        context.result("Gather", context.operand(), operand, axis=axis)
         return
     if axis != batch:
-        application.refuse(f"places along axis {axis} with {batch} shared axes", "move the axis behind the shared ones")
-    shape = (*application.type(position).shape, 1)
-    indices_nd = application.emit(
-        "Reshape", index_operand(application, position, "int64"), application.integers(*shape)
-    )
-    application.result("GatherND", application.operand(), indices_nd, batch_dims=batch)
+        context.refuse(f"places along axis {axis} with {batch} shared axes", "move the axis behind the shared ones")
+    shape = (*context.type(position).shape, 1)
+    indices_nd = context.emit("Reshape", index_operand(context, position, "int64"), context.integers(*shape))
+    context.result("GatherND", context.operand(), indices_nd, batch_dims=batch)
 
 
-def gather_elements(application: Application) -> None:
+def gather_elements(context: NodeContext) -> None:
     """Write ``gather_elements`` as GatherElements."""
-    operand = index_operand(application, 1, "int32", "int64")
-    application.result("GatherElements", application.operand(), operand, axis=application.attr("axis"))
+    operand = index_operand(context, 1, "int32", "int64")
+    context.result("GatherElements", context.operand(), operand, axis=context.attr("axis"))
 
 
-def gather_nd(application: Application) -> None:
+def gather_nd(context: NodeContext) -> None:
     """Write ``gather_nd`` as GatherND."""
-    operand = index_operand(application, 1, "int64")
-    application.result("GatherND", application.operand(), operand, batch_dims=application.attr("batch_dims"))
+    operand = index_operand(context, 1, "int64")
+    context.result("GatherND", context.operand(), operand, batch_dims=context.attr("batch_dims"))
 
 
 def scatter(code: str, *dtypes: str) -> Row:
     """Make the function that writes ONNX operator ``code``, ScatterElements or ScatterND; ``dtypes``: its dtypes of indices."""
 
-    def write(application: Application) -> None:
-        operands = application.operand(), index_operand(application, 1, *dtypes), application.operand(2)
-        reduction = application.attr("reduction") or None
+    def write(context: NodeContext) -> None:
+        operands = context.operand(), index_operand(context, 1, *dtypes), context.operand(2)
+        reduction = context.attr("reduction") or None
         if reduction in ("max", "min"):
-            application.builder.require(18)
-        application.result(code, *operands, axis=application.attr("axis"), reduction=reduction)
+            context.builder.require(18)
+        context.result(code, *operands, axis=context.attr("axis"), reduction=reduction)
 
     return write
 
 
-def one_hot(application: Application) -> None:
+def one_hot(context: NodeContext) -> None:
     """Write ``one_hot`` as OneHot.
 
     ONNX counts negative indices from the end. If the attribute ``wrap`` is not set, they are replaced by ``depth``, an index out
     of range, which sets no element."""
-    depth = application.attr("depth")
-    places = index_operand(application, 0, "int64")
-    bound = application.constant(np.array(depth, np.int64), "depth")
-    if not application.attr("wrap"):
-        negative = application.emit("Less", places, application.constant(np.array(0, np.int64), "zero"))
-        places = application.emit("Where", negative, bound, places)
-    values = [application.emit("Reshape", application.operand(k), application.integers(1)) for k in (2, 1)]
-    both = application.emit("Concat", *values, axis=0)
-    if application.type().shape:
-        application.result("OneHot", places, bound, both, axis=application.attr("axis"))
+    depth = context.attr("depth")
+    places = index_operand(context, 0, "int64")
+    bound = context.constant(np.array(depth, np.int64), "depth")
+    if not context.attr("wrap"):
+        negative = context.emit("Less", places, context.constant(np.array(0, np.int64), "zero"))
+        places = context.emit("Where", negative, bound, places)
+    values = [context.emit("Reshape", context.operand(k), context.integers(1)) for k in (2, 1)]
+    both = context.emit("Concat", *values, axis=0)
+    if context.type().shape:
+        context.result("OneHot", places, bound, both, axis=context.attr("axis"))
         return
-    row = application.emit("Reshape", places, application.integers(1))
-    application.result("OneHot", row, bound, both, then=[("Reshape", (application.integers(depth),), {})])
+    row = context.emit("Reshape", places, context.integers(1))
+    context.result("OneHot", row, bound, both, then=[("Reshape", (context.integers(depth),), {})])
 
 
-def dynamic_slice(application: Application) -> None:
+def dynamic_slice(context: NodeContext) -> None:
     """Write ``dynamic_slice`` as Slice; the computed start is clamped so that the slice lies inside the data."""
-    shape, size = application.type().shape, application.attr("size")
-    begin = index_operand(application, 1, "int64")
-    limits = application.integers(*(extent - part for extent, part in zip(shape, size, strict=True)))
-    nearest = application.emit("Min", begin, limits)
-    first = application.emit("Max", nearest, application.integers(*(0,) * len(size)))
-    slice_of_data = application.emit(
-        "Slice", application.operand(), first, application.emit("Add", first, application.integers(*size))
-    )
-    application.result("Reshape", slice_of_data, application.integers(*size))
+    shape, size = context.type().shape, context.attr("size")
+    begin = index_operand(context, 1, "int64")
+    limits = context.integers(*(extent - part for extent, part in zip(shape, size, strict=True)))
+    nearest = context.emit("Min", begin, limits)
+    first = context.emit("Max", nearest, context.integers(*(0,) * len(size)))
+    slice_of_data = context.emit("Slice", context.operand(), first, context.emit("Add", first, context.integers(*size)))
+    context.result("Reshape", slice_of_data, context.integers(*size))
 
 
 MOVING_ROWS: Mapping[str, Row] = {
@@ -231,31 +223,31 @@ _PRECISION = 2.0**-22
 _ROUNDINGS = ("round_prefer_floor", "floor", "ceil", "round_prefer_ceil")
 
 
-def resample(application: Application) -> None:
+def resample(context: NodeContext) -> None:
     """Write ``resample``, which computes elements from constant tables of source indices and weights.
 
     If a mode of Resize has the same source positions, Resize is written. Otherwise Gather, Mul and Add apply the tables."""
-    axes, shift = application.attr("axes"), application.attr("shift")
-    tables = [application.data(k) for k in range(1, len(application.node.inputs))]
+    axes, shift = context.attr("axes"), context.attr("shift")
+    tables = [context.data(k) for k in range(1, len(context.node.inputs))]
     if any(data is None for data in tables):
-        application.refuse("computed tables of indices or weights", "make them constants")
+        context.refuse("computed tables of indices or weights", "make them constants")
     constants = [data for data in tables if data is not None]
     indices, weights = constants[: len(axes)], constants[len(axes) :]
     if any(not dtypes.is_float(data.dtype.name) for data in weights):
-        application.refuse(f"{application.dtype()} weighted by integers of {shift} bits", "ONNX resizes floats")
-    before, after = application.type().shape, application.result_type.shape
-    if application.builder.is_first(application.node.inputs[0]):
-        application, axes = application.with_channels_first(), [TO_FIRST.index(axis) for axis in axes]
+        context.refuse(f"{context.dtype()} weighted by integers of {shift} bits", "ONNX resizes floats")
+    before, after = context.type().shape, context.result_type.shape
+    if context.builder.is_first(context.node.inputs[0]):
+        context, axes = context.with_channels_first(), [TO_FIRST.index(axis) for axis in axes]
         before, after = (tuple(shape[axis] for axis in TO_FIRST) for shape in (before, after))
     resized = [ResizedAxis(axis, before[axis], after[axis], after[axis] / before[axis], 0.0, 1.0) for axis in axes]
-    value, mode = application.operand(), _resize_mode(resized, indices, weights)
+    value, mode = context.operand(), _resize_mode(resized, indices, weights)
     if mode is not None:
-        application.builder.require(_SINCE.get(mode["coordinate_transformation_mode"], 0))
-        application.result("Resize", value, "", "", application.integers(*after), **mode)
+        context.builder.require(_SINCE.get(mode["coordinate_transformation_mode"], 0))
+        context.result("Resize", value, "", "", context.integers(*after), **mode)
         return
     for k, axis in enumerate(axes):
-        value = _weight_along(application, value, axis, indices[k], weights[k] if weights else None)
-    application.result("Identity", value)
+        value = _weight_along(context, value, axis, indices[k], weights[k] if weights else None)
+    context.result("Identity", value)
 
 
 def _resize_mode(
@@ -301,62 +293,58 @@ def _resize_rules(mode: str) -> Iterator[ResizeRule]:
         yield ResizeRule(mode, mode_of_coordinates, rounding, -0.75, antialias=False, exclude_outside=False)
 
 
-def _weight_along(
-    application: Application, value: str, axis: int, index_table: Array, weight_table: Array | None
-) -> str:
+def _weight_along(context: NodeContext, value: str, axis: int, index_table: Array, weight_table: Array | None) -> str:
     """Write the resampling of one axis from its tables; return the name of the result.
 
     For each tap (column of the tables) elements are gathered and multiplied by the tap's weights; the products are summed."""
-    axes_after = len(application.type().shape) - axis - 1
+    axes_after = len(context.type().shape) - axis - 1
     total = ""
     for tap in range(index_table.shape[1]):
-        tap_indices = application.constant(index_table[:, tap].astype(np.int64), "places")
-        part = application.emit("Gather", value, tap_indices, axis=axis)
+        tap_indices = context.constant(index_table[:, tap].astype(np.int64), "places")
+        part = context.emit("Gather", value, tap_indices, axis=axis)
         if weight_table is not None:
-            factors = weight_table[:, tap].reshape(-1, *(1,) * axes_after).astype(dtypes.to_numpy(application.dtype()))
-            part = application.emit("Mul", part, application.constant(factors, "weights"))
-        total = application.emit("Add", total, part) if total else part
+            factors = weight_table[:, tap].reshape(-1, *(1,) * axes_after).astype(dtypes.to_numpy(context.dtype()))
+            part = context.emit("Mul", part, context.constant(factors, "weights"))
+        total = context.emit("Add", total, part) if total else part
     return total
 
 
-def grid_sample(application: Application) -> None:
+def grid_sample(context: NodeContext) -> None:
     """Write ``grid_sample`` as GridSample."""
-    if application.attr("coordinates") == "elements":
-        application.refuse("grid coordinates in elements", "ONNX's GridSample takes coordinates from -1 to 1")
-    shape, places = application.type().shape, application.type(1).shape
+    if context.attr("coordinates") == "elements":
+        context.refuse("grid coordinates in elements", "ONNX's GridSample takes coordinates from -1 to 1")
+    shape, places = context.type().shape, context.type(1).shape
     if not 4 <= len(shape) == len(places):
-        application.refuse(
-            f"grid_sample of shape {shape} at places {places}", "ONNX has it of two spatial axes or more"
-        )
-    application.builder.require(20)
-    application.result(
+        context.refuse(f"grid_sample of shape {shape} at places {places}", "ONNX has it of two spatial axes or more")
+    context.builder.require(20)
+    context.result(
         "GridSample",
-        application.operand(0),
-        application.operand(1),
-        mode=application.attr("mode"),
-        padding_mode=_BORDERS[application.attr("border")],
-        align_corners=int(application.attr("coordinates") == "corners"),
+        context.operand(0),
+        context.operand(1),
+        mode=context.attr("mode"),
+        padding_mode=_BORDERS[context.attr("border")],
+        align_corners=int(context.attr("coordinates") == "corners"),
     )
 
 
 _BORDERS = {"zeros": "zeros", "edge": "border", "reflection": "reflection"}
 
 
-def roi_align(application: Application) -> None:
+def roi_align(context: NodeContext) -> None:
     """Write ``roi_align`` as RoiAlign."""
-    height, width = application.attr("size")
-    images = application.operand(2)
-    application.result(
+    height, width = context.attr("size")
+    images = context.operand(2)
+    context.result(
         "RoiAlign",
-        application.operand(0),
-        application.operand(1),
-        images if application.type(2).dtype == "int64" else application.cast(images, "int64"),
-        mode=application.attr("mode"),
+        context.operand(0),
+        context.operand(1),
+        images if context.type(2).dtype == "int64" else context.cast(images, "int64"),
+        mode=context.attr("mode"),
         output_height=height,
         output_width=width,
-        sampling_ratio=application.attr("samples"),
-        spatial_scale=application.attr("scale"),
-        coordinate_transformation_mode="half_pixel" if application.attr("half_pixel") else "output_half_pixel",
+        sampling_ratio=context.attr("samples"),
+        spatial_scale=context.attr("scale"),
+        coordinate_transformation_mode="half_pixel" if context.attr("half_pixel") else "output_half_pixel",
     )
 
 
