@@ -80,39 +80,39 @@ class OnnxGraphBuilder:
         self.alias: dict[str, str] = {}
         self.lost: set[str] = set(outer.lost) if outer is not None else set()
         self.dequantized: dict[str, Node] = {}
-        self._added = 0
-        self._most = MAX_STORED + _TIMES_STORED * sum(data.nbytes for data in file.initializers.values())
+        self._added_bytes = 0
+        self._max_bytes = MAX_STORED + _TIMES_STORED * sum(data.nbytes for data in file.initializers.values())
         self._names: NameSet = outer._names if outer is not None else NameSet()
         self._names |= {name for op in file.operators for name in (*op.inputs, *op.outputs)}
-        self._names |= {*file.initializers, *file.unreadable, *file.outputs, *(i.name for i in file.inputs)}
+        self._names |= {*file.initializers, *file.unsupported_initializers, *file.outputs, *(i.name for i in file.inputs)}
 
-    def unique(self, name_stem: str) -> str:
+    def unique_name(self, name_stem: str) -> str:
         """Return a name that neither the file nor the graph uses."""
         return self._names.fresh(name_stem)
 
-    def value(self, name: str, where: str) -> str:
+    def resolve_value(self, name: str, where: str) -> str:
         """Return the graph's name of a value of the file; initialisers are added to the graph at first use."""
         name = self.alias.get(name, name)
         if name in self.types:
             return name
         if name in self.file.initializers:
-            self.define(
+            self.define_value(
                 name, TensorType(self.file.initializers[name].shape, self.file.initializers[name].dtype.name), where
             )
             self.consts[name] = self.file.initializers[name]
             return name
-        if name in self.file.unreadable:
-            what = f"{name!r} holds elements of type {self.file.unreadable[name]}, which microc does not support"
+        if name in self.file.unsupported_initializers:
+            what = f"{name!r} holds elements of type {self.file.unsupported_initializers[name]}, which microc does not support"
             raise UnsupportedError(what, where=where, hint="export the model with float32 or integer tensors")
         if self.outer is not None:
-            return self.capture(self.outer.value(name, where))
+            return self.capture_outer_value(self.outer.resolve_value(name, where))
         raise ModelError(
             f"{name!r} is used, but nothing before makes it: no node, input or initialiser",
             where=where,
             hint="the nodes of an ONNX graph must come in the order of their execution, without cycles",
         )
 
-    def capture(self, value_name: str) -> str:
+    def capture_outer_value(self, value_name: str) -> str:
         """Make a value of the outer graph readable in this one; return its name.
 
         Constants, also dequantised ones, are copied. Other values become inputs."""
@@ -125,23 +125,23 @@ class OnnxGraphBuilder:
             self.consts[value_name] = outer.consts[value_name]
         elif stored is not None:
             node = outer.dequantized[value_name]
-            self.capture(node.inputs[0])
+            self.capture_outer_value(node.inputs[0])
             self.nodes.append(node)
             self.dequantized[value_name] = node
         else:
             self.captured.append(value_name)
         return value_name
 
-    def constant(self, name: str, data: Array) -> str:
+    def define_constant(self, name: str, data: Array) -> str:
         """Define ``name`` as constant data."""
-        self._added += data.nbytes
-        if self._added > self._most:
-            raise UnsupportedError(f"constants unfold to more than {self._most} bytes", where=self.file.name)
-        self.define(name, TensorType(data.shape, data.dtype.name), self.file.name)
+        self._added_bytes += data.nbytes
+        if self._added_bytes > self._max_bytes:
+            raise UnsupportedError(f"constants unfold to more than {self._max_bytes} bytes", where=self.file.name)
+        self.define_value(name, TensorType(data.shape, data.dtype.name), self.file.name)
         self.consts[name] = np.ascontiguousarray(data).reshape(data.shape)
         return name
 
-    def define(self, name: str, type_: TensorType, where: str) -> None:
+    def define_value(self, name: str, type_: TensorType, where: str) -> None:
         """Define the type of a new value; ModelError if it has one already."""
         if name in self.types or name in self.alias:
             raise ModelError(f"{name!r} is defined twice, expected one definition", where=where)
@@ -158,7 +158,7 @@ class OnnxGraphBuilder:
         quant = Quant(node.attr("scale"), node.attr("zero_point"), node.attr("axis"))
         return StoredTensor(self.consts[node.inputs[0]], quant, value_name)
 
-    def graph(self, name: str) -> Graph:
+    def finish_graph(self, graph_name: str) -> Graph:
         """Return the finished graph.
 
         An output that is an input, a constant or another output becomes a copy by a reshape node.
@@ -167,14 +167,14 @@ class OnnxGraphBuilder:
         for output in self.file.outputs:
             if output in outputs:
                 raise ModelError(f"the model lists output {output!r} twice", where=self.file.name)
-            source = self.value(output, f"{self.file.name} output {output!r}")
+            source = self.resolve_value(output, f"{self.file.name} output {output!r}")
             if source != output:
                 attrs: Mapping[str, Attr] = {"shape": self.types[source].shape}
                 self.types[output] = self.types[source]
                 self.nodes.append(Node("reshape", (source,), (output,), attrs, Loc(self.file.name, -1, output)))
             outputs.append(output)
         inputs = tuple(i.name for i in self.file.inputs)
-        return Graph(name, inputs, tuple(outputs), (), self.types, self.consts).with_nodes(self.nodes)
+        return Graph(graph_name, inputs, tuple(outputs), (), self.types, self.consts).with_nodes(self.nodes)
 
 
 # ---- Context of one ONNX operator: typed access to its operands, and methods that write nodes.
@@ -210,7 +210,7 @@ class Converter:
     ``stepwise``: on 16-bit floats the operator is converted by its function body in ONNX's schema, since each step of
     that rounds."""
 
-    spell: Callable[[OpContext], None]
+    convert: Callable[[OpContext], None]
     dtypes: tuple[str, ...] = FLOAT
     stepwise: bool = False
 
@@ -246,7 +246,7 @@ class OpContext(Operands):
         """Return the graph's name of input ``position``, which must be present."""
         if not self.has_input(position):
             self.broken(f"input {position} is missing")
-        return self.builder.value(self.operator.inputs[position], self.where)
+        return self.builder.resolve_value(self.operator.inputs[position], self.where)
 
     def operand(self, position: int) -> str:
         """Return input ``position``, which must have the dtype of input 0."""
@@ -309,39 +309,39 @@ class OpContext(Operands):
 
     def new_constant(self, stem: str, data: Array) -> str:
         """Add a constant that is not in the file, under a new name made from ``stem``."""
-        return self.builder.constant(self.builder.unique(stem), data)
+        return self.builder.define_constant(self.builder.unique_name(stem), data)
 
     def scalar(self, number: float, dtype: str = "float32") -> str:
         """Add a constant of shape (1,)."""
         return self.new_constant(f"{self.output()}_scalar", np.array([number], dtypes.to_numpy(dtype)))
 
-    def store(self, stem: str, stored_tensor: StoredTensor, output_name: str = "") -> str:
+    def add_stored_tensor(self, stem: str, stored_tensor: StoredTensor, output_name: str = "") -> str:
         """Add a stored tensor as a constant, followed by ``dequantize`` if it is quantised; return the value.
 
         ``output_name``: the name that the value gets (default: a new one)."""
         if stored_tensor.name and not output_name:
             return stored_tensor.name
         if stored_tensor.quant is None:
-            return self.builder.constant(output_name or self.builder.unique(stem), stored_tensor.data)
+            return self.builder.define_constant(output_name or self.builder.unique_name(stem), stored_tensor.data)
         name = self.new_constant(f"{stem}_quantized", stored_tensor.data)
         quant = stored_tensor.quant
         attrs: Mapping[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
-        return self.write("dequantize", (name,), attrs, output_name or self.builder.unique(stem))
+        return self.write_node("dequantize", (name,), attrs, output_name or self.builder.unique_name(stem))
 
     def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> str:
         """Write a node for an intermediate value, named after the operator's output; return that name."""
-        return self.write(op, inputs, attrs, self.builder.unique(f"{self.output()}_{op}"))
+        return self.write_node(op, inputs, attrs, self.builder.unique_name(f"{self.output()}_{op}"))
 
     def result(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS, position: int = 0) -> None:
         """Write a node for the operator's output ``position``."""
         if not self.output(position):
             self.broken(f"output {position} has no name")
-        self.write(op, inputs, attrs, self.output(position))
+        self.write_node(op, inputs, attrs, self.output(position))
 
     def result_constant(self, data: Array, position: int = 0) -> None:
         """Define the operator's output ``position`` as constant data."""
         if self.output(position):
-            self.builder.constant(self.output(position), data)
+            self.builder.define_constant(self.output(position), data)
 
     def result_alias(self, value: str, position: int = 0) -> None:
         """Let output ``position`` be ``value``.
@@ -353,14 +353,14 @@ class OpContext(Operands):
             return
         last = builder.nodes[-1] if builder.nodes else None
         if last is not None and last.outputs == (value,) and last.loc == self.loc:
-            builder.define(name, builder.types.pop(value), self.where)
+            builder.define_value(name, builder.types.pop(value), self.where)
             builder.nodes[-1] = replace(last, outputs=(name,))
             return
         if name in builder.types or name in builder.alias:
             self.broken(f"{name!r} is defined twice, expected one definition")
         builder.alias[name] = value
 
-    def rename(self, new_name: str, old_name: str) -> None:
+    def alias_output(self, new_name: str, old_name: str) -> None:
         """Let ``new_name``, an output in the file, refer to the value ``old_name``."""
         if new_name in self.builder.types or new_name in self.builder.alias:
             self.broken(f"{new_name!r} is defined twice, expected one definition")
@@ -377,11 +377,11 @@ class OpContext(Operands):
         if self.type(value).shape == tuple(shape):
             self.result_alias(value, position)
         elif reshaped is not None:
-            self.store(f"{value}_reshaped", reshaped, self.output(position))
+            self.add_stored_tensor(f"{value}_reshaped", reshaped, self.output(position))
         else:
             self.result("reshape", (value,), {"shape": tuple(shape)}, position)
 
-    def write(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], output: str) -> str:
+    def write_node(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], output: str) -> str:
         """Append a node that computes ``output``, or define it as a constant if its inputs are; return its name."""
         definition = registry.get(op)
         attrs = {**definition.defaults, **attrs}
@@ -390,7 +390,7 @@ class OpContext(Operands):
             return self._fold_to_constant(op, inputs, attrs, output)
         if 0 in type_.shape:
             self.refuse(f"a result of shape {type_.shape} has no elements", "cut the network before it")
-        self.builder.define(output, type_, self.where)
+        self.builder.define_value(output, type_, self.where)
         node = Node(op, tuple(inputs), (output,), attrs, self.loc)
         self.builder.nodes.append(node)
         if op == "dequantize":
@@ -411,24 +411,24 @@ class OpContext(Operands):
         """Compute a node on its constant inputs and define ``output`` as a constant of the result."""
         with np.errstate(all="ignore"):
             (data,) = registry.get(op).reference(attrs, [self.builder.consts[name] for name in inputs])
-        return self.builder.constant(output, data)
+        return self.builder.define_constant(output, data)
 
-    def write_all(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], outputs: Sequence[str]) -> None:
+    def write_node_with_outputs(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], outputs: Sequence[str]) -> None:
         """Append a node with several results; those that the file does not name get new names."""
         definition, builder = registry.get(op), self.builder
         attrs = {**definition.defaults, **attrs}
         types = infer_types(op, attrs, [self.type(name) for name in inputs], self.where)
         names = [
-            name or builder.unique(f"{self.loc.name}_{op}") for name in (*outputs, *[""] * len(types))[: len(types)]
+            name or builder.unique_name(f"{self.loc.name}_{op}") for name in (*outputs, *[""] * len(types))[: len(types)]
         ]
         for name, type_ in zip(names, types, strict=True):
-            builder.define(name, type_, self.where)
+            builder.define_value(name, type_, self.where)
         builder.nodes.append(Node(op, tuple(inputs), tuple(names), attrs, self.loc))
 
 
 # ---- Operators without a converter that are supported on constants only: they make tensors of numbers and shapes.
 #
-# Operators with a converter are folded by :meth:`OpContext.write`, using the reference of each node.
+# Operators with a converter are folded by :meth:`OpContext.write_node`, using the reference of each node.
 
 Fold = Callable[[OpContext], Array]
 

@@ -245,7 +245,7 @@ class Attributes:
         """Return the protobuf of a subgraph; :func:`decode_body` decodes it."""
         return self._get_of_type(name, _GRAPH).g if name in self._protos else self._raise_missing(name)
 
-    def read_inside(self) -> set[str]:
+    def find_values_read_by_subgraphs(self) -> set[str]:
         """Return the names of all values that the operator's subgraphs read, nested subgraphs included."""
         graphs = [attribute.g for attribute in self._protos.values() if attribute.type == _GRAPH]
         names_read: set[str] = set()
@@ -264,7 +264,7 @@ class NotOnnxError(ModelError):
 
 
 OPSETS = range(1, 29)
-OLD = 7
+OLDEST_OPSET = 7
 """Oldest supported version of the default operator set, the first with numpy's broadcasting. Operators that have not changed
 since may be of older versions."""
 
@@ -308,7 +308,7 @@ class Operator:
 class OnnxFile:
     """A decoded ONNX model or subgraph.
 
-    ``unreadable`` maps initialisers of unsupported dtypes to the names of these dtypes. ``declared`` maps values to the
+    ``unsupported_initializers`` maps initialisers of unsupported dtypes to the names of these dtypes. ``declared_shapes`` maps values to the
     shapes that the file states for them, with extents as those of :class:`ModelInput`."""
 
     name: str
@@ -317,10 +317,10 @@ class OnnxFile:
     inputs: tuple[ModelInput, ...]
     outputs: tuple[str, ...]
     initializers: Mapping[str, Array]
-    unreadable: Mapping[str, str]
+    unsupported_initializers: Mapping[str, str]
     operators: tuple[Operator, ...]
-    declared: Mapping[str, tuple[int | str | None, ...]]
-    four_bit: frozenset[str] = frozenset()
+    declared_shapes: Mapping[str, tuple[int | str | None, ...]]
+    four_bit_values: frozenset[str] = frozenset()
     """Inputs and initialisers of four-bit integers, which are kept one to a byte."""
 
 

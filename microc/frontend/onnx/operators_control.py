@@ -29,7 +29,7 @@ def decode_subgraph(context: OpContext, attribute_name: str) -> OnnxFile:
     proto.CopyFrom(context.operator.attributes.graph(attribute_name))
     defined = [value.name for value in (*proto.input, *proto.initializer)]
     defined += [output for node in proto.node for output in node.output if output]
-    unique = context.builder.unique
+    unique = context.builder.unique_name
     _rename_values(proto, {old: unique(old) for old in dict.fromkeys(defined)})
     return decode_body(proto, context.builder.file, context.where)
 
@@ -51,17 +51,17 @@ def inline_subgraph(context: OpContext, body: OnnxFile, operands: Sequence[str])
 
     ``operands``: the values of the subgraph's inputs."""
     builder = context.builder
-    if body.unreadable:
+    if body.unsupported_initializers:
         context.refuse(
-            f"constants of type {next(iter(body.unreadable.values()))}",
+            f"constants of type {next(iter(body.unsupported_initializers.values()))}",
             "convert them to a dtype that docs/operators.md lists",
         )
     builder.alias.update((value.name, name) for value, name in zip(body.inputs, operands, strict=True))
     for name, data in body.initializers.items():
         if name not in builder.alias:
-            builder.constant(name, data)
+            builder.define_constant(name, data)
     builder.translate(builder, body.operators)
-    return [builder.value(name, context.where) for name in body.outputs]
+    return [builder.resolve_value(name, context.where) for name in body.outputs]
 
 
 class BodyBuilder:
@@ -77,18 +77,18 @@ class BodyBuilder:
         self.inputs: list[str] = []
         self.outputs: list[str] = []
 
-    def give(self, input_name: str, input_type: TensorType) -> str:
+    def add_input(self, input_name: str, input_type: TensorType) -> str:
         """Add an input of type ``input_type`` to the body."""
-        self.builder.define(input_name, TensorType(input_type.shape, input_type.dtype), self.context.where)
+        self.builder.define_value(input_name, TensorType(input_type.shape, input_type.dtype), self.context.where)
         self.inputs.append(input_name)
         return input_name
 
-    def read(self) -> list[str]:
+    def convert_operators(self) -> list[str]:
         """Convert all operators of the body; return the values of its outputs."""
         self.builder.translate(self.builder, self.body.operators)
-        return [self.builder.value(name, self.context.where) for name in self.body.outputs]
+        return [self.builder.resolve_value(name, self.context.where) for name in self.body.outputs]
 
-    def put(self, value: str) -> TensorType:
+    def add_output(self, value: str) -> TensorType:
         """Add a value as an output of the body; return its type.
 
         A value that no node computes, or that is an output already, is copied."""
@@ -98,11 +98,11 @@ class BodyBuilder:
         self.outputs.append(value)
         return self.builder.types[value]
 
-    def graph(self, captured: Sequence[str]) -> Graph:
+    def finish_graph(self, captured: Sequence[str]) -> Graph:
         """Return the finished graph. Its last inputs are the values captured from the surrounding graph."""
         builder = self.builder
         for name in captured:
-            builder.capture(name)
+            builder.capture_outer_value(name)
         inputs = (*self.inputs, *captured)
         plain = {
             name: TensorType(builder.types[name].shape, builder.types[name].dtype) if name in inputs else type_
@@ -120,7 +120,7 @@ def append_node(
     attrs = {**definition.defaults, **attrs}
     kinds = infer_types(op, attrs, [context.type(name) for name in inputs], context.where)
     for name, kind in zip(outputs, kinds, strict=True):
-        context.builder.define(name, kind, context.where)
+        context.builder.define_value(name, kind, context.where)
     context.builder.nodes.append(Node(op, tuple(inputs), tuple(outputs), attrs, context.loc))
 
 
@@ -171,13 +171,13 @@ def branch(context: OpContext) -> None:
             context.result_alias(value, position)
         return
     sides = [BodyBuilder(context, decode_subgraph(context, name)) for name in ("then_branch", "else_branch")]
-    kinds = [[side.put(value) for value in side.read()] for side in sides]
+    kinds = [[side.add_output(value) for value in side.convert_operators()] for side in sides]
     if [(k.shape, k.dtype) for k in kinds[0]] != [(k.shape, k.dtype) for k in kinds[1]]:
         types = [", ".join(f"{kind.dtype} {kind.shape}" for kind in side) for side in kinds]
         what = f"the branches have outputs of different types: then {types[0]}; else {types[1]}"
         context.refuse(what, "give the outputs of both branches the same shapes and dtypes")
     captured = list(dict.fromkeys(name for side in sides for name in side.builder.captured))
-    graphs = {name: side.graph(captured) for name, side in zip(("then", "otherwise"), sides, strict=True)}
+    graphs = {name: side.finish_graph(captured) for name, side in zip(("then", "otherwise"), sides, strict=True)}
     append_node(context, "branch", (condition, *captured), graphs, _output_names(context, len(kinds[0])))
 
 
@@ -185,7 +185,7 @@ def _output_names(context: OpContext, output_count: int) -> list[str]:
     """Return the names of the operator's outputs, with new ones for those that the file omits."""
     if len(context.operator.outputs) > output_count:
         context.broken(f"got {len(context.operator.outputs)} outputs, expected at most {output_count}")
-    return [context.output(k) or context.builder.unique("unused") for k in range(output_count)]
+    return [context.output(k) or context.builder.unique_name("unused") for k in range(output_count)]
 
 
 # ---------------------------------------------------------------- Loop
@@ -214,8 +214,8 @@ def loop(context: OpContext) -> None:
     if max_iterations is not None and int(max_iterations) == 1 and (start is not None or not condition):
         _inline_single_iteration(context, body, start_values)
         return
-    inside = _LoopEmitter(context, BodyBuilder(context, body), limit if max_iterations is None else "", start_values)
-    inside.loop(
+    emitter = _LoopEmitter(context, BodyBuilder(context, body), limit if max_iterations is None else "", start_values)
+    emitter.emit_loop(
         condition if start is None else "", _iteration_bound(context, max_iterations, stacks, len(start_values))
     )
 
@@ -242,7 +242,7 @@ def _iteration_bound(context: OpContext, max_iterations: Any, has_scan_outputs: 
         if operator.code in ("Cast", "Identity") and operator.inputs[:1] and operator.inputs[0] in stacked:
             stacked += operator.outputs
     for name in stacked:
-        bounds += [extent for extent in file.declared.get(name, ())[:1] if isinstance(extent, int)]
+        bounds += [extent for extent in file.declared_shapes.get(name, ())[:1] if isinstance(extent, int)]
     bound = min(bounds, default=UNBOUNDED)
     if has_scan_outputs and bound >= UNBOUNDED:
         context.refuse(
@@ -260,73 +260,73 @@ class _LoopEmitter:
     carried values."""
 
     context: OpContext
-    inside: BodyBuilder
+    body_builder: BodyBuilder
     limit: str
     start_values: Sequence[str]
 
-    def loop(self, start_condition: str, max_iterations: int) -> None:
+    def emit_loop(self, start_condition: str, max_iterations: int) -> None:
         """Emit the loop.
 
         ``start_condition``: the initial condition if it is computed at run time, else empty. Carried values that the
         body returns unchanged become plain inputs after those that change: they need no copy in each iteration. If the
         loop has a condition beside its bound ("guarded"), the condition is the first carried value."""
-        context, inside = self.context, self.inside
+        context, inside = self.context, self.body_builder
         builder, body = inside.builder, inside.body
-        iteration = inside.give(builder.unique("turn"), ITERATION)
-        going = builder.unique("going")
-        number = inside.context.write("cast", (iteration,), {"dtype": "int64"}, body.inputs[0].name)
-        builder.alias[body.inputs[1].name] = builder.constant(builder.unique("true"), np.array(True))
+        iteration = inside.add_input(builder.unique_name("turn"), ITERATION)
+        going = builder.unique_name("going")
+        number = inside.context.write_node("cast", (iteration,), {"dtype": "int64"}, body.inputs[0].name)
+        builder.alias[body.inputs[1].name] = builder.define_constant(builder.unique_name("true"), np.array(True))
         names = [value.name for value in body.inputs[2:]]
         for name, value in zip(names, self.start_values, strict=True):
-            builder.define(name, context.type(value), context.where)
-        again, *results_of_body = inside.read()
+            builder.define_value(name, context.type(value), context.where)
+        again, *results_of_body = inside.convert_operators()
         fixed = [k for k, name in enumerate(names) if results_of_body[k] == name]
         moving = [k for k in range(len(names)) if k not in fixed]
-        continues = self.next_condition(again, number)
+        continues = self.emit_next_condition(again, number)
         guarded = bool(continues or start_condition or self.limit)
         if max_iterations == UNBOUNDED and not guarded:
             context.broken("the loop never ends: it has no trip count, and its condition is always true")
         if guarded:
-            inside.give(going, TensorType((), "bool"))
-            inside.put(continues or builder.constant(builder.unique("true"), np.array(True)))
+            inside.add_input(going, TensorType((), "bool"))
+            inside.add_output(continues or builder.define_constant(builder.unique_name("true"), np.array(True)))
         inside.inputs += [names[k] for k in (*moving, *fixed)]
         for k in moving:
-            kind, wanted = inside.put(results_of_body[k]), context.type(self.start_values[k])
+            kind, wanted = inside.add_output(results_of_body[k]), context.type(self.start_values[k])
             if (kind.shape, kind.dtype) != (wanted.shape, wanted.dtype):
                 what = (
                     f"a loop that carries {wanted.dtype} {wanted.shape} into, {kind.dtype} {kind.shape} out of its body"
                 )
                 context.refuse(what, "keep the shape and dtype of each carried value")
         for value in results_of_body[len(names) :]:
-            inside.put(value)
-        initial_condition = [self.first_condition(start_condition)] if guarded else []
+            inside.add_output(value)
+        initial_condition = [self.emit_first_condition(start_condition)] if guarded else []
         inputs = [*initial_condition, *(self.start_values[k] for k in (*moving, *fixed)), *builder.captured]
         carried = len(initial_condition) + len(moving)
         attrs: dict[str, Attr] = {"count": max_iterations, "carried": carried, "guarded": guarded}
         outputs = _output_names(context, len(results_of_body))
         results = (
-            [builder.unique("ended") for _ in initial_condition] + [outputs[k] for k in moving] + outputs[len(names) :]
+            [builder.unique_name("ended") for _ in initial_condition] + [outputs[k] for k in moving] + outputs[len(names) :]
         )
-        append_node(context, "loop", inputs, {**attrs, "body": inside.graph(builder.captured)}, results)
+        append_node(context, "loop", inputs, {**attrs, "body": inside.finish_graph(builder.captured)}, results)
         for k in fixed:
             context.result_alias(self.start_values[k], k)
 
-    def next_condition(self, body_condition: str, iteration: str) -> str:
+    def emit_next_condition(self, body_condition: str, iteration: str) -> str:
         """Emit, in the body, the condition of another iteration: the body's own and the trip count's.
 
         Return an empty string if both always hold."""
-        inner, conditions = self.inside.context, list[str]()
+        inner, conditions = self.body_builder.context, list[str]()
         if constant_element(inner, body_condition) is None or not constant_element(inner, body_condition):
             conditions.append(as_scalar(inner, body_condition))
         if self.limit:
             one = inner.new_constant("one", np.array(1, np.int64))
             # The condition is evaluated at the end of iteration ``number``: the next one is number + 1.
             following = inner.emit("add", (iteration, one))
-            limit = as_scalar(inner, self.inside.builder.capture(self.limit))
+            limit = as_scalar(inner, self.body_builder.builder.capture_outer_value(self.limit))
             conditions.append(inner.emit("less", (following, limit)))
         return logical_and_all(inner, conditions) if conditions else ""
 
-    def first_condition(self, start_condition: str) -> str:
+    def emit_first_condition(self, start_condition: str) -> str:
         """Emit the condition of the first iteration: the initial condition, and a trip count above 0."""
         context, conditions = self.context, list[str]()
         if start_condition:
@@ -425,11 +425,11 @@ def _emit_scan(context: OpContext, values: Sequence[str], axes: _ScanAxes, outpu
     if len(names) != len(values) or len(inside.body.outputs) != carried + stacked:
         expected = f"{len(values)} inputs and {carried + stacked} outputs"
         context.broken(f"body: got {len(names)} inputs and {len(inside.body.outputs)} outputs, expected {expected}")
-    iteration = inside.give(builder.unique("turn"), ITERATION)
+    iteration = inside.add_input(builder.unique_name("turn"), ITERATION)
     for name, value in zip(names[:carried], values, strict=False):
-        inside.give(name, context.type(value))
+        inside.add_input(name, context.type(value))
     count = _add_scanned_inputs(context, inside, iteration, values[carried:], axes)
-    kinds = [inside.put(value) for value in inside.read()]
+    kinds = [inside.add_output(value) for value in inside.convert_operators()]
     for kind, value in zip(kinds[:carried], values, strict=False):
         if kind.shape != context.type(value).shape:
             context.refuse(
@@ -440,10 +440,10 @@ def _emit_scan(context: OpContext, values: Sequence[str], axes: _ScanAxes, outpu
     # name.
     direct = [True] * carried + [not (a or t) for a, t in zip(axes.out_axes, axes.out_reversed, strict=True)]
     results = [
-        outputs[k] if k < len(outputs) and outputs[k] and direct[k] else builder.unique("scanned")
+        outputs[k] if k < len(outputs) and outputs[k] and direct[k] else builder.unique_name("scanned")
         for k in range(carried + stacked)
     ]
-    attrs: Mapping[str, Attr] = {"count": count, "carried": carried, "body": inside.graph(builder.captured)}
+    attrs: Mapping[str, Attr] = {"count": count, "carried": carried, "body": inside.finish_graph(builder.captured)}
     append_node(context, "loop", (*values, *builder.captured), attrs, results)
     for k, (axis, is_reversed) in enumerate(zip(axes.out_axes, axes.out_reversed, strict=True), carried):
         results[k] = _move_stacked_axis(context, results[k], axis, is_reversed)
@@ -466,13 +466,13 @@ def _add_scanned_inputs(
         strict=True,
     ):
         kind = context.type(value)
-        whole, axis = inside.give(builder.unique("whole"), kind), context.axis(axis, len(kind.shape))
+        whole, axis = inside.add_input(builder.unique_name("whole"), kind), context.axis(axis, len(kind.shape))
         extents.append(kind.shape[axis])
         index = iteration
         if is_reversed:
             last = inner.new_constant("last", np.array(kind.shape[axis] - 1, np.int32))
             index = inner.emit("sub", (last, iteration))
-        inner.write("gather", (whole, index), {"axis": axis}, name)
+        inner.write_node("gather", (whole, index), {"axis": axis}, name)
     if len(set(extents)) != 1:
         context.broken(f"the scanned inputs have {extents} elements along their scan axes, expected one number for all")
     return extents[0]

@@ -19,18 +19,18 @@ from microc.ops.attributes import Rounding
 
 # ---- Operators with the same operands in ONNX and here: one row serves the reader and the writer.
 #
-# ``dtypes`` are those that the reader accepts; ``reals`` are attributes, of the same name on both sides, with ONNX's
+# ``dtypes`` are those that the reader accepts; ``real_attributes`` are attributes, of the same name on both sides, with ONNX's
 # defaults.
 
 
 @frozen
 class OneToOne:
-    """A correspondence of operators: ``op`` is microc's name, ``code`` the ONNX operator type."""
+    """A correspondence of operators: ``op`` is microc's name, ``onnx_type`` the ONNX operator type."""
 
     op: str
-    code: str
+    onnx_type: str
     dtypes: tuple[str, ...] = FLOAT
-    reals: Mapping[str, float] = field(default_factory=dict)
+    real_attributes: Mapping[str, float] = field(default_factory=dict)
 
 
 FUNCTIONS = (
@@ -45,12 +45,12 @@ FUNCTIONS = (
     OneToOne("ceil", "Ceil"),
     OneToOne("cos", "Cos"),
     OneToOne("cosh", "Cosh"),
-    OneToOne("elu", "Elu", reals={"alpha": 1.0}),
+    OneToOne("elu", "Elu", real_attributes={"alpha": 1.0}),
     OneToOne("erf", "Erf"),
     OneToOne("exp", "Exp"),
     OneToOne("floor", "Floor"),
     OneToOne("hard_swish", "HardSwish"),
-    OneToOne("leaky_relu", "LeakyRelu", reals={"alpha": 0.01}),
+    OneToOne("leaky_relu", "LeakyRelu", real_attributes={"alpha": 0.01}),
     OneToOne("log", "Log"),
     OneToOne("neg", "Neg", NUMBERS),
     OneToOne("relu", "Relu", NUMBERS),
@@ -290,8 +290,8 @@ def cast(context: OpContext) -> None:
 
 
 ELEMENTWISE_CONVERTERS: Mapping[str, Converter] = {
-    **{row.code: unary(row.op, row.dtypes, **row.reals) for row in FUNCTIONS},
-    **{row.code: variadic(row.op, row.dtypes) for row in PAIRS},
+    **{row.onnx_type: unary(row.op, row.dtypes, **row.real_attributes) for row in FUNCTIONS},
+    **{row.onnx_type: variadic(row.op, row.dtypes) for row in PAIRS},
     "Cast": Converter(cast, MOVABLE),
     "Clip": Converter(clip, NUMBERS),
     "Gelu": Converter(gelu),
@@ -391,7 +391,7 @@ def eye_like(context: OpContext) -> None:
 
 
 LOGIC_CONVERTERS: Mapping[str, Converter] = {
-    **{row.code: comparison(row.op, *row.dtypes) for row in COMPARISONS},
+    **{row.onnx_type: comparison(row.op, *row.dtypes) for row in COMPARISONS},
     "BitShift": Converter(shift, INTEGERS),
     "CastLike": Converter(cast_like, MOVABLE),
     "Celu": by_formula(formulas.celu, alpha=1.0),

@@ -90,7 +90,7 @@ def top_k(context: OpContext) -> None:
         "largest": attributes.flag("largest", True),
         "out_dtype": "int64",
     }
-    context.write_all("topk", (context.value(0),), attrs, context.operator.outputs)
+    context.write_node_with_outputs("topk", (context.value(0),), attrs, context.operator.outputs)
 
 
 def cumulative(op: str) -> Converter:

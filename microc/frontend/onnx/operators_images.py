@@ -39,11 +39,11 @@ class ResizedAxis:
     The region is in relative coordinates; 0 and 1 are the whole axis."""
 
     axis: int
-    extent: int
-    size: int
+    input_extent: int
+    output_extent: int
     scale: float
-    first: float
-    last: float
+    roi_start: float
+    roi_end: float
 
 
 @frozen
@@ -51,9 +51,9 @@ class ResizeRule:
     """Rule by which a Resize computes source positions and weights; fields are the operator's attributes."""
 
     mode: str
-    coordinates: str
-    rounding: str
-    sharpness: float
+    coordinate_transformation_mode: str
+    nearest_mode: str
+    cubic_coeff_a: float
     antialias: bool
     exclude_outside: bool
 
@@ -75,10 +75,10 @@ def write_resize(context: OpContext, axes: Sequence[ResizedAxis]) -> None:
         attributes.flag("antialias"),
         attributes.flag("exclude_outside"),
     )
-    if rule.mode not in MODES or rule.coordinates not in _COORDINATES or rule.rounding not in _ROUNDINGS:
+    if rule.mode not in MODES or rule.coordinate_transformation_mode not in _COORDINATES or rule.nearest_mode not in _ROUNDINGS:
         context.broken(
-            f"got mode {rule.mode!r}, coordinate_transformation_mode {rule.coordinates!r} and nearest_mode "
-            f"{rule.rounding!r}, expected one of {', '.join(MODES)}; {', '.join(_COORDINATES)}; {', '.join(_ROUNDINGS)}"
+            f"got mode {rule.mode!r}, coordinate_transformation_mode {rule.coordinate_transformation_mode!r} and nearest_mode "
+            f"{rule.nearest_mode!r}, expected one of {', '.join(MODES)}; {', '.join(_COORDINATES)}; {', '.join(_ROUNDINGS)}"
         )
     kind = context.type(data)
     if rule.mode != "nearest" and not is_float(kind.dtype):
@@ -91,7 +91,7 @@ def write_resize(context: OpContext, axes: Sequence[ResizedAxis]) -> None:
     if rule.mode != "nearest":
         operands += [context.new_constant(f"{name}_weights", w.astype(kind.dtype)) for _, w in tables]
     resized = context.emit("resample", (data, *operands), attrs) if axes else data
-    if rule.coordinates == "tf_crop_and_resize":
+    if rule.coordinate_transformation_mode == "tf_crop_and_resize":
         resized = _fill_outside_image(context, resized, axes, positions)
     context.result_alias(resized)
 
@@ -101,7 +101,7 @@ def _fill_outside_image(
 ) -> str:
     """Replace the results whose source position is outside of the image by ``extrapolation_value``."""
     for axis, position in zip(axes, source_positions_by_axis, strict=True):
-        outside = (position < 0) | (position > axis.extent - 1)
+        outside = (position < 0) | (position > axis.input_extent - 1)
         if outside.any():
             kind = context.type(resized_value)
             mask = outside.reshape(-1, *[1] * (len(kind.shape) - axis.axis - 1))
@@ -122,20 +122,20 @@ def source_positions(rule: ResizeRule, axis: ResizedAxis) -> Array:
     def real(number: float) -> Array:
         return np.asarray(number, dtype)
 
-    y, half, scale, last = np.arange(axis.size).astype(dtype), real(0.5), real(axis.scale), real(axis.extent - 1)
-    width, first = scale * real(axis.extent), real(axis.first) * last
-    match rule.coordinates:
+    y, half, scale, last = np.arange(axis.output_extent).astype(dtype), real(0.5), real(axis.scale), real(axis.input_extent - 1)
+    width, first = scale * real(axis.input_extent), real(axis.roi_start) * last
+    match rule.coordinate_transformation_mode:
         case "align_corners":
             return np.asarray(y * last / (width - 1) if width != 1 else y * 0)
         case "asymmetric":
             return np.asarray(y / scale)
         case "tf_crop_and_resize":
-            span = real(axis.last - axis.first) * last
+            span = real(axis.roi_end - axis.roi_start) * last
             return np.asarray(first + (y * 0 + span * half if width == 1 else y * span / (width - 1)))
-        case "pytorch_half_pixel" if axis.size == 1:
+        case "pytorch_half_pixel" if axis.output_extent == 1:
             return y
         case "half_pixel_symmetric":
-            centre = real(axis.extent) * half * (1 - axis.size / width)
+            centre = real(axis.input_extent) * half * (1 - axis.output_extent / width)
             return np.asarray(centre + (y + half) / scale - half)
         case _:
             return np.asarray((y + half) / scale - half)
@@ -155,8 +155,8 @@ def resize_table(rule: ResizeRule, axis: ResizedAxis, positions: Array) -> tuple
             "round_prefer_ceil": ratio >= 0.5,
             "floor": ratio == 1,
             "ceil": ratio > 0,
-        }[rule.rounding]
-        indices, weights = (left + steps)[:, None], np.ones((axis.size, 1))
+        }[rule.nearest_mode]
+        indices, weights = (left + steps)[:, None], np.ones((axis.output_extent, 1))
     else:
         # Antialiasing stretches the kernel by the inverse of a scale below 1, so it has more taps.
         scale = min(axis.scale, 1.0) if rule.antialias else 1.0
@@ -167,7 +167,7 @@ def resize_table(rule: ResizeRule, axis: ResizedAxis, positions: Array) -> tuple
         weights = _kernel_weights(rule, np.abs((offsets - ratio[:, None]) * scale))
         weights = weights / weights.sum(1, keepdims=True)
     if rule.exclude_outside:
-        weights = np.where((indices >= 0) & (indices < axis.extent), weights, 0)
+        weights = np.where((indices >= 0) & (indices < axis.input_extent), weights, 0)
         weights = weights / weights.sum(1, keepdims=True)
     return _clamp_indices(axis, indices), weights
 
@@ -176,9 +176,9 @@ def _linear_table(axis: ResizedAxis, positions: Array) -> tuple[Array, Array]:
     """Return indices and weights, both (size, 2), of the two neighbours of every source position.
 
     At or behind the last element they are twice that element with weight 0.5."""
-    inside = np.clip(positions, 0, axis.extent - 1)
+    inside = np.clip(positions, 0, axis.input_extent - 1)
     left = np.floor(inside).astype(np.int64)
-    right = np.minimum(left + 1, axis.extent - 1)
+    right = np.minimum(left + 1, axis.input_extent - 1)
     weights = np.stack([right - inside, inside - left], 1).astype(positions.dtype)
     weights[left == right] = 0.5
     return _clamp_indices(axis, np.stack([left, right], 1)), weights
@@ -186,14 +186,14 @@ def _linear_table(axis: ResizedAxis, positions: Array) -> tuple[Array, Array]:
 
 def _clamp_indices(axis: ResizedAxis, indices: Array) -> Array:
     """Clamp indices to the axis, and store them in the smaller of int16 and int32 that holds them."""
-    return np.clip(indices, 0, axis.extent - 1).astype(np.int16 if axis.extent < 1 << 15 else np.int32)
+    return np.clip(indices, 0, axis.input_extent - 1).astype(np.int16 if axis.input_extent < 1 << 15 else np.int32)
 
 
 def _kernel_weights(rule: ResizeRule, distances: Array) -> Array:
     """Return the interpolation weights at ``distances``: the triangle, or Keys' cubic convolution kernel."""
     if rule.mode == "linear":
         return np.asarray(np.clip(1 - distances, 0, 1))
-    a = rule.sharpness
+    a = rule.cubic_coeff_a
     near = ((a + 2) * distances - (a + 3)) * distances * distances + 1
     far = ((a * distances - 5 * a) * distances + 8 * a) * distances - 4 * a
     return np.asarray(np.where(distances <= 1, near, np.where(distances < 2, far, 0)))
@@ -240,7 +240,7 @@ def resize_axes(context: OpContext) -> tuple[ResizedAxis, ...]:
         for k, (axis, extent, size, scale) in enumerate(zip(axes, extents, result_sizes, scales, strict=True))
     ]
     # An axis of the same extent still changes if its scale differs from 1 (sizes are rounded down) or only a region is taken.
-    changed_axes = (a for a in all_axes if (a.size, a.scale, a.first, a.last) != (a.extent, 1.0, 0.0, 1.0))
+    changed_axes = (a for a in all_axes if (a.output_extent, a.scale, a.roi_start, a.roi_end) != (a.input_extent, 1.0, 0.0, 1.0))
     return tuple(sorted(changed_axes, key=lambda a: a.axis))
 
 
@@ -370,10 +370,10 @@ def conv_transpose(context: OpContext) -> None:
     image = context.emit("transpose", (as_image(context, context.value(0)),), {"axes": (0, 2, 3, 1)})
     operands = [
         image,
-        context.store(f"{name}_weight", _weights_channels_last(context, weight, int(attrs["groups"]))),
+        context.add_stored_tensor(f"{name}_weight", _weights_channels_last(context, weight, int(attrs["groups"]))),
     ]
     if bias is not None:
-        operands.append(context.store(f"{name}_bias", bias))
+        operands.append(context.add_stored_tensor(f"{name}_bias", bias))
     if len(shape) == 3:
         (stride,), (step,), (before, after) = attrs["strides"], attrs["dilation"], attrs["padding"]
         attrs = {**attrs, "strides": (1, stride), "dilation": (1, step), "padding": (0, before, 0, after)}

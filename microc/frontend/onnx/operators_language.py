@@ -155,10 +155,10 @@ class _AttentionSizes:
     """Sizes of an attention: heads of queries, heads of keys and values (each shared by a group of queries), rows of
     this call, width of a head."""
 
-    queries: int
+    query_heads: int
     kv_heads: int
-    rows: int
-    width: int
+    row_count: int
+    head_width: int
 
 
 def group_query_attention(context: OpContext) -> None:
@@ -175,10 +175,10 @@ def group_query_attention(context: OpContext) -> None:
     if context.operator.attributes.flag("do_rotary"):
         query, key = _rotate_query_and_key(context, heads, length, (query, key))
     past = _past_caches(context, heads)
-    rows = heads.queries // heads.kv_heads * heads.rows
-    scale = context.operator.attributes.real("scale", 0.0) or float(1 / np.sqrt(heads.width))
-    scaled_query = context.reshape(composer(context)("mul", query, scale), (heads.kv_heads, rows, heads.width))
-    # One batch of products per key head: the queries of its group become rows, heads.queries / kv_heads * rows of them.
+    rows = heads.query_heads // heads.kv_heads * heads.row_count
+    scale = context.operator.attributes.real("scale", 0.0) or float(1 / np.sqrt(heads.head_width))
+    scaled_query = context.reshape(composer(context)("mul", query, scale), (heads.kv_heads, rows, heads.head_width))
+    # One batch of products per key head: the queries of its group become rows, heads.query_heads / kv_heads * rows of them.
     keys, values = (
         [context.reshape(x, context.type(x).shape[1:]) for x in pair]  # without the batch axis, which is 1
         for pair in ((*past[:1], key), (*past[1:], value))
@@ -193,9 +193,9 @@ def group_query_attention(context: OpContext) -> None:
         last = first + context.type(x).shape[1]
         partial = _batch_product(context, slice_axis(context, shares, 2, first, last), x)
         total, first = context.emit("add", (total, partial)) if total else partial, last
-    apart = context.reshape(total, (1, heads.queries, heads.rows, heads.width))
+    apart = context.reshape(total, (1, heads.query_heads, heads.row_count, heads.head_width))
     rows_of_heads = context.emit("transpose", (apart,), {"axes": (0, 2, 1, 3)})
-    context.result_reshape(rows_of_heads, (1, heads.rows, heads.queries * heads.width))
+    context.result_reshape(rows_of_heads, (1, heads.row_count, heads.query_heads * heads.head_width))
     _write_present(context, past, (key, value), length)
 
 
@@ -232,10 +232,10 @@ def _split_heads(context: OpContext) -> tuple[_AttentionSizes, tuple[str, str, s
 
     def apart(value: str, head_count: int) -> str:
         """Reshape (1, S, heads * D) to (1, heads, S, D)."""
-        if context.type(value).shape != (1, heads.rows, head_count * heads.width):
-            expected = (1, heads.rows, head_count * heads.width)
+        if context.type(value).shape != (1, heads.row_count, head_count * heads.head_width):
+            expected = (1, heads.row_count, head_count * heads.head_width)
             context.broken(f"{value!r}: got shape {context.type(value).shape}, expected {expected}")
-        split = context.reshape(value, (1, heads.rows, head_count, heads.width))
+        split = context.reshape(value, (1, heads.row_count, head_count, heads.head_width))
         return context.emit("transpose", (split,), {"axes": (0, 2, 1, 3)})
 
     counts, first = (queries, kv_heads, kv_heads), 0
@@ -244,7 +244,7 @@ def _split_heads(context: OpContext) -> tuple[_AttentionSizes, tuple[str, str, s
         return heads, (query, key, value)
     parts_by_role = []
     for count in counts:
-        last = first + count * heads.width
+        last = first + count * heads.head_width
         parts_by_role.append(apart(slice_axis(context, context.value(_QUERY), 2, first, last), count))
         first = last
     return heads, (parts_by_role[0], parts_by_role[1], parts_by_role[2])
@@ -257,9 +257,9 @@ def _past_length(context: OpContext, sizes: _AttentionSizes) -> str:
     if context.type(context.value(_LAST)).size != 1:
         context.broken(f"seqlens_k: got shape {context.shape(_LAST)}, expected one element")
     last = context.emit("cast", (context.reshape(context.value(_LAST), (1,)),), {"dtype": "int32"})
-    if sizes.rows == 1:
+    if sizes.row_count == 1:
         return last
-    return context.emit("sub", (last, context.scalar(sizes.rows - 1, "int32")))
+    return context.emit("sub", (last, context.scalar(sizes.row_count - 1, "int32")))
 
 
 def _rotate_query_and_key(
@@ -267,10 +267,10 @@ def _rotate_query_and_key(
 ) -> list[str]:
     """Rotate query and key by the angles of their positions."""
     positions = past_length
-    if sizes.rows > 1:
-        steps = context.new_constant("steps", np.arange(sizes.rows, dtype=np.int32))
+    if sizes.row_count > 1:
+        steps = context.new_constant("steps", np.arange(sizes.row_count, dtype=np.int32))
         positions = context.emit("add", (past_length, steps))
-    cosine, sine = (gather_angles(context, k, positions, sizes.rows) for k in (_COSINES, _COSINES + 1))
+    cosine, sine = (gather_angles(context, k, positions, sizes.row_count) for k in (_COSINES, _COSINES + 1))
     interleaved = context.operator.attributes.flag("rotary_interleaved")
     return [rotate_pairs(context, value, (cosine, sine), interleaved=interleaved) for value in query_and_key]
 
@@ -282,8 +282,8 @@ def _past_caches(context: OpContext, sizes: _AttentionSizes) -> tuple[str, ...]:
     caches = context.operand(_PAST), context.operand(_PAST + 1)
     for name in caches:
         shape = context.type(name).shape
-        if len(shape) != 4 or shape[:2] != (1, sizes.kv_heads) or shape[3] != sizes.width:
-            expected = f"(1, {sizes.kv_heads}, length, {sizes.width})"
+        if len(shape) != 4 or shape[:2] != (1, sizes.kv_heads) or shape[3] != sizes.head_width:
+            expected = f"(1, {sizes.kv_heads}, length, {sizes.head_width})"
             context.broken(f"the past of keys or values: got shape {shape}, expected {expected}")
     return caches
 
@@ -303,10 +303,10 @@ def _mask_unused_positions(context: OpContext, scores: str, past_length: str) ->
 
 def _mask_later_rows(context: OpContext, sizes: _AttentionSizes, scores: str) -> str:
     """Mask the scores among this call's rows so that none attends to a later one."""
-    if sizes.rows == 1:
+    if sizes.row_count == 1:
         return scores
-    groups = sizes.queries // sizes.kv_heads
-    seen = np.tile(np.tril(np.ones((sizes.rows, sizes.rows), bool)), (groups, 1))[None]
+    groups = sizes.query_heads // sizes.kv_heads
+    seen = np.tile(np.tril(np.ones((sizes.row_count, sizes.row_count), bool)), (groups, 1))[None]
     return composer(context)("where", context.new_constant("seen", seen), scores, MASKED_SCORE)
 
 

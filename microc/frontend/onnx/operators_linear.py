@@ -43,9 +43,9 @@ def gemm(context: OpContext) -> None:
     if alpha != 1.0:
         weight = StoredTensor((weight.data * np.float32(alpha)).astype(np.float32))
     bias = _gemm_bias(context, weight.data.shape[0], beta)
-    operands = [a, context.store(f"{context.output()}_weight", weight)]
+    operands = [a, context.add_stored_tensor(f"{context.output()}_weight", weight)]
     if bias is not None:
-        context.result("dense", (*operands, context.store(f"{context.output()}_bias", bias)))
+        context.result("dense", (*operands, context.add_stored_tensor(f"{context.output()}_bias", bias)))
     elif context.has_input(2):
         write_sum_with_c(context, context.emit("dense", operands), beta)
     else:
@@ -118,10 +118,10 @@ def write_dense(context: OpContext, data: str, weight: StoredTensor, bias: Store
         context.broken(f"data of shape {shape}, expected a last axis of {depth} for weights of {units} x {depth}")
     operands = [
         context.reshape(data, (prod(shape[:-1]), depth)),
-        context.store(f"{context.output()}_weight", weight),
+        context.add_stored_tensor(f"{context.output()}_weight", weight),
     ]
     if bias is not None:
-        operands.append(context.store(f"{context.output()}_bias", bias))
+        operands.append(context.add_stored_tensor(f"{context.output()}_bias", bias))
     return context.reshape(context.emit("dense", operands), (*shape[:-1], units))
 
 
@@ -188,7 +188,7 @@ def _normalize(
     the ONNX operator; each is empty if the output is absent."""
     over: Mapping[str, Attr] = {"axes": axes, "keepdims": True}
     mean = (
-        context.write("mean", (data,), over, statistic_outputs[0])
+        context.write_node("mean", (data,), over, statistic_outputs[0])
         if statistic_outputs[0]
         else context.emit("mean", (data,), over)
     )
@@ -198,7 +198,7 @@ def _normalize(
     epsilon = context.scalar(context.operator.attributes.real("epsilon", 1e-5), kind)
     deviation = context.emit("sqrt", (context.emit("add", (variance, epsilon)),))
     if statistic_outputs[1]:
-        context.write("div", (context.scalar(1.0, kind), deviation), {}, statistic_outputs[1])
+        context.write_node("div", (context.scalar(1.0, kind), deviation), {}, statistic_outputs[1])
     return context.emit("div", (centred, deviation))
 
 
@@ -244,7 +244,7 @@ def softmax(write: Callable[[OpContext, str, int, str], None]) -> Converter:
             write(context, data, axis, context.output())
             return
         flat = context.reshape(data, (prod(shape[:axis]), prod(shape[axis:])))
-        name = context.builder.unique(f"{context.output()}_flat")
+        name = context.builder.unique_name(f"{context.output()}_flat")
         write(context, flat, 1, name)
         context.result("reshape", (name,), {"shape": shape})
 
@@ -253,7 +253,7 @@ def softmax(write: Callable[[OpContext, str, int, str], None]) -> Converter:
 
 def _write_softmax(context: OpContext, data: str, axis: int, output: str) -> None:
     """Write the value ``output``, the softmax of ``data`` along ``axis``."""
-    context.write("softmax", (data,), {"axis": axis, "beta": 1.0}, output)
+    context.write_node("softmax", (data,), {"axis": axis, "beta": 1.0}, output)
 
 
 def _write_log_softmax(context: OpContext, data: str, axis: int, output: str) -> None:
@@ -261,7 +261,7 @@ def _write_log_softmax(context: OpContext, data: str, axis: int, output: str) ->
     over: Mapping[str, Attr] = {"axes": (axis,), "keepdims": True}
     centred = context.emit("sub", (data, context.emit("max", (data,), over)))
     total = context.emit("sum", (context.emit("exp", (centred,)),), over)
-    context.write("sub", (centred, context.emit("log", (total,))), {}, output)
+    context.write_node("sub", (centred, context.emit("log", (total,))), {}, output)
 
 
 NEURAL_CONVERTERS: Mapping[str, Converter] = {
@@ -488,8 +488,8 @@ def determinant(context: OpContext) -> None:
         "carried": 3,
         "guarded": False,
     }
-    results = [context.builder.unique(f"{context.output()}_{stem}") for stem in ("rest", "free", "product")]
-    context.write_all("loop", (matrices, free, one), attrs, results)
+    results = [context.builder.unique_name(f"{context.output()}_{stem}") for stem in ("rest", "free", "product")]
+    context.write_node_with_outputs("loop", (matrices, free, one), attrs, results)
     context.result_reshape(results[2], shape[:-2])
 
 

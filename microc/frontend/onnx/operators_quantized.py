@@ -214,7 +214,7 @@ def result_bits(context: OpContext, position: int, output_dtype_code: int, defau
 
     The width is 4 if ``output_dtype_code`` (ONNX's number of a dtype) or the zero point at input ``position`` is of a four-bit
     type. Otherwise it is the width of ``default_dtype``."""
-    names = context.builder.file.four_bit
+    names = context.builder.file.four_bit_values
     is_four_bit = output_dtype_code in (21, 22) or (
         context.has_input(position) and context.operator.inputs[position] in names
     )
@@ -360,18 +360,18 @@ class QuantizedOperands:
     def __init__(self, context: OpContext) -> None:
         self.context = context
 
-    def operand(self, position: int) -> str:
+    def dequantize_operand(self, position: int) -> str:
         """Dequantise the operand whose value, scale and zero point are three inputs from ``position`` on; return the new name."""
         context, data = self.context, self.context.value(position)
         kind = context.type(data)
         if kind.dtype not in BYTES:
             context.refuse(f"{kind.dtype} operand {data!r}", "quantise it to int8 or uint8")
         if context.builder.consts.get(data) is not None:
-            return context.store(data, self.constant_operand(position, 0))
+            return context.add_stored_tensor(data, self.read_constant_operand(position, 0))
         quant = constant_quantization(context, position + 1, position + 2, kind.shape, 1)
         return context.emit("dequantize", (data,), _quant_attributes(quant))
 
-    def constant_operand(self, position: int, axis: int) -> StoredTensor:
+    def read_constant_operand(self, position: int, axis: int) -> StoredTensor:
         """Return the integers and the quantisation of a constant operand.
 
         Its value, scale and zero point are three inputs from ``position`` on. The operand has one scale, or one for
@@ -381,7 +381,7 @@ class QuantizedOperands:
             self.context.refuse(f"{data.dtype} weights", "quantise them to int8 or uint8")
         return StoredTensor(data, constant_quantization(self.context, position + 1, position + 2, data.shape, axis))
 
-    def bias(self, position: int, weight: StoredTensor, data_scale_position: int) -> StoredTensor | None:
+    def read_bias(self, position: int, weight: StoredTensor, data_scale_position: int) -> StoredTensor | None:
         """Return the int32 bias at input ``position`` with its quantisation; None if the bias is absent.
 
         The scale of the bias is the scale of the data (input ``data_scale_position``) times the scale of the weights."""
@@ -396,7 +396,7 @@ class QuantizedOperands:
         numbers = tuple(float(s) for s in scales)
         return StoredTensor(bias.reshape(units), Quant(numbers, (0,) * len(numbers), None if len(numbers) == 1 else 0))
 
-    def result(self, float_value: str, scale_position: int) -> None:
+    def write_quantized_result(self, float_value: str, scale_position: int) -> None:
         """Write the operator's output: ``float_value``, quantised with the scale at input ``scale_position``.
 
         The next input is the zero point."""
@@ -425,10 +425,10 @@ def qlinear_conv(context: OpContext) -> None:
         qlinear_conv_of_values(context)
         return
     operands = QuantizedOperands(context)
-    data, weight = operands.operand(0), operands.constant_operand(3, 0)
-    name = context.builder.unique(f"{context.output()}_real")
-    write_convolution(context, data, weight, operands.bias(8, weight, 1), name)
-    operands.result(name, 6)
+    data, weight = operands.dequantize_operand(0), operands.read_constant_operand(3, 0)
+    name = context.builder.unique_name(f"{context.output()}_real")
+    write_convolution(context, data, weight, operands.read_bias(8, weight, 1), name)
+    operands.write_quantized_result(name, 6)
 
 
 def qgemm(context: OpContext) -> None:
@@ -441,11 +441,11 @@ def qgemm(context: OpContext) -> None:
         context.refuse(what, "quantise the model in QDQ format")
     if not context.has_input(7):
         context.refuse("a float result (no y_scale)", "quantise the model in QDQ format")
-    data, weight = operands.operand(0), operands.constant_operand(3, 0 if attributes.flag("transB") else 1)
+    data, weight = operands.dequantize_operand(0), operands.read_constant_operand(3, 0 if attributes.flag("transB") else 1)
     if weight.data.ndim != 2:
         context.broken(f"B: got shape {weight.data.shape}, expected two axes")
     weight = weight if attributes.flag("transB") else weight.transpose((1, 0))
-    operands.result(write_dense(context, data, weight, operands.bias(6, weight, 1)), 7)
+    operands.write_quantized_result(write_dense(context, data, weight, operands.read_bias(6, weight, 1)), 7)
 
 
 def qlinear_matmul(context: OpContext) -> None:
@@ -454,10 +454,10 @@ def qlinear_matmul(context: OpContext) -> None:
         qlinear_matmul_of_values(context)
         return
     operands = QuantizedOperands(context)
-    data, weight = operands.operand(0), operands.constant_operand(3, 1)
+    data, weight = operands.dequantize_operand(0), operands.read_constant_operand(3, 1)
     if weight.data.ndim != 2:
         context.broken(f"B: got shape {weight.data.shape}, expected two axes")
-    operands.result(write_dense(context, data, weight.transpose((1, 0)), None), 6)
+    operands.write_quantized_result(write_dense(context, data, weight.transpose((1, 0)), None), 6)
 
 
 def qlinear(op: str, operand_count: int, attrs: Callable[[OpContext], Mapping[str, Attr]] = lambda _: {}) -> Converter:
@@ -468,8 +468,8 @@ def qlinear(op: str, operand_count: int, attrs: Callable[[OpContext], Mapping[st
 
     def convert(context: OpContext) -> None:
         operands = QuantizedOperands(context)
-        values = [operands.operand(3 * k) for k in range(operand_count)]
-        operands.result(context.emit(op, values, attrs(context)), 3 * operand_count)
+        values = [operands.dequantize_operand(3 * k) for k in range(operand_count)]
+        operands.write_quantized_result(context.emit(op, values, attrs(context)), 3 * operand_count)
 
     return Converter(convert, BYTES)
 
@@ -479,11 +479,11 @@ def qlinear_concat(context: OpContext) -> None:
 
     Its inputs are the result's scale and zero point, then a triple (value, scale, zero point) for each operand."""
     operands = QuantizedOperands(context)
-    values = [operands.operand(position) for position in range(2, context.input_count(), 3)]
+    values = [operands.dequantize_operand(position) for position in range(2, context.input_count(), 3)]
     if not values:
         context.broken("got no operands, expected at least one")
     axis = context.axis(context.operator.attributes.integer("axis"), len(context.type(values[0]).shape))
-    operands.result(context.emit("concat", values, {"axis": axis}), 0)
+    operands.write_quantized_result(context.emit("concat", values, {"axis": axis}), 0)
 
 
 def convert_through_dequantize(converter: Converter) -> Converter:
@@ -495,11 +495,11 @@ def convert_through_dequantize(converter: Converter) -> Converter:
         attributes, operands = context.operator.attributes, QuantizedOperands(context)
         if attributes.flag("channels_last"):
             context.refuse("channels-last data", "export it channels first, as ONNX has it")
-        real = context.builder.unique(f"{context.output()}_real")
+        real = context.builder.unique_name(f"{context.output()}_real")
         version = attributes.integer("opset", context.opset)
-        operator = replace(context.operator, inputs=(operands.operand(0),), outputs=(real,), opset=version)
-        converter.spell(replace(context, operator=operator))
-        operands.result(real, 3)
+        operator = replace(context.operator, inputs=(operands.dequantize_operand(0),), outputs=(real,), opset=version)
+        converter.convert(replace(context, operator=operator))
+        operands.write_quantized_result(real, 3)
 
     return Converter(convert, BYTES)
 
@@ -509,11 +509,11 @@ def qlinear_global_average_pool(context: OpContext) -> None:
     if context.operator.attributes.flag("channels_last"):
         context.refuse("channels-last data", "export the model with channels first")
     operands = QuantizedOperands(context)
-    data = operands.operand(0)
+    data = operands.dequantize_operand(0)
     axes = tuple(range(2, len(context.type(data).shape)))
     if not axes:
         context.broken(f"got data of shape {context.type(data).shape}, expected spatial axes behind batch and channels")
-    operands.result(context.emit("mean", (data,), {"axes": axes, "keepdims": True}), 3)
+    operands.write_quantized_result(context.emit("mean", (data,), {"axes": axes, "keepdims": True}), 3)
 
 
 def _alpha_attribute(context: OpContext) -> Mapping[str, Attr]:

@@ -81,18 +81,18 @@ def resolve_activations(
 
 
 @frozen
-class Layer:
+class RecurrentLayer:
     """Extents and attributes of a recurrent layer.
 
-    ``code``: RNN, GRU or LSTM. ``functions``: activation functions of the gates. ``clip``: largest magnitude of the activation
+    ``code``: RNN, GRU or LSTM. ``activations``: activation functions of the gates. ``clip``: largest magnitude of the activation
     functions' arguments; 0 for no limit. ``input_forget``: the forget gate is one minus the input gate."""
 
     code: str
-    steps: int
-    batch: int
-    units: int
-    directions: int
-    functions: tuple[GateActivation, ...]
+    step_count: int
+    batch_size: int
+    unit_count: int
+    direction_count: int
+    activations: tuple[GateActivation, ...]
     clip: float
     input_forget: bool
 
@@ -113,7 +113,7 @@ class StepBuilder:
 
     Values of the surrounding graph that the body reads become constants or inputs of the body."""
 
-    def __init__(self, context: OpContext, layer: Layer) -> None:
+    def __init__(self, context: OpContext, layer: RecurrentLayer) -> None:
         self.context, self.layer = context, layer
         self.body = GraphBuilder(context.loc.file)
         self.body.at(context.loc.index, context.loc.name)
@@ -139,19 +139,19 @@ class StepBuilder:
         names = [o if isinstance(o, str) else self.body.scalar(o) for o in operands]
         return self.body.emit(op, names, attrs)
 
-    def gate(self, gate_sums: str, gate_index: int) -> str:
+    def slice_gate_sums(self, gate_sums: str, gate_index: int) -> str:
         """Emit a slice of ``gate_sums``, the concatenated sums of all gates; return the name of gate ``gate_index``'s sums."""
-        return slice_gate(self.body, gate_sums, gate_index, self.layer.units)
+        return slice_gate(self.body, gate_sums, gate_index, self.layer.unit_count)
 
-    def activate(self, function_index: int, value: str) -> str:
+    def emit_clipped_activation(self, function_index: int, value: str) -> str:
         """Clip a value if the layer has a limit, then emit activation function ``function_index``; return the result's name."""
         if self.layer.clip:
             value = self("clip", value, minimum=-self.layer.clip, maximum=self.layer.clip)
-        return self.function(function_index, value)
+        return self.emit_activation(function_index, value)
 
-    def function(self, function_index: int, value: str) -> str:
+    def emit_activation(self, function_index: int, value: str) -> str:
         """Emit activation function ``function_index`` of a value; return the result's name."""
-        function = self.layer.functions[function_index]
+        function = self.layer.activations[function_index]
         return FUNCTIONS[function.name].formula(self, value, *function.parameters)
 
 
@@ -162,7 +162,7 @@ def finish_step(step: StepBuilder, context: OpContext, old_states: list[str], ne
     row = new_states[0]
     if context.has_input(4):
         lengths = step("cast", step.capture(context.value(4)), dtype="int32")
-        is_inside = step.body.reshape(step("greater", lengths, step.iteration), (step.layer.batch, 1))
+        is_inside = step.body.reshape(step("greater", lengths, step.iteration), (step.layer.batch_size, 1))
         new_states = [
             step("where", is_inside, fresh, before) for fresh, before in zip(new_states, old_states, strict=True)
         ]
@@ -178,16 +178,16 @@ def _state_sums(step: StepBuilder, hidden_state: str, state_weights: StateWeight
 
 def _step_rnn(step: StepBuilder, input_sums: str, old_states: list[str], state_weights: StateWeights) -> list[str]:
     """Emit a time step of an RNN; return a list with the new hidden state."""
-    return [step.activate(0, step("add", input_sums, _state_sums(step, old_states[0], state_weights)))]
+    return [step.emit_clipped_activation(0, step("add", input_sums, _state_sums(step, old_states[0], state_weights)))]
 
 
 def _step_gru(step: StepBuilder, input_sums: str, old_states: list[str], state_weights: StateWeights) -> list[str]:
     """Emit a time step of a GRU; return a list with the new hidden state. The order of gates is update, reset, hidden."""
-    (hidden,), units = old_states, step.layer.units
+    (hidden,), units = old_states, step.layer.unit_count
     sums = _state_sums(step, hidden, state_weights)
-    update, reset = (step.activate(0, step("add", step.gate(input_sums, k), step.gate(sums, k))) for k in (0, 1))
+    update, reset = (step.emit_clipped_activation(0, step("add", step.slice_gate_sums(input_sums, k), step.slice_gate_sums(sums, k))) for k in (0, 1))
     if step.context.operator.attributes.flag("linear_before_reset"):
-        reset_sums = step("mul", reset, step.gate(sums, 2))
+        reset_sums = step("mul", reset, step.slice_gate_sums(sums, 2))
     else:
         ends: dict[str, Attr] = {"begin": (2 * units, 0), "end": (3 * units, units), "strides": (1, 1)}
         reset_sums = step("dense", step("mul", reset, hidden), step("slice", state_weights.matrix, **ends))
@@ -195,7 +195,7 @@ def _step_gru(step: StepBuilder, input_sums: str, old_states: list[str], state_w
             reset_sums = step(
                 "add", reset_sums, step("slice", state_weights.bias, begin=(2 * units,), end=(3 * units,), strides=(1,))
             )
-    candidate = step.activate(1, step("add", step.gate(input_sums, 2), reset_sums))
+    candidate = step.emit_clipped_activation(1, step("add", step.slice_gate_sums(input_sums, 2), reset_sums))
     return [step("add", step("mul", step("sub", 1.0, update), candidate), step("mul", update, hidden))]
 
 
@@ -206,23 +206,23 @@ def _step_lstm(step: StepBuilder, input_sums: str, old_states: list[str], state_
     the cell state is not clipped before the last activation function."""
     hidden, cell = old_states
     sums = step("add", input_sums, _state_sums(step, hidden, state_weights))
-    units = step.layer.units
+    units = step.layer.unit_count
 
     def with_peephole(gate_index: int, state: str) -> str:
         """Return the name of gate ``gate_index``'s sums, plus its peephole weights (if any) times the cell ``state``."""
         if not state_weights.peepholes:
-            return step.gate(sums, gate_index)
+            return step.slice_gate_sums(sums, gate_index)
         peephole = step(
             "slice", state_weights.peepholes, begin=(gate_index * units,), end=((gate_index + 1) * units,), strides=(1,)
         )
-        return step("add", step.gate(sums, gate_index), step("mul", peephole, state))
+        return step("add", step.slice_gate_sums(sums, gate_index), step("mul", peephole, state))
 
-    enter = step.activate(0, with_peephole(0, cell))
-    forget = step("sub", 1.0, enter) if step.layer.input_forget else step.activate(0, with_peephole(2, cell))
-    candidate = step.activate(1, step.gate(sums, 3))
+    enter = step.emit_clipped_activation(0, with_peephole(0, cell))
+    forget = step("sub", 1.0, enter) if step.layer.input_forget else step.emit_clipped_activation(0, with_peephole(2, cell))
+    candidate = step.emit_clipped_activation(1, step.slice_gate_sums(sums, 3))
     following = step("add", step("mul", forget, cell), step("mul", enter, candidate))
-    leave = step.activate(0, with_peephole(1, following))
-    return [step("mul", leave, step.function(2, following)), following]
+    leave = step.emit_clipped_activation(0, with_peephole(1, following))
+    return [step("mul", leave, step.emit_activation(2, following)), following]
 
 
 CELLS: Mapping[str, Callable[[StepBuilder, str, list[str], StateWeights], list[str]]] = {
@@ -240,7 +240,7 @@ _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _DEFAULTS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
 
 
-def _read_layer(context: OpContext) -> Layer:
+def _read_layer(context: OpContext) -> RecurrentLayer:
     """Return the extents and attributes of a recurrent layer; raise ModelError if they are inconsistent."""
     attributes, code = context.operator.attributes, context.operator.code
     direction = attributes.text("direction", "forward")
@@ -262,7 +262,7 @@ def _read_layer(context: OpContext) -> Layer:
         names, attributes.reals("activation_alpha", ()), attributes.reals("activation_beta", ())
     )
     units, forgets = context.shape(2)[2], attributes.flag("input_forget")
-    return Layer(code, steps, batch, units, directions, chosen, attributes.real("clip", 0.0), forgets)
+    return RecurrentLayer(code, steps, batch, units, directions, chosen, attributes.real("clip", 0.0), forgets)
 
 
 def recurrent(context: OpContext) -> None:
@@ -273,10 +273,10 @@ def recurrent(context: OpContext) -> None:
     if batch_first:
         data = context.emit("transpose", (data,), {"axes": (1, 0, 2)})
     directions = []
-    for k in range(layer.directions):
+    for k in range(layer.direction_count):
         backwards = k == 1 or attributes.text("direction", "forward") == "reverse"
-        count = len(layer.functions) // layer.directions
-        direction_layer = replace(layer, functions=layer.functions[k * count : (k + 1) * count])
+        count = len(layer.activations) // layer.direction_count
+        direction_layer = replace(layer, activations=layer.activations[k * count : (k + 1) * count])
         directions.append(_emit_direction(context, direction_layer, data, k, backwards, batch_first))
     _write_outputs(context, layer, directions, batch_first)
 
@@ -308,16 +308,16 @@ def _direction_of(context: OpContext, position: int, direction_index: int, axis:
     return context.reshape(value, (*shape[:axis], *shape[axis + 1 :]))
 
 
-def _initial_state(context: OpContext, layer: Layer, position: int, direction_index: int, batch_first: bool) -> str:
+def _initial_state(context: OpContext, layer: RecurrentLayer, position: int, direction_index: int, batch_first: bool) -> str:
     """Return the name of the initial state (batch, units) of one direction; zeros if input ``position`` is absent."""
     if context.has_input(position):
         return _direction_of(context, position, direction_index, 1 if batch_first else 0)
-    zeros = np.zeros((layer.batch, layer.units), np.float32)
+    zeros = np.zeros((layer.batch_size, layer.unit_count), np.float32)
     return context.new_constant(f"{context.output() or context.loc.name}_state", zeros)
 
 
 def _emit_direction(
-    context: OpContext, layer: Layer, data: str, direction_index: int, backwards: bool, batch_first: bool
+    context: OpContext, layer: RecurrentLayer, data: str, direction_index: int, backwards: bool, batch_first: bool
 ) -> tuple[str, list[str]]:
     """Emit the loop of one direction; return names of the outputs of all steps (steps, batch, units) and of the final states."""
     weight, matrix = (_direction_of(context, position, direction_index) for position in (1, 2))
@@ -338,14 +338,14 @@ def _emit_direction(
     cell = StateWeights(step.capture(matrix), step.capture(biases[1]) if biases[1] else "", peepholes)
     new = CELLS[layer.code](step, input_sums, old, cell)
     body = finish_step(step, context, old, new)
-    attrs: dict[str, Any] = {"body": body, "count": layer.steps, "carried": len(states), "guarded": False}
-    loop_outputs = [context.builder.unique(f"{context.loc.name}_{stem}") for stem in (*("last",) * len(states), "rows")]
-    context.write_all("loop", (*states, *step.fixed), attrs, loop_outputs)
+    attrs: dict[str, Any] = {"body": body, "count": layer.step_count, "carried": len(states), "guarded": False}
+    loop_outputs = [context.builder.unique_name(f"{context.loc.name}_{stem}") for stem in (*("last",) * len(states), "rows")]
+    context.write_node_with_outputs("loop", (*states, *step.fixed), attrs, loop_outputs)
     rows = _reverse_sequence(context, loop_outputs[-1]) if backwards else loop_outputs[-1]
     return rows, loop_outputs[:-1]
 
 
-def _input_and_state_bias(context: OpContext, layer: Layer, direction_index: int, gates_width: int) -> tuple[str, str]:
+def _input_and_state_bias(context: OpContext, layer: RecurrentLayer, direction_index: int, gates_width: int) -> tuple[str, str]:
     """Return the names of the bias added to the products of the data, and of the bias added to the products of the state.
 
     Only GRU needs two biases. For other layers the first is the sum of both and the second is empty. Both are empty if the
@@ -386,7 +386,7 @@ def _input_sums(context: OpContext, step: StepBuilder, data: str, weight: str, b
 
 
 def _write_outputs(
-    context: OpContext, layer: Layer, directions: list[tuple[str, list[str]]], batch_first: bool
+    context: OpContext, layer: RecurrentLayer, directions: list[tuple[str, list[str]]], batch_first: bool
 ) -> None:
     """Write the operator's outputs: rows (steps, directions, batch, units) and final states (directions, batch, units).
 
@@ -405,7 +405,7 @@ def _write_outputs(
         if batch_first:
             order = (2, 0, 1, 3) if position == 0 else (1, 0, 2)
             whole = context.emit("transpose", (whole,), {"axes": order})
-        context.rename(context.output(position), whole)
+        context.alias_output(context.output(position), whole)
 
 
 RECURRENT_CONVERTERS: Mapping[str, Converter] = {code: Converter(recurrent, ("float32",)) for code in _GATES}

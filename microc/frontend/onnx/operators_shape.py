@@ -108,7 +108,7 @@ def transpose(context: OpContext) -> None:
         context.broken(f"perm is {order}, expected each of 0..{rank - 1} once")
     stored = context.builder.stored_constant(data)
     if stored is not None:
-        context.store(f"{data}_transposed", stored.transpose(order), context.output())
+        context.add_stored_tensor(f"{data}_transposed", stored.transpose(order), context.output())
     else:
         context.result("transpose", (data,), {"axes": order})
 
@@ -288,7 +288,7 @@ def concat_along(context: OpContext, values: Sequence[str], axis: int, output_na
         return values[0]
     if not output_name:
         return context.emit("concat", values, {"axis": axis})
-    return context.write("concat", values, {"axis": axis}, output_name)
+    return context.write_node("concat", values, {"axis": axis}, output_name)
 
 
 def slice_along(context: OpContext, value: str, axis: int, begin: int, end: int, output_name: str = "") -> str:
@@ -304,7 +304,7 @@ def slice_along(context: OpContext, value: str, axis: int, begin: int, end: int,
         "strides": (1,) * len(extents),
     }
     if output_name:
-        return context.write("slice", (value,), attrs, output_name)
+        return context.write_node("slice", (value,), attrs, output_name)
     return value if (begin, end) == (0, extents[axis]) else context.emit("slice", (value,), attrs)
 
 

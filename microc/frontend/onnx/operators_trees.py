@@ -301,7 +301,7 @@ def tree_ensemble(context: OpContext) -> None:
         context.refuse(f"features of shape {context.type(data).shape}", "give data of two axes, (rows, features)")
     combine = _numbered_choice(context, "aggregate_function", 1, ("average", "sum", "min", "max"))
     post = _numbered_choice(context, "post_transform", 0, ("none", "softmax", "logistic", "softmax_zero", "probit"))
-    trees = tuple(_TreeEnsembleReader(context, targets).tree(root) for root in attributes.integers("tree_roots"))
+    trees = tuple(_TreeEnsembleReader(context, targets).build_tree(root) for root in attributes.integers("tree_roots"))
     _write_ensemble(context, data, _with_same_width(trees, targets), targets, combine, post, np.zeros(0))
 
 
@@ -376,10 +376,10 @@ class _TreeEnsembleReader:
             )
         return dict(zip(member_nodes, sets, strict=False))
 
-    def tree(self, root: int) -> Tree:
-        """Build the tree whose root is node ``root`` of the file; its nodes are numbered in the order of a depth-first search."""
+    def build_tree(self, root_index: int) -> Tree:
+        """Build the tree whose root is node ``root_index`` of the file; its nodes are numbered in the order of a depth-first search."""
         rows: list[list[float]] = []  # left, right, feature, threshold, mode, target, value
-        pending: list[tuple[str, int, int, int]] = [("node", root, -1, 0)]
+        pending: list[tuple[str, int, int, int]] = [("node", root_index, -1, 0)]
         while pending:
             node_type, index, parent, side = pending.pop()
             limit = len(self.modes) if node_type == "node" else len(self.weights)

@@ -201,9 +201,9 @@ def write_convolution(
     weight_2d = weight.reshape((*weight.data.shape[:2], *view.kernel))
     if weight_2d is None:
         context.refuse("weights quantised along their width", "quantise them along the output channels")
-    operands = [as_image(context, data_value), context.store(f"{output_name}_weight", weight_2d)]
+    operands = [as_image(context, data_value), context.add_stored_tensor(f"{output_name}_weight", weight_2d)]
     if bias is not None:
-        operands.append(context.store(f"{output_name}_bias", bias))
+        operands.append(context.add_stored_tensor(f"{output_name}_bias", bias))
     attrs: Mapping[str, Attr] = {
         "strides": view.strides,
         "padding": view.padding,
@@ -227,11 +227,11 @@ def write_from_image(
 
     If ``result_rank`` is 3, H is 1 and is removed by a reshape to (N, C, W)."""
     if result_rank == 4:
-        context.write(op, operands, attrs, output_name)
+        context.write_node(op, operands, attrs, output_name)
         return
     image = context.emit(op, operands, attrs)
     batch, channels, _, width = context.type(image).shape
-    context.write("reshape", (image,), {"shape": (batch, channels, width)}, output_name)
+    context.write_node("reshape", (image,), {"shape": (batch, channels, width)}, output_name)
 
 
 WINDOW_CONVERTERS: Mapping[str, Converter] = {"Conv": Converter(conv)}
@@ -296,7 +296,7 @@ def _window_max(context: OpContext, kernel: tuple[int, ...]) -> None:
         context.result("window_max", (data,), attrs)
         return
     attrs["column_major"] = attributes.flag("storage_order")
-    context.write_all("window_argmax", (data,), attrs, context.operator.outputs)
+    context.write_node_with_outputs("window_argmax", (data,), attrs, context.operator.outputs)
 
 
 def _window_average(context: OpContext, kernel: tuple[int, ...]) -> None:

@@ -22,7 +22,7 @@ from microc.frontend.onnx import operators_recurrent as onnx_recurrent
 from microc.frontend.onnx import operators_shape as onnx_shape
 from microc.frontend.onnx import operators_windows as onnx_windows
 from microc.frontend.onnx.context import CONSTANT_OPERATORS, Converter, OnnxGraphBuilder, OpContext, fold_operator
-from microc.frontend.onnx.file import DTYPES, OLD, Attributes, ModelInput, OnnxFile, Operator, decode_onnx
+from microc.frontend.onnx.file import DTYPES, OLDEST_OPSET, Attributes, ModelInput, OnnxFile, Operator, decode_onnx
 from microc.graph.ir import Graph, Loc, TensorType
 
 # ---- Instantiating the body of an ONNX function: its nodes under new names, in place of the operator that it defines.
@@ -121,7 +121,7 @@ def function_body_of(context: OpContext) -> tuple[Operator, ...]:
     attribute_values = {**defaults, **operator.attributes.protos()}
 
     def fresh(name: str) -> str:
-        return builder.unique(f"{context.output()}_{name}")
+        return builder.unique_name(f"{context.output()}_{name}")
 
     return instantiate_nodes(function.node, names, attribute_values, fresh, operator.index, version)
 
@@ -137,7 +137,7 @@ def has_changed_since_oldest(context: OpContext) -> bool:
     from onnx import defs
 
     schema = _operator_schema(context)
-    return schema is None or defs.get_schema(context.operator.code, OLD, "").since_version != schema.since_version
+    return schema is None or defs.get_schema(context.operator.code, OLDEST_OPSET, "").since_version != schema.since_version
 
 
 def _operator_schema(context: OpContext) -> Any:
@@ -336,7 +336,7 @@ def read_onnx(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int,
     builder = OnnxGraphBuilder(file, _translate_all)
     _bind_inputs(builder, input_shapes)
     builder.translate(builder, file.operators)
-    return builder.graph(file.graph_name or file_name)
+    return builder.finish_graph(file.graph_name or file_name)
 
 
 def _translate_all(builder: OnnxGraphBuilder, operators: Sequence[Operator]) -> None:
@@ -359,7 +359,7 @@ def _translate_operator(builder: OnnxGraphBuilder, operator: Operator) -> None:
     label = operator.name or next((name for name in operator.outputs if name), "")
     context = OpContext(operator, builder, Loc(builder.file.name, operator.index, label))
     for name in operator.outputs:
-        if name in builder.file.initializers or name in builder.file.unreadable:
+        if name in builder.file.initializers or name in builder.file.unsupported_initializers:
             context.broken(f"{name!r} is an initialiser and an output of a node, expected one of the two")
         if operator.outputs.count(name) > 1 and name:
             context.broken(f"the output {name!r} is listed twice, expected once")
@@ -369,14 +369,14 @@ def _translate_operator(builder: OnnxGraphBuilder, operator: Operator) -> None:
     if not any(operator.outputs):
         context.broken("no output has a name")
     # Before version 7 broadcasting was explicit (attributes axis and broadcast), so only unchanged operators are accepted.
-    if context.opset < OLD and not operator.domain and has_changed_since_oldest(context):
+    if context.opset < OLDEST_OPSET and not operator.domain and has_changed_since_oldest(context):
         context.refuse(f"version {context.opset} of the operator", "convert the model with onnx.version_converter")
     is_known = converter is not None or computed
     if not is_known and not has_function_body(context):
         context.refuse(*unsupported_operator_reason(operator.code, operator.domain not in CONVERTERS))
     # Unsupported operators are known before their results are used: mark everything behind them as lost, so that each cause
     # is reported once.
-    if builder.lost & {*operator.inputs, *operator.attributes.read_inside()}:
+    if builder.lost & {*operator.inputs, *operator.attributes.find_values_read_by_subgraphs()}:
         builder.lost.update(name for name in operator.outputs if name)
         return
     if converter is None and not computed:
@@ -401,7 +401,7 @@ def _translate_operator(builder: OnnxGraphBuilder, operator: Operator) -> None:
             return
         if data_dtype not in converter.dtypes:
             context.refuse(f"{data_dtype} data", "export the model in float32, or quantised to 8 bits")
-    converter.spell(replace(context, folds=is_constant))
+    converter.convert(replace(context, folds=is_constant))
 
 
 def _convert_body(context: OpContext) -> bool:
@@ -422,13 +422,13 @@ def _convert_in_float32(context: OpContext, converter: Converter, dtype: str) ->
     for position, name in enumerate(operator.inputs):
         if name and context.type(context.value(position)).dtype in HALF:
             inputs[position] = context.emit("cast", (context.value(position),), {"dtype": "float32"})
-    float32_names = [builder.unique(f"{name}_wide") if name else "" for name in operator.outputs]
+    float32_names = [builder.unique_name(f"{name}_wide") if name else "" for name in operator.outputs]
     float32_operator = replace(operator, inputs=tuple(inputs), outputs=tuple(float32_names))
-    converter.spell(OpContext(float32_operator, builder, context.loc))
+    converter.convert(OpContext(float32_operator, builder, context.loc))
     for position, name in enumerate(float32_names):
         if not name:
             continue
-        value = builder.value(name, context.where)
+        value = builder.resolve_value(name, context.where)
         if context.type(value).dtype == "float32":
             context.result("cast", (value,), {"dtype": dtype}, position)
         else:
@@ -470,7 +470,7 @@ def _bind_inputs(builder: OnnxGraphBuilder, shapes: Mapping[str, tuple[int, ...]
     for value in builder.file.inputs:
         bound_shape = shapes.get(value.name, shapes.get(EVERY_INPUT))
         shape = tuple(bound_shape) if bound_shape is not None else _infer_input_shape(builder, value, symbols)
-        builder.define(value.name, TensorType(shape, value.dtype), _input_location(builder, value))
+        builder.define_value(value.name, TensorType(shape, value.dtype), _input_location(builder, value))
 
 
 def _input_location(builder: OnnxGraphBuilder, model_input: ModelInput) -> str:

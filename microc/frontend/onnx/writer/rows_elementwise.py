@@ -26,7 +26,7 @@ def one_to_one(row: OneToOne) -> Row:
     def write(context: NodeContext) -> None:
         context = context.in_layout_of_operands()
         operands = [context.operand(k) for k in range(len(context.node.inputs))]
-        context.result(row.code, *operands, **{name: context.attr(name) for name in row.reals})
+        context.result(row.onnx_type, *operands, **{name: context.attr(name) for name in row.real_attributes})
 
     return write
 

@@ -255,14 +255,14 @@ def _resize_mode(
 ) -> Mapping[str, Any] | None:
     """Return the attributes of a Resize along ``axes`` with the source positions of the tables; None if there is none."""
     wanted_positions = [_table_positions(index, weight) for index, weight in zip_longest(index_tables, weight_tables)]
-    if any(positions is None for positions in wanted_positions) or any(axis.size == 0 for axis in axes):
+    if any(positions is None for positions in wanted_positions) or any(axis.output_extent == 0 for axis in axes):
         return None
     for rule in _resize_rules("linear" if weight_tables else "nearest"):
         tables = [resize_table(rule, axis, source_positions(rule, axis)) for axis in axes]
         positions = [_table_positions(index, weight if weight_tables else None) for index, weight in tables]
-        if all(_is_close(a, b, axis.extent) for a, b, axis in zip(positions, wanted_positions, axes, strict=True)):
-            nearest = rule.rounding if rule.mode == "nearest" else None
-            return {"mode": rule.mode, "coordinate_transformation_mode": rule.coordinates, "nearest_mode": nearest}
+        if all(_is_close(a, b, axis.input_extent) for a, b, axis in zip(positions, wanted_positions, axes, strict=True)):
+            nearest = rule.nearest_mode if rule.mode == "nearest" else None
+            return {"mode": rule.mode, "coordinate_transformation_mode": rule.coordinate_transformation_mode, "nearest_mode": nearest}
     return None
 
 
