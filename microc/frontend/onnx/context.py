@@ -45,18 +45,18 @@ class StoredTensor:
             quant = replace(quant, axis=tuple(axes).index(quant.axis))
         return StoredTensor(np.ascontiguousarray(self.data.transpose(axes)), quant)
 
-    def reshape(self, shape: tuple[int, ...]) -> StoredTensor | None:
+    def reshape(self, new_shape: tuple[int, ...]) -> StoredTensor | None:
         """Return the same elements in another shape; None if the axis of per-axis scales is lost by it."""
         quant = self.quant
-        if shape == self.data.shape:
+        if new_shape == self.data.shape:
             return self
         if quant is not None and quant.axis is not None:
             outer, extent = prod(self.data.shape[: quant.axis]), self.data.shape[quant.axis]
-            axes = [k for k, e in enumerate(shape) if e == extent and prod(shape[:k]) == outer]
+            axes = [k for k, e in enumerate(new_shape) if e == extent and prod(new_shape[:k]) == outer]
             if not axes:
                 return None
             quant = replace(quant, axis=axes[-1])
-        return StoredTensor(self.data.reshape(shape), quant)
+        return StoredTensor(self.data.reshape(new_shape), quant)
 
 
 class OnnxGraphBuilder:
@@ -84,69 +84,76 @@ class OnnxGraphBuilder:
         self._max_bytes = MAX_STORED + _TIMES_STORED * sum(data.nbytes for data in file.initializers.values())
         self._names: NameSet = outer._names if outer is not None else NameSet()
         self._names |= {name for op in file.operators for name in (*op.inputs, *op.outputs)}
-        self._names |= {*file.initializers, *file.unsupported_initializers, *file.outputs, *(i.name for i in file.inputs)}
+        self._names |= {
+            *file.initializers,
+            *file.unsupported_initializers,
+            *file.outputs,
+            *(i.name for i in file.inputs),
+        }
 
     def unique_name(self, name_stem: str) -> str:
         """Return a name that neither the file nor the graph uses."""
         return self._names.fresh(name_stem)
 
-    def resolve_value(self, name: str, where: str) -> str:
+    def resolve_value(self, onnx_name: str, where: str) -> str:
         """Return the graph's name of a value of the file; initialisers are added to the graph at first use."""
-        name = self.alias.get(name, name)
-        if name in self.types:
-            return name
-        if name in self.file.initializers:
+        onnx_name = self.alias.get(onnx_name, onnx_name)
+        if onnx_name in self.types:
+            return onnx_name
+        if onnx_name in self.file.initializers:
             self.define_value(
-                name, TensorType(self.file.initializers[name].shape, self.file.initializers[name].dtype.name), where
+                onnx_name,
+                TensorType(self.file.initializers[onnx_name].shape, self.file.initializers[onnx_name].dtype.name),
+                where,
             )
-            self.consts[name] = self.file.initializers[name]
-            return name
-        if name in self.file.unsupported_initializers:
-            what = f"{name!r} holds elements of type {self.file.unsupported_initializers[name]}, which microc does not support"
+            self.consts[onnx_name] = self.file.initializers[onnx_name]
+            return onnx_name
+        if onnx_name in self.file.unsupported_initializers:
+            what = f"{onnx_name!r} holds elements of type {self.file.unsupported_initializers[onnx_name]}, which microc does not support"
             raise UnsupportedError(what, where=where, hint="export the model with float32 or integer tensors")
         if self.outer is not None:
-            return self.capture_outer_value(self.outer.resolve_value(name, where))
+            return self.capture_outer_value(self.outer.resolve_value(onnx_name, where))
         raise ModelError(
-            f"{name!r} is used, but nothing before makes it: no node, input or initialiser",
+            f"{onnx_name!r} is used, but nothing before makes it: no node, input or initialiser",
             where=where,
             hint="the nodes of an ONNX graph must come in the order of their execution, without cycles",
         )
 
-    def capture_outer_value(self, value_name: str) -> str:
+    def capture_outer_value(self, outer_name: str) -> str:
         """Make a value of the outer graph readable in this one; return its name.
 
         Constants, also dequantised ones, are copied. Other values become inputs."""
         outer = self.outer
-        if value_name in self.types or outer is None:
-            return value_name
-        self.types[value_name] = outer.types[value_name]
-        stored = outer.stored_constant(value_name)
-        if value_name in outer.consts:
-            self.consts[value_name] = outer.consts[value_name]
+        if outer_name in self.types or outer is None:
+            return outer_name
+        self.types[outer_name] = outer.types[outer_name]
+        stored = outer.stored_constant(outer_name)
+        if outer_name in outer.consts:
+            self.consts[outer_name] = outer.consts[outer_name]
         elif stored is not None:
-            node = outer.dequantized[value_name]
+            node = outer.dequantized[outer_name]
             self.capture_outer_value(node.inputs[0])
             self.nodes.append(node)
-            self.dequantized[value_name] = node
+            self.dequantized[outer_name] = node
         else:
-            self.captured.append(value_name)
-        return value_name
+            self.captured.append(outer_name)
+        return outer_name
 
-    def define_constant(self, name: str, data: Array) -> str:
-        """Define ``name`` as constant data."""
+    def define_constant(self, value_name: str, data: Array) -> str:
+        """Define ``value_name`` as constant data."""
         self._added_bytes += data.nbytes
         if self._added_bytes > self._max_bytes:
             raise UnsupportedError(f"constants unfold to more than {self._max_bytes} bytes", where=self.file.name)
-        self.define_value(name, TensorType(data.shape, data.dtype.name), self.file.name)
-        self.consts[name] = np.ascontiguousarray(data).reshape(data.shape)
-        return name
+        self.define_value(value_name, TensorType(data.shape, data.dtype.name), self.file.name)
+        self.consts[value_name] = np.ascontiguousarray(data).reshape(data.shape)
+        return value_name
 
-    def define_value(self, name: str, type_: TensorType, where: str) -> None:
+    def define_value(self, value_name: str, value_type: TensorType, where: str) -> None:
         """Define the type of a new value; ModelError if it has one already."""
-        if name in self.types or name in self.alias:
-            raise ModelError(f"{name!r} is defined twice, expected one definition", where=where)
-        check_shape(type_.shape, type_.dtype, where)
-        self.types[name] = type_
+        if value_name in self.types or value_name in self.alias:
+            raise ModelError(f"{value_name!r} is defined twice, expected one definition", where=where)
+        check_shape(value_type.shape, value_type.dtype, where)
+        self.types[value_name] = value_type
 
     def stored_constant(self, value_name: str) -> StoredTensor | None:
         """Return the data of ``value_name`` if it is a constant or a dequantised constant, else None."""
@@ -242,48 +249,50 @@ class OpContext(Operands):
         """Return the number of inputs, absent ones included."""
         return len(self.operator.inputs)
 
-    def value(self, position: int) -> str:
-        """Return the graph's name of input ``position``, which must be present."""
-        if not self.has_input(position):
-            self.broken(f"input {position} is missing")
-        return self.builder.resolve_value(self.operator.inputs[position], self.where)
+    def value(self, input_index: int) -> str:
+        """Return the graph's name of input ``input_index``, which must be present."""
+        if not self.has_input(input_index):
+            self.broken(f"input {input_index} is missing")
+        return self.builder.resolve_value(self.operator.inputs[input_index], self.where)
 
-    def operand(self, position: int) -> str:
-        """Return input ``position``, which must have the dtype of input 0."""
-        value = self.value(position)
+    def operand(self, input_index: int) -> str:
+        """Return input ``input_index``, which must have the dtype of input 0."""
+        value = self.value(input_index)
         wanted, own = self.type(self.value(0)).dtype, self.type(value).dtype
         if own != wanted:
-            self.broken(f"input {position} has dtype {own}, expected {wanted} as input 0 has")
+            self.broken(f"input {input_index} has dtype {own}, expected {wanted} as input 0 has")
         return value
 
-    def type(self, value: str) -> TensorType:
+    def type(self, value_name: str) -> TensorType:
         """Return the type of a value of the graph."""
-        return self.builder.types[value]
+        return self.builder.types[value_name]
 
-    def shape(self, position: int) -> tuple[int, ...]:
-        """Return the extents of input ``position``."""
-        return self.type(self.value(position)).shape
+    def shape(self, input_index: int) -> tuple[int, ...]:
+        """Return the extents of input ``input_index``."""
+        return self.type(self.value(input_index)).shape
 
-    def constant(self, position: int) -> Array:
+    def constant(self, input_index: int) -> Array:
         """Return the data of an input that must be known at compile time."""
-        data = self.builder.consts.get(self.value(position))
+        data = self.builder.consts.get(self.value(input_index))
         if data is None:
             hint = "shapes are static: make it a constant, or simplify the model with onnxslim"
-            self.refuse(f"input {position} ({self.operator.inputs[position]!r}) is not known when compiling", hint)
+            self.refuse(
+                f"input {input_index} ({self.operator.inputs[input_index]!r}) is not known when compiling", hint
+            )
         return data
 
-    def number(self, position: int) -> float:
+    def number(self, input_index: int) -> float:
         """Return a constant operand of one real number."""
-        data = self.constant(position)
+        data = self.constant(input_index)
         if data.size != 1 or not dtypes.is_float(data.dtype.name):
-            self.broken(f"input {position}: got shape {data.shape} of {data.dtype}, expected one real number")
+            self.broken(f"input {input_index}: got shape {data.shape} of {data.dtype}, expected one real number")
         return float(data.reshape(()))
 
-    def axes(self, axes: Sequence[int], rank: int) -> tuple[int, ...]:
-        """Return axes as distinct numbers 0..rank-1, in their order in ``axes``."""
-        positive_axes = tuple(self.axis(axis, rank) for axis in axes)
+    def axes(self, signed_axes: Sequence[int], rank: int) -> tuple[int, ...]:
+        """Return axes as distinct numbers 0..rank-1, in their order in ``signed_axes``."""
+        positive_axes = tuple(self.axis(axis, rank) for axis in signed_axes)
         if len(set(positive_axes)) != len(positive_axes):
-            self.broken(f"axes: got {tuple(axes)}, expected each axis once")
+            self.broken(f"axes: got {tuple(signed_axes)}, expected each axis once")
         return positive_axes
 
     def broadcast(self, *shapes: tuple[int, ...]) -> tuple[int, ...]:
@@ -294,9 +303,9 @@ class OpContext(Operands):
             self.broken(f"shapes {' and '.join(map(str, shapes))} do not broadcast")
         return tuple(next(iter(distinct), 1) for distinct in extents)
 
-    def output(self, position: int = 0) -> str:
-        """Return the name of output ``position``, empty if the file omits it."""
-        return self.operator.outputs[position] if position < len(self.operator.outputs) else ""
+    def output(self, output_index: int = 0) -> str:
+        """Return the name of output ``output_index``, empty if the file omits it."""
+        return self.operator.outputs[output_index] if output_index < len(self.operator.outputs) else ""
 
     def only_output(self, output_count: int = 1) -> None:
         """Refuse the operator if an output beyond the first ``output_count`` is used."""
@@ -315,125 +324,132 @@ class OpContext(Operands):
         """Add a constant of shape (1,)."""
         return self.new_constant(f"{self.output()}_scalar", np.array([number], dtypes.to_numpy(dtype)))
 
-    def add_stored_tensor(self, stem: str, stored_tensor: StoredTensor, output_name: str = "") -> str:
+    def add_stored_tensor(self, name_stem: str, stored_tensor: StoredTensor, output_name: str = "") -> str:
         """Add a stored tensor as a constant, followed by ``dequantize`` if it is quantised; return the value.
 
         ``output_name``: the name that the value gets (default: a new one)."""
         if stored_tensor.name and not output_name:
             return stored_tensor.name
         if stored_tensor.quant is None:
-            return self.builder.define_constant(output_name or self.builder.unique_name(stem), stored_tensor.data)
-        name = self.new_constant(f"{stem}_quantized", stored_tensor.data)
+            return self.builder.define_constant(output_name or self.builder.unique_name(name_stem), stored_tensor.data)
+        name = self.new_constant(f"{name_stem}_quantized", stored_tensor.data)
         quant = stored_tensor.quant
         attrs: Mapping[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
-        return self.write_node("dequantize", (name,), attrs, output_name or self.builder.unique_name(stem))
+        return self.write_node("dequantize", (name,), attrs, output_name or self.builder.unique_name(name_stem))
 
     def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> str:
         """Write a node for an intermediate value, named after the operator's output; return that name."""
         return self.write_node(op, inputs, attrs, self.builder.unique_name(f"{self.output()}_{op}"))
 
-    def result(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS, position: int = 0) -> None:
-        """Write a node for the operator's output ``position``."""
-        if not self.output(position):
-            self.broken(f"output {position} has no name")
-        self.write_node(op, inputs, attrs, self.output(position))
+    def result(
+        self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS, output_index: int = 0
+    ) -> None:
+        """Write a node for the operator's output ``output_index``."""
+        if not self.output(output_index):
+            self.broken(f"output {output_index} has no name")
+        self.write_node(op, inputs, attrs, self.output(output_index))
 
-    def result_constant(self, data: Array, position: int = 0) -> None:
-        """Define the operator's output ``position`` as constant data."""
-        if self.output(position):
-            self.builder.define_constant(self.output(position), data)
+    def result_constant(self, data: Array, output_index: int = 0) -> None:
+        """Define the operator's output ``output_index`` as constant data."""
+        if self.output(output_index):
+            self.builder.define_constant(self.output(output_index), data)
 
-    def result_alias(self, value: str, position: int = 0) -> None:
-        """Let output ``position`` be ``value``.
+    def result_alias(self, value_name: str, output_index: int = 0) -> None:
+        """Let output ``output_index`` be ``value_name``.
 
         A value that this operator's last node makes is renamed, others become an alias.
         """
-        name, builder = self.output(position), self.builder
+        name, builder = self.output(output_index), self.builder
         if not name:
             return
         last = builder.nodes[-1] if builder.nodes else None
-        if last is not None and last.outputs == (value,) and last.loc == self.loc:
-            builder.define_value(name, builder.types.pop(value), self.where)
+        if last is not None and last.outputs == (value_name,) and last.loc == self.loc:
+            builder.define_value(name, builder.types.pop(value_name), self.where)
             builder.nodes[-1] = replace(last, outputs=(name,))
             return
         if name in builder.types or name in builder.alias:
             self.broken(f"{name!r} is defined twice, expected one definition")
-        builder.alias[name] = value
+        builder.alias[name] = value_name
 
-    def alias_output(self, new_name: str, old_name: str) -> None:
-        """Let ``new_name``, an output in the file, refer to the value ``old_name``."""
-        if new_name in self.builder.types or new_name in self.builder.alias:
-            self.broken(f"{new_name!r} is defined twice, expected one definition")
-        self.builder.alias[new_name] = old_name
+    def alias_output(self, output_name: str, value_name: str) -> None:
+        """Let ``output_name``, an output in the file, refer to the value ``value_name``."""
+        if output_name in self.builder.types or output_name in self.builder.alias:
+            self.broken(f"{output_name!r} is defined twice, expected one definition")
+        self.builder.alias[output_name] = value_name
 
-    def result_reshape(self, value: str, shape: Sequence[int], position: int = 0) -> None:
-        """Let output ``position`` be ``value`` in another (or the same) shape."""
-        if prod(shape) != self.type(value).size:
+    def result_reshape(self, value_name: str, shape: Sequence[int], output_index: int = 0) -> None:
+        """Let output ``output_index`` be ``value_name`` in another (or the same) shape."""
+        if prod(shape) != self.type(value_name).size:
             self.broken(
-                f"shape {self.type(value).shape} cannot become {tuple(shape)}, which has another number of elements"
+                f"shape {self.type(value_name).shape} cannot become {tuple(shape)}, which has another number of elements"
             )
-        stored = self.builder.stored_constant(value)
+        stored = self.builder.stored_constant(value_name)
         reshaped = stored.reshape(tuple(shape)) if stored is not None else None
-        if self.type(value).shape == tuple(shape):
-            self.result_alias(value, position)
+        if self.type(value_name).shape == tuple(shape):
+            self.result_alias(value_name, output_index)
         elif reshaped is not None:
-            self.add_stored_tensor(f"{value}_reshaped", reshaped, self.output(position))
+            self.add_stored_tensor(f"{value_name}_reshaped", reshaped, self.output(output_index))
         else:
-            self.result("reshape", (value,), {"shape": tuple(shape)}, position)
+            self.result("reshape", (value_name,), {"shape": tuple(shape)}, output_index)
 
-    def write_node(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], output: str) -> str:
-        """Append a node that computes ``output``, or define it as a constant if its inputs are; return its name."""
+    def write_node(self, op: str, input_names: Sequence[str], attrs: Mapping[str, Attr], output_name: str) -> str:
+        """Append a node that computes ``output_name``, or define it as a constant if its inputs are; return its name."""
         definition = registry.get(op)
         attrs = {**definition.defaults, **attrs}
-        (type_,) = infer_types(op, attrs, [self.type(name) for name in inputs], self.where)
-        if self._can_fold(op, inputs, type_):
-            return self._fold_to_constant(op, inputs, attrs, output)
+        (type_,) = infer_types(op, attrs, [self.type(name) for name in input_names], self.where)
+        if self._can_fold(op, input_names, type_):
+            return self._fold_to_constant(op, input_names, attrs, output_name)
         if 0 in type_.shape:
             self.refuse(f"a result of shape {type_.shape} has no elements", "cut the network before it")
-        self.builder.define_value(output, type_, self.where)
-        node = Node(op, tuple(inputs), (output,), attrs, self.loc)
+        self.builder.define_value(output_name, type_, self.where)
+        node = Node(op, tuple(input_names), (output_name,), attrs, self.loc)
         self.builder.nodes.append(node)
         if op == "dequantize":
-            self.builder.dequantized[output] = node
-        return output
+            self.builder.dequantized[output_name] = node
+        return output_name
 
-    def _can_fold(self, op: str, inputs: Sequence[str], type_: TensorType) -> bool:
+    def _can_fold(self, op: str, input_names: Sequence[str], result_type: TensorType) -> bool:
         """Test whether a node is evaluated at compile time.
 
         All inputs must be constant, and the result must be small or not much larger than they are, unless the operator
         itself is a Constant. Quantize and dequantize are kept, since they say how constants are stored."""
-        all_constant = bool(inputs) and all(name in self.builder.consts for name in inputs)
-        input_bytes = sum(self.type(name).nbytes for name in inputs) if all_constant else 0
-        is_small = self.folds or type_.nbytes <= max(MAX_FOLDED_BYTES, 2 * input_bytes)
+        all_constant = bool(input_names) and all(name in self.builder.consts for name in input_names)
+        input_bytes = sum(self.type(name).nbytes for name in input_names) if all_constant else 0
+        is_small = self.folds or result_type.nbytes <= max(MAX_FOLDED_BYTES, 2 * input_bytes)
         return all_constant and is_small and op not in ("quantize", "dequantize")
 
-    def _fold_to_constant(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], output: str) -> str:
-        """Compute a node on its constant inputs and define ``output`` as a constant of the result."""
+    def _fold_to_constant(
+        self, op: str, input_names: Sequence[str], attrs: Mapping[str, Attr], output_name: str
+    ) -> str:
+        """Compute a node on its constant inputs and define ``output_name`` as a constant of the result."""
         with np.errstate(all="ignore"):
-            (data,) = registry.get(op).reference(attrs, [self.builder.consts[name] for name in inputs])
-        return self.builder.define_constant(output, data)
+            (data,) = registry.get(op).reference(attrs, [self.builder.consts[name] for name in input_names])
+        return self.builder.define_constant(output_name, data)
 
-    def write_node_with_outputs(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], outputs: Sequence[str]) -> None:
+    def write_node_with_outputs(
+        self, op: str, input_names: Sequence[str], attrs: Mapping[str, Attr], output_names: Sequence[str]
+    ) -> None:
         """Append a node with several results; those that the file does not name get new names."""
         definition, builder = registry.get(op), self.builder
         attrs = {**definition.defaults, **attrs}
-        types = infer_types(op, attrs, [self.type(name) for name in inputs], self.where)
+        types = infer_types(op, attrs, [self.type(name) for name in input_names], self.where)
         names = [
-            name or builder.unique_name(f"{self.loc.name}_{op}") for name in (*outputs, *[""] * len(types))[: len(types)]
+            name or builder.unique_name(f"{self.loc.name}_{op}")
+            for name in (*output_names, *[""] * len(types))[: len(types)]
         ]
         for name, type_ in zip(names, types, strict=True):
             builder.define_value(name, type_, self.where)
-        builder.nodes.append(Node(op, tuple(inputs), tuple(names), attrs, self.loc))
+        builder.nodes.append(Node(op, tuple(input_names), tuple(names), attrs, self.loc))
 
 
 # ---- Operators without a converter that are supported on constants only: they make tensors of numbers and shapes.
 #
 # Operators with a converter are folded by :meth:`OpContext.write_node`, using the reference of each node.
 
-Fold = Callable[[OpContext], Array]
+ConstantEvaluator = Callable[[OpContext], Array]
 
 
-def fold_operator(context: OpContext) -> None:
+def fold_constant_operator(context: OpContext) -> None:
     """Compute an operator of :data:`CONSTANT_OPERATORS`, whose inputs are all constant, and define its output."""
     try:
         with np.errstate(all="ignore"):
@@ -442,19 +458,19 @@ def fold_operator(context: OpContext) -> None:
         raise ModelError(f"cannot evaluate the operator on its constants: {error}", where=context.where) from error
 
 
-def _shape_within_limits(context: OpContext, shape: tuple[int, ...], dtype_name: str) -> tuple[int, ...]:
+def _require_shape_within_limits(context: OpContext, shape: tuple[int, ...], dtype_name: str) -> tuple[int, ...]:
     """Return ``shape``; raise an error if a tensor of this shape and dtype is too large."""
     check_shape(shape, dtype_name, context.where)
     return shape
 
 
-def _constant_of_shape(context: OpContext) -> Array:
+def _evaluate_constant_of_shape(context: OpContext) -> Array:
     """Return the result of ConstantOfShape."""
     attributes = context.operator.attributes
     value = attributes.tensor("value") if "value" in attributes else np.zeros(1, np.float32)
     if value.size != 1:
         context.broken(f"attribute 'value': got shape {value.shape}, expected one element")
-    return np.full(_shape_within_limits(context, context.integers(0), value.dtype.name), value.reshape(()))
+    return np.full(_require_shape_within_limits(context, context.integers(0), value.dtype.name), value.reshape(()))
 
 
 def _evaluate_range(context: OpContext) -> Array:
@@ -465,8 +481,11 @@ def _evaluate_range(context: OpContext) -> Array:
             f"range: got start {start}, limit {limit} and delta {delta}, expected finite numbers and delta != 0"
         )
     count = max(math.ceil((float(limit) - float(start)) / float(delta)), 0)
-    _shape_within_limits(context, (count,), start.dtype.name)
+    _require_shape_within_limits(context, (count,), start.dtype.name)
     return (start + np.arange(count) * delta).astype(start.dtype)
 
 
-CONSTANT_OPERATORS: Mapping[str, Fold] = {"ConstantOfShape": _constant_of_shape, "Range": _evaluate_range}
+CONSTANT_OPERATORS: Mapping[str, ConstantEvaluator] = {
+    "ConstantOfShape": _evaluate_constant_of_shape,
+    "Range": _evaluate_range,
+}

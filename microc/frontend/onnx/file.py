@@ -36,7 +36,7 @@ DTYPES = {
 }
 """Dtypes by TensorProto.DataType. Four-bit integers (21, 22) are kept one to a byte."""
 FOUR_BITS = (21, 22)
-_FIELDS = {
+_TYPED_FIELDS = {
     "float32": "float_data",
     "float64": "double_data",
     "int64": "int64_data",
@@ -46,14 +46,14 @@ _FIELDS = {
 """Field of a TensorProto that holds typed elements; all other dtypes use ``int32_data`` (see ``onnx.proto``)."""
 
 
-def utf8_text(field_value: Any, where: str) -> str:
+def require_utf8_text(field_value: Any, where: str) -> str:
     """Return a string field; ModelError if it is not UTF-8, for which protobuf returns bytes."""
     if not isinstance(field_value, str):
         raise ModelError(f"the name {field_value!r} is not UTF-8 text", where=where)
     return field_value
 
 
-def dtype_name(data_type_code: int) -> str:
+def onnx_dtype_name(data_type_code: int) -> str:
     """Return ONNX's name of a TensorProto.DataType number, for messages."""
     import onnx
 
@@ -67,58 +67,62 @@ def dtype_from_code(data_type_code: int, where: str) -> str:
         raise ModelError("the element type is not given", where=where)
     if data_type_code not in DTYPES:
         raise UnsupportedError(
-            f"elements of type {dtype_name(data_type_code)}, which microc does not support",
+            f"elements of type {onnx_dtype_name(data_type_code)}, which microc does not support",
             where=where,
             hint="export the model with float32 or integer tensors",
         )
     return DTYPES[data_type_code]
 
 
-def array_from_proto(tensor: Any, where: str) -> Array:
+def array_from_proto(tensor_proto: Any, where: str) -> Array:
     """Return the data of a TensorProto, checked against its shape."""
-    if tensor.data_location == 1 or tensor.external_data:
-        location = {entry.key: entry.value for entry in tensor.external_data}.get("location", "another file")
+    if tensor_proto.data_location == 1 or tensor_proto.external_data:
+        location = {entry.key: entry.value for entry in tensor_proto.external_data}.get("location", "another file")
         raise UnsupportedError(
             f"the data lives in {location!r}, outside the model file",
             where=where,
             hint="save the model as one file: onnx.save(model, path, save_as_external_data=False)",
         )
-    if tensor.HasField("segment"):
+    if tensor_proto.HasField("segment"):
         raise UnsupportedError(
             "tensors that are split into segments are not supported",
             where=where,
             hint="save the model again with onnx.save, which stores whole tensors",
         )
-    kind, shape = dtype_from_code(tensor.data_type, where), tuple(tensor.dims)
-    check_shape(shape, kind, where)
+    dtype, shape = dtype_from_code(tensor_proto.data_type, where), tuple(tensor_proto.dims)
+    check_shape(shape, dtype, where)
     count = prod(shape)
-    if tensor.data_type in FOUR_BITS:
-        return _unpack_nibbles(tensor, count, kind, where).reshape(shape)
-    if tensor.HasField("raw_data"):
-        if len(tensor.raw_data) != count * dtypes.nbytes(kind):
+    if tensor_proto.data_type in FOUR_BITS:
+        return _unpack_four_bit_integers(tensor_proto, count, dtype, where).reshape(shape)
+    if tensor_proto.HasField("raw_data"):
+        if len(tensor_proto.raw_data) != count * dtypes.nbytes(dtype):
             raise ModelError(
-                f"got {len(tensor.raw_data)} bytes of data for shape {shape} of {kind}, "
-                f"expected {count * dtypes.nbytes(kind)}",
+                f"got {len(tensor_proto.raw_data)} bytes of data for shape {shape} of {dtype}, "
+                f"expected {count * dtypes.nbytes(dtype)}",
                 where=where,
             )
-        if kind == "bfloat16":
+        if dtype == "bfloat16":
             return (
-                np.frombuffer(tensor.raw_data, np.dtype("<u2"))
+                np.frombuffer(tensor_proto.raw_data, np.dtype("<u2"))
                 .astype(np.uint16)
-                .view(dtypes.to_numpy(kind))
+                .view(dtypes.to_numpy(dtype))
                 .reshape(shape)
             )
-        stored = np.frombuffer(tensor.raw_data, dtypes.to_numpy(kind).newbyteorder("<"))
-        return stored.astype(dtypes.to_numpy(kind), copy=False).reshape(shape)
-    values = getattr(tensor, _FIELDS.get(kind, "int32_data"))
+        stored = np.frombuffer(tensor_proto.raw_data, dtypes.to_numpy(dtype).newbyteorder("<"))
+        return stored.astype(dtypes.to_numpy(dtype), copy=False).reshape(shape)
+    values = getattr(tensor_proto, _TYPED_FIELDS.get(dtype, "int32_data"))
     if len(values) != count:
         raise ModelError(f"got {len(values)} elements of data, expected {count} for shape {shape}", where=where)
-    return _typed_elements(values, kind, where).reshape(shape)
+    return _array_from_typed_field(values, dtype, where).reshape(shape)
 
 
-def _unpack_nibbles(tensor: Any, element_count: int, onnx_dtype: str, where: str) -> Array:
+def _unpack_four_bit_integers(tensor_proto: Any, element_count: int, dtype: str, where: str) -> Array:
     """Unpack four-bit integers to one per byte; the file stores two in a byte, the first in the lower half."""
-    stored = np.frombuffer(tensor.raw_data, np.uint8) if tensor.HasField("raw_data") else np.array(tensor.int32_data)
+    stored = (
+        np.frombuffer(tensor_proto.raw_data, np.uint8)
+        if tensor_proto.HasField("raw_data")
+        else np.array(tensor_proto.int32_data)
+    )
     if len(stored) != (element_count + 1) // 2:
         raise ModelError(
             f"got {len(stored)} bytes of data, expected {(element_count + 1) // 2} for {element_count} elements of four bits",
@@ -127,22 +131,22 @@ def _unpack_nibbles(tensor: Any, element_count: int, onnx_dtype: str, where: str
     pairs = stored.astype(np.uint8)
     elements = np.stack([pairs & 15, pairs >> 4], 1).reshape(-1)[:element_count]
     # x ^ 8 - 8 extends the sign of a four-bit number.
-    return elements if onnx_dtype == "uint8" else ((elements ^ 8).astype(np.int8) - 8).astype(np.int8)
+    return elements if dtype == "uint8" else ((elements ^ 8).astype(np.int8) - 8).astype(np.int8)
 
 
-def _typed_elements(values: Any, onnx_dtype: str, where: str) -> Array:
+def _array_from_typed_field(field_elements: Any, dtype: str, where: str) -> Array:
     """Convert a tensor's typed data field to an array; 16-bit floats are stored there as their bits, in an int32."""
-    if onnx_dtype in ("float32", "float64"):
-        return np.array(values, dtype=onnx_dtype)
-    wide = np.array(values, dtype=np.uint64 if onnx_dtype in ("uint32", "uint64") else np.int64)
-    if onnx_dtype in dtypes.HALF:
-        return (wide & 0xFFFF).astype(np.uint16).view(dtypes.to_numpy(onnx_dtype))
-    low, high = dtypes.int_range(onnx_dtype)
+    if dtype in ("float32", "float64"):
+        return np.array(field_elements, dtype=dtype)
+    wide = np.array(field_elements, dtype=np.uint64 if dtype in ("uint32", "uint64") else np.int64)
+    if dtype in dtypes.HALF:
+        return (wide & 0xFFFF).astype(np.uint16).view(dtypes.to_numpy(dtype))
+    low, high = dtypes.int_range(dtype)
     if wide.size and (int(wide.min()) < low or int(wide.max()) > high):
         raise ModelError(
-            f"got data of {int(wide.min())}..{int(wide.max())}, expected {low}..{high} for {onnx_dtype}", where=where
+            f"got data of {int(wide.min())}..{int(wide.max())}, expected {low}..{high} for {dtype}", where=where
         )
-    return wide.astype(dtypes.to_numpy(onnx_dtype))
+    return wide.astype(dtypes.to_numpy(dtype))
 
 
 # ---- Attributes of one operator: each access states the expected type, and is checked.
@@ -156,11 +160,11 @@ class Attributes:
     """Attributes of one operator, read by name and type. Methods raise ModelError for another type, or if it is missing
     without a default."""
 
-    def __init__(self, attributes: Iterable[Any], where: str) -> None:
+    def __init__(self, attribute_protos: Iterable[Any], where: str) -> None:
         self._protos: dict[str, Any] = {}
         self._where = where
-        for attribute in attributes:
-            name = utf8_text(attribute.name, where)
+        for attribute in attribute_protos:
+            name = require_utf8_text(attribute.name, where)
             if name in self._protos:
                 raise ModelError(f"attribute {name!r} is given twice, expected once", where=where)
             self._protos[name] = attribute
@@ -175,75 +179,81 @@ class Attributes:
     def names(self) -> tuple[str, ...]:
         return tuple(self._protos)
 
-    def _get_of_type(self, attribute_name: str, attribute_type: int) -> Any:
+    def _get_of_type(self, attribute_name: str, expected_type: int) -> Any:
         """Return the AttributeProto ``attribute_name``, which must be present.
 
         Raise ModelError if it has another type, or refers to an attribute of a function."""
         attribute = self._protos[attribute_name]
-        if attribute.type != attribute_type or attribute.ref_attr_name:
-            raise ModelError(f"attribute {attribute_name!r} is not {_TYPE_NAMES[attribute_type]}", where=self._where)
+        if attribute.type != expected_type or attribute.ref_attr_name:
+            raise ModelError(f"attribute {attribute_name!r} is not {_TYPE_NAMES[expected_type]}", where=self._where)
         return attribute
 
     def _raise_missing(self, attribute_name: str) -> NoReturn:
         """Raise ModelError: a required attribute is missing."""
         raise ModelError(f"attribute {attribute_name!r} is missing; the operator requires it", where=self._where)
 
-    def integer(self, name: str, default: int | None = None) -> int:
+    def integer(self, attribute_name: str, default: int | None = None) -> int:
         """Return an integer attribute."""
-        if name in self._protos:
-            return int(self._get_of_type(name, _INT).i)
-        return self._raise_missing(name) if default is None else default
+        if attribute_name in self._protos:
+            return int(self._get_of_type(attribute_name, _INT).i)
+        return self._raise_missing(attribute_name) if default is None else default
 
-    def flag(self, name: str, default: bool = False) -> bool:
+    def flag(self, attribute_name: str, default: bool = False) -> bool:
         """Return an integer attribute as a truth value."""
-        return self.integer(name, int(default)) != 0
+        return self.integer(attribute_name, int(default)) != 0
 
-    def raw_real(self, name: str, default: float) -> float:
+    def raw_real(self, attribute_name: str, default: float) -> float:
         """Return a float32 attribute, which may be NaN or infinite."""
-        return float(self._get_of_type(name, _FLOAT).f) if name in self._protos else default
+        return float(self._get_of_type(attribute_name, _FLOAT).f) if attribute_name in self._protos else default
 
-    def real(self, name: str, default: float | None = None) -> float:
+    def real(self, attribute_name: str, default: float | None = None) -> float:
         """Return a finite float32."""
-        if name not in self._protos:
-            return self._raise_missing(name) if default is None else default
-        number = float(self._get_of_type(name, _FLOAT).f)
+        if attribute_name not in self._protos:
+            return self._raise_missing(attribute_name) if default is None else default
+        number = float(self._get_of_type(attribute_name, _FLOAT).f)
         if not math.isfinite(number):
-            raise ModelError(f"attribute {name!r} is {number}, expected a finite number", where=self._where)
+            raise ModelError(f"attribute {attribute_name!r} is {number}, expected a finite number", where=self._where)
         return number
 
-    def reals(self, name: str, default: tuple[float, ...] | None = None) -> tuple[float, ...]:
+    def reals(self, attribute_name: str, default: tuple[float, ...] | None = None) -> tuple[float, ...]:
         """Return a list of float32 numbers."""
-        if name not in self._protos:
-            return self._raise_missing(name) if default is None else default
-        return tuple(float(number) for number in self._get_of_type(name, _FLOATS).floats)
+        if attribute_name not in self._protos:
+            return self._raise_missing(attribute_name) if default is None else default
+        return tuple(float(number) for number in self._get_of_type(attribute_name, _FLOATS).floats)
 
-    def text(self, name: str, default: str) -> str:
+    def text(self, attribute_name: str, default: str) -> str:
         """Return a string attribute."""
-        if name not in self._protos:
+        if attribute_name not in self._protos:
             return default
-        return str(self._get_of_type(name, _STRING).s.decode("utf-8", "replace"))
+        return str(self._get_of_type(attribute_name, _STRING).s.decode("utf-8", "replace"))
 
-    def texts(self, name: str) -> tuple[str, ...]:
+    def texts(self, attribute_name: str) -> tuple[str, ...]:
         """Return a list of strings, empty if the attribute is absent."""
-        if name not in self._protos:
+        if attribute_name not in self._protos:
             return ()
-        return tuple(word.decode("utf-8", "replace") for word in self._get_of_type(name, _STRINGS).strings)
+        return tuple(word.decode("utf-8", "replace") for word in self._get_of_type(attribute_name, _STRINGS).strings)
 
-    def integers(self, name: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
+    def integers(self, attribute_name: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
         """Return a list of integers."""
-        if name in self._protos:
-            return tuple(int(number) for number in self._get_of_type(name, _INTS).ints)
-        return self._raise_missing(name) if default is None else default
+        if attribute_name in self._protos:
+            return tuple(int(number) for number in self._get_of_type(attribute_name, _INTS).ints)
+        return self._raise_missing(attribute_name) if default is None else default
 
-    def tensor(self, name: str) -> Array:
+    def tensor(self, attribute_name: str) -> Array:
         """Return a tensor."""
-        if name not in self._protos:
-            self._raise_missing(name)
-        return array_from_proto(self._get_of_type(name, _TENSOR).t, f"{self._where} attribute {name!r}")
+        if attribute_name not in self._protos:
+            self._raise_missing(attribute_name)
+        return array_from_proto(
+            self._get_of_type(attribute_name, _TENSOR).t, f"{self._where} attribute {attribute_name!r}"
+        )
 
-    def graph(self, name: str) -> Any:
-        """Return the protobuf of a subgraph; :func:`decode_body` decodes it."""
-        return self._get_of_type(name, _GRAPH).g if name in self._protos else self._raise_missing(name)
+    def graph(self, attribute_name: str) -> Any:
+        """Return the protobuf of a subgraph; :func:`decode_subgraph_proto` decodes it."""
+        return (
+            self._get_of_type(attribute_name, _GRAPH).g
+            if attribute_name in self._protos
+            else self._raise_missing(attribute_name)
+        )
 
     def find_values_read_by_subgraphs(self) -> set[str]:
         """Return the names of all values that the operator's subgraphs read, nested subgraphs included."""
@@ -324,11 +334,11 @@ class OnnxFile:
     """Inputs and initialisers of four-bit integers, which are kept one to a byte."""
 
 
-def decode_onnx(data: bytes, file_name: str) -> OnnxFile:
+def decode_onnx(model_bytes: bytes, file_name: str) -> OnnxFile:
     """Decode an ONNX model; ModelError if it is corrupt, UnsupportedError if parts of it are in other files.
 
     ``file_name``: the file's name without folders, for messages."""
-    model = _parse_model_proto(data, file_name)
+    model = _parse_model_proto(model_bytes, file_name)
     graph = model.graph
     if model.functions:
         functions = ", ".join(sorted(f"{f.domain}.{f.name}" for f in model.functions)[:8])
@@ -343,57 +353,59 @@ def decode_onnx(data: bytes, file_name: str) -> OnnxFile:
         )
     constants = {tensor.name for tensor in graph.initializer}
     inputs = tuple(_decode_input(value, file_name) for value in graph.input if value.name not in constants)
-    return _decode_graph(graph, file_name, file_name, _default_opset(model, file_name), inputs)
+    return _decode_graph_proto(graph, file_name, file_name, _read_default_opset(model, file_name), inputs)
 
 
-def decode_body(graph: Any, outer: OnnxFile, where: str) -> OnnxFile:
+def decode_subgraph_proto(graph_proto: Any, outer_file: OnnxFile, where: str) -> OnnxFile:
     """Decode a subgraph, the body of a control flow operator.
 
     The declared types of its inputs are ignored: they follow from the operator's operands."""
-    if graph.sparse_initializer:
+    if graph_proto.sparse_initializer:
         raise UnsupportedError(
             "sparse initialisers are not supported", where=where, hint="export the model with dense weights"
         )
-    inputs = tuple(ModelInput(utf8_text(value.name, where), "", None) for value in graph.input)
-    return _decode_graph(graph, outer.name, where, outer.opset, inputs)
+    inputs = tuple(ModelInput(require_utf8_text(value.name, where), "", None) for value in graph_proto.input)
+    return _decode_graph_proto(graph_proto, outer_file.name, where, outer_file.opset, inputs)
 
 
-def _decode_graph(graph: Any, file_name: str, where: str, opset: int, inputs: tuple[ModelInput, ...]) -> OnnxFile:
+def _decode_graph_proto(
+    graph_proto: Any, file_name: str, where: str, opset: int, inputs: tuple[ModelInput, ...]
+) -> OnnxFile:
     """Decode the parts of a graph that a model and a subgraph have in common."""
-    initializers, unreadable = _decode_initializers(graph, where)
-    outputs = tuple(utf8_text(value.name, f"{where} outputs") for value in graph.output)
-    operators = tuple(_decode_operator(index, node, file_name) for index, node in enumerate(graph.node))
+    initializers, unreadable = _decode_initializers_and_unsupported_dtypes(graph_proto, where)
+    outputs = tuple(require_utf8_text(value.name, f"{where} outputs") for value in graph_proto.output)
+    operators = tuple(_decode_operator(index, node, file_name) for index, node in enumerate(graph_proto.node))
     declared = {}
-    for value in (*graph.output, *graph.value_info):
+    for value in (*graph_proto.output, *graph_proto.value_info):
         tensor = value.type.tensor_type
         if value.type.WhichOneof("value") == "tensor_type" and tensor.HasField("shape"):
-            declared[utf8_text(value.name, where)] = _declared_extents(tensor.shape, where)
-    label = utf8_text(graph.name, where)
+            declared[require_utf8_text(value.name, where)] = _decode_shape_proto(tensor.shape, where)
+    label = require_utf8_text(graph_proto.name, where)
     four_bit = frozenset(
-        {value.name for value in graph.input if value.type.tensor_type.elem_type in FOUR_BITS}
-        | {tensor.name for tensor in graph.initializer if tensor.data_type in FOUR_BITS}
+        {value.name for value in graph_proto.input if value.type.tensor_type.elem_type in FOUR_BITS}
+        | {tensor.name for tensor in graph_proto.initializer if tensor.data_type in FOUR_BITS}
     )
     return OnnxFile(file_name, opset, label, inputs, outputs, initializers, unreadable, operators, declared, four_bit)
 
 
-def _declared_extents(shape: Any, where: str) -> tuple[int | str | None, ...]:
+def _decode_shape_proto(shape_proto: Any, where: str) -> tuple[int | str | None, ...]:
     """Return a declared shape: positive extents, names of symbolic ones, and None for unknown ones."""
     extents: list[int | str | None] = []
-    for dimension in shape.dim:
+    for dimension in shape_proto.dim:
         if dimension.WhichOneof("value") == "dim_value":
             extents.append(int(dimension.dim_value) if dimension.dim_value > 0 else None)
         else:
-            extents.append(utf8_text(dimension.dim_param, where) or None)
+            extents.append(require_utf8_text(dimension.dim_param, where) or None)
     return tuple(extents)
 
 
-def _parse_model_proto(data: bytes, file_name: str) -> Any:
+def _parse_model_proto(model_bytes: bytes, file_name: str) -> Any:
     """Parse the bytes of a ModelProto; NotOnnxError if they are none, or have no graph with outputs."""
     import onnx
     from google.protobuf.message import DecodeError
 
     try:
-        model = onnx.ModelProto.FromString(data)
+        model = onnx.ModelProto.FromString(model_bytes)
     except DecodeError as error:
         raise NotOnnxError(
             "the file is no ONNX model, or is corrupt or truncated",
@@ -405,12 +417,12 @@ def _parse_model_proto(data: bytes, file_name: str) -> Any:
     return model
 
 
-def _default_opset(model: Any, file_name: str) -> int:
+def _read_default_opset(model_proto: Any, file_name: str) -> int:
     """Return the version of ONNX's default operator set that the model uses; the newest if it uses none of its operators.
 
     Raise ModelError if the model does not declare it or declares several, UnsupportedError if it is not supported."""
-    versions = {entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")}
-    if not versions and any(entry.domain for entry in model.opset_import):
+    versions = {entry.version for entry in model_proto.opset_import if entry.domain in ("", "ai.onnx")}
+    if not versions and any(entry.domain for entry in model_proto.opset_import):
         return OPSETS.stop - 1  # none of the default operators is there
     if len(versions) != 1:
         raise ModelError(
@@ -429,12 +441,14 @@ def _default_opset(model: Any, file_name: str) -> int:
     return int(version)
 
 
-def _decode_initializers(graph: Any, file_name: str) -> tuple[dict[str, Array], dict[str, str]]:
+def _decode_initializers_and_unsupported_dtypes(
+    graph_proto: Any, file_name: str
+) -> tuple[dict[str, Array], dict[str, str]]:
     """Return the initialisers by name, and the names of the dtypes of those whose dtype is not supported."""
     arrays: dict[str, Array] = {}
     unreadable: dict[str, str] = {}
-    for tensor in graph.initializer:
-        where = f"{file_name} initialiser {utf8_text(tensor.name, file_name)!r}"
+    for tensor in graph_proto.initializer:
+        where = f"{file_name} initialiser {require_utf8_text(tensor.name, file_name)!r}"
         if not tensor.name or tensor.name in arrays or tensor.name in unreadable:
             raise ModelError(
                 "an initialiser has no name" if not tensor.name else "two initialisers have this name, expected one",
@@ -443,13 +457,13 @@ def _decode_initializers(graph: Any, file_name: str) -> tuple[dict[str, Array], 
         if tensor.data_type in DTYPES:
             arrays[tensor.name] = array_from_proto(tensor, where)
         else:
-            unreadable[tensor.name] = dtype_name(tensor.data_type)
+            unreadable[tensor.name] = onnx_dtype_name(tensor.data_type)
     return arrays, unreadable
 
 
 def _decode_input(value_info: Any, file_name: str) -> ModelInput:
     """Decode the declaration of a model's input, which must be a tensor."""
-    where = f"{file_name} input {utf8_text(value_info.name, file_name)!r}"
+    where = f"{file_name} input {require_utf8_text(value_info.name, file_name)!r}"
     if not value_info.name:
         raise ModelError("an input has no name", where=file_name)
     if value_info.type.WhichOneof("value") != "tensor_type":
@@ -461,13 +475,17 @@ def _decode_input(value_info: Any, file_name: str) -> ModelInput:
     kind = dtype_from_code(tensor.elem_type, where)
     if not tensor.HasField("shape"):
         return ModelInput(value_info.name, kind, None)
-    return ModelInput(value_info.name, kind, _declared_extents(tensor.shape, where))
+    return ModelInput(value_info.name, kind, _decode_shape_proto(tensor.shape, where))
 
 
-def _decode_operator(node_index: int, node: Any, file_name: str) -> Operator:
+def _decode_operator(node_index: int, node_proto: Any, file_name: str) -> Operator:
     """Decode a node."""
     where = f"{file_name} #{node_index}"
-    label, code, domain = (utf8_text(word, where) for word in (node.name, node.op_type, node.domain))
-    inputs, outputs = (tuple(utf8_text(word, where) for word in words) for words in (node.input, node.output))
-    attributes = Attributes(node.attribute, f"{where} {label or next(iter(outputs), '')}")
+    label, code, domain = (
+        require_utf8_text(word, where) for word in (node_proto.name, node_proto.op_type, node_proto.domain)
+    )
+    inputs, outputs = (
+        tuple(require_utf8_text(word, where) for word in words) for words in (node_proto.input, node_proto.output)
+    )
+    attributes = Attributes(node_proto.attribute, f"{where} {label or next(iter(outputs), '')}")
     return Operator(node_index, label, code, "" if domain == "ai.onnx" else domain, inputs, outputs, attributes)

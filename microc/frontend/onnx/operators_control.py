@@ -10,7 +10,7 @@ import numpy as np
 from microc.base.immutable import frozen
 from microc.frontend.model_limits import infer_types
 from microc.frontend.onnx.context import Converter, OnnxGraphBuilder, OpContext
-from microc.frontend.onnx.file import OnnxFile, decode_body
+from microc.frontend.onnx.file import OnnxFile, decode_subgraph_proto
 from microc.frontend.onnx.operators_shape import concat_along, slice_along
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops import registry
@@ -31,7 +31,7 @@ def decode_subgraph(context: OpContext, attribute_name: str) -> OnnxFile:
     defined += [output for node in proto.node for output in node.output if output]
     unique = context.builder.unique_name
     _rename_values(proto, {old: unique(old) for old in dict.fromkeys(defined)})
-    return decode_body(proto, context.builder.file, context.where)
+    return decode_subgraph_proto(proto, context.builder.file, context.where)
 
 
 def _rename_values(graph_proto: Any, new_names: Mapping[str, str]) -> None:
@@ -46,17 +46,17 @@ def _rename_values(graph_proto: Any, new_names: Mapping[str, str]) -> None:
                 _rename_values(attribute.g, new_names)
 
 
-def inline_subgraph(context: OpContext, body: OnnxFile, operands: Sequence[str]) -> list[str]:
+def inline_subgraph(context: OpContext, body: OnnxFile, operand_names: Sequence[str]) -> list[str]:
     """Convert the operators of a subgraph into the surrounding graph; return the subgraph's outputs.
 
-    ``operands``: the values of the subgraph's inputs."""
+    ``operand_names``: the values of the subgraph's inputs."""
     builder = context.builder
     if body.unsupported_initializers:
         context.refuse(
             f"constants of type {next(iter(body.unsupported_initializers.values()))}",
             "convert them to a dtype that docs/operators.md lists",
         )
-    builder.alias.update((value.name, name) for value, name in zip(body.inputs, operands, strict=True))
+    builder.alias.update((value.name, name) for value, name in zip(body.inputs, operand_names, strict=True))
     for name, data in body.initializers.items():
         if name not in builder.alias:
             builder.define_constant(name, data)
@@ -98,12 +98,12 @@ class BodyBuilder:
         self.outputs.append(value)
         return self.builder.types[value]
 
-    def finish_graph(self, captured: Sequence[str]) -> Graph:
+    def finish_graph(self, captured_names: Sequence[str]) -> Graph:
         """Return the finished graph. Its last inputs are the values captured from the surrounding graph."""
         builder = self.builder
-        for name in captured:
+        for name in captured_names:
             builder.capture_outer_value(name)
-        inputs = (*self.inputs, *captured)
+        inputs = (*self.inputs, *captured_names)
         plain = {
             name: TensorType(builder.types[name].shape, builder.types[name].dtype) if name in inputs else type_
             for name, type_ in builder.types.items()
@@ -112,34 +112,34 @@ class BodyBuilder:
         return Graph(name, inputs, tuple(self.outputs), (), plain, builder.consts).with_nodes(builder.nodes)
 
 
-def append_node(
-    context: OpContext, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], outputs: Sequence[str]
+def append_node_with_outputs(
+    context: OpContext, op: str, input_names: Sequence[str], attrs: Mapping[str, Attr], output_names: Sequence[str]
 ) -> None:
     """Append a node with several results to the graph around the body."""
     definition = registry.get(op)
     attrs = {**definition.defaults, **attrs}
-    kinds = infer_types(op, attrs, [context.type(name) for name in inputs], context.where)
-    for name, kind in zip(outputs, kinds, strict=True):
+    kinds = infer_types(op, attrs, [context.type(name) for name in input_names], context.where)
+    for name, kind in zip(output_names, kinds, strict=True):
         context.builder.define_value(name, kind, context.where)
-    context.builder.nodes.append(Node(op, tuple(inputs), tuple(outputs), attrs, context.loc))
+    context.builder.nodes.append(Node(op, tuple(input_names), tuple(output_names), attrs, context.loc))
 
 
-def as_scalar(context: OpContext, value: str) -> str:
+def reshape_to_scalar(context: OpContext, value: str) -> str:
     """Return a value of one element reshaped to a scalar, without axes."""
     if context.type(value).size != 1:
         context.broken(f"{value!r}: got shape {context.type(value).shape}, expected one element")
     return context.reshape(value, ())
 
 
-def logical_and_all(context: OpContext, conditions: Sequence[str]) -> str:
+def emit_logical_and(context: OpContext, condition_names: Sequence[str]) -> str:
     """Return the conjunction of bool scalars."""
-    first, *rest = conditions
+    first, *rest = condition_names
     for other in rest:
         first = context.emit("logical_and", (first, other))
     return first
 
 
-def constant_element(context: OpContext, value: str) -> np.generic | None:
+def get_constant_element(context: OpContext, value: str) -> np.generic | None:
     """Return the number of a constant value of one element; None if the value is not constant."""
     data = context.builder.consts.get(value)
     if data is None:
@@ -158,10 +158,10 @@ def constant_element(context: OpContext, value: str) -> np.generic | None:
 ITERATION = TensorType((), "int32")
 
 
-def branch(context: OpContext) -> None:
+def convert_if(context: OpContext) -> None:
     """If: inlines the branch that a constant condition selects, else emits ``branch`` with both."""
     condition = context.value(0)
-    condition_value = constant_element(context, condition)
+    condition_value = get_constant_element(context, condition)
     if condition_value is not None:
         body = decode_subgraph(context, "then_branch" if condition_value else "else_branch")
         results = inline_subgraph(context, body, ())
@@ -178,10 +178,12 @@ def branch(context: OpContext) -> None:
         context.refuse(what, "give the outputs of both branches the same shapes and dtypes")
     captured = list(dict.fromkeys(name for side in sides for name in side.builder.captured))
     graphs = {name: side.finish_graph(captured) for name, side in zip(("then", "otherwise"), sides, strict=True)}
-    append_node(context, "branch", (condition, *captured), graphs, _output_names(context, len(kinds[0])))
+    append_node_with_outputs(
+        context, "branch", (condition, *captured), graphs, _complete_output_names(context, len(kinds[0]))
+    )
 
 
-def _output_names(context: OpContext, output_count: int) -> list[str]:
+def _complete_output_names(context: OpContext, output_count: int) -> list[str]:
     """Return the names of the operator's outputs, with new ones for those that the file omits."""
     if len(context.operator.outputs) > output_count:
         context.broken(f"got {len(context.operator.outputs)} outputs, expected at most {output_count}")
@@ -191,10 +193,10 @@ def _output_names(context: OpContext, output_count: int) -> list[str]:
 # ---------------------------------------------------------------- Loop
 
 
-def loop(context: OpContext) -> None:
+def convert_loop(context: OpContext) -> None:
     """Loop: iterations up to a limit, while a condition holds. None or one known iteration is inlined."""
     limit, condition = (context.value(k) if context.has_input(k) else "" for k in (0, 1))
-    max_iterations, start = (constant_element(context, value) if value else None for value in (limit, condition))
+    max_iterations, start = (get_constant_element(context, value) if value else None for value in (limit, condition))
     body, start_values = (
         decode_subgraph(context, "body"),
         [context.value(k) for k in range(2, context.input_count())],
@@ -216,27 +218,29 @@ def loop(context: OpContext) -> None:
         return
     emitter = _LoopEmitter(context, BodyBuilder(context, body), limit if max_iterations is None else "", start_values)
     emitter.emit_loop(
-        condition if start is None else "", _iteration_bound(context, max_iterations, stacks, len(start_values))
+        condition if start is None else "", _get_iteration_bound(context, max_iterations, stacks, len(start_values))
     )
 
 
-def _inline_single_iteration(context: OpContext, body: Any, start_values: Sequence[str]) -> None:
+def _inline_single_iteration(context: OpContext, body: Any, start_value_names: Sequence[str]) -> None:
     """Inline the body of a loop of one iteration."""
     number = context.new_constant("turn", np.array(0, np.int64))
     going = context.new_constant("going", np.array(True))
-    results = inline_subgraph(context, body, (number, going, *start_values))[1:]
+    results = inline_subgraph(context, body, (number, going, *start_value_names))[1:]
     for position, value in enumerate(results):
-        if position < len(start_values):
+        if position < len(start_value_names):
             context.result_alias(value, position)
         elif context.output(position):
             context.result_reshape(value, (1, *context.type(value).shape), position)
 
 
-def _iteration_bound(context: OpContext, max_iterations: Any, has_scan_outputs: bool, carried_count: int) -> int:
+def _get_iteration_bound(
+    context: OpContext, constant_trip_count: Any, has_scan_outputs: bool, carried_count: int
+) -> int:
     """Return the largest number of iterations; UNBOUNDED if only the condition ends the loop.
 
     It is the least of the trip count and the declared extents of stacked outputs. Refuse scan outputs without a bound."""
-    file, bounds = context.builder.file, [] if max_iterations is None else [int(max_iterations)]
+    file, bounds = context.builder.file, [] if constant_trip_count is None else [int(constant_trip_count)]
     stacked = [name for name in context.operator.outputs[carried_count:] if name]
     for operator in file.operators:  # exporters declare what is returned, and cast before
         if operator.code in ("Cast", "Identity") and operator.inputs[:1] and operator.inputs[0] in stacked:
@@ -303,11 +307,15 @@ class _LoopEmitter:
         inputs = [*initial_condition, *(self.start_values[k] for k in (*moving, *fixed)), *builder.captured]
         carried = len(initial_condition) + len(moving)
         attrs: dict[str, Attr] = {"count": max_iterations, "carried": carried, "guarded": guarded}
-        outputs = _output_names(context, len(results_of_body))
+        outputs = _complete_output_names(context, len(results_of_body))
         results = (
-            [builder.unique_name("ended") for _ in initial_condition] + [outputs[k] for k in moving] + outputs[len(names) :]
+            [builder.unique_name("ended") for _ in initial_condition]
+            + [outputs[k] for k in moving]
+            + outputs[len(names) :]
         )
-        append_node(context, "loop", inputs, {**attrs, "body": inside.finish_graph(builder.captured)}, results)
+        append_node_with_outputs(
+            context, "loop", inputs, {**attrs, "body": inside.finish_graph(builder.captured)}, results
+        )
         for k in fixed:
             context.result_alias(self.start_values[k], k)
 
@@ -316,30 +324,30 @@ class _LoopEmitter:
 
         Return an empty string if both always hold."""
         inner, conditions = self.body_builder.context, list[str]()
-        if constant_element(inner, body_condition) is None or not constant_element(inner, body_condition):
-            conditions.append(as_scalar(inner, body_condition))
+        if get_constant_element(inner, body_condition) is None or not get_constant_element(inner, body_condition):
+            conditions.append(reshape_to_scalar(inner, body_condition))
         if self.limit:
             one = inner.new_constant("one", np.array(1, np.int64))
             # The condition is evaluated at the end of iteration ``number``: the next one is number + 1.
             following = inner.emit("add", (iteration, one))
-            limit = as_scalar(inner, self.body_builder.builder.capture_outer_value(self.limit))
+            limit = reshape_to_scalar(inner, self.body_builder.builder.capture_outer_value(self.limit))
             conditions.append(inner.emit("less", (following, limit)))
-        return logical_and_all(inner, conditions) if conditions else ""
+        return emit_logical_and(inner, conditions) if conditions else ""
 
     def emit_first_condition(self, start_condition: str) -> str:
         """Emit the condition of the first iteration: the initial condition, and a trip count above 0."""
         context, conditions = self.context, list[str]()
         if start_condition:
-            conditions.append(as_scalar(context, start_condition))
+            conditions.append(reshape_to_scalar(context, start_condition))
         if self.limit:
             zero = context.new_constant("zero", np.array(0, np.int64))
-            conditions.append(context.emit("less", (zero, as_scalar(context, self.limit))))
-        return logical_and_all(context, conditions) if conditions else context.new_constant("true", np.array(True))
+            conditions.append(context.emit("less", (zero, reshape_to_scalar(context, self.limit))))
+        return emit_logical_and(context, conditions) if conditions else context.new_constant("true", np.array(True))
 
 
 CONTROL_CONVERTERS: Mapping[str, Converter] = {
-    "If": Converter(branch, ()),
-    "Loop": Converter(loop, ()),
+    "If": Converter(convert_if, ()),
+    "Loop": Converter(convert_loop, ()),
 }
 
 
@@ -356,7 +364,7 @@ class _ScanAxes:
     out_reversed: tuple[int, ...]
 
 
-def scan(context: OpContext) -> None:
+def convert_scan(context: OpContext) -> None:
     """Scan: one iteration for every element along an axis.
 
     Before opset 9 it runs along axis 1, separately for every batch.
@@ -368,11 +376,11 @@ def scan(context: OpContext) -> None:
         context.broken(f"num_scan_inputs is {scanned}, expected 1..{count - first}")
     stacked = len(context.operator.outputs) - (count - first - scanned)
 
-    def axis_numbers(name: str, value_count: int) -> tuple[int, ...]:
+    def read_integers_per_value(attribute_name: str, value_count: int) -> tuple[int, ...]:
         """Return an attribute with a number for each scanned or stacked value, zeros if it is absent."""
-        entries = attributes.integers(name, (0,) * value_count)
+        entries = attributes.integers(attribute_name, (0,) * value_count)
         if len(entries) != value_count:
-            context.broken(f"{name} has {len(entries)} entries, expected {value_count}")
+            context.broken(f"{attribute_name} has {len(entries)} entries, expected {value_count}")
         return entries
 
     if stacked < 0:
@@ -383,29 +391,29 @@ def scan(context: OpContext) -> None:
         _emit_batched_scan(
             context,
             values,
-            _ScanAxes((0,) * scanned, axis_numbers("directions", scanned), (0,) * stacked, (0,) * stacked),
+            _ScanAxes((0,) * scanned, read_integers_per_value("directions", scanned), (0,) * stacked, (0,) * stacked),
         )
         return
     axes = _ScanAxes(
-        axis_numbers("scan_input_axes", scanned),
-        axis_numbers("scan_input_directions", scanned),
-        axis_numbers("scan_output_axes", stacked),
-        axis_numbers("scan_output_directions", stacked),
+        read_integers_per_value("scan_input_axes", scanned),
+        read_integers_per_value("scan_input_directions", scanned),
+        read_integers_per_value("scan_output_axes", stacked),
+        read_integers_per_value("scan_output_directions", stacked),
     )
     for position, value in enumerate(_emit_scan(context, values, axes, context.operator.outputs)):
         if context.output(position) != value:
             context.result_alias(value, position)
 
 
-def _emit_batched_scan(context: OpContext, values: Sequence[str], axes: _ScanAxes) -> None:
+def _emit_batched_scan(context: OpContext, value_names: Sequence[str], axes: _ScanAxes) -> None:
     """Emit one scan for every element of the batch, and join their results (opset 8)."""
     if context.has_input(0):
         context.refuse(
             "sequence_lens is given: sequences of different lengths are not supported", "export with opset 9 or later"
         )
-    batch, rows = context.type(values[0]).shape[:1], list[list[str]]()
+    batch, rows = context.type(value_names[0]).shape[:1], list[list[str]]()
     for index in range(*batch):
-        parts = [slice_along(context, value, 0, index, index + 1) for value in values]
+        parts = [slice_along(context, value, 0, index, index + 1) for value in value_names]
         parts = [context.reshape(part, context.type(part).shape[1:]) for part in parts]
         slice_results = _emit_scan(context, parts, axes, ())
         rows.append([context.reshape(each, (1, *context.type(each).shape)) for each in slice_results])
@@ -414,23 +422,25 @@ def _emit_batched_scan(context: OpContext, values: Sequence[str], axes: _ScanAxe
             context.result_alias(concat_along(context, column, 0), position)
 
 
-def _emit_scan(context: OpContext, values: Sequence[str], axes: _ScanAxes, outputs: Sequence[str]) -> list[str]:
+def _emit_scan(
+    context: OpContext, value_names: Sequence[str], axes: _ScanAxes, output_names: Sequence[str]
+) -> list[str]:
     """Emit the loop of a scan; return its results.
 
-    A result gets its name in ``outputs`` if the loop computes it directly."""
+    A result gets its name in ``output_names`` if the loop computes it directly."""
     inside = BodyBuilder(context, decode_subgraph(context, "body"))
     builder, names = inside.builder, [value.name for value in inside.body.inputs]
     scanned, stacked = len(axes.in_axes), len(axes.out_axes)
-    carried = len(values) - scanned
-    if len(names) != len(values) or len(inside.body.outputs) != carried + stacked:
-        expected = f"{len(values)} inputs and {carried + stacked} outputs"
+    carried = len(value_names) - scanned
+    if len(names) != len(value_names) or len(inside.body.outputs) != carried + stacked:
+        expected = f"{len(value_names)} inputs and {carried + stacked} outputs"
         context.broken(f"body: got {len(names)} inputs and {len(inside.body.outputs)} outputs, expected {expected}")
     iteration = inside.add_input(builder.unique_name("turn"), ITERATION)
-    for name, value in zip(names[:carried], values, strict=False):
+    for name, value in zip(names[:carried], value_names, strict=False):
         inside.add_input(name, context.type(value))
-    count = _add_scanned_inputs(context, inside, iteration, values[carried:], axes)
+    count = _add_scanned_inputs_and_count_iterations(context, inside, iteration, value_names[carried:], axes)
     kinds = [inside.add_output(value) for value in inside.convert_operators()]
-    for kind, value in zip(kinds[:carried], values, strict=False):
+    for kind, value in zip(kinds[:carried], value_names, strict=False):
         if kind.shape != context.type(value).shape:
             context.refuse(
                 f"a scan that carries {context.type(value).shape} into, {kind.shape} out of its body",
@@ -440,38 +450,42 @@ def _emit_scan(context: OpContext, values: Sequence[str], axes: _ScanAxes, outpu
     # name.
     direct = [True] * carried + [not (a or t) for a, t in zip(axes.out_axes, axes.out_reversed, strict=True)]
     results = [
-        outputs[k] if k < len(outputs) and outputs[k] and direct[k] else builder.unique_name("scanned")
+        output_names[k] if k < len(output_names) and output_names[k] and direct[k] else builder.unique_name("scanned")
         for k in range(carried + stacked)
     ]
     attrs: Mapping[str, Attr] = {"count": count, "carried": carried, "body": inside.finish_graph(builder.captured)}
-    append_node(context, "loop", (*values, *builder.captured), attrs, results)
+    append_node_with_outputs(context, "loop", (*value_names, *builder.captured), attrs, results)
     for k, (axis, is_reversed) in enumerate(zip(axes.out_axes, axes.out_reversed, strict=True), carried):
         results[k] = _move_stacked_axis(context, results[k], axis, is_reversed)
     return results
 
 
-def _add_scanned_inputs(
-    context: OpContext, inside: BodyBuilder, iteration: str, values: Sequence[str], axes: _ScanAxes
+def _add_scanned_inputs_and_count_iterations(
+    context: OpContext,
+    body_builder: BodyBuilder,
+    iteration_name: str,
+    scanned_value_names: Sequence[str],
+    axes: _ScanAxes,
 ) -> int:
     """Add the scanned values as inputs of the body, which gathers one element of each in every iteration.
 
     Return the number of iterations."""
-    builder, inner = inside.builder, inside.context
+    builder, inner = body_builder.builder, body_builder.context
     extents = []
     for name, value, axis, is_reversed in zip(
-        [value.name for value in inside.body.inputs][-len(values) :],
-        values,
+        [value.name for value in body_builder.body.inputs][-len(scanned_value_names) :],
+        scanned_value_names,
         axes.in_axes,
         axes.in_reversed,
         strict=True,
     ):
         kind = context.type(value)
-        whole, axis = inside.add_input(builder.unique_name("whole"), kind), context.axis(axis, len(kind.shape))
+        whole, axis = body_builder.add_input(builder.unique_name("whole"), kind), context.axis(axis, len(kind.shape))
         extents.append(kind.shape[axis])
-        index = iteration
+        index = iteration_name
         if is_reversed:
             last = inner.new_constant("last", np.array(kind.shape[axis] - 1, np.int32))
-            index = inner.emit("sub", (last, iteration))
+            index = inner.emit("sub", (last, iteration_name))
         inner.write_node("gather", (whole, index), {"axis": axis}, name)
     if len(set(extents)) != 1:
         context.broken(f"the scanned inputs have {extents} elements along their scan axes, expected one number for all")
@@ -490,4 +504,4 @@ def _move_stacked_axis(context: OpContext, value: str, target_axis: int, is_reve
     return context.emit("transpose", (value,), {"axes": tuple(axes)})
 
 
-SCAN_CONVERTERS: Mapping[str, Converter] = {"Scan": Converter(scan, ())}
+SCAN_CONVERTERS: Mapping[str, Converter] = {"Scan": Converter(convert_scan, ())}

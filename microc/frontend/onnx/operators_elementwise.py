@@ -95,18 +95,20 @@ COMPARISONS = (
 FLOAT_MAX = float(np.finfo(np.float32).max)
 
 
-def unary(op: str, first_input_dtypes: tuple[str, ...] = FLOAT, **defaults: float) -> Converter:
+def make_unary_converter(
+    op: str, first_input_dtypes: tuple[str, ...] = FLOAT, **attribute_defaults: float
+) -> Converter:
     """Make a converter of an operator with one operand, whose attributes are real numbers."""
 
     def convert(context: OpContext) -> None:
         attributes = context.operator.attributes
-        attrs: dict[str, Attr] = {name: attributes.real(name, default) for name, default in defaults.items()}
+        attrs: dict[str, Attr] = {name: attributes.real(name, default) for name, default in attribute_defaults.items()}
         context.result(op, (context.operand(0),), attrs)
 
     return Converter(convert, first_input_dtypes)
 
 
-def variadic(op: str, first_input_dtypes: tuple[str, ...] = NUMBERS) -> Converter:
+def make_variadic_converter(op: str, first_input_dtypes: tuple[str, ...] = NUMBERS) -> Converter:
     """Make a converter of an operator whose operands broadcast and are folded from the left.
 
     One operand is itself the result.
@@ -124,8 +126,8 @@ def variadic(op: str, first_input_dtypes: tuple[str, ...] = NUMBERS) -> Converte
     return Converter(convert, first_input_dtypes)
 
 
-def by_formula(
-    formula: Callable[..., str], first_input_dtypes: tuple[str, ...] = FLOAT, **defaults: float
+def make_formula_converter(
+    formula: Callable[..., str], first_input_dtypes: tuple[str, ...] = FLOAT, **attribute_defaults: float
 ) -> Converter:
     """Make a converter that expands an operator with one operand to a formula.
 
@@ -134,19 +136,19 @@ def by_formula(
 
     def convert(context: OpContext) -> None:
         attributes = context.operator.attributes
-        parameters = {name: attributes.real(name, default) for name, default in defaults.items()}
+        parameters = {name: attributes.real(name, default) for name, default in attribute_defaults.items()}
         context.result_alias(formula(composer(context), context.operand(0), **parameters))
 
     return Converter(convert, first_input_dtypes)
 
 
-def gelu(context: OpContext) -> None:
+def convert_gelu(context: OpContext) -> None:
     """Gelu: exact, or the approximation by tanh."""
     approximate = context.operator.attributes.text("approximate", "none") == "tanh"
     context.result_alias(formulas.gelu(composer(context), context.operand(0), approximate))
 
 
-def clip(context: OpContext) -> None:
+def convert_clip(context: OpContext) -> None:
     """Clip: bounds are attributes before opset 11, then optional scalars.
 
     Bounds that are not constant become minimum and maximum.
@@ -183,7 +185,7 @@ def _write_clip(context: OpContext, data_value: str, minimum: float, maximum: fl
         context.result("clip", (data_value,), {"minimum": min(minimum, maximum), "maximum": maximum})
 
 
-def power(context: OpContext) -> None:
+def convert_pow(context: OpContext) -> None:
     """Pow: the exponent may have another dtype; a constant exponent of 2 becomes a multiplication."""
     data, exponent = context.operand(0), context.value(1)
     constant = context.builder.consts.get(exponent)
@@ -203,7 +205,7 @@ def power(context: OpContext) -> None:
         context.result("cast", (context.emit("pow", operands),), {"dtype": kind})
 
 
-def mean(context: OpContext) -> None:
+def convert_mean(context: OpContext) -> None:
     """Mean of operands that broadcast."""
     value = context.operand(0)
     for position in range(1, context.input_count()):
@@ -212,7 +214,7 @@ def mean(context: OpContext) -> None:
     context.result("mul", (value, count))
 
 
-def prelu(context: OpContext) -> None:
+def convert_prelu(context: OpContext) -> None:
     """PRelu: slope * x where x is negative, else x; the slope broadcasts to x."""
     data, slope = context.operand(0), context.operand(1)
     shape = context.type(data).shape
@@ -221,37 +223,39 @@ def prelu(context: OpContext) -> None:
     context.result("prelu", (data, slope), {"rounding": Rounding.EVEN})
 
 
-def reduction(op: str, before: str = "", after: str = "", since: int = 18) -> Converter:
+def make_reduction_converter(
+    op: str, operand_op: str = "", result_op: str = "", axes_input_opset: int = 18
+) -> Converter:
     """Make a converter of a reduction.
 
-    Axes are an input from opset ``since`` on. ``before`` and ``after`` are operators on its operand and result.
+    Axes are an input from opset ``axes_input_opset`` on. ``operand_op`` and ``result_op`` are operators on its operand and result.
     """
 
     def convert(context: OpContext) -> None:
         attributes, data = context.operator.attributes, context.operand(0)
-        axes, kind = _reduced_axes(context, since), context.type(data).dtype
+        axes, kind = _read_reduced_axes(context, axes_input_opset), context.type(data).dtype
         if kind == "bool":
             data = context.emit("cast", (data,), {"dtype": "uint8"})
         if not axes:
-            data = context.emit(before, (data, data) if before == "mul" else (data,)) if before else data
-            context.result_alias(context.emit(after, (data,)) if after else data)
+            data = context.emit(operand_op, (data, data) if operand_op == "mul" else (data,)) if operand_op else data
+            context.result_alias(context.emit(result_op, (data,)) if result_op else data)
             return
         if kind == "bool":
             reduced = context.emit(op, (data,), {"axes": axes, "keepdims": attributes.flag("keepdims", True)})
             context.result("cast", (reduced,), {"dtype": "bool"})
             return
         attrs: Mapping[str, Attr] = {"axes": axes, "keepdims": attributes.flag("keepdims", True)}
-        if before:
-            data = context.emit(before, (data, data) if before == "mul" else (data,))
-        if after:
-            context.result(after, (context.emit(op, (data,), attrs),))
+        if operand_op:
+            data = context.emit(operand_op, (data, data) if operand_op == "mul" else (data,))
+        if result_op:
+            context.result(result_op, (context.emit(op, (data,), attrs),))
         else:
             context.result(op, (data,), attrs)
 
     return Converter(convert, (*NUMBERS, "bool") if op in ("max", "min") else NUMBERS)
 
 
-def _reduced_axes(context: OpContext, axes_input_opset: int) -> tuple[int, ...]:
+def _read_reduced_axes(context: OpContext, axes_input_opset: int) -> tuple[int, ...]:
     """Return the axes of a reduction, from the input from opset ``axes_input_opset`` on; empty if it reduces nothing."""
     attributes, rank = context.operator.attributes, len(context.shape(0))
     axes: tuple[int, ...] = ()
@@ -264,9 +268,9 @@ def _reduced_axes(context: OpContext, axes_input_opset: int) -> tuple[int, ...]:
     return tuple(sorted(context.axes(axes, rank))) or tuple(range(rank))
 
 
-def reduce_log_sum_exp(context: OpContext) -> None:
+def convert_reduce_log_sum_exp(context: OpContext) -> None:
     """ReduceLogSumExp: m + log(sum(exp(x - m))), m being the largest element, limited to finite numbers."""
-    data, axes, make = context.operand(0), _reduced_axes(context, 18), composer(context)
+    data, axes, make = context.operand(0), _read_reduced_axes(context, 18), composer(context)
     over: Mapping[str, Attr] = {"axes": axes, "keepdims": True}
     largest = context.emit("max", (data,), over) if axes else data
     shift = make("clip", largest, minimum=-FLOAT_MAX, maximum=FLOAT_MAX)
@@ -278,7 +282,7 @@ def reduce_log_sum_exp(context: OpContext) -> None:
     context.result_reshape(result, shape)
 
 
-def cast(context: OpContext) -> None:
+def convert_cast(context: OpContext) -> None:
     """Cast between numeric dtypes."""
     data, to = context.value(0), dtype_from_code(context.operator.attributes.integer("to"), context.where)
     if to not in MOVABLE:
@@ -290,52 +294,52 @@ def cast(context: OpContext) -> None:
 
 
 ELEMENTWISE_CONVERTERS: Mapping[str, Converter] = {
-    **{row.onnx_type: unary(row.op, row.dtypes, **row.real_attributes) for row in FUNCTIONS},
-    **{row.onnx_type: variadic(row.op, row.dtypes) for row in PAIRS},
-    "Cast": Converter(cast, MOVABLE),
-    "Clip": Converter(clip, NUMBERS),
-    "Gelu": Converter(gelu),
-    "HardSigmoid": by_formula(formulas.hard_sigmoid, alpha=0.2, beta=0.5),
-    "Mish": by_formula(formulas.mish),
-    "PRelu": Converter(prelu, FLOAT),
-    "Pow": Converter(power, NUMBERS),
-    "Reciprocal": by_formula(formulas.reciprocal),
-    "ReduceL1": reduction("sum", before="abs"),
-    "ReduceL2": reduction("sum", before="mul", after="sqrt"),
-    "ReduceLogSum": reduction("sum", after="log"),
-    "ReduceLogSumExp": Converter(reduce_log_sum_exp),
-    "ReduceMax": reduction("max"),
-    "ReduceMean": reduction("mean"),
-    "ReduceMin": reduction("min"),
-    "ReduceProd": reduction("prod"),
-    "ReduceSum": reduction("sum", since=13),
-    "ReduceSumSquare": reduction("sum", before="mul"),
-    "Selu": by_formula(formulas.selu, alpha=1.6732631921768188, gamma=1.0507010221481323),
-    "Softsign": by_formula(formulas.softsign),
-    "Mean": Converter(mean),
-    "Sum": variadic("add"),
+    **{row.onnx_type: make_unary_converter(row.op, row.dtypes, **row.real_attributes) for row in FUNCTIONS},
+    **{row.onnx_type: make_variadic_converter(row.op, row.dtypes) for row in PAIRS},
+    "Cast": Converter(convert_cast, MOVABLE),
+    "Clip": Converter(convert_clip, NUMBERS),
+    "Gelu": Converter(convert_gelu),
+    "HardSigmoid": make_formula_converter(formulas.hard_sigmoid, alpha=0.2, beta=0.5),
+    "Mish": make_formula_converter(formulas.mish),
+    "PRelu": Converter(convert_prelu, FLOAT),
+    "Pow": Converter(convert_pow, NUMBERS),
+    "Reciprocal": make_formula_converter(formulas.reciprocal),
+    "ReduceL1": make_reduction_converter("sum", operand_op="abs"),
+    "ReduceL2": make_reduction_converter("sum", operand_op="mul", result_op="sqrt"),
+    "ReduceLogSum": make_reduction_converter("sum", result_op="log"),
+    "ReduceLogSumExp": Converter(convert_reduce_log_sum_exp),
+    "ReduceMax": make_reduction_converter("max"),
+    "ReduceMean": make_reduction_converter("mean"),
+    "ReduceMin": make_reduction_converter("min"),
+    "ReduceProd": make_reduction_converter("prod"),
+    "ReduceSum": make_reduction_converter("sum", axes_input_opset=13),
+    "ReduceSumSquare": make_reduction_converter("sum", operand_op="mul"),
+    "Selu": make_formula_converter(formulas.selu, alpha=1.6732631921768188, gamma=1.0507010221481323),
+    "Softsign": make_formula_converter(formulas.softsign),
+    "Mean": Converter(convert_mean),
+    "Sum": make_variadic_converter("add"),
 }
 
 
 # ---- Converters of comparisons, logic, selection and bit operations.
 
 
-def comparison(op: str, *kinds: str) -> Converter:
+def make_comparison_converter(op: str, *operand_dtypes: str) -> Converter:
     """Make a converter of a comparison of two operands of one dtype."""
-    return Converter(lambda context: context.result(op, (context.operand(0), context.operand(1))), kinds)
+    return Converter(lambda context: context.result(op, (context.operand(0), context.operand(1))), operand_dtypes)
 
 
-def logical_not(context: OpContext) -> None:
+def convert_logical_not(context: OpContext) -> None:
     """Not."""
     context.result("logical_not", (context.value(0),))
 
 
-def where(context: OpContext) -> None:
+def convert_where(context: OpContext) -> None:
     """Where: selects elements of two operands by a condition."""
     context.result("where", tuple(context.value(position) for position in range(3)))
 
 
-def quotient(context: OpContext) -> None:
+def convert_div_or_mod(context: OpContext) -> None:
     """Div, and Mod with the sign of the divisor, or of the dividend if ``fmod`` is set."""
     data, divisor = context.operand(0), context.operand(1)
     constant_divisor = context.builder.consts.get(divisor)
@@ -345,7 +349,7 @@ def quotient(context: OpContext) -> None:
     context.result("div" if context.operator.code == "Div" else op, (data, divisor))
 
 
-def shift(context: OpContext) -> None:
+def convert_bit_shift(context: OpContext) -> None:
     """BitShift of unsigned integers."""
     direction = context.operator.attributes.text("direction", "")
     if direction not in ("LEFT", "RIGHT"):
@@ -353,7 +357,7 @@ def shift(context: OpContext) -> None:
     context.result(f"shift_{direction.lower()}", (context.operand(0), context.operand(1)))
 
 
-def cast_like(context: OpContext) -> None:
+def convert_cast_like(context: OpContext) -> None:
     """CastLike: cast to the dtype of the second operand."""
     data, to = context.value(0), context.type(context.value(1)).dtype
     if to == context.type(data).dtype:
@@ -362,12 +366,12 @@ def cast_like(context: OpContext) -> None:
         context.result("cast", (data,), {"dtype": to})
 
 
-def is_nan(context: OpContext) -> None:
+def convert_is_nan(context: OpContext) -> None:
     """IsNaN: x != x, which holds for NaN only."""
     context.result("not_equal", (context.operand(0), context.operand(0)))
 
 
-def is_inf(context: OpContext) -> None:
+def convert_is_inf(context: OpContext) -> None:
     """IsInf: tests for infinities of the signs that attributes select."""
     attributes, make, x = context.operator.attributes, composer(context), context.operand(0)
     infinities = ((np.inf, "detect_positive"), (-np.inf, "detect_negative"))
@@ -378,7 +382,7 @@ def is_inf(context: OpContext) -> None:
     context.result_alias(make("logical_or", *tests) if len(tests) == 2 else tests[0])
 
 
-def eye_like(context: OpContext) -> None:
+def convert_eye_like(context: OpContext) -> None:
     """EyeLike: ones on a diagonal; the operand gives the shape, and the dtype unless an attribute does."""
     from microc.frontend.onnx.file import dtype_from_code
 
@@ -391,19 +395,19 @@ def eye_like(context: OpContext) -> None:
 
 
 LOGIC_CONVERTERS: Mapping[str, Converter] = {
-    **{row.onnx_type: comparison(row.op, *row.dtypes) for row in COMPARISONS},
-    "BitShift": Converter(shift, INTEGERS),
-    "CastLike": Converter(cast_like, MOVABLE),
-    "Celu": by_formula(formulas.celu, alpha=1.0),
-    "Div": Converter(quotient, NUMBERS),
-    "EyeLike": Converter(eye_like, MOVABLE),
-    "IsInf": Converter(is_inf, FLOAT),
-    "IsNaN": Converter(is_nan, FLOAT),
-    "Mod": Converter(quotient, NUMBERS),
-    "Not": Converter(logical_not, ("bool",)),
-    "Shrink": by_formula(formulas.shrink, SIGNED, bias=0.0, lambd=0.5),
-    "Swish": by_formula(formulas.swish, alpha=1.0),
-    "ThresholdedRelu": by_formula(formulas.thresholded_relu, alpha=1.0),
-    "Where": Converter(where, ("bool",)),
-    "Xor": comparison("not_equal", "bool"),
+    **{row.onnx_type: make_comparison_converter(row.op, *row.dtypes) for row in COMPARISONS},
+    "BitShift": Converter(convert_bit_shift, INTEGERS),
+    "CastLike": Converter(convert_cast_like, MOVABLE),
+    "Celu": make_formula_converter(formulas.celu, alpha=1.0),
+    "Div": Converter(convert_div_or_mod, NUMBERS),
+    "EyeLike": Converter(convert_eye_like, MOVABLE),
+    "IsInf": Converter(convert_is_inf, FLOAT),
+    "IsNaN": Converter(convert_is_nan, FLOAT),
+    "Mod": Converter(convert_div_or_mod, NUMBERS),
+    "Not": Converter(convert_logical_not, ("bool",)),
+    "Shrink": make_formula_converter(formulas.shrink, SIGNED, bias=0.0, lambd=0.5),
+    "Swish": make_formula_converter(formulas.swish, alpha=1.0),
+    "ThresholdedRelu": make_formula_converter(formulas.thresholded_relu, alpha=1.0),
+    "Where": Converter(convert_where, ("bool",)),
+    "Xor": make_comparison_converter("not_equal", "bool"),
 }

@@ -13,26 +13,26 @@ from microc.frontend.onnx.file import dtype_from_code
 from microc.graph.ir import Attr
 
 
-def integer_indices(context: OpContext, position: int) -> str:
+def emit_integer_indices(context: OpContext, position: int) -> str:
     """Return input ``position`` as int32 or int64, with a cast if necessary."""
     value = context.value(position)
     kind = context.type(value).dtype
     return value if kind in ("int32", "int64") else context.emit("cast", (value,), {"dtype": "int64"})
 
 
-def _axis_attribute(context: OpContext, default: int) -> int:
+def _read_axis_attribute(context: OpContext, default_axis: int) -> int:
     """Return the attribute ``axis`` as 0..rank-1 of the first input."""
     rank = len(context.shape(0))
-    return context.axis(context.operator.attributes.integer("axis", default), rank)
+    return context.axis(context.operator.attributes.integer("axis", default_axis), rank)
 
 
-def gather_elements(context: OpContext) -> None:
+def convert_gather_elements(context: OpContext) -> None:
     """GatherElements: gathers elements at indices along one axis."""
-    operands = (context.value(0), integer_indices(context, 1))
-    context.result("gather_elements", operands, {"axis": _axis_attribute(context, 0)})
+    operands = (context.value(0), emit_integer_indices(context, 1))
+    context.result("gather_elements", operands, {"axis": _read_axis_attribute(context, 0)})
 
 
-def _reduction_attribute(context: OpContext) -> str:
+def _read_scatter_reduction(context: OpContext) -> str:
     """Return the attribute ``reduction`` of a scatter; empty for none."""
     reduction = context.operator.attributes.text("reduction", "none")
     if reduction not in ("none", "add", "mul", "max", "min"):
@@ -40,35 +40,35 @@ def _reduction_attribute(context: OpContext) -> str:
     return "" if reduction == "none" else reduction
 
 
-def scatter_elements(context: OpContext) -> None:
+def convert_scatter_elements(context: OpContext) -> None:
     """ScatterElements, and its older name Scatter."""
-    operands = (context.value(0), integer_indices(context, 1), context.operand(2))
+    operands = (context.value(0), emit_integer_indices(context, 1), context.operand(2))
     attrs: Mapping[str, Attr] = {
-        "axis": _axis_attribute(context, 0),
-        "reduction": _reduction_attribute(context),
+        "axis": _read_axis_attribute(context, 0),
+        "reduction": _read_scatter_reduction(context),
     }
     context.result("scatter_elements", operands, attrs)
 
 
-def scatter_nd(context: OpContext) -> None:
+def convert_scatter_nd(context: OpContext) -> None:
     """ScatterND: writes or combines slices at indices of several axes."""
-    operands = (context.value(0), integer_indices(context, 1), context.operand(2))
-    context.result("scatter_nd", operands, {"reduction": _reduction_attribute(context)})
+    operands = (context.value(0), emit_integer_indices(context, 1), context.operand(2))
+    context.result("scatter_nd", operands, {"reduction": _read_scatter_reduction(context)})
 
 
-def gather_nd(context: OpContext) -> None:
+def convert_gather_nd(context: OpContext) -> None:
     """GatherND: gathers slices at indices of several axes."""
     batch = context.operator.attributes.integer("batch_dims", 0)
-    context.result("gather_nd", (context.value(0), integer_indices(context, 1)), {"batch_dims": batch})
+    context.result("gather_nd", (context.value(0), emit_integer_indices(context, 1)), {"batch_dims": batch})
 
 
-def arg_extremum(op: str) -> Converter:
+def make_arg_extremum_converter(op: str) -> Converter:
     """Make a converter of ArgMax or ArgMin."""
 
     def convert(context: OpContext) -> None:
         attributes = context.operator.attributes
         attrs: Mapping[str, Attr] = {
-            "axis": _axis_attribute(context, 0),
+            "axis": _read_axis_attribute(context, 0),
             "keepdims": attributes.flag("keepdims", True),
             "last": attributes.flag("select_last_index"),
             "out_dtype": "int64",
@@ -78,14 +78,14 @@ def arg_extremum(op: str) -> Converter:
     return Converter(convert, NUMBERS)
 
 
-def top_k(context: OpContext) -> None:
+def convert_top_k(context: OpContext) -> None:
     """TopK: values and their indices."""
     attributes = context.operator.attributes
     k_values = context.integers(1) if context.opset >= 10 else (attributes.integer("k"),)
     if len(k_values) != 1:
         context.broken(f"k is {k_values}, expected one number")
     attrs: Mapping[str, Attr] = {
-        "axis": _axis_attribute(context, -1),
+        "axis": _read_axis_attribute(context, -1),
         "k": k_values[0],
         "largest": attributes.flag("largest", True),
         "out_dtype": "int64",
@@ -93,7 +93,7 @@ def top_k(context: OpContext) -> None:
     context.write_node_with_outputs("topk", (context.value(0),), attrs, context.operator.outputs)
 
 
-def cumulative(op: str) -> Converter:
+def make_cumulative_converter(op: str) -> Converter:
     """Make a converter of CumSum or CumProd, along a constant axis."""
 
     def convert(context: OpContext) -> None:
@@ -111,9 +111,9 @@ def cumulative(op: str) -> Converter:
     return Converter(convert, NUMBERS)
 
 
-def one_hot(context: OpContext) -> None:
+def convert_one_hot(context: OpContext) -> None:
     """OneHot: off and on value come in one operand of two elements."""
-    indices = integer_indices(context, 0)
+    indices = emit_integer_indices(context, 0)
     depth = int(context.constant(1).reshape(-1)[0])
     values = context.value(2)
     off, on = (context.emit("slice", (values,), {"begin": (k,), "end": (k + 1,), "strides": (1,)}) for k in (0, 1))
@@ -121,10 +121,10 @@ def one_hot(context: OpContext) -> None:
     context.result("one_hot", (indices, on, off), {"depth": depth, "axis": axis, "wrap": True})
 
 
-def hardmax(context: OpContext) -> None:
+def convert_hardmax(context: OpContext) -> None:
     """Hardmax: 1 at the first largest element along an axis; before opset 13, along that axis and all behind it together."""
     old, data = context.opset < 13, context.value(0)
-    shape, axis = context.shape(0), _axis_attribute(context, 1 if context.opset < 13 else -1)
+    shape, axis = context.shape(0), _read_axis_attribute(context, 1 if context.opset < 13 else -1)
     if old:
         data = context.reshape(data, (prod(shape[:axis]), prod(shape[axis:])))
     axis = 1 if old else axis
@@ -135,40 +135,40 @@ def hardmax(context: OpContext) -> None:
     context.result_reshape(context.emit("one_hot", (index, on, off), attrs), shape)
 
 
-def triangle(context: OpContext) -> None:
+def convert_trilu(context: OpContext) -> None:
     """Trilu: keeps the upper or lower triangle of matrices; other elements become 0."""
     diagonal = context.integers(1)[0] if context.has_input(1) else 0
     upper = context.operator.attributes.flag("upper", True)
     context.result("triangle", (context.value(0),), {"diagonal": diagonal, "upper": upper})
 
 
-def reverse_sequence(context: OpContext) -> None:
+def convert_reverse_sequence(context: OpContext) -> None:
     """ReverseSequence: reverses the first elements of each sequence of the batch, as many as its length."""
     attributes = context.operator.attributes
     attrs: Mapping[str, Attr] = {
         "batch_axis": attributes.integer("batch_axis", 1),
         "time_axis": attributes.integer("time_axis", 0),
     }
-    context.result("reverse_sequence", (context.value(0), integer_indices(context, 1)), attrs)
+    context.result("reverse_sequence", (context.value(0), emit_integer_indices(context, 1)), attrs)
 
 
-def tensor_scatter(context: OpContext) -> None:
+def convert_tensor_scatter(context: OpContext) -> None:
     """TensorScatter: overwrites rows of a cache, from a start index of its own for every element of the batch."""
     attributes, shape = context.operator.attributes, context.shape(0)
-    starts = integer_indices(context, 2) if context.has_input(2) else ""
+    starts = emit_integer_indices(context, 2) if context.has_input(2) else ""
     if not starts:
         starts = context.new_constant(f"{context.output()}_starts", np.zeros(shape[:1], np.int64))
     mode = attributes.text("mode", "linear")
-    attrs: Mapping[str, Attr] = {"axis": _axis_attribute(context, -2), "circular": mode == "circular"}
+    attrs: Mapping[str, Attr] = {"axis": _read_axis_attribute(context, -2), "circular": mode == "circular"}
     context.result("cache_update", (context.value(0), context.operand(1), starts), attrs)
 
 
-def lp_norm(context: OpContext) -> None:
+def convert_lp_normalization(context: OpContext) -> None:
     """LpNormalization: x divided by its L1 or L2 norm along an axis; 0 where the norm is 0."""
     data, p = context.value(0), context.operator.attributes.integer("p", 2)
     if p not in (1, 2):
         context.broken(f"p is {p}, expected 1 or 2")
-    make, axis = composer(context), _axis_attribute(context, -1)
+    make, axis = composer(context), _read_axis_attribute(context, -1)
     powers = make("abs", data) if p == 1 else make("mul", data, data)
     total = context.emit("sum", (powers,), {"axes": (axis,), "keepdims": True})
     length = total if p == 1 else make("sqrt", total)
@@ -176,28 +176,28 @@ def lp_norm(context: OpContext) -> None:
     context.result("div", (data, safe))
 
 
-def bit_cast(context: OpContext) -> None:
+def convert_bit_cast(context: OpContext) -> None:
     """BitCast: reinterprets the bits of every element as another dtype."""
     to = dtype_from_code(context.operator.attributes.integer("to"), context.where)
     context.result("bit_cast", (context.value(0),), {"dtype": to})
 
 
 GATHER_CONVERTERS: Mapping[str, Converter] = {
-    "ArgMax": arg_extremum("argmax"),
-    "ArgMin": arg_extremum("argmin"),
-    "BitCast": Converter(bit_cast, MOVABLE),
-    "CumProd": cumulative("cumprod"),
-    "CumSum": cumulative("cumsum"),
-    "GatherElements": Converter(gather_elements, MOVABLE),
-    "GatherND": Converter(gather_nd, MOVABLE),
-    "Hardmax": Converter(hardmax),
-    "LpNormalization": Converter(lp_norm),
-    "OneHot": Converter(one_hot, NUMBERS),
-    "ReverseSequence": Converter(reverse_sequence, MOVABLE),
-    "Scatter": Converter(scatter_elements, MOVABLE),
-    "ScatterElements": Converter(scatter_elements, MOVABLE),
-    "ScatterND": Converter(scatter_nd, MOVABLE),
-    "TensorScatter": Converter(tensor_scatter, MOVABLE),
-    "TopK": Converter(top_k, NUMBERS),
-    "Trilu": Converter(triangle, MOVABLE),
+    "ArgMax": make_arg_extremum_converter("argmax"),
+    "ArgMin": make_arg_extremum_converter("argmin"),
+    "BitCast": Converter(convert_bit_cast, MOVABLE),
+    "CumProd": make_cumulative_converter("cumprod"),
+    "CumSum": make_cumulative_converter("cumsum"),
+    "GatherElements": Converter(convert_gather_elements, MOVABLE),
+    "GatherND": Converter(convert_gather_nd, MOVABLE),
+    "Hardmax": Converter(convert_hardmax),
+    "LpNormalization": Converter(convert_lp_normalization),
+    "OneHot": Converter(convert_one_hot, NUMBERS),
+    "ReverseSequence": Converter(convert_reverse_sequence, MOVABLE),
+    "Scatter": Converter(convert_scatter_elements, MOVABLE),
+    "ScatterElements": Converter(convert_scatter_elements, MOVABLE),
+    "ScatterND": Converter(convert_scatter_nd, MOVABLE),
+    "TensorScatter": Converter(convert_tensor_scatter, MOVABLE),
+    "TopK": Converter(convert_top_k, NUMBERS),
+    "Trilu": Converter(convert_trilu, MOVABLE),
 }

@@ -12,7 +12,12 @@ import numpy as np
 from microc.base.dtypes import Array, is_float
 from microc.base.immutable import frozen
 from microc.frontend.onnx.context import MOVABLE, Converter, OpContext, StoredTensor
-from microc.frontend.onnx.operators_windows import as_image, constant_weights, spatial_attribute, spatial_window
+from microc.frontend.onnx.operators_windows import (
+    read_constant_weights_and_bias,
+    read_spatial_attribute,
+    read_spatial_window,
+    reshape_to_image,
+)
 from microc.graph.ir import Attr, Quant
 from microc.ops.attributes import Rounding
 
@@ -63,8 +68,8 @@ class ResizeRule:
         return self.mode == "linear" and not self.antialias and not self.exclude_outside
 
 
-def write_resize(context: OpContext, axes: Sequence[ResizedAxis]) -> None:
-    """Write the operator's output: input 0 resized along ``axes``."""
+def write_resize(context: OpContext, resized_axes: Sequence[ResizedAxis]) -> None:
+    """Write the operator's output: input 0 resized along ``resized_axes``."""
     attributes, data = context.operator.attributes, context.value(0)
     old = context.opset < 11
     rule = ResizeRule(
@@ -75,7 +80,11 @@ def write_resize(context: OpContext, axes: Sequence[ResizedAxis]) -> None:
         attributes.flag("antialias"),
         attributes.flag("exclude_outside"),
     )
-    if rule.mode not in MODES or rule.coordinate_transformation_mode not in _COORDINATES or rule.nearest_mode not in _ROUNDINGS:
+    if (
+        rule.mode not in MODES
+        or rule.coordinate_transformation_mode not in _COORDINATES
+        or rule.nearest_mode not in _ROUNDINGS
+    ):
         context.broken(
             f"got mode {rule.mode!r}, coordinate_transformation_mode {rule.coordinate_transformation_mode!r} and nearest_mode "
             f"{rule.nearest_mode!r}, expected one of {', '.join(MODES)}; {', '.join(_COORDINATES)}; {', '.join(_ROUNDINGS)}"
@@ -83,24 +92,30 @@ def write_resize(context: OpContext, axes: Sequence[ResizedAxis]) -> None:
     kind = context.type(data)
     if rule.mode != "nearest" and not is_float(kind.dtype):
         context.refuse(f"resizing {kind.dtype} in mode {rule.mode!r}", "use mode nearest")
-    positions = [source_positions(rule, axis) for axis in axes]
-    tables = [resize_table(rule, axis, position) for axis, position in zip(axes, positions, strict=True)]
-    attrs: Mapping[str, Attr] = {"axes": tuple(axis.axis for axis in axes)}
+    positions = [compute_source_positions(rule, axis) for axis in resized_axes]
+    tables = [
+        compute_indices_and_weights(rule, axis, position)
+        for axis, position in zip(resized_axes, positions, strict=True)
+    ]
+    attrs: Mapping[str, Attr] = {"axes": tuple(axis.axis for axis in resized_axes)}
     name = context.output()
     operands = [context.new_constant(f"{name}_indices", index) for index, _ in tables]
     if rule.mode != "nearest":
         operands += [context.new_constant(f"{name}_weights", w.astype(kind.dtype)) for _, w in tables]
-    resized = context.emit("resample", (data, *operands), attrs) if axes else data
+    resized = context.emit("resample", (data, *operands), attrs) if resized_axes else data
     if rule.coordinate_transformation_mode == "tf_crop_and_resize":
-        resized = _fill_outside_image(context, resized, axes, positions)
+        resized = _fill_outside_image(context, resized, resized_axes, positions)
     context.result_alias(resized)
 
 
 def _fill_outside_image(
-    context: OpContext, resized_value: str, axes: Sequence[ResizedAxis], source_positions_by_axis: Sequence[Array]
+    context: OpContext,
+    resized_value: str,
+    resized_axes: Sequence[ResizedAxis],
+    source_positions_by_axis: Sequence[Array],
 ) -> str:
     """Replace the results whose source position is outside of the image by ``extrapolation_value``."""
-    for axis, position in zip(axes, source_positions_by_axis, strict=True):
+    for axis, position in zip(resized_axes, source_positions_by_axis, strict=True):
         outside = (position < 0) | (position > axis.input_extent - 1)
         if outside.any():
             kind = context.type(resized_value)
@@ -111,7 +126,7 @@ def _fill_outside_image(
     return resized_value
 
 
-def source_positions(rule: ResizeRule, axis: ResizedAxis) -> Array:
+def compute_source_positions(rule: ResizeRule, axis: ResizedAxis) -> Array:
     """Return the source position of every result along an axis, as real numbers.
 
     Positions of nearest and linear are computed in float32 step by step, as ONNX Runtime does: the choice of the nearest
@@ -119,36 +134,41 @@ def source_positions(rule: ResizeRule, axis: ResizedAxis) -> Array:
     """
     dtype = np.float32 if rule.is_linear_interpolation or rule.mode == "nearest" else np.float64
 
-    def real(number: float) -> Array:
-        return np.asarray(number, dtype)
+    def to_dtype(value: float) -> Array:
+        return np.asarray(value, dtype)
 
-    y, half, scale, last = np.arange(axis.output_extent).astype(dtype), real(0.5), real(axis.scale), real(axis.input_extent - 1)
-    width, first = scale * real(axis.input_extent), real(axis.roi_start) * last
+    y, half, scale, last = (
+        np.arange(axis.output_extent).astype(dtype),
+        to_dtype(0.5),
+        to_dtype(axis.scale),
+        to_dtype(axis.input_extent - 1),
+    )
+    width, first = scale * to_dtype(axis.input_extent), to_dtype(axis.roi_start) * last
     match rule.coordinate_transformation_mode:
         case "align_corners":
             return np.asarray(y * last / (width - 1) if width != 1 else y * 0)
         case "asymmetric":
             return np.asarray(y / scale)
         case "tf_crop_and_resize":
-            span = real(axis.roi_end - axis.roi_start) * last
+            span = to_dtype(axis.roi_end - axis.roi_start) * last
             return np.asarray(first + (y * 0 + span * half if width == 1 else y * span / (width - 1)))
         case "pytorch_half_pixel" if axis.output_extent == 1:
             return y
         case "half_pixel_symmetric":
-            centre = real(axis.input_extent) * half * (1 - axis.output_extent / width)
+            centre = to_dtype(axis.input_extent) * half * (1 - axis.output_extent / width)
             return np.asarray(centre + (y + half) / scale - half)
         case _:
             return np.asarray((y + half) / scale - half)
 
 
-def resize_table(rule: ResizeRule, axis: ResizedAxis, positions: Array) -> tuple[Array, Array]:
+def compute_indices_and_weights(rule: ResizeRule, axis: ResizedAxis, source_positions: Array) -> tuple[Array, Array]:
     """Return the indices and the weights, both (size, taps), of the elements whose weighted sum is a result along an
     axis."""
     if rule.is_linear_interpolation:
-        return _linear_table(axis, positions)
+        return _compute_linear_indices_and_weights(axis, source_positions)
     # A position on an element counts as the right end of its interval, so that the ratio is in (0, 1].
-    left = np.ceil(positions).astype(np.int64) - 1
-    ratio = positions - left
+    left = np.ceil(source_positions).astype(np.int64) - 1
+    ratio = source_positions - left
     if rule.mode == "nearest":
         steps = {
             "round_prefer_floor": ratio > 0.5,
@@ -164,7 +184,7 @@ def resize_table(rule: ResizeRule, axis: ResizedAxis, positions: Array) -> tuple
         first = math.floor(-reach / scale) + 1
         offsets = np.arange(first, 2 - first)
         indices = left[:, None] + offsets
-        weights = _kernel_weights(rule, np.abs((offsets - ratio[:, None]) * scale))
+        weights = _compute_kernel_weights(rule, np.abs((offsets - ratio[:, None]) * scale))
         weights = weights / weights.sum(1, keepdims=True)
     if rule.exclude_outside:
         weights = np.where((indices >= 0) & (indices < axis.input_extent), weights, 0)
@@ -172,34 +192,36 @@ def resize_table(rule: ResizeRule, axis: ResizedAxis, positions: Array) -> tuple
     return _clamp_indices(axis, indices), weights
 
 
-def _linear_table(axis: ResizedAxis, positions: Array) -> tuple[Array, Array]:
+def _compute_linear_indices_and_weights(axis: ResizedAxis, source_positions: Array) -> tuple[Array, Array]:
     """Return indices and weights, both (size, 2), of the two neighbours of every source position.
 
     At or behind the last element they are twice that element with weight 0.5."""
-    inside = np.clip(positions, 0, axis.input_extent - 1)
+    inside = np.clip(source_positions, 0, axis.input_extent - 1)
     left = np.floor(inside).astype(np.int64)
     right = np.minimum(left + 1, axis.input_extent - 1)
-    weights = np.stack([right - inside, inside - left], 1).astype(positions.dtype)
+    weights = np.stack([right - inside, inside - left], 1).astype(source_positions.dtype)
     weights[left == right] = 0.5
     return _clamp_indices(axis, np.stack([left, right], 1)), weights
 
 
-def _clamp_indices(axis: ResizedAxis, indices: Array) -> Array:
+def _clamp_indices(axis: ResizedAxis, element_indices: Array) -> Array:
     """Clamp indices to the axis, and store them in the smaller of int16 and int32 that holds them."""
-    return np.clip(indices, 0, axis.input_extent - 1).astype(np.int16 if axis.input_extent < 1 << 15 else np.int32)
+    return np.clip(element_indices, 0, axis.input_extent - 1).astype(
+        np.int16 if axis.input_extent < 1 << 15 else np.int32
+    )
 
 
-def _kernel_weights(rule: ResizeRule, distances: Array) -> Array:
-    """Return the interpolation weights at ``distances``: the triangle, or Keys' cubic convolution kernel."""
+def _compute_kernel_weights(rule: ResizeRule, tap_distances: Array) -> Array:
+    """Return the interpolation weights at ``tap_distances``: the triangle, or Keys' cubic convolution kernel."""
     if rule.mode == "linear":
-        return np.asarray(np.clip(1 - distances, 0, 1))
+        return np.asarray(np.clip(1 - tap_distances, 0, 1))
     a = rule.cubic_coeff_a
-    near = ((a + 2) * distances - (a + 3)) * distances * distances + 1
-    far = ((a * distances - 5 * a) * distances + 8 * a) * distances - 4 * a
-    return np.asarray(np.where(distances <= 1, near, np.where(distances < 2, far, 0)))
+    near = ((a + 2) * tap_distances - (a + 3)) * tap_distances * tap_distances + 1
+    far = ((a * tap_distances - 5 * a) * tap_distances + 8 * a) * tap_distances - 4 * a
+    return np.asarray(np.where(tap_distances <= 1, near, np.where(tap_distances < 2, far, 0)))
 
 
-def resize_axes(context: OpContext) -> tuple[ResizedAxis, ...]:
+def read_resized_axes(context: OpContext) -> tuple[ResizedAxis, ...]:
     """Return the axes that a Resize or Upsample changes, in order.
 
     The file gives scales or sizes, of all axes or of those that ``axes`` names."""
@@ -240,14 +262,16 @@ def resize_axes(context: OpContext) -> tuple[ResizedAxis, ...]:
         for k, (axis, extent, size, scale) in enumerate(zip(axes, extents, result_sizes, scales, strict=True))
     ]
     # An axis of the same extent still changes if its scale differs from 1 (sizes are rounded down) or only a region is taken.
-    changed_axes = (a for a in all_axes if (a.output_extent, a.scale, a.roi_start, a.roi_end) != (a.input_extent, 1.0, 0.0, 1.0))
+    changed_axes = (
+        a for a in all_axes if (a.output_extent, a.scale, a.roi_start, a.roi_end) != (a.input_extent, 1.0, 0.0, 1.0)
+    )
     return tuple(sorted(changed_axes, key=lambda a: a.axis))
 
 
 # ---- Converters of operators that sample between elements: GridSample, RoiAlign, DeformConv.
 
 
-def grid_sample(context: OpContext) -> None:
+def convert_grid_sample(context: OpContext) -> None:
     """GridSample: samples data between elements at the positions of a grid."""
     attributes, shape, grid = context.operator.attributes, context.shape(0), context.shape(1)
     if len(grid) != len(shape):
@@ -260,7 +284,7 @@ def grid_sample(context: OpContext) -> None:
     context.result("grid_sample", (context.value(0), context.operand(1)), attrs)
 
 
-def roi_align(context: OpContext) -> None:
+def convert_roi_align(context: OpContext) -> None:
     """RoiAlign with a fixed number of samples."""
     attributes = context.operator.attributes
     default = "half_pixel" if context.opset >= 16 else "output_half_pixel"
@@ -283,7 +307,7 @@ def roi_align(context: OpContext) -> None:
     context.result("roi_align", (context.value(0), context.operand(1), context.value(2)), attrs)
 
 
-def deform_conv(context: OpContext) -> None:
+def convert_deform_conv(context: OpContext) -> None:
     """DeformConv: samples all taps of all pixels, multiplies by their masks, then by the weights as a matrix for every
     group."""
     attributes, shape = context.operator.attributes, context.shape(0)
@@ -298,7 +322,7 @@ def deform_conv(context: OpContext) -> None:
         context.broken(
             f"got group {groups} (weights of {inputs} channels) and offset_group {parts}, expected {expected}"
         )
-    base, size = _tap_positions(context, tuple(kernel))
+    base, size = _compute_tap_positions_and_output_extents(context, tuple(kernel))
     pixels, images = prod(size), shape[0] * parts
     if context.shape(2) != (shape[0], parts * taps * rank, *size):
         expected = str((shape[0], parts * taps * rank, *size))
@@ -323,12 +347,14 @@ def deform_conv(context: OpContext) -> None:
     context.result_alias(summed)
 
 
-def _tap_positions(context: OpContext, kernel_shape: tuple[int, ...]) -> tuple[Array, tuple[int, ...]]:
+def _compute_tap_positions_and_output_extents(
+    context: OpContext, kernel_shape: tuple[int, ...]
+) -> tuple[Array, tuple[int, ...]]:
     """Return the positions of the taps of all pixels before offsets are added, (1, taps * pixels, axes).
 
     Also return the result's spatial extents."""
     extents = context.shape(0)[2:]
-    view = spatial_window(context, kernel_shape, extents, ceil_mode=False)
+    view = read_spatial_window(context, kernel_shape, extents, ceil_mode=False)
     rank, axes, size = len(extents), [], []
     for k, extent in enumerate(extents):
         last_start = extent + view.before[k] + view.after[k] - (kernel_shape[k] - 1) * view.dilation[k] - 1
@@ -342,21 +368,21 @@ def _tap_positions(context: OpContext, kernel_shape: tuple[int, ...]) -> tuple[A
 
 
 SAMPLING_CONVERTERS: Mapping[str, Converter] = {
-    "DeformConv": Converter(deform_conv),
-    "GridSample": Converter(grid_sample),
-    "RoiAlign": Converter(roi_align),
+    "DeformConv": Converter(convert_deform_conv),
+    "GridSample": Converter(convert_grid_sample),
+    "RoiAlign": Converter(convert_roi_align),
 }
 
 
 # ---- Converters of operators that enlarge images: ConvTranspose and Resize.
 
 
-def conv_transpose(context: OpContext) -> None:
+def convert_conv_transpose(context: OpContext) -> None:
     """ConvTranspose.
 
     ``conv2d_transpose`` over one or two axes with constant float32 weights, else ``convolution_transpose``.
     """
-    attrs, shape = _transposed_convolution_attributes(context), context.shape(0)
+    attrs, shape = _read_transposed_convolution_attributes(context), context.shape(0)
     has_constant = [
         context.builder.stored_constant(context.value(k)) is not None for k in (1, 2) if context.has_input(k)
     ]
@@ -365,12 +391,14 @@ def conv_transpose(context: OpContext) -> None:
         operands = [context.operand(k) for k in range(3) if context.has_input(k)]
         context.result("convolution_transpose", operands, attrs)
         return
-    weight, bias = constant_weights(context, 1, 2)
+    weight, bias = read_constant_weights_and_bias(context, 1, 2)
     name = context.output()
-    image = context.emit("transpose", (as_image(context, context.value(0)),), {"axes": (0, 2, 3, 1)})
+    image = context.emit("transpose", (reshape_to_image(context, context.value(0)),), {"axes": (0, 2, 3, 1)})
     operands = [
         image,
-        context.add_stored_tensor(f"{name}_weight", _weights_channels_last(context, weight, int(attrs["groups"]))),
+        context.add_stored_tensor(
+            f"{name}_weight", _reorder_weights_channels_last(context, weight, int(attrs["groups"]))
+        ),
     ]
     if bias is not None:
         operands.append(context.add_stored_tensor(f"{name}_bias", bias))
@@ -383,10 +411,12 @@ def conv_transpose(context: OpContext) -> None:
     context.result_alias(upsampled if len(shape) == 4 else context.reshape(upsampled, (batch, channels, width)))
 
 
-def _weights_channels_last(context: OpContext, weight: StoredTensor, groups: int) -> StoredTensor:
+def _reorder_weights_channels_last(context: OpContext, weight: StoredTensor, group_count: int) -> StoredTensor:
     """Reorder the weights of a transposed convolution from (I, O / groups, [H,] W) to (O, H, W, I / groups)."""
     inputs, outputs_per_group, *kernel = weight.data.shape
-    split = weight.data.reshape(groups, inputs // groups, outputs_per_group, *[1] * (2 - len(kernel)), *kernel)
+    split = weight.data.reshape(
+        group_count, inputs // group_count, outputs_per_group, *[1] * (2 - len(kernel)), *kernel
+    )
     moved = np.ascontiguousarray(split.transpose(0, 2, 3, 4, 1))
     quant = weight.quant
     if quant is not None and quant.axis is not None:
@@ -395,11 +425,11 @@ def _weights_channels_last(context: OpContext, weight: StoredTensor, groups: int
                 f"weights quantised along axis {quant.axis}", "quantise them along axis 1, the output channels"
             )
         # Scales are those of one group's output channels; our tensor lists the output channels of all groups.
-        quant = Quant(quant.scale * groups, quant.zero_point * groups, 0)
+        quant = Quant(quant.scale * group_count, quant.zero_point * group_count, 0)
     return StoredTensor(moved.reshape(-1, *moved.shape[2:]), quant)
 
 
-def _transposed_convolution_attributes(context: OpContext) -> Mapping[str, Any]:
+def _read_transposed_convolution_attributes(context: OpContext) -> Mapping[str, Any]:
     """Return the attributes of a transposed convolution over any number of axes.
 
     Output padding becomes less padding at the end.
@@ -415,9 +445,9 @@ def _transposed_convolution_attributes(context: OpContext) -> Mapping[str, Any]:
         channels = context.shape(0)[1]
         expected = f"{channels} rows of weights and a group that divides them"
         context.broken(f"got group {groups} and weights of shape {context.shape(1)}, expected {expected}")
-    strides, dilation = (spatial_attribute(context, name, (1,) * rank, 1) for name in ("strides", "dilations"))
-    growth = spatial_attribute(context, "output_padding", (0,) * rank, 0)
-    pads = spatial_attribute(context, "pads", (0,) * 2 * rank, 0)
+    strides, dilation = (read_spatial_attribute(context, name, (1,) * rank, 1) for name in ("strides", "dilations"))
+    growth = read_spatial_attribute(context, "output_padding", (0,) * rank, 0)
+    pads = read_spatial_attribute(context, "pads", (0,) * 2 * rank, 0)
     axes = list(zip(extents, strides, kernel, dilation, strict=True))
     sizes = [(e - 1) * s + (k - 1) * d + 1 for e, s, k, d in axes]
     mode, wanted = attributes.text("auto_pad", "NOTSET"), attributes.integers("output_shape", ())[-rank:]
@@ -442,13 +472,13 @@ def _transposed_convolution_attributes(context: OpContext) -> Mapping[str, Any]:
     return {"strides": strides, "padding": padding, "dilation": dilation, "groups": groups}
 
 
-def resize(context: OpContext) -> None:
+def convert_resize(context: OpContext) -> None:
     """Resize and Upsample: every result is one of the data's elements, or a weighted sum of a few."""
-    write_resize(context, resize_axes(context))
+    write_resize(context, read_resized_axes(context))
 
 
 UPSAMPLE_CONVERTERS: Mapping[str, Converter] = {
-    "ConvTranspose": Converter(conv_transpose),
-    "Resize": Converter(resize, MOVABLE),
-    "Upsample": Converter(resize, MOVABLE),
+    "ConvTranspose": Converter(convert_conv_transpose),
+    "Resize": Converter(convert_resize, MOVABLE),
+    "Upsample": Converter(convert_resize, MOVABLE),
 }

@@ -18,37 +18,37 @@ from microc.graph.ir import Attr
 _FLOAT = ("float32",)
 
 
-def root_mean_square_norm(context: OpContext) -> None:
+def convert_simplified_layer_normalization(context: OpContext) -> None:
     """SimplifiedLayerNormalization over the last axis: x / sqrt(mean(x**2) + epsilon), scaled."""
     attributes, data = context.operator.attributes, context.operand(0)
     rank = len(context.type(data).shape)
     if context.axis(attributes.integer("axis", -1), rank) != rank - 1:
         context.refuse("a norm over more than the last axis", "reshape its data so that the normalised axes are one")
     context.only_output()
-    _write_norm(context, data, context.operand(1))
+    _write_rms_norm(context, data, context.operand(1))
 
 
-def skip_root_mean_square_norm(context: OpContext) -> None:
+def convert_skip_simplified_layer_normalization(context: OpContext) -> None:
     """SkipSimplifiedLayerNormalization: the same norm of a sum; the sum is the fourth output."""
     total = context.emit("add", (context.operand(0), context.operand(1)))
     if context.has_input(3):
         total = context.emit("add", (total, context.operand(3)))
     if any(context.output(position) for position in (1, 2)):
         context.refuse("the outputs Mean and InvStdDev are not supported", "export the model for inference")
-    _write_norm(context, total, context.operand(2))
+    _write_rms_norm(context, total, context.operand(2))
     context.result_alias(total, 3)
 
 
-def _write_norm(context: OpContext, data: str, scale: str) -> None:
-    """Write the output: ``data`` divided by its root mean square over the last axis, times ``scale``."""
+def _write_rms_norm(context: OpContext, data_name: str, scale_name: str) -> None:
+    """Write the output: ``data_name`` divided by its root mean square over the last axis, times ``scale_name``."""
     make = composer(context)
-    squares: Mapping[str, Attr] = {"axes": (len(context.type(data).shape) - 1,), "keepdims": True}
-    mean = context.emit("mean", (make("mul", data, data),), squares)
+    squares: Mapping[str, Attr] = {"axes": (len(context.type(data_name).shape) - 1,), "keepdims": True}
+    mean = context.emit("mean", (make("mul", data_name, data_name),), squares)
     length = make("rsqrt", make("add", mean, context.operator.attributes.real("epsilon", 1e-5)))
-    context.result("mul", (make("mul", data, length), scale))
+    context.result("mul", (make("mul", data_name, length), scale_name))
 
 
-def rotary_embedding(context: OpContext) -> None:
+def convert_rotary_embedding(context: OpContext) -> None:
     """com.microsoft.RotaryEmbedding: rotates data (B, S, heads * D) or (B, heads, S, D) by the angles of their positions."""
     attributes, shape = context.operator.attributes, context.shape(0)
     heads = attributes.integer("num_heads", 0) or 1
@@ -73,39 +73,41 @@ def rotary_embedding(context: OpContext) -> None:
     count = context.type(positions).size
     if count not in (length, batch * length):
         context.broken(f"position_ids: got {count}, expected {length} or {batch * length}")
-    angles = [gather_angles(context, position, positions, length) for position in (2, 3)]
+    angles = [gather_angle_rows(context, position, positions, length) for position in (2, 3)]
     result = rotate_pairs(context, data, (angles[0], angles[1]), interleaved=attributes.flag("interleaved"))
     if len(shape) == 3:
         result = context.emit("transpose", (result,), {"axes": (0, 2, 1, 3)})
     context.result_reshape(result, shape)
 
 
-def gather_angles(context: OpContext, table_input: int, positions: str, position_count: int) -> str:
-    """Gather the rows of the table ``table_input`` (cosines or sines) at ``positions``.
+def gather_angle_rows(context: OpContext, table_input_index: int, position_ids: str, position_count: int) -> str:
+    """Gather the rows of the table ``table_input_index`` (cosines or sines) at ``position_ids``.
 
     The result is (batch, 1, S, half of the rotated width)."""
-    table = context.value(table_input)
+    table = context.value(table_input_index)
     if len(context.type(table).shape) != 2:
-        context.broken(f"input {table_input}: got shape {context.type(table).shape}, expected two axes")
-    rows = context.emit("gather", (table, context.reshape(positions, (context.type(positions).size,))), {"axis": 0})
+        context.broken(f"input {table_input_index}: got shape {context.type(table).shape}, expected two axes")
+    rows = context.emit(
+        "gather", (table, context.reshape(position_ids, (context.type(position_ids).size,))), {"axis": 0}
+    )
     count, half = context.type(rows).shape
     return context.reshape(rows, (count // position_count, 1, position_count, half))
 
 
-def rotate_pairs(context: OpContext, data: str, angles: tuple[str, str], *, interleaved: bool) -> str:
+def rotate_pairs(context: OpContext, data_name: str, cosine_and_sine: tuple[str, str], *, interleaved: bool) -> str:
     """Rotate pairs of numbers along the last axis by angles.
 
     Pairs are neighbours (``interleaved``), or lie half the rotated width apart. Numbers behind the rotated width stay."""
-    shape, half = context.type(data).shape, context.type(angles[0]).shape[3]
-    cosine, sine = angles
+    shape, half = context.type(data_name).shape, context.type(cosine_and_sine[0]).shape[3]
+    cosine, sine = cosine_and_sine
     if 2 * half > shape[3]:
         context.broken(f"{half} angles for rows of {shape[3]} elements, expected at most {shape[3] // 2}")
     axis, pairs = (4, (*shape[:3], half, 2)) if interleaved else (3, (*shape[:3], half, 2))
     if interleaved:
-        both = context.reshape(slice_axis(context, data, 3, 0, 2 * half), pairs)
+        both = context.reshape(slice_axis(context, data_name, 3, 0, 2 * half), pairs)
         first, second = (context.reshape(slice_axis(context, both, 4, k, k + 1), pairs[:4]) for k in (0, 1))
     else:
-        first, second = (slice_axis(context, data, 3, k * half, (k + 1) * half) for k in (0, 1))
+        first, second = (slice_axis(context, data_name, 3, k * half, (k + 1) * half) for k in (0, 1))
     make = composer(context)
     rotated = [
         make("sub", make("mul", first, cosine), make("mul", second, sine)),
@@ -117,23 +119,23 @@ def rotate_pairs(context: OpContext, data: str, angles: tuple[str, str], *, inte
     joined = context.reshape(joined, (*shape[:3], 2 * half))
     if 2 * half == shape[3]:
         return joined
-    return context.emit("concat", (joined, slice_axis(context, data, 3, 2 * half, shape[3])), {"axis": 3})
+    return context.emit("concat", (joined, slice_axis(context, data_name, 3, 2 * half, shape[3])), {"axis": 3})
 
 
-def slice_axis(context: OpContext, data: str, axis: int, first_element: int, end_element: int) -> str:
-    """Slice elements ``first_element`` to ``end_element`` (exclusive) along an axis."""
-    shape = context.type(data).shape
-    if (first_element, end_element) == (0, shape[axis]):
-        return data
-    begin = tuple(first_element if k == axis else 0 for k in range(len(shape)))
-    end = tuple(end_element if k == axis else extent for k, extent in enumerate(shape))
-    return context.emit("slice", (data,), {"begin": begin, "end": end, "strides": (1,) * len(shape)})
+def slice_axis(context: OpContext, value_name: str, axis: int, start_index: int, end_index: int) -> str:
+    """Slice elements ``start_index`` to ``end_index`` (exclusive) along an axis."""
+    shape = context.type(value_name).shape
+    if (start_index, end_index) == (0, shape[axis]):
+        return value_name
+    begin = tuple(start_index if k == axis else 0 for k in range(len(shape)))
+    end = tuple(end_index if k == axis else extent for k, extent in enumerate(shape))
+    return context.emit("slice", (value_name,), {"begin": begin, "end": end, "strides": (1,) * len(shape)})
 
 
 LANGUAGE_CONVERTERS: Mapping[str, Converter] = {
-    "SimplifiedLayerNormalization": Converter(root_mean_square_norm, _FLOAT),
-    "SkipSimplifiedLayerNormalization": Converter(skip_root_mean_square_norm, _FLOAT),
-    "RotaryEmbedding": Converter(rotary_embedding, _FLOAT),
+    "SimplifiedLayerNormalization": Converter(convert_simplified_layer_normalization, _FLOAT),
+    "SkipSimplifiedLayerNormalization": Converter(convert_skip_simplified_layer_normalization, _FLOAT),
+    "RotaryEmbedding": Converter(convert_rotary_embedding, _FLOAT),
 }
 """Converters of the domain ``com.microsoft``; exporters write the first one without a domain, too."""
 
@@ -161,7 +163,7 @@ class _AttentionSizes:
     head_width: int
 
 
-def group_query_attention(context: OpContext) -> None:
+def convert_group_query_attention(context: OpContext) -> None:
     """com.microsoft.GroupQueryAttention of one sequence, causal.
 
     Operands: query, key, value (or all three in the first), past key, past value, last position (seqlens_k), number of
@@ -169,12 +171,12 @@ def group_query_attention(context: OpContext) -> None:
     it holds; the present is the past with them. If the number of positions is a constant above P, the past is full, and the
     present is longer.
     """
-    _refuse_variants(context)
-    heads, (query, key, value) = _split_heads(context)
-    length = _past_length(context, heads)
+    _refuse_unsupported_variants(context)
+    heads, (query, key, value) = _read_sizes_and_split_heads(context)
+    length = _emit_past_length(context, heads)
     if context.operator.attributes.flag("do_rotary"):
         query, key = _rotate_query_and_key(context, heads, length, (query, key))
-    past = _past_caches(context, heads)
+    past = _get_past_caches(context, heads)
     rows = heads.query_heads // heads.kv_heads * heads.row_count
     scale = context.operator.attributes.real("scale", 0.0) or float(1 / np.sqrt(heads.head_width))
     scaled_query = context.reshape(composer(context)("mul", query, scale), (heads.kv_heads, rows, heads.head_width))
@@ -183,7 +185,7 @@ def group_query_attention(context: OpContext) -> None:
         [context.reshape(x, context.type(x).shape[1:]) for x in pair]  # without the batch axis, which is 1
         for pair in ((*past[:1], key), (*past[1:], value))
     )
-    scores = [_batch_product(context, scaled_query, x, transpose_b=True) for x in keys]
+    scores = [_emit_batch_product(context, scaled_query, x, transpose_right=True) for x in keys]
     scores[-1] = _mask_later_rows(context, heads, scores[-1])
     if past:
         scores[0] = _mask_unused_positions(context, scores[0], length)
@@ -191,7 +193,7 @@ def group_query_attention(context: OpContext) -> None:
     shares, first, total = context.emit("softmax", (joined,), {"axis": 2, "beta": 1.0}), 0, ""
     for x in values:
         last = first + context.type(x).shape[1]
-        partial = _batch_product(context, slice_axis(context, shares, 2, first, last), x)
+        partial = _emit_batch_product(context, slice_axis(context, shares, 2, first, last), x)
         total, first = context.emit("add", (total, partial)) if total else partial, last
     apart = context.reshape(total, (1, heads.query_heads, heads.row_count, heads.head_width))
     rows_of_heads = context.emit("transpose", (apart,), {"axes": (0, 2, 1, 3)})
@@ -199,7 +201,7 @@ def group_query_attention(context: OpContext) -> None:
     _write_present(context, past, (key, value), length)
 
 
-def _refuse_variants(context: OpContext) -> None:
+def _refuse_unsupported_variants(context: OpContext) -> None:
     """Refuse attributes and inputs of variants of the attention that are not supported."""
     attributes = context.operator.attributes
     numbers = {name: attributes.integer(name, 0) for name in ("smooth_softmax", "qk_output", "local_window_size")}
@@ -215,7 +217,7 @@ def _refuse_variants(context: OpContext) -> None:
     context.only_output(3)
 
 
-def _split_heads(context: OpContext) -> tuple[_AttentionSizes, tuple[str, str, str]]:
+def _read_sizes_and_split_heads(context: OpContext) -> tuple[_AttentionSizes, tuple[str, str, str]]:
     """Split the operands into heads: query (1, heads, S, D), key and value (1, key heads, S, D)."""
     attributes, shape = context.operator.attributes, context.shape(_QUERY)
     queries, kv_heads = attributes.integer("num_heads"), attributes.integer("kv_num_heads")
@@ -230,7 +232,7 @@ def _split_heads(context: OpContext) -> tuple[_AttentionSizes, tuple[str, str, s
         context.refuse(f"a batch of {shape[0]} sequences, expected one", "export the model with a batch of 1")
     heads = _AttentionSizes(queries, kv_heads, shape[1], shape[2] // parts)
 
-    def apart(value: str, head_count: int) -> str:
+    def split_one_operand(value: str, head_count: int) -> str:
         """Reshape (1, S, heads * D) to (1, heads, S, D)."""
         if context.type(value).shape != (1, heads.row_count, head_count * heads.head_width):
             expected = (1, heads.row_count, head_count * heads.head_width)
@@ -240,17 +242,19 @@ def _split_heads(context: OpContext) -> tuple[_AttentionSizes, tuple[str, str, s
 
     counts, first = (queries, kv_heads, kv_heads), 0
     if not packed:
-        query, key, value = (apart(context.operand(k), n) for k, n in zip((_QUERY, _KEY, _VALUE), counts, strict=True))
+        query, key, value = (
+            split_one_operand(context.operand(k), n) for k, n in zip((_QUERY, _KEY, _VALUE), counts, strict=True)
+        )
         return heads, (query, key, value)
     parts_by_role = []
     for count in counts:
         last = first + count * heads.head_width
-        parts_by_role.append(apart(slice_axis(context, context.value(_QUERY), 2, first, last), count))
+        parts_by_role.append(split_one_operand(slice_axis(context, context.value(_QUERY), 2, first, last), count))
         first = last
     return heads, (parts_by_role[0], parts_by_role[1], parts_by_role[2])
 
 
-def _past_length(context: OpContext, sizes: _AttentionSizes) -> str:
+def _emit_past_length(context: OpContext, sizes: _AttentionSizes) -> str:
     """Return the number of positions that the key and value caches hold, as an int32 of one element.
 
     It is the last position minus the other rows of this call."""
@@ -263,19 +267,19 @@ def _past_length(context: OpContext, sizes: _AttentionSizes) -> str:
 
 
 def _rotate_query_and_key(
-    context: OpContext, sizes: _AttentionSizes, past_length: str, query_and_key: Sequence[str]
+    context: OpContext, sizes: _AttentionSizes, past_length: str, query_and_key_names: Sequence[str]
 ) -> list[str]:
     """Rotate query and key by the angles of their positions."""
     positions = past_length
     if sizes.row_count > 1:
         steps = context.new_constant("steps", np.arange(sizes.row_count, dtype=np.int32))
         positions = context.emit("add", (past_length, steps))
-    cosine, sine = (gather_angles(context, k, positions, sizes.row_count) for k in (_COSINES, _COSINES + 1))
+    cosine, sine = (gather_angle_rows(context, k, positions, sizes.row_count) for k in (_COSINES, _COSINES + 1))
     interleaved = context.operator.attributes.flag("rotary_interleaved")
-    return [rotate_pairs(context, value, (cosine, sine), interleaved=interleaved) for value in query_and_key]
+    return [rotate_pairs(context, value, (cosine, sine), interleaved=interleaved) for value in query_and_key_names]
 
 
-def _past_caches(context: OpContext, sizes: _AttentionSizes) -> tuple[str, ...]:
+def _get_past_caches(context: OpContext, sizes: _AttentionSizes) -> tuple[str, ...]:
     """Return the caches of keys and of values; empty if there is no past."""
     if not context.has_input(_PAST):
         return ()
@@ -288,56 +292,58 @@ def _past_caches(context: OpContext, sizes: _AttentionSizes) -> tuple[str, ...]:
     return caches
 
 
-def _batch_product(context: OpContext, a: str, b: str, *, transpose_b: bool = False) -> str:
-    right = context.emit("transpose", (b,), {"axes": (0, 2, 1)}) if transpose_b else b
-    return context.emit("matmul", (a, right))
+def _emit_batch_product(context: OpContext, left: str, right_name: str, *, transpose_right: bool = False) -> str:
+    right = context.emit("transpose", (right_name,), {"axes": (0, 2, 1)}) if transpose_right else right_name
+    return context.emit("matmul", (left, right))
 
 
-def _mask_unused_positions(context: OpContext, scores: str, past_length: str) -> str:
+def _mask_unused_positions(context: OpContext, scores_name: str, past_length: str) -> str:
     """Mask the scores (heads, rows, P) of positions that the past does not hold yet."""
-    count = context.type(scores).shape[2]
+    count = context.type(scores_name).shape[2]
     positions = context.new_constant("places", np.arange(count, dtype=np.int32).reshape(1, 1, count))
     make = composer(context)
-    return make("where", make("less", positions, past_length), scores, MASKED_SCORE)
+    return make("where", make("less", positions, past_length), scores_name, MASKED_SCORE)
 
 
-def _mask_later_rows(context: OpContext, sizes: _AttentionSizes, scores: str) -> str:
+def _mask_later_rows(context: OpContext, sizes: _AttentionSizes, scores_name: str) -> str:
     """Mask the scores among this call's rows so that none attends to a later one."""
     if sizes.row_count == 1:
-        return scores
+        return scores_name
     groups = sizes.query_heads // sizes.kv_heads
     seen = np.tile(np.tril(np.ones((sizes.row_count, sizes.row_count), bool)), (groups, 1))[None]
-    return composer(context)("where", context.new_constant("seen", seen), scores, MASKED_SCORE)
+    return composer(context)("where", context.new_constant("seen", seen), scores_name, MASKED_SCORE)
 
 
 def _write_present(
-    context: OpContext, past_caches: Sequence[str], new_keys_and_values: Sequence[str], past_length: str
+    context: OpContext, past_cache_names: Sequence[str], new_keys_and_values: Sequence[str], past_length: str
 ) -> None:
     """Write the second and third output, the new key and value caches: the past ones with this call's rows."""
     for position, value in enumerate(new_keys_and_values):
         if not context.output(position + 1):
             continue
-        if not past_caches:
+        if not past_cache_names:
             context.result_alias(value, position + 1)
-        elif _is_past_full(context, context.type(past_caches[0]).shape[2], context.type(value).shape[2]):
-            context.result("concat", (past_caches[position], value), {"axis": 2}, position + 1)
+        elif _is_past_full(context, context.type(past_cache_names[0]).shape[2], context.type(value).shape[2]):
+            context.result("concat", (past_cache_names[position], value), {"axis": 2}, position + 1)
         else:
             begin = context.emit("pad", (past_length,), {"padding": ((2, 1),), "value": 0})
-            context.result("dynamic_update_slice", (past_caches[position], value, begin), {}, position + 1)
+            context.result("dynamic_update_slice", (past_cache_names[position], value, begin), {}, position + 1)
 
 
-def _is_past_full(context: OpContext, past_capacity: int, new_rows: int) -> bool:
+def _is_past_full(context: OpContext, past_capacity: int, new_row_count: int) -> bool:
     """Test whether the number of positions is a constant above ``past_capacity``."""
     total = context.builder.consts.get(context.value(_TOTAL)) if context.has_input(_TOTAL) else None
     if total is None or total.size != 1 or int(total.reshape(())) <= past_capacity:
         return False
-    if int(total.reshape(())) != past_capacity + new_rows:
+    if int(total.reshape(())) != past_capacity + new_row_count:
         what = f"total_sequence_length is {int(total.reshape(()))}"
         context.broken(
-            f"{what}, expected {past_capacity + new_rows}: {past_capacity} of the past and {new_rows} of this call"
+            f"{what}, expected {past_capacity + new_row_count}: {past_capacity} of the past and {new_row_count} of this call"
         )
     return True
 
 
-ATTENTION_CONVERTERS: Mapping[str, Converter] = {"GroupQueryAttention": Converter(group_query_attention, ("float32",))}
+ATTENTION_CONVERTERS: Mapping[str, Converter] = {
+    "GroupQueryAttention": Converter(convert_group_query_attention, ("float32",))
+}
 """Converters of the domain ``com.microsoft``."""

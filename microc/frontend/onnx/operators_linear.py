@@ -13,13 +13,13 @@ from microc.base import dtypes
 from microc.base.dtypes import Array, is_float
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.onnx.context import FLOAT, Converter, OpContext, StoredTensor
-from microc.frontend.onnx.operators_recurrent import recurrent
+from microc.frontend.onnx.operators_recurrent import convert_recurrent_layer
 from microc.graph.ir import Attr, Graph
 
 # ---- Converters of matrix products, normalisations and softmaxes.
 
 
-def gemm(context: OpContext) -> None:
+def convert_gemm(context: OpContext) -> None:
     """Convert Gemm, alpha * A' * B' + beta * C, where A' and B' are A and B, transposed if ``transA`` or ``transB`` is set.
 
     If B is constant, Gemm becomes a ``dense`` layer; otherwise it becomes a ``matmul``."""
@@ -42,7 +42,7 @@ def gemm(context: OpContext) -> None:
         weight = weight.transpose((1, 0))
     if alpha != 1.0:
         weight = StoredTensor((weight.data * np.float32(alpha)).astype(np.float32))
-    bias = _gemm_bias(context, weight.data.shape[0], beta)
+    bias = _get_gemm_bias(context, weight.data.shape[0], beta)
     operands = [a, context.add_stored_tensor(f"{context.output()}_weight", weight)]
     if bias is not None:
         context.result("dense", (*operands, context.add_stored_tensor(f"{context.output()}_bias", bias)))
@@ -52,7 +52,7 @@ def gemm(context: OpContext) -> None:
         context.result("dense", operands)
 
 
-def _gemm_bias(context: OpContext, unit_count: int, beta: float) -> StoredTensor | None:
+def _get_gemm_bias(context: OpContext, unit_count: int, beta: float) -> StoredTensor | None:
     """Return beta * C as the bias of a ``dense`` layer with ``unit_count`` outputs.
 
     Return None if input C is absent, is not constant, or differs between the rows of the result."""
@@ -90,7 +90,7 @@ def write_sum_with_c(context: OpContext, product_value: str, beta: float) -> Non
     context.result("add", (product_value, term))
 
 
-def matmul(context: OpContext) -> None:
+def convert_matmul(context: OpContext) -> None:
     """Convert MatMul, which multiplies matrices as ``numpy.matmul`` does.
 
     If the data are floats and the right operand is a constant matrix, MatMul becomes one ``dense`` layer over all rows."""
@@ -100,7 +100,7 @@ def matmul(context: OpContext) -> None:
         context.broken(f"got matrices of shapes {left} and {right}, expected equal inner extents")
     weight = context.builder.stored_constant(b)
     if weight is not None and len(right) == 2 and is_float(context.type(a).dtype):
-        context.result_alias(write_dense(context, a, weight.transpose((1, 0)), None))
+        context.result_alias(emit_dense(context, a, weight.transpose((1, 0)), None))
         return
     shape = (*context.broadcast(left[:-2], right[:-2]), *left[-2:-1], *right[-1:][: len(right) - 1])
     a = context.reshape(a, (1, left[0])) if len(left) == 1 else a
@@ -108,16 +108,16 @@ def matmul(context: OpContext) -> None:
     context.result_alias(context.reshape(context.emit("matmul", (a, b)), shape))
 
 
-def write_dense(context: OpContext, data: str, weight: StoredTensor, bias: StoredTensor | None) -> str:
-    """Emit a dense layer over the last axis of ``data``; return the name of its result.
+def emit_dense(context: OpContext, data_name: str, weight: StoredTensor, bias: StoredTensor | None) -> str:
+    """Emit a dense layer over the last axis of ``data_name``; return the name of its result.
 
-    ``data`` (..., inputs) may have any number of leading axes, which the result (..., units) keeps. ``weight`` has the shape
+    ``data_name`` (..., inputs) may have any number of leading axes, which the result (..., units) keeps. ``weight`` has the shape
     (units, inputs)."""
-    shape, (units, depth) = context.type(data).shape, weight.data.shape
+    shape, (units, depth) = context.type(data_name).shape, weight.data.shape
     if not shape or shape[-1] != depth:
         context.broken(f"data of shape {shape}, expected a last axis of {depth} for weights of {units} x {depth}")
     operands = [
-        context.reshape(data, (prod(shape[:-1]), depth)),
+        context.reshape(data_name, (prod(shape[:-1]), depth)),
         context.add_stored_tensor(f"{context.output()}_weight", weight),
     ]
     if bias is not None:
@@ -125,7 +125,7 @@ def write_dense(context: OpContext, data: str, weight: StoredTensor, bias: Store
     return context.reshape(context.emit("dense", operands), (*shape[:-1], units))
 
 
-def batch_normalization(context: OpContext) -> None:
+def convert_batch_normalization(context: OpContext) -> None:
     """Convert BatchNormalization for inference: x * f + (bias - mean * f) with f = scale / sqrt(variance + epsilon).
 
     Each channel has its own scale, bias, mean and variance. Before opset 9 with ``spatial`` = 0, each element of an image
@@ -138,7 +138,7 @@ def batch_normalization(context: OpContext) -> None:
     data = context.operand(0)
     shape = context.type(data).shape
     if any(context.value(position) not in context.builder.consts for position in range(1, 5)):
-        _batch_normalization_by_values(context, data)
+        _convert_computed_batch_normalization(context, data)
         return
     scale, bias, mean, variance = (context.constant(position).astype(np.float64) for position in range(1, 5))
     parameter_shape = shape[1:2] if context.opset >= 9 or attributes.flag("spatial", True) else shape[1:]
@@ -152,64 +152,64 @@ def batch_normalization(context: OpContext) -> None:
     context.result("add", (scaled_data, _add_channel_constant(context, bias - mean * factor, data)))
 
 
-def _batch_normalization_by_values(context: OpContext, data: str) -> None:
+def _convert_computed_batch_normalization(context: OpContext, data_name: str) -> None:
     """Convert BatchNormalization with a scale, bias, mean or variance that is known only at run time."""
-    rank, kind = len(context.type(data).shape), context.type(data).dtype
-    scale, bias, mean, variance = (_along_channels(context, position, rank) for position in range(1, 5))
+    rank, kind = len(context.type(data_name).shape), context.type(data_name).dtype
+    scale, bias, mean, variance = (_reshape_along_channels(context, position, rank) for position in range(1, 5))
     epsilon = context.scalar(context.operator.attributes.real("epsilon", 1e-5), kind)
     deviation = context.emit("sqrt", (context.emit("add", (variance, epsilon)),))
     factor = context.emit("div", (scale, deviation))
-    scaled_data = context.emit("mul", (context.emit("sub", (data, mean)), factor))
+    scaled_data = context.emit("mul", (context.emit("sub", (data_name, mean)), factor))
     context.result("add", (scaled_data, bias))
 
 
-def _along_channels(context: OpContext, position: int, target_rank: int) -> str:
+def _reshape_along_channels(context: OpContext, position: int, target_rank: int) -> str:
     """Reshape operand ``position``, which has one element per channel, to broadcast to a tensor of rank ``target_rank``.
 
     Channels are axis 1 of that tensor."""
     return context.reshape(context.operand(position), (context.shape(position)[0], *[1] * (target_rank - 2)))
 
 
-def _add_channel_constant(context: OpContext, channel_values: Array, data_value: str) -> str:
-    """Add a constant of ``channel_values``, shaped to broadcast to ``data_value``; return its name.
+def _add_channel_constant(context: OpContext, channel_values: Array, data_name: str) -> str:
+    """Add a constant of ``channel_values``, shaped to broadcast to ``data_name``; return its name.
 
     The values belong to axis 1 (one value per channel), or to axis 1 and all axes after it (one value per element)."""
-    kind = context.type(data_value)
+    kind = context.type(data_name)
     shape = (*channel_values.shape, *[1] * (len(kind.shape) - 1 - channel_values.ndim))
     return context.new_constant(f"{context.output()}_factor", channel_values.astype(kind.dtype).reshape(shape))
 
 
-def _normalize(
-    context: OpContext, data: str, axes: tuple[int, ...], statistic_outputs: tuple[str, str] = ("", "")
+def _emit_normalization(
+    context: OpContext, data_name: str, axes: tuple[int, ...], statistic_output_names: tuple[str, str] = ("", "")
 ) -> str:
-    """Emit (x - mean) / sqrt(variance + epsilon) with mean and variance over ``axes`` of ``data``; return the result's name.
+    """Emit (x - mean) / sqrt(variance + epsilon) with mean and variance over ``axes`` of ``data_name``; return the result's name.
 
-    ``statistic_outputs``: names under which the mean and 1 / sqrt(variance + epsilon) are written, if they are outputs of
+    ``statistic_output_names``: names under which the mean and 1 / sqrt(variance + epsilon) are written, if they are outputs of
     the ONNX operator; each is empty if the output is absent."""
     over: Mapping[str, Attr] = {"axes": axes, "keepdims": True}
     mean = (
-        context.write_node("mean", (data,), over, statistic_outputs[0])
-        if statistic_outputs[0]
-        else context.emit("mean", (data,), over)
+        context.write_node("mean", (data_name,), over, statistic_output_names[0])
+        if statistic_output_names[0]
+        else context.emit("mean", (data_name,), over)
     )
-    centred = context.emit("sub", (data, mean))
+    centred = context.emit("sub", (data_name, mean))
     variance = context.emit("mean", (context.emit("mul", (centred, centred)),), over)
-    kind = context.type(data).dtype
+    kind = context.type(data_name).dtype
     epsilon = context.scalar(context.operator.attributes.real("epsilon", 1e-5), kind)
     deviation = context.emit("sqrt", (context.emit("add", (variance, epsilon)),))
-    if statistic_outputs[1]:
-        context.write_node("div", (context.scalar(1.0, kind), deviation), {}, statistic_outputs[1])
+    if statistic_output_names[1]:
+        context.write_node("div", (context.scalar(1.0, kind), deviation), {}, statistic_output_names[1])
     return context.emit("div", (centred, deviation))
 
 
-def layer_normalization(context: OpContext) -> None:
+def convert_layer_normalization(context: OpContext) -> None:
     """Convert LayerNormalization, which normalises over attribute ``axis`` and all axes after it.
 
     The normalised data are multiplied by a scale and, if there is one, added to a bias."""
     data = context.operand(0)
     rank = len(context.type(data).shape)
     first = context.axis(context.operator.attributes.integer("axis", -1), rank)
-    normalized = _normalize(context, data, tuple(range(first, rank)), (context.output(1), context.output(2)))
+    normalized = _emit_normalization(context, data, tuple(range(first, rank)), (context.output(1), context.output(2)))
     if context.has_input(2):
         normalized = context.emit("mul", (normalized, context.operand(1)))
         context.result("add", (normalized, context.operand(2)))
@@ -217,7 +217,7 @@ def layer_normalization(context: OpContext) -> None:
         context.result("mul", (normalized, context.operand(1)))
 
 
-def instance_normalization(context: OpContext) -> None:
+def convert_instance_normalization(context: OpContext) -> None:
     """Convert InstanceNormalization: normalise each channel of each image over the spatial axes.
 
     The result is multiplied by a scale and added to a bias, both with one element per channel."""
@@ -225,13 +225,13 @@ def instance_normalization(context: OpContext) -> None:
     rank = len(context.type(data).shape)
     if rank < 3:
         context.broken(f"data of shape {context.type(data).shape}, expected at least three axes")
-    normalized = _normalize(context, data, tuple(range(2, rank)))
-    scale, bias = (_along_channels(context, position, rank) for position in (1, 2))
+    normalized = _emit_normalization(context, data, tuple(range(2, rank)))
+    scale, bias = (_reshape_along_channels(context, position, rank) for position in (1, 2))
     context.result("add", (context.emit("mul", (normalized, scale)), bias))
 
 
-def softmax(write: Callable[[OpContext, str, int, str], None]) -> Converter:
-    """Make a converter of Softmax or LogSoftmax; ``write`` emits the operator along one axis.
+def make_softmax_converter(write_along_axis: Callable[[OpContext, str, int, str], None]) -> Converter:
+    """Make a converter of Softmax or LogSoftmax; ``write_along_axis`` emits the operator along one axis.
 
     Before opset 13 the operator normalises over attribute ``axis`` and all axes after it together. The converter then
     flattens these axes to one and restores the shape afterwards."""
@@ -241,44 +241,44 @@ def softmax(write: Callable[[OpContext, str, int, str], None]) -> Converter:
         shape = context.type(data).shape
         axis = context.axis(context.operator.attributes.integer("axis", 1 if old else -1), len(shape))
         if not old or axis == len(shape) - 1:
-            write(context, data, axis, context.output())
+            write_along_axis(context, data, axis, context.output())
             return
         flat = context.reshape(data, (prod(shape[:axis]), prod(shape[axis:])))
         name = context.builder.unique_name(f"{context.output()}_flat")
-        write(context, flat, 1, name)
+        write_along_axis(context, flat, 1, name)
         context.result("reshape", (name,), {"shape": shape})
 
     return Converter(convert, stepwise=True)
 
 
-def _write_softmax(context: OpContext, data: str, axis: int, output: str) -> None:
-    """Write the value ``output``, the softmax of ``data`` along ``axis``."""
-    context.write_node("softmax", (data,), {"axis": axis, "beta": 1.0}, output)
+def _write_softmax(context: OpContext, data_name: str, axis: int, output_name: str) -> None:
+    """Write the value ``output_name``, the softmax of ``data_name`` along ``axis``."""
+    context.write_node("softmax", (data_name,), {"axis": axis, "beta": 1.0}, output_name)
 
 
-def _write_log_softmax(context: OpContext, data: str, axis: int, output: str) -> None:
-    """Write the value ``output``, the logarithm of the softmax of ``data``: x - max - log(sum(exp(x - max))) along ``axis``."""
+def _write_log_softmax(context: OpContext, data_name: str, axis: int, output_name: str) -> None:
+    """Write the value ``output_name``, the logarithm of the softmax of ``data_name``: x - max - log(sum(exp(x - max))) along ``axis``."""
     over: Mapping[str, Attr] = {"axes": (axis,), "keepdims": True}
-    centred = context.emit("sub", (data, context.emit("max", (data,), over)))
+    centred = context.emit("sub", (data_name, context.emit("max", (data_name,), over)))
     total = context.emit("sum", (context.emit("exp", (centred,)),), over)
-    context.write_node("sub", (centred, context.emit("log", (total,))), {}, output)
+    context.write_node("sub", (centred, context.emit("log", (total,))), {}, output_name)
 
 
 NEURAL_CONVERTERS: Mapping[str, Converter] = {
-    "BatchNormalization": Converter(batch_normalization),
-    "Gemm": Converter(gemm),
-    "InstanceNormalization": Converter(instance_normalization),
-    "LayerNormalization": Converter(layer_normalization),
-    "LogSoftmax": softmax(_write_log_softmax),
-    "MatMul": Converter(matmul, (*FLOAT, "int32", "int64")),
-    "Softmax": softmax(_write_softmax),
+    "BatchNormalization": Converter(convert_batch_normalization),
+    "Gemm": Converter(convert_gemm),
+    "InstanceNormalization": Converter(convert_instance_normalization),
+    "LayerNormalization": Converter(convert_layer_normalization),
+    "LogSoftmax": make_softmax_converter(_write_log_softmax),
+    "MatMul": Converter(convert_matmul, (*FLOAT, "int32", "int64")),
+    "Softmax": make_softmax_converter(_write_softmax),
 }
 
 
 # ---- Converters of Einsum and of transforms: DFT, STFT, MelWeightMatrix, Col2Im.
 
 
-def einsum(context: OpContext) -> None:
+def convert_einsum(context: OpContext) -> None:
     """Convert Einsum. In the graph the labels of axes are numbers instead of letters.
 
     A letter becomes its character code. An ellipsis becomes negative numbers, one for each axis that it covers."""
@@ -297,38 +297,40 @@ def einsum(context: OpContext) -> None:
         once = sorted(c for c in set(left) - set(",.") if left.count(c) == 1)
         right = ("..." if "..." in left else "") + "".join(once)
 
-    def labels(term: str, rank: int) -> tuple[int, ...]:
+    def number_axis_labels(term: str, rank: int) -> tuple[int, ...]:
         """Return the label of each axis of an operand of rank ``rank`` as a number, from a term of the equation such as "ij"."""
         dots = rank - len(term.replace("...", ""))
         before, _, after = term.partition("...")
         middle = tuple(range(-dots, 0)) if "..." in term else ()
         return (*(ord(c) for c in before), *middle, *(ord(c) for c in after))
 
-    inputs = tuple(labels(term, rank) for term, rank in zip(terms, ranks, strict=True))
-    output = labels(right, len(right.replace("...", "")) + (hidden if "..." in right else 0))
+    inputs = tuple(number_axis_labels(term, rank) for term, rank in zip(terms, ranks, strict=True))
+    output = number_axis_labels(right, len(right.replace("...", "")) + (hidden if "..." in right else 0))
     operands = [context.operand(k) for k in range(len(terms))]
     context.result("einsum", operands, {"inputs": inputs, "output": output})
 
 
-def _fourier_waves(sample_count: int, row_count: int, inverse: bool) -> tuple[Array, Array]:
-    """Return the real and the imaginary parts (``sample_count``, ``row_count``) of a discrete Fourier transform's factors.
+def _compute_dft_factors(sample_count: int, frequency_count: int, is_inverse: bool) -> tuple[Array, Array]:
+    """Return the real and the imaginary parts (``sample_count``, ``frequency_count``) of a discrete Fourier transform's factors.
 
     They are cosines and negated sines; for the inverse transform, cosines and sines divided by ``sample_count``."""
     # The product of indices is reduced modulo length first, so that large angles lose no precision.
-    angle = 2 * np.pi * (np.outer(np.arange(sample_count), np.arange(row_count)) % sample_count) / sample_count
-    scale = 1 / sample_count if inverse else 1.0
-    return np.cos(angle) * scale, (np.sin(angle) if inverse else -np.sin(angle)) * scale
+    angle = 2 * np.pi * (np.outer(np.arange(sample_count), np.arange(frequency_count)) % sample_count) / sample_count
+    scale = 1 / sample_count if is_inverse else 1.0
+    return np.cos(angle) * scale, (np.sin(angle) if is_inverse else -np.sin(angle)) * scale
 
 
-def dft_matrix(sample_count: int, bin_count: int, takes_complex: bool, inverse: bool, gives_real: bool) -> Array:
+def compute_dft_matrix(
+    sample_count: int, bin_count: int, is_input_complex: bool, is_inverse: bool, is_output_real: bool
+) -> Array:
     """Return the matrix of a discrete Fourier transform, of shape (samples, input parts, bins, output parts).
 
     Parts are the real and the imaginary part of a number; the axis has one element where numbers are real.
-    ``takes_complex``: the input is complex. ``gives_real``: the matrix is that of the inverse transform to real numbers, from
+    ``is_input_complex``: the input is complex. ``is_output_real``: the matrix is that of the inverse transform to real numbers, from
     the lower half (``sample_count`` // 2 + 1 rows) of a conjugate symmetric spectrum. Its rows are doubled to include the
     mirrored upper half. The row of frequency 0 is not, nor that of half the sampling rate, since they have no mirror image."""
-    cosine, sine = _fourier_waves(sample_count, bin_count, inverse)
-    if gives_real:
+    cosine, sine = _compute_dft_factors(sample_count, bin_count, is_inverse)
+    if is_output_real:
         half = sample_count // 2 + 1
         twice = np.full((half, 1), 2.0)
         twice[0] = 1
@@ -337,10 +339,10 @@ def dft_matrix(sample_count: int, bin_count: int, takes_complex: bool, inverse: 
         return np.stack([cosine[:half] * twice, -sine[:half] * twice], 1)[..., None]
     real = np.stack([cosine, sine], -1)
     imaginary = np.stack([-sine, cosine], -1)
-    return np.stack([real, imaginary], 1) if takes_complex else real[:, None]
+    return np.stack([real, imaginary], 1) if is_input_complex else real[:, None]
 
 
-def dft(context: OpContext) -> None:
+def convert_dft(context: OpContext) -> None:
     """Convert DFT, forward or inverse, along one axis of real or complex data, to an ``einsum`` with a constant matrix.
 
     With ``onesided`` the spectrum is only the lower half of the frequencies."""
@@ -356,9 +358,9 @@ def dft(context: OpContext) -> None:
     if context.has_input(1):
         length = int(context.constant(1).reshape(-1)[0])
     input_length = length // 2 + 1 if real_out else length
-    data = _fit_length(context, data, axis, input_length)
+    data = _slice_or_pad_axis(context, data, axis, input_length)
     bins = length // 2 + 1 if onesided and not inverse else length
-    matrix = dft_matrix(length, bins, shape[-1] == 2, inverse, real_out)
+    matrix = compute_dft_matrix(length, bins, shape[-1] == 2, inverse, real_out)
     name = context.new_constant(f"{context.output()}_waves", matrix.astype(kind))
     labels = tuple(range(len(shape)))
     frequency_axis, part_axis = 100, 101
@@ -370,20 +372,20 @@ def dft(context: OpContext) -> None:
     context.result("einsum", (data, name), attrs)
 
 
-def _fit_length(context: OpContext, value: str, axis: int, extent: int) -> str:
-    """Slice ``value``, or pad it with zeros at the end, to ``extent`` elements along ``axis``; return the result's name."""
-    shape = context.type(value).shape
-    if extent < shape[axis]:
-        end = tuple(extent if k == axis else e for k, e in enumerate(shape))
+def _slice_or_pad_axis(context: OpContext, value_name: str, axis: int, target_extent: int) -> str:
+    """Slice ``value_name``, or pad it with zeros at the end, to ``target_extent`` elements along ``axis``; return the result's name."""
+    shape = context.type(value_name).shape
+    if target_extent < shape[axis]:
+        end = tuple(target_extent if k == axis else e for k, e in enumerate(shape))
         cut: Mapping[str, Attr] = {"begin": (0,) * len(shape), "end": end, "strides": (1,) * len(shape)}
-        return context.emit("slice", (value,), cut)
-    if extent > shape[axis]:
-        padding = tuple((0, extent - e if k == axis else 0) for k, e in enumerate(shape))
-        return context.emit("pad", (value,), {"padding": padding, "value": 0.0})
-    return value
+        return context.emit("slice", (value_name,), cut)
+    if target_extent > shape[axis]:
+        padding = tuple((0, target_extent - e if k == axis else 0) for k, e in enumerate(shape))
+        return context.emit("pad", (value_name,), {"padding": padding, "value": 0.0})
+    return value_name
 
 
-def stft(context: OpContext) -> None:
+def convert_stft(context: OpContext) -> None:
     """Convert STFT: a ``gather`` extracts overlapping frames; one ``einsum`` multiplies them by the window and the DFT matrix."""
     data, kind = context.value(0), context.type(context.value(0)).dtype
     _, samples, parts = context.shape(0)
@@ -394,7 +396,7 @@ def stft(context: OpContext) -> None:
     frame_indices = context.new_constant(f"{context.output()}_frames", starts.astype(np.int32))
     rows = context.emit("gather", (data, frame_indices), {"axis": 1})
     onesided = context.operator.attributes.flag("onesided", True)
-    matrix = dft_matrix(length, length // 2 + 1 if onesided else length, parts == 2, False, False)
+    matrix = compute_dft_matrix(length, length // 2 + 1 if onesided else length, parts == 2, False, False)
     name = context.new_constant(f"{context.output()}_waves", matrix.astype(kind))
     operands: list[str] = [rows, name]
     labels: list[tuple[int, ...]] = [(0, 1, 2, 3), (2, 3, 4, 5)]
@@ -404,7 +406,7 @@ def stft(context: OpContext) -> None:
     context.result("einsum", operands, {"inputs": tuple(labels), "output": (0, 1, 4, 5)})
 
 
-def mel_weight_matrix(context: OpContext) -> None:
+def convert_mel_weight_matrix(context: OpContext) -> None:
     """Convert MelWeightMatrix to a constant (spectrum bins, mel bands), computed at compile time."""
     bins, length, rate, low, high = (float(context.constant(k).reshape(-1)[0]) for k in range(5))
     count = int(length) // 2 + 1
@@ -426,7 +428,7 @@ def mel_weight_matrix(context: OpContext) -> None:
     context.result_constant(result.astype(kind))
 
 
-def col2im(context: OpContext) -> None:
+def convert_col2im(context: OpContext) -> None:
     """Convert Col2Im, which sums overlapping blocks to an image, to a transposed convolution.
 
     Each input channel holds one element of the blocks. Its kernel is 1 at the position of that element in the block and 0
@@ -458,11 +460,11 @@ def col2im(context: OpContext) -> None:
 
 
 SIGNAL_CONVERTERS: Mapping[str, Converter] = {
-    "Col2Im": Converter(col2im),
-    "DFT": Converter(dft),
-    "Einsum": Converter(einsum, (*FLOAT, "int32", "int64")),
-    "MelWeightMatrix": Converter(mel_weight_matrix, ()),
-    "STFT": Converter(stft),
+    "Col2Im": Converter(convert_col2im),
+    "DFT": Converter(convert_dft),
+    "Einsum": Converter(convert_einsum, (*FLOAT, "int32", "int64")),
+    "MelWeightMatrix": Converter(convert_mel_weight_matrix, ()),
+    "STFT": Converter(convert_stft),
 }
 
 
@@ -473,7 +475,7 @@ SIGNAL_CONVERTERS: Mapping[str, Converter] = {
 # Source: ONNX Det; Golub and Van Loan, Matrix Computations, 3.4.
 
 
-def determinant(context: OpContext) -> None:
+def convert_det(context: OpContext) -> None:
     """Convert Det, the determinants of matrices (..., N, N), to a loop of N elimination steps; the result has shape (...)."""
     data, shape = context.value(0), context.shape(0)
     if len(shape) < 2 or shape[-1] != shape[-2]:
@@ -483,7 +485,7 @@ def determinant(context: OpContext) -> None:
     free = context.new_constant(f"{context.output()}_free", np.ones((count, size), np.bool_))
     one = context.new_constant(f"{context.output()}_one", np.ones((count, 1), dtypes.to_numpy(kind)))
     attrs: dict[str, Any] = {
-        "body": _elimination_step(context, count, size, kind),
+        "body": _build_elimination_step(context, count, size, kind),
         "count": size,
         "carried": 3,
         "guarded": False,
@@ -493,7 +495,7 @@ def determinant(context: OpContext) -> None:
     context.result_reshape(results[2], shape[:-2])
 
 
-def _elimination_step(context: OpContext, matrix_count: int, matrix_size: int, element_dtype: str) -> Graph:
+def _build_elimination_step(context: OpContext, matrix_count: int, matrix_size: int, element_dtype: str) -> Graph:
     """Build the loop body that eliminates one column of all matrices.
 
     With M = ``matrix_count`` and N = ``matrix_size``, the loop carries the matrices (M, N, N), flags of the rows that have
@@ -501,10 +503,10 @@ def _elimination_step(context: OpContext, matrix_count: int, matrix_size: int, e
     body = GraphBuilder(context.loc.file)
     body.at(context.loc.index, context.loc.name)
 
-    def make(op: str, *operands: str, **attrs: Attr) -> str:
-        return body.emit(op, operands, attrs)
+    def emit_in_body(op: str, *operand_names: str, **attrs: Attr) -> str:
+        return body.emit(op, operand_names, attrs)
 
-    def number(value: float) -> str:
+    def add_number(value: float) -> str:
         return body.new_constant("number", np.array(value, dtypes.to_numpy(element_dtype)))
 
     iteration, rest = (
@@ -516,59 +518,65 @@ def _elimination_step(context: OpContext, matrix_count: int, matrix_size: int, e
         body.input("product", (matrix_count, 1), element_dtype),
     )
     rows = body.new_constant("rows", np.arange(matrix_size, dtype=np.int64)[None])
-    column = make("gather", rest, iteration, axis=2)
-    magnitude = make("where", free, make("abs", column), number(-1.0))
-    pivot_row = make("argmax", magnitude, axis=1, keepdims=True, last=False, out_dtype="int64")
-    row = make("gather_nd", rest, pivot_row, batch_dims=1)
-    pivot = make("gather_nd", column, pivot_row, batch_dims=1)
+    column = emit_in_body("gather", rest, iteration, axis=2)
+    magnitude = emit_in_body("where", free, emit_in_body("abs", column), add_number(-1.0))
+    pivot_row = emit_in_body("argmax", magnitude, axis=1, keepdims=True, last=False, out_dtype="int64")
+    row = emit_in_body("gather_nd", rest, pivot_row, batch_dims=1)
+    pivot = emit_in_body("gather_nd", column, pivot_row, batch_dims=1)
     pivot = body.reshape(pivot, (matrix_count, 1))
-    still_free = make("logical_and", free, make("not_equal", rows, pivot_row))
+    still_free = emit_in_body("logical_and", free, emit_in_body("not_equal", rows, pivot_row))
     # A pivot of 0 makes the product 0; dividing by 1 instead keeps NaN out of the remaining columns.
-    divisor = make("where", make("equal", pivot, number(0.0)), number(1.0), pivot)
-    factor = make("where", still_free, make("div", column, divisor), number(0.0))
-    step = make(
+    divisor = emit_in_body("where", emit_in_body("equal", pivot, add_number(0.0)), add_number(1.0), pivot)
+    factor = emit_in_body("where", still_free, emit_in_body("div", column, divisor), add_number(0.0))
+    step = emit_in_body(
         "mul", body.reshape(factor, (matrix_count, matrix_size, 1)), body.reshape(row, (matrix_count, 1, matrix_size))
     )
-    above = make("logical_and", free, make("less", rows, pivot_row))
-    signs = make("prod", make("where", above, number(-1.0), number(1.0)), axes=(1,), keepdims=True)
-    product = make("mul", product, make("mul", pivot, signs))
+    above = emit_in_body("logical_and", free, emit_in_body("less", rows, pivot_row))
+    signs = emit_in_body(
+        "prod", emit_in_body("where", above, add_number(-1.0), add_number(1.0)), axes=(1,), keepdims=True
+    )
+    product = emit_in_body("mul", product, emit_in_body("mul", pivot, signs))
     results: Mapping[str, str] = {
-        "next_rest": make("sub", rest, step),
+        "next_rest": emit_in_body("sub", rest, step),
         "next_free": still_free,
         "next_product": product,
     }
     return body.graph("column", results)
 
 
-DETERMINANT_CONVERTERS: Mapping[str, Converter] = {"Det": Converter(determinant)}
+DETERMINANT_CONVERTERS: Mapping[str, Converter] = {"Det": Converter(convert_det)}
 
 
 # ---- ONNX Runtime's layers on quantised weights, which quantise their data at run time.
 
 
-def dynamic_quantize_lstm(context: OpContext) -> None:
+def convert_dynamic_quantize_lstm(context: OpContext) -> None:
     """Convert DynamicQuantizeLSTM to an LSTM in float32 with weights dequantised at compile time.
 
     ONNX Runtime's operator also quantises data and state at every time step. The float32 LSTM does not, so its results are
     closer to those of the trained network.
     """
     weights = [
-        context.new_constant(f"{context.output()}_weight", _dequantise_weights(context, position, 6 + 2 * position))
+        context.new_constant(
+            f"{context.output()}_weight", _dequantise_lstm_weights(context, position, 6 + 2 * position)
+        )
         for position in (1, 2)
     ]
     inputs = context.operator.inputs
     operator = replace(context.operator, code="LSTM", domain="", inputs=(inputs[0], *weights, *inputs[3:8]))
-    recurrent(OpContext(operator, context.builder, context.loc))
+    convert_recurrent_layer(OpContext(operator, context.builder, context.loc))
 
 
-def _dequantise_weights(context: OpContext, weight_position: int, scale_position: int) -> Array:
+def _dequantise_lstm_weights(context: OpContext, weight_input_index: int, scale_input_index: int) -> Array:
     """Return the dequantised weights of DynamicQuantizeLSTM in the layout of LSTM, (directions, 4 * hidden, inputs).
 
-    Input ``weight_position`` has the layout (directions, inputs, 4 * hidden). Input ``scale_position`` has one scale for each
+    Input ``weight_input_index`` has the layout (directions, inputs, 4 * hidden). Input ``scale_input_index`` has one scale for each
     direction, or for each direction and each of the 4 * hidden columns; the next input has the zero points.
     """
-    data, factor = context.constant(weight_position).astype(np.float32), context.constant(scale_position)
-    zero = context.constant(scale_position + 1) if context.has_input(scale_position + 1) else np.zeros_like(factor)
+    data, factor = context.constant(weight_input_index).astype(np.float32), context.constant(scale_input_index)
+    zero = (
+        context.constant(scale_input_index + 1) if context.has_input(scale_input_index + 1) else np.zeros_like(factor)
+    )
     if data.ndim != 3 or factor.shape not in (data.shape[:1], data.shape[::2]) or zero.shape != factor.shape:
         context.broken(
             f"weights of shape {data.shape} with scales {factor.shape} and zero points {zero.shape}, expected three axes "
@@ -579,5 +587,7 @@ def _dequantise_weights(context: OpContext, weight_position: int, scale_position
     return np.ascontiguousarray(real.transpose(0, 2, 1))
 
 
-DYNAMIC_CONVERTERS: Mapping[str, Converter] = {"DynamicQuantizeLSTM": Converter(dynamic_quantize_lstm, ("float32",))}
+DYNAMIC_CONVERTERS: Mapping[str, Converter] = {
+    "DynamicQuantizeLSTM": Converter(convert_dynamic_quantize_lstm, ("float32",))
+}
 """Converters of ONNX operators of the domain ``com.microsoft``, by operator name."""

@@ -10,13 +10,13 @@ import numpy as np
 from microc.base.dtypes import Array
 from microc.frontend.onnx.context import FLOAT, MOVABLE, Converter, OpContext
 from microc.frontend.onnx.operators_trees import (
-    class_labels,
-    feature_rows,
-    post_transform,
-    result_label,
-    tree_classifier,
-    tree_ensemble,
-    tree_regressor,
+    convert_tree_classifier,
+    convert_tree_ensemble,
+    convert_tree_regressor,
+    emit_feature_rows,
+    read_class_labels,
+    read_post_transform,
+    write_label_output,
 )
 from microc.frontend.trees.ensembles import emit_both_probabilities, emit_post_transform
 
@@ -25,52 +25,54 @@ from microc.frontend.trees.ensembles import emit_both_probabilities, emit_post_t
 # The squared distance of a radial kernel is computed as |x|^2 - 2 x.v + |v|^2, limited to 0 from below.
 
 
-def svm_regressor(context: OpContext) -> None:
+def convert_svm_regressor(context: OpContext) -> None:
     """Convert SVMRegressor, a weighted sum of kernel values plus a bias; a one-class machine returns 1 or -1 instead."""
     attributes = context.operator.attributes
     count = attributes.integer("n_supports", 0)
-    data = feature_rows(context)
+    data = emit_feature_rows(context)
     rho = np.array(attributes.reals("rho"), np.float32)
     weights = np.array(attributes.reals("coefficients"), np.float32)
     width = context.type(data).shape[1]
-    values = _kernel_values(context, data, _support_vectors(context, count, width)) if count else data
+    values = _emit_kernel_values(context, data, _read_support_vectors(context, count, width)) if count else data
     scores = _emit_dense(context, values, weights.reshape(1, -1), rho)
     if attributes.flag("one_class"):
         above = context.emit("cast", (context.emit("greater", (scores, context.scalar(0.0))),), {"dtype": "float32"})
         doubled = context.emit("mul", (above, context.scalar(2.0)))
         context.result("sub", (doubled, context.scalar(1.0)))
         return
-    context.result_alias(emit_post_transform(context, scores, post_transform(context), context.where))
+    context.result_alias(emit_post_transform(context, scores, read_post_transform(context), context.where))
 
 
-def svm_classifier(context: OpContext) -> None:
+def convert_svm_classifier(context: OpContext) -> None:
     """Convert SVMClassifier, which computes a decision value for every pair of classes and returns the class with most votes.
 
     Probabilities are supported for two classes only. Without probabilities, the scores for more than two classes are the
     decision values of the pairs, as in ONNX Runtime.
     """
     attributes = context.operator.attributes
-    labels = class_labels(context, "classlabels_ints", "classlabels_strings")
-    per_class, data = attributes.integers("vectors_per_class", ()), feature_rows(context)
+    labels = read_class_labels(context, "classlabels_ints", "classlabels_strings")
+    per_class, data = attributes.integers("vectors_per_class", ()), emit_feature_rows(context)
     if not per_class:
         context.refuse("a linear machine without support vectors", "export it as a linear classifier")
-    values = _kernel_values(context, data, _support_vectors(context, sum(per_class), context.type(data).shape[1]))
+    values = _emit_kernel_values(
+        context, data, _read_support_vectors(context, sum(per_class), context.type(data).shape[1])
+    )
     weights = np.array(attributes.reals("coefficients"), np.float32).reshape(len(per_class) - 1, -1)
     pairs = list(combinations(range(len(per_class)), 2))
     rho = np.array(attributes.reals("rho"), np.float32)
-    decisions = _emit_dense(context, values, _pair_weights(weights, per_class, pairs), rho)
+    decisions = _emit_dense(context, values, _compute_pair_weights(weights, per_class, pairs), rho)
     has_probabilities = "prob_a" in attributes and len(attributes.reals("prob_a")) > 0
     if len(per_class) == 2 and has_probabilities:
         line = _emit_affine(context, decisions, attributes.reals("prob_a")[0], attributes.reals("prob_b")[0])
         first = context.emit("sigmoid", (context.emit("neg", (line,)),))
         second = context.emit("sub", (context.scalar(1.0), first))
-        result_label(context, labels, second, is_binary=True, score_threshold=0.5)
+        write_label_output(context, labels, second, is_binary=True, score_threshold=0.5)
         context.result_alias(context.emit("concat", (first, second), {"axis": 1}), 1)
         return
     if has_probabilities:
         context.refuse("probabilities of more than two classes", "export without probabilities (probability=False)")
-    votes = _count_votes(context, decisions, pairs, len(per_class))
-    result_label(context, labels, votes)
+    votes = _emit_vote_counts(context, decisions, pairs, len(per_class))
+    write_label_output(context, labels, votes)
     if len(per_class) == 2:
         both = (context.emit("neg", (decisions,)), decisions)
         context.result_alias(context.emit("concat", both, {"axis": 1}), 1)
@@ -78,7 +80,7 @@ def svm_classifier(context: OpContext) -> None:
         context.result_alias(decisions, 1)
 
 
-def _support_vectors(context: OpContext, vector_count: int, feature_count: int) -> Array:
+def _read_support_vectors(context: OpContext, vector_count: int, feature_count: int) -> Array:
     """Return the support vectors as an array (``vector_count``, ``feature_count``)."""
     vectors = np.array(context.operator.attributes.reals("support_vectors"), np.float32)
     if vectors.size != vector_count * feature_count:
@@ -88,8 +90,8 @@ def _support_vectors(context: OpContext, vector_count: int, feature_count: int) 
     return vectors.reshape(vector_count, feature_count)
 
 
-def _kernel_values(context: OpContext, data: str, support_vectors: Array) -> str:
-    """Emit the kernel function of every row of ``data`` and every support vector; return the result's name (rows, vectors)."""
+def _emit_kernel_values(context: OpContext, data_name: str, support_vectors: Array) -> str:
+    """Emit the kernel function of every row of ``data_name`` and every support vector; return the result's name (rows, vectors)."""
     attributes = context.operator.attributes
     gamma, offset, degree = (
         *(attributes.reals("kernel_params") if "kernel_params" in attributes else ()),
@@ -97,7 +99,7 @@ def _kernel_values(context: OpContext, data: str, support_vectors: Array) -> str
         0.0,
         0.0,
     )[:3]
-    products = _emit_dense(context, data, support_vectors, np.zeros(0, np.float32))
+    products = _emit_dense(context, data_name, support_vectors, np.zeros(0, np.float32))
     match attributes.text("kernel_type", "LINEAR"):
         case "LINEAR":
             return products
@@ -106,7 +108,9 @@ def _kernel_values(context: OpContext, data: str, support_vectors: Array) -> str
         case "SIGMOID":
             return context.emit("tanh", (_emit_affine(context, products, gamma, offset),))
         case "RBF":
-            squares = context.emit("sum", (context.emit("mul", (data, data)),), {"axes": (1,), "keepdims": True})
+            squares = context.emit(
+                "sum", (context.emit("mul", (data_name, data_name)),), {"axes": (1,), "keepdims": True}
+            )
             lengths = context.new_constant("lengths", (support_vectors**2).sum(axis=1))
             twice = context.emit("mul", (products, context.scalar(-2.0)))
             distance = context.emit("add", (context.emit("add", (twice, lengths)), squares))
@@ -116,23 +120,25 @@ def _kernel_values(context: OpContext, data: str, support_vectors: Array) -> str
             context.broken(f"kernel_type is {kernel!r}, expected LINEAR, POLY, RBF or SIGMOID")
 
 
-def _emit_affine(context: OpContext, value: str, factor: float, offset: float) -> str:
-    """Emit ``value`` * ``factor`` + ``offset``; return the result's name."""
-    scaled = context.emit("mul", (value, context.scalar(factor)))
+def _emit_affine(context: OpContext, value_name: str, factor: float, offset: float) -> str:
+    """Emit ``value_name`` * ``factor`` + ``offset``; return the result's name."""
+    scaled = context.emit("mul", (value_name, context.scalar(factor)))
     return context.emit("add", (scaled, context.scalar(offset)))
 
 
-def _emit_dense(context: OpContext, data: str, weights: Array, bias: Array) -> str:
+def _emit_dense(context: OpContext, data_name: str, weights: Array, bias: Array) -> str:
     """Emit a dense layer with constant weights and bias; return its result's name. A bias of zeros is omitted."""
-    if weights.shape[1] != context.type(data).shape[1] or bias.size not in (0, weights.shape[0]):
+    if weights.shape[1] != context.type(data_name).shape[1] or bias.size not in (0, weights.shape[0]):
         context.broken(
-            f"coefficients of shape {weights.shape} and {bias.size} of rho for {context.type(data).shape[1]} values"
+            f"coefficients of shape {weights.shape} and {bias.size} of rho for {context.type(data_name).shape[1]} values"
         )
-    operands = [data, context.new_constant("coefficients", weights)]
+    operands = [data_name, context.new_constant("coefficients", weights)]
     return context.emit("dense", operands + ([context.new_constant("rho", bias)] if bias.any() else []))
 
 
-def _pair_weights(weights: Array, vectors_per_class: tuple[int, ...], class_pairs: list[tuple[int, int]]) -> Array:
+def _compute_pair_weights(
+    weights: Array, vectors_per_class: tuple[int, ...], class_pairs: list[tuple[int, int]]
+) -> Array:
     """Return the weight of each support vector in each pair of classes, of shape (pairs, support vectors).
 
     ``weights`` has LIBSVM's layout, (classes - 1, support vectors). For a vector of class i, its weight in the pair with class
@@ -145,11 +151,13 @@ def _pair_weights(weights: Array, vectors_per_class: tuple[int, ...], class_pair
     return weights_of_pairs
 
 
-def _count_votes(context: OpContext, decisions: str, class_pairs: list[tuple[int, int]], class_count: int) -> str:
+def _emit_vote_counts(
+    context: OpContext, decisions_name: str, class_pairs: list[tuple[int, int]], class_count: int
+) -> str:
     """Emit the number of votes for each class, from the decision values of all pairs of classes; return the result's name.
 
     A positive decision value is a vote for the first class of its pair; any other value is a vote for the second class."""
-    positive = context.emit("greater", (decisions, context.scalar(0.0)))
+    positive = context.emit("greater", (decisions_name, context.scalar(0.0)))
     first = context.emit("cast", (positive,), {"dtype": "float32"})
     weights, offsets = np.zeros((class_count, len(class_pairs)), np.float32), np.zeros(class_count, np.float32)
     for column, (i, j) in enumerate(class_pairs):
@@ -166,25 +174,25 @@ def _count_votes(context: OpContext, decisions: str, class_pairs: list[tuple[int
 NUMBERS = ("float32", "float64", "int32", "int64")
 
 
-def linear_regressor(context: OpContext) -> None:
+def convert_linear_regressor(context: OpContext) -> None:
     """Convert LinearRegressor to a dense layer with a row of coefficients for each target."""
     attributes = context.operator.attributes
     targets = attributes.integer("targets", 1)
-    scores = _linear_scores(context, targets)
-    context.result_alias(emit_post_transform(context, scores, post_transform(context), context.where))
+    scores = _emit_linear_scores(context, targets)
+    context.result_alias(emit_post_transform(context, scores, read_post_transform(context), context.where))
 
 
-def linear_classifier(context: OpContext) -> None:
+def convert_linear_classifier(context: OpContext) -> None:
     """Convert LinearClassifier, which returns the class with the largest score, and the scores.
 
     If a single row of coefficients separates two classes, the sign of its score selects the class."""
-    labels = class_labels(context, "classlabels_ints", "classlabels_strings")
+    labels = read_class_labels(context, "classlabels_ints", "classlabels_strings")
     rows = len(context.operator.attributes.reals("intercepts")) if "intercepts" in context.operator.attributes else 0
     rows = rows or max(len(labels), 1)
-    scores = _linear_scores(context, rows)
-    post = post_transform(context)
+    scores = _emit_linear_scores(context, rows)
+    post = read_post_transform(context)
     is_binary = rows == 1 and len(labels) == 2
-    result_label(context, labels, scores, is_binary=is_binary)
+    write_label_output(context, labels, scores, is_binary=is_binary)
     if is_binary:
         scores = context.emit("sigmoid", (scores,)) if post == "logistic" else scores
         context.result_alias(emit_both_probabilities(context, scores), 1)
@@ -192,12 +200,12 @@ def linear_classifier(context: OpContext) -> None:
         context.result_alias(emit_post_transform(context, scores, post, context.where), 1)
 
 
-def _linear_scores(context: OpContext, score_count: int) -> str:
+def _emit_linear_scores(context: OpContext, score_count: int) -> str:
     """Emit a dense layer with the coefficients and intercepts of a linear model; return the name of the scores.
 
     There are ``score_count`` scores for each row of features, and a row of coefficients for each score."""
     attributes = context.operator.attributes
-    data = feature_rows(context)
+    data = emit_feature_rows(context)
     coefficients = np.array(attributes.reals("coefficients"), np.float32)
     width = context.type(data).shape[-1]
     if coefficients.size != score_count * width:
@@ -211,9 +219,9 @@ def _linear_scores(context: OpContext, score_count: int) -> str:
     return context.emit("dense", operands)
 
 
-def scaler(context: OpContext) -> None:
+def convert_scaler(context: OpContext) -> None:
     """Convert Scaler, (x - offset) * scale. Offset and scale have one number for all features, or one for each feature."""
-    attributes, data = context.operator.attributes, _float32_input(context)
+    attributes, data = context.operator.attributes, _emit_float32_input(context)
     width = context.type(data).shape[-1] if context.type(data).shape else 1
     for op, name, neutral in (("sub", "offset", 0.0), ("mul", "scale", 1.0)):
         numbers = np.array(attributes.reals(name) if name in attributes else (neutral,), np.float32)
@@ -224,9 +232,9 @@ def scaler(context: OpContext) -> None:
     context.result_alias(data)
 
 
-def normalizer(context: OpContext) -> None:
+def convert_normalizer(context: OpContext) -> None:
     """Convert Normalizer, which divides each row by its maximum, L1 norm or L2 norm; a row with divisor 0 is unchanged."""
-    norm, data = context.operator.attributes.text("norm", "MAX"), _float32_input(context)
+    norm, data = context.operator.attributes.text("norm", "MAX"), _emit_float32_input(context)
     over: Mapping[str, tuple[int, ...] | bool] = {"axes": (len(context.type(data).shape) - 1,), "keepdims": True}
     if norm == "MAX":
         divisor = context.emit("max", (data,), over)
@@ -241,7 +249,7 @@ def normalizer(context: OpContext) -> None:
     context.result("div", (data, safe))
 
 
-def binarizer(context: OpContext) -> None:
+def convert_binarizer(context: OpContext) -> None:
     """Convert Binarizer, which returns 1 for elements above a threshold and 0 for others."""
     data = context.value(0)
     dtype = context.type(data).dtype
@@ -250,7 +258,7 @@ def binarizer(context: OpContext) -> None:
     context.result("cast", (above,), {"dtype": dtype})
 
 
-def imputer(context: OpContext) -> None:
+def convert_imputer(context: OpContext) -> None:
     """Convert Imputer, which replaces missing elements. These are equal to a given number, or NaN.
 
     There is one replacement for all features, or one for each feature."""
@@ -265,19 +273,19 @@ def imputer(context: OpContext) -> None:
         context.broken(
             f"imputed values: got {len(imputed)}, expected 1 or {context.type(data).shape[-1]}, one for each feature"
         )
-    missing = _equals_number(context, data, replaced)
+    missing = _emit_equals_number(context, data, replaced)
     context.result("where", (missing, context.new_constant("imputed", np.array(imputed, dtype)), data))
 
 
-def _equals_number(context: OpContext, data: str, number: float) -> str:
-    """Emit a test of each element of ``data`` for equality with ``number``; return the result's name. NaN equals NaN here."""
+def _emit_equals_number(context: OpContext, data_name: str, number: float) -> str:
+    """Emit a test of each element of ``data_name`` for equality with ``number``; return the result's name. NaN equals NaN here."""
     if number != number:
-        return context.emit("not_equal", (data, data))
-    dtype = context.type(data).dtype
-    return context.emit("equal", (data, context.new_constant("key", np.array(number, dtype))))
+        return context.emit("not_equal", (data_name, data_name))
+    dtype = context.type(data_name).dtype
+    return context.emit("equal", (data_name, context.new_constant("key", np.array(number, dtype))))
 
 
-def one_hot_encoder(context: OpContext) -> None:
+def convert_one_hot_encoder(context: OpContext) -> None:
     """Convert OneHotEncoder, which appends an axis with an element for each category: 1 if the datum is that category, else 0."""
     attributes, data = context.operator.attributes, context.value(0)
     if attributes.texts("cats_strings"):
@@ -292,17 +300,17 @@ def one_hot_encoder(context: OpContext) -> None:
     context.result("cast", (hit,), {"dtype": "float32"})
 
 
-def label_encoder(context: OpContext) -> None:
+def convert_label_encoder(context: OpContext) -> None:
     """Convert LabelEncoder, which maps keys to values, both numbers, to a chain of ``where`` operators.
 
     If keys are equal, the value of the last key is used."""
-    data, (keys, values, default) = context.value(0), _label_mapping(context)
+    data, (keys, values, default) = context.value(0), _read_keys_values_and_default(context)
     dtype = context.type(data).dtype
     if keys.dtype.name != dtype:
         context.broken(f"keys have dtype {keys.dtype}, expected {dtype} as the data have")
     mapped = context.new_constant("default", np.array(default, values.dtype))
     for key, value in zip(keys.tolist(), values, strict=True):
-        hit = _equals_number(context, data, key)
+        hit = _emit_equals_number(context, data, key)
         mapped = context.emit("where", (hit, context.new_constant("mapped", np.array(value)), mapped))
     context.result_alias(mapped)
 
@@ -310,7 +318,7 @@ def label_encoder(context: OpContext) -> None:
 MAX_KEYS = 64
 
 
-def _label_mapping(context: OpContext) -> tuple[Array, Array, float]:
+def _read_keys_values_and_default(context: OpContext) -> tuple[Array, Array, float]:
     """Return the keys, the values and the default value of a LabelEncoder; raise UnsupportedError if they are strings."""
     attributes, tables = context.operator.attributes, []
     for role in ("keys", "values"):
@@ -331,7 +339,7 @@ def _label_mapping(context: OpContext) -> tuple[Array, Array, float]:
     return keys, values, attributes.real("default_float", -0.0) if real else attributes.integer("default_int64", -1)
 
 
-def array_feature_extractor(context: OpContext) -> None:
+def convert_array_feature_extractor(context: OpContext) -> None:
     """Convert ArrayFeatureExtractor to a ``gather`` along the last axis, which selects features by index.
 
     The indices may be computed at run time; an example is the class with the largest score.
@@ -355,49 +363,49 @@ def array_feature_extractor(context: OpContext) -> None:
     context.result("gather", (rows, indices), {"axis": axis})
 
 
-def feature_vectorizer(context: OpContext) -> None:
+def convert_feature_vectorizer(context: OpContext) -> None:
     """Convert FeatureVectorizer, which concatenates the features of all inputs as float32 to one row for each sample."""
-    parts = [_as_float32_matrix(context, context.value(position)) for position in range(context.input_count())]
+    parts = [_emit_float32_matrix(context, context.value(position)) for position in range(context.input_count())]
     if len(parts) == 1:
         context.result_alias(parts[0])
     else:
         context.result("concat", parts, {"axis": 1})
 
 
-def _as_float32_matrix(context: OpContext, value: str) -> str:
-    """Return the name of ``value`` as a float32 matrix; data that are no matrix become a single row."""
-    shape = context.type(value).shape
-    if context.type(value).dtype != "float32":
-        value = context.emit("cast", (value,), {"dtype": "float32"})
-    return value if len(shape) == 2 else context.reshape(value, (1, context.type(value).size))
+def _emit_float32_matrix(context: OpContext, value_name: str) -> str:
+    """Return the name of ``value_name`` as a float32 matrix; data that are no matrix become a single row."""
+    shape = context.type(value_name).shape
+    if context.type(value_name).dtype != "float32":
+        value_name = context.emit("cast", (value_name,), {"dtype": "float32"})
+    return value_name if len(shape) == 2 else context.reshape(value_name, (1, context.type(value_name).size))
 
 
-def zip_map(context: OpContext) -> None:
+def convert_zip_map(context: OpContext) -> None:
     """Convert ZipMap, which makes dictionaries of scores by class, to its input: rows of scores."""
     context.result_alias(context.value(0))
 
 
-def _float32_input(context: OpContext) -> str:
+def _emit_float32_input(context: OpContext) -> str:
     """Return the name of the first operand, converted to float32 if it has another dtype."""
     data = context.value(0)
     return data if context.type(data).dtype == "float32" else context.emit("cast", (data,), {"dtype": "float32"})
 
 
 ML_CONVERTERS: Mapping[str, Converter] = {
-    "ArrayFeatureExtractor": Converter(array_feature_extractor, MOVABLE),
-    "Binarizer": Converter(binarizer, NUMBERS),
-    "FeatureVectorizer": Converter(feature_vectorizer, MOVABLE),
-    "Imputer": Converter(imputer, ("float32", "int64")),
-    "LabelEncoder": Converter(label_encoder, NUMBERS),
-    "LinearClassifier": Converter(linear_classifier, NUMBERS),
-    "LinearRegressor": Converter(linear_regressor, FLOAT),
-    "Normalizer": Converter(normalizer, NUMBERS),
-    "OneHotEncoder": Converter(one_hot_encoder, NUMBERS),
-    "SVMClassifier": Converter(svm_classifier, NUMBERS),
-    "SVMRegressor": Converter(svm_regressor, FLOAT),
-    "Scaler": Converter(scaler, NUMBERS),
-    "TreeEnsemble": Converter(tree_ensemble, ("float32", "float64")),
-    "TreeEnsembleClassifier": Converter(tree_classifier, NUMBERS),
-    "TreeEnsembleRegressor": Converter(tree_regressor, NUMBERS),
-    "ZipMap": Converter(zip_map, FLOAT),
+    "ArrayFeatureExtractor": Converter(convert_array_feature_extractor, MOVABLE),
+    "Binarizer": Converter(convert_binarizer, NUMBERS),
+    "FeatureVectorizer": Converter(convert_feature_vectorizer, MOVABLE),
+    "Imputer": Converter(convert_imputer, ("float32", "int64")),
+    "LabelEncoder": Converter(convert_label_encoder, NUMBERS),
+    "LinearClassifier": Converter(convert_linear_classifier, NUMBERS),
+    "LinearRegressor": Converter(convert_linear_regressor, FLOAT),
+    "Normalizer": Converter(convert_normalizer, NUMBERS),
+    "OneHotEncoder": Converter(convert_one_hot_encoder, NUMBERS),
+    "SVMClassifier": Converter(convert_svm_classifier, NUMBERS),
+    "SVMRegressor": Converter(convert_svm_regressor, FLOAT),
+    "Scaler": Converter(convert_scaler, NUMBERS),
+    "TreeEnsemble": Converter(convert_tree_ensemble, ("float32", "float64")),
+    "TreeEnsembleClassifier": Converter(convert_tree_classifier, NUMBERS),
+    "TreeEnsembleRegressor": Converter(convert_tree_regressor, NUMBERS),
+    "ZipMap": Converter(convert_zip_map, FLOAT),
 }

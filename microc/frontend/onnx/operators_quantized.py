@@ -16,8 +16,8 @@ from microc.frontend.onnx import operators_linear as onnx_linear
 from microc.frontend.onnx import operators_windows as onnx_windows
 from microc.frontend.onnx.context import FLOAT, Converter, OpContext, StoredTensor
 from microc.frontend.onnx.file import dtype_from_code
-from microc.frontend.onnx.operators_linear import write_dense
-from microc.frontend.onnx.operators_windows import convolution_attributes, write_convolution
+from microc.frontend.onnx.operators_linear import emit_dense
+from microc.frontend.onnx.operators_windows import read_convolution_attributes, write_convolution
 from microc.graph.ir import Attr, Quant
 from microc.ops.attributes import Ties
 
@@ -27,25 +27,27 @@ from microc.ops.attributes import Ties
 # Sums of products are exact, in int32. Scaling is done in float32 and rounded half to even, as ONNX's definition says.
 
 
-def has_constant_scales(context: OpContext, *positions: int) -> bool:
-    """Test whether the scales and zero points at input ``positions`` are constants of a quantised tensor type in the graph.
+def has_constant_scales(context: OpContext, *input_indices: int) -> bool:
+    """Test whether the scales and zero points at input ``input_indices`` are constants of a quantised tensor type in the graph.
 
     They must be per tensor or per channel, and not of a 16-bit float dtype. Absent inputs are ignored."""
-    arrays = [context.builder.consts.get(context.value(p)) for p in positions if context.has_input(p)]
+    arrays = [context.builder.consts.get(context.value(p)) for p in input_indices if context.has_input(p)]
     is_plain = all(array is not None and array.ndim <= 1 and array.dtype.name not in dtypes.HALF for array in arrays)
     return is_plain and not context.operator.attributes.integer("block_size", 0)
 
 
-def _cast_to(context: OpContext, value: str, dtype: str) -> str:
-    """Return the name of ``value`` converted to ``dtype``, or ``value`` itself if it has this dtype."""
-    return value if context.type(value).dtype == dtype else context.emit("cast", (value,), {"dtype": dtype})
+def _cast_to(context: OpContext, value_name: str, dtype: str) -> str:
+    """Return the name of ``value_name`` converted to ``dtype``, or ``value_name`` itself if it has this dtype."""
+    return (
+        value_name if context.type(value_name).dtype == dtype else context.emit("cast", (value_name,), {"dtype": dtype})
+    )
 
 
-def broadcast_scale(context: OpContext, position: int, data_shape: Sequence[int], channel_axis: int) -> str:
-    """Return the scale or zero point at input ``position``, reshaped or repeated so that it broadcasts to ``data_shape``.
+def broadcast_scale(context: OpContext, input_index: int, data_shape: Sequence[int], channel_axis: int) -> str:
+    """Return the scale or zero point at input ``input_index``, reshaped or repeated so that it broadcasts to ``data_shape``.
 
     The input has one element, one for each channel along ``channel_axis``, or one for each block of elements."""
-    value = context.value(position)
+    value = context.value(input_index)
     scale_shape, rank = context.type(value).shape, len(data_shape)
     if context.type(value).size == 1:
         return context.reshape(value, ())
@@ -75,13 +77,13 @@ def broadcast_scale(context: OpContext, position: int, data_shape: Sequence[int]
     return context.emit("slice", (expanded,), attrs)
 
 
-def _broadcast_constant(context: OpContext, position: int, channel_axis: int) -> Array:
-    """Return the constant at input ``position``, made to broadcast to input 0 as by :func:`broadcast_scale`.
+def _broadcast_constant(context: OpContext, input_index: int, channel_axis: int) -> Array:
+    """Return the constant at input ``input_index``, made to broadcast to input 0 as by :func:`broadcast_scale`.
 
     The work is done at compile time, because repeating the scales of blocks of weights at run time would need much memory."""
-    array, shape = context.constant(position), context.shape(0)
-    if position == 0 or array.size == 1:
-        return array if position == 0 else array.reshape(())
+    array, shape = context.constant(input_index), context.shape(0)
+    if input_index == 0 or array.size == 1:
+        return array if input_index == 0 else array.reshape(())
     if array.ndim == 1:
         channel_axis = context.axis(channel_axis, len(shape))
         return array.reshape(-1, *[1] * (len(shape) - channel_axis - 1))
@@ -92,46 +94,46 @@ def _broadcast_constant(context: OpContext, position: int, channel_axis: int) ->
     return array
 
 
-def write_quantize_arithmetic(context: OpContext, out_dtype: str, result_width: int) -> None:
+def write_quantize_arithmetic(context: OpContext, out_dtype: str, bit_count: int) -> None:
     """Write QuantizeLinear as division, rounding, addition and saturation."""
     data, shape = context.value(0), context.shape(0)
     axis = context.operator.attributes.integer("axis", 1)
     scale = _cast_to(context, broadcast_scale(context, 1, shape, axis), "float32")
     levels = context.emit("div", (_cast_to(context, data, "float32"), scale))
     zero = broadcast_scale(context, 2, shape, axis) if context.has_input(2) else ""
-    _write_rounded_levels(context, levels, zero, out_dtype, result_width)
+    _write_rounded_levels(context, levels, zero, out_dtype, bit_count)
 
 
 def _write_rounded_levels(
-    context: OpContext, scaled_value: str, zero_point_value: str, out_dtype: str, result_width: int
+    context: OpContext, scaled_name: str, zero_point_name: str, out_dtype: str, bit_count: int
 ) -> None:
-    """Write the output: ``scaled_value`` rounded, plus the zero point, saturated to ``result_width`` bits, as ``out_dtype``.
+    """Write the output: ``scaled_name`` rounded, plus the zero point, saturated to ``bit_count`` bits, as ``out_dtype``.
 
-    ``zero_point_value``: the name of the zero point; empty if the operator has none."""
-    scaled_value = context.emit("round", (scaled_value,))
-    if zero_point_value:
-        scaled_value = context.emit("add", (scaled_value, _cast_to(context, zero_point_value, "float32")))
+    ``zero_point_name``: the name of the zero point; empty if the operator has none."""
+    scaled_name = context.emit("round", (scaled_name,))
+    if zero_point_name:
+        scaled_name = context.emit("add", (scaled_name, _cast_to(context, zero_point_name, "float32")))
     low, high = dtypes.int_range(out_dtype)
     low, high = (
-        low >> dtypes.dtype_parts(out_dtype).bits - result_width,
-        high >> dtypes.dtype_parts(out_dtype).bits - result_width,
+        low >> dtypes.dtype_parts(out_dtype).bits - bit_count,
+        high >> dtypes.dtype_parts(out_dtype).bits - bit_count,
     )
-    clipped = context.emit("clip", (scaled_value,), {"minimum": float(low), "maximum": float(high)})
+    clipped = context.emit("clip", (scaled_name,), {"minimum": float(low), "maximum": float(high)})
     context.result("cast", (clipped,), {"dtype": out_dtype})
 
 
-def subtract_zero_point(context: OpContext, position: int, zero_point_position: int, channel_axis: int) -> str:
-    """Return the name of the integers at input ``position`` minus their zero points, as int32.
+def subtract_zero_point(context: OpContext, input_index: int, zero_point_index: int, channel_axis: int) -> str:
+    """Return the name of the integers at input ``input_index`` minus their zero points, as int32.
 
-    ``zero_point_position``: position of the input with the zero points, which may be absent. ``channel_axis``: axis of the
+    ``zero_point_index``: position of the input with the zero points, which may be absent. ``channel_axis``: axis of the
     integers along which zero points per channel differ."""
-    shape = context.shape(position)
-    data = _cast_to(context, context.value(position), "int32")
-    if not context.has_input(zero_point_position):
+    shape = context.shape(input_index)
+    data = _cast_to(context, context.value(input_index), "int32")
+    if not context.has_input(zero_point_index):
         return data
     return context.emit(
         "sub",
-        (data, _cast_to(context, broadcast_scale(context, zero_point_position, shape, channel_axis), "int32")),
+        (data, _cast_to(context, broadcast_scale(context, zero_point_index, shape, channel_axis), "int32")),
     )
 
 
@@ -151,23 +153,21 @@ def write_dequantize_arithmetic(context: OpContext) -> None:
 
 
 def _write_requantisation(
-    context: OpContext, int32_sums: str, operand_scales: Sequence[str], scale_position: int
+    context: OpContext, int32_sums_name: str, operand_scale_names: Sequence[str], scale_index: int
 ) -> None:
-    """Write the output: ``int32_sums`` times the two operands' scales, divided by the result's scale, rounded and saturated.
+    """Write the output: ``int32_sums_name`` times the two operands' scales, divided by the result's scale, rounded and saturated.
 
-    ``scale_position``: position of the input with the result's scale; the next input is the result's zero point."""
-    reals = [_cast_to(context, scale, "float32") for scale in operand_scales]
+    ``scale_index``: position of the input with the result's scale; the next input is the result's zero point."""
+    reals = [_cast_to(context, scale, "float32") for scale in operand_scale_names]
     factor = context.emit("mul", reals)
-    factor = context.emit(
-        "div", (factor, _cast_to(context, broadcast_scale(context, scale_position, (), 0), "float32"))
-    )
-    levels = context.emit("mul", (_cast_to(context, int32_sums, "float32"), factor))
-    zero = context.reshape(context.value(scale_position + 1), ())
+    factor = context.emit("div", (factor, _cast_to(context, broadcast_scale(context, scale_index, (), 0), "float32")))
+    levels = context.emit("mul", (_cast_to(context, int32_sums_name, "float32"), factor))
+    zero = context.reshape(context.value(scale_index + 1), ())
     out_dtype = context.type(zero).dtype
     _write_rounded_levels(context, levels, zero, out_dtype, dtypes.dtype_parts(out_dtype).bits)
 
 
-def qlinear_matmul_of_values(context: OpContext) -> None:
+def convert_computed_qlinear_matmul(context: OpContext) -> None:
     """Convert QLinearMatMul whose scales or zero points are known only at run time.
 
     The left operand may have one scale for each row, the right operand one for each column."""
@@ -179,44 +179,44 @@ def qlinear_matmul_of_values(context: OpContext) -> None:
     )
 
 
-def qlinear_conv_of_values(context: OpContext) -> None:
+def convert_computed_qlinear_conv(context: OpContext) -> None:
     """Convert QLinearConv with weights, scales or zero points that are known only at run time.
 
     The weights may have one scale for each output channel."""
     data, weight = subtract_zero_point(context, 0, 2, 1), subtract_zero_point(context, 3, 5, 0)
     operands = (data, weight, context.value(8)) if context.has_input(8) else (data, weight)
-    total = context.emit("convolution", operands, _integer_convolution_attributes(context, weight))
+    total = context.emit("convolution", operands, _get_integer_convolution_attributes(context, weight))
     shape = context.type(total).shape
     _write_requantisation(
         context, total, [broadcast_scale(context, 1, shape, 1), broadcast_scale(context, 4, shape, 1)], 6
     )
 
 
-def _integer_convolution_attributes(context: OpContext, weight: str) -> Mapping[str, Attr]:
-    """Return the attributes of the graph operator ``convolution`` for the kernel of ``weight``, the name of integer weights."""
-    return convolution_attributes(context, context.type(weight).shape[2:])
+def _get_integer_convolution_attributes(context: OpContext, weight_name: str) -> Mapping[str, Attr]:
+    """Return the attributes of the graph operator ``convolution`` for the kernel of ``weight_name``, the name of integer weights."""
+    return read_convolution_attributes(context, context.type(weight_name).shape[2:])
 
 
-def conv_integer(context: OpContext) -> None:
+def convert_conv_integer(context: OpContext) -> None:
     """Convert ConvInteger, a convolution of integers less their zero points with int32 results."""
     data, weight = subtract_zero_point(context, 0, 2, 1), subtract_zero_point(context, 1, 3, 0)
-    context.result("convolution", (data, weight), _integer_convolution_attributes(context, weight))
+    context.result("convolution", (data, weight), _get_integer_convolution_attributes(context, weight))
 
 
-def matmul_integer(context: OpContext) -> None:
+def convert_matmul_integer(context: OpContext) -> None:
     """Convert MatMulInteger, a matrix product of integers less their zero points with int32 results."""
     operands = (subtract_zero_point(context, 0, 2, -2), subtract_zero_point(context, 1, 3, -1))
     context.result("matmul", operands, {"out_dtype": "int32"})
 
 
-def result_bits(context: OpContext, position: int, output_dtype_code: int, default_dtype: str) -> int:
+def get_result_bit_count(context: OpContext, zero_point_index: int, output_dtype_code: int, default_dtype: str) -> int:
     """Return the number of bits to which a quantised result is saturated.
 
-    The width is 4 if ``output_dtype_code`` (ONNX's number of a dtype) or the zero point at input ``position`` is of a four-bit
+    The width is 4 if ``output_dtype_code`` (ONNX's number of a dtype) or the zero point at input ``zero_point_index`` is of a four-bit
     type. Otherwise it is the width of ``default_dtype``."""
     names = context.builder.file.four_bit_values
     is_four_bit = output_dtype_code in (21, 22) or (
-        context.has_input(position) and context.operator.inputs[position] in names
+        context.has_input(zero_point_index) and context.operator.inputs[zero_point_index] in names
     )
     return 4 if is_four_bit else dtypes.dtype_parts(default_dtype).bits
 
@@ -230,11 +230,11 @@ _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
 QUANTIZE_INPUTS = (*FLOAT, "int32")
 
 
-def real_scales(context: OpContext, scale_position: int) -> tuple[float, ...]:
-    """Return the scales at input ``scale_position``: one, or one for each channel.
+def read_scales(context: OpContext, scale_index: int) -> tuple[float, ...]:
+    """Return the scales at input ``scale_index``: one, or one for each channel.
 
     Raises an error unless the input is constant and its scales are positive float32 numbers."""
-    scales = context.constant(scale_position)
+    scales = context.constant(scale_index)
     if scales.dtype != np.float32 or scales.ndim > 1 or not scales.size:
         context.refuse(f"scales of shape {scales.shape} and {scales.dtype}", "quantise per tensor or per channel")
     numbers = tuple(float(s) for s in scales.reshape(-1))
@@ -244,21 +244,21 @@ def real_scales(context: OpContext, scale_position: int) -> tuple[float, ...]:
     return numbers
 
 
-def constant_quantization(
+def read_constant_quantization(
     context: OpContext,
-    scale_position: int,
-    zero_point_position: int,
+    scale_index: int,
+    zero_point_index: int,
     tensor_shape: tuple[int, ...],
     channel_axis: int,
 ) -> Quant:
     """Return the quantisation (scales, zero points, axis) of a tensor of ``tensor_shape``, read from two constant inputs.
 
-    ``scale_position``, ``zero_point_position``: positions of the inputs with scales and zero points; the zero points may be
+    ``scale_index``, ``zero_point_index``: positions of the inputs with scales and zero points; the zero points may be
     absent and are then 0. ``channel_axis``: axis of the tensor along which scales differ if there are several."""
-    numbers = real_scales(context, scale_position)
+    numbers = read_scales(context, scale_index)
     zeros = (0,) * len(numbers)
-    if context.has_input(zero_point_position):
-        points = context.constant(zero_point_position)
+    if context.has_input(zero_point_index):
+        points = context.constant(zero_point_index)
         if points.size not in (1, len(numbers)) or not dtypes.is_integer(points.dtype.name):
             context.broken(
                 f"got zero points of shape {points.shape} and {points.dtype}, expected {len(numbers)} integers"
@@ -277,29 +277,29 @@ def constant_quantization(
     return Quant(numbers, zeros, channel_axis % len(tensor_shape))
 
 
-def _scale_axis(context: OpContext) -> int:
+def _read_scale_axis(context: OpContext) -> int:
     """Return the axis along which scales differ; raise UnsupportedError if each block of elements has its own scale."""
     if context.operator.attributes.integer("block_size", 0):
         context.refuse("blocked quantisation (block_size) is not supported", "quantise per tensor or per channel")
     return context.operator.attributes.integer("axis", 1)
 
 
-def _quant_attributes(quant: Quant) -> dict[str, Attr]:
+def _get_dequantize_attrs(quant: Quant) -> dict[str, Attr]:
     """Return the attributes of the graph operator ``dequantize`` that describe ``quant``."""
     return {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
 
 
-def _quantize_attrs(context: OpContext, quant: Quant, out_dtype: str) -> Mapping[str, Attr]:
+def _get_quantize_attrs(context: OpContext, quant: Quant, out_dtype: str) -> Mapping[str, Attr]:
     """Return the attributes of the graph operator ``quantize``; raise ModelError if a zero point does not fit ``out_dtype``."""
     low, high = dtypes.int_range(out_dtype)
     if any(not low <= zero <= high for zero in quant.zero_point):
         context.broken(
             f"got zero points {min(quant.zero_point)}..{max(quant.zero_point)}, expected {low}..{high} for {out_dtype}"
         )
-    return {**_quant_attributes(quant), "out_dtype": out_dtype, "rounding": Ties.EVEN}
+    return {**_get_dequantize_attrs(quant), "out_dtype": out_dtype, "rounding": Ties.EVEN}
 
 
-def quantize_linear(context: OpContext) -> None:
+def convert_quantize_linear(context: OpContext) -> None:
     """Convert QuantizeLinear, saturate(round_half_to_even(x / scale) + zero_point)."""
     data, code = context.value(0), context.operator.attributes.integer("output_dtype", 0)
     out_dtype = dtype_from_code(code, context.where) if code else "uint8"
@@ -307,15 +307,15 @@ def quantize_linear(context: OpContext) -> None:
         out_dtype = context.type(context.value(2)).dtype
     if not dtypes.is_integer(out_dtype):
         context.broken(f"the output has dtype {out_dtype}, expected integers")
-    bits = result_bits(context, 2, code, out_dtype)
+    bits = get_result_bit_count(context, 2, code, out_dtype)
     real = context.type(data).dtype == "float32"
     if not real or bits == 4 or out_dtype not in _INTEGERS or not has_constant_scales(context, 1, 2):
         write_quantize_arithmetic(context, out_dtype, bits)
         return
-    quant = constant_quantization(context, 1, 2, context.type(data).shape, _scale_axis(context))
+    quant = read_constant_quantization(context, 1, 2, context.type(data).shape, _read_scale_axis(context))
     if out_dtype not in _INTEGERS:
         context.refuse(f"quantisation to {out_dtype} is not supported", "quantise to 8 or 16 bits")
-    attrs = _quantize_attrs(context, quant, out_dtype)
+    attrs = _get_quantize_attrs(context, quant, out_dtype)
     stored = context.builder.consts.get(data)
     if stored is not None and np.isnan(stored).any():
         context.broken("NaN cannot be quantised; got NaN in the constant data, expected numbers")
@@ -337,19 +337,19 @@ def quantize_array(float_data: Array, quant: Quant, out_dtype: str) -> Array:
     return np.asarray(np.clip(levels, low, high).astype(dtypes.to_numpy(out_dtype)))
 
 
-def dequantize_linear(context: OpContext) -> None:
+def convert_dequantize_linear(context: OpContext) -> None:
     """Convert DequantizeLinear, (x - zero_point) * scale."""
     data = context.value(0)
     if not has_constant_scales(context, 1, 2):
         write_dequantize_arithmetic(context)
         return
-    axis = _scale_axis(context)
+    axis = _read_scale_axis(context)
     if context.has_input(2) and context.constant(2).dtype.name != context.type(data).dtype:
         context.broken(
             f"the zero point has dtype {context.constant(2).dtype}, expected {context.type(data).dtype} as the data"
         )
-    quant = constant_quantization(context, 1, 2, context.type(data).shape, axis)
-    context.result("dequantize", (data,), _quant_attributes(quant))
+    quant = read_constant_quantization(context, 1, 2, context.type(data).shape, axis)
+    context.result("dequantize", (data,), _get_dequantize_attrs(quant))
 
 
 class QuantizedOperands:
@@ -360,56 +360,56 @@ class QuantizedOperands:
     def __init__(self, context: OpContext) -> None:
         self.context = context
 
-    def dequantize_operand(self, position: int) -> str:
-        """Dequantise the operand whose value, scale and zero point are three inputs from ``position`` on; return the new name."""
-        context, data = self.context, self.context.value(position)
+    def dequantize_operand(self, value_index: int) -> str:
+        """Dequantise the operand whose value, scale and zero point are three inputs from ``value_index`` on; return the new name."""
+        context, data = self.context, self.context.value(value_index)
         kind = context.type(data)
         if kind.dtype not in BYTES:
             context.refuse(f"{kind.dtype} operand {data!r}", "quantise it to int8 or uint8")
         if context.builder.consts.get(data) is not None:
-            return context.add_stored_tensor(data, self.read_constant_operand(position, 0))
-        quant = constant_quantization(context, position + 1, position + 2, kind.shape, 1)
-        return context.emit("dequantize", (data,), _quant_attributes(quant))
+            return context.add_stored_tensor(data, self.read_constant_operand(value_index, 0))
+        quant = read_constant_quantization(context, value_index + 1, value_index + 2, kind.shape, 1)
+        return context.emit("dequantize", (data,), _get_dequantize_attrs(quant))
 
-    def read_constant_operand(self, position: int, axis: int) -> StoredTensor:
+    def read_constant_operand(self, value_index: int, channel_axis: int) -> StoredTensor:
         """Return the integers and the quantisation of a constant operand.
 
-        Its value, scale and zero point are three inputs from ``position`` on. The operand has one scale, or one for
-        each element along ``axis``."""
-        data = self.context.constant(position)
+        Its value, scale and zero point are three inputs from ``value_index`` on. The operand has one scale, or one for
+        each element along ``channel_axis``."""
+        data = self.context.constant(value_index)
         if data.dtype.name not in BYTES:
             self.context.refuse(f"{data.dtype} weights", "quantise them to int8 or uint8")
-        return StoredTensor(data, constant_quantization(self.context, position + 1, position + 2, data.shape, axis))
+        return StoredTensor(
+            data, read_constant_quantization(self.context, value_index + 1, value_index + 2, data.shape, channel_axis)
+        )
 
-    def read_bias(self, position: int, weight: StoredTensor, data_scale_position: int) -> StoredTensor | None:
-        """Return the int32 bias at input ``position`` with its quantisation; None if the bias is absent.
+    def read_bias(self, bias_index: int, weight: StoredTensor, data_scale_index: int) -> StoredTensor | None:
+        """Return the int32 bias at input ``bias_index`` with its quantisation; None if the bias is absent.
 
-        The scale of the bias is the scale of the data (input ``data_scale_position``) times the scale of the weights."""
+        The scale of the bias is the scale of the data (input ``data_scale_index``) times the scale of the weights."""
         context = self.context
-        if not context.has_input(position):
+        if not context.has_input(bias_index):
             return None
-        bias, units = context.constant(position), weight.data.shape[0]
+        bias, units = context.constant(bias_index), weight.data.shape[0]
         if bias.dtype != np.int32 or bias.size != units or weight.quant is None:
             context.broken(f"bias: got shape {bias.shape} of {bias.dtype}, expected ({units},) of int32")
-        data_scale = np.float32(real_scales(context, data_scale_position)[0])
+        data_scale = np.float32(read_scales(context, data_scale_index)[0])
         scales = np.array(weight.quant.scale, np.float32) * data_scale
         numbers = tuple(float(s) for s in scales)
         return StoredTensor(bias.reshape(units), Quant(numbers, (0,) * len(numbers), None if len(numbers) == 1 else 0))
 
-    def write_quantized_result(self, float_value: str, scale_position: int) -> None:
-        """Write the operator's output: ``float_value``, quantised with the scale at input ``scale_position``.
+    def write_quantized_result(self, float_name: str, scale_index: int) -> None:
+        """Write the operator's output: ``float_name``, quantised with the scale at input ``scale_index``.
 
         The next input is the zero point."""
         context = self.context
-        quant = constant_quantization(context, scale_position, scale_position + 1, context.type(float_value).shape, 1)
-        out_dtype = (
-            context.constant(scale_position + 1).dtype.name if context.has_input(scale_position + 1) else "uint8"
-        )
+        quant = read_constant_quantization(context, scale_index, scale_index + 1, context.type(float_name).shape, 1)
+        out_dtype = context.constant(scale_index + 1).dtype.name if context.has_input(scale_index + 1) else "uint8"
         if out_dtype not in BYTES or quant.axis is not None:
             context.refuse(
                 f"an output of {out_dtype} with {len(quant.scale)} scales", "quantise it to 8 bits, per tensor"
             )
-        context.result("quantize", (float_value,), _quantize_attrs(context, quant, out_dtype))
+        context.result("quantize", (float_name,), _get_quantize_attrs(context, quant, out_dtype))
 
 
 def _has_constant_parameters(context: OpContext, input_count: int) -> bool:
@@ -419,10 +419,10 @@ def _has_constant_parameters(context: OpContext, input_count: int) -> bool:
     )
 
 
-def qlinear_conv(context: OpContext) -> None:
+def convert_qlinear_conv(context: OpContext) -> None:
     """Convert QLinearConv. Its inputs are x and w with scale and zero point each, then scale and zero point of y, and a bias."""
     if not _has_constant_parameters(context, 9):
-        qlinear_conv_of_values(context)
+        convert_computed_qlinear_conv(context)
         return
     operands = QuantizedOperands(context)
     data, weight = operands.dequantize_operand(0), operands.read_constant_operand(3, 0)
@@ -431,7 +431,7 @@ def qlinear_conv(context: OpContext) -> None:
     operands.write_quantized_result(name, 6)
 
 
-def qgemm(context: OpContext) -> None:
+def convert_qgemm(context: OpContext) -> None:
     """Convert com.microsoft.QGemm to a dense layer.
 
     Its inputs are A and B with scale and zero point each, the int32 bias C, then scale and zero point of Y."""
@@ -441,40 +441,45 @@ def qgemm(context: OpContext) -> None:
         context.refuse(what, "quantise the model in QDQ format")
     if not context.has_input(7):
         context.refuse("a float result (no y_scale)", "quantise the model in QDQ format")
-    data, weight = operands.dequantize_operand(0), operands.read_constant_operand(3, 0 if attributes.flag("transB") else 1)
+    data, weight = (
+        operands.dequantize_operand(0),
+        operands.read_constant_operand(3, 0 if attributes.flag("transB") else 1),
+    )
     if weight.data.ndim != 2:
         context.broken(f"B: got shape {weight.data.shape}, expected two axes")
     weight = weight if attributes.flag("transB") else weight.transpose((1, 0))
-    operands.write_quantized_result(write_dense(context, data, weight, operands.read_bias(6, weight, 1)), 7)
+    operands.write_quantized_result(emit_dense(context, data, weight, operands.read_bias(6, weight, 1)), 7)
 
 
-def qlinear_matmul(context: OpContext) -> None:
+def convert_qlinear_matmul(context: OpContext) -> None:
     """Convert QLinearMatMul: to a ``dense`` layer if the right operand is a constant matrix, else to a ``matmul``."""
     if not _has_constant_parameters(context, 8) or len(context.shape(3)) != 2:
-        qlinear_matmul_of_values(context)
+        convert_computed_qlinear_matmul(context)
         return
     operands = QuantizedOperands(context)
     data, weight = operands.dequantize_operand(0), operands.read_constant_operand(3, 1)
     if weight.data.ndim != 2:
         context.broken(f"B: got shape {weight.data.shape}, expected two axes")
-    operands.write_quantized_result(write_dense(context, data, weight.transpose((1, 0)), None), 6)
+    operands.write_quantized_result(emit_dense(context, data, weight.transpose((1, 0)), None), 6)
 
 
-def qlinear(op: str, operand_count: int, attrs: Callable[[OpContext], Mapping[str, Attr]] = lambda _: {}) -> Converter:
+def make_qlinear_converter(
+    op: str, operand_count: int, get_attrs: Callable[[OpContext], Mapping[str, Attr]] = lambda _: {}
+) -> Converter:
     """Make a converter of a quantised ONNX operator to the graph operator ``op`` between dequantised and quantised values.
 
     The ONNX operator's inputs are ``operand_count`` triples (value, scale, zero point), then the result's scale and zero point.
-    ``attrs`` returns the attributes of ``op``."""
+    ``get_attrs`` returns the attributes of ``op``."""
 
     def convert(context: OpContext) -> None:
         operands = QuantizedOperands(context)
         values = [operands.dequantize_operand(3 * k) for k in range(operand_count)]
-        operands.write_quantized_result(context.emit(op, values, attrs(context)), 3 * operand_count)
+        operands.write_quantized_result(context.emit(op, values, get_attrs(context)), 3 * operand_count)
 
     return Converter(convert, BYTES)
 
 
-def qlinear_concat(context: OpContext) -> None:
+def convert_qlinear_concat(context: OpContext) -> None:
     """Convert com.microsoft.QLinearConcat.
 
     Its inputs are the result's scale and zero point, then a triple (value, scale, zero point) for each operand."""
@@ -486,10 +491,10 @@ def qlinear_concat(context: OpContext) -> None:
     operands.write_quantized_result(context.emit("concat", values, {"axis": axis}), 0)
 
 
-def convert_through_dequantize(converter: Converter) -> Converter:
+def make_dequantizing_converter(float_converter: Converter) -> Converter:
     """Make a converter of the quantised variant of an ONNX operator with one operand.
 
-    The operand is dequantised, ``converter`` converts the float operator, and the result is quantised."""
+    The operand is dequantised, ``float_converter`` converts the float operator, and the result is quantised."""
 
     def convert(context: OpContext) -> None:
         attributes, operands = context.operator.attributes, QuantizedOperands(context)
@@ -498,13 +503,13 @@ def convert_through_dequantize(converter: Converter) -> Converter:
         real = context.builder.unique_name(f"{context.output()}_real")
         version = attributes.integer("opset", context.opset)
         operator = replace(context.operator, inputs=(operands.dequantize_operand(0),), outputs=(real,), opset=version)
-        converter.convert(replace(context, operator=operator))
+        float_converter.convert(replace(context, operator=operator))
         operands.write_quantized_result(real, 3)
 
     return Converter(convert, BYTES)
 
 
-def qlinear_global_average_pool(context: OpContext) -> None:
+def convert_qlinear_global_average_pool(context: OpContext) -> None:
     """Convert com.microsoft.QLinearGlobalAveragePool to a mean over the spatial axes; data must have channels first."""
     if context.operator.attributes.flag("channels_last"):
         context.refuse("channels-last data", "export the model with channels first")
@@ -516,32 +521,32 @@ def qlinear_global_average_pool(context: OpContext) -> None:
     operands.write_quantized_result(context.emit("mean", (data,), {"axes": axes, "keepdims": True}), 3)
 
 
-def _alpha_attribute(context: OpContext) -> Mapping[str, Attr]:
+def _get_leaky_relu_attrs(context: OpContext) -> Mapping[str, Attr]:
     """Return the attributes of the graph operator ``leaky_relu``: ``alpha``, the slope for negative numbers."""
     return {"alpha": context.operator.attributes.real("alpha", 0.01)}
 
 
 QUANTIZED_CONVERTERS: Mapping[str, Converter] = {
-    "ConvInteger": Converter(conv_integer, BYTES),
-    "MatMulInteger": Converter(matmul_integer, BYTES),
-    "DequantizeLinear": Converter(dequantize_linear, _INTEGERS),
-    "QLinearConv": Converter(qlinear_conv, BYTES),
-    "QLinearMatMul": Converter(qlinear_matmul, BYTES),
-    "QuantizeLinear": Converter(quantize_linear, QUANTIZE_INPUTS),
+    "ConvInteger": Converter(convert_conv_integer, BYTES),
+    "MatMulInteger": Converter(convert_matmul_integer, BYTES),
+    "DequantizeLinear": Converter(convert_dequantize_linear, _INTEGERS),
+    "QLinearConv": Converter(convert_qlinear_conv, BYTES),
+    "QLinearMatMul": Converter(convert_qlinear_matmul, BYTES),
+    "QuantizeLinear": Converter(convert_quantize_linear, QUANTIZE_INPUTS),
 }
 
 MICROSOFT_CONVERTERS: Mapping[str, Converter] = {
-    "DequantizeLinear": Converter(dequantize_linear, _INTEGERS),
-    "QGemm": Converter(qgemm, BYTES),
-    "QLinearAdd": qlinear("add", 2),
-    "QLinearAveragePool": convert_through_dequantize(onnx_windows.POOL_CONVERTERS["AveragePool"]),
-    "QLinearConcat": Converter(qlinear_concat),
-    "QLinearGlobalAveragePool": Converter(qlinear_global_average_pool, BYTES),
-    "QLinearLeakyRelu": qlinear("leaky_relu", 1, _alpha_attribute),
-    "QLinearMul": qlinear("mul", 2),
-    "QLinearSigmoid": qlinear("sigmoid", 1),
-    "QLinearSoftmax": convert_through_dequantize(onnx_linear.NEURAL_CONVERTERS["Softmax"]),
-    "QuantizeLinear": Converter(quantize_linear, FLOAT),
+    "DequantizeLinear": Converter(convert_dequantize_linear, _INTEGERS),
+    "QGemm": Converter(convert_qgemm, BYTES),
+    "QLinearAdd": make_qlinear_converter("add", 2),
+    "QLinearAveragePool": make_dequantizing_converter(onnx_windows.POOL_CONVERTERS["AveragePool"]),
+    "QLinearConcat": Converter(convert_qlinear_concat),
+    "QLinearGlobalAveragePool": Converter(convert_qlinear_global_average_pool, BYTES),
+    "QLinearLeakyRelu": make_qlinear_converter("leaky_relu", 1, _get_leaky_relu_attrs),
+    "QLinearMul": make_qlinear_converter("mul", 2),
+    "QLinearSigmoid": make_qlinear_converter("sigmoid", 1),
+    "QLinearSoftmax": make_dequantizing_converter(onnx_linear.NEURAL_CONVERTERS["Softmax"]),
+    "QuantizeLinear": Converter(convert_quantize_linear, FLOAT),
 }
 
 
@@ -553,7 +558,7 @@ MICROSOFT_CONVERTERS: Mapping[str, Converter] = {
 BITS = (2, 4, 8)
 
 
-def matmul_n_bits(context: OpContext) -> None:
+def convert_matmul_n_bits(context: OpContext) -> None:
     """Convert com.microsoft.MatMulNBits, A (..., K) times the transpose of B (N, K), to a ``dense`` layer with float32 weights.
 
     B is dequantised at compile time. Its numbers of ``bits`` bits are packed in bytes, lowest bits first. Each block of
@@ -580,21 +585,21 @@ def matmul_n_bits(context: OpContext) -> None:
             f"{units * blocks * (-(-block * bits // 8))} bytes of uint8 and {units * blocks} scales"
         )
     levels = _unpack_bit_fields(packed.reshape(units * blocks, -1), bits, block).reshape(units, blocks, block)
-    zeros = _block_zero_points(context, units, blocks, bits).reshape(units, blocks, 1)
+    zeros = _read_block_zero_points(context, units, blocks, bits).reshape(units, blocks, 1)
     real = (levels - zeros) * scales.astype(np.float32).reshape(units, blocks, 1)
     weight = np.ascontiguousarray(real.reshape(units, -1)[:, :depth].astype(np.float32))
     bias = StoredTensor(context.constant(5).reshape(-1)) if context.has_input(5) else None
-    context.result_alias(write_dense(context, context.operand(0), StoredTensor(weight), bias))
+    context.result_alias(emit_dense(context, context.operand(0), StoredTensor(weight), bias))
 
 
-def _unpack_bit_fields(rows: Array, bits_per_number: int, number_count: int) -> Array:
+def _unpack_bit_fields(packed_rows: Array, bits_per_number: int, number_count: int) -> Array:
     """Return the first ``number_count`` unsigned numbers of ``bits_per_number`` bits in every row of bytes, as float32."""
     shifts = np.arange(0, 8, bits_per_number, dtype=np.uint8)
-    digits = (rows[:, :, None] >> shifts) & np.uint8((1 << bits_per_number) - 1)
-    return np.asarray(digits.reshape(len(rows), -1)[:, :number_count].astype(np.float32))
+    digits = (packed_rows[:, :, None] >> shifts) & np.uint8((1 << bits_per_number) - 1)
+    return np.asarray(digits.reshape(len(packed_rows), -1)[:, :number_count].astype(np.float32))
 
 
-def _block_zero_points(context: OpContext, unit_count: int, blocks_per_unit: int, bits_per_number: int) -> Array:
+def _read_block_zero_points(context: OpContext, unit_count: int, blocks_per_unit: int, bits_per_number: int) -> Array:
     """Return the zero points of all blocks of weights as float32.
 
     The file stores zero points as packed integers, row by row of the weights, or as floats. Absent zero points are
@@ -613,5 +618,5 @@ def _block_zero_points(context: OpContext, unit_count: int, blocks_per_unit: int
     return np.asarray(points.astype(np.float32))
 
 
-WEIGHT_ONLY_CONVERTERS: Mapping[str, Converter] = {"MatMulNBits": Converter(matmul_n_bits, ("float32",))}
+WEIGHT_ONLY_CONVERTERS: Mapping[str, Converter] = {"MatMulNBits": Converter(convert_matmul_n_bits, ("float32",))}
 """Converters of ONNX operators of the domain ``com.microsoft`` with quantised weights and float data, by operator name."""

@@ -39,7 +39,7 @@ class _ActivationFormula:
     beta: float | None = None
 
 
-def _same_operator(op_name: str) -> _ActivationFormula:
+def _formula_of_operator(op_name: str) -> _ActivationFormula:
     """Return the formula of an activation function that is the graph operator ``op_name``."""
     return _ActivationFormula(lambda make, x: make(op_name, x))
 
@@ -49,12 +49,12 @@ FUNCTIONS: Mapping[str, _ActivationFormula] = {
     "elu": _ActivationFormula(lambda make, x, alpha: make("elu", x, alpha=alpha), 1.0),
     "hardsigmoid": _ActivationFormula(formulas.hard_sigmoid, 0.2, 0.5),
     "leakyrelu": _ActivationFormula(lambda make, x, alpha: make("leaky_relu", x, alpha=alpha), 0.01),
-    "relu": _same_operator("relu"),
+    "relu": _formula_of_operator("relu"),
     "scaledtanh": _ActivationFormula(formulas.scaled_tanh, 1.0, 1.0),
-    "sigmoid": _same_operator("sigmoid"),
-    "softplus": _same_operator("softplus"),
+    "sigmoid": _formula_of_operator("sigmoid"),
+    "softplus": _formula_of_operator("softplus"),
     "softsign": _ActivationFormula(formulas.softsign),
-    "tanh": _same_operator("tanh"),
+    "tanh": _formula_of_operator("tanh"),
     "thresholdedrelu": _ActivationFormula(formulas.thresholded_relu, 1.0),
 }
 """Activation functions by ONNX's names in lower case."""
@@ -120,72 +120,80 @@ class StepBuilder:
         self.iteration = self.body.input("turn", (), "int32")
         self.fixed: list[str] = []
 
-    def add_carried_input(self, value: str, name: str) -> str:
+    def add_carried_input(self, initial_value_name: str, input_name: str) -> str:
         """Add an input to the body for a value that the loop carries from step to step, such as the state; return its name.
 
-        ``value``: the value before the first step, which has the same type."""
-        type_ = self.context.type(value)
-        return self.body.input(name, type_.shape, type_.dtype)
+        ``initial_value_name``: the value before the first step, which has the same type."""
+        type_ = self.context.type(initial_value_name)
+        return self.body.input(input_name, type_.shape, type_.dtype)
 
-    def capture(self, value: str) -> str:
+    def capture(self, value_name: str) -> str:
         """Make a value of the surrounding graph readable in the loop's body; return its name in the body."""
-        data_of_constant, type_ = self.context.builder.consts.get(value), self.context.type(value)
+        data_of_constant, type_ = self.context.builder.consts.get(value_name), self.context.type(value_name)
         if data_of_constant is not None:
             return self.body.new_constant("weights", data_of_constant)
-        self.fixed.append(value)
+        self.fixed.append(value_name)
         return self.body.input("fixed", type_.shape, type_.dtype)
 
     def __call__(self, op: str, *operands: str | float, **attrs: Attr) -> str:
         names = [o if isinstance(o, str) else self.body.scalar(o) for o in operands]
         return self.body.emit(op, names, attrs)
 
-    def slice_gate_sums(self, gate_sums: str, gate_index: int) -> str:
-        """Emit a slice of ``gate_sums``, the concatenated sums of all gates; return the name of gate ``gate_index``'s sums."""
-        return slice_gate(self.body, gate_sums, gate_index, self.layer.unit_count)
+    def slice_gate_sums(self, gate_sums_name: str, gate_index: int) -> str:
+        """Emit a slice of ``gate_sums_name``, the concatenated sums of all gates; return the name of gate ``gate_index``'s sums."""
+        return slice_gate(self.body, gate_sums_name, gate_index, self.layer.unit_count)
 
-    def emit_clipped_activation(self, function_index: int, value: str) -> str:
+    def emit_clipped_activation(self, function_index: int, value_name: str) -> str:
         """Clip a value if the layer has a limit, then emit activation function ``function_index``; return the result's name."""
         if self.layer.clip:
-            value = self("clip", value, minimum=-self.layer.clip, maximum=self.layer.clip)
-        return self.emit_activation(function_index, value)
+            value_name = self("clip", value_name, minimum=-self.layer.clip, maximum=self.layer.clip)
+        return self.emit_activation(function_index, value_name)
 
-    def emit_activation(self, function_index: int, value: str) -> str:
+    def emit_activation(self, function_index: int, value_name: str) -> str:
         """Emit activation function ``function_index`` of a value; return the result's name."""
         function = self.layer.activations[function_index]
-        return FUNCTIONS[function.name].formula(self, value, *function.parameters)
+        return FUNCTIONS[function.name].formula(self, value_name, *function.parameters)
 
 
-def finish_step(step: StepBuilder, context: OpContext, old_states: list[str], new_states: list[str]) -> Graph:
+def finish_step_body(
+    step: StepBuilder, context: OpContext, old_state_names: list[str], new_state_names: list[str]
+) -> Graph:
     """Return the finished loop body, with the new states and the output row of the step as its outputs.
 
     If the operator has sequence lengths, a sequence that ended before this step keeps its old states, and its row is zero."""
-    row = new_states[0]
+    row = new_state_names[0]
     if context.has_input(4):
         lengths = step("cast", step.capture(context.value(4)), dtype="int32")
         is_inside = step.body.reshape(step("greater", lengths, step.iteration), (step.layer.batch_size, 1))
-        new_states = [
-            step("where", is_inside, fresh, before) for fresh, before in zip(new_states, old_states, strict=True)
+        new_state_names = [
+            step("where", is_inside, fresh, before)
+            for fresh, before in zip(new_state_names, old_state_names, strict=True)
         ]
         row = step("where", is_inside, row, step.body.scalar(0.0))
-    names = [*(f"next_{k}" for k in range(len(new_states))), "row"]
-    return step.body.graph("step", dict(zip(names, (*new_states, row), strict=True)))
+    names = [*(f"next_{k}" for k in range(len(new_state_names))), "row"]
+    return step.body.graph("step", dict(zip(names, (*new_state_names, row), strict=True)))
 
 
-def _state_sums(step: StepBuilder, hidden_state: str, state_weights: StateWeights) -> str:
+def _emit_state_sums(step: StepBuilder, hidden_state: str, state_weights: StateWeights) -> str:
     """Emit the product of the hidden state and the weights of all gates, plus the bias; return the name of the sums."""
     return step("dense", hidden_state, state_weights.matrix, *((state_weights.bias,) if state_weights.bias else ()))
 
 
-def _step_rnn(step: StepBuilder, input_sums: str, old_states: list[str], state_weights: StateWeights) -> list[str]:
+def _emit_rnn_step(step: StepBuilder, input_sums: str, old_states: list[str], state_weights: StateWeights) -> list[str]:
     """Emit a time step of an RNN; return a list with the new hidden state."""
-    return [step.emit_clipped_activation(0, step("add", input_sums, _state_sums(step, old_states[0], state_weights)))]
+    return [
+        step.emit_clipped_activation(0, step("add", input_sums, _emit_state_sums(step, old_states[0], state_weights)))
+    ]
 
 
-def _step_gru(step: StepBuilder, input_sums: str, old_states: list[str], state_weights: StateWeights) -> list[str]:
+def _emit_gru_step(step: StepBuilder, input_sums: str, old_states: list[str], state_weights: StateWeights) -> list[str]:
     """Emit a time step of a GRU; return a list with the new hidden state. The order of gates is update, reset, hidden."""
     (hidden,), units = old_states, step.layer.unit_count
-    sums = _state_sums(step, hidden, state_weights)
-    update, reset = (step.emit_clipped_activation(0, step("add", step.slice_gate_sums(input_sums, k), step.slice_gate_sums(sums, k))) for k in (0, 1))
+    sums = _emit_state_sums(step, hidden, state_weights)
+    update, reset = (
+        step.emit_clipped_activation(0, step("add", step.slice_gate_sums(input_sums, k), step.slice_gate_sums(sums, k)))
+        for k in (0, 1)
+    )
     if step.context.operator.attributes.flag("linear_before_reset"):
         reset_sums = step("mul", reset, step.slice_gate_sums(sums, 2))
     else:
@@ -199,36 +207,40 @@ def _step_gru(step: StepBuilder, input_sums: str, old_states: list[str], state_w
     return [step("add", step("mul", step("sub", 1.0, update), candidate), step("mul", update, hidden))]
 
 
-def _step_lstm(step: StepBuilder, input_sums: str, old_states: list[str], state_weights: StateWeights) -> list[str]:
+def _emit_lstm_step(
+    step: StepBuilder, input_sums: str, old_states: list[str], state_weights: StateWeights
+) -> list[str]:
     """Emit a time step of an LSTM; return the new hidden state and the new cell state.
 
     The order of gates is input, output, forget, cell; that of peephole weights is input, output, forget. As in ONNX Runtime,
     the cell state is not clipped before the last activation function."""
     hidden, cell = old_states
-    sums = step("add", input_sums, _state_sums(step, hidden, state_weights))
+    sums = step("add", input_sums, _emit_state_sums(step, hidden, state_weights))
     units = step.layer.unit_count
 
-    def with_peephole(gate_index: int, state: str) -> str:
-        """Return the name of gate ``gate_index``'s sums, plus its peephole weights (if any) times the cell ``state``."""
+    def add_peephole(gate_index: int, cell_state: str) -> str:
+        """Return the name of gate ``gate_index``'s sums, plus its peephole weights (if any) times the cell ``cell_state``."""
         if not state_weights.peepholes:
             return step.slice_gate_sums(sums, gate_index)
         peephole = step(
             "slice", state_weights.peepholes, begin=(gate_index * units,), end=((gate_index + 1) * units,), strides=(1,)
         )
-        return step("add", step.slice_gate_sums(sums, gate_index), step("mul", peephole, state))
+        return step("add", step.slice_gate_sums(sums, gate_index), step("mul", peephole, cell_state))
 
-    enter = step.emit_clipped_activation(0, with_peephole(0, cell))
-    forget = step("sub", 1.0, enter) if step.layer.input_forget else step.emit_clipped_activation(0, with_peephole(2, cell))
+    enter = step.emit_clipped_activation(0, add_peephole(0, cell))
+    forget = (
+        step("sub", 1.0, enter) if step.layer.input_forget else step.emit_clipped_activation(0, add_peephole(2, cell))
+    )
     candidate = step.emit_clipped_activation(1, step.slice_gate_sums(sums, 3))
     following = step("add", step("mul", forget, cell), step("mul", enter, candidate))
-    leave = step.emit_clipped_activation(0, with_peephole(1, following))
+    leave = step.emit_clipped_activation(0, add_peephole(1, following))
     return [step("mul", leave, step.emit_activation(2, following)), following]
 
 
 CELLS: Mapping[str, Callable[[StepBuilder, str, list[str], StateWeights], list[str]]] = {
-    "RNN": _step_rnn,
-    "GRU": _step_gru,
-    "LSTM": _step_lstm,
+    "RNN": _emit_rnn_step,
+    "GRU": _emit_gru_step,
+    "LSTM": _emit_lstm_step,
 }
 
 
@@ -265,7 +277,7 @@ def _read_layer(context: OpContext) -> RecurrentLayer:
     return RecurrentLayer(code, steps, batch, units, directions, chosen, attributes.real("clip", 0.0), forgets)
 
 
-def recurrent(context: OpContext) -> None:
+def convert_recurrent_layer(context: OpContext) -> None:
     """Convert RNN, GRU or LSTM to a loop for each direction: forward, reverse, or both."""
     layer, attributes = _read_layer(context), context.operator.attributes
     data = context.value(0)
@@ -277,123 +289,140 @@ def recurrent(context: OpContext) -> None:
         backwards = k == 1 or attributes.text("direction", "forward") == "reverse"
         count = len(layer.activations) // layer.direction_count
         direction_layer = replace(layer, activations=layer.activations[k * count : (k + 1) * count])
-        directions.append(_emit_direction(context, direction_layer, data, k, backwards, batch_first))
+        directions.append(_emit_rows_and_final_states(context, direction_layer, data, k, backwards, batch_first))
     _write_outputs(context, layer, directions, batch_first)
 
 
-def _reverse_sequence(context: OpContext, value: str) -> str:
+def _reverse_sequence(context: OpContext, value_name: str) -> str:
     """Emit the reversal of sequences (steps, batch, ...) in time; return the result's name.
 
     If the operator has sequence lengths, each sequence is reversed within its own length."""
     if context.has_input(4):
-        return context.emit("reverse_sequence", (value, context.value(4)), {"batch_axis": 1, "time_axis": 0})
-    return context.emit("reverse", (value,), {"axes": (0,)})
+        return context.emit("reverse_sequence", (value_name, context.value(4)), {"batch_axis": 1, "time_axis": 0})
+    return context.emit("reverse", (value_name,), {"axes": (0,)})
 
 
-def _direction_of(context: OpContext, position: int, direction_index: int, axis: int = 0) -> str:
+def _slice_direction(context: OpContext, input_index: int, direction_index: int, direction_axis: int = 0) -> str:
     """Return the name of the slice of an operand that belongs to direction ``direction_index``.
 
-    ``position``: position of the operand. ``axis``: its axis of directions, which the slice does not have."""
-    value = context.operand(position)
+    ``input_index``: position of the operand. ``direction_axis``: its axis of directions, which the slice does not have."""
+    value = context.operand(input_index)
     shape, constant = context.type(value).shape, context.builder.consts.get(value)
     if constant is not None:
         return context.new_constant(
-            f"{value}_{direction_index}", np.ascontiguousarray(np.take(constant, direction_index, axis))
+            f"{value}_{direction_index}", np.ascontiguousarray(np.take(constant, direction_index, direction_axis))
         )
     begin, end = [0] * len(shape), list(shape)
-    begin[axis], end[axis] = direction_index, direction_index + 1
-    if shape[axis] > 1:
+    begin[direction_axis], end[direction_axis] = direction_index, direction_index + 1
+    if shape[direction_axis] > 1:
         attrs: Mapping[str, Attr] = {"begin": tuple(begin), "end": tuple(end), "strides": (1,) * len(shape)}
         value = context.emit("slice", (value,), attrs)
-    return context.reshape(value, (*shape[:axis], *shape[axis + 1 :]))
+    return context.reshape(value, (*shape[:direction_axis], *shape[direction_axis + 1 :]))
 
 
-def _initial_state(context: OpContext, layer: RecurrentLayer, position: int, direction_index: int, batch_first: bool) -> str:
-    """Return the name of the initial state (batch, units) of one direction; zeros if input ``position`` is absent."""
-    if context.has_input(position):
-        return _direction_of(context, position, direction_index, 1 if batch_first else 0)
+def _get_initial_state(
+    context: OpContext, layer: RecurrentLayer, input_index: int, direction_index: int, is_batch_first: bool
+) -> str:
+    """Return the name of the initial state (batch, units) of one direction; zeros if input ``input_index`` is absent."""
+    if context.has_input(input_index):
+        return _slice_direction(context, input_index, direction_index, 1 if is_batch_first else 0)
     zeros = np.zeros((layer.batch_size, layer.unit_count), np.float32)
     return context.new_constant(f"{context.output() or context.loc.name}_state", zeros)
 
 
-def _emit_direction(
-    context: OpContext, layer: RecurrentLayer, data: str, direction_index: int, backwards: bool, batch_first: bool
+def _emit_rows_and_final_states(
+    context: OpContext,
+    layer: RecurrentLayer,
+    data_name: str,
+    direction_index: int,
+    is_reversed: bool,
+    is_batch_first: bool,
 ) -> tuple[str, list[str]]:
     """Emit the loop of one direction; return names of the outputs of all steps (steps, batch, units) and of the final states."""
-    weight, matrix = (_direction_of(context, position, direction_index) for position in (1, 2))
-    if backwards:
-        data = _reverse_sequence(context, data)
-    biases = _input_and_state_bias(context, layer, direction_index, context.type(weight).shape[0])
-    states = [_initial_state(context, layer, 5, direction_index, batch_first)]
+    weight, matrix = (_slice_direction(context, position, direction_index) for position in (1, 2))
+    if is_reversed:
+        data_name = _reverse_sequence(context, data_name)
+    biases = _get_input_and_state_bias(context, layer, direction_index, context.type(weight).shape[0])
+    states = [_get_initial_state(context, layer, 5, direction_index, is_batch_first)]
     if layer.code == "LSTM":
-        states.append(_initial_state(context, layer, 6, direction_index, batch_first))
+        states.append(_get_initial_state(context, layer, 6, direction_index, is_batch_first))
     step = StepBuilder(context, layer)
     old = [step.add_carried_input(value, name) for value, name in zip(states, ("hidden", "cell"), strict=False)]
-    input_sums = _input_sums(context, step, data, weight, biases[0])
+    input_sums = _emit_input_sums(context, step, data_name, weight, biases[0])
     peepholes = (
-        step.capture(_direction_of(context, 7, direction_index))
+        step.capture(_slice_direction(context, 7, direction_index))
         if layer.code == "LSTM" and context.has_input(7)
         else ""
     )
     cell = StateWeights(step.capture(matrix), step.capture(biases[1]) if biases[1] else "", peepholes)
     new = CELLS[layer.code](step, input_sums, old, cell)
-    body = finish_step(step, context, old, new)
+    body = finish_step_body(step, context, old, new)
     attrs: dict[str, Any] = {"body": body, "count": layer.step_count, "carried": len(states), "guarded": False}
-    loop_outputs = [context.builder.unique_name(f"{context.loc.name}_{stem}") for stem in (*("last",) * len(states), "rows")]
+    loop_outputs = [
+        context.builder.unique_name(f"{context.loc.name}_{stem}") for stem in (*("last",) * len(states), "rows")
+    ]
     context.write_node_with_outputs("loop", (*states, *step.fixed), attrs, loop_outputs)
-    rows = _reverse_sequence(context, loop_outputs[-1]) if backwards else loop_outputs[-1]
+    rows = _reverse_sequence(context, loop_outputs[-1]) if is_reversed else loop_outputs[-1]
     return rows, loop_outputs[:-1]
 
 
-def _input_and_state_bias(context: OpContext, layer: RecurrentLayer, direction_index: int, gates_width: int) -> tuple[str, str]:
+def _get_input_and_state_bias(
+    context: OpContext, layer: RecurrentLayer, direction_index: int, gates_width: int
+) -> tuple[str, str]:
     """Return the names of the bias added to the products of the data, and of the bias added to the products of the state.
 
     Only GRU needs two biases. For other layers the first is the sum of both and the second is empty. Both are empty if the
     operator has no bias. ``gates_width``: number of gates times number of units."""
     if not context.has_input(3):
         return "", ""
-    both = _direction_of(context, 3, direction_index)
-    data, state = (_bias_half(context, both, gates_width, half) for half in (0, 1))
+    both = _slice_direction(context, 3, direction_index)
+    data, state = (_slice_bias_half(context, both, gates_width, half) for half in (0, 1))
     return (data, state) if layer.code == "GRU" else (context.emit("add", (data, state)), "")
 
 
-def _bias_half(context: OpContext, bias: str, gates_width: int, half_index: int) -> str:
+def _slice_bias_half(context: OpContext, bias_name: str, gates_width: int, half_index: int) -> str:
     """Return the name of the first (``half_index`` 0) or the second ``gates_width`` elements of a bias."""
-    constant = context.builder.consts.get(bias)
+    constant = context.builder.consts.get(bias_name)
     if constant is not None:
-        return context.new_constant(f"{bias}_{half_index}", constant[half_index * gates_width :][:gates_width])
+        return context.new_constant(f"{bias_name}_{half_index}", constant[half_index * gates_width :][:gates_width])
     attrs: Mapping[str, Attr] = {
         "begin": (half_index * gates_width,),
         "end": ((half_index + 1) * gates_width,),
         "strides": (1,),
     }
-    return context.emit("slice", (bias,), attrs)
+    return context.emit("slice", (bias_name,), attrs)
 
 
-def _input_sums(context: OpContext, step: StepBuilder, data: str, weight: str, bias: str) -> str:
+def _emit_input_sums(context: OpContext, step: StepBuilder, data_name: str, weight_name: str, bias_name: str) -> str:
     """Return the name, in the loop's body, of one step's data times the weights, plus the bias.
 
     The products of all steps are computed before the loop if :func:`precomputes_input_products` allows, and in the body
     otherwise."""
-    steps, batch, depth = context.type(data).shape
-    size = context.type(weight).shape[0]
+    steps, batch, depth = context.type(data_name).shape
+    size = context.type(weight_name).shape[0]
     if not precomputes_input_products(steps, size, depth):
-        row = step("gather", step.capture(data), step.iteration, axis=0)
-        return step("dense", row, step.capture(weight), *((step.capture(bias),) if bias else ()))
-    flat = context.reshape(data, (steps * batch, depth))
-    sums = context.emit("dense", (flat, weight, bias) if bias else (flat, weight))
+        row = step("gather", step.capture(data_name), step.iteration, axis=0)
+        return step("dense", row, step.capture(weight_name), *((step.capture(bias_name),) if bias_name else ()))
+    flat = context.reshape(data_name, (steps * batch, depth))
+    sums = context.emit("dense", (flat, weight_name, bias_name) if bias_name else (flat, weight_name))
     return step("gather", step.capture(context.reshape(sums, (steps, batch, size))), step.iteration, axis=0)
 
 
 def _write_outputs(
-    context: OpContext, layer: RecurrentLayer, directions: list[tuple[str, list[str]]], batch_first: bool
+    context: OpContext,
+    layer: RecurrentLayer,
+    rows_and_states_by_direction: list[tuple[str, list[str]]],
+    is_batch_first: bool,
 ) -> None:
     """Write the operator's outputs: rows (steps, directions, batch, units) and final states (directions, batch, units).
 
-    ``directions``: for each direction the names of its rows and final states. With ``batch_first`` batch is the first axis."""
+    ``rows_and_states_by_direction``: for each direction the names of its rows and final states. With ``is_batch_first`` batch is the first axis."""
     stacked = [
-        [rows for rows, _ in directions],
-        *([states[k] for _, states in directions] for k in range(len(directions[0][1]))),
+        [rows for rows, _ in rows_and_states_by_direction],
+        *(
+            [states[k] for _, states in rows_and_states_by_direction]
+            for k in range(len(rows_and_states_by_direction[0][1]))
+        ),
     ]
     for position, values in enumerate(stacked):
         if not context.output(position):
@@ -402,10 +431,12 @@ def _write_outputs(
         axis = len(shape) - 2
         apart = [context.reshape(value, (*shape[:axis], 1, *shape[axis:])) for value in values]
         whole = apart[0] if len(apart) == 1 else context.emit("concat", apart, {"axis": axis})
-        if batch_first:
+        if is_batch_first:
             order = (2, 0, 1, 3) if position == 0 else (1, 0, 2)
             whole = context.emit("transpose", (whole,), {"axes": order})
         context.alias_output(context.output(position), whole)
 
 
-RECURRENT_CONVERTERS: Mapping[str, Converter] = {code: Converter(recurrent, ("float32",)) for code in _GATES}
+RECURRENT_CONVERTERS: Mapping[str, Converter] = {
+    code: Converter(convert_recurrent_layer, ("float32",)) for code in _GATES
+}

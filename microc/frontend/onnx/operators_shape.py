@@ -16,19 +16,19 @@ from microc.graph.ir import Attr
 # ---- Converters of operators that change a tensor's shape or order, or only read its shape.
 
 
-def shape(context: OpContext) -> None:
+def convert_shape(context: OpContext) -> None:
     """Convert Shape, the extents of axes ``start`` to ``end`` - 1, to a constant."""
     extents, attributes = context.shape(0), context.operator.attributes
     start, end = attributes.integer("start", 0), attributes.integer("end", len(extents))
     context.result_constant(np.array(extents[slice(start, end)], np.int64))
 
 
-def size(context: OpContext) -> None:
+def convert_size(context: OpContext) -> None:
     """Convert Size, the number of elements, to a constant."""
     context.result_constant(np.array(context.type(context.value(0)).size, np.int64))
 
 
-def identity(context: OpContext) -> None:
+def convert_identity_or_dropout(context: OpContext) -> None:
     """Convert Identity, or Dropout, which is an identity in inference."""
     if context.operator.code == "Dropout":
         if context.has_input(2) and context.constant(2).any():
@@ -40,7 +40,7 @@ def identity(context: OpContext) -> None:
     context.result_alias(context.value(0))
 
 
-def target_shape(context: OpContext, requested_shape: Sequence[int]) -> tuple[int, ...]:
+def resolve_target_shape(context: OpContext, requested_shape: Sequence[int]) -> tuple[int, ...]:
     """Return the shape of Reshape's result.
 
     In ``requested_shape`` an extent of 0 means the extent of the same axis of the input, unless ``allowzero`` is set. One extent
@@ -56,12 +56,12 @@ def target_shape(context: OpContext, requested_shape: Sequence[int]) -> tuple[in
     return tuple(extents_out)
 
 
-def reshape(context: OpContext) -> None:
+def convert_reshape(context: OpContext) -> None:
     """Convert Reshape, whose shape must be constant."""
-    context.result_reshape(context.value(0), target_shape(context, context.integers(1)))
+    context.result_reshape(context.value(0), resolve_target_shape(context, context.integers(1)))
 
 
-def flatten(context: OpContext) -> None:
+def convert_flatten(context: OpContext) -> None:
     """Convert Flatten, which merges the axes before ``axis`` to rows and the others to columns of a matrix."""
     extents = context.shape(0)
     axis = context.operator.attributes.integer("axis", 1)
@@ -69,7 +69,7 @@ def flatten(context: OpContext) -> None:
     context.result_reshape(context.value(0), (prod(extents[:axis]), prod(extents[axis:])))
 
 
-def axes_operand(context: OpContext, axes_input_opset: int = 13) -> tuple[int, ...] | None:
+def read_axes(context: OpContext, axes_input_opset: int = 13) -> tuple[int, ...] | None:
     """Return the operator's axes, or None if they are absent.
 
     They are an attribute before opset ``axes_input_opset`` and input 1 since then."""
@@ -79,9 +79,9 @@ def axes_operand(context: OpContext, axes_input_opset: int = 13) -> tuple[int, .
     return attributes.integers("axes") if "axes" in attributes else None
 
 
-def squeeze(context: OpContext) -> None:
+def convert_squeeze(context: OpContext) -> None:
     """Convert Squeeze, which removes the given axes of extent 1, or all axes of extent 1 if none are given."""
-    extents, axes_given = context.shape(0), axes_operand(context)
+    extents, axes_given = context.shape(0), read_axes(context)
     ones = tuple(k for k, e in enumerate(extents) if e == 1)
     axes = ones if axes_given is None else context.axes(axes_given, len(extents))
     if any(extents[axis] != 1 for axis in axes):
@@ -89,9 +89,9 @@ def squeeze(context: OpContext) -> None:
     context.result_reshape(context.value(0), tuple(e for k, e in enumerate(extents) if k not in axes))
 
 
-def unsqueeze(context: OpContext) -> None:
+def convert_unsqueeze(context: OpContext) -> None:
     """Convert Unsqueeze, which inserts axes of extent 1; their positions count in the result."""
-    axes_given = axes_operand(context)
+    axes_given = read_axes(context)
     if axes_given is None:
         context.broken("the attribute or input 'axes' is missing")
     extents = list(context.shape(0))
@@ -100,7 +100,7 @@ def unsqueeze(context: OpContext) -> None:
     context.result_reshape(context.value(0), tuple(extents))
 
 
-def transpose(context: OpContext) -> None:
+def convert_transpose(context: OpContext) -> None:
     """Convert Transpose, which reverses the order of axes unless ``perm`` is set. Constants are transposed at compile time."""
     data, rank = context.value(0), len(context.shape(0))
     order = context.operator.attributes.integers("perm", tuple(reversed(range(rank))))
@@ -113,11 +113,11 @@ def transpose(context: OpContext) -> None:
         context.result("transpose", (data,), {"axes": order})
 
 
-def depth_to_space(context: OpContext) -> None:
+def convert_depth_to_space(context: OpContext) -> None:
     """Convert DepthToSpace, which moves groups of blocksize ** 2 channels to squares of pixels."""
     attributes = context.operator.attributes
     mode, block = attributes.text("mode", "DCR"), attributes.integer("blocksize")
-    batch, channels, height, width = image_shape(context)
+    batch, channels, height, width = require_image_shape(context)
     if mode not in ("DCR", "CRD") or block < 1 or channels % (block * block):
         expected = f"a square that divides {channels} channels, and DCR or CRD"
         context.broken(f"got blocksize {block} and mode {mode!r}, expected {expected}")
@@ -129,10 +129,10 @@ def depth_to_space(context: OpContext) -> None:
     context.result_reshape(moved, (batch, depth, height * block, width * block))
 
 
-def space_to_depth(context: OpContext) -> None:
+def convert_space_to_depth(context: OpContext) -> None:
     """Convert SpaceToDepth, which moves squares of pixels to groups of blocksize ** 2 channels."""
     block = context.operator.attributes.integer("blocksize")
-    batch, channels, height, width = image_shape(context)
+    batch, channels, height, width = require_image_shape(context)
     if block < 1 or height % block or width % block:
         context.broken(f"blocksize is {block}, expected a divisor of {height} and {width}, the height and width")
     view = (batch, channels, height // block, block, width // block, block)
@@ -143,7 +143,7 @@ def space_to_depth(context: OpContext) -> None:
     context.result_reshape(moved, (batch, channels * block * block, height // block, width // block))
 
 
-def image_shape(context: OpContext) -> tuple[int, int, int, int]:
+def require_image_shape(context: OpContext) -> tuple[int, int, int, int]:
     """Return the shape (batch, channels, height, width) of input 0; raise ModelError if it has not four axes."""
     extents = context.shape(0)
     if len(extents) != 4:
@@ -151,7 +151,7 @@ def image_shape(context: OpContext) -> tuple[int, int, int, int]:
     return extents[0], extents[1], extents[2], extents[3]
 
 
-def constant_data(context: OpContext) -> Array:
+def read_constant_data(context: OpContext) -> Array:
     """Return the data of a Constant node, which are in its only attribute."""
     attributes = context.operator.attributes
     names = attributes.names()
@@ -171,24 +171,24 @@ def constant_data(context: OpContext) -> Array:
     return context.refuse(f"a Constant with attribute {names[0]}", "export it as a dense tensor of numbers")
 
 
-def constant(context: OpContext) -> None:
+def convert_constant(context: OpContext) -> None:
     """Convert Constant, whose data are in an attribute."""
-    context.result_constant(constant_data(context))
+    context.result_constant(read_constant_data(context))
 
 
 SHAPE_CONVERTERS: Mapping[str, Converter] = {
-    "Constant": Converter(constant, ()),
-    "DepthToSpace": Converter(depth_to_space, MOVABLE),
-    "Dropout": Converter(identity, MOVABLE),
-    "Flatten": Converter(flatten, MOVABLE),
-    "Identity": Converter(identity, MOVABLE),
-    "Reshape": Converter(reshape, MOVABLE),
-    "Shape": Converter(shape, MOVABLE),
-    "Size": Converter(size, MOVABLE),
-    "SpaceToDepth": Converter(space_to_depth, MOVABLE),
-    "Squeeze": Converter(squeeze, MOVABLE),
-    "Transpose": Converter(transpose, MOVABLE),
-    "Unsqueeze": Converter(unsqueeze, MOVABLE),
+    "Constant": Converter(convert_constant, ()),
+    "DepthToSpace": Converter(convert_depth_to_space, MOVABLE),
+    "Dropout": Converter(convert_identity_or_dropout, MOVABLE),
+    "Flatten": Converter(convert_flatten, MOVABLE),
+    "Identity": Converter(convert_identity_or_dropout, MOVABLE),
+    "Reshape": Converter(convert_reshape, MOVABLE),
+    "Shape": Converter(convert_shape, MOVABLE),
+    "Size": Converter(convert_size, MOVABLE),
+    "SpaceToDepth": Converter(convert_space_to_depth, MOVABLE),
+    "Squeeze": Converter(convert_squeeze, MOVABLE),
+    "Transpose": Converter(convert_transpose, MOVABLE),
+    "Unsqueeze": Converter(convert_unsqueeze, MOVABLE),
 }
 
 
@@ -235,16 +235,16 @@ def dynamic_slice(context: OpContext) -> None:
     context.result("dynamic_slice", (context.value(0), first), {"size": (*shape[:axis], size, *shape[axis + 1 :])})
 
 
-def _trace_offset(context: OpContext, value: str) -> _TracedIndex:
+def _trace_offset(context: OpContext, index_name: str) -> _TracedIndex:
     """Return an index (a value of one element) as an earlier value plus a constant.
 
     Its computation is followed back through reshapes, casts of integers, and additions and subtractions of constants."""
     builder, offset = context.builder, 0
     producer = {name: node for node in builder.nodes for name in node.outputs}
-    while value in producer:
-        node = producer[value]
+    while index_name in producer:
+        node = producer[index_name]
         if node.op == "reshape" or (node.op == "cast" and dtypes.is_integer(builder.types[node.inputs[0]].dtype)):
-            value = node.inputs[0]
+            index_name = node.inputs[0]
             continue
         numbers = [builder.consts.get(name) for name in node.inputs]
         constants = [n for n in numbers if n is not None and n.size == 1]
@@ -255,10 +255,10 @@ def _trace_offset(context: OpContext, value: str) -> _TracedIndex:
         if node.op == "sub" and numbers[0] is not None:
             break
         amount = int(constants[0].reshape(-1)[0])
-        offset, value = offset + (amount if node.op == "add" else -amount), variables[0]
-    if value in builder.consts:
-        return _TracedIndex("", offset + int(builder.consts[value].reshape(-1)[0]))
-    return _TracedIndex(value, offset)
+        offset, index_name = offset + (amount if node.op == "add" else -amount), variables[0]
+    if index_name in builder.consts:
+        return _TracedIndex("", offset + int(builder.consts[index_name].reshape(-1)[0]))
+    return _TracedIndex(index_name, offset)
 
 
 # ---- Converters of operators that select, join, repeat and pad elements.
@@ -269,7 +269,7 @@ MAX_SLICES = 64
 """Maximum number of slices that replace a Gather with constant indices."""
 
 
-def concat(context: OpContext) -> None:
+def convert_concat(context: OpContext) -> None:
     """Convert Concat; operands without elements are omitted."""
     values = tuple(context.operand(position) for position in range(context.input_count()))
     if not values:
@@ -279,36 +279,38 @@ def concat(context: OpContext) -> None:
     concat_along(context, values, axis, context.output())
 
 
-def concat_along(context: OpContext, values: Sequence[str], axis: int, output_name: str = "") -> str:
-    """Concatenate ``values`` along ``axis``; return the name of the result, ``output_name`` or a new name if this is empty."""
-    if len(values) == 1 and not output_name:
-        return values[0]
-    if len(values) == 1:
-        context.result_alias(values[0])
-        return values[0]
+def concat_along(context: OpContext, value_names: Sequence[str], axis: int, output_name: str = "") -> str:
+    """Concatenate ``value_names`` along ``axis``; return the name of the result, ``output_name`` or a new name if this is empty."""
+    if len(value_names) == 1 and not output_name:
+        return value_names[0]
+    if len(value_names) == 1:
+        context.result_alias(value_names[0])
+        return value_names[0]
     if not output_name:
-        return context.emit("concat", values, {"axis": axis})
-    return context.write_node("concat", values, {"axis": axis}, output_name)
+        return context.emit("concat", value_names, {"axis": axis})
+    return context.write_node("concat", value_names, {"axis": axis}, output_name)
 
 
-def slice_along(context: OpContext, value: str, axis: int, begin: int, end: int, output_name: str = "") -> str:
-    """Slice elements ``begin`` to ``end`` - 1 of ``value`` along ``axis``; return the name of the result.
+def slice_along(
+    context: OpContext, value_name: str, axis: int, start_index: int, end_index: int, output_name: str = ""
+) -> str:
+    """Slice elements ``start_index`` to ``end_index`` - 1 of ``value_name`` along ``axis``; return the name of the result.
 
-    If ``output_name`` is empty, the result has a new name, or is ``value`` itself if the slice contains all elements."""
-    extents = context.type(value).shape
+    If ``output_name`` is empty, the result has a new name, or is ``value_name`` itself if the slice contains all elements."""
+    extents = context.type(value_name).shape
     bounds = [(0, extent) for extent in extents]
-    bounds[axis] = (begin, end)
+    bounds[axis] = (start_index, end_index)
     attrs: Mapping[str, Attr] = {
         "begin": tuple(b for b, _ in bounds),
         "end": tuple(e for _, e in bounds),
         "strides": (1,) * len(extents),
     }
     if output_name:
-        return context.write_node("slice", (value,), attrs, output_name)
-    return value if (begin, end) == (0, extents[axis]) else context.emit("slice", (value,), attrs)
+        return context.write_node("slice", (value_name,), attrs, output_name)
+    return value_name if (start_index, end_index) == (0, extents[axis]) else context.emit("slice", (value_name,), attrs)
 
 
-def slice_bounds(context: OpContext) -> tuple[tuple[int, ...], ...]:
+def read_starts_ends_axes_and_steps(context: OpContext) -> tuple[tuple[int, ...], ...]:
     """Return starts, ends, axes and steps of a Slice; they are attributes before opset 10 and constant inputs since then."""
     rank = len(context.shape(0))
     if context.opset < 10:
@@ -327,12 +329,12 @@ def slice_bounds(context: OpContext) -> tuple[tuple[int, ...], ...]:
     return starts, ends, axes, steps
 
 
-def slice_(context: OpContext) -> None:
+def convert_slice(context: OpContext) -> None:
     """Convert Slice. Starts and ends are clamped to the extents; axes with negative steps are reversed before the slice."""
     if context.opset >= 10 and any(context.value(k) not in context.builder.consts for k in (1, 2)):
         dynamic_slice(context)
         return
-    starts, ends, axes, steps = slice_bounds(context)
+    starts, ends, axes, steps = read_starts_ends_axes_and_steps(context)
     extents = context.shape(0)
     begin, end, strides = [0] * len(extents), list(extents), [1] * len(extents)
     reversed_axes = []
@@ -343,7 +345,7 @@ def slice_(context: OpContext) -> None:
             taken = range(extents[axis] - 1 - taken.start, extents[axis] - 1 - taken.stop, -step)
         begin[axis], end[axis], strides[axis] = taken.start, min(taken.stop, extents[axis]), taken.step
         if not taken:
-            context.result_constant(_empty_constant(context, axis))
+            context.result_constant(_make_empty_array(context, axis))
             return
     data = context.value(0)
     if reversed_axes:
@@ -355,18 +357,18 @@ def slice_(context: OpContext) -> None:
     context.result("slice", (data,), attrs)
 
 
-def _empty_constant(context: OpContext, axis: int) -> Array:
-    """Return an array with the dtype and shape of input 0, but with extent 0 along ``axis``."""
+def _make_empty_array(context: OpContext, empty_axis: int) -> Array:
+    """Return an array with the dtype and shape of input 0, but with extent 0 along ``empty_axis``."""
     kind = context.type(context.value(0))
-    shape = tuple(0 if k == axis else extent for k, extent in enumerate(kind.shape))
+    shape = tuple(0 if k == empty_axis else extent for k, extent in enumerate(kind.shape))
     return np.zeros(shape, dtypes.to_numpy(kind.dtype))
 
 
-def split(context: OpContext) -> None:
+def convert_split(context: OpContext) -> None:
     """Convert Split to a slice for each output."""
     extents, attributes, outputs = context.shape(0), context.operator.attributes, context.operator.outputs
     axis = context.axis(attributes.integer("axis", 0), len(extents))
-    parts = split_parts(context, extents[axis])
+    parts = read_split_extents(context, extents[axis])
     if len(parts) != len(outputs) or sum(parts) != extents[axis] or min(parts) < 0:
         context.broken(f"split: got {parts}, expected {len(outputs)} extents that sum to {extents[axis]}")
     first = 0
@@ -374,13 +376,13 @@ def split(context: OpContext) -> None:
         if part == extents[axis]:
             context.result_alias(context.value(0), position)
         elif part == 0:
-            context.result_constant(_empty_constant(context, axis), position)
+            context.result_constant(_make_empty_array(context, axis), position)
         elif outputs[position]:
             slice_along(context, context.value(0), axis, first, first + part, outputs[position])
         first += part
 
 
-def split_parts(context: OpContext, axis_extent: int) -> tuple[int, ...]:
+def read_split_extents(context: OpContext, axis_extent: int) -> tuple[int, ...]:
     """Return the extent of each output of a Split along the split axis.
 
     If the file does not specify the extents, they are equal, but the last may be smaller."""
@@ -395,7 +397,7 @@ def split_parts(context: OpContext, axis_extent: int) -> tuple[int, ...]:
     return (*[part] * (count - 1), axis_extent - part * (count - 1))
 
 
-def gather(context: OpContext) -> None:
+def convert_gather(context: OpContext) -> None:
     """Convert Gather.
 
     If there are at most MAX_SLICES indices and they are constant, slices are concatenated, one for each run of consecutive
@@ -415,12 +417,12 @@ def gather(context: OpContext) -> None:
     context.result_reshape(chosen, (*extents[:axis], *indices.shape, *extents[axis + 1 :]))
 
 
-def select_elements(context: OpContext, value: str, axis: int, indices: Sequence[int]) -> str:
-    """Select the elements of ``value`` at ``indices`` along ``axis``; return the name of the result.
+def select_elements(context: OpContext, value_name: str, axis: int, element_indices: Sequence[int]) -> str:
+    """Select the elements of ``value_name`` at ``element_indices`` along ``axis``; return the name of the result.
 
     Each run of consecutive indices becomes a slice; the slices are concatenated."""
     runs: list[tuple[int, int]] = []
-    for index in indices:
+    for index in element_indices:
         if runs and index == runs[-1][1]:
             runs[-1] = (runs[-1][0], index + 1)
         else:
@@ -430,16 +432,16 @@ def select_elements(context: OpContext, value: str, axis: int, indices: Sequence
             f"{len(runs)} separate pieces of a tensor; at most {MAX_SLICES}",
             "make the indices an input",
         )
-    return concat_along(context, [slice_along(context, value, axis, begin, end) for begin, end in runs], axis)
+    return concat_along(context, [slice_along(context, value_name, axis, begin, end) for begin, end in runs], axis)
 
 
-def pad(context: OpContext) -> None:
+def convert_pad(context: OpContext) -> None:
     """Convert Pad, which adds elements at the ends of axes: a constant, or data reflected, repeated or wrapped around.
 
     Negative padding removes elements by a slice."""
     attributes, extents = context.operator.attributes, context.shape(0)
     mode = attributes.text("mode", "constant")
-    widths, value = padding_widths(context), context.value(0)
+    widths, value = read_padding_widths(context), context.value(0)
     for axis, (before, after) in enumerate(widths):
         left = extents[axis] + min(before, 0) + min(after, 0)
         if left < 0:
@@ -455,22 +457,24 @@ def pad(context: OpContext) -> None:
     elif mode != "constant":
         context.broken(f"mode is {mode!r}, expected constant, reflect, edge or wrap")
     elif context.opset >= 11 and context.has_input(2) and context.value(2) not in context.builder.consts:
-        context.result_alias(_pad_with_value(context, value, widths))
+        context.result_alias(_emit_pad_with_computed_value(context, value, widths))
     else:
-        value = context.emit("pad", (value,), {"padding": widths, "value": pad_value(context)})
+        value = context.emit("pad", (value,), {"padding": widths, "value": read_pad_value(context)})
         context.result_alias(value)
 
 
-def _pad_with_value(context: OpContext, value: str, padding_by_axis: tuple[tuple[int, int], ...]) -> str:
-    """Pad ``value`` with a number that is known only at run time (operand 2); return the name of the result."""
-    kind = context.type(value)
+def _emit_pad_with_computed_value(
+    context: OpContext, value_name: str, padding_by_axis: tuple[tuple[int, int], ...]
+) -> str:
+    """Pad ``value_name`` with a number that is known only at run time (operand 2); return the name of the result."""
+    kind = context.type(value_name)
     inside = context.new_constant(f"{context.output()}_inside", np.ones(kind.shape, np.bool_))
     mask = context.emit("pad", (inside,), {"padding": padding_by_axis, "value": False})
-    data = context.emit("pad", (value,), {"padding": padding_by_axis, "value": 0})
+    data = context.emit("pad", (value_name,), {"padding": padding_by_axis, "value": 0})
     return context.emit("where", (mask, data, context.reshape(context.operand(2), ())))
 
 
-def padding_widths(context: OpContext) -> tuple[tuple[int, int], ...]:
+def read_padding_widths(context: OpContext) -> tuple[tuple[int, int], ...]:
     """Return the numbers of elements that Pad adds (before, after) each axis; negative numbers remove elements."""
     rank = len(context.shape(0))
     pads = context.operator.attributes.integers("pads") if context.opset < 11 else context.integers(1)
@@ -483,7 +487,7 @@ def padding_widths(context: OpContext) -> tuple[tuple[int, int], ...]:
     return tuple(widths.get(axis, (0, 0)) for axis in range(rank))
 
 
-def pad_value(context: OpContext) -> float | int:
+def read_pad_value(context: OpContext) -> float | int:
     """Return the constant with which Pad fills in mode ``constant``."""
     if context.opset < 11:
         return context.operator.attributes.real("value", 0.0)
@@ -497,7 +501,7 @@ def pad_value(context: OpContext) -> float | int:
     return number if isinstance(number, float) else int(number)
 
 
-def expand(context: OpContext) -> None:
+def convert_expand(context: OpContext) -> None:
     """Convert Expand, which broadcasts the data and a given shape to each other."""
     extents = context.shape(0)
     wanted = context.broadcast(extents, context.integers(1))
@@ -507,7 +511,7 @@ def expand(context: OpContext) -> None:
         context.result("broadcast_to", (context.value(0),), {"shape": wanted})
 
 
-def tile(context: OpContext) -> None:
+def convert_tile(context: OpContext) -> None:
     """Convert Tile, which repeats the tensor along each axis; at most TILED_AXES axes are repeated by one broadcast."""
     counts = context.integers(1)
     if len(counts) != len(context.shape(0)) or any(count < 1 for count in counts):
@@ -520,7 +524,9 @@ def tile(context: OpContext) -> None:
     context.result_reshape(value, extents)
 
 
-def _repeat_axes(context: OpContext, value: str, extents: Sequence[int], repeats_by_axis: Mapping[int, int]) -> str:
+def _repeat_axes(
+    context: OpContext, value_name: str, extents: Sequence[int], repeats_by_axis: Mapping[int, int]
+) -> str:
     """Repeat a tensor along some axes by a broadcast; return the name of the result, which is still to be reshaped.
 
     The broadcast adds an axis of copies before each repeated axis. Adjacent axes that are not repeated are merged, which keeps
@@ -531,15 +537,15 @@ def _repeat_axes(context: OpContext, value: str, extents: Sequence[int], repeats
             parts, copies = [*parts, 1, extent], [*copies, repeats_by_axis[axis], extent]
         else:
             parts[-1], copies[-1] = parts[-1] * extent, copies[-1] * extent
-    return context.emit("broadcast_to", (context.reshape(value, parts),), {"shape": tuple(copies)})
+    return context.emit("broadcast_to", (context.reshape(value_name, parts),), {"shape": tuple(copies)})
 
 
 SLICE_CONVERTERS: Mapping[str, Converter] = {
-    "Concat": Converter(concat, MOVABLE),
-    "Expand": Converter(expand, MOVABLE),
-    "Gather": Converter(gather, MOVABLE),
-    "Pad": Converter(pad, MOVABLE),
-    "Slice": Converter(slice_, MOVABLE),
-    "Split": Converter(split, MOVABLE),
-    "Tile": Converter(tile, MOVABLE),
+    "Concat": Converter(convert_concat, MOVABLE),
+    "Expand": Converter(convert_expand, MOVABLE),
+    "Gather": Converter(convert_gather, MOVABLE),
+    "Pad": Converter(convert_pad, MOVABLE),
+    "Slice": Converter(convert_slice, MOVABLE),
+    "Split": Converter(convert_split, MOVABLE),
+    "Tile": Converter(convert_tile, MOVABLE),
 }

@@ -26,7 +26,7 @@ from microc.ops.trees.tree_arrays import ALWAYS, AT_MOST, EQUAL, GREATER, LESS, 
 _TRANSFORMS = {"NONE": "none", "SOFTMAX": "softmax", "LOGISTIC": "logistic"}
 
 
-def feature_rows(context: OpContext) -> str:
+def emit_feature_rows(context: OpContext) -> str:
     """Return the name of the first operand as a float32 matrix (rows, features); a vector becomes one row."""
     data = context.value(0)
     shape = context.type(data).shape
@@ -37,7 +37,7 @@ def feature_rows(context: OpContext) -> str:
     return data if context.type(data).dtype == "float32" else context.emit("cast", (data,), {"dtype": "float32"})
 
 
-def post_transform(context: OpContext) -> str:
+def read_post_transform(context: OpContext) -> str:
     """Return the function applied to scores (attribute ``post_transform``), as a name for :func:`emit_post_transform`."""
     name = context.operator.attributes.text("post_transform", "NONE")
     if name not in _TRANSFORMS:
@@ -45,7 +45,7 @@ def post_transform(context: OpContext) -> str:
     return _TRANSFORMS[name]
 
 
-def class_labels(context: OpContext, integers_attribute: str, strings_attribute: str) -> tuple[int, ...]:
+def read_class_labels(context: OpContext, integers_attribute: str, strings_attribute: str) -> tuple[int, ...]:
     """Return the labels of a classifier's classes, read from an attribute of integers or of strings.
 
     String labels are replaced by the numbers 0, 1, ... in their order."""
@@ -54,8 +54,13 @@ def class_labels(context: OpContext, integers_attribute: str, strings_attribute:
     return tuple(range(len(labels))) if labels else attributes.integers(integers_attribute, ())
 
 
-def result_label(
-    context: OpContext, labels: Sequence[int], scores: str, *, is_binary: bool = False, score_threshold: float = 0.0
+def write_label_output(
+    context: OpContext,
+    labels: Sequence[int],
+    scores_name: str,
+    *,
+    is_binary: bool = False,
+    score_threshold: float = 0.0,
 ) -> None:
     """Write the first output of a classifier: for each row the label of the class with the largest score.
 
@@ -63,12 +68,12 @@ def result_label(
     the first."""
     if not context.output(0):
         return
-    rows = context.type(scores).shape[0]
+    rows = context.type(scores_name).shape[0]
     if is_binary:
-        above = context.emit("greater", (scores, context.scalar(score_threshold)))
+        above = context.emit("greater", (scores_name, context.scalar(score_threshold)))
         index = context.reshape(context.emit("cast", (above,), {"dtype": "int64"}), (rows,))
     else:
-        index = context.emit("argmax", (scores,), {"axis": 1, "out_dtype": "int64"})
+        index = context.emit("argmax", (scores_name,), {"axis": 1, "out_dtype": "int64"})
     if list(labels) == list(range(len(labels))):
         context.result_alias(index)
     else:
@@ -92,51 +97,51 @@ _MEMBER = 6
 COMBINE = {"SUM": "sum", "AVERAGE": "average", "MIN": "min", "MAX": "max"}
 
 
-def tree_regressor(context: OpContext) -> None:
+def convert_tree_regressor(context: OpContext) -> None:
     """Convert TreeEnsembleRegressor, which returns the sum, average, minimum or maximum of the leaf values of all trees."""
     attributes = context.operator.attributes
-    targets = _target_count(context)
+    targets = _read_target_count(context)
     combine = COMBINE.get(attributes.text("aggregate_function", "SUM"), "")
     trees = _read_trees(context, "target", targets)
     _write_ensemble(
         context,
-        feature_rows(context),
+        emit_feature_rows(context),
         trees,
         targets,
         combine,
-        post_transform(context),
-        _base_values(context),
+        read_post_transform(context),
+        _read_base_values(context),
     )
 
 
-def _target_count(context: OpContext) -> int:
+def _read_target_count(context: OpContext) -> int:
     """Return the number of targets (outputs per row) of a tree ensemble; raise an error if the attribute is out of range."""
     count = context.operator.attributes.integer("n_targets", 1)
     return int(parse_integers([count], context.where, "n_targets", 1, MOST_TARGETS)[0])
 
 
-def tree_classifier(context: OpContext) -> None:
+def convert_tree_classifier(context: OpContext) -> None:
     """Convert TreeEnsembleClassifier, which returns the class with the largest sum of leaf weights.
 
     If there are two classes and leaves have weights for only one of them, each row has a single sum. The label is the second
     class where this sum exceeds a threshold: 1/2 if no weight is negative, since weights are then probabilities, else 0.
     """
-    labels = class_labels(context, "classlabels_int64s", "classlabels_strings")
+    labels = read_class_labels(context, "classlabels_int64s", "classlabels_strings")
     ids, weights = (
         context.operator.attributes.integers("class_ids"),
-        _float64_attribute(context, "class_weights"),
+        _read_float64_attribute(context, "class_weights"),
     )
-    post, data, base = post_transform(context), feature_rows(context), _base_values(context)
+    post, data, base = read_post_transform(context), emit_feature_rows(context), _read_base_values(context)
     if len(labels) != 2 or len(set(ids)) != 1:
         trees = _read_trees(context, "class", len(labels))
         scores = emit_ensemble(context, data, Ensemble(trees, len(labels), base), context.where)
-        result_label(context, labels, scores)
+        write_label_output(context, labels, scores)
         context.result_alias(emit_post_transform(context, scores, post, context.where), 1)
         return
-    trees = _read_trees(context, "class", 1, only_class=ids[0])
+    trees = _read_trees(context, "class", 1, only_class_id=ids[0])
     scores = emit_ensemble(context, data, Ensemble(trees, 1, base[-1:]), context.where)
     positive = bool((weights >= 0).all())
-    result_label(context, labels, scores, is_binary=True, score_threshold=0.5 if positive else 0.0)
+    write_label_output(context, labels, scores, is_binary=True, score_threshold=0.5 if positive else 0.0)
     if positive or post == "logistic":
         second = scores if positive else context.emit("sigmoid", (scores,))
         context.result_alias(emit_both_probabilities(context, second), 1)
@@ -147,27 +152,27 @@ def tree_classifier(context: OpContext) -> None:
 
 def _write_ensemble(
     context: OpContext,
-    data: str,
+    data_name: str,
     trees: tuple[Tree, ...],
     target_count: int,
-    combine: str,
-    post_name: str,
+    leaf_combination: str,
+    post_transform_name: str,
     base_scores: Array,
 ) -> None:
     """Write the output of a regressor.
 
-    ``combine``: combination of the leaf values of all trees, such as ``sum``. ``post_name``: function then applied to the
+    ``leaf_combination``: combination of the leaf values of all trees, such as ``sum``. ``post_transform_name``: function then applied to the
     scores. ``base_scores``: initial score of each target; empty for zeros."""
-    if combine == "average":
-        trees, combine = tuple(tree.with_values(tree.values / len(trees)) for tree in trees), "sum"
-    if not combine:
+    if leaf_combination == "average":
+        trees, leaf_combination = tuple(tree.with_values(tree.values / len(trees)) for tree in trees), "sum"
+    if not leaf_combination:
         context.refuse("an unknown aggregate_function", f"use {', '.join(COMBINE)}")
-    ensemble = Ensemble(trees, target_count, base_scores, combine)
-    scores = emit_ensemble(context, data, ensemble, context.where, context.type(data).dtype)
-    context.result_alias(emit_post_transform(context, scores, post_name, context.where))
+    ensemble = Ensemble(trees, target_count, base_scores, leaf_combination)
+    scores = emit_ensemble(context, data_name, ensemble, context.where, context.type(data_name).dtype)
+    context.result_alias(emit_post_transform(context, scores, post_transform_name, context.where))
 
 
-def _float64_attribute(context: OpContext, attribute_name: str) -> Array:
+def _read_float64_attribute(context: OpContext, attribute_name: str) -> Array:
     """Return the numbers of an attribute as float64; empty if the attribute is absent.
 
     The numbers are stored as float32 or, since version 3 of the operators, in a tensor attribute ``..._as_tensor``."""
@@ -177,23 +182,23 @@ def _float64_attribute(context: OpContext, attribute_name: str) -> Array:
     return np.array(attributes.reals(attribute_name) if attribute_name in attributes else (), np.float64)
 
 
-def _base_values(context: OpContext) -> Array:
+def _read_base_values(context: OpContext) -> Array:
     """Return the initial score of each target, to which leaf values are added; empty for zeros."""
-    return _float64_attribute(context, "base_values")
+    return _read_float64_attribute(context, "base_values")
 
 
 def _read_trees(
-    context: OpContext, attribute_prefix: str, target_count: int, only_class: int | None = None
+    context: OpContext, attribute_prefix: str, target_count: int, only_class_id: int | None = None
 ) -> tuple[Tree, ...]:
     """Return all trees of an operator of version 1 or 3, in the order in which their ids first appear.
 
-    ``attribute_prefix``: prefix of the names of leaf attributes, ``target`` or ``class``. ``only_class``: the only class that
+    ``attribute_prefix``: prefix of the names of leaf attributes, ``target`` or ``class``. ``only_class_id``: the only class that
     has weights, which becomes target 0; None if several classes have."""
     attributes = context.operator.attributes
     tree_ids, node_ids = attributes.integers("nodes_treeids"), attributes.integers("nodes_nodeids")
     node_indices = {key: k for k, key in enumerate(zip(tree_ids, node_ids, strict=False))}
     votes: dict[int, list[tuple[int, float]]] = defaultdict(list)
-    weights = _float64_attribute(context, f"{attribute_prefix}_weights")
+    weights = _read_float64_attribute(context, f"{attribute_prefix}_weights")
     ids = attributes.integers(f"{attribute_prefix}_ids")
     keys = zip(
         attributes.integers(f"{attribute_prefix}_treeids"),
@@ -201,18 +206,18 @@ def _read_trees(
         strict=False,
     )
     for key, target, weight in zip(keys, ids, weights.tolist(), strict=False):
-        if key not in node_indices or not 0 <= (0 if only_class is not None else target) < target_count:
+        if key not in node_indices or not 0 <= (0 if only_class_id is not None else target) < target_count:
             context.broken(
                 f"got a weight for (tree, node) {key} and target {target}, expected a node that exists and a target "
                 f"below {target_count}"
             )
-        votes[node_indices[key]].append((0 if only_class is not None else target, weight))
+        votes[node_indices[key]].append((0 if only_class_id is not None else target, weight))
     nodes = _read_node_tables(context, node_indices, tree_ids)
     order = list(dict.fromkeys(tree_ids))
     trees = (
         _build_tree(nodes, [k for k, t in enumerate(tree_ids) if t == tree], votes, target_count) for tree in order
     )
-    return _with_same_width(tuple(trees), target_count)
+    return _widen_leaf_values(tuple(trees), target_count)
 
 
 @frozen
@@ -249,7 +254,7 @@ def _read_node_tables(
             np.array([-1 if mode == "LEAF" else node_indices.get((tree, node), -2) for tree, node, mode in pairs])
         )
     threshold, feature = (
-        _float64_attribute(context, "nodes_values"),
+        _read_float64_attribute(context, "nodes_values"),
         np.array(attributes.integers("nodes_featureids")),
     )
     missing = attributes.integers("nodes_missing_value_tracks_true", ()) or (0,) * count
@@ -257,71 +262,80 @@ def _read_node_tables(
         lengths = f"{len(threshold)} thresholds, {len(feature)} features and {len(missing)} flags of missing values"
         context.broken(f"got {lengths} for {count} nodes, expected one of each and children that exist")
     mode = np.array(
-        [_with_missing_mode(MODES[mode], bool(tracks)) for mode, tracks in zip(modes, missing, strict=True)]
+        [_add_missing_value_flag(MODES[mode], bool(tracks)) for mode, tracks in zip(modes, missing, strict=True)]
     )
     return _NodeTables(children[0], children[1], feature, threshold, mode)
 
 
-def _with_missing_mode(comparison_mode: int, missing_goes_true: bool) -> int:
+def _add_missing_value_flag(comparison_mode: int, missing_goes_true: bool) -> int:
     """Return a comparison mode, with the flag UNORDERED added if a missing feature (NaN) takes the true branch."""
     return comparison_mode | UNORDERED if missing_goes_true else comparison_mode
 
 
 def _build_tree(
-    nodes: _NodeTables, tree_nodes: Sequence[int], votes: Mapping[int, Sequence[tuple[int, float]]], targets: int
+    node_tables: _NodeTables,
+    node_indices: Sequence[int],
+    leaf_votes: Mapping[int, Sequence[tuple[int, float]]],
+    target_count: int,
 ) -> Tree:
-    """Build one tree from the nodes ``tree_nodes``; the root, which is no node's child, becomes node 0.
+    """Build one tree from the nodes ``node_indices``; the root, which is no node's child, becomes node 0.
 
-    ``votes``: pairs of target and weight for each leaf. The array of leaf values has one column if all leaves have the same
-    target, else a column for each of the ``targets`` targets."""
-    children = {int(c) for k in tree_nodes for c in (nodes.left[k], nodes.right[k])}
-    root = next((k for k in tree_nodes if k not in children), tree_nodes[0])
-    order = [root, *(k for k in tree_nodes if k != root)]
+    ``leaf_votes``: pairs of target and weight for each leaf. The array of leaf values has one column if all leaves have the same
+    target, else a column for each of the ``target_count`` targets."""
+    children = {int(c) for k in node_indices for c in (node_tables.left[k], node_tables.right[k])}
+    root = next((k for k in node_indices if k not in children), node_indices[0])
+    order = [root, *(k for k in node_indices if k != root)]
     rows = {old: row for row, old in enumerate(order)}
-    targets_voted = {target for k in tree_nodes for target, _ in votes.get(k, ())}
-    first, width = (targets_voted.pop(), 1) if len(targets_voted) == 1 else (0, targets)
+    targets_voted = {target for k in node_indices for target, _ in leaf_votes.get(k, ())}
+    first, width = (targets_voted.pop(), 1) if len(targets_voted) == 1 else (0, target_count)
     values = np.zeros((len(order), width))
-    for k in tree_nodes:
-        for target, weight in votes.get(k, ()):
+    for k in node_indices:
+        for target, weight in leaf_votes.get(k, ()):
             values[rows[k], target - first] += weight
-    left, right = (np.array([rows.get(int(side[k]), -1) for k in order]) for side in (nodes.left, nodes.right))
-    return Tree(left, right, nodes.feature[order], nodes.threshold[order], nodes.mode[order], values, first)
+    left, right = (
+        np.array([rows.get(int(side[k]), -1) for k in order]) for side in (node_tables.left, node_tables.right)
+    )
+    return Tree(
+        left, right, node_tables.feature[order], node_tables.threshold[order], node_tables.mode[order], values, first
+    )
 
 
 # ---------------------------------------------------------------- version 5
 
 
-def tree_ensemble(context: OpContext) -> None:
+def convert_tree_ensemble(context: OpContext) -> None:
     """Convert TreeEnsemble (version 5), which stores inner nodes and leaves in separate tables.
 
     A node that tests whether a feature is in a set becomes a chain of comparisons for equality."""
     attributes = context.operator.attributes
-    targets, data = _target_count(context), context.value(0)
+    targets, data = _read_target_count(context), context.value(0)
     if len(context.type(data).shape) != 2:
         context.refuse(f"features of shape {context.type(data).shape}", "give data of two axes, (rows, features)")
-    combine = _numbered_choice(context, "aggregate_function", 1, ("average", "sum", "min", "max"))
-    post = _numbered_choice(context, "post_transform", 0, ("none", "softmax", "logistic", "softmax_zero", "probit"))
+    combine = _read_choice_by_index(context, "aggregate_function", 1, ("average", "sum", "min", "max"))
+    post = _read_choice_by_index(
+        context, "post_transform", 0, ("none", "softmax", "logistic", "softmax_zero", "probit")
+    )
     trees = tuple(_TreeEnsembleReader(context, targets).build_tree(root) for root in attributes.integers("tree_roots"))
-    _write_ensemble(context, data, _with_same_width(trees, targets), targets, combine, post, np.zeros(0))
+    _write_ensemble(context, data, _widen_leaf_values(trees, targets), targets, combine, post, np.zeros(0))
 
 
-def _numbered_choice(context: OpContext, name: str, default: int, choices: Sequence[str]) -> str:
-    """Return the element of ``choices`` at the index in attribute ``name``; raise ModelError if the index is out of range."""
-    number = context.operator.attributes.integer(name, default)
+def _read_choice_by_index(context: OpContext, attribute_name: str, default_index: int, choices: Sequence[str]) -> str:
+    """Return the element of ``choices`` at the index in attribute ``attribute_name``; raise ModelError if the index is out of range."""
+    number = context.operator.attributes.integer(attribute_name, default_index)
     if not 0 <= number < len(choices):
-        context.broken(f"{name}: got {number}, expected 0..{len(choices) - 1}")
+        context.broken(f"{attribute_name}: got {number}, expected 0..{len(choices) - 1}")
     return choices[number]
 
 
-def _with_same_width(trees: tuple[Tree, ...], targets: int) -> tuple[Tree, ...]:
+def _widen_leaf_values(trees: tuple[Tree, ...], target_count: int) -> tuple[Tree, ...]:
     """Return all trees with equally many columns of leaf values.
 
-    There is one column if every tree has a single target, else a column for each of the ``targets`` targets."""
+    There is one column if every tree has a single target, else a column for each of the ``target_count`` targets."""
     if all(tree.values.shape[1] == 1 for tree in trees):
         return trees
     widened = []
     for tree in trees:
-        values = np.zeros((len(tree.left), targets))
+        values = np.zeros((len(tree.left), target_count))
         values[:, tree.target : tree.target + tree.values.shape[1]] = tree.values
         widened.append(replace(tree, values=values, target=0))
     return tuple(widened)
@@ -401,7 +415,7 @@ class _TreeEnsembleReader:
             mode = EQUAL if index in self.members else MODES[_NUMBERED[self.modes[index]]]
             for k, key in enumerate(keys):
                 row = len(rows)
-                mode_with_missing = _with_missing_mode(mode, bool(self.missing[index]))
+                mode_with_missing = _add_missing_value_flag(mode, bool(self.missing[index]))
                 rows.append([0, row + 1, self.features[index], key, mode_with_missing, 0, 0])
                 pending.append((*yes, row, 0))
                 if k + 1 == len(keys):

@@ -56,16 +56,16 @@ class SpatialWindow:
         return (*self.before, *(a + e for a, e in zip(self.after, self.extra, strict=True)))
 
 
-def spatial_window(
+def read_spatial_window(
     context: OpContext, kernel_shape: tuple[int, ...], data_extents: tuple[int, ...], ceil_mode: bool
 ) -> SpatialWindow:
     """Return the window that the attributes of a convolution or pool describe.
 
     ``data_extents``: extents of the data's spatial axes, which padding by ``auto_pad`` and ``ceil_mode`` depends on."""
     attributes, rank = context.operator.attributes, len(data_extents)
-    strides = spatial_attribute(context, "strides", (1,) * rank, 1)
-    dilation = spatial_attribute(context, "dilations", (1,) * rank, 1)
-    pads = spatial_attribute(context, "pads", (0,) * 2 * rank, 0)
+    strides = read_spatial_attribute(context, "strides", (1,) * rank, 1)
+    dilation = read_spatial_attribute(context, "dilations", (1,) * rank, 1)
+    pads = read_spatial_attribute(context, "pads", (0,) * 2 * rank, 0)
     before, after = list(pads[:rank]), list(pads[rank:])
     mode = attributes.text("auto_pad", "NOTSET")
     if mode not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
@@ -91,13 +91,13 @@ def spatial_window(
     return SpatialWindow(kernel_shape, strides, tuple(before), tuple(after), dilation, tuple(extra))
 
 
-def image_window(
+def read_image_window(
     context: OpContext, kernel_shape: tuple[int, ...], data_extents: tuple[int, ...], ceil_mode: bool
 ) -> ImageWindow:
     """Return the window over height and width that the attributes of a convolution or pool describe.
 
     Data of one spatial axis are treated as images of height 1."""
-    spans_ = spatial_window(context, kernel_shape, data_extents, ceil_mode)
+    spans_ = read_spatial_window(context, kernel_shape, data_extents, ceil_mode)
     before, after = _as_height_and_width(spans_.before, 0), _as_height_and_width(spans_.after, 0)
     return ImageWindow(
         _as_height_and_width(spans_.kernel, 1),
@@ -113,19 +113,19 @@ def _as_height_and_width(spatial_values: tuple[int, ...], missing_height: int) -
     return (missing_height, spatial_values[0]) if len(spatial_values) == 1 else (spatial_values[0], spatial_values[1])
 
 
-def spatial_attribute(
-    context: OpContext, attribute_name: str, default: tuple[int, ...], minimum: int
+def read_spatial_attribute(
+    context: OpContext, attribute_name: str, default_values: tuple[int, ...], minimum: int
 ) -> tuple[int, ...]:
-    """Return the integers of an attribute, or ``default`` if the attribute is absent.
+    """Return the integers of an attribute, or ``default_values`` if the attribute is absent.
 
-    Raises ModelError unless there are as many integers as in ``default``, all in the range ``minimum`` to :data:`LIMIT`."""
-    values = context.operator.attributes.integers(attribute_name, default)
-    if len(values) != len(default) or any(not minimum <= value <= LIMIT for value in values):
-        context.broken(f"{attribute_name} is {values}, expected {len(default)} numbers in {minimum}..{LIMIT}")
+    Raises ModelError unless there are as many integers as in ``default_values``, all in the range ``minimum`` to :data:`LIMIT`."""
+    values = context.operator.attributes.integers(attribute_name, default_values)
+    if len(values) != len(default_values) or any(not minimum <= value <= LIMIT for value in values):
+        context.broken(f"{attribute_name} is {values}, expected {len(default_values)} numbers in {minimum}..{LIMIT}")
     return values
 
 
-def conv(context: OpContext) -> None:
+def convert_conv(context: OpContext) -> None:
     """Convert Conv.
 
     Float32 data of one or two spatial axes with constant weights and bias make a ``conv2d``. Anything else makes the general
@@ -134,13 +134,13 @@ def conv(context: OpContext) -> None:
     stored_operands = [context.builder.stored_constant(context.value(k)) for k in (1, 2) if context.has_input(k)]
     is_plain = context.type(context.value(0)).dtype == "float32" and len(context.shape(0)) in (3, 4)
     if is_plain and all(stored is not None for stored in stored_operands):
-        write_convolution(context, context.value(0), *constant_weights(context, 1, 2), context.output())
+        write_convolution(context, context.value(0), *read_constant_weights_and_bias(context, 1, 2), context.output())
         return
     operands = [context.operand(k) for k in range(3) if context.has_input(k)]
-    context.result("convolution", operands, convolution_attributes(context, context.shape(1)[2:]))
+    context.result("convolution", operands, read_convolution_attributes(context, context.shape(1)[2:]))
 
 
-def convolution_attributes(context: OpContext, kernel_shape: tuple[int, ...]) -> Mapping[str, Attr]:
+def read_convolution_attributes(context: OpContext, kernel_shape: tuple[int, ...]) -> Mapping[str, Attr]:
     """Return the attributes of the graph operator ``convolution``, which has any number of spatial axes."""
     extents = context.shape(0)[2:]
     if (
@@ -151,21 +151,21 @@ def convolution_attributes(context: OpContext, kernel_shape: tuple[int, ...]) ->
             f"data of shape {context.shape(0)} and a kernel of {kernel_shape}, expected a number for each spatial axis, and "
             "kernel_shape as the weights have it"
         )
-    spans_ = spatial_window(context, kernel_shape, extents, ceil_mode=False)
+    spans_ = read_spatial_window(context, kernel_shape, extents, ceil_mode=False)
     groups = context.operator.attributes.integer("group", 1)
     return {"strides": spans_.strides, "padding": spans_.padding, "dilation": spans_.dilation, "groups": groups}
 
 
-def constant_weights(
-    context: OpContext, weight_position: int, bias_position: int
+def read_constant_weights_and_bias(
+    context: OpContext, weight_index: int, bias_index: int
 ) -> tuple[StoredTensor, StoredTensor | None]:
     """Return the constant weights and bias of a convolution; the bias is None if absent.
 
-    Raises UnsupportedError if one is computed at run time. ``weight_position``, ``bias_position``: positions of the inputs."""
+    Raises UnsupportedError if one is computed at run time. ``weight_index``, ``bias_index``: positions of the inputs."""
     stored_operands = []
-    for position in (weight_position, bias_position):
+    for position in (weight_index, bias_index):
         stored = context.builder.stored_constant(context.value(position)) if context.has_input(position) else None
-        if stored is None and (position == weight_position or context.has_input(position)):
+        if stored is None and (position == weight_index or context.has_input(position)):
             what = f"input {position} ({context.value(position)!r}) is not known when compiling"
             context.refuse(what, "export the model with constant weights")
         stored_operands.append(stored)
@@ -174,10 +174,10 @@ def constant_weights(
 
 
 def write_convolution(
-    context: OpContext, data_value: str, weight: StoredTensor, bias: StoredTensor | None, output_name: str
+    context: OpContext, data_name: str, weight: StoredTensor, bias: StoredTensor | None, output_name: str
 ) -> None:
-    """Write ``output_name``: the convolution of ``data_value`` (N, C, [H,] W) with ``weight`` (O, C / groups, [H,] W)."""
-    shape, kernel = context.type(data_value).shape, weight.data.shape[2:]
+    """Write ``output_name``: the convolution of ``data_name`` (N, C, [H,] W) with ``weight`` (O, C / groups, [H,] W)."""
+    shape, kernel = context.type(data_name).shape, weight.data.shape[2:]
     if len(shape) != len(weight.data.shape) or len(shape) not in (3, 4, 5):
         expected = "expected equal numbers of axes, 3 to 5"
         context.broken(f"data of shape {shape} and weights of shape {weight.data.shape}, {expected}")
@@ -197,11 +197,11 @@ def write_convolution(
         )
     if bias is not None and bias.data.shape != (channels,):
         context.broken(f"bias of shape {bias.data.shape}, expected ({channels},)")
-    view = image_window(context, kernel, shape[2:], ceil_mode=False)
+    view = read_image_window(context, kernel, shape[2:], ceil_mode=False)
     weight_2d = weight.reshape((*weight.data.shape[:2], *view.kernel))
     if weight_2d is None:
         context.refuse("weights quantised along their width", "quantise them along the output channels")
-    operands = [as_image(context, data_value), context.add_stored_tensor(f"{output_name}_weight", weight_2d)]
+    operands = [reshape_to_image(context, data_name), context.add_stored_tensor(f"{output_name}_weight", weight_2d)]
     if bias is not None:
         operands.append(context.add_stored_tensor(f"{output_name}_bias", bias))
     attrs: Mapping[str, Attr] = {
@@ -211,36 +211,36 @@ def write_convolution(
         "groups": groups,
         "layout": "NCHW",
     }
-    write_from_image(context, "conv2d", operands, attrs, len(shape), output_name)
+    write_image_result(context, "conv2d", operands, attrs, len(shape), output_name)
 
 
-def as_image(context: OpContext, value: str) -> str:
+def reshape_to_image(context: OpContext, value_name: str) -> str:
     """Return data (N, C, W) reshaped to (N, C, 1, W), and data (N, C, H, W) as they are."""
-    shape = context.type(value).shape
-    return value if len(shape) == 4 else context.reshape(value, (shape[0], shape[1], 1, shape[2]))
+    shape = context.type(value_name).shape
+    return value_name if len(shape) == 4 else context.reshape(value_name, (shape[0], shape[1], 1, shape[2]))
 
 
-def write_from_image(
-    context: OpContext, op: str, operands: list[str], attrs: Mapping[str, Attr], result_rank: int, output_name: str
+def write_image_result(
+    context: OpContext, op: str, operand_names: list[str], attrs: Mapping[str, Attr], result_rank: int, output_name: str
 ) -> None:
     """Write the value ``output_name`` as the result (N, C, H, W) of the operator ``op``.
 
     If ``result_rank`` is 3, H is 1 and is removed by a reshape to (N, C, W)."""
     if result_rank == 4:
-        context.write_node(op, operands, attrs, output_name)
+        context.write_node(op, operand_names, attrs, output_name)
         return
-    image = context.emit(op, operands, attrs)
+    image = context.emit(op, operand_names, attrs)
     batch, channels, _, width = context.type(image).shape
     context.write_node("reshape", (image,), {"shape": (batch, channels, width)}, output_name)
 
 
-WINDOW_CONVERTERS: Mapping[str, Converter] = {"Conv": Converter(conv)}
+WINDOW_CONVERTERS: Mapping[str, Converter] = {"Conv": Converter(convert_conv)}
 
 
 # ---- Converters of pools: those of images have operators and schedules of their own, others use general windows.
 
 
-def pool(op: str) -> Converter:
+def make_pool_converter(op: str) -> Converter:
     """Make a converter of MaxPool or AveragePool to ``op``, or to a general window operator if ``op`` cannot express the pool.
 
     ``ceil_mode`` becomes padding at the end of the spatial axes."""
@@ -253,10 +253,10 @@ def pool(op: str) -> Converter:
             context.broken(
                 f"kernel_shape is {kernel} for data of shape {shape}, expected 1..{LIMIT} for each spatial axis"
             )
-        if not _is_image_pool(context, op, kernel):
-            (_window_max if op == "max_pool2d" else _window_average)(context, kernel)
+        if not _can_use_image_pool(context, op, kernel):
+            (_convert_general_max_pool if op == "max_pool2d" else _convert_general_average_pool)(context, kernel)
             return
-        view = image_window(context, kernel, shape[2:], attributes.flag("ceil_mode"))
+        view = read_image_window(context, kernel, shape[2:], attributes.flag("ceil_mode"))
         attrs: dict[str, Attr] = {
             "kernel": view.kernel,
             "strides": view.strides,
@@ -265,33 +265,35 @@ def pool(op: str) -> Converter:
         }
         if op == "avg_pool2d":
             attrs["count_include_pad"] = attributes.flag("count_include_pad") and any(view.padding)
-        write_from_image(context, op, [as_image(context, data)], attrs, len(shape), context.output())
+        write_image_result(context, op, [reshape_to_image(context, data)], attrs, len(shape), context.output())
 
     return Converter(convert, FLOAT if op == "avg_pool2d" else (*FLOAT, "int8", "uint8"))
 
 
-def _is_image_pool(context: OpContext, op: str, kernel: tuple[int, ...]) -> bool:
+def _can_use_image_pool(context: OpContext, op: str, kernel_shape: tuple[int, ...]) -> bool:
     """Test whether ``max_pool2d`` or ``avg_pool2d`` (named by ``op``) can express a pool.
 
     The pool must have one or two spatial axes, no dilation, only one output, less padding than kernel extent on each side, and
     data other than float64. An average that counts padding must not have padding from ``ceil_mode``."""
     attributes, kind = context.operator.attributes, context.type(context.value(0))
-    spans_ = spatial_window(context, kernel, kind.shape[2:], attributes.flag("ceil_mode"))
+    spans_ = read_spatial_window(context, kernel_shape, kind.shape[2:], attributes.flag("ceil_mode"))
     includes = op == "avg_pool2d" and attributes.flag("count_include_pad") and any((*spans_.before, *spans_.after))
-    is_narrow = all(p < k for p, k in zip(spans_.padding, kernel * 2, strict=True))
-    one_result = not context.output(1) and kind.dtype != "float64" and len(kernel) in (1, 2)
+    is_narrow = all(p < k for p, k in zip(spans_.padding, kernel_shape * 2, strict=True))
+    one_result = not context.output(1) and kind.dtype != "float64" and len(kernel_shape) in (1, 2)
     return one_result and is_narrow and set(spans_.dilation) == {1} and not (includes and any(spans_.extra))
 
 
-def _window_attrs(window: SpatialWindow) -> dict[str, Attr]:
+def _get_window_attrs(window: SpatialWindow) -> dict[str, Attr]:
     """Return kernel, strides, padding and dilation of a window as attributes of a graph operator."""
     return {"kernel": window.kernel, "strides": window.strides, "padding": window.padding, "dilation": window.dilation}
 
 
-def _window_max(context: OpContext, kernel: tuple[int, ...]) -> None:
+def _convert_general_max_pool(context: OpContext, kernel_shape: tuple[int, ...]) -> None:
     """Convert a MaxPool that ``max_pool2d`` cannot express, such as a dilated one or one that returns indices of maxima."""
     attributes, data = context.operator.attributes, context.value(0)
-    attrs = _window_attrs(spatial_window(context, kernel, context.shape(0)[2:], attributes.flag("ceil_mode")))
+    attrs = _get_window_attrs(
+        read_spatial_window(context, kernel_shape, context.shape(0)[2:], attributes.flag("ceil_mode"))
+    )
     if not context.output(1):
         context.result("window_max", (data,), attrs)
         return
@@ -299,21 +301,21 @@ def _window_max(context: OpContext, kernel: tuple[int, ...]) -> None:
     context.write_node_with_outputs("window_argmax", (data,), attrs, context.operator.outputs)
 
 
-def _window_average(context: OpContext, kernel: tuple[int, ...]) -> None:
+def _convert_general_average_pool(context: OpContext, kernel_shape: tuple[int, ...]) -> None:
     """Convert an AveragePool that ``avg_pool2d`` cannot express, to window sums divided by element counts.
 
     Windows that overlap padding contain fewer elements, so the constant counts differ by position."""
     attributes, data = context.operator.attributes, context.value(0)
     extents, kind = context.shape(0)[2:], context.type(data).dtype
-    spans_ = spatial_window(context, kernel, extents, attributes.flag("ceil_mode"))
-    total = context.emit("window_sum", (data,), _window_attrs(spans_))
+    spans_ = read_spatial_window(context, kernel_shape, extents, attributes.flag("ceil_mode"))
+    total = context.emit("window_sum", (data,), _get_window_attrs(spans_))
     include = attributes.flag("count_include_pad")
     counts = np.ones((1,) * len(extents))
     for axis, extent in enumerate(extents):
         first = -spans_.before[axis] if include else 0
         last = extent + (spans_.after[axis] if include else 0)
         starts = np.arange(context.type(total).shape[2 + axis]) * spans_.strides[axis] - spans_.before[axis]
-        taps = starts[:, None] + np.arange(kernel[axis]) * spans_.dilation[axis]
+        taps = starts[:, None] + np.arange(kernel_shape[axis]) * spans_.dilation[axis]
         elements = ((taps >= first) & (taps < last)).sum(1)
         counts = counts * elements.reshape(-1, *[1] * (len(extents) - axis - 1))
     # One number if all counts are the same.
@@ -322,19 +324,19 @@ def _window_average(context: OpContext, kernel: tuple[int, ...]) -> None:
     context.result("div", (total, divisor))
 
 
-def lp_pool(context: OpContext) -> None:
+def convert_lp_pool(context: OpContext) -> None:
     """Convert LpPool, the p-th root of the sum of |x| ** p over each window."""
     attributes, data = context.operator.attributes, context.value(0)
     kernel, kind = attributes.integers("kernel_shape"), context.type(context.value(0)).dtype
     p = float(attributes.integer("p", 2))
-    spans_ = spatial_window(context, kernel, context.shape(0)[2:], attributes.flag("ceil_mode"))
+    spans_ = read_spatial_window(context, kernel, context.shape(0)[2:], attributes.flag("ceil_mode"))
     magnitude = context.emit("abs", (data,))
     powers = context.emit("pow", (magnitude, context.scalar(p, kind)))
-    total = context.emit("window_sum", (powers,), _window_attrs(spans_))
+    total = context.emit("window_sum", (powers,), _get_window_attrs(spans_))
     context.result("pow", (total, context.scalar(1.0 / p, kind)))
 
 
-def global_lp_pool(context: OpContext) -> None:
+def convert_global_lp_pool(context: OpContext) -> None:
     """Convert GlobalLpPool, the p-th root of the sum of |x| ** p over all spatial axes."""
     data, p = context.value(0), float(context.operator.attributes.integer("p", 2))
     kind = context.type(data)
@@ -343,7 +345,7 @@ def global_lp_pool(context: OpContext) -> None:
     context.result("pow", (total, context.scalar(1.0 / p, kind.dtype)))
 
 
-def max_unpool(context: OpContext) -> None:
+def convert_max_unpool(context: OpContext) -> None:
     """Convert MaxUnpool, which writes each element of the data at its index (input 1) in a tensor of zeros."""
     attributes, shape = context.operator.attributes, context.shape(0)
     kernel = attributes.integers("kernel_shape")
@@ -366,7 +368,7 @@ def max_unpool(context: OpContext) -> None:
     context.result_alias(scattered)
 
 
-def local_response_normalization(context: OpContext) -> None:
+def convert_lrn(context: OpContext) -> None:
     """Convert LRN: x / (bias + alpha / size * sum of squares of the neighbouring channels) ** beta."""
     attributes, data = context.operator.attributes, context.value(0)
     shape, kind, size = context.shape(0), context.type(data).dtype, attributes.integer("size")
@@ -388,7 +390,7 @@ def local_response_normalization(context: OpContext) -> None:
     context.result("div", (data, power))
 
 
-def global_pool(op: str) -> Converter:
+def make_global_pool_converter(op: str) -> Converter:
     """Make a converter of GlobalAveragePool or GlobalMaxPool to the reduction ``op`` over the spatial axes."""
 
     def convert(context: OpContext) -> None:
@@ -402,12 +404,12 @@ def global_pool(op: str) -> Converter:
 
 
 POOL_CONVERTERS: Mapping[str, Converter] = {
-    "AveragePool": pool("avg_pool2d"),
-    "GlobalAveragePool": global_pool("mean"),
-    "GlobalLpPool": Converter(global_lp_pool),
-    "GlobalMaxPool": global_pool("max"),
-    "LRN": Converter(local_response_normalization),
-    "LpPool": Converter(lp_pool),
-    "MaxPool": pool("max_pool2d"),
-    "MaxUnpool": Converter(max_unpool),
+    "AveragePool": make_pool_converter("avg_pool2d"),
+    "GlobalAveragePool": make_global_pool_converter("mean"),
+    "GlobalLpPool": Converter(convert_global_lp_pool),
+    "GlobalMaxPool": make_global_pool_converter("max"),
+    "LRN": Converter(convert_lrn),
+    "LpPool": Converter(convert_lp_pool),
+    "MaxPool": make_pool_converter("max_pool2d"),
+    "MaxUnpool": Converter(convert_max_unpool),
 }

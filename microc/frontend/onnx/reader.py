@@ -21,42 +21,51 @@ from microc.frontend.onnx import operators_quantized as onnx_quantized
 from microc.frontend.onnx import operators_recurrent as onnx_recurrent
 from microc.frontend.onnx import operators_shape as onnx_shape
 from microc.frontend.onnx import operators_windows as onnx_windows
-from microc.frontend.onnx.context import CONSTANT_OPERATORS, Converter, OnnxGraphBuilder, OpContext, fold_operator
+from microc.frontend.onnx.context import (
+    CONSTANT_OPERATORS,
+    Converter,
+    OnnxGraphBuilder,
+    OpContext,
+    fold_constant_operator,
+)
 from microc.frontend.onnx.file import DTYPES, OLDEST_OPSET, Attributes, ModelInput, OnnxFile, Operator, decode_onnx
 from microc.graph.ir import Graph, Loc, TensorType
 
 # ---- Instantiating the body of an ONNX function: its nodes under new names, in place of the operator that it defines.
 
-Names = dict[str, str]
+NewNames = dict[str, str]
 
 
-def instantiate_nodes(
-    nodes: Iterable[Any],
-    names: Names,
+def instantiate_function_nodes(
+    node_protos: Iterable[Any],
+    new_names: NewNames,
     attribute_values: Mapping[str, Any],
-    new_name: Callable[[str], str],
-    node_index: int,
+    make_name: Callable[[str], str],
+    operator_index: int,
     opset: int,
 ) -> tuple[Operator, ...]:
     """Return the nodes of a function's body as operators with new value names.
 
-    ``names`` maps names in the body to new ones, which ``new_name`` makes for the nodes' results. ``attribute_values``:
+    ``new_names`` maps names in the body to new ones, which ``make_name`` makes for the nodes' results. ``attribute_values``:
     the attributes of the function that its nodes may refer to. Names that the body does not define stay as they are."""
     instantiated = []
-    for node in nodes:
+    for node in node_protos:
         for name in node.output:
-            if name and name not in names:
-                names[name] = new_name(name)
-        attributes = _instantiate_attributes(node.attribute, names, attribute_values, new_name)
-        inputs, outputs = (tuple(names.get(name, name) for name in words) for words in (node.input, node.output))
+            if name and name not in new_names:
+                new_names[name] = make_name(name)
+        attributes = _instantiate_attributes(node.attribute, new_names, attribute_values, make_name)
+        inputs, outputs = (tuple(new_names.get(name, name) for name in words) for words in (node.input, node.output))
         domain = "" if node.domain == "ai.onnx" else node.domain
-        where = Attributes(attributes, f"#{node_index} {node.op_type}")
-        instantiated.append(Operator(node_index, "", node.op_type, domain, inputs, outputs, where, opset))
+        where = Attributes(attributes, f"#{operator_index} {node.op_type}")
+        instantiated.append(Operator(operator_index, "", node.op_type, domain, inputs, outputs, where, opset))
     return tuple(instantiated)
 
 
 def _instantiate_attributes(
-    attributes: Iterable[Any], names: Names, attribute_values: Mapping[str, Any], new_name: Callable[[str], str]
+    attribute_protos: Iterable[Any],
+    new_names: NewNames,
+    attribute_values: Mapping[str, Any],
+    make_name: Callable[[str], str],
 ) -> list[Any]:
     """Copy attributes with references to the function's attributes resolved and subgraphs renamed.
 
@@ -65,36 +74,36 @@ def _instantiate_attributes(
     import onnx
 
     attributes_out = []
-    for attribute in attributes:
+    for attribute in attribute_protos:
         if attribute.ref_attr_name and attribute.ref_attr_name not in attribute_values:
             continue
         copy = onnx.AttributeProto()
         copy.CopyFrom(attribute_values[attribute.ref_attr_name] if attribute.ref_attr_name else attribute)
         copy.name = attribute.name
         if copy.type == onnx.AttributeProto.GRAPH:
-            _rename_graph(copy.g, names, attribute_values, new_name)
+            _rename_subgraph_values(copy.g, new_names, attribute_values, make_name)
         attributes_out.append(copy)
     return attributes_out
 
 
-def _rename_graph(
-    graph: Any, outer_names: Names, attribute_values: Mapping[str, Any], new_name: Callable[[str], str]
+def _rename_subgraph_values(
+    graph_proto: Any, outer_new_names: NewNames, attribute_values: Mapping[str, Any], make_name: Callable[[str], str]
 ) -> None:
-    """Rename a subgraph's own values by ``new_name``, and the values that it captures by ``outer_names``."""
-    names = dict(outer_names)
-    for value in (*graph.input, *graph.initializer):
-        names[value.name] = new_name(value.name)
+    """Rename a subgraph's own values by ``make_name``, and the values that it captures by ``outer_new_names``."""
+    names = dict(outer_new_names)
+    for value in (*graph_proto.input, *graph_proto.initializer):
+        names[value.name] = make_name(value.name)
         value.name = names[value.name]
-    for node in graph.node:
+    for node in graph_proto.node:
         for name in node.output:
             if name:
-                names[name] = new_name(name)
-        attributes = _instantiate_attributes(node.attribute, names, attribute_values, new_name)
+                names[name] = make_name(name)
+        attributes = _instantiate_attributes(node.attribute, names, attribute_values, make_name)
         del node.attribute[:]
         node.attribute.extend(attributes)
         for words in (node.input, node.output):
             words[:] = [names.get(name, name) for name in words]
-    for value in graph.output:
+    for value in graph_proto.output:
         value.name = names.get(value.name, value.name)
 
 
@@ -103,11 +112,11 @@ def _rename_graph(
 MAX_BODY_NODES = 4096
 
 
-def function_body_of(context: OpContext) -> tuple[Operator, ...]:
+def expand_function_body(context: OpContext) -> tuple[Operator, ...]:
     """Return the operators of an operator's function body in ONNX's schema; none if it has no body.
 
     Of several bodies, for versions of the operator set, it is the newest that is not newer than the model's version."""
-    function = _function_proto(context)
+    function = _get_function_proto(context)
     if function is None or len(function.node) > MAX_BODY_NODES:
         return ()
     operator, builder = context.operator, context.builder
@@ -116,31 +125,33 @@ def function_body_of(context: OpContext) -> tuple[Operator, ...]:
     }
     names |= {inner: outer for inner, outer in zip(function.output, operator.outputs, strict=False) if outer}
     version = next((entry.version for entry in function.opset_import if entry.domain in ("", "ai.onnx")), 0)
-    schema_attributes = _operator_schema(context).attributes
+    schema_attributes = _get_operator_schema(context).attributes
     defaults = {name: each.default_value for name, each in schema_attributes.items() if each.default_value.name}
     attribute_values = {**defaults, **operator.attributes.protos()}
 
-    def fresh(name: str) -> str:
-        return builder.unique_name(f"{context.output()}_{name}")
+    def make_unique_name(body_name: str) -> str:
+        return builder.unique_name(f"{context.output()}_{body_name}")
 
-    return instantiate_nodes(function.node, names, attribute_values, fresh, operator.index, version)
+    return instantiate_function_nodes(function.node, names, attribute_values, make_unique_name, operator.index, version)
 
 
 def has_function_body(context: OpContext) -> bool:
     """Test whether ONNX's schema defines the operator by a function body."""
-    schema = _operator_schema(context)
+    schema = _get_operator_schema(context)
     return schema is not None and (schema.has_function or schema.has_context_dependent_function)
 
 
-def has_changed_since_oldest(context: OpContext) -> bool:
+def has_changed_since_oldest_opset(context: OpContext) -> bool:
     """Test whether an operator's meaning in an old model differs from that in version 7 of the operator set."""
     from onnx import defs
 
-    schema = _operator_schema(context)
-    return schema is None or defs.get_schema(context.operator.code, OLDEST_OPSET, "").since_version != schema.since_version
+    schema = _get_operator_schema(context)
+    return (
+        schema is None or defs.get_schema(context.operator.code, OLDEST_OPSET, "").since_version != schema.since_version
+    )
 
 
-def _operator_schema(context: OpContext) -> Any:
+def _get_operator_schema(context: OpContext) -> Any:
     """Return ONNX's schema for the operator in its version of the operator set, or None."""
     from onnx import defs
 
@@ -150,32 +161,34 @@ def _operator_schema(context: OpContext) -> Any:
         return None
 
 
-def _function_proto(context: OpContext) -> Any:
+def _get_function_proto(context: OpContext) -> Any:
     """Return the function body in the operator's schema as a FunctionProto, or None."""
     import onnx
 
-    schema = _operator_schema(context)
+    schema = _get_operator_schema(context)
     if schema is None:
         return None
     # A body may depend on the attributes and operand types of this node; ONNX then builds it on request.
     if schema.has_context_dependent_function:
-        version = _newest_version(schema.context_dependent_function_opset_versions, context.opset)
-        types = [_type_proto(context, k).SerializeToString() for k in range(context.input_count())]
-        node = _node_proto(context).SerializeToString()
+        version = _get_newest_version_up_to(schema.context_dependent_function_opset_versions, context.opset)
+        types = [_make_input_type_proto(context, k).SerializeToString() for k in range(context.input_count())]
+        node = _make_node_proto(context).SerializeToString()
         data = schema.get_context_dependent_function_with_opset_version(version, node, types)
     elif schema.has_function:
-        data = schema.get_function_with_opset_version(_newest_version(schema.function_opset_versions, context.opset))
+        data = schema.get_function_with_opset_version(
+            _get_newest_version_up_to(schema.function_opset_versions, context.opset)
+        )
     else:
         return None
     return onnx.FunctionProto.FromString(data)
 
 
-def _newest_version(schema_versions: list[int], opset: int) -> int:
+def _get_newest_version_up_to(schema_versions: list[int], opset: int) -> int:
     """Return the newest of ``schema_versions`` up to ``opset``; the oldest if all are newer."""
     return max((v for v in schema_versions if v <= opset), default=min(schema_versions))
 
 
-def _node_proto(context: OpContext) -> Any:
+def _make_node_proto(context: OpContext) -> Any:
     """Return the operator as a NodeProto."""
     import onnx
 
@@ -185,7 +198,7 @@ def _node_proto(context: OpContext) -> Any:
     return node
 
 
-def _type_proto(context: OpContext, position: int) -> Any:
+def _make_input_type_proto(context: OpContext, position: int) -> Any:
     """Return the type of input ``position`` as a TypeProto, an empty one if it is absent."""
     import onnx
 
@@ -224,40 +237,40 @@ _STRINGS = (
 )
 
 
-def _same_reason(operator_names: Iterable[str], reason: str, hint: str) -> Mapping[str, tuple[str, str]]:
+def _map_to_reason_and_hint(operator_names: Iterable[str], reason: str, hint: str) -> Mapping[str, tuple[str, str]]:
     """Return a table with the same reason and hint for several operators."""
     return dict.fromkeys(operator_names, (reason, hint))
 
 
 KNOWN: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        **_same_reason(
+        **_map_to_reason_and_hint(
             ("Compress", "NonMaxSuppression", "NonZero", "Unique"),
             "how large its result is depends on data",
             _CUT_BEFORE,
         ),
-        **_same_reason(
+        **_map_to_reason_and_hint(
             _SEQUENCES,
             "it works on a sequence of tensors",
             "export lists as tensors, or simplify the model with onnxslim, which unfolds sequences of known length",
         ),
-        **_same_reason(
+        **_map_to_reason_and_hint(
             ("Optional", "OptionalGetElement", "OptionalHasElement"),
             "it works on an optional tensor",
             "export the model with its optional inputs decided",
         ),
-        **_same_reason(
+        **_map_to_reason_and_hint(
             _STRINGS,
             "it works on strings or dictionaries",
             _CUT_BEHIND,
         ),
-        **_same_reason(("ImageDecoder",), "it decodes files", _CUT_BEHIND),
-        **_same_reason(
+        **_map_to_reason_and_hint(("ImageDecoder",), "it decodes files", _CUT_BEHIND),
+        **_map_to_reason_and_hint(
             ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
             "it is random",
             "give random numbers as an input: cut the network behind it (--inputs)",
         ),
-        **_same_reason(
+        **_map_to_reason_and_hint(
             ("Adagrad", "Adam", "Gradient", "Momentum"), "it is part of training", "export the model for inference"
         ),
         "MaxRoiPool": ("it divides boxes by rounding", "export RoiAlign with mode max instead"),
@@ -268,7 +281,7 @@ KNOWN: Mapping[str, tuple[str, str]] = MappingProxyType(
 UNKNOWN = "the operator is unknown to microc"
 
 
-def unsupported_operator_reason(op_type: str, is_foreign_domain: bool) -> tuple[str, str]:
+def get_unsupported_reason_and_hint(op_type: str, is_foreign_domain: bool) -> tuple[str, str]:
     """Return reason and hint for an operator that has no converter.
 
     ``is_foreign_domain``: its domain is neither ONNX's nor ONNX Runtime's."""
@@ -323,7 +336,7 @@ EVERY_INPUT = "*"
 MAX_LISTED_ERRORS = 40
 
 
-def read_onnx(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
+def read_onnx(model_bytes: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
     """Read the network in an ONNX model's bytes.
 
     ``file_name`` has no folders; it appears in every location. ``input_shapes`` binds symbolic extents: input name -> shape,
@@ -332,14 +345,14 @@ def read_onnx(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int,
 
     Raises ModelError for a corrupt or inconsistent file, UnsupportedError, which lists all unsupported operators, and
     UsageError for ``input_shapes`` that do not fit the model."""
-    file = decode_onnx(data, file_name)
-    builder = OnnxGraphBuilder(file, _translate_all)
-    _bind_inputs(builder, input_shapes)
+    file = decode_onnx(model_bytes, file_name)
+    builder = OnnxGraphBuilder(file, _translate_operators)
+    _define_model_inputs(builder, input_shapes)
     builder.translate(builder, file.operators)
     return builder.finish_graph(file.graph_name or file_name)
 
 
-def _translate_all(builder: OnnxGraphBuilder, operators: Sequence[Operator]) -> None:
+def _translate_operators(builder: OnnxGraphBuilder, operators: Sequence[Operator]) -> None:
     """Convert or compute the operators in order; UnsupportedError lists all that are unsupported, not only the first."""
     refusals = []
     for operator in operators:
@@ -349,7 +362,7 @@ def _translate_all(builder: OnnxGraphBuilder, operators: Sequence[Operator]) -> 
             builder.lost.update(name for name in operator.outputs if name)
             refusals.append(error)
     if refusals:
-        raise _combine_errors(builder.file, refusals)
+        raise _combine_unsupported_errors(builder.file, refusals)
 
 
 def _translate_operator(builder: OnnxGraphBuilder, operator: Operator) -> None:
@@ -369,24 +382,24 @@ def _translate_operator(builder: OnnxGraphBuilder, operator: Operator) -> None:
     if not any(operator.outputs):
         context.broken("no output has a name")
     # Before version 7 broadcasting was explicit (attributes axis and broadcast), so only unchanged operators are accepted.
-    if context.opset < OLDEST_OPSET and not operator.domain and has_changed_since_oldest(context):
+    if context.opset < OLDEST_OPSET and not operator.domain and has_changed_since_oldest_opset(context):
         context.refuse(f"version {context.opset} of the operator", "convert the model with onnx.version_converter")
     is_known = converter is not None or computed
     if not is_known and not has_function_body(context):
-        context.refuse(*unsupported_operator_reason(operator.code, operator.domain not in CONVERTERS))
+        context.refuse(*get_unsupported_reason_and_hint(operator.code, operator.domain not in CONVERTERS))
     # Unsupported operators are known before their results are used: mark everything behind them as lost, so that each cause
     # is reported once.
     if builder.lost & {*operator.inputs, *operator.attributes.find_values_read_by_subgraphs()}:
         builder.lost.update(name for name in operator.outputs if name)
         return
     if converter is None and not computed:
-        if not _convert_body(context):
-            context.refuse(*unsupported_operator_reason(operator.code, operator.domain not in CONVERTERS))
+        if not _try_convert_function_body(context):
+            context.refuse(*get_unsupported_reason_and_hint(operator.code, operator.domain not in CONVERTERS))
         return
     values = [context.value(position) for position in range(context.input_count()) if context.has_input(position)]
     is_constant = bool(values) and all(value in builder.consts for value in values)
     if computed and is_constant:
-        fold_operator(context)
+        fold_constant_operator(context)
         return
     if converter is None:
         hint = "shapes are static: make its operands constants, or simplify the model with onnxslim"
@@ -395,7 +408,7 @@ def _translate_operator(builder: OnnxGraphBuilder, operator: Operator) -> None:
     if converter.dtypes:
         data_dtype = context.type(context.value(0)).dtype
         if data_dtype in HALF and data_dtype not in converter.dtypes:
-            if converter.stepwise and _convert_body(context):
+            if converter.stepwise and _try_convert_function_body(context):
                 return
             _convert_in_float32(context, converter, data_dtype)
             return
@@ -404,15 +417,15 @@ def _translate_operator(builder: OnnxGraphBuilder, operator: Operator) -> None:
     converter.convert(replace(context, folds=is_constant))
 
 
-def _convert_body(context: OpContext) -> bool:
+def _try_convert_function_body(context: OpContext) -> bool:
     """Convert an operator by its function body in ONNX's schema; False if it has none."""
-    body = function_body_of(context)
+    body = expand_function_body(context)
     for inner in body:
         _translate_operator(context.builder, inner)
     return bool(body)
 
 
-def _convert_in_float32(context: OpContext, converter: Converter, dtype: str) -> None:
+def _convert_in_float32(context: OpContext, converter: Converter, half_dtype: str) -> None:
     """Convert an operator on 16-bit floats as cast to float32, operator, cast back.
 
     ONNX's definition rounds the result only, and no supported core computes in 16 bits with another result.
@@ -430,27 +443,27 @@ def _convert_in_float32(context: OpContext, converter: Converter, dtype: str) ->
             continue
         value = builder.resolve_value(name, context.where)
         if context.type(value).dtype == "float32":
-            context.result("cast", (value,), {"dtype": dtype}, position)
+            context.result("cast", (value,), {"dtype": half_dtype}, position)
         else:
             context.result_alias(value, position)
 
 
-def _combine_errors(file: OnnxFile, refusals: list[UnsupportedError]) -> UnsupportedError:
+def _combine_unsupported_errors(onnx_file: OnnxFile, errors: list[UnsupportedError]) -> UnsupportedError:
     """Combine the errors of several operators into one with a line for each."""
-    if len(refusals) == 1:
-        return refusals[0]
-    lines = [f"{error.where}: {error.what}" + (f" (help: {error.hint})" if error.hint else "") for error in refusals]
+    if len(errors) == 1:
+        return errors[0]
+    lines = [f"{error.where}: {error.what}" + (f" (help: {error.hint})" if error.hint else "") for error in errors]
     if len(lines) > MAX_LISTED_ERRORS:
         lines[MAX_LISTED_ERRORS:] = [f"and {len(lines) - MAX_LISTED_ERRORS} more"]
     return UnsupportedError(
-        f"the model uses {len(refusals)} operators that are not supported:\n  " + "\n  ".join(lines), where=file.name
+        f"the model uses {len(errors)} operators that are not supported:\n  " + "\n  ".join(lines), where=onnx_file.name
     )
 
 
-def _bind_inputs(builder: OnnxGraphBuilder, shapes: Mapping[str, tuple[int, ...]]) -> None:
+def _define_model_inputs(builder: OnnxGraphBuilder, shapes_by_input: Mapping[str, tuple[int, ...]]) -> None:
     """Define the model's inputs with their types, after binding symbolic extents."""
     inputs = {value.name: value for value in builder.file.inputs}
-    for name in shapes:
+    for name in shapes_by_input:
         if name not in inputs and name != EVERY_INPUT:
             input_names = ", ".join(map(repr, inputs))
             raise UsageError(
@@ -460,7 +473,7 @@ def _bind_inputs(builder: OnnxGraphBuilder, shapes: Mapping[str, tuple[int, ...]
             )
     symbols: dict[str, int] = {}
     for value in inputs.values():
-        bound_shape = shapes.get(value.name, shapes.get(EVERY_INPUT))
+        bound_shape = shapes_by_input.get(value.name, shapes_by_input.get(EVERY_INPUT))
         if bound_shape is not None:
             _check_bound_shape(builder, value, bound_shape)
             declared = value.shape or (None,) * len(bound_shape)
@@ -468,17 +481,17 @@ def _bind_inputs(builder: OnnxGraphBuilder, shapes: Mapping[str, tuple[int, ...]
                 if isinstance(extent, str):
                     symbols.setdefault(extent, bound)
     for value in builder.file.inputs:
-        bound_shape = shapes.get(value.name, shapes.get(EVERY_INPUT))
+        bound_shape = shapes_by_input.get(value.name, shapes_by_input.get(EVERY_INPUT))
         shape = tuple(bound_shape) if bound_shape is not None else _infer_input_shape(builder, value, symbols)
-        builder.define_value(value.name, TensorType(shape, value.dtype), _input_location(builder, value))
+        builder.define_value(value.name, TensorType(shape, value.dtype), _format_input_location(builder, value))
 
 
-def _input_location(builder: OnnxGraphBuilder, model_input: ModelInput) -> str:
+def _format_input_location(builder: OnnxGraphBuilder, model_input: ModelInput) -> str:
     """Return the location of an input for error messages."""
     return f"{builder.file.name} input {model_input.name!r}"
 
 
-def _declared_shape_text(model_input: ModelInput) -> str:
+def _format_declared_shape(model_input: ModelInput) -> str:
     """Return the declared shape of an input as text for messages."""
     if model_input.shape is None:
         return "of unknown rank"
@@ -495,26 +508,26 @@ def _check_bound_shape(builder: OnnxGraphBuilder, model_input: ModelInput, bound
     if not fits:
         raise UsageError(
             f"got shape {tuple(bound_shape)}, which does not fit the input",
-            where=_input_location(builder, model_input),
-            hint=f"give a shape that fits {_declared_shape_text(model_input)}",
+            where=_format_input_location(builder, model_input),
+            hint=f"give a shape that fits {_format_declared_shape(model_input)}",
         )
 
 
 def _infer_input_shape(
-    builder: OnnxGraphBuilder, model_input: ModelInput, bound_symbols: Mapping[str, int]
+    builder: OnnxGraphBuilder, model_input: ModelInput, extents_by_symbol: Mapping[str, int]
 ) -> tuple[int, ...]:
     """Return the shape of an input that the caller does not bind; an unknown batch is 1."""
     extents: list[int] = []
     for axis, extent in enumerate(model_input.shape or ()):
-        bound = bound_symbols.get(extent) if isinstance(extent, str) else extent
+        bound = extents_by_symbol.get(extent) if isinstance(extent, str) else extent
         if bound is None and axis == 0:
             bound = 1
         if bound is not None:
             extents.append(bound)
     if model_input.shape is None or len(extents) != len(model_input.shape):
         raise UnsupportedError(
-            f"the input's shape {_declared_shape_text(model_input)} is not fully known",
-            where=_input_location(builder, model_input),
+            f"the input's shape {_format_declared_shape(model_input)} is not fully known",
+            where=_format_input_location(builder, model_input),
             hint=f"give the shape with --input-shape {model_input.name}=1,... (kernels are compiled for one shape)",
         )
     return tuple(extents)

@@ -13,7 +13,7 @@ import numpy as np
 from microc.base import dtypes
 from microc.frontend.onnx.operators_elementwise import COMPARISONS, FUNCTIONS, PAIRS, OneToOne
 from microc.frontend.onnx.writer.context import CODES, NodeContext, OnnxGraphWriter, Row, value_info
-from microc.frontend.onnx.writer.rows_layers import quantize
+from microc.frontend.onnx.writer.rows_layers import write_quantize
 from microc.graph.ir import Graph, TensorType
 from microc.ops.control import UNBOUNDED, scanned_operand_count
 
@@ -31,7 +31,7 @@ def one_to_one(row: OneToOne) -> Row:
     return write
 
 
-def clip(context: NodeContext) -> None:
+def write_clip(context: NodeContext) -> None:
     """Write ``clip`` as Clip. Bounds for integer data are integers of the data's dtype."""
     context = context.in_layout_of_operands()
     bounds = [_clip_bound(context, context.attr(name)) for name in ("minimum", "maximum")]
@@ -54,7 +54,7 @@ def dequantised_number(context: NodeContext, value: float) -> float:
     return float(np.float32(value - quant.zero_point[0]) * np.float32(quant.scale[0]))
 
 
-def quotient(context: NodeContext) -> None:
+def write_quotient(context: NodeContext) -> None:
     """Write ``div`` as Div. Integer division rounds towards zero in microc and in ONNX."""
     context.result("Div", context.operand(0), context.operand(1))
 
@@ -76,7 +76,7 @@ def remainder(has_dividend_sign: int) -> Row:
     return write
 
 
-def floor_quotient(context: NodeContext) -> None:
+def write_floor_quotient(context: NodeContext) -> None:
     """Write floor(a / b); for integers as (a - (a mod b)) / b, which has no remainder."""
     a, b = context.operand(0), context.operand(1)
     if dtypes.is_float(context.dtype()):
@@ -86,17 +86,17 @@ def floor_quotient(context: NodeContext) -> None:
         context.result("Div", context.emit("Sub", a, rest), b)
 
 
-def power(context: NodeContext) -> None:
+def write_power(context: NodeContext) -> None:
     context.result("Pow", context.operand(0), context.operand(1))
 
 
-def squared_difference(context: NodeContext) -> None:
+def write_squared_difference(context: NodeContext) -> None:
     """Write (a - b) * (a - b)."""
     difference = context.emit("Sub", context.operand(0), context.operand(1))
     context.result("Mul", difference, difference)
 
 
-def reciprocal_root(context: NodeContext) -> None:
+def write_reciprocal_root(context: NodeContext) -> None:
     """Write 1 / sqrt(x)."""
     context.result("Reciprocal", context.emit("Sqrt", context.operand()))
 
@@ -121,21 +121,21 @@ def logical_not_of(comparison_operator: str) -> Row:
     return write
 
 
-def prelu(context: NodeContext) -> None:
+def write_prelu(context: NodeContext) -> None:
     """Write ``prelu`` as PRelu."""
     context = context.in_layout_of_operands()
     context.result("PRelu", context.operand(0), context.operand(1))
 
 
-def where(context: NodeContext) -> None:
+def write_where(context: NodeContext) -> None:
     context.result("Where", *(context.operand(k) for k in range(3)))
 
 
-def logical_not(context: NodeContext) -> None:
+def write_logical_not(context: NodeContext) -> None:
     context.result("Not", context.operand())
 
 
-def cast(context: NodeContext) -> None:
+def write_cast(context: NodeContext) -> None:
     """Write ``cast`` as Cast; between quantised types, as a requantisation to the scale, zero point and dtype of the result."""
     from microc.frontend.onnx.writer.context import CODES
 
@@ -143,28 +143,28 @@ def cast(context: NodeContext) -> None:
     if context.type().quant is not None and kind.quant is not None:
         quant = kind.quant
         attrs = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis, "out_dtype": kind.dtype}
-        quantize(replace(context, node=replace(context.node, attrs=attrs)))
+        write_quantize(replace(context, node=replace(context.node, attrs=attrs)))
     else:
         context.result("Cast", context.operand(), to=CODES[context.attr("dtype")])
 
 
 ELEMENTWISE_ROWS: Mapping[str, Row] = {
     **{row.op: one_to_one(row) for row in (*FUNCTIONS, *PAIRS, *COMPARISONS)},
-    "cast": cast,
-    "clip": clip,
-    "div": quotient,
-    "floor_div": floor_quotient,
+    "cast": write_cast,
+    "clip": write_clip,
+    "div": write_quotient,
+    "floor_div": write_floor_quotient,
     "floor_mod": remainder(0),
     "fmod": remainder(1),
-    "logical_not": logical_not,
+    "logical_not": write_logical_not,
     "not_equal": logical_not_of("Equal"),
-    "pow": power,
-    "prelu": prelu,
-    "rsqrt": reciprocal_root,
+    "pow": write_power,
+    "prelu": write_prelu,
+    "rsqrt": write_reciprocal_root,
     "shift_left": shift("LEFT"),
     "shift_right": shift("RIGHT"),
-    "squared_difference": squared_difference,
-    "where": where,
+    "squared_difference": write_squared_difference,
+    "where": write_where,
 }
 
 
@@ -199,7 +199,7 @@ def _sorted_axes(context: NodeContext) -> tuple[int, ...]:
     return tuple(sorted(axis % rank for axis in context.attr("axes")))
 
 
-def mean(context: NodeContext) -> None:
+def write_mean(context: NodeContext) -> None:
     """Write ``mean`` as ReduceMean.
 
     A mean over the spatial axes of images is written as GlobalAveragePool, because runtimes can compute this operator in
@@ -246,7 +246,7 @@ def search(code: str) -> Row:
     return write
 
 
-def top_k(context: NodeContext) -> None:
+def write_top_k(context: NodeContext) -> None:
     """Write ``topk`` as TopK with sorted results."""
     count = context.integers(context.attr("k"))
     attributes = {"axis": context.attr("axis"), "largest": int(context.attr("largest")), "sorted": 1}
@@ -259,11 +259,11 @@ REDUCTION_ROWS: Mapping[str, Row] = {
     "cumprod": cumulative("CumProd"),
     "cumsum": cumulative("CumSum"),
     "max": reduction("ReduceMax"),
-    "mean": mean,
+    "mean": write_mean,
     "min": reduction("ReduceMin"),
     "prod": reduction("ReduceProd"),
     "sum": reduction("ReduceSum"),
-    "topk": top_k,
+    "topk": write_top_k,
 }
 
 
@@ -275,7 +275,7 @@ WriteBody = Callable[[Graph, OnnxGraphWriter, Mapping[str, str]], tuple[OnnxGrap
 _FLAG, ITERATION = TensorType((), "bool"), TensorType((), "int64")
 
 
-def loop(context: NodeContext, write_body: WriteBody) -> None:
+def write_loop(context: NodeContext, write_body: WriteBody) -> None:
     """Write ``loop`` as Loop.
 
     The body in microc's graph reads the iteration number as int32, so the ONNX body starts with a Cast from int64. If the
@@ -313,7 +313,7 @@ def loop(context: NodeContext, write_body: WriteBody) -> None:
     context.results("Loop", trip_count, condition, *operands[:carried], body=graph)
 
 
-def branch(context: NodeContext, write_body: WriteBody) -> None:
+def write_branch(context: NodeContext, write_body: WriteBody) -> None:
     """Write ``branch`` as If, with both branches as ONNX subgraphs."""
     graphs = {}
     operands = [context.operand(k) for k in range(len(context.node.inputs))]
@@ -335,4 +335,4 @@ def _body_graph(
     return helper.make_graph(builder.nodes, builder.graph.name or "body", *ends, builder.initializers)
 
 
-CONTROL_ROWS: Mapping[str, Callable[[NodeContext, WriteBody], None]] = {"branch": branch, "loop": loop}
+CONTROL_ROWS: Mapping[str, Callable[[NodeContext, WriteBody], None]] = {"branch": write_branch, "loop": write_loop}

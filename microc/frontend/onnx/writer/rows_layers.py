@@ -19,7 +19,7 @@ from microc.graph.ir import Quant
 # ---- Convolutions. ONNX has channels first: data, weights and results with channels last are transposed.
 
 
-def conv2d(context: NodeContext) -> None:
+def write_conv2d(context: NodeContext) -> None:
     """Write ``conv2d`` of float or quantised data as Conv."""
     _refuse_legalised_form(context)
     if context.attr("pad_value"):
@@ -67,7 +67,7 @@ def _refuse_legalised_form(context: NodeContext) -> None:
         context.refuse(f"{context.node.op} of plain integers", "write the graph as it was read, before any pass")
 
 
-def conv2d_transpose(context: NodeContext) -> None:
+def write_conv2d_transpose(context: NodeContext) -> None:
     """Write ``conv2d_transpose`` as ConvTranspose.
 
     Negative padding at the end of an axis becomes ``output_padding``."""
@@ -143,8 +143,8 @@ def convolution(code: str) -> Row:
 
 
 CONVOLUTION_ROWS: Mapping[str, Row] = {
-    "conv2d": conv2d,
-    "conv2d_transpose": conv2d_transpose,
+    "conv2d": write_conv2d,
+    "conv2d_transpose": write_conv2d_transpose,
     "convolution": convolution("Conv"),
     "convolution_transpose": convolution("ConvTranspose"),
 }
@@ -153,13 +153,13 @@ CONVOLUTION_ROWS: Mapping[str, Row] = {
 # ---- Pools. ONNX's pools over two axes have channels first.
 
 
-def max_pool(context: NodeContext) -> None:
+def write_max_pool(context: NodeContext) -> None:
     """Write ``max_pool2d`` as MaxPool over the rows and columns of images."""
     context = _in_channels_first(context)
     context.result("MaxPool", context.operand(), **_pool_attributes(context))
 
 
-def average_pool(context: NodeContext) -> None:
+def write_average_pool(context: NodeContext) -> None:
     """Write ``avg_pool2d`` as AveragePool over the rows and columns of images."""
     context = _in_channels_first(context)
     context.only_floats()
@@ -185,12 +185,12 @@ def _pool_attributes(context: NodeContext) -> Mapping[str, Any]:
     return {"kernel_shape": kernel, "strides": strides, "pads": (*padding[:2], *after)}
 
 
-def window_max(context: NodeContext) -> None:
+def write_window_max(context: NodeContext) -> None:
     """Write ``window_max`` as MaxPool over any number of axes."""
     context.result("MaxPool", context.operand(), **_general_pool_attributes(context))
 
 
-def window_sum(context: NodeContext) -> None:
+def write_window_sum(context: NodeContext) -> None:
     """Write ``window_sum`` as AveragePool, with padding included in the average, times the number of elements of the window."""
     context.only_floats()
     mean = context.emit("AveragePool", context.operand(), **_general_pool_attributes(context), count_include_pad=1)
@@ -209,10 +209,10 @@ def _general_pool_attributes(context: NodeContext) -> Mapping[str, Any]:
 
 
 POOLING_ROWS: Mapping[str, Row] = {
-    "avg_pool2d": average_pool,
-    "max_pool2d": max_pool,
-    "window_max": window_max,
-    "window_sum": window_sum,
+    "avg_pool2d": write_average_pool,
+    "max_pool2d": write_max_pool,
+    "window_max": write_window_max,
+    "window_sum": write_window_sum,
 }
 
 
@@ -221,7 +221,7 @@ POOLING_ROWS: Mapping[str, Row] = {
 _BYTES = ("int8", "uint8")
 
 
-def dense(context: NodeContext) -> None:
+def write_dense(context: NodeContext) -> None:
     """Write ``dense``, with data (M, K) and weights (N, K), as Gemm.
 
     For integers that do not represent reals an integer matrix product and, if there is a bias, an Add are written."""
@@ -253,7 +253,7 @@ def _integer_product(context: NodeContext) -> str:
     return "MatMul"
 
 
-def matmul(context: NodeContext) -> None:
+def write_matmul(context: NodeContext) -> None:
     """Write ``matmul`` as MatMul, or as MatMulInteger (with zero points) for 8-bit integers that do not represent reals.
 
     Operands are transposed first if the attributes ``axes_a`` and ``axes_b`` require it."""
@@ -275,7 +275,7 @@ def matmul(context: NodeContext) -> None:
     context.result(code, *sides, *(context.constant(point, "zero_point") for point in points))
 
 
-def einsum(context: NodeContext) -> None:
+def write_einsum(context: NodeContext) -> None:
     """Write ``einsum`` as Einsum; numeric labels of axes become letters of the equation."""
     inputs, output = context.attr("inputs"), context.attr("output")
     numbers = dict.fromkeys(label for labels in inputs for label in labels)
@@ -288,7 +288,7 @@ def einsum(context: NodeContext) -> None:
     context.result("Einsum", *operands, equation=equation)
 
 
-MATRIX_ROWS: Mapping[str, Row] = {"dense": dense, "einsum": einsum, "matmul": matmul}
+MATRIX_ROWS: Mapping[str, Row] = {"dense": write_dense, "einsum": write_einsum, "matmul": write_matmul}
 
 
 # ---- Softmax and normalisations along the last axis.
@@ -297,7 +297,7 @@ MIN_NORM = 1e-6
 """Minimum of the norm by which ``l2_normalize`` divides, which avoids division by zero."""
 
 
-def softmax(context: NodeContext) -> None:
+def write_softmax(context: NodeContext) -> None:
     """Write ``softmax`` as Softmax of the data times ``beta``.
 
     A quantised softmax is followed by a Sum of one operand. It prevents ONNX Runtime from fusing the softmax to QLinearSoftmax,
@@ -312,19 +312,19 @@ def softmax(context: NodeContext) -> None:
         context.result("Softmax", scaled_data, axis=context.attr("axis"))
 
 
-def log_softmax(context: NodeContext) -> None:
+def write_log_softmax(context: NodeContext) -> None:
     """Write ``log_softmax`` as LogSoftmax over the last axis."""
     context.result("LogSoftmax", context.operand(), axis=-1)
 
 
-def layer_norm(context: NodeContext) -> None:
+def write_layer_norm(context: NodeContext) -> None:
     """Write ``layer_norm`` as LayerNormalization with a scale of ones."""
     context.only_floats()
     ones = context.constant(np.ones(context.type().shape[-1:], np.float32), "scale")
     context.result("LayerNormalization", context.operand(), ones, epsilon=context.attr("epsilon"))
 
 
-def l2_normalize(context: NodeContext) -> None:
+def write_l2_normalize(context: NodeContext) -> None:
     """Write ``l2_normalize`` as x / max(norm, 1e-6), with the L2 norm over the last axis."""
     data = context.operand()
     norm = context.emit("ReduceL2", data, context.integers(-1), keepdims=1)
@@ -332,17 +332,17 @@ def l2_normalize(context: NodeContext) -> None:
 
 
 NORMALISATION_ROWS: Mapping[str, Row] = {
-    "l2_normalize": l2_normalize,
-    "layer_norm": layer_norm,
-    "log_softmax": log_softmax,
-    "softmax": softmax,
+    "l2_normalize": write_l2_normalize,
+    "layer_norm": write_layer_norm,
+    "log_softmax": write_log_softmax,
+    "softmax": write_softmax,
 }
 
 
 # ---- Explicit quantize and dequantize nodes.
 
 
-def quantize(context: NodeContext) -> None:
+def write_quantize(context: NodeContext) -> None:
     """Write ``quantize`` as QuantizeLinear; an operand that is already quantised is dequantised first."""
     node, builder, dtype = context.node, context.builder, context.attr("out_dtype")
     if dtype not in QUANTISED:
@@ -359,10 +359,10 @@ def quantize(context: NodeContext) -> None:
     )
 
 
-def dequantize(context: NodeContext) -> None:
+def write_dequantize(context: NodeContext) -> None:
     """Record the operand and scales of ``dequantize``; DequantizeLinear is written when its result is first read."""
     quant = Quant(context.attr("scale"), context.attr("zero_point"), context.attr("axis"))
     context.builder.dequantised[context.node.outputs[0]] = (context.node.inputs[0], quant)
 
 
-QUANTISED_ROWS: Mapping[str, Row] = {"dequantize": dequantize, "quantize": quantize}
+QUANTISED_ROWS: Mapping[str, Row] = {"dequantize": write_dequantize, "quantize": write_quantize}

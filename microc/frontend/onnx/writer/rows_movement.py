@@ -12,7 +12,12 @@ import numpy as np
 
 from microc.base import dtypes
 from microc.base.dtypes import Array
-from microc.frontend.onnx.operators_images import ResizedAxis, ResizeRule, resize_table, source_positions
+from microc.frontend.onnx.operators_images import (
+    ResizedAxis,
+    ResizeRule,
+    compute_indices_and_weights,
+    compute_source_positions,
+)
 from microc.frontend.onnx.writer.context import TO_FIRST, NodeContext, Row
 from microc.frontend.onnx.writer.rows_elementwise import dequantised_number
 
@@ -22,7 +27,7 @@ BEFORE_START = -(1 << 62)
 """End index of a Slice with negative step that includes the first element."""
 
 
-def reshape(context: NodeContext) -> None:
+def write_reshape(context: NodeContext) -> None:
     """Write ``reshape`` as Reshape.
 
     Shapes with an extent of 0 require ``allowzero``, because a 0 otherwise means the extent of the data."""
@@ -31,12 +36,12 @@ def reshape(context: NodeContext) -> None:
     context.result("Reshape", context.operand(), context.integers(*shape), allowzero=allowzero)
 
 
-def transpose(context: NodeContext) -> None:
+def write_transpose(context: NodeContext) -> None:
     """Write ``transpose`` as Transpose."""
     context.result("Transpose", context.operand(), perm=context.attr("axes"))
 
 
-def concat(context: NodeContext) -> None:
+def write_concat(context: NodeContext) -> None:
     """Write ``concat`` as Concat, with channels first if all operands have been written only in that layout."""
     builder, names, rank = context.builder, context.node.inputs, len(context.result_type.shape)
     axis = context.attr("axis") % rank
@@ -45,7 +50,7 @@ def concat(context: NodeContext) -> None:
     context.result("Concat", *(context.operand(k) for k in range(len(names))), axis=axis)
 
 
-def slice_(context: NodeContext) -> None:
+def write_slice(context: NodeContext) -> None:
     """Write ``slice`` as Slice along the axes on which it omits elements; as Identity if there are none."""
     parts = zip(*(context.attr(name) for name in ("begin", "end", "strides")), context.type().shape, strict=True)
     partial = [(axis, *part[:3]) for axis, part in enumerate(parts) if part != (0, part[3], 1, part[3])]
@@ -56,7 +61,7 @@ def slice_(context: NodeContext) -> None:
     context.result("Slice", context.operand(), begin, end, axes, strides)
 
 
-def reverse(context: NodeContext) -> None:
+def write_reverse(context: NodeContext) -> None:
     """Write ``reverse`` as Slice with steps of -1."""
     axes = context.attr("axes")
     if not axes:
@@ -66,7 +71,7 @@ def reverse(context: NodeContext) -> None:
     context.result("Slice", context.operand(), *(context.integers(*numbers_of_axis) for numbers_of_axis in numbers))
 
 
-def pad(context: NodeContext) -> None:
+def write_pad(context: NodeContext) -> None:
     """Write ``pad`` as Pad; the attribute ``value`` is as stored, and is dequantised here if the data are quantised."""
     value = dequantised_number(context, context.attr("value"))
     context.result("Pad", context.operand(), _padding_operand(context), context.number(value))
@@ -78,7 +83,7 @@ def _padding_operand(context: NodeContext) -> str:
     return context.integers(*(before for before, _ in pairs), *(after for _, after in pairs))
 
 
-def mirror_pad(context: NodeContext) -> None:
+def write_mirror_pad(context: NodeContext) -> None:
     """Write ``mirror_pad`` as Pad with a mode; mode ``symmetric``, which ONNX lacks, as a Gather along each padded axis."""
     mode, data = context.attr("mode"), context.operand()
     if mode != "symmetric":
@@ -94,18 +99,18 @@ def mirror_pad(context: NodeContext) -> None:
     context.result("Identity", data)
 
 
-def broadcast_to(context: NodeContext) -> None:
+def write_broadcast_to(context: NodeContext) -> None:
     """Write ``broadcast_to`` as Expand to a constant shape."""
     context.result("Expand", context.operand(), context.integers(*context.attr("shape")))
 
 
-def triangle(context: NodeContext) -> None:
+def write_triangle(context: NodeContext) -> None:
     """Write ``triangle`` as Trilu, which keeps the upper or lower triangle of matrices."""
     diagonal = context.constant(np.array(context.attr("diagonal"), np.int64))
     context.result("Trilu", context.operand(), diagonal, upper=int(context.attr("upper")))
 
 
-def reverse_sequence(context: NodeContext) -> None:
+def write_reverse_sequence(context: NodeContext) -> None:
     """Write ``reverse_sequence`` as ReverseSequence."""
     axes = {"time_axis": context.attr("time_axis"), "batch_axis": context.attr("batch_axis")}
     if sorted(axes.values()) != [0, 1]:
@@ -119,7 +124,7 @@ def index_operand(context: NodeContext, position: int, *dtypes: str) -> str:
     return name if context.type(position).dtype in dtypes else context.cast(name, dtypes[0])
 
 
-def gather(context: NodeContext) -> None:
+def write_gather(context: NodeContext) -> None:
     """Write ``gather`` as Gather.
 
     If data and indices share leading axes (``batch_dims``), GatherND is written; its indices get a further axis of extent 1."""
@@ -137,13 +142,13 @@ def gather(context: NodeContext) -> None:
     context.result("GatherND", context.operand(), indices_nd, batch_dims=batch)
 
 
-def gather_elements(context: NodeContext) -> None:
+def write_gather_elements(context: NodeContext) -> None:
     """Write ``gather_elements`` as GatherElements."""
     operand = index_operand(context, 1, "int32", "int64")
     context.result("GatherElements", context.operand(), operand, axis=context.attr("axis"))
 
 
-def gather_nd(context: NodeContext) -> None:
+def write_gather_nd(context: NodeContext) -> None:
     """Write ``gather_nd`` as GatherND."""
     operand = index_operand(context, 1, "int64")
     context.result("GatherND", context.operand(), operand, batch_dims=context.attr("batch_dims"))
@@ -162,7 +167,7 @@ def scatter(code: str, *dtypes: str) -> Row:
     return write
 
 
-def one_hot(context: NodeContext) -> None:
+def write_one_hot(context: NodeContext) -> None:
     """Write ``one_hot`` as OneHot.
 
     ONNX counts negative indices from the end. If the attribute ``wrap`` is not set, they are replaced by ``depth``, an index out
@@ -182,7 +187,7 @@ def one_hot(context: NodeContext) -> None:
     context.result("OneHot", row, bound, both, then=[("Reshape", (context.integers(depth),), {})])
 
 
-def dynamic_slice(context: NodeContext) -> None:
+def write_dynamic_slice(context: NodeContext) -> None:
     """Write ``dynamic_slice`` as Slice; the computed start is clamped so that the slice lies inside the data."""
     shape, size = context.type().shape, context.attr("size")
     begin = index_operand(context, 1, "int64")
@@ -194,23 +199,23 @@ def dynamic_slice(context: NodeContext) -> None:
 
 
 MOVING_ROWS: Mapping[str, Row] = {
-    "broadcast_to": broadcast_to,
-    "concat": concat,
-    "dynamic_slice": dynamic_slice,
-    "gather": gather,
-    "gather_elements": gather_elements,
-    "gather_nd": gather_nd,
-    "mirror_pad": mirror_pad,
-    "one_hot": one_hot,
-    "pad": pad,
-    "reshape": reshape,
-    "reverse": reverse,
-    "reverse_sequence": reverse_sequence,
+    "broadcast_to": write_broadcast_to,
+    "concat": write_concat,
+    "dynamic_slice": write_dynamic_slice,
+    "gather": write_gather,
+    "gather_elements": write_gather_elements,
+    "gather_nd": write_gather_nd,
+    "mirror_pad": write_mirror_pad,
+    "one_hot": write_one_hot,
+    "pad": write_pad,
+    "reshape": write_reshape,
+    "reverse": write_reverse,
+    "reverse_sequence": write_reverse_sequence,
     "scatter_elements": scatter("ScatterElements", "int32", "int64"),
     "scatter_nd": scatter("ScatterND", "int64"),
-    "slice": slice_,
-    "transpose": transpose,
-    "triangle": triangle,
+    "slice": write_slice,
+    "transpose": write_transpose,
+    "triangle": write_triangle,
 }
 
 
@@ -223,7 +228,7 @@ _PRECISION = 2.0**-22
 _ROUNDINGS = ("round_prefer_floor", "floor", "ceil", "round_prefer_ceil")
 
 
-def resample(context: NodeContext) -> None:
+def write_resample(context: NodeContext) -> None:
     """Write ``resample``, which computes elements from constant tables of source indices and weights.
 
     If a mode of Resize has the same source positions, Resize is written. Otherwise Gather, Mul and Add apply the tables."""
@@ -258,11 +263,17 @@ def _resize_mode(
     if any(positions is None for positions in wanted_positions) or any(axis.output_extent == 0 for axis in axes):
         return None
     for rule in _resize_rules("linear" if weight_tables else "nearest"):
-        tables = [resize_table(rule, axis, source_positions(rule, axis)) for axis in axes]
+        tables = [compute_indices_and_weights(rule, axis, compute_source_positions(rule, axis)) for axis in axes]
         positions = [_table_positions(index, weight if weight_tables else None) for index, weight in tables]
-        if all(_is_close(a, b, axis.input_extent) for a, b, axis in zip(positions, wanted_positions, axes, strict=True)):
+        if all(
+            _is_close(a, b, axis.input_extent) for a, b, axis in zip(positions, wanted_positions, axes, strict=True)
+        ):
             nearest = rule.nearest_mode if rule.mode == "nearest" else None
-            return {"mode": rule.mode, "coordinate_transformation_mode": rule.coordinate_transformation_mode, "nearest_mode": nearest}
+            return {
+                "mode": rule.mode,
+                "coordinate_transformation_mode": rule.coordinate_transformation_mode,
+                "nearest_mode": nearest,
+            }
     return None
 
 
@@ -309,7 +320,7 @@ def _weight_along(context: NodeContext, value: str, axis: int, index_table: Arra
     return total
 
 
-def grid_sample(context: NodeContext) -> None:
+def write_grid_sample(context: NodeContext) -> None:
     """Write ``grid_sample`` as GridSample."""
     if context.attr("coordinates") == "elements":
         context.refuse("grid coordinates in elements", "ONNX's GridSample takes coordinates from -1 to 1")
@@ -330,7 +341,7 @@ def grid_sample(context: NodeContext) -> None:
 _BORDERS = {"zeros": "zeros", "edge": "border", "reflection": "reflection"}
 
 
-def roi_align(context: NodeContext) -> None:
+def write_roi_align(context: NodeContext) -> None:
     """Write ``roi_align`` as RoiAlign."""
     height, width = context.attr("size")
     images = context.operand(2)
@@ -348,4 +359,8 @@ def roi_align(context: NodeContext) -> None:
     )
 
 
-IMAGES_ROWS: Mapping[str, Row] = {"grid_sample": grid_sample, "resample": resample, "roi_align": roi_align}
+IMAGES_ROWS: Mapping[str, Row] = {
+    "grid_sample": write_grid_sample,
+    "resample": write_resample,
+    "roi_align": write_roi_align,
+}
