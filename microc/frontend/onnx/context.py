@@ -235,7 +235,7 @@ class OpContext(Operands):
 
     @property
     def where(self) -> str:
-        return f"{self.loc} ({self.operator.full_code})"
+        return f"{self.loc} ({self.operator.qualified_op_type})"
 
     @property
     def opset(self) -> int:
@@ -307,7 +307,7 @@ class OpContext(Operands):
         """Return the name of output ``output_index``, empty if the file omits it."""
         return self.operator.outputs[output_index] if output_index < len(self.operator.outputs) else ""
 
-    def only_output(self, output_count: int = 1) -> None:
+    def refuse_extra_outputs(self, output_count: int = 1) -> None:
         """Refuse the operator if an output beyond the first ``output_count`` is used."""
         extra = [name for name in self.operator.outputs[output_count:] if name]
         if extra:

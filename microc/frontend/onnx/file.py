@@ -172,14 +172,14 @@ class Attributes:
     def __contains__(self, name: str) -> bool:
         return name in self._protos
 
-    def protos(self) -> Mapping[str, Any]:
+    def protos_by_name(self) -> Mapping[str, Any]:
         """Return the AttributeProtos by name."""
         return self._protos
 
     def names(self) -> tuple[str, ...]:
         return tuple(self._protos)
 
-    def _get_of_type(self, attribute_name: str, expected_type: int) -> Any:
+    def _get_attribute_proto(self, attribute_name: str, expected_type: int) -> Any:
         """Return the AttributeProto ``attribute_name``, which must be present.
 
         Raise ModelError if it has another type, or refers to an attribute of a function."""
@@ -188,15 +188,15 @@ class Attributes:
             raise ModelError(f"attribute {attribute_name!r} is not {_TYPE_NAMES[expected_type]}", where=self._where)
         return attribute
 
-    def _raise_missing(self, attribute_name: str) -> NoReturn:
+    def _raise_missing_attribute(self, attribute_name: str) -> NoReturn:
         """Raise ModelError: a required attribute is missing."""
         raise ModelError(f"attribute {attribute_name!r} is missing; the operator requires it", where=self._where)
 
     def integer(self, attribute_name: str, default: int | None = None) -> int:
         """Return an integer attribute."""
         if attribute_name in self._protos:
-            return int(self._get_of_type(attribute_name, _INT).i)
-        return self._raise_missing(attribute_name) if default is None else default
+            return int(self._get_attribute_proto(attribute_name, _INT).i)
+        return self._raise_missing_attribute(attribute_name) if default is None else default
 
     def flag(self, attribute_name: str, default: bool = False) -> bool:
         """Return an integer attribute as a truth value."""
@@ -204,13 +204,13 @@ class Attributes:
 
     def raw_real(self, attribute_name: str, default: float) -> float:
         """Return a float32 attribute, which may be NaN or infinite."""
-        return float(self._get_of_type(attribute_name, _FLOAT).f) if attribute_name in self._protos else default
+        return float(self._get_attribute_proto(attribute_name, _FLOAT).f) if attribute_name in self._protos else default
 
     def real(self, attribute_name: str, default: float | None = None) -> float:
         """Return a finite float32."""
         if attribute_name not in self._protos:
-            return self._raise_missing(attribute_name) if default is None else default
-        number = float(self._get_of_type(attribute_name, _FLOAT).f)
+            return self._raise_missing_attribute(attribute_name) if default is None else default
+        number = float(self._get_attribute_proto(attribute_name, _FLOAT).f)
         if not math.isfinite(number):
             raise ModelError(f"attribute {attribute_name!r} is {number}, expected a finite number", where=self._where)
         return number
@@ -218,41 +218,43 @@ class Attributes:
     def reals(self, attribute_name: str, default: tuple[float, ...] | None = None) -> tuple[float, ...]:
         """Return a list of float32 numbers."""
         if attribute_name not in self._protos:
-            return self._raise_missing(attribute_name) if default is None else default
-        return tuple(float(number) for number in self._get_of_type(attribute_name, _FLOATS).floats)
+            return self._raise_missing_attribute(attribute_name) if default is None else default
+        return tuple(float(number) for number in self._get_attribute_proto(attribute_name, _FLOATS).floats)
 
     def text(self, attribute_name: str, default: str) -> str:
         """Return a string attribute."""
         if attribute_name not in self._protos:
             return default
-        return str(self._get_of_type(attribute_name, _STRING).s.decode("utf-8", "replace"))
+        return str(self._get_attribute_proto(attribute_name, _STRING).s.decode("utf-8", "replace"))
 
     def texts(self, attribute_name: str) -> tuple[str, ...]:
         """Return a list of strings, empty if the attribute is absent."""
         if attribute_name not in self._protos:
             return ()
-        return tuple(word.decode("utf-8", "replace") for word in self._get_of_type(attribute_name, _STRINGS).strings)
+        return tuple(
+            word.decode("utf-8", "replace") for word in self._get_attribute_proto(attribute_name, _STRINGS).strings
+        )
 
     def integers(self, attribute_name: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
         """Return a list of integers."""
         if attribute_name in self._protos:
-            return tuple(int(number) for number in self._get_of_type(attribute_name, _INTS).ints)
-        return self._raise_missing(attribute_name) if default is None else default
+            return tuple(int(number) for number in self._get_attribute_proto(attribute_name, _INTS).ints)
+        return self._raise_missing_attribute(attribute_name) if default is None else default
 
     def tensor(self, attribute_name: str) -> Array:
         """Return a tensor."""
         if attribute_name not in self._protos:
-            self._raise_missing(attribute_name)
+            self._raise_missing_attribute(attribute_name)
         return array_from_proto(
-            self._get_of_type(attribute_name, _TENSOR).t, f"{self._where} attribute {attribute_name!r}"
+            self._get_attribute_proto(attribute_name, _TENSOR).t, f"{self._where} attribute {attribute_name!r}"
         )
 
     def graph(self, attribute_name: str) -> Any:
         """Return the protobuf of a subgraph; :func:`decode_subgraph_proto` decodes it."""
         return (
-            self._get_of_type(attribute_name, _GRAPH).g
+            self._get_attribute_proto(attribute_name, _GRAPH).g
             if attribute_name in self._protos
-            else self._raise_missing(attribute_name)
+            else self._raise_missing_attribute(attribute_name)
         )
 
     def find_values_read_by_subgraphs(self) -> set[str]:
@@ -309,7 +311,7 @@ class Operator:
     """Version of the operator set that this operator belongs to; 0: the model's."""
 
     @property
-    def full_code(self) -> str:
+    def qualified_op_type(self) -> str:
         """The operator type with its domain, as in ``com.microsoft.QGemm``."""
         return f"{self.domain}.{self.code}" if self.domain else self.code
 

@@ -88,15 +88,15 @@ class BodyBuilder:
         self.builder.translate(self.builder, self.body.operators)
         return [self.builder.resolve_value(name, self.context.where) for name in self.body.outputs]
 
-    def add_output(self, value: str) -> TensorType:
+    def add_output(self, value_name: str) -> TensorType:
         """Add a value as an output of the body; return its type.
 
         A value that no node computes, or that is an output already, is copied."""
-        is_computed = any(value in node.outputs for node in self.builder.nodes)
-        if not is_computed or value in self.outputs:
-            value = self.context.emit("reshape", (value,), {"shape": self.builder.types[value].shape})
-        self.outputs.append(value)
-        return self.builder.types[value]
+        is_computed = any(value_name in node.outputs for node in self.builder.nodes)
+        if not is_computed or value_name in self.outputs:
+            value_name = self.context.emit("reshape", (value_name,), {"shape": self.builder.types[value_name].shape})
+        self.outputs.append(value_name)
+        return self.builder.types[value_name]
 
     def finish_graph(self, captured_names: Sequence[str]) -> Graph:
         """Return the finished graph. Its last inputs are the values captured from the surrounding graph."""
@@ -124,11 +124,11 @@ def append_node_with_outputs(
     context.builder.nodes.append(Node(op, tuple(input_names), tuple(output_names), attrs, context.loc))
 
 
-def reshape_to_scalar(context: OpContext, value: str) -> str:
+def reshape_to_scalar(context: OpContext, value_name: str) -> str:
     """Return a value of one element reshaped to a scalar, without axes."""
-    if context.type(value).size != 1:
-        context.broken(f"{value!r}: got shape {context.type(value).shape}, expected one element")
-    return context.reshape(value, ())
+    if context.type(value_name).size != 1:
+        context.broken(f"{value_name!r}: got shape {context.type(value_name).shape}, expected one element")
+    return context.reshape(value_name, ())
 
 
 def emit_logical_and(context: OpContext, condition_names: Sequence[str]) -> str:
@@ -139,13 +139,13 @@ def emit_logical_and(context: OpContext, condition_names: Sequence[str]) -> str:
     return first
 
 
-def get_constant_element(context: OpContext, value: str) -> np.generic | None:
+def get_constant_element(context: OpContext, value_name: str) -> np.generic | None:
     """Return the number of a constant value of one element; None if the value is not constant."""
-    data = context.builder.consts.get(value)
+    data = context.builder.consts.get(value_name)
     if data is None:
         return None
     if data.size != 1:
-        context.broken(f"{value!r}: got shape {data.shape}, expected one element")
+        context.broken(f"{value_name!r}: got shape {data.shape}, expected one element")
     number: np.generic = data.reshape(-1)[0]
     return number
 
@@ -222,7 +222,7 @@ def convert_loop(context: OpContext) -> None:
     )
 
 
-def _inline_single_iteration(context: OpContext, body: Any, start_value_names: Sequence[str]) -> None:
+def _inline_single_iteration(context: OpContext, body: OnnxFile, start_value_names: Sequence[str]) -> None:
     """Inline the body of a loop of one iteration."""
     number = context.new_constant("turn", np.array(0, np.int64))
     going = context.new_constant("going", np.array(True))
@@ -319,7 +319,7 @@ class _LoopEmitter:
         for k in fixed:
             context.result_alias(self.start_values[k], k)
 
-    def emit_next_condition(self, body_condition: str, iteration: str) -> str:
+    def emit_next_condition(self, body_condition: str, iteration_name: str) -> str:
         """Emit, in the body, the condition of another iteration: the body's own and the trip count's.
 
         Return an empty string if both always hold."""
@@ -329,7 +329,7 @@ class _LoopEmitter:
         if self.limit:
             one = inner.new_constant("one", np.array(1, np.int64))
             # The condition is evaluated at the end of iteration ``number``: the next one is number + 1.
-            following = inner.emit("add", (iteration, one))
+            following = inner.emit("add", (iteration_name, one))
             limit = reshape_to_scalar(inner, self.body_builder.builder.capture_outer_value(self.limit))
             conditions.append(inner.emit("less", (following, limit)))
         return emit_logical_and(inner, conditions) if conditions else ""
@@ -492,16 +492,16 @@ def _add_scanned_inputs_and_count_iterations(
     return extents[0]
 
 
-def _move_stacked_axis(context: OpContext, value: str, target_axis: int, is_reversed: int) -> str:
+def _move_stacked_axis(context: OpContext, value_name: str, target_axis: int, is_reversed: int) -> str:
     """Move the stacked axis of an output from 0 to ``target_axis``; reverse its order if ``is_reversed``."""
     if is_reversed:
-        value = context.emit("reverse", (value,), {"axes": (0,)})
-    rank = len(context.type(value).shape)
+        value_name = context.emit("reverse", (value_name,), {"axes": (0,)})
+    rank = len(context.type(value_name).shape)
     target_axis = context.axis(target_axis, rank)
     if not target_axis:
-        return value
+        return value_name
     axes = [*range(1, target_axis + 1), 0, *range(target_axis + 1, rank)]
-    return context.emit("transpose", (value,), {"axes": tuple(axes)})
+    return context.emit("transpose", (value_name,), {"axes": tuple(axes)})
 
 
 SCAN_CONVERTERS: Mapping[str, Converter] = {"Scan": Converter(convert_scan, ())}

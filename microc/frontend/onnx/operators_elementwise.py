@@ -25,10 +25,10 @@ from microc.ops.attributes import Rounding
 
 @frozen
 class OneToOne:
-    """A correspondence of operators: ``op`` is microc's name, ``onnx_type`` the ONNX operator type."""
+    """A correspondence of operators: ``op`` is microc's name, ``onnx_op_type`` the ONNX operator type."""
 
     op: str
-    onnx_type: str
+    onnx_op_type: str
     dtypes: tuple[str, ...] = FLOAT
     real_attributes: Mapping[str, float] = field(default_factory=dict)
 
@@ -100,12 +100,12 @@ def make_unary_converter(
 ) -> Converter:
     """Make a converter of an operator with one operand, whose attributes are real numbers."""
 
-    def convert(context: OpContext) -> None:
+    def convert_unary(context: OpContext) -> None:
         attributes = context.operator.attributes
         attrs: dict[str, Attr] = {name: attributes.real(name, default) for name, default in attribute_defaults.items()}
         context.result(op, (context.operand(0),), attrs)
 
-    return Converter(convert, first_input_dtypes)
+    return Converter(convert_unary, first_input_dtypes)
 
 
 def make_variadic_converter(op: str, first_input_dtypes: tuple[str, ...] = NUMBERS) -> Converter:
@@ -114,7 +114,7 @@ def make_variadic_converter(op: str, first_input_dtypes: tuple[str, ...] = NUMBE
     One operand is itself the result.
     """
 
-    def convert(context: OpContext) -> None:
+    def convert_variadic(context: OpContext) -> None:
         value = context.operand(0)
         if context.input_count() == 1:
             context.result_alias(value)
@@ -123,7 +123,7 @@ def make_variadic_converter(op: str, first_input_dtypes: tuple[str, ...] = NUMBE
         if context.input_count() > 1:
             context.result(op, (value, context.operand(context.input_count() - 1)))
 
-    return Converter(convert, first_input_dtypes)
+    return Converter(convert_variadic, first_input_dtypes)
 
 
 def make_formula_converter(
@@ -134,12 +134,12 @@ def make_formula_converter(
     The formula's parameters are the attributes.
     """
 
-    def convert(context: OpContext) -> None:
+    def convert_by_formula(context: OpContext) -> None:
         attributes = context.operator.attributes
         parameters = {name: attributes.real(name, default) for name, default in attribute_defaults.items()}
         context.result_alias(formula(composer(context), context.operand(0), **parameters))
 
-    return Converter(convert, first_input_dtypes)
+    return Converter(convert_by_formula, first_input_dtypes)
 
 
 def convert_gelu(context: OpContext) -> None:
@@ -172,17 +172,17 @@ def convert_clip(context: OpContext) -> None:
     context.result_alias(data)
 
 
-def _write_clip(context: OpContext, data_value: str, minimum: float, maximum: float) -> None:
+def _write_clip(context: OpContext, data_name: str, minimum: float, maximum: float) -> None:
     """Write the output as data clipped to constant bounds; infinite bounds need no operator."""
     if math.isnan(minimum) or math.isnan(maximum):
         context.broken(f"got min {minimum} and max {maximum}, expected numbers")
     minimum, maximum = (min(max(bound, -FLOAT_MAX), FLOAT_MAX) for bound in (minimum, maximum))
     if (minimum, maximum) == (-FLOAT_MAX, FLOAT_MAX):
-        context.result_alias(data_value)
+        context.result_alias(data_name)
     elif (minimum, maximum) == (0.0, FLOAT_MAX):
-        context.result("relu", (data_value,))
+        context.result("relu", (data_name,))
     else:
-        context.result("clip", (data_value,), {"minimum": min(minimum, maximum), "maximum": maximum})
+        context.result("clip", (data_name,), {"minimum": min(minimum, maximum), "maximum": maximum})
 
 
 def convert_pow(context: OpContext) -> None:
@@ -231,7 +231,7 @@ def make_reduction_converter(
     Axes are an input from opset ``axes_input_opset`` on. ``operand_op`` and ``result_op`` are operators on its operand and result.
     """
 
-    def convert(context: OpContext) -> None:
+    def convert_reduction(context: OpContext) -> None:
         attributes, data = context.operator.attributes, context.operand(0)
         axes, kind = _read_reduced_axes(context, axes_input_opset), context.type(data).dtype
         if kind == "bool":
@@ -252,7 +252,7 @@ def make_reduction_converter(
         else:
             context.result(op, (data,), attrs)
 
-    return Converter(convert, (*NUMBERS, "bool") if op in ("max", "min") else NUMBERS)
+    return Converter(convert_reduction, (*NUMBERS, "bool") if op in ("max", "min") else NUMBERS)
 
 
 def _read_reduced_axes(context: OpContext, axes_input_opset: int) -> tuple[int, ...]:
@@ -294,8 +294,8 @@ def convert_cast(context: OpContext) -> None:
 
 
 ELEMENTWISE_CONVERTERS: Mapping[str, Converter] = {
-    **{row.onnx_type: make_unary_converter(row.op, row.dtypes, **row.real_attributes) for row in FUNCTIONS},
-    **{row.onnx_type: make_variadic_converter(row.op, row.dtypes) for row in PAIRS},
+    **{row.onnx_op_type: make_unary_converter(row.op, row.dtypes, **row.real_attributes) for row in FUNCTIONS},
+    **{row.onnx_op_type: make_variadic_converter(row.op, row.dtypes) for row in PAIRS},
     "Cast": Converter(convert_cast, MOVABLE),
     "Clip": Converter(convert_clip, NUMBERS),
     "Gelu": Converter(convert_gelu),
@@ -395,7 +395,7 @@ def convert_eye_like(context: OpContext) -> None:
 
 
 LOGIC_CONVERTERS: Mapping[str, Converter] = {
-    **{row.onnx_type: make_comparison_converter(row.op, *row.dtypes) for row in COMPARISONS},
+    **{row.onnx_op_type: make_comparison_converter(row.op, *row.dtypes) for row in COMPARISONS},
     "BitShift": Converter(convert_bit_shift, INTEGERS),
     "CastLike": Converter(convert_cast_like, MOVABLE),
     "Celu": make_formula_converter(formulas.celu, alpha=1.0),

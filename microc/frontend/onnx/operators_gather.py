@@ -13,9 +13,9 @@ from microc.frontend.onnx.file import dtype_from_code
 from microc.graph.ir import Attr
 
 
-def emit_integer_indices(context: OpContext, position: int) -> str:
-    """Return input ``position`` as int32 or int64, with a cast if necessary."""
-    value = context.value(position)
+def emit_integer_indices(context: OpContext, input_index: int) -> str:
+    """Return input ``input_index`` as int32 or int64, with a cast if necessary."""
+    value = context.value(input_index)
     kind = context.type(value).dtype
     return value if kind in ("int32", "int64") else context.emit("cast", (value,), {"dtype": "int64"})
 
@@ -65,7 +65,7 @@ def convert_gather_nd(context: OpContext) -> None:
 def make_arg_extremum_converter(op: str) -> Converter:
     """Make a converter of ArgMax or ArgMin."""
 
-    def convert(context: OpContext) -> None:
+    def convert_arg_extremum(context: OpContext) -> None:
         attributes = context.operator.attributes
         attrs: Mapping[str, Attr] = {
             "axis": _read_axis_attribute(context, 0),
@@ -75,7 +75,7 @@ def make_arg_extremum_converter(op: str) -> Converter:
         }
         context.result(op, (context.value(0),), attrs)
 
-    return Converter(convert, NUMBERS)
+    return Converter(convert_arg_extremum, NUMBERS)
 
 
 def convert_top_k(context: OpContext) -> None:
@@ -96,7 +96,7 @@ def convert_top_k(context: OpContext) -> None:
 def make_cumulative_converter(op: str) -> Converter:
     """Make a converter of CumSum or CumProd, along a constant axis."""
 
-    def convert(context: OpContext) -> None:
+    def convert_cumulative(context: OpContext) -> None:
         attributes, rank = context.operator.attributes, len(context.shape(0))
         axes = context.integers(1)
         if len(axes) != 1:
@@ -108,7 +108,7 @@ def make_cumulative_converter(op: str) -> Converter:
         }
         context.result(op, (context.value(0),), attrs)
 
-    return Converter(convert, NUMBERS)
+    return Converter(convert_cumulative, NUMBERS)
 
 
 def convert_one_hot(context: OpContext) -> None:

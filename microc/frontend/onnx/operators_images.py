@@ -110,7 +110,7 @@ def write_resize(context: OpContext, resized_axes: Sequence[ResizedAxis]) -> Non
 
 def _fill_outside_image(
     context: OpContext,
-    resized_value: str,
+    resized_name: str,
     resized_axes: Sequence[ResizedAxis],
     source_positions_by_axis: Sequence[Array],
 ) -> str:
@@ -118,12 +118,12 @@ def _fill_outside_image(
     for axis, position in zip(resized_axes, source_positions_by_axis, strict=True):
         outside = (position < 0) | (position > axis.input_extent - 1)
         if outside.any():
-            kind = context.type(resized_value)
+            kind = context.type(resized_name)
             mask = outside.reshape(-1, *[1] * (len(kind.shape) - axis.axis - 1))
             fill = context.scalar(context.operator.attributes.real("extrapolation_value", 0.0), kind.dtype)
             name = context.new_constant(f"{context.output()}_outside", mask)
-            resized_value = context.emit("where", (name, fill, resized_value))
-    return resized_value
+            resized_name = context.emit("where", (name, fill, resized_name))
+    return resized_name
 
 
 def compute_source_positions(rule: ResizeRule, axis: ResizedAxis) -> Array:

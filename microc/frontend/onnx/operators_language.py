@@ -24,7 +24,7 @@ def convert_simplified_layer_normalization(context: OpContext) -> None:
     rank = len(context.type(data).shape)
     if context.axis(attributes.integer("axis", -1), rank) != rank - 1:
         context.refuse("a norm over more than the last axis", "reshape its data so that the normalised axes are one")
-    context.only_output()
+    context.refuse_extra_outputs()
     _write_rms_norm(context, data, context.operand(1))
 
 
@@ -214,7 +214,7 @@ def _refuse_unsupported_variants(context: OpContext) -> None:
     )
     if unsupported:
         context.refuse(f"attention with {unsupported[0]}", _EXPORT_WITHOUT)
-    context.only_output(3)
+    context.refuse_extra_outputs(3)
 
 
 def _read_sizes_and_split_heads(context: OpContext) -> tuple[_AttentionSizes, tuple[str, str, str]]:
@@ -232,12 +232,12 @@ def _read_sizes_and_split_heads(context: OpContext) -> tuple[_AttentionSizes, tu
         context.refuse(f"a batch of {shape[0]} sequences, expected one", "export the model with a batch of 1")
     heads = _AttentionSizes(queries, kv_heads, shape[1], shape[2] // parts)
 
-    def split_one_operand(value: str, head_count: int) -> str:
+    def split_one_operand(value_name: str, head_count: int) -> str:
         """Reshape (1, S, heads * D) to (1, heads, S, D)."""
-        if context.type(value).shape != (1, heads.row_count, head_count * heads.head_width):
+        if context.type(value_name).shape != (1, heads.row_count, head_count * heads.head_width):
             expected = (1, heads.row_count, head_count * heads.head_width)
-            context.broken(f"{value!r}: got shape {context.type(value).shape}, expected {expected}")
-        split = context.reshape(value, (1, heads.row_count, head_count, heads.head_width))
+            context.broken(f"{value_name!r}: got shape {context.type(value_name).shape}, expected {expected}")
+        split = context.reshape(value_name, (1, heads.row_count, head_count, heads.head_width))
         return context.emit("transpose", (split,), {"axes": (0, 2, 1, 3)})
 
     counts, first = (queries, kv_heads, kv_heads), 0
@@ -292,9 +292,9 @@ def _get_past_caches(context: OpContext, sizes: _AttentionSizes) -> tuple[str, .
     return caches
 
 
-def _emit_batch_product(context: OpContext, left: str, right_name: str, *, transpose_right: bool = False) -> str:
+def _emit_batch_product(context: OpContext, left_name: str, right_name: str, *, transpose_right: bool = False) -> str:
     right = context.emit("transpose", (right_name,), {"axes": (0, 2, 1)}) if transpose_right else right_name
-    return context.emit("matmul", (left, right))
+    return context.emit("matmul", (left_name, right))
 
 
 def _mask_unused_positions(context: OpContext, scores_name: str, past_length: str) -> str:

@@ -79,15 +79,15 @@ def multiply_by_number(context: OpContext, value_name: str, factor: float) -> st
     )
 
 
-def write_sum_with_c(context: OpContext, product_value: str, beta: float) -> None:
-    """Write the output of Gemm: ``product_value`` + beta * C, or ``product_value`` alone if input C is absent."""
+def write_sum_with_c(context: OpContext, product_name: str, beta: float) -> None:
+    """Write the output of Gemm: ``product_name`` + beta * C, or ``product_name`` alone if input C is absent."""
     if not context.has_input(2):
-        context.result_alias(product_value)
+        context.result_alias(product_name)
         return
     term = multiply_by_number(context, context.operand(2), beta)
     if len(context.type(term).shape) > 2:
         context.broken(f"C has shape {context.type(term).shape}, expected at most two axes")
-    context.result("add", (product_value, term))
+    context.result("add", (product_name, term))
 
 
 def convert_matmul(context: OpContext) -> None:
@@ -132,7 +132,7 @@ def convert_batch_normalization(context: OpContext) -> None:
     has its own.
     """
     attributes = context.operator.attributes
-    context.only_output()
+    context.refuse_extra_outputs()
     if attributes.flag("training_mode"):
         context.refuse("batch normalisation in training mode", "export the model for inference")
     data = context.operand(0)
@@ -163,11 +163,11 @@ def _convert_computed_batch_normalization(context: OpContext, data_name: str) ->
     context.result("add", (scaled_data, bias))
 
 
-def _reshape_along_channels(context: OpContext, position: int, target_rank: int) -> str:
-    """Reshape operand ``position``, which has one element per channel, to broadcast to a tensor of rank ``target_rank``.
+def _reshape_along_channels(context: OpContext, input_index: int, target_rank: int) -> str:
+    """Reshape operand ``input_index``, which has one element per channel, to broadcast to a tensor of rank ``target_rank``.
 
     Channels are axis 1 of that tensor."""
-    return context.reshape(context.operand(position), (context.shape(position)[0], *[1] * (target_rank - 2)))
+    return context.reshape(context.operand(input_index), (context.shape(input_index)[0], *[1] * (target_rank - 2)))
 
 
 def _add_channel_constant(context: OpContext, channel_values: Array, data_name: str) -> str:
@@ -236,7 +236,7 @@ def make_softmax_converter(write_along_axis: Callable[[OpContext, str, int, str]
     Before opset 13 the operator normalises over attribute ``axis`` and all axes after it together. The converter then
     flattens these axes to one and restores the shape afterwards."""
 
-    def convert(context: OpContext) -> None:
+    def convert_softmax(context: OpContext) -> None:
         data, old = context.operand(0), context.opset < 13
         shape = context.type(data).shape
         axis = context.axis(context.operator.attributes.integer("axis", 1 if old else -1), len(shape))
@@ -248,7 +248,7 @@ def make_softmax_converter(write_along_axis: Callable[[OpContext, str, int, str]
         write_along_axis(context, flat, 1, name)
         context.result("reshape", (name,), {"shape": shape})
 
-    return Converter(convert, stepwise=True)
+    return Converter(convert_softmax, stepwise=True)
 
 
 def _write_softmax(context: OpContext, data_name: str, axis: int, output_name: str) -> None:

@@ -471,12 +471,12 @@ def make_qlinear_converter(
     The ONNX operator's inputs are ``operand_count`` triples (value, scale, zero point), then the result's scale and zero point.
     ``get_attrs`` returns the attributes of ``op``."""
 
-    def convert(context: OpContext) -> None:
+    def convert_qlinear(context: OpContext) -> None:
         operands = QuantizedOperands(context)
         values = [operands.dequantize_operand(3 * k) for k in range(operand_count)]
         operands.write_quantized_result(context.emit(op, values, get_attrs(context)), 3 * operand_count)
 
-    return Converter(convert, BYTES)
+    return Converter(convert_qlinear, BYTES)
 
 
 def convert_qlinear_concat(context: OpContext) -> None:
@@ -496,7 +496,7 @@ def make_dequantizing_converter(float_converter: Converter) -> Converter:
 
     The operand is dequantised, ``float_converter`` converts the float operator, and the result is quantised."""
 
-    def convert(context: OpContext) -> None:
+    def convert_dequantized(context: OpContext) -> None:
         attributes, operands = context.operator.attributes, QuantizedOperands(context)
         if attributes.flag("channels_last"):
             context.refuse("channels-last data", "export it channels first, as ONNX has it")
@@ -506,7 +506,7 @@ def make_dequantizing_converter(float_converter: Converter) -> Converter:
         float_converter.convert(replace(context, operator=operator))
         operands.write_quantized_result(real, 3)
 
-    return Converter(convert, BYTES)
+    return Converter(convert_dequantized, BYTES)
 
 
 def convert_qlinear_global_average_pool(context: OpContext) -> None:

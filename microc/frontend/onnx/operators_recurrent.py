@@ -127,7 +127,7 @@ class StepBuilder:
         type_ = self.context.type(initial_value_name)
         return self.body.input(input_name, type_.shape, type_.dtype)
 
-    def capture(self, value_name: str) -> str:
+    def capture_value(self, value_name: str) -> str:
         """Make a value of the surrounding graph readable in the loop's body; return its name in the body."""
         data_of_constant, type_ = self.context.builder.consts.get(value_name), self.context.type(value_name)
         if data_of_constant is not None:
@@ -163,7 +163,7 @@ def finish_step_body(
     If the operator has sequence lengths, a sequence that ended before this step keeps its old states, and its row is zero."""
     row = new_state_names[0]
     if context.has_input(4):
-        lengths = step("cast", step.capture(context.value(4)), dtype="int32")
+        lengths = step("cast", step.capture_value(context.value(4)), dtype="int32")
         is_inside = step.body.reshape(step("greater", lengths, step.iteration), (step.layer.batch_size, 1))
         new_state_names = [
             step("where", is_inside, fresh, before)
@@ -350,11 +350,11 @@ def _emit_rows_and_final_states(
     old = [step.add_carried_input(value, name) for value, name in zip(states, ("hidden", "cell"), strict=False)]
     input_sums = _emit_input_sums(context, step, data_name, weight, biases[0])
     peepholes = (
-        step.capture(_slice_direction(context, 7, direction_index))
+        step.capture_value(_slice_direction(context, 7, direction_index))
         if layer.code == "LSTM" and context.has_input(7)
         else ""
     )
-    cell = StateWeights(step.capture(matrix), step.capture(biases[1]) if biases[1] else "", peepholes)
+    cell = StateWeights(step.capture_value(matrix), step.capture_value(biases[1]) if biases[1] else "", peepholes)
     new = CELLS[layer.code](step, input_sums, old, cell)
     body = finish_step_body(step, context, old, new)
     attrs: dict[str, Any] = {"body": body, "count": layer.step_count, "carried": len(states), "guarded": False}
@@ -367,27 +367,29 @@ def _emit_rows_and_final_states(
 
 
 def _get_input_and_state_bias(
-    context: OpContext, layer: RecurrentLayer, direction_index: int, gates_width: int
+    context: OpContext, layer: RecurrentLayer, direction_index: int, gate_element_count: int
 ) -> tuple[str, str]:
     """Return the names of the bias added to the products of the data, and of the bias added to the products of the state.
 
     Only GRU needs two biases. For other layers the first is the sum of both and the second is empty. Both are empty if the
-    operator has no bias. ``gates_width``: number of gates times number of units."""
+    operator has no bias. ``gate_element_count``: number of gates times number of units."""
     if not context.has_input(3):
         return "", ""
     both = _slice_direction(context, 3, direction_index)
-    data, state = (_slice_bias_half(context, both, gates_width, half) for half in (0, 1))
+    data, state = (_slice_bias_half(context, both, gate_element_count, half) for half in (0, 1))
     return (data, state) if layer.code == "GRU" else (context.emit("add", (data, state)), "")
 
 
-def _slice_bias_half(context: OpContext, bias_name: str, gates_width: int, half_index: int) -> str:
-    """Return the name of the first (``half_index`` 0) or the second ``gates_width`` elements of a bias."""
+def _slice_bias_half(context: OpContext, bias_name: str, gate_element_count: int, half_index: int) -> str:
+    """Return the name of the first (``half_index`` 0) or the second ``gate_element_count`` elements of a bias."""
     constant = context.builder.consts.get(bias_name)
     if constant is not None:
-        return context.new_constant(f"{bias_name}_{half_index}", constant[half_index * gates_width :][:gates_width])
+        return context.new_constant(
+            f"{bias_name}_{half_index}", constant[half_index * gate_element_count :][:gate_element_count]
+        )
     attrs: Mapping[str, Attr] = {
-        "begin": (half_index * gates_width,),
-        "end": ((half_index + 1) * gates_width,),
+        "begin": (half_index * gate_element_count,),
+        "end": ((half_index + 1) * gate_element_count,),
         "strides": (1,),
     }
     return context.emit("slice", (bias_name,), attrs)
@@ -401,11 +403,13 @@ def _emit_input_sums(context: OpContext, step: StepBuilder, data_name: str, weig
     steps, batch, depth = context.type(data_name).shape
     size = context.type(weight_name).shape[0]
     if not precomputes_input_products(steps, size, depth):
-        row = step("gather", step.capture(data_name), step.iteration, axis=0)
-        return step("dense", row, step.capture(weight_name), *((step.capture(bias_name),) if bias_name else ()))
+        row = step("gather", step.capture_value(data_name), step.iteration, axis=0)
+        return step(
+            "dense", row, step.capture_value(weight_name), *((step.capture_value(bias_name),) if bias_name else ())
+        )
     flat = context.reshape(data_name, (steps * batch, depth))
     sums = context.emit("dense", (flat, weight_name, bias_name) if bias_name else (flat, weight_name))
-    return step("gather", step.capture(context.reshape(sums, (steps, batch, size))), step.iteration, axis=0)
+    return step("gather", step.capture_value(context.reshape(sums, (steps, batch, size))), step.iteration, axis=0)
 
 
 def _write_outputs(

@@ -207,7 +207,7 @@ class _TracedIndex:
     offset: int
 
 
-def dynamic_slice(context: OpContext) -> None:
+def convert_dynamic_slice(context: OpContext) -> None:
     """Convert a Slice along one axis whose start is computed at run time, to a ``dynamic_slice``.
 
     Start and end must differ by a constant, because shapes are static. The step must be 1."""
@@ -332,7 +332,7 @@ def read_starts_ends_axes_and_steps(context: OpContext) -> tuple[tuple[int, ...]
 def convert_slice(context: OpContext) -> None:
     """Convert Slice. Starts and ends are clamped to the extents; axes with negative steps are reversed before the slice."""
     if context.opset >= 10 and any(context.value(k) not in context.builder.consts for k in (1, 2)):
-        dynamic_slice(context)
+        convert_dynamic_slice(context)
         return
     starts, ends, axes, steps = read_starts_ends_axes_and_steps(context)
     extents = context.shape(0)

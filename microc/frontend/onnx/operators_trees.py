@@ -357,7 +357,7 @@ class _TreeEnsembleReader:
         self.missing = attributes.integers("nodes_missing_value_tracks_true", ()) or (0,) * len(self.modes)
         self.leaf_targets = attributes.integers("leaf_targetids")
         self.weights = attributes.tensor("leaf_weights").reshape(-1).astype(np.float64)
-        self.members = self._membership_sets(
+        self.members = self._read_membership_sets(
             attributes.tensor("membership_values") if "membership_values" in attributes else None
         )
         self.max_rows = 4 * (len(self.modes) + len(self.weights)) + sum(map(len, self.members.values()))
@@ -373,7 +373,7 @@ class _TreeEnsembleReader:
                 f"leaf_targetids: got {min(self.leaf_targets)}..{max(self.leaf_targets)}, expected 0..{targets - 1}"
             )
 
-    def _membership_sets(self, set_members: Array | None) -> dict[int, list[float]]:
+    def _read_membership_sets(self, set_members: Array | None) -> dict[int, list[float]]:
         """Return the set of values for each node that tests membership in a set, by node index.
 
         ``set_members``: the values of all sets, separated by NaN; None if the attribute is absent."""
@@ -420,9 +420,9 @@ class _TreeEnsembleReader:
                 pending.append((*yes, row, 0))
                 if k + 1 == len(keys):
                     pending.append((*no, row, 1))
-        return self._tree_of_rows(rows)
+        return self._build_tree_from_rows(rows)
 
-    def _tree_of_rows(self, rows: list[list[float]]) -> Tree:
+    def _build_tree_from_rows(self, rows: list[list[float]]) -> Tree:
         """Build a tree from a row for each node: left, right, feature, threshold, mode, target, value."""
         table = np.array(rows)
         left, right, feature, mode, target = (table[:, k].astype(np.int64) for k in (0, 1, 2, 4, 5))

@@ -30,7 +30,7 @@ class ImageWindow:
     extra: tuple[int, int]
 
     @property
-    def padded(self) -> tuple[int, int, int, int]:
+    def padding_with_ceil_mode(self) -> tuple[int, int, int, int]:
         """Padding (top, left, bottom, right), including ``extra``."""
         top, left, bottom, right = self.padding
         return top, left, bottom + self.extra[0], right + self.extra[1]
@@ -245,7 +245,7 @@ def make_pool_converter(op: str) -> Converter:
 
     ``ceil_mode`` becomes padding at the end of the spatial axes."""
 
-    def convert(context: OpContext) -> None:
+    def convert_pool(context: OpContext) -> None:
         attributes, data = context.operator.attributes, context.value(0)
         shape = context.type(data).shape
         kernel = attributes.integers("kernel_shape")
@@ -260,14 +260,14 @@ def make_pool_converter(op: str) -> Converter:
         attrs: dict[str, Attr] = {
             "kernel": view.kernel,
             "strides": view.strides,
-            "padding": view.padded,
+            "padding": view.padding_with_ceil_mode,
             "layout": "NCHW",
         }
         if op == "avg_pool2d":
             attrs["count_include_pad"] = attributes.flag("count_include_pad") and any(view.padding)
         write_image_result(context, op, [reshape_to_image(context, data)], attrs, len(shape), context.output())
 
-    return Converter(convert, FLOAT if op == "avg_pool2d" else (*FLOAT, "int8", "uint8"))
+    return Converter(convert_pool, FLOAT if op == "avg_pool2d" else (*FLOAT, "int8", "uint8"))
 
 
 def _can_use_image_pool(context: OpContext, op: str, kernel_shape: tuple[int, ...]) -> bool:
@@ -393,14 +393,14 @@ def convert_lrn(context: OpContext) -> None:
 def make_global_pool_converter(op: str) -> Converter:
     """Make a converter of GlobalAveragePool or GlobalMaxPool to the reduction ``op`` over the spatial axes."""
 
-    def convert(context: OpContext) -> None:
+    def convert_global_pool(context: OpContext) -> None:
         data = context.value(0)
         rank = len(context.type(data).shape)
         if rank < 3:
             context.broken(f"got data of shape {context.type(data).shape}, expected at least three axes")
         context.result(op, (data,), {"axes": tuple(range(2, rank)), "keepdims": True})
 
-    return Converter(convert, FLOAT)
+    return Converter(convert_global_pool, FLOAT)
 
 
 POOL_CONVERTERS: Mapping[str, Converter] = {

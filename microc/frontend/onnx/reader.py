@@ -127,7 +127,7 @@ def expand_function_body(context: OpContext) -> tuple[Operator, ...]:
     version = next((entry.version for entry in function.opset_import if entry.domain in ("", "ai.onnx")), 0)
     schema_attributes = _get_operator_schema(context).attributes
     defaults = {name: each.default_value for name, each in schema_attributes.items() if each.default_value.name}
-    attribute_values = {**defaults, **operator.attributes.protos()}
+    attribute_values = {**defaults, **operator.attributes.protos_by_name()}
 
     def make_unique_name(body_name: str) -> str:
         return builder.unique_name(f"{context.output()}_{body_name}")
@@ -194,17 +194,17 @@ def _make_node_proto(context: OpContext) -> Any:
 
     operator = context.operator
     node = onnx.helper.make_node(operator.code, operator.inputs, operator.outputs, domain=operator.domain)
-    node.attribute.extend(operator.attributes.protos().values())
+    node.attribute.extend(operator.attributes.protos_by_name().values())
     return node
 
 
-def _make_input_type_proto(context: OpContext, position: int) -> Any:
-    """Return the type of input ``position`` as a TypeProto, an empty one if it is absent."""
+def _make_input_type_proto(context: OpContext, input_index: int) -> Any:
+    """Return the type of input ``input_index`` as a TypeProto, an empty one if it is absent."""
     import onnx
 
-    if not context.has_input(position):
+    if not context.has_input(input_index):
         return onnx.TypeProto()
-    kind = context.type(context.value(position))
+    kind = context.type(context.value(input_index))
     code = next(number for number, name in DTYPES.items() if name == kind.dtype)
     return onnx.helper.make_tensor_type_proto(code, kind.shape)
 

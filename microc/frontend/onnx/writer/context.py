@@ -41,44 +41,46 @@ class OnnxGraphWriter:
         self.graph, self.outer, self.min_opset = graph, outer, FIRST_OPSET
         self.names: NameSet = NameSet() if outer is None else outer.names
         constants = {name for name in graph.consts if name not in graph.outputs}
-        self.own = {name: self.names.fresh(name) for name in graph.types if name not in constants}
+        self.own_names = {name: self.names.fresh(name) for name in graph.types if name not in constants}
         self.nodes: list[Any] = []
         self.initializers: list[Any] = []
-        self.forms: dict[tuple[str, bool, bool], str] = {}
-        self.dequantised: dict[str, tuple[str, Quant]] = {}
+        self.form_names: dict[tuple[str, bool, bool], str] = {}
+        self.dequantised_sources: dict[str, tuple[str, Quant]] = {}
         self._shared: dict[tuple[str, tuple[int, ...], bytes], str] = {}
 
     # ------------------------------------------------------------ nodes and initialisers
 
-    def emit(self, code: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> str:
-        """Append an ONNX node of operator ``code``; return the name of its first output.
+    def emit(
+        self, onnx_op_type: str, input_names: Sequence[str], output_names: Sequence[str], **attributes: Any
+    ) -> str:
+        """Append an ONNX node of operator ``onnx_op_type``; return the name of its first output.
 
         Attributes that are None or () are omitted."""
         from onnx import helper
 
         attributes = {key: value for key, value in attributes.items() if value not in (None, ())}
-        self.nodes.append(helper.make_node(code, inputs, outputs, name=outputs[0], **attributes))
-        return outputs[0]
+        self.nodes.append(helper.make_node(onnx_op_type, input_names, output_names, name=output_names[0], **attributes))
+        return output_names[0]
 
-    def require(self, min_version: int) -> None:
-        """Raise the minimum opset of the model to ``min_version``, in which an attribute value that is written was introduced."""
+    def require_opset(self, min_opset: int) -> None:
+        """Raise the minimum opset of the model to ``min_opset``, in which an attribute value that is written was introduced."""
         if self.outer is not None:
-            self.outer.require(min_version)
-        self.min_opset = max(self.min_opset, min_version)
+            self.outer.require_opset(min_opset)
+        self.min_opset = max(self.min_opset, min_opset)
 
-    def emit_first(self, code: str, values: Sequence[str], output: str, **attributes: Any) -> None:
-        """Insert an ONNX node of operator ``code`` before all other nodes of the graph."""
-        self.emit(code, values, [output], **attributes)
+    def emit_at_start(self, onnx_op_type: str, input_names: Sequence[str], output_name: str, **attributes: Any) -> None:
+        """Insert an ONNX node of operator ``onnx_op_type`` before all other nodes of the graph."""
+        self.emit(onnx_op_type, input_names, [output_name], **attributes)
         self.nodes.insert(0, self.nodes.pop())
 
-    def shared(self, stem: str, data: Array) -> str:
+    def share_initializer(self, name_stem: str, data: Array) -> str:
         """Return the name of an initialiser with the elements of ``data``, a small array; equal arrays share an initialiser."""
         key = (data.dtype.name, data.shape, data.tobytes())
         if key not in self._shared:
-            self._shared[key] = self.constant(stem, data)
+            self._shared[key] = self.add_initializer(name_stem, data)
         return self._shared[key]
 
-    def constant(self, stem: str, data: Array) -> str:
+    def add_initializer(self, name_stem: str, data: Array) -> str:
         """Add an initialiser with the elements of ``data``; return its name.
 
         The initialiser is never shared between values, because two values with equal integers may have different scales."""
@@ -86,108 +88,127 @@ class OnnxGraphWriter:
 
         array = np.ascontiguousarray(data).reshape(data.shape)
         little = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
-        name = self.names.fresh(stem)
+        name = self.names.fresh(name_stem)
         self.initializers.append(
             TensorProto(name=name, data_type=CODES[data.dtype.name], dims=data.shape, raw_data=little)
         )
         return name
 
-    def integers(self, *numbers: int) -> str:
+    def share_integers(self, *numbers: int) -> str:
         """Return the name of an int64 initialiser with ``numbers``, such as a shape, axes or padding."""
-        return self.shared("integers", np.array(numbers, np.int64))
+        return self.share_initializer("integers", np.array(numbers, np.int64))
 
     # ------------------------------------------------------------ forms of a value
 
-    def bind(self, value: str, name: str, real: bool = False, first: bool = False) -> None:
-        """Record that ``name`` is the ONNX name of one form of the graph value ``value``.
+    def bind_form(
+        self, value_name: str, onnx_name: str, is_dequantised: bool = False, is_channels_first: bool = False
+    ) -> None:
+        """Record that ``onnx_name`` is the ONNX name of one form of the graph value ``value_name``.
 
-        ``real``: the form is dequantised reals instead of stored data. ``first``: it has channels first instead of last."""
-        self.forms[value, real, first] = name
+        ``is_dequantised``: the form is dequantised reals instead of stored data. ``is_channels_first``: it has channels first instead of last."""
+        self.form_names[value_name, is_dequantised, is_channels_first] = onnx_name
 
-    def own_name(self, value: str, first: bool = False) -> str:
+    def make_written_name(self, value_name: str, is_channels_first: bool = False) -> str:
         """Return the ONNX name under which a graph value is written.
 
         With channels last that is the value's own name, with channels first a new name."""
-        return self.names.fresh(f"{value}_first") if first else self.own[value]
+        return self.names.fresh(f"{value_name}_first") if is_channels_first else self.own_names[value_name]
 
-    def is_first(self, value_name: str) -> bool:
+    def is_only_channels_first(self, value_name: str) -> bool:
         """Test whether a value has been written only with channels first.
 
         For a value that is dequantised where it is read, the integers that it is dequantised from are tested."""
-        if value_name in self.dequantised and (value_name, False, False) not in self.forms:
-            return self.is_first(self.dequantised[value_name][0])
-        return (value_name, False, True) in self.forms and (value_name, False, False) not in self.forms
+        if value_name in self.dequantised_sources and (value_name, False, False) not in self.form_names:
+            return self.is_only_channels_first(self.dequantised_sources[value_name][0])
+        return (value_name, False, True) in self.form_names and (value_name, False, False) not in self.form_names
 
-    def name(self, value: str, real: bool = False, first: bool = False) -> str:
-        """Return the ONNX name of the form of a value with these properties (see :meth:`bind`); write the form at its first use.
+    def get_form_name(self, value_name: str, is_dequantised: bool = False, is_channels_first: bool = False) -> str:
+        """Return the ONNX name of the form of a value with these properties (see :meth:`bind_form`); write the form at its first use.
 
         A constant with fewer than 4 axes that is read with channels first gets leading axes of extent 1."""
-        key = (value, real, first)
-        if key not in self.forms:
-            self.forms[key] = self._make_form(value, real, first)
-        return self.forms[key]
+        key = (value_name, is_dequantised, is_channels_first)
+        if key not in self.form_names:
+            self.form_names[key] = self._write_form(value_name, is_dequantised, is_channels_first)
+        return self.form_names[key]
 
-    def _make_form(self, value_name: str, as_reals: bool, channels_first: bool) -> str:
+    def _write_form(self, value_name: str, is_dequantised: bool, is_channels_first: bool) -> str:
         """Write the nodes or the initialiser that make one form of the value ``value_name``; return the form's ONNX name.
 
-        ``as_reals``: the form is dequantised reals. ``channels_first``: it has channels first instead of last."""
+        ``is_dequantised``: the form is dequantised reals. ``is_channels_first``: it has channels first instead of last."""
         type_, constant = self.graph.types[value_name], self.graph.consts.get(value_name)
-        if as_reals:
+        if is_dequantised:
             assert type_.quant is not None
-            return self._dequantize_form(
-                value_name, type_.quant, self.names.fresh(f"{value_name}_real"), channels_first
+            return self._write_dequantized_form(
+                value_name, type_.quant, self.names.fresh(f"{value_name}_real"), is_channels_first
             )
-        if value_name in self.dequantised:
-            return self._dequantize_form(
-                *self.dequantised[value_name], self.own_name(value_name, channels_first), channels_first
+        if value_name in self.dequantised_sources:
+            return self._write_dequantized_form(
+                *self.dequantised_sources[value_name],
+                self.make_written_name(value_name, is_channels_first),
+                is_channels_first,
             )
         if constant is not None:
-            in_rank_4 = constant.reshape((1,) * (4 - constant.ndim) + constant.shape) if channels_first else constant
-            return self.constant(value_name, in_rank_4.transpose(TO_FIRST) if channels_first else in_rank_4)
-        if channels_first:
+            in_rank_4 = constant.reshape((1,) * (4 - constant.ndim) + constant.shape) if is_channels_first else constant
+            return self.add_initializer(value_name, in_rank_4.transpose(TO_FIRST) if is_channels_first else in_rank_4)
+        if is_channels_first:
             return self.emit(
-                "Transpose", [self.name(value_name)], [self.own_name(value_name, channels_first)], perm=TO_FIRST
+                "Transpose",
+                [self.get_form_name(value_name)],
+                [self.make_written_name(value_name, is_channels_first)],
+                perm=TO_FIRST,
             )
-        if (value_name, False, True) in self.forms:
+        if (value_name, False, True) in self.form_names:
             return self.emit(
-                "Transpose", [self.name(value_name, first=True)], [self.own_name(value_name)], perm=TO_LAST
+                "Transpose",
+                [self.get_form_name(value_name, is_channels_first=True)],
+                [self.make_written_name(value_name)],
+                perm=TO_LAST,
             )
         raise InternalError(f"{value_name!r} is read before it is written")
 
-    def _dequantize_form(self, value_name: str, quant: Quant, output: str, channels_first: bool) -> str:
-        """Write DequantizeLinear of the value ``value_name``, with channels first or last; return ``output``."""
+    def _write_dequantized_form(self, value_name: str, quant: Quant, output_name: str, is_channels_first: bool) -> str:
+        """Write DequantizeLinear of the value ``value_name``, with channels first or last; return ``output_name``."""
         axis = quant.axis
-        if axis is not None and channels_first:
+        if axis is not None and is_channels_first:
             axis = TO_FIRST.index(axis + 4 - len(self.graph.types[value_name].shape))
-        return self.dequantize(
-            self.name(value_name, first=channels_first), self.graph.types[value_name].dtype, quant, axis, output
+        return self.emit_dequantize(
+            self.get_form_name(value_name, is_channels_first=is_channels_first),
+            self.graph.types[value_name].dtype,
+            quant,
+            axis,
+            output_name,
         )
 
     # ------------------------------------------------------------ quantisation
 
-    def dequantize(self, name: str, dtype: str, quant: Quant, axis: int | None, output: str) -> str:
-        """Write DequantizeLinear of the ONNX value ``name``; return the name ``output`` of its result.
+    def emit_dequantize(self, onnx_name: str, dtype: str, quant: Quant, axis: int | None, output_name: str) -> str:
+        """Write DequantizeLinear of the ONNX value ``onnx_name``; return the name ``output_name`` of its result.
 
-        ``axis``: axis of ``name``, in its own layout, along which the scales differ; None for a single scale."""
-        return self.emit("DequantizeLinear", [name, *self.quantization(quant, dtype, name)], [output], axis=axis)
+        ``axis``: axis of ``onnx_name``, in its own layout, along which the scales differ; None for a single scale."""
+        return self.emit(
+            "DequantizeLinear",
+            [onnx_name, *self.get_quantization_names(quant, dtype, onnx_name)],
+            [output_name],
+            axis=axis,
+        )
 
-    def quantization(self, quant: Quant, dtype: str, stem: str) -> tuple[str, ...]:
+    def get_quantization_names(self, quant: Quant, dtype: str, name_stem: str) -> tuple[str, ...]:
         """Return the names of the initialisers with scale and zero point.
 
         For int32 with zero points of 0 only the scale is returned, as ONNX requires."""
         shape = () if quant.axis is None else (len(quant.scale),)
-        scale = self.shared(f"{stem}_scale", np.array(quant.scale, np.float32).reshape(shape))
+        scale = self.share_initializer(f"{name_stem}_scale", np.array(quant.scale, np.float32).reshape(shape))
         if dtype == "int32" and not any(quant.zero_point):
             return (scale,)
         zeros = np.array(quant.zero_point, dtypes.to_numpy(dtype)).reshape(shape)
-        return scale, self.shared(f"{stem}_zero_point", zeros)
+        return scale, self.share_initializer(f"{name_stem}_zero_point", zeros)
 
 
-def value_info(name: str, value_type: TensorType) -> Any:
-    """Return the ValueInfoProto that declares a graph input or output called ``name``."""
+def make_value_info(onnx_name: str, value_type: TensorType) -> Any:
+    """Return the ValueInfoProto that declares a graph input or output called ``onnx_name``."""
     from onnx import helper
 
-    return helper.make_tensor_value_info(name, CODES[value_type.dtype], value_type.shape)
+    return helper.make_tensor_value_info(onnx_name, CODES[value_type.dtype], value_type.shape)
 
 
 # ---- One operator of microc's graph, as the function that writes it to ONNX receives it. Operands are read in the form that
@@ -216,13 +237,13 @@ ONNX_DTYPE_NAMES = {"float32": "float", "float64": "double"}
 class NodeContext:
     """One operator of microc's graph, passed to the function that writes it to ONNX.
 
-    ``quantised``: operands are dequantised before the ONNX operator reads them, and its result is quantised. ``first``:
+    ``is_quantised``: operands are dequantised before the ONNX operator reads them, and its result is quantised. ``is_channels_first``:
     operands and results have channels first."""
 
     node: Node
     builder: OnnxGraphWriter
-    quantised: bool = False
-    first: bool = False
+    is_quantised: bool = False
+    is_channels_first: bool = False
 
     # ------------------------------------------------------------ operands and attributes
 
@@ -230,32 +251,34 @@ class NodeContext:
         """Return the value of the operator's attribute ``name``, or the attribute's default."""
         return self.node.attrs.get(name, registry.get(self.node.op).defaults.get(name))
 
-    def has(self, position: int) -> bool:
-        """Test whether operand ``position`` is present."""
-        return position < len(self.node.inputs) and self.node.inputs[position] != ""
+    def has_operand(self, operand_index: int) -> bool:
+        """Test whether operand ``operand_index`` is present."""
+        return operand_index < len(self.node.inputs) and self.node.inputs[operand_index] != ""
 
-    def type(self, position: int = 0) -> TensorType:
+    def operand_type(self, operand_index: int = 0) -> TensorType:
         """Return the type (shape, dtype and quantisation) of an operand in microc's graph."""
-        return self.builder.graph.types[self.node.inputs[position]]
+        return self.builder.graph.types[self.node.inputs[operand_index]]
 
     @property
     def result_type(self) -> TensorType:
         return self.builder.graph.types[self.node.outputs[0]]
 
-    def dtype(self, position: int = 0) -> str:
+    def operand_dtype(self, operand_index: int = 0) -> str:
         """Return the dtype in which the ONNX operator reads an operand: float32 if it is dequantised, else the stored dtype."""
-        return "float32" if self._is_real(position) else self.type(position).dtype
+        return "float32" if self._is_dequantised(operand_index) else self.operand_type(operand_index).dtype
 
-    def _is_real(self, position: int) -> bool:
-        return self.quantised and quantised_type(self.type(position))
+    def _is_dequantised(self, operand_index: int) -> bool:
+        return self.is_quantised and is_quantised_type(self.operand_type(operand_index))
 
-    def operand(self, position: int = 0) -> str:
+    def operand_name(self, operand_index: int = 0) -> str:
         """Return the ONNX name of an operand, dequantised and with channels first if this operator reads it so."""
-        return self.builder.name(self.node.inputs[position], self._is_real(position), self.first)
+        return self.builder.get_form_name(
+            self.node.inputs[operand_index], self._is_dequantised(operand_index), self.is_channels_first
+        )
 
-    def data(self, position: int) -> Array | None:
+    def get_constant_data(self, operand_index: int) -> Array | None:
         """Return the stored data of an operand; None if the operand is not constant."""
-        return self.builder.graph.consts.get(self.node.inputs[position])
+        return self.builder.graph.consts.get(self.node.inputs[operand_index])
 
     def refuse(self, what: str, hint: str) -> NoReturn:
         """Raise UnsupportedError, because this operator cannot be expressed in ONNX."""
@@ -263,9 +286,13 @@ class NodeContext:
 
     def require_supported_quantisation(self) -> None:
         """Raise UnsupportedError if a quantised operand or result has a dtype that ONNX cannot dequantise or quantise."""
-        if not self.quantised:
+        if not self.is_quantised:
             return
-        input_dtypes = {self.type(k).dtype for k in range(len(self.node.inputs)) if self.has(k) and self._is_real(k)}
+        input_dtypes = {
+            self.operand_type(k).dtype
+            for k in range(len(self.node.inputs))
+            if self.has_operand(k) and self._is_dequantised(k)
+        }
         output_dtypes = {
             self.builder.graph.types[name].dtype for name in self.node.outputs if name and self.node.op not in COMPARED
         }
@@ -278,91 +305,103 @@ class NodeContext:
         from onnx import defs
 
         supported = defs.get_schema(onnx_operator).inputs[0].types
-        if f"tensor({ONNX_DTYPE_NAMES.get(self.dtype(), self.dtype())})" not in supported:
+        if f"tensor({ONNX_DTYPE_NAMES.get(self.operand_dtype(), self.operand_dtype())})" not in supported:
             self.refuse(
-                f"{self.node.op} of {self.dtype()}", f"ONNX has {onnx_operator} of {', '.join(sorted(supported))}"
+                f"{self.node.op} of {self.operand_dtype()}",
+                f"ONNX has {onnx_operator} of {', '.join(sorted(supported))}",
             )
 
-    def only_floats(self) -> None:
+    def require_floats(self) -> None:
         """Raise UnsupportedError if operands are integers that do not represent reals."""
-        if not dtypes.is_float(self.dtype()):
-            self.refuse(f"{self.node.op} of {self.dtype()}", "ONNX has the operator for floats only")
+        if not dtypes.is_float(self.operand_dtype()):
+            self.refuse(f"{self.node.op} of {self.operand_dtype()}", "ONNX has the operator for floats only")
 
     # ------------------------------------------------------------ layouts
 
     def with_channels_first(self) -> NodeContext:
         """Return a copy of this context that reads operands and writes results with channels first."""
-        return replace(self, first=True)
+        return replace(self, is_channels_first=True)
 
-    def in_layout_of_operands(self) -> NodeContext:
+    def with_layout_of_operands(self) -> NodeContext:
         """Return the context for an elementwise operator, in the layout that avoids transposes.
 
         It has channels first if all operands but constants are of 4 axes and have been written only with channels first."""
         names = [name for name in self.node.inputs if name not in self.builder.graph.consts]
-        images = all(len(self.builder.graph.types[name].shape) == 4 and self.builder.is_first(name) for name in names)
+        images = all(
+            len(self.builder.graph.types[name].shape) == 4 and self.builder.is_only_channels_first(name)
+            for name in names
+        )
         return self.with_channels_first() if images and len(self.result_type.shape) == 4 else self
 
     # ------------------------------------------------------------ results
 
-    def constant(self, data: Array, stem: str = "constant") -> str:
+    def add_initializer(self, data: Array, name_stem: str = "constant") -> str:
         """Add an initialiser with ``data`` that only this operator reads; return its name."""
-        return self.builder.constant(f"{self.node.outputs[0]}_{stem}", data)
+        return self.builder.add_initializer(f"{self.node.outputs[0]}_{name_stem}", data)
 
-    def number(self, value: float) -> str:
+    def share_number(self, value: float) -> str:
         """Return the name of a scalar initialiser of ``value``, in the dtype in which the operator computes."""
-        return self.builder.shared("number", np.array(value, dtypes.to_numpy(self.dtype())))
+        return self.builder.share_initializer("number", np.array(value, dtypes.to_numpy(self.operand_dtype())))
 
-    def integers(self, *numbers: int) -> str:
-        return self.builder.integers(*numbers)
+    def share_integers(self, *numbers: int) -> str:
+        return self.builder.share_integers(*numbers)
 
-    def fresh(self, code: str) -> str:
-        """Return an unused name for the result of ONNX operator ``code``."""
-        return self.builder.names.fresh(f"{self.node.outputs[0]}_{code.lower()}")
+    def make_unique_name(self, onnx_op_type: str) -> str:
+        """Return an unused name for the result of ONNX operator ``onnx_op_type``."""
+        return self.builder.names.fresh(f"{self.node.outputs[0]}_{onnx_op_type.lower()}")
 
-    def emit(self, code: str, *inputs: str, **attributes: Any) -> str:
+    def emit(self, onnx_op_type: str, *input_names: str, **attributes: Any) -> str:
         """Write an ONNX operator for an intermediate result of this graph operator; return the name of the result."""
-        return self.builder.emit(code, inputs, [self.fresh(code)], **attributes)
+        return self.builder.emit(onnx_op_type, input_names, [self.make_unique_name(onnx_op_type)], **attributes)
 
-    def cast(self, value: str, dtype: str) -> str:
-        """Write a Cast of ``value`` to ``dtype``; return the name of the result."""
-        return self.emit("Cast", value, to=CODES[dtype])
+    def emit_cast(self, onnx_name: str, dtype: str) -> str:
+        """Write a Cast of ``onnx_name`` to ``dtype``; return the name of the result."""
+        return self.emit("Cast", onnx_name, to=CODES[dtype])
 
-    def result(self, code: str, *inputs: str, then: Sequence[Step] = (), **attributes: Any) -> None:
-        """Write the graph operator's result: ONNX operator ``code`` of ``inputs``, the activation, QuantizeLinear, then ``then``.
+    def write_result(
+        self, onnx_op_type: str, *input_names: str, final_steps: Sequence[Step] = (), **attributes: Any
+    ) -> None:
+        """Write the graph operator's result: ONNX operator ``onnx_op_type`` of ``input_names``, the activation, QuantizeLinear, then ``final_steps``.
 
-        ``then``: final ONNX operators that only rearrange or convert elements, such as Reshape or Cast."""
-        if self.node.inputs[0] and inputs[0] == self.operand():
-            self.check_dtype(code)
-        steps: list[Step] = [(code, inputs[1:], attributes), *self._activation_and_quantize(), *then]
-        value, name = self.node.outputs[0], inputs[0]
+        ``final_steps``: final ONNX operators that only rearrange or convert elements, such as Reshape or Cast."""
+        if self.node.inputs[0] and input_names[0] == self.operand_name():
+            self.check_dtype(onnx_op_type)
+        steps: list[Step] = [(onnx_op_type, input_names[1:], attributes), *self._get_final_steps(), *final_steps]
+        value, name = self.node.outputs[0], input_names[0]
         for step, (step_code, others, attrs) in enumerate(steps):
-            output = self.fresh(step_code) if step + 1 < len(steps) else self.builder.own_name(value, self.first)
+            output = (
+                self.make_unique_name(step_code)
+                if step + 1 < len(steps)
+                else self.builder.make_written_name(value, self.is_channels_first)
+            )
             name = self.builder.emit(step_code, (name, *others), [output], **attrs)
-        self.builder.bind(value, name, first=self.first)
+        self.builder.bind_form(value, name, is_channels_first=self.is_channels_first)
 
-    def results(self, code: str, *inputs: str, dtypes_made: Sequence[str | None] = (), **attributes: Any) -> None:
-        """Write all results of the graph operator as the outputs of ONNX operator ``code``.
+    def write_results(
+        self, onnx_op_type: str, *input_names: str, onnx_output_dtypes: Sequence[str | None] = (), **attributes: Any
+    ) -> None:
+        """Write all results of the graph operator as the outputs of ONNX operator ``onnx_op_type``.
 
-        ``dtypes_made``: dtype of each ONNX output, None if it is that of the graph's value. Where it differs, a Cast is added."""
+        ``onnx_output_dtypes``: dtype of each ONNX output, None if it is that of the graph's value. Where it differs, a Cast is added."""
         builder, values = self.builder, self.node.outputs
-        dtypes_made = [*dtypes_made, *[None] * (len(values) - len(dtypes_made))]
+        onnx_output_dtypes = [*onnx_output_dtypes, *[None] * (len(values) - len(onnx_output_dtypes))]
         casts = [
             bool(value) and dtype not in (None, builder.graph.types[value].dtype)
-            for value, dtype in zip(values, dtypes_made, strict=True)
+            for value, dtype in zip(values, onnx_output_dtypes, strict=True)
         ]
         names = [
-            "" if not value else self.fresh(code) if cast else builder.own_name(value)
+            "" if not value else self.make_unique_name(onnx_op_type) if cast else builder.make_written_name(value)
             for value, cast in zip(values, casts, strict=True)
         ]
-        builder.emit(code, inputs, names, **attributes)
+        builder.emit(onnx_op_type, input_names, names, **attributes)
         for value, name, cast in zip(values, names, casts, strict=True):
             if cast:
                 name = builder.emit(
-                    "Cast", [name], [builder.own_name(value)], to=CODES[builder.graph.types[value].dtype]
+                    "Cast", [name], [builder.make_written_name(value)], to=CODES[builder.graph.types[value].dtype]
                 )
-            builder.bind(value, name)
+            builder.bind_form(value, name)
 
-    def _activation_and_quantize(self) -> list[Step]:
+    def _get_final_steps(self) -> list[Step]:
         """Return the ONNX operators after the main one: the activation and, if the result is quantised, QuantizeLinear.
 
         The activation of a quantised result is written after QuantizeLinear, between DequantizeLinear and a second
@@ -372,31 +411,31 @@ class NodeContext:
         clamp: list[Step] = []
         if activation:
             code, bounds = ACTIVATIONS[activation]
-            dtype = dtypes.to_numpy("float32" if self.quantised else self.result_type.dtype)
-            limits = [self.builder.shared("bound", np.array(bound, dtype)) for bound in bounds]
+            dtype = dtypes.to_numpy("float32" if self.is_quantised else self.result_type.dtype)
+            limits = [self.builder.share_initializer("bound", np.array(bound, dtype)) for bound in bounds]
             clamp.append((code, limits, {}))
         kind = self.result_type
-        if not self.quantised or not quantised_type(kind):
+        if not self.is_quantised or not is_quantised_type(kind):
             return clamp
         assert kind.quant is not None
-        quantize: Step = ("QuantizeLinear", self._result_quantization(kind.quant), {})
+        quantize: Step = ("QuantizeLinear", self._get_result_quantization_names(kind.quant), {})
         if not clamp:
             return [quantize]
         if activation not in ("tanh", "sigmoid"):
             rounding = str(self.attr("rounding"))
             if activation_range(activation, kind.quant, kind.dtype, rounding) == dtypes.int_range(kind.dtype):
                 return [quantize]
-        return [quantize, ("DequantizeLinear", self._result_quantization(kind.quant), {}), *clamp, quantize]
+        return [quantize, ("DequantizeLinear", self._get_result_quantization_names(kind.quant), {}), *clamp, quantize]
 
-    def _result_quantization(self, quant: Quant) -> tuple[str, ...]:
+    def _get_result_quantization_names(self, quant: Quant) -> tuple[str, ...]:
         """Return the names of the initialisers with the result's scale and zero point."""
-        return self.builder.quantization(quant, self.result_type.dtype, self.node.outputs[0])
+        return self.builder.get_quantization_names(quant, self.result_type.dtype, self.node.outputs[0])
 
 
-Row = Callable[[NodeContext], None]
+OpWriter = Callable[[NodeContext], None]
 """Function that writes one operator of microc's graph as ONNX operators."""
 
 
-def quantised_type(tensor_type: TensorType) -> bool:
+def is_quantised_type(tensor_type: TensorType) -> bool:
     """Test whether values of ``tensor_type`` are integers that represent reals by a scale and zero point."""
     return tensor_type.quant is not None and dtypes.is_integer(tensor_type.dtype)

@@ -15,26 +15,33 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import InternalError, UnsupportedError
 from microc.frontend.onnx.writer import rows_elementwise, rows_layers, rows_movement
-from microc.frontend.onnx.writer.context import COMPARED, NodeContext, OnnxGraphWriter, Row, quantised_type, value_info
+from microc.frontend.onnx.writer.context import (
+    COMPARED,
+    NodeContext,
+    OnnxGraphWriter,
+    OpWriter,
+    is_quantised_type,
+    make_value_info,
+)
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
 from microc.ops.arithmetic import quantisation_operands
 from microc.ops.meaning import expand_composed_operator
 
-ROWS: Mapping[str, Row] = {
-    **rows_layers.CONVOLUTION_ROWS,
-    **rows_elementwise.ELEMENTWISE_ROWS,
-    **rows_movement.IMAGES_ROWS,
-    **rows_layers.MATRIX_ROWS,
-    **rows_movement.MOVING_ROWS,
-    **rows_layers.NORMALISATION_ROWS,
-    **rows_layers.POOLING_ROWS,
-    **rows_layers.QUANTISED_ROWS,
-    **rows_elementwise.REDUCTION_ROWS,
+OP_WRITERS: Mapping[str, OpWriter] = {
+    **rows_layers.CONVOLUTION_WRITERS,
+    **rows_elementwise.ELEMENTWISE_WRITERS,
+    **rows_movement.IMAGES_WRITERS,
+    **rows_layers.MATRIX_WRITERS,
+    **rows_movement.MOVING_WRITERS,
+    **rows_layers.NORMALISATION_WRITERS,
+    **rows_layers.POOLING_WRITERS,
+    **rows_layers.QUANTISED_WRITERS,
+    **rows_elementwise.REDUCTION_WRITERS,
 }
 """Functions that write one graph operator as ONNX, by the operator's name.
 
-Loops and branches are in ``CONTROL_ROWS``, since their functions also write subgraphs."""
+Loops and branches are in ``CONTROL_WRITERS``, since their functions also write subgraphs."""
 
 PRODUCER = "microc"
 STATE_KEY = "microc.state"
@@ -55,18 +62,18 @@ def to_onnx(graph: Graph, version: str) -> bytes:
     graph = expand_composed_operator(graph)
     builder = OnnxGraphWriter(graph)
     for name in (*graph.inputs, *graph.state):
-        builder.bind(name, builder.own[name])
-    write_nodes(builder)
-    ends = write_outputs(builder, graph.outputs)
+        builder.bind_form(name, builder.own_names[name])
+    write_graph_nodes(builder)
+    ends = write_graph_outputs(builder, graph.outputs)
     # The next contents of each state are an output of their own.
     updates = {
-        state: builder.emit("Identity", [builder.name(value)], [builder.names.fresh(f"{state}_next")])
+        state: builder.emit("Identity", [builder.get_form_name(value)], [builder.names.fresh(f"{state}_next")])
         for state, value in graph.updates.items()
     }
     return _serialize_valid_model(_build_model_proto(builder, ends, updates, version), builder.min_opset)
 
 
-def write_nodes(builder: OnnxGraphWriter) -> None:
+def write_graph_nodes(builder: OnnxGraphWriter) -> None:
     """Write all operators of a graph in order; UnsupportedError lists all that cannot be written."""
     refusals: list[UnsupportedError] = []
     for node in builder.graph.nodes:
@@ -75,32 +82,32 @@ def write_nodes(builder: OnnxGraphWriter) -> None:
         except UnsupportedError as error:
             refusals.append(error)
             for name in node.outputs:
-                builder.bind(name, name)
+                builder.bind_form(name, name)
     if refusals:
-        raise _combine_errors(builder.graph, refusals)
+        raise _combine_unsupported_errors(builder.graph, refusals)
 
 
 def _write_operator(builder: OnnxGraphWriter, node: Node) -> None:
     """Write one operator of a graph as ONNX; raise UnsupportedError if microc has no function for it."""
-    if node.op in rows_elementwise.CONTROL_ROWS:
-        rows_elementwise.CONTROL_ROWS[node.op](NodeContext(node, builder), write_body)
+    if node.op in rows_elementwise.CONTROL_WRITERS:
+        rows_elementwise.CONTROL_WRITERS[node.op](NodeContext(node, builder), write_subgraph)
         return
     context = NodeContext(node, builder, _is_quantised(builder.graph, node))
-    if node.op not in ROWS:
+    if node.op not in OP_WRITERS:
         context.refuse(f"{node.op} is no operator that microc writes as ONNX", _HINT)
     context.require_supported_quantisation()
-    ROWS[node.op](context)
+    OP_WRITERS[node.op](context)
 
 
-def write_body(
-    graph: Graph, outer: OnnxGraphWriter, input_names: Mapping[str, str]
+def write_subgraph(
+    graph: Graph, outer_writer: OnnxGraphWriter, onnx_input_names: Mapping[str, str]
 ) -> tuple[OnnxGraphWriter, tuple[str, ...]]:
-    """Write a subgraph, whose inputs get the names ``input_names``; return its writer and the names of its outputs."""
-    builder = OnnxGraphWriter(graph, outer)
-    for value, name in input_names.items():
-        builder.bind(value, name)
-    write_nodes(builder)
-    return builder, write_outputs(builder, graph.outputs)
+    """Write a subgraph, whose inputs get the names ``onnx_input_names``; return its writer and the names of its outputs."""
+    builder = OnnxGraphWriter(graph, outer_writer)
+    for value, name in onnx_input_names.items():
+        builder.bind_form(value, name)
+    write_graph_nodes(builder)
+    return builder, write_graph_outputs(builder, graph.outputs)
 
 
 def _is_quantised(graph: Graph, node: Node) -> bool:
@@ -113,39 +120,41 @@ def _is_quantised(graph: Graph, node: Node) -> bool:
     compared = node.op in COMPARED
     names = [name for name in (*quantisation_operands(node), *(() if compared else node.outputs)) if name]
     types = [graph.types[name] for name in names]
-    if not all(map(quantised_type, types)) or node.attrs.get("rounding") == "":
+    if not all(map(is_quantised_type, types)) or node.attrs.get("rounding") == "":
         return False
     definition = registry.get(node.op)
     same_quantisation = len({(type_.quant, type_.dtype) for type_ in types}) == 1 and dtypes.nbytes(types[0].dtype) <= 2
     return same_quantisation if definition.moves or node.op == "pad" else True
 
 
-def write_outputs(builder: OnnxGraphWriter, outputs: tuple[str, ...]) -> tuple[str, ...]:
+def write_graph_outputs(builder: OnnxGraphWriter, output_value_names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names of a graph's outputs in ONNX.
 
     ONNX outputs must be distinct and written by a node of this graph. Any other value is copied by an Identity node."""
     written = {name for node in builder.nodes for name in node.output}
     names: list[str] = []
-    for value in outputs:
-        name = builder.name(value)
+    for value in output_value_names:
+        name = builder.get_form_name(value)
         written.update(builder.nodes[-1].output if builder.nodes else ())
         if name not in written or name in names:
-            is_taken = builder.own[value] in (*written, *builder.forms.values())
-            name = builder.emit("Identity", [name], [builder.names.fresh(value) if is_taken else builder.own[value]])
+            is_taken = builder.own_names[value] in (*written, *builder.form_names.values())
+            name = builder.emit(
+                "Identity", [name], [builder.names.fresh(value) if is_taken else builder.own_names[value]]
+            )
             written.add(name)
         names.append(name)
     return tuple(names)
 
 
-def _combine_errors(graph: Graph, refusals: list[UnsupportedError]) -> UnsupportedError:
+def _combine_unsupported_errors(graph: Graph, errors: list[UnsupportedError]) -> UnsupportedError:
     """Return one error that lists the errors of all operators that cannot be written."""
-    if len(refusals) == 1:
-        return refusals[0]
-    lines = [f"{error.where}: {error.what}" for error in refusals[:MAX_LISTED_ERRORS]]
-    if len(refusals) > MAX_LISTED_ERRORS:
-        lines.append(f"and {len(refusals) - MAX_LISTED_ERRORS} more")
-    what = f"{len(refusals)} operators cannot be written as ONNX:\n  " + "\n  ".join(lines)
-    hints = dict.fromkeys(error.hint for error in refusals)
+    if len(errors) == 1:
+        return errors[0]
+    lines = [f"{error.where}: {error.what}" for error in errors[:MAX_LISTED_ERRORS]]
+    if len(errors) > MAX_LISTED_ERRORS:
+        lines.append(f"and {len(errors) - MAX_LISTED_ERRORS} more")
+    what = f"{len(errors)} operators cannot be written as ONNX:\n  " + "\n  ".join(lines)
+    hints = dict.fromkeys(error.hint for error in errors)
     return UnsupportedError(what, where=graph.name, hint="; ".join(hints))
 
 
@@ -162,27 +171,29 @@ def _build_model_proto(
     from onnx import helper
 
     graph = builder.graph
-    inputs = [value_info(builder.own[name], graph.types[name]) for name in (*graph.inputs, *graph.state)]
-    outputs = [value_info(name, graph.types[value]) for name, value in zip(output_names, graph.outputs, strict=True)]
-    outputs += [value_info(name, graph.types[state]) for state, name in state_outputs.items()]
+    inputs = [make_value_info(builder.own_names[name], graph.types[name]) for name in (*graph.inputs, *graph.state)]
+    outputs = [
+        make_value_info(name, graph.types[value]) for name, value in zip(output_names, graph.outputs, strict=True)
+    ]
+    outputs += [make_value_info(name, graph.types[state]) for state, name in state_outputs.items()]
     onnx_graph = helper.make_graph(builder.nodes, graph.name, inputs, outputs, builder.initializers)
     model = helper.make_model(onnx_graph, producer_name=PRODUCER, producer_version=version)
     if state_outputs:
         description = {
-            builder.own[state]: {"output": name, "initial": _initial_contents(graph.state[state])}
+            builder.own_names[state]: {"output": name, "initial": _to_json_contents(graph.state[state])}
             for state, name in state_outputs.items()
         }
         helper.set_model_props(model, {STATE_KEY: json.dumps(description)})
     return model
 
 
-def _initial_contents(state_contents: Array) -> Any:
+def _to_json_contents(state_contents: Array) -> Any:
     """Return the initial contents of a state for JSON: one number if all elements are equal, else nested lists."""
     same = state_contents.size > 0 and (state_contents == state_contents.flat[0]).all()
     return state_contents.flat[0].item() if same else state_contents.tolist()
 
 
-def _serialize_valid_model(model: Any, min_opset: int) -> bytes:
+def _serialize_valid_model(model_proto: Any, min_opset: int) -> bytes:
     """Return the bytes of an ONNX model with inferred types of all values.
 
     The model's opset is the smallest from ``min_opset`` on under which ONNX's checker accepts the model."""
@@ -190,15 +201,15 @@ def _serialize_valid_model(model: Any, min_opset: int) -> bytes:
 
     fault: Exception | None = None
     for opset in range(min_opset, defs.onnx_opset_version() + 1):
-        del model.opset_import[:]
-        model.opset_import.append(helper.make_opsetid("", opset))
-        model.ir_version = helper.find_min_ir_version_for(model.opset_import)
+        del model_proto.opset_import[:]
+        model_proto.opset_import.append(helper.make_opsetid("", opset))
+        model_proto.ir_version = helper.find_min_ir_version_for(model_proto.opset_import)
         try:
-            checker.check_model(model)
-            typed_model = shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+            checker.check_model(model_proto)
+            typed_model = shape_inference.infer_shapes(model_proto, check_type=True, strict_mode=True, data_prop=True)
         except (checker.ValidationError, shape_inference.InferenceError) as error:
             fault = error
         else:
             serialized: bytes = typed_model.SerializeToString(deterministic=True)
             return serialized
-    raise InternalError(f"the ONNX model of {model.graph.name} is not valid: {fault}")
+    raise InternalError(f"the ONNX model of {model_proto.graph.name} is not valid: {fault}")

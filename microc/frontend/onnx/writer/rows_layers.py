@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from microc.base import dtypes
-from microc.frontend.onnx.writer.context import QUANTISED, NodeContext, Row, quantised_type
+from microc.frontend.onnx.writer.context import QUANTISED, NodeContext, OpWriter, is_quantised_type
 from microc.graph.ir import Quant
 
 # ---- Convolutions. ONNX has channels first: data, weights and results with channels last are transposed.
@@ -26,8 +26,8 @@ def write_conv2d(context: NodeContext) -> None:
         context.refuse("padding that is not zero", "write the graph as it was read, before any pass")
     if context.attr("layout") == "NHWC":
         context = context.with_channels_first()
-    inputs = [context.operand(0), context.operand(1), *bias_operand(context)]
-    context.result(
+    inputs = [context.operand_name(0), context.operand_name(1), *get_bias_names(context)]
+    context.write_result(
         "Conv",
         *inputs,
         strides=context.attr("strides"),
@@ -37,33 +37,33 @@ def write_conv2d(context: NodeContext) -> None:
     )
 
 
-def bias_operand(context: NodeContext) -> tuple[str, ...]:
+def get_bias_names(context: NodeContext) -> tuple[str, ...]:
     """Return a tuple with the ONNX name of the bias; the tuple is empty if the layer has no bias.
 
     The bias of a quantised layer is written as int32, with the scale of the data times that of the weights. TFLite's layers on
     16-bit data have int64 biases. UnsupportedError is raised if such a bias exceeds 32 bits.
     """
-    if not context.has(2):
+    if not context.has_operand(2):
         return ()
-    data, builder, type_ = context.data(2), context.builder, context.type(2)
-    if data is None or not context.quantised:
-        name = replace(context, first=False).operand(2)
-        return (name if len(type_.shape) == 1 else context.emit("Reshape", name, context.integers(type_.size)),)
-    scales, weights = context.type(0).quant, context.type(1).quant
+    data, builder, type_ = context.get_constant_data(2), context.builder, context.operand_type(2)
+    if data is None or not context.is_quantised:
+        name = replace(context, is_channels_first=False).operand_name(2)
+        return (name if len(type_.shape) == 1 else context.emit("Reshape", name, context.share_integers(type_.size)),)
+    scales, weights = context.operand_type(0).quant, context.operand_type(1).quant
     assert scales is not None and weights is not None
     scales_of_sums = tuple(scales.scale[0] * scale for scale in weights.scale)
     flat = data.reshape(-1)
     low, high = dtypes.int_range("int32")
     if flat.size and not low <= flat.min() <= flat.max() <= high:
         context.refuse("a bias beyond 32 bits", "ONNX's quantised layers have biases of 32 bits")
-    name = builder.constant(context.node.inputs[2], flat.astype(np.int32))
+    name = builder.add_initializer(context.node.inputs[2], flat.astype(np.int32))
     quant = Quant(scales_of_sums, (0,) * len(scales_of_sums), None if weights.axis is None else 0)
-    return (builder.dequantize(name, "int32", quant, quant.axis, context.fresh("bias")),)
+    return (builder.emit_dequantize(name, "int32", quant, quant.axis, context.make_unique_name("bias")),)
 
 
 def _refuse_legalised_form(context: NodeContext) -> None:
     """Raise UnsupportedError for a layer on integers that do not represent reals; only compiler passes make such layers."""
-    if context.attr("open") or not (context.quantised or dtypes.is_float(context.dtype())):
+    if context.attr("open") or not (context.is_quantised or dtypes.is_float(context.operand_dtype())):
         context.refuse(f"{context.node.op} of plain integers", "write the graph as it was read, before any pass")
 
 
@@ -78,11 +78,11 @@ def write_conv2d_transpose(context: NodeContext) -> None:
     if any(extra >= step for extra, step in zip(extra_padding, steps, strict=True)):
         context.refuse(f"output_padding {extra_padding}", "ONNX's output_padding is less than stride or dilation")
     context = context.with_channels_first()
-    context.result(
+    context.write_result(
         "ConvTranspose",
-        context.operand(0),
-        _transposed_weights(context),
-        *bias_operand(context),
+        context.operand_name(0),
+        _write_transposed_weights(context),
+        *get_bias_names(context),
         strides=strides,
         pads=(top, left, max(bottom, 0), max(right, 0)),
         dilations=context.attr("dilation"),
@@ -91,47 +91,49 @@ def write_conv2d_transpose(context: NodeContext) -> None:
     )
 
 
-def _transposed_weights(context: NodeContext) -> str:
+def _write_transposed_weights(context: NodeContext) -> str:
     """Return the ONNX name of the weights (O, H, W, C / groups) in the layout of ConvTranspose, (C, O / groups, H, W).
 
     Quantised weights with scales per channel and several groups are written dequantised, because their scales do not differ
     along a single axis of the new layout.
     """
-    data, type_, groups = context.data(1), context.type(1), context.attr("groups")
+    data, type_, groups = context.get_constant_data(1), context.operand_type(1), context.attr("groups")
     # data is None: the weights are computed by the network
     if data is None:
         if groups > 1:
             context.refuse("computed weights of a grouped convolution", "make them constants")
-        last = replace(context, first=False)
-        return context.emit("Transpose", last.operand(1), perm=(3, 0, 1, 2))
+        last = replace(context, is_channels_first=False)
+        return context.emit("Transpose", last.operand_name(1), perm=(3, 0, 1, 2))
     outputs, height, width, depth = data.shape
 
-    def reorder(weights: np.ndarray) -> np.ndarray:
+    def reorder_weights(weights: np.ndarray) -> np.ndarray:
         grouped = weights.reshape(groups, outputs // groups, height, width, depth)
         return grouped.transpose(0, 4, 1, 2, 3).reshape(groups * depth, outputs // groups, height, width)
 
     quant = type_.quant
-    if not context.quantised or quant is None or not quantised_type(type_):
-        return context.constant(reorder(data), "weight")
+    if not context.is_quantised or quant is None or not is_quantised_type(type_):
+        return context.add_initializer(reorder_weights(data), "weight")
     if quant.axis is not None and groups > 1:
         shape = (outputs, 1, 1, 1)
         centred = data.astype(np.int64) - np.array(quant.zero_point).reshape(shape)
-        return context.constant(reorder((centred * np.array(quant.scale).reshape(shape)).astype(np.float32)), "weight")
-    name = context.constant(reorder(data), "weight")
+        return context.add_initializer(
+            reorder_weights((centred * np.array(quant.scale).reshape(shape)).astype(np.float32)), "weight"
+        )
+    name = context.add_initializer(reorder_weights(data), "weight")
     axis = None if quant.axis is None else 1
-    return context.builder.dequantize(name, type_.dtype, quant, axis, context.fresh("weight"))
+    return context.builder.emit_dequantize(name, type_.dtype, quant, axis, context.make_unique_name("weight"))
 
 
-def convolution(code: str) -> Row:
-    """Make the function that writes a convolution over any number of axes as ONNX operator ``code``, Conv or ConvTranspose.
+def make_convolution_writer(onnx_op_type: str) -> OpWriter:
+    """Make the function that writes a convolution over any number of axes as ONNX operator ``onnx_op_type``, Conv or ConvTranspose.
 
     Channels are first in microc's operator and in ONNX's."""
 
-    def write(context: NodeContext) -> None:
-        context.only_floats()
-        inputs = [context.operand(k) for k in range(len(context.node.inputs))]
-        context.result(
-            code,
+    def write_convolution(context: NodeContext) -> None:
+        context.require_floats()
+        inputs = [context.operand_name(k) for k in range(len(context.node.inputs))]
+        context.write_result(
+            onnx_op_type,
             *inputs,
             strides=context.attr("strides"),
             pads=context.attr("padding"),
@@ -139,14 +141,14 @@ def convolution(code: str) -> Row:
             group=context.attr("groups"),
         )
 
-    return write
+    return write_convolution
 
 
-CONVOLUTION_ROWS: Mapping[str, Row] = {
+CONVOLUTION_WRITERS: Mapping[str, OpWriter] = {
     "conv2d": write_conv2d,
     "conv2d_transpose": write_conv2d_transpose,
-    "convolution": convolution("Conv"),
-    "convolution_transpose": convolution("ConvTranspose"),
+    "convolution": make_convolution_writer("Conv"),
+    "convolution_transpose": make_convolution_writer("ConvTranspose"),
 }
 
 
@@ -155,31 +157,33 @@ CONVOLUTION_ROWS: Mapping[str, Row] = {
 
 def write_max_pool(context: NodeContext) -> None:
     """Write ``max_pool2d`` as MaxPool over the rows and columns of images."""
-    context = _in_channels_first(context)
-    context.result("MaxPool", context.operand(), **_pool_attributes(context))
+    context = _with_channels_first_for_pool(context)
+    context.write_result("MaxPool", context.operand_name(), **_get_image_pool_attributes(context))
 
 
 def write_average_pool(context: NodeContext) -> None:
     """Write ``avg_pool2d`` as AveragePool over the rows and columns of images."""
-    context = _in_channels_first(context)
-    context.only_floats()
+    context = _with_channels_first_for_pool(context)
+    context.require_floats()
     include_padding = int(context.attr("count_include_pad"))
-    context.result("AveragePool", context.operand(), **_pool_attributes(context), count_include_pad=include_padding)
+    context.write_result(
+        "AveragePool", context.operand_name(), **_get_image_pool_attributes(context), count_include_pad=include_padding
+    )
 
 
-def _in_channels_first(context: NodeContext) -> NodeContext:
+def _with_channels_first_for_pool(context: NodeContext) -> NodeContext:
     """Return the context for a pool with channels first, which is the only layout of ONNX's pools."""
     return context.with_channels_first() if context.attr("layout") == "NHWC" else context
 
 
-def _pool_attributes(context: NodeContext) -> Mapping[str, Any]:
+def _get_image_pool_attributes(context: NodeContext) -> Mapping[str, Any]:
     """Return kernel, strides and padding of a pool over two axes as attributes of the ONNX operator.
 
     Padding at the end is limited to what the windows cover, because runtimes reject padding of a kernel's extent or more."""
     kernel, strides, padding = (context.attr(name) for name in ("kernel", "strides", "padding"))
     first = 2 if context.attr("layout") == "NCHW" else 1
     extents = zip(
-        context.type().shape[first:], context.result_type.shape[first:], kernel, strides, padding, strict=False
+        context.operand_type().shape[first:], context.result_type.shape[first:], kernel, strides, padding, strict=False
     )
     after = [max((out - 1) * stride + taps - size - before, 0) for size, out, taps, stride, before in extents]
     return {"kernel_shape": kernel, "strides": strides, "pads": (*padding[:2], *after)}
@@ -187,17 +191,19 @@ def _pool_attributes(context: NodeContext) -> Mapping[str, Any]:
 
 def write_window_max(context: NodeContext) -> None:
     """Write ``window_max`` as MaxPool over any number of axes."""
-    context.result("MaxPool", context.operand(), **_general_pool_attributes(context))
+    context.write_result("MaxPool", context.operand_name(), **_get_window_pool_attributes(context))
 
 
 def write_window_sum(context: NodeContext) -> None:
     """Write ``window_sum`` as AveragePool, with padding included in the average, times the number of elements of the window."""
-    context.only_floats()
-    mean = context.emit("AveragePool", context.operand(), **_general_pool_attributes(context), count_include_pad=1)
-    context.result("Mul", mean, context.number(prod(context.attr("kernel"))))
+    context.require_floats()
+    mean = context.emit(
+        "AveragePool", context.operand_name(), **_get_window_pool_attributes(context), count_include_pad=1
+    )
+    context.write_result("Mul", mean, context.share_number(prod(context.attr("kernel"))))
 
 
-def _general_pool_attributes(context: NodeContext) -> Mapping[str, Any]:
+def _get_window_pool_attributes(context: NodeContext) -> Mapping[str, Any]:
     """Return kernel, strides, padding and dilation of a pool over any number of axes as attributes of the ONNX operator."""
     dilation = context.attr("dilation")
     return {
@@ -208,7 +214,7 @@ def _general_pool_attributes(context: NodeContext) -> Mapping[str, Any]:
     }
 
 
-POOLING_ROWS: Mapping[str, Row] = {
+POOLING_WRITERS: Mapping[str, OpWriter] = {
     "avg_pool2d": write_average_pool,
     "max_pool2d": write_max_pool,
     "window_max": write_window_max,
@@ -225,24 +231,24 @@ def write_dense(context: NodeContext) -> None:
     """Write ``dense``, with data (M, K) and weights (N, K), as Gemm.
 
     For integers that do not represent reals an integer matrix product and, if there is a bias, an Add are written."""
-    if context.quantised or dtypes.is_float(context.dtype()):
-        inputs = [context.operand(0), context.operand(1), *bias_operand(context)]
-        context.result("Gemm", *inputs, transB=1)
+    if context.is_quantised or dtypes.is_float(context.operand_dtype()):
+        inputs = [context.operand_name(0), context.operand_name(1), *get_bias_names(context)]
+        context.write_result("Gemm", *inputs, transB=1)
         return
-    weight = context.emit("Transpose", context.operand(1), perm=(1, 0))
-    code, operands = _integer_product(context), (context.operand(0), weight)
-    if context.has(2):
-        context.result("Add", context.emit(code, *operands), *bias_operand(context))
+    weight = context.emit("Transpose", context.operand_name(1), perm=(1, 0))
+    code, operands = _get_integer_matmul_op_type(context), (context.operand_name(0), weight)
+    if context.has_operand(2):
+        context.write_result("Add", context.emit(code, *operands), *get_bias_names(context))
     else:
-        context.result(code, *operands)
+        context.write_result(code, *operands)
 
 
-def _integer_product(context: NodeContext) -> str:
+def _get_integer_matmul_op_type(context: NodeContext) -> str:
     """Return the name of the ONNX operator for a matrix product of integers that do not represent reals.
 
     It is MatMulInteger for 8-bit operands and int32 results, and MatMul for operands and results of the same dtype of 32 or 64
     bits."""
-    operand_dtypes, sums = {context.dtype(0), context.dtype(1)}, context.result_type.dtype
+    operand_dtypes, sums = {context.operand_dtype(0), context.operand_dtype(1)}, context.result_type.dtype
     if operand_dtypes <= {*_BYTES} and sums == "int32":
         return "MatMulInteger"
     if operand_dtypes != {sums} or dtypes.nbytes(sums) < 4:
@@ -260,19 +266,19 @@ def write_matmul(context: NodeContext) -> None:
     sides = []
     for position, name in enumerate("ab"):
         axes = context.attr(f"axes_{name}")
-        side = context.operand(position)
+        side = context.operand_name(position)
         sides.append(context.emit("Transpose", side, perm=axes) if axes else side)
-    if context.quantised or dtypes.is_float(context.dtype()):
-        context.result("MatMul", *sides)
+    if context.is_quantised or dtypes.is_float(context.operand_dtype()):
+        context.write_result("MatMul", *sides)
         return
-    code, zeros = _integer_product(context), [context.attr(f"zero_point_{name}") for name in "ab"]
+    code, zeros = _get_integer_matmul_op_type(context), [context.attr(f"zero_point_{name}") for name in "ab"]
     if not any(zeros):
-        context.result(code, *sides)
+        context.write_result(code, *sides)
         return
     if code == "MatMul":
-        context.refuse(f"matmul of {context.dtype()} less zero points", "ONNX has zero points of bytes")
-    points = [np.array(zero, dtypes.to_numpy(context.dtype(k))) for k, zero in enumerate(zeros)]
-    context.result(code, *sides, *(context.constant(point, "zero_point") for point in points))
+        context.refuse(f"matmul of {context.operand_dtype()} less zero points", "ONNX has zero points of bytes")
+    points = [np.array(zero, dtypes.to_numpy(context.operand_dtype(k))) for k, zero in enumerate(zeros)]
+    context.write_result(code, *sides, *(context.add_initializer(point, "zero_point") for point in points))
 
 
 def write_einsum(context: NodeContext) -> None:
@@ -284,11 +290,11 @@ def write_einsum(context: NodeContext) -> None:
     letters = dict(zip(numbers, ascii_letters, strict=False))
     terms = ",".join("".join(letters[label] for label in labels) for labels in inputs)
     equation = f"{terms}->{''.join(letters[label] for label in output)}"
-    operands = [context.operand(k) for k in range(len(inputs))]
-    context.result("Einsum", *operands, equation=equation)
+    operands = [context.operand_name(k) for k in range(len(inputs))]
+    context.write_result("Einsum", *operands, equation=equation)
 
 
-MATRIX_ROWS: Mapping[str, Row] = {"dense": write_dense, "einsum": write_einsum, "matmul": write_matmul}
+MATRIX_WRITERS: Mapping[str, OpWriter] = {"dense": write_dense, "einsum": write_einsum, "matmul": write_matmul}
 
 
 # ---- Softmax and normalisations along the last axis.
@@ -303,35 +309,35 @@ def write_softmax(context: NodeContext) -> None:
     A quantised softmax is followed by a Sum of one operand. It prevents ONNX Runtime from fusing the softmax to QLinearSoftmax,
     whose results are wrong by several quantisation steps if the scale of the data is large.
     """
-    data, beta = context.operand(), float(context.attr("beta"))
-    scaled_data = data if beta == 1.0 else context.emit("Mul", data, context.number(beta))
-    if context.quantised:
+    data, beta = context.operand_name(), float(context.attr("beta"))
+    scaled_data = data if beta == 1.0 else context.emit("Mul", data, context.share_number(beta))
+    if context.is_quantised:
         softmax_ = context.emit("Softmax", scaled_data, axis=context.attr("axis"))
-        context.result("Sum", softmax_)
+        context.write_result("Sum", softmax_)
     else:
-        context.result("Softmax", scaled_data, axis=context.attr("axis"))
+        context.write_result("Softmax", scaled_data, axis=context.attr("axis"))
 
 
 def write_log_softmax(context: NodeContext) -> None:
     """Write ``log_softmax`` as LogSoftmax over the last axis."""
-    context.result("LogSoftmax", context.operand(), axis=-1)
+    context.write_result("LogSoftmax", context.operand_name(), axis=-1)
 
 
 def write_layer_norm(context: NodeContext) -> None:
     """Write ``layer_norm`` as LayerNormalization with a scale of ones."""
-    context.only_floats()
-    ones = context.constant(np.ones(context.type().shape[-1:], np.float32), "scale")
-    context.result("LayerNormalization", context.operand(), ones, epsilon=context.attr("epsilon"))
+    context.require_floats()
+    ones = context.add_initializer(np.ones(context.operand_type().shape[-1:], np.float32), "scale")
+    context.write_result("LayerNormalization", context.operand_name(), ones, epsilon=context.attr("epsilon"))
 
 
 def write_l2_normalize(context: NodeContext) -> None:
     """Write ``l2_normalize`` as x / max(norm, 1e-6), with the L2 norm over the last axis."""
-    data = context.operand()
-    norm = context.emit("ReduceL2", data, context.integers(-1), keepdims=1)
-    context.result("Div", data, context.emit("Max", norm, context.number(MIN_NORM)))
+    data = context.operand_name()
+    norm = context.emit("ReduceL2", data, context.share_integers(-1), keepdims=1)
+    context.write_result("Div", data, context.emit("Max", norm, context.share_number(MIN_NORM)))
 
 
-NORMALISATION_ROWS: Mapping[str, Row] = {
+NORMALISATION_WRITERS: Mapping[str, OpWriter] = {
     "l2_normalize": write_l2_normalize,
     "layer_norm": write_layer_norm,
     "log_softmax": write_log_softmax,
@@ -348,21 +354,21 @@ def write_quantize(context: NodeContext) -> None:
     if dtype not in QUANTISED:
         context.refuse(f"quantisation to {dtype}", "ONNX quantises to 8 and 16 bits")
     quant = Quant(context.attr("scale"), context.attr("zero_point"), context.attr("axis"))
-    first = quant.axis is None and context.in_layout_of_operands().first
-    data = builder.name(node.inputs[0], quantised_type(context.type()), first)
-    parameters = builder.quantization(quant, dtype, node.outputs[0])
-    quantised_name = builder.own_name(node.outputs[0], first)
-    builder.bind(
+    first = quant.axis is None and context.with_layout_of_operands().is_channels_first
+    data = builder.get_form_name(node.inputs[0], is_quantised_type(context.operand_type()), first)
+    parameters = builder.get_quantization_names(quant, dtype, node.outputs[0])
+    quantised_name = builder.make_written_name(node.outputs[0], first)
+    builder.bind_form(
         node.outputs[0],
         builder.emit("QuantizeLinear", [data, *parameters], [quantised_name], axis=quant.axis),
-        first=first,
+        is_channels_first=first,
     )
 
 
 def write_dequantize(context: NodeContext) -> None:
     """Record the operand and scales of ``dequantize``; DequantizeLinear is written when its result is first read."""
     quant = Quant(context.attr("scale"), context.attr("zero_point"), context.attr("axis"))
-    context.builder.dequantised[context.node.outputs[0]] = (context.node.inputs[0], quant)
+    context.builder.dequantised_sources[context.node.outputs[0]] = (context.node.inputs[0], quant)
 
 
-QUANTISED_ROWS: Mapping[str, Row] = {"dequantize": write_dequantize, "quantize": write_quantize}
+QUANTISED_WRITERS: Mapping[str, OpWriter] = {"dequantize": write_dequantize, "quantize": write_quantize}

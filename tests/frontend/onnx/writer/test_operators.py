@@ -8,7 +8,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, N
 
 from microc.errors import UnsupportedError
 from microc.frontend.onnx.writer import rows_elementwise
-from microc.frontend.onnx.writer.model_proto import ROWS, to_onnx
+from microc.frontend.onnx.writer.model_proto import OP_WRITERS, to_onnx
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
 from microc.ops.registry import Case, OpDef
@@ -33,7 +33,7 @@ UNDEFINED = {
 """Where numbers may differ, and why: some cases of these are left out."""
 CASES = [
     pytest.param(definition, case, id=f"{name}-{number}-{case.name}")
-    for name in sorted((*ROWS, *rows_elementwise.CONTROL_ROWS))
+    for name in sorted((*OP_WRITERS, *rows_elementwise.CONTROL_WRITERS))
     for definition in [registry.get(name)]
     for number, case in enumerate(definition.cases())
 ]
