@@ -1,4 +1,4 @@
-"""Context of an ONNX operator for its converter, and the graph under construction."""
+"""Graph builder of the ONNX reader, and the context of one ONNX operator that its converter receives."""
 
 from __future__ import annotations
 
@@ -30,23 +30,28 @@ it."""
 
 @frozen
 class StoredTensor:
-    """Constant data of a model, with the quantisation that a DequantizeLinear node gives it.
+    """Constant data of a model, with their quantisation if a DequantizeLinear node reads them.
 
-    ``name``: the value's name in the graph, empty until it is added there."""
+    ``quant``: scales and zero points; None for data that are not quantised. ``name``: name of the tensor in the
+    graph; empty if the graph does not contain it yet."""
 
     data: Array
     quant: Quant | None = None
     name: str = ""
 
     def transpose(self, axes: Sequence[int]) -> StoredTensor:
-        """Return the tensor with its axes permuted, and with them the axis of per-axis scales."""
+        """Return the tensor with its axes in the order ``axes``, as ``numpy.transpose`` does.
+
+        The quantisation axis moves with the axis of the data to which its scales belong."""
         quant = self.quant
         if quant is not None and quant.axis is not None:
             quant = replace(quant, axis=tuple(axes).index(quant.axis))
         return StoredTensor(np.ascontiguousarray(self.data.transpose(axes)), quant)
 
     def reshape(self, new_shape: tuple[int, ...]) -> StoredTensor | None:
-        """Return the same elements in another shape; None if the axis of per-axis scales is lost by it."""
+        """Return the same elements in shape ``new_shape``.
+
+        Return None if scales belong to an axis that ``new_shape`` splits or merges with another axis."""
         quant = self.quant
         if new_shape == self.data.shape:
             return self
@@ -60,11 +65,13 @@ class StoredTensor:
 
 
 class OnnxGraphBuilder:
-    """Builder of the graph of an ONNX model or subgraph: nodes, types and constants so far.
+    """Builder of the graph of an ONNX model or subgraph.
 
-    ``alias`` maps a value's name in the file to the value that it equals. ``translate`` converts operators. A subgraph
-    has a builder of its own: values that it reads from the builder ``outer`` are listed in ``captured``, except
-    constants, which are copied. ``lost``: names of the results of operators that could not be converted."""
+    ``translate``: function that converts a list of operators. ``outer``: builder of the enclosing graph; None for
+    the main graph. ``captured``: values of the enclosing graph that a subgraph reads, without constants, which are
+    copied. ``alias``: maps a value's name in the file to the graph's value that equals it. ``lost``: names of the
+    outputs of operators that cannot be converted. ``dequantized``: maps the result of each ``dequantize`` node to
+    this node."""
 
     def __init__(
         self,
@@ -92,11 +99,15 @@ class OnnxGraphBuilder:
         }
 
     def unique_name(self, name_stem: str) -> str:
-        """Return a name that neither the file nor the graph uses."""
+        """Return a new name, made from ``name_stem``, that neither the file nor the graph uses."""
         return self._names.fresh(name_stem)
 
     def resolve_value(self, onnx_name: str, where: str) -> str:
-        """Return the graph's name of a value of the file; initialisers are added to the graph at first use."""
+        """Return the graph's name of the value ``onnx_name`` of the file.
+
+        An initialiser is added to the graph when it is first resolved. A value of the enclosing graph is captured.
+        Raise ModelError if no operator so far, input or initialiser has this name. ``where``: location for the error
+        message."""
         onnx_name = self.alias.get(onnx_name, onnx_name)
         if onnx_name in self.types:
             return onnx_name
@@ -120,9 +131,10 @@ class OnnxGraphBuilder:
         )
 
     def capture_outer_value(self, outer_name: str) -> str:
-        """Make a value of the outer graph readable in this one; return its name.
+        """Make the value ``outer_name`` of the enclosing graph readable in this graph; return ``outer_name``.
 
-        Constants, also dequantised ones, are copied. Other values become inputs."""
+        A constant is copied, also with the ``dequantize`` node that reads it. Any other value is appended to
+        ``captured``."""
         outer = self.outer
         if outer_name in self.types or outer is None:
             return outer_name
@@ -140,7 +152,9 @@ class OnnxGraphBuilder:
         return outer_name
 
     def define_constant(self, value_name: str, data: Array) -> str:
-        """Define ``value_name`` as constant data."""
+        """Add the constant ``value_name`` to the graph; return its name.
+
+        Raise UnsupportedError if all constants together exceed the limit in bytes."""
         self._added_bytes += data.nbytes
         if self._added_bytes > self._max_bytes:
             raise UnsupportedError(f"constants unfold to more than {self._max_bytes} bytes", where=self.file.name)
@@ -149,14 +163,14 @@ class OnnxGraphBuilder:
         return value_name
 
     def define_value(self, value_name: str, value_type: TensorType, where: str) -> None:
-        """Define the type of a new value; ModelError if it has one already."""
+        """Add the type of a new value to the graph; raise ModelError if the graph already has its name."""
         if value_name in self.types or value_name in self.alias:
             raise ModelError(f"{value_name!r} is defined twice, expected one definition", where=where)
         check_shape(value_type.shape, value_type.dtype, where)
         self.types[value_name] = value_type
 
     def stored_constant(self, value_name: str) -> StoredTensor | None:
-        """Return the data of ``value_name`` if it is a constant or a dequantised constant, else None."""
+        """Return the data and quantisation of a constant or of a dequantised constant; None for any other value."""
         if value_name in self.consts:
             return StoredTensor(self.consts[value_name], name=value_name)
         node = self.dequantized.get(value_name)
@@ -166,10 +180,9 @@ class OnnxGraphBuilder:
         return StoredTensor(self.consts[node.inputs[0]], quant, value_name)
 
     def finish_graph(self, graph_name: str) -> Graph:
-        """Return the finished graph.
+        """Return the finished graph under the name ``graph_name``.
 
-        An output that is an input, a constant or another output becomes a copy by a reshape node.
-        """
+        An output that is also an input, a constant or another output is copied by a ``reshape`` node."""
         outputs: list[str] = []
         for output in self.file.outputs:
             if output in outputs:
@@ -212,10 +225,11 @@ _NO_ATTRS: Mapping[str, Attr] = {}
 
 @frozen
 class Converter:
-    """Converter of one ONNX operator: the function, and the dtypes that the operator's first input may have (empty: any).
+    """Converter of one type of ONNX operators.
 
-    ``stepwise``: on 16-bit floats the operator is converted by its function body in ONNX's schema, since each step of
-    that rounds."""
+    ``convert``: function that writes the operator's nodes to the graph. ``dtypes``: supported dtypes of the
+    operator's first input; empty if all are. ``stepwise``: data of 16-bit floats are converted by the operator's
+    function body in ONNX's schema, because ONNX rounds the result of each of its steps."""
 
     convert: Callable[[OpContext], None]
     dtypes: tuple[str, ...] = FLOAT
@@ -224,8 +238,10 @@ class Converter:
 
 @frozen
 class OpContext(Operands):
-    """One operator of an ONNX file as its converter sees it: operands and attributes to read, the builder to write nodes
-    to."""
+    """One ONNX operator and the graph builder, as the operator's converter receives them.
+
+    Methods read operands and attributes and write nodes of microc's graph. ``loc``: location of the operator in the
+    file."""
 
     operator: Operator
     builder: OnnxGraphBuilder
@@ -235,10 +251,12 @@ class OpContext(Operands):
 
     @property
     def where(self) -> str:
+        """Location of the operator for error messages."""
         return f"{self.loc} ({self.operator.qualified_op_type})"
 
     @property
     def opset(self) -> int:
+        """Version of the operator set that defines this operator."""
         return self.operator.opset or self.builder.file.opset
 
     def has_input(self, input_index: int) -> bool:
@@ -246,17 +264,17 @@ class OpContext(Operands):
         return input_index < len(self.operator.inputs) and self.operator.inputs[input_index] != ""
 
     def input_count(self) -> int:
-        """Return the number of inputs, absent ones included."""
+        """Return the number of inputs, including absent ones between others."""
         return len(self.operator.inputs)
 
     def value(self, input_index: int) -> str:
-        """Return the graph's name of input ``input_index``, which must be present."""
+        """Return the graph's name of input ``input_index``; raise ModelError if the input is absent."""
         if not self.has_input(input_index):
             self.broken(f"input {input_index} is missing")
         return self.builder.resolve_value(self.operator.inputs[input_index], self.where)
 
     def operand(self, input_index: int) -> str:
-        """Return input ``input_index``, which must have the dtype of input 0."""
+        """Return the graph's name of input ``input_index``; raise ModelError unless it has the dtype of input 0."""
         value = self.value(input_index)
         wanted, own = self.type(self.value(0)).dtype, self.type(value).dtype
         if own != wanted:
@@ -264,15 +282,15 @@ class OpContext(Operands):
         return value
 
     def type(self, value_name: str) -> TensorType:
-        """Return the type of a value of the graph."""
+        """Return the type (shape, dtype and quantisation) of a value of the graph."""
         return self.builder.types[value_name]
 
     def shape(self, input_index: int) -> tuple[int, ...]:
-        """Return the extents of input ``input_index``."""
+        """Return the shape of input ``input_index``."""
         return self.type(self.value(input_index)).shape
 
     def constant(self, input_index: int) -> Array:
-        """Return the data of an input that must be known at compile time."""
+        """Return the data of input ``input_index``; raise UnsupportedError unless it is constant."""
         data = self.builder.consts.get(self.value(input_index))
         if data is None:
             hint = "shapes are static: make it a constant, or simplify the model with onnxslim"
@@ -282,21 +300,23 @@ class OpContext(Operands):
         return data
 
     def number(self, input_index: int) -> float:
-        """Return a constant operand of one real number."""
+        """Return the only element of input ``input_index``; raise an error unless it is a constant float."""
         data = self.constant(input_index)
         if data.size != 1 or not dtypes.is_float(data.dtype.name):
             self.broken(f"input {input_index}: got shape {data.shape} of {data.dtype}, expected one real number")
         return float(data.reshape(()))
 
     def axes(self, signed_axes: Sequence[int], rank: int) -> tuple[int, ...]:
-        """Return axes as distinct numbers 0..rank-1, in their order in ``signed_axes``."""
+        """Return axes as numbers of 0 to ``rank`` - 1, in the order of ``signed_axes``.
+
+        Negative axes count from the end. Raise ModelError if an axis is out of range or occurs twice."""
         positive_axes = tuple(self.axis(axis, rank) for axis in signed_axes)
         if len(set(positive_axes)) != len(positive_axes):
             self.broken(f"axes: got {tuple(signed_axes)}, expected each axis once")
         return positive_axes
 
     def broadcast(self, *shapes: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape that ``shapes`` broadcast to, by numpy's rule."""
+        """Return the shape that results if tensors of these shapes are broadcast as in numpy."""
         rank = max(map(len, shapes))
         extents = [set(column) - {1} for column in zip(*((1,) * (rank - len(s)) + s for s in shapes), strict=True)]
         if any(len(distinct) > 1 for distinct in extents):
@@ -304,11 +324,11 @@ class OpContext(Operands):
         return tuple(next(iter(distinct), 1) for distinct in extents)
 
     def output(self, output_index: int = 0) -> str:
-        """Return the name of output ``output_index``, empty if the file omits it."""
+        """Return the name of output ``output_index``; empty if the operator does not have it."""
         return self.operator.outputs[output_index] if output_index < len(self.operator.outputs) else ""
 
     def refuse_extra_outputs(self, output_count: int = 1) -> None:
-        """Refuse the operator if an output beyond the first ``output_count`` is used."""
+        """Raise UnsupportedError if the operator has more outputs than the first ``output_count``."""
         extra = [name for name in self.operator.outputs[output_count:] if name]
         if extra:
             self.refuse(
@@ -317,17 +337,18 @@ class OpContext(Operands):
             )
 
     def new_constant(self, stem: str, data: Array) -> str:
-        """Add a constant that is not in the file, under a new name made from ``stem``."""
+        """Add a constant that is not in the file to the graph; return its name, made from ``stem``."""
         return self.builder.define_constant(self.builder.unique_name(stem), data)
 
     def scalar(self, number: float, dtype: str = "float32") -> str:
-        """Add a constant of shape (1,)."""
+        """Add a constant of shape (1,) with the element ``number``; return its name."""
         return self.new_constant(f"{self.output()}_scalar", np.array([number], dtypes.to_numpy(dtype)))
 
     def add_stored_tensor(self, name_stem: str, stored_tensor: StoredTensor, output_name: str = "") -> str:
-        """Add a stored tensor as a constant, followed by ``dequantize`` if it is quantised; return the value.
+        """Add a constant to the graph and, if it is quantised, a ``dequantize`` node; return the result's name.
 
-        ``output_name``: the name that the value gets (default: a new one)."""
+        The name is ``output_name`` or, if this is empty, a new one made from ``name_stem``. If ``output_name`` is
+        empty, a tensor that the graph already contains is not added again."""
         if stored_tensor.name and not output_name:
             return stored_tensor.name
         if stored_tensor.quant is None:
@@ -338,27 +359,27 @@ class OpContext(Operands):
         return self.write_node("dequantize", (name,), attrs, output_name or self.builder.unique_name(name_stem))
 
     def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> str:
-        """Write a node for an intermediate value, named after the operator's output; return that name."""
+        """Append a node for an intermediate result of this operator; return the name of the result."""
         return self.write_node(op, inputs, attrs, self.builder.unique_name(f"{self.output()}_{op}"))
 
     def result(
         self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS, output_index: int = 0
     ) -> None:
-        """Write a node for the operator's output ``output_index``."""
+        """Append the node that computes output ``output_index`` of this operator."""
         if not self.output(output_index):
             self.broken(f"output {output_index} has no name")
         self.write_node(op, inputs, attrs, self.output(output_index))
 
     def result_constant(self, data: Array, output_index: int = 0) -> None:
-        """Define the operator's output ``output_index`` as constant data."""
+        """Define output ``output_index`` of this operator as a constant, if the operator has this output."""
         if self.output(output_index):
             self.builder.define_constant(self.output(output_index), data)
 
     def result_alias(self, value_name: str, output_index: int = 0) -> None:
-        """Let output ``output_index`` be ``value_name``.
+        """Make output ``output_index`` equal to the graph's value ``value_name``.
 
-        A value that this operator's last node makes is renamed, others become an alias.
-        """
+        If the last node of this operator computes the value, the value gets the output's name. Otherwise the output
+        becomes an alias of the value."""
         name, builder = self.output(output_index), self.builder
         if not name:
             return
@@ -372,13 +393,15 @@ class OpContext(Operands):
         builder.alias[name] = value_name
 
     def alias_output(self, output_name: str, value_name: str) -> None:
-        """Let ``output_name``, an output in the file, refer to the value ``value_name``."""
+        """Make the output ``output_name`` an alias of the graph's value ``value_name``."""
         if output_name in self.builder.types or output_name in self.builder.alias:
             self.broken(f"{output_name!r} is defined twice, expected one definition")
         self.builder.alias[output_name] = value_name
 
     def result_reshape(self, value_name: str, shape: Sequence[int], output_index: int = 0) -> None:
-        """Let output ``output_index`` be ``value_name`` in another (or the same) shape."""
+        """Make output ``output_index`` the value ``value_name`` in shape ``shape``.
+
+        A constant is reshaped at compile time. A value that already has this shape becomes the output by an alias."""
         if prod(shape) != self.type(value_name).size:
             self.broken(
                 f"shape {self.type(value_name).shape} cannot become {tuple(shape)}, which has another number of elements"
@@ -393,7 +416,10 @@ class OpContext(Operands):
             self.result("reshape", (value_name,), {"shape": tuple(shape)}, output_index)
 
     def write_node(self, op: str, input_names: Sequence[str], attrs: Mapping[str, Attr], output_name: str) -> str:
-        """Append a node that computes ``output_name``, or define it as a constant if its inputs are; return its name."""
+        """Append a node that computes the value ``output_name``; return this name.
+
+        If all inputs are constant, the value can be computed at compile time and becomes a constant (see
+        ``_can_fold``)."""
         definition = registry.get(op)
         attrs = {**definition.defaults, **attrs}
         (type_,) = infer_types(op, attrs, [self.type(name) for name in input_names], self.where)
@@ -409,10 +435,11 @@ class OpContext(Operands):
         return output_name
 
     def _can_fold(self, op: str, input_names: Sequence[str], result_type: TensorType) -> bool:
-        """Test whether a node is evaluated at compile time.
+        """Test whether a node is computed at compile time.
 
-        All inputs must be constant, and the result must be small or not much larger than they are, unless the operator
-        itself is a Constant. Quantize and dequantize are kept, since they say how constants are stored."""
+        All inputs must be constant. Unless all operands of the ONNX operator are constant, the result must have at
+        most MAX_FOLDED_BYTES, or twice the bytes of the inputs. ``quantize`` and ``dequantize`` are never folded,
+        since they state how a constant is stored."""
         all_constant = bool(input_names) and all(name in self.builder.consts for name in input_names)
         input_bytes = sum(self.type(name).nbytes for name in input_names) if all_constant else 0
         is_small = self.folds or result_type.nbytes <= max(MAX_FOLDED_BYTES, 2 * input_bytes)
@@ -421,7 +448,7 @@ class OpContext(Operands):
     def _fold_to_constant(
         self, op: str, input_names: Sequence[str], attrs: Mapping[str, Attr], output_name: str
     ) -> str:
-        """Compute a node on its constant inputs and define ``output_name`` as a constant of the result."""
+        """Compute a node from its constant inputs; add the result as a constant and return its name."""
         with np.errstate(all="ignore"):
             (data,) = registry.get(op).reference(attrs, [self.builder.consts[name] for name in input_names])
         return self.builder.define_constant(output_name, data)
@@ -429,7 +456,7 @@ class OpContext(Operands):
     def write_node_with_outputs(
         self, op: str, input_names: Sequence[str], attrs: Mapping[str, Attr], output_names: Sequence[str]
     ) -> None:
-        """Append a node with several results; those that the file does not name get new names."""
+        """Append a node with several results; a result whose output name is empty or missing gets a new name."""
         definition, builder = registry.get(op), self.builder
         attrs = {**definition.defaults, **attrs}
         types = infer_types(op, attrs, [self.type(name) for name in input_names], self.where)
@@ -450,7 +477,7 @@ ConstantEvaluator = Callable[[OpContext], Array]
 
 
 def fold_constant_operator(context: OpContext) -> None:
-    """Compute an operator of :data:`CONSTANT_OPERATORS`, whose inputs are all constant, and define its output."""
+    """Compute an operator of :data:`CONSTANT_OPERATORS`, whose inputs are all constant, at compile time."""
     try:
         with np.errstate(all="ignore"):
             context.result_constant(CONSTANT_OPERATORS[context.operator.code](context))
@@ -465,7 +492,7 @@ def _require_shape_within_limits(context: OpContext, shape: tuple[int, ...], dty
 
 
 def _evaluate_constant_of_shape(context: OpContext) -> Array:
-    """Return the result of ConstantOfShape."""
+    """Return the result of ConstantOfShape, a tensor of equal elements."""
     attributes = context.operator.attributes
     value = attributes.tensor("value") if "value" in attributes else np.zeros(1, np.float32)
     if value.size != 1:
@@ -474,7 +501,7 @@ def _evaluate_constant_of_shape(context: OpContext) -> Array:
 
 
 def _evaluate_range(context: OpContext) -> Array:
-    """Return the result of Range; its size must be within the limits."""
+    """Return the result of Range, the numbers from start to limit (exclusive) in steps of delta."""
     start, limit, delta = (context.constant(position).reshape(()) for position in range(3))
     if delta == 0 or not np.isfinite([start, limit, delta]).all():
         context.broken(

@@ -1,4 +1,4 @@
-"""Checked access to the ONNX protobuf: tensors, attributes, operators, graphs."""
+"""Decoding of an ONNX protobuf into checked Python objects: tensors, attributes, operators and graphs."""
 
 from __future__ import annotations
 
@@ -47,14 +47,16 @@ _TYPED_FIELDS = {
 
 
 def require_utf8_text(field_value: Any, where: str) -> str:
-    """Return a string field; ModelError if it is not UTF-8, for which protobuf returns bytes."""
+    """Return a string field of the protobuf; raise ModelError if it is not UTF-8.
+
+    For a string that is not UTF-8, protobuf returns bytes."""
     if not isinstance(field_value, str):
         raise ModelError(f"the name {field_value!r} is not UTF-8 text", where=where)
     return field_value
 
 
 def onnx_dtype_name(data_type_code: int) -> str:
-    """Return ONNX's name of a TensorProto.DataType number, for messages."""
+    """Return ONNX's name of a number of TensorProto.DataType in lower case, for error messages."""
     import onnx
 
     names = {number: str(word).lower() for word, number in onnx.TensorProto.DataType.items()}
@@ -62,7 +64,7 @@ def onnx_dtype_name(data_type_code: int) -> str:
 
 
 def dtype_from_code(data_type_code: int, where: str) -> str:
-    """Return our dtype for a TensorProto.DataType number."""
+    """Return microc's dtype for a number of TensorProto.DataType; raise an error if microc does not support it."""
     if data_type_code == 0:
         raise ModelError("the element type is not given", where=where)
     if data_type_code not in DTYPES:
@@ -75,7 +77,10 @@ def dtype_from_code(data_type_code: int, where: str) -> str:
 
 
 def array_from_proto(tensor_proto: Any, where: str) -> Array:
-    """Return the data of a TensorProto, checked against its shape."""
+    """Return the data of a TensorProto as an array of its shape.
+
+    Raise ModelError if the number of bytes or elements does not match the shape, UnsupportedError if the data are in
+    another file."""
     if tensor_proto.data_location == 1 or tensor_proto.external_data:
         location = {entry.key: entry.value for entry in tensor_proto.external_data}.get("location", "another file")
         raise UnsupportedError(
@@ -117,7 +122,9 @@ def array_from_proto(tensor_proto: Any, where: str) -> Array:
 
 
 def _unpack_four_bit_integers(tensor_proto: Any, element_count: int, dtype: str, where: str) -> Array:
-    """Unpack four-bit integers to one per byte; the file stores two in a byte, the first in the lower half."""
+    """Return four-bit integers as an array of one byte for each element, without the tensor's shape.
+
+    The file stores two elements in each byte, the first in the lower half. ``dtype``: uint8 or int8, by their sign."""
     stored = (
         np.frombuffer(tensor_proto.raw_data, np.uint8)
         if tensor_proto.HasField("raw_data")
@@ -135,7 +142,9 @@ def _unpack_four_bit_integers(tensor_proto: Any, element_count: int, dtype: str,
 
 
 def _array_from_typed_field(field_elements: Any, dtype: str, where: str) -> Array:
-    """Convert a tensor's typed data field to an array; 16-bit floats are stored there as their bits, in an int32."""
+    """Convert the elements of a typed data field of TensorProto, such as ``int32_data``, to an array of ``dtype``.
+
+    The field ``int32_data`` stores 16-bit floats as their bits, one in each int32."""
     if dtype in ("float32", "float64"):
         return np.array(field_elements, dtype=dtype)
     wide = np.array(field_elements, dtype=np.uint64 if dtype in ("uint32", "uint64") else np.int64)
@@ -157,8 +166,9 @@ _TYPE_NAMES |= {_FLOATS: "a list of floats", _INTS: "a list of integers", _STRIN
 
 
 class Attributes:
-    """Attributes of one operator, read by name and type. Methods raise ModelError for another type, or if it is missing
-    without a default."""
+    """Attributes of one operator, read by name and type.
+
+    Methods raise ModelError if the attribute has another type, or if it is absent and has no default."""
 
     def __init__(self, attribute_protos: Iterable[Any], where: str) -> None:
         self._protos: dict[str, Any] = {}
@@ -173,41 +183,42 @@ class Attributes:
         return name in self._protos
 
     def protos_by_name(self) -> Mapping[str, Any]:
-        """Return the AttributeProtos by name."""
+        """Return the AttributeProto of each attribute by its name."""
         return self._protos
 
     def names(self) -> tuple[str, ...]:
+        """Return the names of all attributes in the order of the file."""
         return tuple(self._protos)
 
     def _get_attribute_proto(self, attribute_name: str, expected_type: int) -> Any:
-        """Return the AttributeProto ``attribute_name``, which must be present.
+        """Return the AttributeProto of an attribute that is present.
 
-        Raise ModelError if it has another type, or refers to an attribute of a function."""
+        Raise ModelError if its type is not ``expected_type``, or if it refers to an attribute of a function."""
         attribute = self._protos[attribute_name]
         if attribute.type != expected_type or attribute.ref_attr_name:
             raise ModelError(f"attribute {attribute_name!r} is not {_TYPE_NAMES[expected_type]}", where=self._where)
         return attribute
 
     def _raise_missing_attribute(self, attribute_name: str) -> NoReturn:
-        """Raise ModelError: a required attribute is missing."""
+        """Raise ModelError because a required attribute is absent."""
         raise ModelError(f"attribute {attribute_name!r} is missing; the operator requires it", where=self._where)
 
     def integer(self, attribute_name: str, default: int | None = None) -> int:
-        """Return an integer attribute."""
+        """Return an integer attribute; ``default`` if it is absent."""
         if attribute_name in self._protos:
             return int(self._get_attribute_proto(attribute_name, _INT).i)
         return self._raise_missing_attribute(attribute_name) if default is None else default
 
     def flag(self, attribute_name: str, default: bool = False) -> bool:
-        """Return an integer attribute as a truth value."""
+        """Return an integer attribute as a bool; ``default`` if it is absent."""
         return self.integer(attribute_name, int(default)) != 0
 
     def raw_real(self, attribute_name: str, default: float) -> float:
-        """Return a float32 attribute, which may be NaN or infinite."""
+        """Return a float attribute, which may be NaN or infinite; ``default`` if it is absent."""
         return float(self._get_attribute_proto(attribute_name, _FLOAT).f) if attribute_name in self._protos else default
 
     def real(self, attribute_name: str, default: float | None = None) -> float:
-        """Return a finite float32."""
+        """Return a float attribute, which must be finite; ``default`` if it is absent."""
         if attribute_name not in self._protos:
             return self._raise_missing_attribute(attribute_name) if default is None else default
         number = float(self._get_attribute_proto(attribute_name, _FLOAT).f)
@@ -216,19 +227,19 @@ class Attributes:
         return number
 
     def reals(self, attribute_name: str, default: tuple[float, ...] | None = None) -> tuple[float, ...]:
-        """Return a list of float32 numbers."""
+        """Return an attribute that is a list of floats; ``default`` if it is absent."""
         if attribute_name not in self._protos:
             return self._raise_missing_attribute(attribute_name) if default is None else default
         return tuple(float(number) for number in self._get_attribute_proto(attribute_name, _FLOATS).floats)
 
     def text(self, attribute_name: str, default: str) -> str:
-        """Return a string attribute."""
+        """Return a string attribute; ``default`` if it is absent."""
         if attribute_name not in self._protos:
             return default
         return str(self._get_attribute_proto(attribute_name, _STRING).s.decode("utf-8", "replace"))
 
     def texts(self, attribute_name: str) -> tuple[str, ...]:
-        """Return a list of strings, empty if the attribute is absent."""
+        """Return an attribute that is a list of strings; an empty tuple if it is absent."""
         if attribute_name not in self._protos:
             return ()
         return tuple(
@@ -236,13 +247,13 @@ class Attributes:
         )
 
     def integers(self, attribute_name: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
-        """Return a list of integers."""
+        """Return an attribute that is a list of integers; ``default`` if it is absent."""
         if attribute_name in self._protos:
             return tuple(int(number) for number in self._get_attribute_proto(attribute_name, _INTS).ints)
         return self._raise_missing_attribute(attribute_name) if default is None else default
 
     def tensor(self, attribute_name: str) -> Array:
-        """Return a tensor."""
+        """Return the data of a tensor attribute."""
         if attribute_name not in self._protos:
             self._raise_missing_attribute(attribute_name)
         return array_from_proto(
@@ -250,7 +261,7 @@ class Attributes:
         )
 
     def graph(self, attribute_name: str) -> Any:
-        """Return the protobuf of a subgraph; :func:`decode_subgraph_proto` decodes it."""
+        """Return the GraphProto of a subgraph attribute, which :func:`decode_subgraph_proto` decodes."""
         return (
             self._get_attribute_proto(attribute_name, _GRAPH).g
             if attribute_name in self._protos
@@ -258,7 +269,7 @@ class Attributes:
         )
 
     def find_values_read_by_subgraphs(self) -> set[str]:
-        """Return the names of all values that the operator's subgraphs read, nested subgraphs included."""
+        """Return the names of all values that nodes of the operator's subgraphs read, including nested subgraphs."""
         graphs = [attribute.g for attribute in self._protos.values() if attribute.type == _GRAPH]
         names_read: set[str] = set()
         while graphs:
@@ -272,7 +283,7 @@ class Attributes:
 
 
 class NotOnnxError(ModelError):
-    """The bytes are no ONNX model, or only a part of one."""
+    """Error for bytes that are no complete ONNX model."""
 
 
 OPSETS = range(1, 29)
@@ -283,10 +294,10 @@ since may be of older versions."""
 
 @frozen
 class ModelInput:
-    """A model input.
+    """Declaration of an input of an ONNX graph.
 
-    ``shape`` has a number, the name of a symbolic extent, or None (unnamed) for each axis; None: unknown rank.
-    """
+    ``shape``: for each axis its extent, the name of a symbolic extent, or None if the extent is unknown; None
+    instead of a tuple if the rank is unknown."""
 
     name: str
     dtype: str
@@ -297,8 +308,8 @@ class ModelInput:
 class Operator:
     """A node of an ONNX graph.
 
-    ``code``: its operator type; ``domain``: the operator's domain (empty: ONNX's own); ``inputs``, ``outputs``: names
-    of values (empty: absent)."""
+    ``index``: position in the file's list of nodes. ``code``: operator type, such as Gemm. ``domain``: domain of the
+    operator type; empty for ONNX's own. ``inputs``, ``outputs``: names of values; empty for absent ones."""
 
     index: int
     name: str
@@ -312,7 +323,7 @@ class Operator:
 
     @property
     def qualified_op_type(self) -> str:
-        """The operator type with its domain, as in ``com.microsoft.QGemm``."""
+        """Operator type with its domain, such as ``com.microsoft.QGemm``."""
         return f"{self.domain}.{self.code}" if self.domain else self.code
 
 
@@ -320,8 +331,9 @@ class Operator:
 class OnnxFile:
     """A decoded ONNX model or subgraph.
 
-    ``unsupported_initializers`` maps initialisers of unsupported dtypes to the names of these dtypes. ``declared_shapes`` maps values to the
-    shapes that the file states for them, with extents as those of :class:`ModelInput`."""
+    ``initializers``: data of constants by name. ``unsupported_initializers``: ONNX's dtype name of each initialiser
+    whose dtype microc does not support. ``declared_shapes``: declared shape of outputs and intermediate values by
+    name, with extents as in :class:`ModelInput`."""
 
     name: str
     opset: int
@@ -337,9 +349,10 @@ class OnnxFile:
 
 
 def decode_onnx(model_bytes: bytes, file_name: str) -> OnnxFile:
-    """Decode an ONNX model; ModelError if it is corrupt, UnsupportedError if parts of it are in other files.
+    """Decode an ONNX model.
 
-    ``file_name``: the file's name without folders, for messages."""
+    Raise ModelError if the model is corrupt, UnsupportedError if a part of it is in another file or is not
+    supported. ``file_name``: name of the file without folders, for error messages."""
     model = _parse_model_proto(model_bytes, file_name)
     graph = model.graph
     if model.functions:
@@ -359,9 +372,9 @@ def decode_onnx(model_bytes: bytes, file_name: str) -> OnnxFile:
 
 
 def decode_subgraph_proto(graph_proto: Any, outer_file: OnnxFile, where: str) -> OnnxFile:
-    """Decode a subgraph, the body of a control flow operator.
+    """Decode the GraphProto of a subgraph, such as the body of a Loop.
 
-    The declared types of its inputs are ignored: they follow from the operator's operands."""
+    The declared types of the subgraph's inputs are ignored, because they follow from the operator's operands."""
     if graph_proto.sparse_initializer:
         raise UnsupportedError(
             "sparse initialisers are not supported", where=where, hint="export the model with dense weights"
@@ -373,7 +386,7 @@ def decode_subgraph_proto(graph_proto: Any, outer_file: OnnxFile, where: str) ->
 def _decode_graph_proto(
     graph_proto: Any, file_name: str, where: str, opset: int, inputs: tuple[ModelInput, ...]
 ) -> OnnxFile:
-    """Decode the parts of a graph that a model and a subgraph have in common."""
+    """Decode a GraphProto of a model or subgraph, whose inputs are already decoded."""
     initializers, unreadable = _decode_initializers_and_unsupported_dtypes(graph_proto, where)
     outputs = tuple(require_utf8_text(value.name, f"{where} outputs") for value in graph_proto.output)
     operators = tuple(_decode_operator(index, node, file_name) for index, node in enumerate(graph_proto.node))
@@ -391,7 +404,9 @@ def _decode_graph_proto(
 
 
 def _decode_shape_proto(shape_proto: Any, where: str) -> tuple[int | str | None, ...]:
-    """Return a declared shape: positive extents, names of symbolic ones, and None for unknown ones."""
+    """Decode a TensorShapeProto to a tuple with an entry for each axis.
+
+    An entry is a positive extent, the name of a symbolic extent, or None for an unknown extent."""
     extents: list[int | str | None] = []
     for dimension in shape_proto.dim:
         if dimension.WhichOneof("value") == "dim_value":
@@ -402,7 +417,7 @@ def _decode_shape_proto(shape_proto: Any, where: str) -> tuple[int | str | None,
 
 
 def _parse_model_proto(model_bytes: bytes, file_name: str) -> Any:
-    """Parse the bytes of a ModelProto; NotOnnxError if they are none, or have no graph with outputs."""
+    """Parse a ModelProto; raise NotOnnxError if the bytes are no ONNX model or its graph has no outputs."""
     import onnx
     from google.protobuf.message import DecodeError
 
@@ -420,9 +435,11 @@ def _parse_model_proto(model_bytes: bytes, file_name: str) -> Any:
 
 
 def _read_default_opset(model_proto: Any, file_name: str) -> int:
-    """Return the version of ONNX's default operator set that the model uses; the newest if it uses none of its operators.
+    """Return the version of ONNX's default operator set that a model imports.
 
-    Raise ModelError if the model does not declare it or declares several, UnsupportedError if it is not supported."""
+    Return the newest supported version if the model imports only operator sets of other domains. Raise ModelError if
+    it imports no operator set or several versions of the default one, UnsupportedError if the version is not
+    supported."""
     versions = {entry.version for entry in model_proto.opset_import if entry.domain in ("", "ai.onnx")}
     if not versions and any(entry.domain for entry in model_proto.opset_import):
         return OPSETS.stop - 1  # none of the default operators is there
@@ -446,7 +463,7 @@ def _read_default_opset(model_proto: Any, file_name: str) -> int:
 def _decode_initializers_and_unsupported_dtypes(
     graph_proto: Any, file_name: str
 ) -> tuple[dict[str, Array], dict[str, str]]:
-    """Return the initialisers by name, and the names of the dtypes of those whose dtype is not supported."""
+    """Return the data of supported initialisers, and ONNX's dtype names of unsupported initialisers, both by name."""
     arrays: dict[str, Array] = {}
     unreadable: dict[str, str] = {}
     for tensor in graph_proto.initializer:
@@ -464,7 +481,7 @@ def _decode_initializers_and_unsupported_dtypes(
 
 
 def _decode_input(value_info: Any, file_name: str) -> ModelInput:
-    """Decode the declaration of a model's input, which must be a tensor."""
+    """Decode the ValueInfoProto of a model's input; raise UnsupportedError unless the input is a tensor."""
     where = f"{file_name} input {require_utf8_text(value_info.name, file_name)!r}"
     if not value_info.name:
         raise ModelError("an input has no name", where=file_name)
@@ -481,7 +498,7 @@ def _decode_input(value_info: Any, file_name: str) -> ModelInput:
 
 
 def _decode_operator(node_index: int, node_proto: Any, file_name: str) -> Operator:
-    """Decode a node."""
+    """Decode a NodeProto; ``node_index`` is its position in the file's list of nodes."""
     where = f"{file_name} #{node_index}"
     label, code, domain = (
         require_utf8_text(word, where) for word in (node_proto.name, node_proto.op_type, node_proto.domain)

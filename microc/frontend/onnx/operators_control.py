@@ -1,4 +1,4 @@
-"""ONNX control flow: converters of If, Loop and Scan, and of the subgraphs in them."""
+"""Conversion of ONNX If, Loop and Scan, and of the subgraphs in their attributes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _GRAPH = 5
 
 
 def decode_subgraph(context: OpContext, attribute_name: str) -> OnnxFile:
-    """Decode the subgraph in an attribute, with its values renamed to names that nothing else has."""
+    """Decode the subgraph in attribute ``attribute_name``, with each value renamed to a name that nothing else has."""
     proto = type(context.operator.attributes.graph(attribute_name))()
     proto.CopyFrom(context.operator.attributes.graph(attribute_name))
     defined = [value.name for value in (*proto.input, *proto.initializer)]
@@ -35,7 +35,7 @@ def decode_subgraph(context: OpContext, attribute_name: str) -> OnnxFile:
 
 
 def _rename_values(graph_proto: Any, new_names: Mapping[str, str]) -> None:
-    """Rename values of a graph, in the graph itself and in all graphs inside it."""
+    """Rename values of a GraphProto in place, also in the subgraphs of its nodes."""
     for value in (*graph_proto.input, *graph_proto.output, *graph_proto.initializer, *graph_proto.value_info):
         value.name = new_names.get(value.name, value.name)
     for node in graph_proto.node:
@@ -47,9 +47,9 @@ def _rename_values(graph_proto: Any, new_names: Mapping[str, str]) -> None:
 
 
 def inline_subgraph(context: OpContext, body: OnnxFile, operand_names: Sequence[str]) -> list[str]:
-    """Convert the operators of a subgraph into the surrounding graph; return the subgraph's outputs.
+    """Convert the operators of a subgraph into the graph of its operator; return the names of the subgraph's outputs.
 
-    ``operand_names``: the values of the subgraph's inputs."""
+    ``operand_names``: names of the values that become the subgraph's inputs."""
     builder = context.builder
     if body.unsupported_initializers:
         context.refuse(
@@ -65,9 +65,10 @@ def inline_subgraph(context: OpContext, body: OnnxFile, operand_names: Sequence[
 
 
 class BodyBuilder:
-    """Builder of the graph of a subgraph, the body of a control flow operator.
+    """Builder of the graph of a subgraph, such as the body of a Loop.
 
-    Its outputs are distinct, and each is the result of a node."""
+    ``context``: context that writes nodes to this graph. ``inputs``, ``outputs``: names of the graph's inputs and
+    outputs so far. Outputs are distinct, and each is computed by a node of the graph."""
 
     def __init__(self, context: OpContext, body: OnnxFile) -> None:
         outer = context.builder
@@ -78,20 +79,20 @@ class BodyBuilder:
         self.outputs: list[str] = []
 
     def add_input(self, input_name: str, input_type: TensorType) -> str:
-        """Add an input of type ``input_type`` to the body."""
+        """Add an input to the graph of the body; return its name."""
         self.builder.define_value(input_name, TensorType(input_type.shape, input_type.dtype), self.context.where)
         self.inputs.append(input_name)
         return input_name
 
     def convert_operators(self) -> list[str]:
-        """Convert all operators of the body; return the values of its outputs."""
+        """Convert all operators of the body; return the names of the body's outputs in the graph."""
         self.builder.translate(self.builder, self.body.operators)
         return [self.builder.resolve_value(name, self.context.where) for name in self.body.outputs]
 
     def add_output(self, value_name: str) -> TensorType:
-        """Add a value as an output of the body; return its type.
+        """Add an output to the graph of the body; return its type.
 
-        A value that no node computes, or that is an output already, is copied."""
+        A value that no node computes, or that is an output already, is copied by a ``reshape`` node."""
         is_computed = any(value_name in node.outputs for node in self.builder.nodes)
         if not is_computed or value_name in self.outputs:
             value_name = self.context.emit("reshape", (value_name,), {"shape": self.builder.types[value_name].shape})
@@ -99,7 +100,7 @@ class BodyBuilder:
         return self.builder.types[value_name]
 
     def finish_graph(self, captured_names: Sequence[str]) -> Graph:
-        """Return the finished graph. Its last inputs are the values captured from the surrounding graph."""
+        """Return the finished graph; its last inputs are ``captured_names``, values of the enclosing graph."""
         builder = self.builder
         for name in captured_names:
             builder.capture_outer_value(name)
@@ -125,14 +126,14 @@ def append_node_with_outputs(
 
 
 def reshape_to_scalar(context: OpContext, value_name: str) -> str:
-    """Return a value of one element reshaped to a scalar, without axes."""
+    """Reshape a value of one element to shape (); return the result's name."""
     if context.type(value_name).size != 1:
         context.broken(f"{value_name!r}: got shape {context.type(value_name).shape}, expected one element")
     return context.reshape(value_name, ())
 
 
 def emit_logical_and(context: OpContext, condition_names: Sequence[str]) -> str:
-    """Return the conjunction of bool scalars."""
+    """Emit the conjunction of bool scalars; return the result's name."""
     first, *rest = condition_names
     for other in rest:
         first = context.emit("logical_and", (first, other))
@@ -140,7 +141,7 @@ def emit_logical_and(context: OpContext, condition_names: Sequence[str]) -> str:
 
 
 def get_constant_element(context: OpContext, value_name: str) -> np.generic | None:
-    """Return the number of a constant value of one element; None if the value is not constant."""
+    """Return the element of a constant of one element; None if the value is not constant."""
     data = context.builder.consts.get(value_name)
     if data is None:
         return None
@@ -159,7 +160,8 @@ ITERATION = TensorType((), "int32")
 
 
 def convert_if(context: OpContext) -> None:
-    """If: inlines the branch that a constant condition selects, else emits ``branch`` with both."""
+    """Convert If: inline the branch that a constant condition selects, or write ``branch`` with both branches as
+    graphs."""
     condition = context.value(0)
     condition_value = get_constant_element(context, condition)
     if condition_value is not None:
@@ -184,7 +186,7 @@ def convert_if(context: OpContext) -> None:
 
 
 def _complete_output_names(context: OpContext, output_count: int) -> list[str]:
-    """Return the names of the operator's outputs, with new ones for those that the file omits."""
+    """Return the names of the operator's first ``output_count`` outputs; absent outputs get new names."""
     if len(context.operator.outputs) > output_count:
         context.broken(f"got {len(context.operator.outputs)} outputs, expected at most {output_count}")
     return [context.output(k) or context.builder.unique_name("unused") for k in range(output_count)]
@@ -194,7 +196,9 @@ def _complete_output_names(context: OpContext, output_count: int) -> list[str]:
 
 
 def convert_loop(context: OpContext) -> None:
-    """Loop: iterations up to a limit, while a condition holds. None or one known iteration is inlined."""
+    """Convert Loop, which runs up to a trip count and while a condition holds.
+
+    The body is inlined if it runs exactly once, and omitted if it never runs. Otherwise Loop becomes a ``loop``."""
     limit, condition = (context.value(k) if context.has_input(k) else "" for k in (0, 1))
     max_iterations, start = (get_constant_element(context, value) if value else None for value in (limit, condition))
     body, start_values = (
@@ -223,7 +227,9 @@ def convert_loop(context: OpContext) -> None:
 
 
 def _inline_single_iteration(context: OpContext, body: OnnxFile, start_value_names: Sequence[str]) -> None:
-    """Inline the body of a loop of one iteration."""
+    """Inline the body of a Loop that runs exactly once.
+
+    ``start_value_names``: names of the carried values before the loop."""
     number = context.new_constant("turn", np.array(0, np.int64))
     going = context.new_constant("going", np.array(True))
     results = inline_subgraph(context, body, (number, going, *start_value_names))[1:]
@@ -237,9 +243,11 @@ def _inline_single_iteration(context: OpContext, body: OnnxFile, start_value_nam
 def _get_iteration_bound(
     context: OpContext, constant_trip_count: Any, has_scan_outputs: bool, carried_count: int
 ) -> int:
-    """Return the largest number of iterations; UNBOUNDED if only the condition ends the loop.
+    """Return the maximum number of iterations of a Loop; UNBOUNDED if only the condition ends it.
 
-    It is the least of the trip count and the declared extents of stacked outputs. Refuse scan outputs without a bound."""
+    It is the minimum of the constant trip count and of the declared first extents of scan outputs.
+    ``constant_trip_count``: None if the trip count is computed at run time or absent. Raise UnsupportedError if
+    there are scan outputs but no bound."""
     file, bounds = context.builder.file, [] if constant_trip_count is None else [int(constant_trip_count)]
     stacked = [name for name in context.operator.outputs[carried_count:] if name]
     for operator in file.operators:  # exporters declare what is returned, and cast before
@@ -258,10 +266,10 @@ def _get_iteration_bound(
 
 @frozen
 class _LoopEmitter:
-    """Emitter of an ONNX Loop.
+    """Emitter of the ``loop`` for an ONNX Loop.
 
-    ``limit``: the value of the trip count if it is computed at run time, else empty; ``start_values``: the initial
-    carried values."""
+    ``limit``: name of the trip count if it is computed at run time, else empty. ``start_values``: names of the
+    carried values before the loop."""
 
     context: OpContext
     body_builder: BodyBuilder
@@ -271,9 +279,9 @@ class _LoopEmitter:
     def emit_loop(self, start_condition: str, max_iterations: int) -> None:
         """Emit the loop.
 
-        ``start_condition``: the initial condition if it is computed at run time, else empty. Carried values that the
-        body returns unchanged become plain inputs after those that change: they need no copy in each iteration. If the
-        loop has a condition beside its bound ("guarded"), the condition is the first carried value."""
+        ``start_condition``: name of the condition before the loop if it is computed at run time, else empty. Carried
+        values that the body returns unchanged become plain inputs, which the loop does not copy in each iteration.
+        If a condition can end the loop (``guarded``), the condition is the first carried value."""
         context, inside = self.context, self.body_builder
         builder, body = inside.builder, inside.body
         iteration = inside.add_input(builder.unique_name("turn"), ITERATION)
@@ -320,9 +328,10 @@ class _LoopEmitter:
             context.result_alias(self.start_values[k], k)
 
     def emit_next_condition(self, body_condition: str, iteration_name: str) -> str:
-        """Emit, in the body, the condition of another iteration: the body's own and the trip count's.
+        """Emit, in the body, the condition for another iteration; return its name, or an empty string if it is always
+        true.
 
-        Return an empty string if both always hold."""
+        The condition of the body must hold, and the next iteration's number must be below the trip count."""
         inner, conditions = self.body_builder.context, list[str]()
         if get_constant_element(inner, body_condition) is None or not get_constant_element(inner, body_condition):
             conditions.append(reshape_to_scalar(inner, body_condition))
@@ -335,7 +344,9 @@ class _LoopEmitter:
         return emit_logical_and(inner, conditions) if conditions else ""
 
     def emit_first_condition(self, start_condition: str) -> str:
-        """Emit the condition of the first iteration: the initial condition, and a trip count above 0."""
+        """Emit the condition for the first iteration; return its name.
+
+        The start condition must hold, and the trip count must exceed 0."""
         context, conditions = self.context, list[str]()
         if start_condition:
             conditions.append(reshape_to_scalar(context, start_condition))
@@ -356,7 +367,7 @@ CONTROL_CONVERTERS: Mapping[str, Converter] = {
 
 @frozen
 class _ScanAxes:
-    """Axes and directions (1: reversed) of a Scan's scanned inputs and stacked outputs."""
+    """Axes and directions of a Scan, with one number for each scanned input or stacked output; direction 1 is reversed."""
 
     in_axes: tuple[int, ...]
     in_reversed: tuple[int, ...]
@@ -365,10 +376,9 @@ class _ScanAxes:
 
 
 def convert_scan(context: OpContext) -> None:
-    """Scan: one iteration for every element along an axis.
+    """Convert Scan to a ``loop`` with one iteration for each element along the scan axis.
 
-    Before opset 9 it runs along axis 1, separately for every batch.
-    """
+    Before opset 9, Scan runs along axis 1, separately for each element of the batch."""
     attributes, count = context.operator.attributes, context.input_count()
     scanned = attributes.integer("num_scan_inputs")
     first = 0 if context.opset >= 9 else 1
@@ -377,7 +387,7 @@ def convert_scan(context: OpContext) -> None:
     stacked = len(context.operator.outputs) - (count - first - scanned)
 
     def read_integers_per_value(attribute_name: str, value_count: int) -> tuple[int, ...]:
-        """Return an attribute with a number for each scanned or stacked value, zeros if it is absent."""
+        """Return the attribute with one integer for each scanned input or stacked output; zeros if it is absent."""
         entries = attributes.integers(attribute_name, (0,) * value_count)
         if len(entries) != value_count:
             context.broken(f"{attribute_name} has {len(entries)} entries, expected {value_count}")
@@ -406,7 +416,7 @@ def convert_scan(context: OpContext) -> None:
 
 
 def _emit_batched_scan(context: OpContext, value_names: Sequence[str], axes: _ScanAxes) -> None:
-    """Emit one scan for every element of the batch, and join their results (opset 8)."""
+    """Emit one scan for each element of the batch, and concatenate their results (Scan of opset 8)."""
     if context.has_input(0):
         context.refuse(
             "sequence_lens is given: sequences of different lengths are not supported", "export with opset 9 or later"
@@ -425,9 +435,9 @@ def _emit_batched_scan(context: OpContext, value_names: Sequence[str], axes: _Sc
 def _emit_scan(
     context: OpContext, value_names: Sequence[str], axes: _ScanAxes, output_names: Sequence[str]
 ) -> list[str]:
-    """Emit the loop of a scan; return its results.
+    """Emit the loop of a Scan; return the names of its results.
 
-    A result gets its name in ``output_names`` if the loop computes it directly."""
+    A result that needs no transpose or reversal gets its name in ``output_names``; other results get new names."""
     inside = BodyBuilder(context, decode_subgraph(context, "body"))
     builder, names = inside.builder, [value.name for value in inside.body.inputs]
     scanned, stacked = len(axes.in_axes), len(axes.out_axes)
@@ -469,7 +479,7 @@ def _add_scanned_inputs_and_count_iterations(
 ) -> int:
     """Add the scanned values as inputs of the body, which gathers one element of each in every iteration.
 
-    Return the number of iterations."""
+    Return the number of iterations, the extent of the scanned values along their scan axes."""
     builder, inner = body_builder.builder, body_builder.context
     extents = []
     for name, value, axis, is_reversed in zip(
@@ -493,7 +503,8 @@ def _add_scanned_inputs_and_count_iterations(
 
 
 def _move_stacked_axis(context: OpContext, value_name: str, target_axis: int, is_reversed: int) -> str:
-    """Move the stacked axis of an output from 0 to ``target_axis``; reverse its order if ``is_reversed``."""
+    """Move axis 0 of a stacked output to ``target_axis``, after reversing its order if ``is_reversed``; return the
+    name."""
     if is_reversed:
         value_name = context.emit("reverse", (value_name,), {"axes": (0,)})
     rank = len(context.type(value_name).shape)

@@ -1,4 +1,4 @@
-"""ONNX elementwise operators, comparisons, logic and reductions."""
+"""Conversion of ONNX elementwise operators, comparisons, logic and reductions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ from microc.ops.attributes import Rounding
 
 @frozen
 class OneToOne:
-    """A correspondence of operators: ``op`` is microc's name, ``onnx_op_type`` the ONNX operator type."""
+    """Correspondence of an operator of microc's graph and an ONNX operator with the same operands.
+
+    ``dtypes``: dtypes that the reader supports. ``real_attributes``: ONNX's defaults of float attributes, which have
+    the same names in microc and in ONNX."""
 
     op: str
     onnx_op_type: str
@@ -98,7 +101,9 @@ FLOAT_MAX = float(np.finfo(np.float32).max)
 def make_unary_converter(
     op: str, first_input_dtypes: tuple[str, ...] = FLOAT, **attribute_defaults: float
 ) -> Converter:
-    """Make a converter of an operator with one operand, whose attributes are real numbers."""
+    """Make a converter of an ONNX operator with one operand to the graph operator ``op``.
+
+    ``attribute_defaults``: names and defaults of the operator's float attributes."""
 
     def convert_unary(context: OpContext) -> None:
         attributes = context.operator.attributes
@@ -109,10 +114,9 @@ def make_unary_converter(
 
 
 def make_variadic_converter(op: str, first_input_dtypes: tuple[str, ...] = NUMBERS) -> Converter:
-    """Make a converter of an operator whose operands broadcast and are folded from the left.
+    """Make a converter of an ONNX operator with any number of operands to applications of ``op`` from left to right.
 
-    One operand is itself the result.
-    """
+    The operands broadcast to each other. A single operand is the result itself."""
 
     def convert_variadic(context: OpContext) -> None:
         value = context.operand(0)
@@ -129,10 +133,10 @@ def make_variadic_converter(op: str, first_input_dtypes: tuple[str, ...] = NUMBE
 def make_formula_converter(
     formula: Callable[..., str], first_input_dtypes: tuple[str, ...] = FLOAT, **attribute_defaults: float
 ) -> Converter:
-    """Make a converter that expands an operator with one operand to a formula.
+    """Make a converter of an ONNX operator with one operand to the operators that ``formula`` emits.
 
-    The formula's parameters are the attributes.
-    """
+    ``attribute_defaults``: names and defaults of float attributes, which are passed to ``formula`` as keyword
+    arguments."""
 
     def convert_by_formula(context: OpContext) -> None:
         attributes = context.operator.attributes
@@ -143,16 +147,15 @@ def make_formula_converter(
 
 
 def convert_gelu(context: OpContext) -> None:
-    """Gelu: exact, or the approximation by tanh."""
+    """Convert Gelu, exact or approximated by tanh (attribute ``approximate``)."""
     approximate = context.operator.attributes.text("approximate", "none") == "tanh"
     context.result_alias(formulas.gelu(composer(context), context.operand(0), approximate))
 
 
 def convert_clip(context: OpContext) -> None:
-    """Clip: bounds are attributes before opset 11, then optional scalars.
+    """Convert Clip, whose bounds are attributes before opset 11 and optional inputs since then.
 
-    Bounds that are not constant become minimum and maximum.
-    """
+    Constant bounds of float32 data become a ``clip``; other bounds become a ``maximum`` and a ``minimum``."""
     data = context.operand(0)
     if context.opset < 11:
         attributes = context.operator.attributes
@@ -173,7 +176,7 @@ def convert_clip(context: OpContext) -> None:
 
 
 def _write_clip(context: OpContext, data_name: str, minimum: float, maximum: float) -> None:
-    """Write the output as data clipped to constant bounds; infinite bounds need no operator."""
+    """Write the output: ``data_name`` clipped to constant bounds. Infinite bounds are omitted."""
     if math.isnan(minimum) or math.isnan(maximum):
         context.broken(f"got min {minimum} and max {maximum}, expected numbers")
     minimum, maximum = (min(max(bound, -FLOAT_MAX), FLOAT_MAX) for bound in (minimum, maximum))
@@ -186,7 +189,9 @@ def _write_clip(context: OpContext, data_name: str, minimum: float, maximum: flo
 
 
 def convert_pow(context: OpContext) -> None:
-    """Pow: the exponent may have another dtype; a constant exponent of 2 becomes a multiplication."""
+    """Convert Pow; an exponent of 2 becomes a multiplication.
+
+    The exponent may have another dtype than the base, which is the result's dtype. Integers are raised in float64."""
     data, exponent = context.operand(0), context.value(1)
     constant = context.builder.consts.get(exponent)
     is_single = constant is not None and constant.size == 1 and constant.ndim <= len(context.type(data).shape)
@@ -206,7 +211,7 @@ def convert_pow(context: OpContext) -> None:
 
 
 def convert_mean(context: OpContext) -> None:
-    """Mean of operands that broadcast."""
+    """Convert Mean, the average of operands that broadcast to each other."""
     value = context.operand(0)
     for position in range(1, context.input_count()):
         value = context.emit("add", (value, context.operand(position)))
@@ -215,7 +220,7 @@ def convert_mean(context: OpContext) -> None:
 
 
 def convert_prelu(context: OpContext) -> None:
-    """PRelu: slope * x where x is negative, else x; the slope broadcasts to x."""
+    """Convert PRelu, slope * x for negative x, else x; the slope broadcasts to x."""
     data, slope = context.operand(0), context.operand(1)
     shape = context.type(data).shape
     if context.broadcast(shape, context.type(slope).shape) != shape:
@@ -226,10 +231,10 @@ def convert_prelu(context: OpContext) -> None:
 def make_reduction_converter(
     op: str, operand_op: str = "", result_op: str = "", axes_input_opset: int = 18
 ) -> Converter:
-    """Make a converter of a reduction.
+    """Make a converter of an ONNX reduction, such as ReduceL2, to ``op`` over axes.
 
-    Axes are an input from opset ``axes_input_opset`` on. ``operand_op`` and ``result_op`` are operators on its operand and result.
-    """
+    ``operand_op``, ``result_op``: graph operators applied before and after the reduction; empty for none. Axes are
+    an input from opset ``axes_input_opset`` on, and an attribute before."""
 
     def convert_reduction(context: OpContext) -> None:
         attributes, data = context.operator.attributes, context.operand(0)
@@ -256,7 +261,9 @@ def make_reduction_converter(
 
 
 def _read_reduced_axes(context: OpContext, axes_input_opset: int) -> tuple[int, ...]:
-    """Return the axes of a reduction, from the input from opset ``axes_input_opset`` on; empty if it reduces nothing."""
+    """Return the axes of a reduction as numbers of 0 to rank - 1; empty if the operator reduces no axis.
+
+    The axes are an input from opset ``axes_input_opset`` on, and an attribute before."""
     attributes, rank = context.operator.attributes, len(context.shape(0))
     axes: tuple[int, ...] = ()
     if context.opset < axes_input_opset:
@@ -269,7 +276,7 @@ def _read_reduced_axes(context: OpContext, axes_input_opset: int) -> tuple[int, 
 
 
 def convert_reduce_log_sum_exp(context: OpContext) -> None:
-    """ReduceLogSumExp: m + log(sum(exp(x - m))), m being the largest element, limited to finite numbers."""
+    """Convert ReduceLogSumExp to m + log(sum(exp(x - m))), with the maximum m clipped to finite numbers."""
     data, axes, make = context.operand(0), _read_reduced_axes(context, 18), composer(context)
     over: Mapping[str, Attr] = {"axes": axes, "keepdims": True}
     largest = context.emit("max", (data,), over) if axes else data
@@ -283,7 +290,7 @@ def convert_reduce_log_sum_exp(context: OpContext) -> None:
 
 
 def convert_cast(context: OpContext) -> None:
-    """Cast between numeric dtypes."""
+    """Convert Cast between numeric dtypes."""
     data, to = context.value(0), dtype_from_code(context.operator.attributes.integer("to"), context.where)
     if to not in MOVABLE:
         context.refuse(f"a cast to {to}", f"cast to one of {', '.join(MOVABLE)}")
@@ -325,22 +332,22 @@ ELEMENTWISE_CONVERTERS: Mapping[str, Converter] = {
 
 
 def make_comparison_converter(op: str, *operand_dtypes: str) -> Converter:
-    """Make a converter of a comparison of two operands of one dtype."""
+    """Make a converter of an ONNX comparison of two operands of the same dtype to the graph operator ``op``."""
     return Converter(lambda context: context.result(op, (context.operand(0), context.operand(1))), operand_dtypes)
 
 
 def convert_logical_not(context: OpContext) -> None:
-    """Not."""
+    """Convert Not, the negation of bools."""
     context.result("logical_not", (context.value(0),))
 
 
 def convert_where(context: OpContext) -> None:
-    """Where: selects elements of two operands by a condition."""
+    """Convert Where, which selects each element from one of two operands by a condition."""
     context.result("where", tuple(context.value(position) for position in range(3)))
 
 
 def convert_div_or_mod(context: OpContext) -> None:
-    """Div, and Mod with the sign of the divisor, or of the dividend if ``fmod`` is set."""
+    """Convert Div or Mod. The remainder has the sign of the dividend if ``fmod`` is set, else that of the divisor."""
     data, divisor = context.operand(0), context.operand(1)
     constant_divisor = context.builder.consts.get(divisor)
     if constant_divisor is not None and constant_divisor.dtype.kind in "iu" and not constant_divisor.all():
@@ -350,7 +357,7 @@ def convert_div_or_mod(context: OpContext) -> None:
 
 
 def convert_bit_shift(context: OpContext) -> None:
-    """BitShift of unsigned integers."""
+    """Convert BitShift of unsigned integers."""
     direction = context.operator.attributes.text("direction", "")
     if direction not in ("LEFT", "RIGHT"):
         context.broken(f"direction is {direction!r}, expected 'LEFT' or 'RIGHT'")
@@ -358,7 +365,7 @@ def convert_bit_shift(context: OpContext) -> None:
 
 
 def convert_cast_like(context: OpContext) -> None:
-    """CastLike: cast to the dtype of the second operand."""
+    """Convert CastLike, a cast to the dtype of the second operand."""
     data, to = context.value(0), context.type(context.value(1)).dtype
     if to == context.type(data).dtype:
         context.result_alias(data)
@@ -367,12 +374,12 @@ def convert_cast_like(context: OpContext) -> None:
 
 
 def convert_is_nan(context: OpContext) -> None:
-    """IsNaN: x != x, which holds for NaN only."""
+    """Convert IsNaN to x != x, which is true for NaN only."""
     context.result("not_equal", (context.operand(0), context.operand(0)))
 
 
 def convert_is_inf(context: OpContext) -> None:
-    """IsInf: tests for infinities of the signs that attributes select."""
+    """Convert IsInf to comparisons with the infinities that the attributes select."""
     attributes, make, x = context.operator.attributes, composer(context), context.operand(0)
     infinities = ((np.inf, "detect_positive"), (-np.inf, "detect_negative"))
     tests = [make("equal", x, value) for value, name in infinities if attributes.flag(name, True)] or [
@@ -383,7 +390,9 @@ def convert_is_inf(context: OpContext) -> None:
 
 
 def convert_eye_like(context: OpContext) -> None:
-    """EyeLike: ones on a diagonal; the operand gives the shape, and the dtype unless an attribute does."""
+    """Convert EyeLike to a constant matrix with ones on a diagonal, in the shape of the operand.
+
+    The matrix has the dtype in the attribute ``dtype`` or, if it is absent, that of the operand."""
     from microc.frontend.onnx.file import dtype_from_code
 
     kind, attributes = context.type(context.value(0)), context.operator.attributes

@@ -1,4 +1,4 @@
-"""ONNX operators that search for elements, or gather and scatter them at runtime indices."""
+"""Conversion of ONNX operators that search for elements, and that gather or scatter elements at indices."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from microc.graph.ir import Attr
 
 
 def emit_integer_indices(context: OpContext, input_index: int) -> str:
-    """Return input ``input_index`` as int32 or int64, with a cast if necessary."""
+    """Return the name of input ``input_index`` as int32 or int64; other dtypes are cast to int64."""
     value = context.value(input_index)
     kind = context.type(value).dtype
     return value if kind in ("int32", "int64") else context.emit("cast", (value,), {"dtype": "int64"})
 
 
 def _read_axis_attribute(context: OpContext, default_axis: int) -> int:
-    """Return the attribute ``axis`` as 0..rank-1 of the first input."""
+    """Return the attribute ``axis`` as a number of 0 to rank - 1 of input 0."""
     rank = len(context.shape(0))
     return context.axis(context.operator.attributes.integer("axis", default_axis), rank)
 
 
 def convert_gather_elements(context: OpContext) -> None:
-    """GatherElements: gathers elements at indices along one axis."""
+    """Convert GatherElements, which gathers single elements at indices along one axis."""
     operands = (context.value(0), emit_integer_indices(context, 1))
     context.result("gather_elements", operands, {"axis": _read_axis_attribute(context, 0)})
 
 
 def _read_scatter_reduction(context: OpContext) -> str:
-    """Return the attribute ``reduction`` of a scatter; empty for none."""
+    """Return the attribute ``reduction`` of a scatter operator; empty for ``none``."""
     reduction = context.operator.attributes.text("reduction", "none")
     if reduction not in ("none", "add", "mul", "max", "min"):
         context.broken(f"reduction is {reduction!r}, expected none, add, mul, max or min")
@@ -41,7 +41,7 @@ def _read_scatter_reduction(context: OpContext) -> str:
 
 
 def convert_scatter_elements(context: OpContext) -> None:
-    """ScatterElements, and its older name Scatter."""
+    """Convert ScatterElements, or Scatter, its name before opset 11: write elements at indices along one axis."""
     operands = (context.value(0), emit_integer_indices(context, 1), context.operand(2))
     attrs: Mapping[str, Attr] = {
         "axis": _read_axis_attribute(context, 0),
@@ -51,19 +51,19 @@ def convert_scatter_elements(context: OpContext) -> None:
 
 
 def convert_scatter_nd(context: OpContext) -> None:
-    """ScatterND: writes or combines slices at indices of several axes."""
+    """Convert ScatterND, which writes slices at indices of several axes, or combines them with the data."""
     operands = (context.value(0), emit_integer_indices(context, 1), context.operand(2))
     context.result("scatter_nd", operands, {"reduction": _read_scatter_reduction(context)})
 
 
 def convert_gather_nd(context: OpContext) -> None:
-    """GatherND: gathers slices at indices of several axes."""
+    """Convert GatherND, which gathers slices at indices of several axes."""
     batch = context.operator.attributes.integer("batch_dims", 0)
     context.result("gather_nd", (context.value(0), emit_integer_indices(context, 1)), {"batch_dims": batch})
 
 
 def make_arg_extremum_converter(op: str) -> Converter:
-    """Make a converter of ArgMax or ArgMin."""
+    """Make a converter of ArgMax or ArgMin to the graph operator ``op``."""
 
     def convert_arg_extremum(context: OpContext) -> None:
         attributes = context.operator.attributes
@@ -79,7 +79,7 @@ def make_arg_extremum_converter(op: str) -> Converter:
 
 
 def convert_top_k(context: OpContext) -> None:
-    """TopK: values and their indices."""
+    """Convert TopK, the k largest or smallest elements along an axis and their indices."""
     attributes = context.operator.attributes
     k_values = context.integers(1) if context.opset >= 10 else (attributes.integer("k"),)
     if len(k_values) != 1:
@@ -94,7 +94,7 @@ def convert_top_k(context: OpContext) -> None:
 
 
 def make_cumulative_converter(op: str) -> Converter:
-    """Make a converter of CumSum or CumProd, along a constant axis."""
+    """Make a converter of CumSum or CumProd, along a constant axis, to the graph operator ``op``."""
 
     def convert_cumulative(context: OpContext) -> None:
         attributes, rank = context.operator.attributes, len(context.shape(0))
@@ -112,7 +112,7 @@ def make_cumulative_converter(op: str) -> Converter:
 
 
 def convert_one_hot(context: OpContext) -> None:
-    """OneHot: off and on value come in one operand of two elements."""
+    """Convert OneHot, whose input 2 has two elements: the value of other elements, and the value at the index."""
     indices = emit_integer_indices(context, 0)
     depth = int(context.constant(1).reshape(-1)[0])
     values = context.value(2)
@@ -122,7 +122,9 @@ def convert_one_hot(context: OpContext) -> None:
 
 
 def convert_hardmax(context: OpContext) -> None:
-    """Hardmax: 1 at the first largest element along an axis; before opset 13, along that axis and all behind it together."""
+    """Convert Hardmax, which is 1 at the first maximum along an axis and 0 elsewhere.
+
+    Before opset 13 the maximum is over ``axis`` and all axes after it together."""
     old, data = context.opset < 13, context.value(0)
     shape, axis = context.shape(0), _read_axis_attribute(context, 1 if context.opset < 13 else -1)
     if old:
@@ -136,14 +138,14 @@ def convert_hardmax(context: OpContext) -> None:
 
 
 def convert_trilu(context: OpContext) -> None:
-    """Trilu: keeps the upper or lower triangle of matrices; other elements become 0."""
+    """Convert Trilu, which keeps the upper or lower triangle of matrices and sets other elements to 0."""
     diagonal = context.integers(1)[0] if context.has_input(1) else 0
     upper = context.operator.attributes.flag("upper", True)
     context.result("triangle", (context.value(0),), {"diagonal": diagonal, "upper": upper})
 
 
 def convert_reverse_sequence(context: OpContext) -> None:
-    """ReverseSequence: reverses the first elements of each sequence of the batch, as many as its length."""
+    """Convert ReverseSequence, which reverses the first elements of each sequence, as many as its length."""
     attributes = context.operator.attributes
     attrs: Mapping[str, Attr] = {
         "batch_axis": attributes.integer("batch_axis", 1),
@@ -153,7 +155,7 @@ def convert_reverse_sequence(context: OpContext) -> None:
 
 
 def convert_tensor_scatter(context: OpContext) -> None:
-    """TensorScatter: overwrites rows of a cache, from a start index of its own for every element of the batch."""
+    """Convert TensorScatter, which overwrites rows of a cache from a start index for each element of the batch."""
     attributes, shape = context.operator.attributes, context.shape(0)
     starts = emit_integer_indices(context, 2) if context.has_input(2) else ""
     if not starts:
@@ -164,7 +166,7 @@ def convert_tensor_scatter(context: OpContext) -> None:
 
 
 def convert_lp_normalization(context: OpContext) -> None:
-    """LpNormalization: x divided by its L1 or L2 norm along an axis; 0 where the norm is 0."""
+    """Convert LpNormalization, x divided by its L1 or L2 norm along an axis; the result is 0 if the norm is 0."""
     data, p = context.value(0), context.operator.attributes.integer("p", 2)
     if p not in (1, 2):
         context.broken(f"p is {p}, expected 1 or 2")
@@ -177,7 +179,7 @@ def convert_lp_normalization(context: OpContext) -> None:
 
 
 def convert_bit_cast(context: OpContext) -> None:
-    """BitCast: reinterprets the bits of every element as another dtype."""
+    """Convert BitCast, which reads the bits of each element as another dtype."""
     to = dtype_from_code(context.operator.attributes.integer("to"), context.where)
     context.result("bit_cast", (context.value(0),), {"dtype": to})
 

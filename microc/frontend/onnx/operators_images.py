@@ -1,4 +1,4 @@
-"""ONNX operators that resize images or sample between elements."""
+"""Conversion of ONNX operators that resize images or interpolate between elements."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ _ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 @frozen
 class ResizedAxis:
-    """An axis that a Resize changes: its extents before and after, its factor, and the region of interest.
+    """An axis that a Resize changes.
 
-    The region is in relative coordinates; 0 and 1 are the whole axis."""
+    ``scale``: output extent divided by input extent before rounding. ``roi_start``, ``roi_end``: bounds of the
+    region of interest relative to the input extent; 0 and 1 for the whole axis."""
 
     axis: int
     input_extent: int
@@ -53,7 +54,7 @@ class ResizedAxis:
 
 @frozen
 class ResizeRule:
-    """Rule by which a Resize computes source positions and weights; fields are the operator's attributes."""
+    """Attributes of a Resize that determine source positions and weights, under ONNX's names."""
 
     mode: str
     coordinate_transformation_mode: str
@@ -114,7 +115,9 @@ def _fill_outside_image(
     resized_axes: Sequence[ResizedAxis],
     source_positions_by_axis: Sequence[Array],
 ) -> str:
-    """Replace the results whose source position is outside of the image by ``extrapolation_value``."""
+    """Replace results whose source position is outside the image by ``extrapolation_value``; return the new name.
+
+    ``source_positions_by_axis``: source position of each result, one array for each of ``resized_axes``."""
     for axis, position in zip(resized_axes, source_positions_by_axis, strict=True):
         outside = (position < 0) | (position > axis.input_extent - 1)
         if outside.any():
@@ -127,14 +130,15 @@ def _fill_outside_image(
 
 
 def compute_source_positions(rule: ResizeRule, axis: ResizedAxis) -> Array:
-    """Return the source position of every result along an axis, as real numbers.
+    """Return the source position of each result along an axis, as an array of floats in units of input elements.
 
-    Positions of nearest and linear are computed in float32 step by step, as ONNX Runtime does: the choice of the nearest
-    element, and quantised results, depend on the last bit. Cubic and antialiased positions are float64.
-    """
+    Positions for modes nearest and linear are computed in float32 step by step, as ONNX Runtime does, because the
+    choice of the nearest element and quantised results depend on the last bit. Cubic and antialiased positions are
+    float64."""
     dtype = np.float32 if rule.is_linear_interpolation or rule.mode == "nearest" else np.float64
 
     def to_dtype(value: float) -> Array:
+        """Return a number as an array of rank 0 in the dtype of the computation."""
         return np.asarray(value, dtype)
 
     y, half, scale, last = (
@@ -162,8 +166,10 @@ def compute_source_positions(rule: ResizeRule, axis: ResizedAxis) -> Array:
 
 
 def compute_indices_and_weights(rule: ResizeRule, axis: ResizedAxis, source_positions: Array) -> tuple[Array, Array]:
-    """Return the indices and the weights, both (size, taps), of the elements whose weighted sum is a result along an
-    axis."""
+    """Return indices of source elements and their weights, both of shape (results, taps), for one axis.
+
+    Each result is the sum of its taps' source elements times their weights. ``source_positions``: as returned by
+    :func:`compute_source_positions`."""
     if rule.is_linear_interpolation:
         return _compute_linear_indices_and_weights(axis, source_positions)
     # A position on an element counts as the right end of its interval, so that the ratio is in (0, 1].
@@ -193,9 +199,9 @@ def compute_indices_and_weights(rule: ResizeRule, axis: ResizedAxis, source_posi
 
 
 def _compute_linear_indices_and_weights(axis: ResizedAxis, source_positions: Array) -> tuple[Array, Array]:
-    """Return indices and weights, both (size, 2), of the two neighbours of every source position.
+    """Return indices and weights, both of shape (results, 2), of the two neighbours of each source position.
 
-    At or behind the last element they are twice that element with weight 0.5."""
+    At or after the last element both neighbours are that element, with weight 0.5 each."""
     inside = np.clip(source_positions, 0, axis.input_extent - 1)
     left = np.floor(inside).astype(np.int64)
     right = np.minimum(left + 1, axis.input_extent - 1)
@@ -205,14 +211,16 @@ def _compute_linear_indices_and_weights(axis: ResizedAxis, source_positions: Arr
 
 
 def _clamp_indices(axis: ResizedAxis, element_indices: Array) -> Array:
-    """Clamp indices to the axis, and store them in the smaller of int16 and int32 that holds them."""
+    """Clamp indices to the axis; the result is int16 if the axis has fewer than 2 ** 15 elements, else int32."""
     return np.clip(element_indices, 0, axis.input_extent - 1).astype(
         np.int16 if axis.input_extent < 1 << 15 else np.int32
     )
 
 
 def _compute_kernel_weights(rule: ResizeRule, tap_distances: Array) -> Array:
-    """Return the interpolation weights at ``tap_distances``: the triangle, or Keys' cubic convolution kernel."""
+    """Return the weights of elements at ``tap_distances`` from the source position, in elements.
+
+    Mode linear has a triangle as kernel, mode cubic has Keys' cubic convolution kernel."""
     if rule.mode == "linear":
         return np.asarray(np.clip(1 - tap_distances, 0, 1))
     a = rule.cubic_coeff_a
@@ -222,9 +230,9 @@ def _compute_kernel_weights(rule: ResizeRule, tap_distances: Array) -> Array:
 
 
 def read_resized_axes(context: OpContext) -> tuple[ResizedAxis, ...]:
-    """Return the axes that a Resize or Upsample changes, in order.
+    """Return the axes that a Resize or Upsample changes, in ascending order.
 
-    The file gives scales or sizes, of all axes or of those that ``axes`` names."""
+    The file has scales or sizes, for all axes or for those in the attribute ``axes``."""
     attributes, shape = context.operator.attributes, context.shape(0)
     axes = context.axes(attributes.integers("axes", tuple(range(len(shape)))), len(shape))
     # Before opset 11, and in Upsample, there is no roi input in front of the scales.
@@ -272,7 +280,7 @@ def read_resized_axes(context: OpContext) -> tuple[ResizedAxis, ...]:
 
 
 def convert_grid_sample(context: OpContext) -> None:
-    """GridSample: samples data between elements at the positions of a grid."""
+    """Convert GridSample, which interpolates data at the positions of a grid."""
     attributes, shape, grid = context.operator.attributes, context.shape(0), context.shape(1)
     if len(grid) != len(shape):
         context.broken(f"grid of shape {grid} for data of shape {shape}, expected the same number of axes")
@@ -285,7 +293,7 @@ def convert_grid_sample(context: OpContext) -> None:
 
 
 def convert_roi_align(context: OpContext) -> None:
-    """RoiAlign with a fixed number of samples."""
+    """Convert RoiAlign with a fixed number of samples for each output element."""
     attributes = context.operator.attributes
     default = "half_pixel" if context.opset >= 16 else "output_half_pixel"
     coordinates = attributes.text("coordinate_transformation_mode", default)
@@ -308,8 +316,7 @@ def convert_roi_align(context: OpContext) -> None:
 
 
 def convert_deform_conv(context: OpContext) -> None:
-    """DeformConv: samples all taps of all pixels, multiplies by their masks, then by the weights as a matrix for every
-    group."""
+    """Convert DeformConv to a ``grid_sample`` at the displaced positions of all taps, a mask, and a ``matmul``."""
     attributes, shape = context.operator.attributes, context.shape(0)
     outputs, inputs, *kernel = context.shape(1)
     groups, parts = attributes.integer("group", 1), attributes.integer("offset_group", 1)
@@ -350,9 +357,9 @@ def convert_deform_conv(context: OpContext) -> None:
 def _compute_tap_positions_and_output_extents(
     context: OpContext, kernel_shape: tuple[int, ...]
 ) -> tuple[Array, tuple[int, ...]]:
-    """Return the positions of the taps of all pixels before offsets are added, (1, taps * pixels, axes).
+    """Return positions of all taps of all output pixels without offsets, and the output's spatial extents.
 
-    Also return the result's spatial extents."""
+    The positions have shape (1, taps * pixels, spatial axes)."""
     extents = context.shape(0)[2:]
     view = read_spatial_window(context, kernel_shape, extents, ceil_mode=False)
     rank, axes, size = len(extents), [], []
@@ -378,10 +385,10 @@ SAMPLING_CONVERTERS: Mapping[str, Converter] = {
 
 
 def convert_conv_transpose(context: OpContext) -> None:
-    """ConvTranspose.
+    """Convert ConvTranspose.
 
-    ``conv2d_transpose`` over one or two axes with constant float32 weights, else ``convolution_transpose``.
-    """
+    Float32 data of one or two spatial axes with constant weights make a ``conv2d_transpose``, anything else makes a
+    ``convolution_transpose``."""
     attrs, shape = _read_transposed_convolution_attributes(context), context.shape(0)
     has_constant = [
         context.builder.stored_constant(context.value(k)) is not None for k in (1, 2) if context.has_input(k)
@@ -412,7 +419,8 @@ def convert_conv_transpose(context: OpContext) -> None:
 
 
 def _reorder_weights_channels_last(context: OpContext, weight: StoredTensor, group_count: int) -> StoredTensor:
-    """Reorder the weights of a transposed convolution from (I, O / groups, [H,] W) to (O, H, W, I / groups)."""
+    """Reorder the weights of a ConvTranspose from (C, O / groups, [H,] W) to (O, H, W, C / groups), with C input
+    channels."""
     inputs, outputs_per_group, *kernel = weight.data.shape
     split = weight.data.reshape(
         group_count, inputs // group_count, outputs_per_group, *[1] * (2 - len(kernel)), *kernel
@@ -430,10 +438,9 @@ def _reorder_weights_channels_last(context: OpContext, weight: StoredTensor, gro
 
 
 def _read_transposed_convolution_attributes(context: OpContext) -> Mapping[str, Any]:
-    """Return the attributes of a transposed convolution over any number of axes.
+    """Return strides, padding, dilation and groups of a ConvTranspose over any number of axes.
 
-    Output padding becomes less padding at the end.
-    """
+    Attribute ``output_padding`` is subtracted from the padding at the end."""
     attributes, extents, kernel = context.operator.attributes, context.shape(0)[2:], context.shape(1)[2:]
     rank, groups = len(extents), attributes.integer("group", 1)
     if len(kernel) != rank or 0 in context.shape(1) or attributes.integers("kernel_shape", kernel)[-rank:] != kernel:
@@ -473,7 +480,7 @@ def _read_transposed_convolution_attributes(context: OpContext) -> Mapping[str, 
 
 
 def convert_resize(context: OpContext) -> None:
-    """Resize and Upsample: every result is one of the data's elements, or a weighted sum of a few."""
+    """Convert Resize or Upsample, whose results are single source elements or weighted sums of a few."""
     write_resize(context, read_resized_axes(context))
 
 

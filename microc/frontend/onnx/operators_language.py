@@ -1,4 +1,4 @@
-"""ONNX operators of language models: attention with a cache, norms, rotary embeddings."""
+"""Conversion of ONNX Runtime's operators of language models: RMS norms, rotary embeddings, attention with a cache."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FLOAT = ("float32",)
 
 
 def convert_simplified_layer_normalization(context: OpContext) -> None:
-    """SimplifiedLayerNormalization over the last axis: x / sqrt(mean(x**2) + epsilon), scaled."""
+    """Convert SimplifiedLayerNormalization over the last axis: x / sqrt(mean(x ** 2) + epsilon), times a scale."""
     attributes, data = context.operator.attributes, context.operand(0)
     rank = len(context.type(data).shape)
     if context.axis(attributes.integer("axis", -1), rank) != rank - 1:
@@ -29,7 +29,7 @@ def convert_simplified_layer_normalization(context: OpContext) -> None:
 
 
 def convert_skip_simplified_layer_normalization(context: OpContext) -> None:
-    """SkipSimplifiedLayerNormalization: the same norm of a sum; the sum is the fourth output."""
+    """Convert SkipSimplifiedLayerNormalization, the RMS norm of a sum of two inputs and a bias; output 3 is the sum."""
     total = context.emit("add", (context.operand(0), context.operand(1)))
     if context.has_input(3):
         total = context.emit("add", (total, context.operand(3)))
@@ -40,7 +40,7 @@ def convert_skip_simplified_layer_normalization(context: OpContext) -> None:
 
 
 def _write_rms_norm(context: OpContext, data_name: str, scale_name: str) -> None:
-    """Write the output: ``data_name`` divided by its root mean square over the last axis, times ``scale_name``."""
+    """Write output 0: ``data_name`` divided by its root mean square over the last axis, times ``scale_name``."""
     make = composer(context)
     squares: Mapping[str, Attr] = {"axes": (len(context.type(data_name).shape) - 1,), "keepdims": True}
     mean = context.emit("mean", (make("mul", data_name, data_name),), squares)
@@ -49,7 +49,9 @@ def _write_rms_norm(context: OpContext, data_name: str, scale_name: str) -> None
 
 
 def convert_rotary_embedding(context: OpContext) -> None:
-    """com.microsoft.RotaryEmbedding: rotates data (B, S, heads * D) or (B, heads, S, D) by the angles of their positions."""
+    """Convert com.microsoft.RotaryEmbedding, which rotates data by angles that depend on the position.
+
+    Data have shape (batch, S, heads * D) or (batch, heads, S, D), with S positions and D elements of each head."""
     attributes, shape = context.operator.attributes, context.shape(0)
     heads = attributes.integer("num_heads", 0) or 1
     if len(shape) == 3 and (not attributes.integer("num_heads", 0) or shape[2] % heads):
@@ -81,9 +83,10 @@ def convert_rotary_embedding(context: OpContext) -> None:
 
 
 def gather_angle_rows(context: OpContext, table_input_index: int, position_ids: str, position_count: int) -> str:
-    """Gather the rows of the table ``table_input_index`` (cosines or sines) at ``position_ids``.
+    """Gather the rows of a table of cosines or sines at ``position_ids``; return the result's name.
 
-    The result is (batch, 1, S, half of the rotated width)."""
+    ``table_input_index``: input with the table. The result has shape (batch, 1, ``position_count``, elements of a
+    row)."""
     table = context.value(table_input_index)
     if len(context.type(table).shape) != 2:
         context.broken(f"input {table_input_index}: got shape {context.type(table).shape}, expected two axes")
@@ -95,9 +98,11 @@ def gather_angle_rows(context: OpContext, table_input_index: int, position_ids: 
 
 
 def rotate_pairs(context: OpContext, data_name: str, cosine_and_sine: tuple[str, str], *, interleaved: bool) -> str:
-    """Rotate pairs of numbers along the last axis by angles.
+    """Rotate pairs of elements along the last axis by angles; return the result's name.
 
-    Pairs are neighbours (``interleaved``), or lie half the rotated width apart. Numbers behind the rotated width stay."""
+    ``cosine_and_sine``: names of the angles' cosines and sines, of shape (..., half), for 2 * half rotated elements.
+    A pair is two neighbours if ``interleaved``, else two elements at distance half. Elements after the rotated ones
+    are unchanged."""
     shape, half = context.type(data_name).shape, context.type(cosine_and_sine[0]).shape[3]
     cosine, sine = cosine_and_sine
     if 2 * half > shape[3]:
@@ -123,7 +128,7 @@ def rotate_pairs(context: OpContext, data_name: str, cosine_and_sine: tuple[str,
 
 
 def slice_axis(context: OpContext, value_name: str, axis: int, start_index: int, end_index: int) -> str:
-    """Slice elements ``start_index`` to ``end_index`` (exclusive) along an axis."""
+    """Slice elements ``start_index`` to ``end_index`` - 1 along ``axis``; return the result's name."""
     shape = context.type(value_name).shape
     if (start_index, end_index) == (0, shape[axis]):
         return value_name
@@ -154,8 +159,10 @@ _EXPORT_WITHOUT = "export the model without it"
 
 @frozen
 class _AttentionSizes:
-    """Sizes of an attention: heads of queries, heads of keys and values (each shared by a group of queries), rows of
-    this call, width of a head."""
+    """Sizes of an attention layer.
+
+    ``query_heads``: heads of the query. ``kv_heads``: heads of key and value; each is used by a group of query
+    heads. ``row_count``: positions that one call computes. ``head_width``: elements of a head."""
 
     query_heads: int
     kv_heads: int
@@ -164,13 +171,12 @@ class _AttentionSizes:
 
 
 def convert_group_query_attention(context: OpContext) -> None:
-    """com.microsoft.GroupQueryAttention of one sequence, causal.
+    """Convert com.microsoft.GroupQueryAttention, which is causal, for a single sequence.
 
-    Operands: query, key, value (or all three in the first), past key, past value, last position (seqlens_k), number of
-    positions, cosines, sines. The past (1, heads, P, D) has capacity for P positions. Rows of this call go behind those that
-    it holds; the present is the past with them. If the number of positions is a constant above P, the past is full, and the
-    present is longer.
-    """
+    Inputs: query, key, value (or all three in the first), past key, past value, seqlens_k (last position), number of
+    positions, cosines, sines. The caches of past keys and values, of shape (1, heads, P, D), have capacity for P
+    positions. The present caches are the past ones with the rows of this call after the rows in use. If the number
+    of positions is a constant above P, the past is full and the present caches are longer."""
     _refuse_unsupported_variants(context)
     heads, (query, key, value) = _read_sizes_and_split_heads(context)
     length = _emit_past_length(context, heads)
@@ -202,7 +208,7 @@ def convert_group_query_attention(context: OpContext) -> None:
 
 
 def _refuse_unsupported_variants(context: OpContext) -> None:
-    """Refuse attributes and inputs of variants of the attention that are not supported."""
+    """Raise UnsupportedError for attributes and inputs of the attention that are not supported."""
     attributes = context.operator.attributes
     numbers = {name: attributes.integer(name, 0) for name in ("smooth_softmax", "qk_output", "local_window_size")}
     unsupported = [name for name, number in numbers.items() if number > 0]
@@ -218,7 +224,9 @@ def _refuse_unsupported_variants(context: OpContext) -> None:
 
 
 def _read_sizes_and_split_heads(context: OpContext) -> tuple[_AttentionSizes, tuple[str, str, str]]:
-    """Split the operands into heads: query (1, heads, S, D), key and value (1, key heads, S, D)."""
+    """Return the sizes of the attention, and the names of query, key and value split into heads.
+
+    The query has shape (1, query heads, S, D), key and value have shape (1, kv heads, S, D)."""
     attributes, shape = context.operator.attributes, context.shape(_QUERY)
     queries, kv_heads = attributes.integer("num_heads"), attributes.integer("kv_num_heads")
     packed = not context.has_input(_KEY)
@@ -233,7 +241,7 @@ def _read_sizes_and_split_heads(context: OpContext) -> tuple[_AttentionSizes, tu
     heads = _AttentionSizes(queries, kv_heads, shape[1], shape[2] // parts)
 
     def split_one_operand(value_name: str, head_count: int) -> str:
-        """Reshape (1, S, heads * D) to (1, heads, S, D)."""
+        """Reshape and transpose (1, S, heads * D) to (1, heads, S, D); return the result's name."""
         if context.type(value_name).shape != (1, heads.row_count, head_count * heads.head_width):
             expected = (1, heads.row_count, head_count * heads.head_width)
             context.broken(f"{value_name!r}: got shape {context.type(value_name).shape}, expected {expected}")
@@ -255,9 +263,9 @@ def _read_sizes_and_split_heads(context: OpContext) -> tuple[_AttentionSizes, tu
 
 
 def _emit_past_length(context: OpContext, sizes: _AttentionSizes) -> str:
-    """Return the number of positions that the key and value caches hold, as an int32 of one element.
+    """Emit the number of positions in use of the caches, int32 of shape (1,); return its name.
 
-    It is the last position minus the other rows of this call."""
+    It is the last position (seqlens_k) minus the other rows of this call."""
     if context.type(context.value(_LAST)).size != 1:
         context.broken(f"seqlens_k: got shape {context.shape(_LAST)}, expected one element")
     last = context.emit("cast", (context.reshape(context.value(_LAST), (1,)),), {"dtype": "int32"})
@@ -269,7 +277,7 @@ def _emit_past_length(context: OpContext, sizes: _AttentionSizes) -> str:
 def _rotate_query_and_key(
     context: OpContext, sizes: _AttentionSizes, past_length: str, query_and_key_names: Sequence[str]
 ) -> list[str]:
-    """Rotate query and key by the angles of their positions."""
+    """Rotate query and key by the angles of their positions; return the names of the results."""
     positions = past_length
     if sizes.row_count > 1:
         steps = context.new_constant("steps", np.arange(sizes.row_count, dtype=np.int32))
@@ -280,7 +288,7 @@ def _rotate_query_and_key(
 
 
 def _get_past_caches(context: OpContext, sizes: _AttentionSizes) -> tuple[str, ...]:
-    """Return the caches of keys and of values; empty if there is no past."""
+    """Return the names of the caches of keys and of values; an empty tuple if the operator has none."""
     if not context.has_input(_PAST):
         return ()
     caches = context.operand(_PAST), context.operand(_PAST + 1)
@@ -293,12 +301,15 @@ def _get_past_caches(context: OpContext, sizes: _AttentionSizes) -> tuple[str, .
 
 
 def _emit_batch_product(context: OpContext, left_name: str, right_name: str, *, transpose_right: bool = False) -> str:
+    """Emit a product of batches of matrices, with the right ones transposed if ``transpose_right``; return its name."""
     right = context.emit("transpose", (right_name,), {"axes": (0, 2, 1)}) if transpose_right else right_name
     return context.emit("matmul", (left_name, right))
 
 
 def _mask_unused_positions(context: OpContext, scores_name: str, past_length: str) -> str:
-    """Mask the scores (heads, rows, P) of positions that the past does not hold yet."""
+    """Replace scores of unused positions of the caches by MASKED_SCORE; return the result's name.
+
+    ``scores_name``: scores of shape (heads, rows, P). ``past_length``: name of the number of positions in use."""
     count = context.type(scores_name).shape[2]
     positions = context.new_constant("places", np.arange(count, dtype=np.int32).reshape(1, 1, count))
     make = composer(context)
@@ -306,7 +317,9 @@ def _mask_unused_positions(context: OpContext, scores_name: str, past_length: st
 
 
 def _mask_later_rows(context: OpContext, sizes: _AttentionSizes, scores_name: str) -> str:
-    """Mask the scores among this call's rows so that none attends to a later one."""
+    """Replace scores of keys that are later than the query by MASKED_SCORE; return the result's name.
+
+    ``scores_name``: scores between rows of this call."""
     if sizes.row_count == 1:
         return scores_name
     groups = sizes.query_heads // sizes.kv_heads
@@ -317,7 +330,7 @@ def _mask_later_rows(context: OpContext, sizes: _AttentionSizes, scores_name: st
 def _write_present(
     context: OpContext, past_cache_names: Sequence[str], new_keys_and_values: Sequence[str], past_length: str
 ) -> None:
-    """Write the second and third output, the new key and value caches: the past ones with this call's rows."""
+    """Write outputs 1 and 2: the past caches with the keys and values of this call after the positions in use."""
     for position, value in enumerate(new_keys_and_values):
         if not context.output(position + 1):
             continue
@@ -331,7 +344,7 @@ def _write_present(
 
 
 def _is_past_full(context: OpContext, past_capacity: int, new_row_count: int) -> bool:
-    """Test whether the number of positions is a constant above ``past_capacity``."""
+    """Test whether the number of positions is a constant above ``past_capacity``, so that the cache must grow."""
     total = context.builder.consts.get(context.value(_TOTAL)) if context.has_input(_TOTAL) else None
     if total is None or total.size != 1 or int(total.reshape(())) <= past_capacity:
         return False

@@ -1,4 +1,4 @@
-"""ONNX reader: converts a model file to a Graph, inlines functions, folds constants, and explains refusals."""
+"""Reader of ONNX models: converts operators to microc's graph, and reports all unsupported operators in one error."""
 
 from __future__ import annotations
 
@@ -44,10 +44,12 @@ def instantiate_function_nodes(
     operator_index: int,
     opset: int,
 ) -> tuple[Operator, ...]:
-    """Return the nodes of a function's body as operators with new value names.
+    """Return the nodes of a function's body as operators whose values have new names.
 
-    ``new_names`` maps names in the body to new ones, which ``make_name`` makes for the nodes' results. ``attribute_values``:
-    the attributes of the function that its nodes may refer to. Names that the body does not define stay as they are."""
+    ``new_names`` maps value names in the body to names in the model; results of nodes are added to it under names
+    that ``make_name`` returns. ``attribute_values``: AttributeProtos that the body refers to by name.
+    ``operator_index``: index of the operator that the function defines. Names that the body does not define stay
+    unchanged."""
     instantiated = []
     for node in node_protos:
         for name in node.output:
@@ -67,10 +69,10 @@ def _instantiate_attributes(
     attribute_values: Mapping[str, Any],
     make_name: Callable[[str], str],
 ) -> list[Any]:
-    """Copy attributes with references to the function's attributes resolved and subgraphs renamed.
+    """Return copies of AttributeProtos, with values of subgraphs renamed and references to the function's attributes
+    resolved.
 
-    Unset references are dropped.
-    """
+    A reference to an attribute that is not set is omitted."""
     import onnx
 
     attributes_out = []
@@ -89,7 +91,10 @@ def _instantiate_attributes(
 def _rename_subgraph_values(
     graph_proto: Any, outer_new_names: NewNames, attribute_values: Mapping[str, Any], make_name: Callable[[str], str]
 ) -> None:
-    """Rename a subgraph's own values by ``make_name``, and the values that it captures by ``outer_new_names``."""
+    """Rename the values of a subgraph in place.
+
+    Values that the subgraph defines get names from ``make_name``. Values of the enclosing body get their names in
+    ``outer_new_names``."""
     names = dict(outer_new_names)
     for value in (*graph_proto.input, *graph_proto.initializer):
         names[value.name] = make_name(value.name)
@@ -113,9 +118,10 @@ MAX_BODY_NODES = 4096
 
 
 def expand_function_body(context: OpContext) -> tuple[Operator, ...]:
-    """Return the operators of an operator's function body in ONNX's schema; none if it has no body.
+    """Return the operators of the function body that ONNX's schema defines for an operator; empty if it defines none.
 
-    Of several bodies, for versions of the operator set, it is the newest that is not newer than the model's version."""
+    If the schema has several bodies for versions of the operator set, the newest up to the model's version is
+    returned."""
     function = _get_function_proto(context)
     if function is None or len(function.node) > MAX_BODY_NODES:
         return ()
@@ -130,19 +136,20 @@ def expand_function_body(context: OpContext) -> tuple[Operator, ...]:
     attribute_values = {**defaults, **operator.attributes.protos_by_name()}
 
     def make_unique_name(body_name: str) -> str:
+        """Return a new name for a value of the function body."""
         return builder.unique_name(f"{context.output()}_{body_name}")
 
     return instantiate_function_nodes(function.node, names, attribute_values, make_unique_name, operator.index, version)
 
 
 def has_function_body(context: OpContext) -> bool:
-    """Test whether ONNX's schema defines the operator by a function body."""
+    """Test whether ONNX's schema defines the operator by a function body of other operators."""
     schema = _get_operator_schema(context)
     return schema is not None and (schema.has_function or schema.has_context_dependent_function)
 
 
 def has_changed_since_oldest_opset(context: OpContext) -> bool:
-    """Test whether an operator's meaning in an old model differs from that in version 7 of the operator set."""
+    """Test whether the operator's schema in an old model differs from the schema in the oldest supported opset, 7."""
     from onnx import defs
 
     schema = _get_operator_schema(context)
@@ -152,7 +159,7 @@ def has_changed_since_oldest_opset(context: OpContext) -> bool:
 
 
 def _get_operator_schema(context: OpContext) -> Any:
-    """Return ONNX's schema for the operator in its version of the operator set, or None."""
+    """Return ONNX's schema of the operator in its opset; None if ONNX does not define the operator."""
     from onnx import defs
 
     try:
@@ -162,7 +169,7 @@ def _get_operator_schema(context: OpContext) -> Any:
 
 
 def _get_function_proto(context: OpContext) -> Any:
-    """Return the function body in the operator's schema as a FunctionProto, or None."""
+    """Return the function body in the operator's schema as a FunctionProto; None if the schema has none."""
     import onnx
 
     schema = _get_operator_schema(context)
@@ -184,12 +191,12 @@ def _get_function_proto(context: OpContext) -> Any:
 
 
 def _get_newest_version_up_to(schema_versions: list[int], opset: int) -> int:
-    """Return the newest of ``schema_versions`` up to ``opset``; the oldest if all are newer."""
+    """Return the newest of ``schema_versions`` that is at most ``opset``, or the oldest if all are newer."""
     return max((v for v in schema_versions if v <= opset), default=min(schema_versions))
 
 
 def _make_node_proto(context: OpContext) -> Any:
-    """Return the operator as a NodeProto."""
+    """Make a NodeProto of the operator."""
     import onnx
 
     operator = context.operator
@@ -199,7 +206,7 @@ def _make_node_proto(context: OpContext) -> Any:
 
 
 def _make_input_type_proto(context: OpContext, input_index: int) -> Any:
-    """Return the type of input ``input_index`` as a TypeProto, an empty one if it is absent."""
+    """Make a TypeProto of input ``input_index``; an empty one if the input is absent."""
     import onnx
 
     if not context.has_input(input_index):
@@ -238,7 +245,7 @@ _STRINGS = (
 
 
 def _map_to_reason_and_hint(operator_names: Iterable[str], reason: str, hint: str) -> Mapping[str, tuple[str, str]]:
-    """Return a table with the same reason and hint for several operators."""
+    """Return a mapping of each operator name to the pair of ``reason`` and ``hint``."""
     return dict.fromkeys(operator_names, (reason, hint))
 
 
@@ -282,9 +289,9 @@ UNKNOWN = "the operator is unknown to microc"
 
 
 def get_unsupported_reason_and_hint(op_type: str, is_foreign_domain: bool) -> tuple[str, str]:
-    """Return reason and hint for an operator that has no converter.
+    """Return why an operator without converter is not supported, and a hint for the user.
 
-    ``is_foreign_domain``: its domain is neither ONNX's nor ONNX Runtime's."""
+    ``is_foreign_domain``: the operator's domain is neither ONNX's nor ONNX Runtime's."""
     if op_type in KNOWN:
         return KNOWN[op_type]
     if is_foreign_domain:
@@ -337,14 +344,14 @@ MAX_LISTED_ERRORS = 40
 
 
 def read_onnx(model_bytes: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
-    """Read the network in an ONNX model's bytes.
+    """Read an ONNX model from its bytes; return microc's graph of it.
 
-    ``file_name`` has no folders; it appears in every location. ``input_shapes`` binds symbolic extents: input name -> shape,
-    or ``"*"`` -> the shape of every input not named. A symbolic first extent (the batch) is 1 unless bound. A symbol that one
-    input binds has the same value in all others.
+    ``file_name``: name of the file without folders, for locations. ``input_shapes``: shape by input name; the name
+    ``"*"`` stands for all other inputs. These shapes also determine the model's symbolic extents, and a symbol has the
+    same value in all inputs. A symbolic first extent (the batch) that no shape determines is 1.
 
-    Raises ModelError for a corrupt or inconsistent file, UnsupportedError, which lists all unsupported operators, and
-    UsageError for ``input_shapes`` that do not fit the model."""
+    Raise ModelError for a corrupt or inconsistent model, UnsupportedError for a model with unsupported operators,
+    which lists all of them, and UsageError for ``input_shapes`` that do not fit the model."""
     file = decode_onnx(model_bytes, file_name)
     builder = OnnxGraphBuilder(file, _translate_operators)
     _define_model_inputs(builder, input_shapes)
@@ -353,7 +360,8 @@ def read_onnx(model_bytes: bytes, file_name: str, input_shapes: Mapping[str, tup
 
 
 def _translate_operators(builder: OnnxGraphBuilder, operators: Sequence[Operator]) -> None:
-    """Convert or compute the operators in order; UnsupportedError lists all that are unsupported, not only the first."""
+    """Convert operators in order, or compute them if they are constant; raise one UnsupportedError for all unsupported
+    ones."""
     refusals = []
     for operator in operators:
         try:
@@ -368,7 +376,7 @@ def _translate_operators(builder: OnnxGraphBuilder, operators: Sequence[Operator
 def _translate_operator(builder: OnnxGraphBuilder, operator: Operator) -> None:
     """Convert one operator, or compute it if it is constant.
 
-    An operator that depends on an unsupported one is skipped without an error of its own."""
+    An operator that reads a result of an unsupported operator is skipped without an error of its own."""
     label = operator.name or next((name for name in operator.outputs if name), "")
     context = OpContext(operator, builder, Loc(builder.file.name, operator.index, label))
     for name in operator.outputs:
@@ -418,7 +426,7 @@ def _translate_operator(builder: OnnxGraphBuilder, operator: Operator) -> None:
 
 
 def _try_convert_function_body(context: OpContext) -> bool:
-    """Convert an operator by its function body in ONNX's schema; False if it has none."""
+    """Convert the operators of the function body in the operator's schema; return False if the schema has none."""
     body = expand_function_body(context)
     for inner in body:
         _translate_operator(context.builder, inner)
@@ -426,10 +434,9 @@ def _try_convert_function_body(context: OpContext) -> bool:
 
 
 def _convert_in_float32(context: OpContext, converter: Converter, half_dtype: str) -> None:
-    """Convert an operator on 16-bit floats as cast to float32, operator, cast back.
+    """Convert an operator on 16-bit floats as a cast to float32, the operator in float32, and a cast back.
 
-    ONNX's definition rounds the result only, and no supported core computes in 16 bits with another result.
-    """
+    ONNX defines that only the result is rounded, as all supported cores do."""
     builder, operator = context.builder, context.operator
     inputs = list(operator.inputs)
     for position, name in enumerate(operator.inputs):
@@ -449,7 +456,7 @@ def _convert_in_float32(context: OpContext, converter: Converter, half_dtype: st
 
 
 def _combine_unsupported_errors(onnx_file: OnnxFile, errors: list[UnsupportedError]) -> UnsupportedError:
-    """Combine the errors of several operators into one with a line for each."""
+    """Return one error that lists the errors of several operators, one in each line."""
     if len(errors) == 1:
         return errors[0]
     lines = [f"{error.where}: {error.what}" + (f" (help: {error.hint})" if error.hint else "") for error in errors]
@@ -461,7 +468,7 @@ def _combine_unsupported_errors(onnx_file: OnnxFile, errors: list[UnsupportedErr
 
 
 def _define_model_inputs(builder: OnnxGraphBuilder, shapes_by_input: Mapping[str, tuple[int, ...]]) -> None:
-    """Define the model's inputs with their types, after binding symbolic extents."""
+    """Add the model's inputs to the graph, with symbolic extents replaced by the values in ``shapes_by_input``."""
     inputs = {value.name: value for value in builder.file.inputs}
     for name in shapes_by_input:
         if name not in inputs and name != EVERY_INPUT:
@@ -492,14 +499,14 @@ def _format_input_location(builder: OnnxGraphBuilder, model_input: ModelInput) -
 
 
 def _format_declared_shape(model_input: ModelInput) -> str:
-    """Return the declared shape of an input as text for messages."""
+    """Return the declared shape of an input as text for error messages, such as ``(?, 3, 224)``."""
     if model_input.shape is None:
         return "of unknown rank"
     return "(" + ", ".join("?" if extent is None else str(extent) for extent in model_input.shape) + ")"
 
 
 def _check_bound_shape(builder: OnnxGraphBuilder, model_input: ModelInput, bound_shape: tuple[int, ...]) -> None:
-    """Raise UsageError if a shape that the caller gave does not fit the input's declared shape."""
+    """Raise UsageError if the shape that the user gave for an input does not fit the input's declared shape."""
     declared = model_input.shape if model_input.shape is not None else (None,) * len(bound_shape)
     fits = len(declared) == len(bound_shape) and all(
         bound >= 1 and (not isinstance(extent, int) or extent == bound)
@@ -516,7 +523,9 @@ def _check_bound_shape(builder: OnnxGraphBuilder, model_input: ModelInput, bound
 def _infer_input_shape(
     builder: OnnxGraphBuilder, model_input: ModelInput, extents_by_symbol: Mapping[str, int]
 ) -> tuple[int, ...]:
-    """Return the shape of an input that the caller does not bind; an unknown batch is 1."""
+    """Return the shape of an input for which the user gave no shape; an unknown first extent (the batch) is 1.
+
+    ``extents_by_symbol``: values of symbolic extents. Raise UnsupportedError if any other extent is unknown."""
     extents: list[int] = []
     for axis, extent in enumerate(model_input.shape or ()):
         bound = extents_by_symbol.get(extent) if isinstance(extent, str) else extent
