@@ -120,14 +120,14 @@ class OnnxGraphBuilder:
             self.consts[onnx_name] = self.file.initializers[onnx_name]
             return onnx_name
         if onnx_name in self.file.unsupported_initializers:
-            what = f"{onnx_name!r} holds elements of type {self.file.unsupported_initializers[onnx_name]}, which microc does not support"
+            what = f"initialiser {onnx_name!r}: dtype {self.file.unsupported_initializers[onnx_name]} is not supported"
             raise UnsupportedError(what, where=where, hint="export the model with float32 or integer tensors")
         if self.outer is not None:
             return self.capture_outer_value(self.outer.resolve_value(onnx_name, where))
         raise ModelError(
-            f"{onnx_name!r} is used, but nothing before makes it: no node, input or initialiser",
+            f"value {onnx_name!r}: used before it is defined, expected a node before this one, an input or an initialiser",
             where=where,
-            hint="the nodes of an ONNX graph must come in the order of their execution, without cycles",
+            hint="list the nodes in the order of their execution, without cycles",
         )
 
     def capture_outer_value(self, outer_name: str) -> str:
@@ -157,7 +157,10 @@ class OnnxGraphBuilder:
         Raise UnsupportedError if all constants together exceed the limit in bytes."""
         self._added_bytes += data.nbytes
         if self._added_bytes > self._max_bytes:
-            raise UnsupportedError(f"constants unfold to more than {self._max_bytes} bytes", where=self.file.name)
+            raise UnsupportedError(
+                f"constants: got {self._added_bytes} bytes after folding, expected at most {self._max_bytes}",
+                where=self.file.name,
+            )
         self.define_value(value_name, TensorType(data.shape, data.dtype.name), self.file.name)
         self.consts[value_name] = np.ascontiguousarray(data).reshape(data.shape)
         return value_name
@@ -165,7 +168,7 @@ class OnnxGraphBuilder:
     def define_value(self, value_name: str, value_type: TensorType, where: str) -> None:
         """Add the type of a new value to the graph; raise ModelError if the graph already has its name."""
         if value_name in self.types or value_name in self.alias:
-            raise ModelError(f"{value_name!r} is defined twice, expected one definition", where=where)
+            raise ModelError(f"value {value_name!r}: defined twice, expected once", where=where)
         check_shape(value_type.shape, value_type.dtype, where)
         self.types[value_name] = value_type
 
@@ -186,7 +189,7 @@ class OnnxGraphBuilder:
         outputs: list[str] = []
         for output in self.file.outputs:
             if output in outputs:
-                raise ModelError(f"the model lists output {output!r} twice", where=self.file.name)
+                raise ModelError(f"output {output!r}: listed twice, expected once", where=self.file.name)
             source = self.resolve_value(output, f"{self.file.name} output {output!r}")
             if source != output:
                 attrs: Mapping[str, Attr] = {"shape": self.types[source].shape}
@@ -270,7 +273,7 @@ class OpContext(Operands):
     def value(self, input_index: int) -> str:
         """Return the graph's name of input ``input_index``; raise ModelError if the input is absent."""
         if not self.has_input(input_index):
-            self.broken(f"input {input_index} is missing")
+            self.broken(f"input {input_index} is missing; the operator requires it")
         return self.builder.resolve_value(self.operator.inputs[input_index], self.where)
 
     def operand(self, input_index: int) -> str:
@@ -278,7 +281,7 @@ class OpContext(Operands):
         value = self.value(input_index)
         wanted, own = self.type(self.value(0)).dtype, self.type(value).dtype
         if own != wanted:
-            self.broken(f"input {input_index} has dtype {own}, expected {wanted} as input 0 has")
+            self.broken(f"input {input_index} has dtype {own}, expected {wanted}, the dtype of input 0")
         return value
 
     def type(self, value_name: str) -> TensorType:
@@ -303,7 +306,7 @@ class OpContext(Operands):
         """Return the only element of input ``input_index``; raise an error unless it is a constant float."""
         data = self.constant(input_index)
         if data.size != 1 or not dtypes.is_float(data.dtype.name):
-            self.broken(f"input {input_index}: got shape {data.shape} of {data.dtype}, expected one real number")
+            self.broken(f"input {input_index}: got shape {data.shape} of {data.dtype}, expected one float")
         return float(data.reshape(()))
 
     def axes(self, signed_axes: Sequence[int], rank: int) -> tuple[int, ...]:
@@ -320,7 +323,7 @@ class OpContext(Operands):
         rank = max(map(len, shapes))
         extents = [set(column) - {1} for column in zip(*((1,) * (rank - len(s)) + s for s in shapes), strict=True)]
         if any(len(distinct) > 1 for distinct in extents):
-            self.broken(f"shapes {' and '.join(map(str, shapes))} do not broadcast")
+            self.broken(f"shapes {' and '.join(map(str, shapes))} do not broadcast to each other")
         return tuple(next(iter(distinct), 1) for distinct in extents)
 
     def output(self, output_index: int = 0) -> str:
@@ -367,7 +370,7 @@ class OpContext(Operands):
     ) -> None:
         """Append the node that computes output ``output_index`` of this operator."""
         if not self.output(output_index):
-            self.broken(f"output {output_index} has no name")
+            self.broken(f"output {output_index} has no name, expected one")
         self.write_node(op, inputs, attrs, self.output(output_index))
 
     def result_constant(self, data: Array, output_index: int = 0) -> None:
@@ -389,13 +392,13 @@ class OpContext(Operands):
             builder.nodes[-1] = replace(last, outputs=(name,))
             return
         if name in builder.types or name in builder.alias:
-            self.broken(f"{name!r} is defined twice, expected one definition")
+            self.broken(f"value {name!r}: defined twice, expected once")
         builder.alias[name] = value_name
 
     def alias_output(self, output_name: str, value_name: str) -> None:
         """Make the output ``output_name`` an alias of the graph's value ``value_name``."""
         if output_name in self.builder.types or output_name in self.builder.alias:
-            self.broken(f"{output_name!r} is defined twice, expected one definition")
+            self.broken(f"value {output_name!r}: defined twice, expected once")
         self.builder.alias[output_name] = value_name
 
     def result_reshape(self, value_name: str, shape: Sequence[int], output_index: int = 0) -> None:
@@ -426,7 +429,9 @@ class OpContext(Operands):
         if self._can_fold(op, input_names, type_):
             return self._fold_to_constant(op, input_names, attrs, output_name)
         if 0 in type_.shape:
-            self.refuse(f"a result of shape {type_.shape} has no elements", "cut the network before it")
+            self.refuse(
+                f"the result has shape {type_.shape}, expected at least one element", "cut the network before it"
+            )
         self.builder.define_value(output_name, type_, self.where)
         node = Node(op, tuple(input_names), (output_name,), attrs, self.loc)
         self.builder.nodes.append(node)
@@ -482,7 +487,9 @@ def fold_constant_operator(context: OpContext) -> None:
         with np.errstate(all="ignore"):
             context.result_constant(CONSTANT_OPERATORS[context.operator.code](context))
     except (ValueError, IndexError, TypeError, OverflowError, ZeroDivisionError) as error:
-        raise ModelError(f"cannot evaluate the operator on its constants: {error}", where=context.where) from error
+        raise ModelError(
+            f"the operator cannot be computed from its constant inputs: {error}", where=context.where
+        ) from error
 
 
 def _require_shape_within_limits(context: OpContext, shape: tuple[int, ...], dtype_name: str) -> tuple[int, ...]:

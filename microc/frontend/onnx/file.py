@@ -51,7 +51,7 @@ def require_utf8_text(field_value: Any, where: str) -> str:
 
     For a string that is not UTF-8, protobuf returns bytes."""
     if not isinstance(field_value, str):
-        raise ModelError(f"the name {field_value!r} is not UTF-8 text", where=where)
+        raise ModelError(f"name {field_value!r}: got bytes that are no UTF-8, expected UTF-8 text", where=where)
     return field_value
 
 
@@ -66,10 +66,10 @@ def onnx_dtype_name(data_type_code: int) -> str:
 def dtype_from_code(data_type_code: int, where: str) -> str:
     """Return microc's dtype for a number of TensorProto.DataType; raise an error if microc does not support it."""
     if data_type_code == 0:
-        raise ModelError("the element type is not given", where=where)
+        raise ModelError("the element type is undefined (0), expected a number of TensorProto.DataType", where=where)
     if data_type_code not in DTYPES:
         raise UnsupportedError(
-            f"elements of type {onnx_dtype_name(data_type_code)}, which microc does not support",
+            f"dtype {onnx_dtype_name(data_type_code)} is not supported",
             where=where,
             hint="export the model with float32 or integer tensors",
         )
@@ -84,7 +84,7 @@ def array_from_proto(tensor_proto: Any, where: str) -> Array:
     if tensor_proto.data_location == 1 or tensor_proto.external_data:
         location = {entry.key: entry.value for entry in tensor_proto.external_data}.get("location", "another file")
         raise UnsupportedError(
-            f"the data lives in {location!r}, outside the model file",
+            f"the data is stored in {location!r}, expected it in the model file",
             where=where,
             hint="save the model as one file: onnx.save(model, path, save_as_external_data=False)",
         )
@@ -430,7 +430,7 @@ def _parse_model_proto(model_bytes: bytes, file_name: str) -> Any:
             hint="copy or export the model again; an ONNX model is one protobuf, complete to the last byte",
         ) from error
     if not model.HasField("graph") or not model.graph.output:
-        raise NotOnnxError("the file holds no ONNX graph with outputs", where=file_name)
+        raise NotOnnxError("the file contains no ONNX graph with outputs", where=file_name)
     return model
 
 
@@ -470,7 +470,9 @@ def _decode_initializers_and_unsupported_dtypes(
         where = f"{file_name} initialiser {require_utf8_text(tensor.name, file_name)!r}"
         if not tensor.name or tensor.name in arrays or tensor.name in unreadable:
             raise ModelError(
-                "an initialiser has no name" if not tensor.name else "two initialisers have this name, expected one",
+                "an initialiser has no name, expected one"
+                if not tensor.name
+                else "two initialisers have this name, expected only one",
                 where=where,
             )
         if tensor.data_type in DTYPES:
@@ -484,7 +486,7 @@ def _decode_input(value_info: Any, file_name: str) -> ModelInput:
     """Decode the ValueInfoProto of a model's input; raise UnsupportedError unless the input is a tensor."""
     where = f"{file_name} input {require_utf8_text(value_info.name, file_name)!r}"
     if not value_info.name:
-        raise ModelError("an input has no name", where=file_name)
+        raise ModelError("an input has no name, expected one", where=file_name)
     if value_info.type.WhichOneof("value") != "tensor_type":
         kind = value_info.type.WhichOneof("value") or "nothing"
         raise UnsupportedError(

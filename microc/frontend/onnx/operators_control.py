@@ -53,8 +53,10 @@ def inline_subgraph(context: OpContext, body: OnnxFile, operand_names: Sequence[
     builder = context.builder
     if body.unsupported_initializers:
         context.refuse(
-            f"constants of type {next(iter(body.unsupported_initializers.values()))}",
-            "convert them to a dtype that docs/operators.md lists",
+            "initialiser {!r} of the subgraph: dtype {} is not supported".format(
+                *next(iter(body.unsupported_initializers.items()))
+            ),
+            "convert it to a dtype that docs/operators.md lists",
         )
     builder.alias.update((value.name, name) for value, name in zip(body.inputs, operand_names, strict=True))
     for name, data in body.initializers.items():
@@ -160,8 +162,9 @@ ITERATION = TensorType((), "int32")
 
 
 def convert_if(context: OpContext) -> None:
-    """Convert If: inline the branch that a constant condition selects, or write ``branch`` with both branches as
-    graphs."""
+    """Convert If to a ``branch`` with both branches as graphs.
+
+    If the condition is constant, the branch that it selects is inlined instead."""
     condition = context.value(0)
     condition_value = get_constant_element(context, condition)
     if condition_value is not None:
@@ -196,9 +199,9 @@ def _complete_output_names(context: OpContext, output_count: int) -> list[str]:
 
 
 def convert_loop(context: OpContext) -> None:
-    """Convert Loop, which runs up to a trip count and while a condition holds.
+    """Convert Loop, which runs up to a trip count and while a condition holds, to a ``loop``.
 
-    The body is inlined if it runs exactly once, and omitted if it never runs. Otherwise Loop becomes a ``loop``."""
+    The body is inlined if it is known to run exactly once, and omitted if it is known never to run."""
     limit, condition = (context.value(k) if context.has_input(k) else "" for k in (0, 1))
     max_iterations, start = (get_constant_element(context, value) if value else None for value in (limit, condition))
     body, start_values = (
@@ -212,7 +215,7 @@ def convert_loop(context: OpContext) -> None:
     if (start is not None and not start) or (max_iterations is not None and int(max_iterations) <= 0):
         if stacks:
             context.refuse(
-                "scan outputs of a loop of 0 iterations", "remove the loop: it makes tensors without elements"
+                "scan outputs of 0 iterations have no elements, expected at least one iteration", "remove the loop"
             )
         for position, value in enumerate(start_values):
             context.result_alias(value, position)
@@ -258,8 +261,8 @@ def _get_iteration_bound(
     bound = min(bounds, default=UNBOUNDED)
     if has_scan_outputs and bound >= UNBOUNDED:
         context.refuse(
-            "scan outputs of a loop whose number of iterations depends on data",
-            "declare the shape of the scan outputs, or give the loop a constant number of iterations",
+            "the maximum number of iterations is unknown, expected a bound because the loop has scan outputs",
+            "declare the shape of the scan outputs, or give the loop a constant trip count",
         )
     return min(bound, UNBOUNDED)
 
@@ -305,9 +308,7 @@ class _LoopEmitter:
         for k in moving:
             kind, wanted = inside.add_output(results_of_body[k]), context.type(self.start_values[k])
             if (kind.shape, kind.dtype) != (wanted.shape, wanted.dtype):
-                what = (
-                    f"a loop that carries {wanted.dtype} {wanted.shape} into, {kind.dtype} {kind.shape} out of its body"
-                )
+                what = f"a carried value is {wanted.dtype} {wanted.shape} before and {kind.dtype} {kind.shape} after an iteration, expected one type"
                 context.refuse(what, "keep the shape and dtype of each carried value")
         for value in results_of_body[len(names) :]:
             inside.add_output(value)
@@ -328,10 +329,10 @@ class _LoopEmitter:
             context.result_alias(self.start_values[k], k)
 
     def emit_next_condition(self, body_condition: str, iteration_name: str) -> str:
-        """Emit, in the body, the condition for another iteration; return its name, or an empty string if it is always
-        true.
+        """Emit, in the body, the condition for another iteration; return its name.
 
-        The condition of the body must hold, and the next iteration's number must be below the trip count."""
+        The condition of the body must hold, and the number of the next iteration must be below the trip count. The
+        name is empty if both are always true."""
         inner, conditions = self.body_builder.context, list[str]()
         if get_constant_element(inner, body_condition) is None or not get_constant_element(inner, body_condition):
             conditions.append(reshape_to_scalar(inner, body_condition))
@@ -367,7 +368,9 @@ CONTROL_CONVERTERS: Mapping[str, Converter] = {
 
 @frozen
 class _ScanAxes:
-    """Axes and directions of a Scan, with one number for each scanned input or stacked output; direction 1 is reversed."""
+    """Axes and directions of a Scan; direction 1 is reversed order.
+
+    Each field has one number for each scanned input or stacked output."""
 
     in_axes: tuple[int, ...]
     in_reversed: tuple[int, ...]
@@ -419,7 +422,7 @@ def _emit_batched_scan(context: OpContext, value_names: Sequence[str], axes: _Sc
     """Emit one scan for each element of the batch, and concatenate their results (Scan of opset 8)."""
     if context.has_input(0):
         context.refuse(
-            "sequence_lens is given: sequences of different lengths are not supported", "export with opset 9 or later"
+            "sequence_lens is not supported, expected sequences of equal lengths", "export with opset 9 or later"
         )
     batch, rows = context.type(value_names[0]).shape[:1], list[list[str]]()
     for index in range(*batch):
@@ -453,7 +456,7 @@ def _emit_scan(
     for kind, value in zip(kinds[:carried], value_names, strict=False):
         if kind.shape != context.type(value).shape:
             context.refuse(
-                f"a scan that carries {context.type(value).shape} into, {kind.shape} out of its body",
+                f"a carried value has shape {context.type(value).shape} before and {kind.shape} after an iteration, expected one shape",
                 "keep the shape of each carried value",
             )
     # The loop stacks along axis 0 in order; any other axis or direction needs a node behind it, which then has the output's
@@ -498,13 +501,14 @@ def _add_scanned_inputs_and_count_iterations(
             index = inner.emit("sub", (last, iteration_name))
         inner.write_node("gather", (whole, index), {"axis": axis}, name)
     if len(set(extents)) != 1:
-        context.broken(f"the scanned inputs have {extents} elements along their scan axes, expected one number for all")
+        context.broken(f"the scanned inputs have {extents} elements along their scan axes, expected equal numbers")
     return extents[0]
 
 
 def _move_stacked_axis(context: OpContext, value_name: str, target_axis: int, is_reversed: int) -> str:
-    """Move axis 0 of a stacked output to ``target_axis``, after reversing its order if ``is_reversed``; return the
-    name."""
+    """Move axis 0 of a stacked output to ``target_axis``; return the name of the result.
+
+    If ``is_reversed`` is not 0, the order along the axis is reversed first."""
     if is_reversed:
         value_name = context.emit("reverse", (value_name,), {"axes": (0,)})
     rank = len(context.type(value_name).shape)

@@ -178,7 +178,7 @@ def convert_clip(context: OpContext) -> None:
 def _write_clip(context: OpContext, data_name: str, minimum: float, maximum: float) -> None:
     """Write the output: ``data_name`` clipped to constant bounds. Infinite bounds are omitted."""
     if math.isnan(minimum) or math.isnan(maximum):
-        context.broken(f"got min {minimum} and max {maximum}, expected numbers")
+        context.broken(f"got min {minimum} and max {maximum}, expected no NaN")
     minimum, maximum = (min(max(bound, -FLOAT_MAX), FLOAT_MAX) for bound in (minimum, maximum))
     if (minimum, maximum) == (-FLOAT_MAX, FLOAT_MAX):
         context.result_alias(data_name)
@@ -189,9 +189,9 @@ def _write_clip(context: OpContext, data_name: str, minimum: float, maximum: flo
 
 
 def convert_pow(context: OpContext) -> None:
-    """Convert Pow; an exponent of 2 becomes a multiplication.
+    """Convert Pow; a constant exponent of 2 becomes a multiplication.
 
-    The exponent may have another dtype than the base, which is the result's dtype. Integers are raised in float64."""
+    The result has the dtype of the base. The exponent may have another dtype. Integers are raised in float64."""
     data, exponent = context.operand(0), context.value(1)
     constant = context.builder.consts.get(exponent)
     is_single = constant is not None and constant.size == 1 and constant.ndim <= len(context.type(data).shape)
@@ -224,7 +224,9 @@ def convert_prelu(context: OpContext) -> None:
     data, slope = context.operand(0), context.operand(1)
     shape = context.type(data).shape
     if context.broadcast(shape, context.type(slope).shape) != shape:
-        context.broken(f"slope of shape {context.type(slope).shape} does not broadcast to data of shape {shape}")
+        context.broken(
+            f"got slope of shape {context.type(slope).shape}, expected one that broadcasts to data of shape {shape}"
+        )
     context.result("prelu", (data, slope), {"rounding": Rounding.EVEN})
 
 
@@ -293,7 +295,7 @@ def convert_cast(context: OpContext) -> None:
     """Convert Cast between numeric dtypes."""
     data, to = context.value(0), dtype_from_code(context.operator.attributes.integer("to"), context.where)
     if to not in MOVABLE:
-        context.refuse(f"a cast to {to}", f"cast to one of {', '.join(MOVABLE)}")
+        context.refuse(f"a cast to {to} is not supported", f"cast to one of {', '.join(MOVABLE)}")
     if to == context.type(data).dtype:
         context.result_alias(data)
     else:
@@ -351,7 +353,7 @@ def convert_div_or_mod(context: OpContext) -> None:
     data, divisor = context.operand(0), context.operand(1)
     constant_divisor = context.builder.consts.get(divisor)
     if constant_divisor is not None and constant_divisor.dtype.kind in "iu" and not constant_divisor.all():
-        context.broken("the constant integer divisor contains 0")
+        context.broken("the constant integer divisor contains 0, expected no 0")
     op = "fmod" if context.operator.attributes.flag("fmod") else "floor_mod"
     context.result("div" if context.operator.code == "Div" else op, (data, divisor))
 

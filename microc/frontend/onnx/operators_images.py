@@ -92,7 +92,7 @@ def write_resize(context: OpContext, resized_axes: Sequence[ResizedAxis]) -> Non
         )
     kind = context.type(data)
     if rule.mode != "nearest" and not is_float(kind.dtype):
-        context.refuse(f"resizing {kind.dtype} in mode {rule.mode!r}", "use mode nearest")
+        context.refuse(f"mode {rule.mode!r} is not supported for {kind.dtype} data", "use mode nearest")
     positions = [compute_source_positions(rule, axis) for axis in resized_axes]
     tables = [
         compute_indices_and_weights(rule, axis, position)
@@ -283,7 +283,7 @@ def convert_grid_sample(context: OpContext) -> None:
     """Convert GridSample, which interpolates data at the positions of a grid."""
     attributes, shape, grid = context.operator.attributes, context.shape(0), context.shape(1)
     if len(grid) != len(shape):
-        context.broken(f"grid of shape {grid} for data of shape {shape}, expected the same number of axes")
+        context.broken(f"got grid of shape {grid} and data of shape {shape}, expected equal numbers of axes")
     attrs: Mapping[str, Attr] = {
         "mode": attributes.text("mode", "linear").removeprefix("bi"),
         "border": attributes.text("padding_mode", "zeros").replace("border", "edge"),
@@ -304,7 +304,7 @@ def convert_roi_align(context: OpContext) -> None:
         )
     if samples < 1:
         hint = "export the layer with a sampling_ratio, 2 for instance"
-        context.refuse("boxes with a number of samples that depends on their size (sampling_ratio 0)", hint)
+        context.refuse("sampling_ratio is 0 (adaptive), expected a fixed number of samples", hint)
     attrs: Mapping[str, Attr] = {
         "mode": attributes.text("mode", "avg"),
         "half_pixel": coordinates == "half_pixel",
@@ -385,10 +385,9 @@ SAMPLING_CONVERTERS: Mapping[str, Converter] = {
 
 
 def convert_conv_transpose(context: OpContext) -> None:
-    """Convert ConvTranspose.
+    """Convert ConvTranspose to ``conv2d_transpose`` or ``convolution_transpose``.
 
-    Float32 data of one or two spatial axes with constant weights make a ``conv2d_transpose``, anything else makes a
-    ``convolution_transpose``."""
+    ``conv2d_transpose`` is for float32 data of one or two spatial axes with constant weights and bias."""
     attrs, shape = _read_transposed_convolution_attributes(context), context.shape(0)
     has_constant = [
         context.builder.stored_constant(context.value(k)) is not None for k in (1, 2) if context.has_input(k)
@@ -419,8 +418,9 @@ def convert_conv_transpose(context: OpContext) -> None:
 
 
 def _reorder_weights_channels_last(context: OpContext, weight: StoredTensor, group_count: int) -> StoredTensor:
-    """Reorder the weights of a ConvTranspose from (C, O / groups, [H,] W) to (O, H, W, C / groups), with C input
-    channels."""
+    """Reorder the weights of a ConvTranspose from (C, O / groups, [H,] W) to (O, H, W, C / groups).
+
+    C is the number of input channels, O that of output channels."""
     inputs, outputs_per_group, *kernel = weight.data.shape
     split = weight.data.reshape(
         group_count, inputs // group_count, outputs_per_group, *[1] * (2 - len(kernel)), *kernel
@@ -430,7 +430,8 @@ def _reorder_weights_channels_last(context: OpContext, weight: StoredTensor, gro
     if quant is not None and quant.axis is not None:
         if quant.axis != 1:
             context.refuse(
-                f"weights quantised along axis {quant.axis}", "quantise them along axis 1, the output channels"
+                f"the weights are quantised along axis {quant.axis}, expected axis 1",
+                "quantise them along axis 1, the output channels",
             )
         # Scales are those of one group's output channels; our tensor lists the output channels of all groups.
         quant = Quant(quant.scale * group_count, quant.zero_point * group_count, 0)
@@ -445,8 +446,8 @@ def _read_transposed_convolution_attributes(context: OpContext) -> Mapping[str, 
     rank, groups = len(extents), attributes.integer("group", 1)
     if len(kernel) != rank or 0 in context.shape(1) or attributes.integers("kernel_shape", kernel)[-rank:] != kernel:
         context.broken(
-            f"weights of shape {context.shape(1)} for data of shape {context.shape(0)}, expected equal numbers of "
-            "axes, and kernel_shape as the weights have it"
+            f"got weights of shape {context.shape(1)} for data of shape {context.shape(0)}, expected equal numbers of "
+            "axes, and kernel_shape equal to the spatial extents of the weights"
         )
     if groups < 1 or context.shape(1)[0] != context.shape(0)[1] or context.shape(0)[1] % groups:
         channels = context.shape(0)[1]

@@ -23,7 +23,10 @@ def convert_simplified_layer_normalization(context: OpContext) -> None:
     attributes, data = context.operator.attributes, context.operand(0)
     rank = len(context.type(data).shape)
     if context.axis(attributes.integer("axis", -1), rank) != rank - 1:
-        context.refuse("a norm over more than the last axis", "reshape its data so that the normalised axes are one")
+        context.refuse(
+            "a norm over several axes is not supported, expected axis -1",
+            "reshape its data so that the normalised axes are one",
+        )
     context.refuse_extra_outputs()
     _write_rms_norm(context, data, context.operand(1))
 
@@ -59,7 +62,7 @@ def convert_rotary_embedding(context: OpContext) -> None:
         context.refuse(what, f"set num_heads to a divisor of {shape[2]}, the last axis")
     if len(shape) not in (3, 4) or attributes.real("scale", 1.0) != 1.0:
         context.refuse(
-            f"data of shape {shape}, scale {attributes.real('scale', 1.0)}",
+            f"got data of shape {shape} and scale {attributes.real('scale', 1.0)}, expected three or four axes and scale 1",
             "give data of three or four axes and leave scale at 1",
         )
     data = context.value(0)
@@ -74,7 +77,7 @@ def convert_rotary_embedding(context: OpContext) -> None:
         positions = context.emit("add", (context.reshape(positions, (1,)), steps))
     count = context.type(positions).size
     if count not in (length, batch * length):
-        context.broken(f"position_ids: got {count}, expected {length} or {batch * length}")
+        context.broken(f"position_ids: got {count} elements, expected {length} or {batch * length}")
     angles = [gather_angle_rows(context, position, positions, length) for position in (2, 3)]
     result = rotate_pairs(context, data, (angles[0], angles[1]), interleaved=attributes.flag("interleaved"))
     if len(shape) == 3:
@@ -106,7 +109,7 @@ def rotate_pairs(context: OpContext, data_name: str, cosine_and_sine: tuple[str,
     shape, half = context.type(data_name).shape, context.type(cosine_and_sine[0]).shape[3]
     cosine, sine = cosine_and_sine
     if 2 * half > shape[3]:
-        context.broken(f"{half} angles for rows of {shape[3]} elements, expected at most {shape[3] // 2}")
+        context.broken(f"got {half} angles for rows of {shape[3]} elements, expected at most {shape[3] // 2}")
     axis, pairs = (4, (*shape[:3], half, 2)) if interleaved else (3, (*shape[:3], half, 2))
     if interleaved:
         both = context.reshape(slice_axis(context, data_name, 3, 0, 2 * half), pairs)
@@ -214,12 +217,12 @@ def _refuse_unsupported_variants(context: OpContext) -> None:
     unsupported = [name for name, number in numbers.items() if number > 0]
     unsupported += ["softcap"] if attributes.real("softcap", 0.0) else []
     unsupported += (
-        ["position_ids, attention_bias or more"]
+        ["an input after sin_cache (position_ids, attention_bias or later)"]
         if any(map(context.has_input, range(FIRST_UNSUPPORTED, context.input_count())))
         else []
     )
     if unsupported:
-        context.refuse(f"attention with {unsupported[0]}", _EXPORT_WITHOUT)
+        context.refuse(f"{unsupported[0]} is not supported", _EXPORT_WITHOUT)
     context.refuse_extra_outputs(3)
 
 
@@ -233,11 +236,11 @@ def _read_sizes_and_split_heads(context: OpContext) -> tuple[_AttentionSizes, tu
     parts = queries + 2 * kv_heads if packed else queries
     if min(queries, kv_heads) < 1 or queries % kv_heads or len(shape) != 3 or shape[2] % parts:
         context.broken(
-            f"data of shape {shape}, num_heads {queries}, kv_num_heads {kv_heads}: expected three axes, the last a multiple "
+            f"got query of shape {shape}, num_heads {queries} and kv_num_heads {kv_heads}, expected three axes, the last a multiple "
             f"of {parts} heads, and a kv_num_heads that divides num_heads"
         )
     if shape[0] != 1:
-        context.refuse(f"a batch of {shape[0]} sequences, expected one", "export the model with a batch of 1")
+        context.refuse(f"got a batch of {shape[0]} sequences, expected one", "export the model with a batch of 1")
     heads = _AttentionSizes(queries, kv_heads, shape[1], shape[2] // parts)
 
     def split_one_operand(value_name: str, head_count: int) -> str:
@@ -296,7 +299,7 @@ def _get_past_caches(context: OpContext, sizes: _AttentionSizes) -> tuple[str, .
         shape = context.type(name).shape
         if len(shape) != 4 or shape[:2] != (1, sizes.kv_heads) or shape[3] != sizes.head_width:
             expected = f"(1, {sizes.kv_heads}, length, {sizes.head_width})"
-            context.broken(f"the past of keys or values: got shape {shape}, expected {expected}")
+            context.broken(f"past_key or past_value: got shape {shape}, expected {expected}")
     return caches
 
 

@@ -115,7 +115,7 @@ def emit_dense(context: OpContext, data_name: str, weight: StoredTensor, bias: S
     (units, inputs)."""
     shape, (units, depth) = context.type(data_name).shape, weight.data.shape
     if not shape or shape[-1] != depth:
-        context.broken(f"data of shape {shape}, expected a last axis of {depth} for weights of {units} x {depth}")
+        context.broken(f"got data of shape {shape}, expected a last axis of {depth} for weights of {units} x {depth}")
     operands = [
         context.reshape(data_name, (prod(shape[:-1]), depth)),
         context.add_stored_tensor(f"{context.output()}_weight", weight),
@@ -134,7 +134,7 @@ def convert_batch_normalization(context: OpContext) -> None:
     attributes = context.operator.attributes
     context.refuse_extra_outputs()
     if attributes.flag("training_mode"):
-        context.refuse("batch normalisation in training mode", "export the model for inference")
+        context.refuse("training_mode is 1, expected 0", "export the model for inference")
     data = context.operand(0)
     shape = context.type(data).shape
     if any(context.value(position) not in context.builder.consts for position in range(1, 5)):
@@ -224,7 +224,7 @@ def convert_instance_normalization(context: OpContext) -> None:
     data = context.operand(0)
     rank = len(context.type(data).shape)
     if rank < 3:
-        context.broken(f"data of shape {context.type(data).shape}, expected at least three axes")
+        context.broken(f"got data of shape {context.type(data).shape}, expected at least three axes")
     normalized = _emit_normalization(context, data, tuple(range(2, rank)))
     scale, bias = (_reshape_along_channels(context, position, rank) for position in (1, 2))
     context.result("add", (context.emit("mul", (normalized, scale)), bias))
@@ -479,7 +479,7 @@ def convert_det(context: OpContext) -> None:
     """Convert Det, the determinants of matrices (..., N, N), to a loop of N elimination steps; the result has shape (...)."""
     data, shape = context.value(0), context.shape(0)
     if len(shape) < 2 or shape[-1] != shape[-2]:
-        context.broken(f"got matrices of shape {shape}, expected square ones")
+        context.broken(f"got matrices of shape {shape}, expected two equal last extents")
     count, size, kind = prod(shape[:-2]), shape[-1], context.type(data).dtype
     matrices = context.reshape(data, (count, size, size))
     free = context.new_constant(f"{context.output()}_free", np.ones((count, size), np.bool_))
@@ -579,7 +579,7 @@ def _dequantise_lstm_weights(context: OpContext, weight_input_index: int, scale_
     )
     if data.ndim != 3 or factor.shape not in (data.shape[:1], data.shape[::2]) or zero.shape != factor.shape:
         context.broken(
-            f"weights of shape {data.shape} with scales {factor.shape} and zero points {zero.shape}, expected three axes "
+            f"got weights of shape {data.shape} with scales {factor.shape} and zero points {zero.shape}, expected three axes "
             f"and one scale for each of {data.shape[:1]} or of {data.shape[::2]}"
         )
     shape = (data.shape[0], 1, factor.size // data.shape[0])

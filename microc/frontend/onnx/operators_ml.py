@@ -53,7 +53,9 @@ def convert_svm_classifier(context: OpContext) -> None:
     labels = read_class_labels(context, "classlabels_ints", "classlabels_strings")
     per_class, data = attributes.integers("vectors_per_class", ()), emit_feature_rows(context)
     if not per_class:
-        context.refuse("a linear machine without support vectors", "export it as a linear classifier")
+        context.refuse(
+            "vectors_per_class is missing, expected support vectors", "export the model as a LinearClassifier"
+        )
     values = _emit_kernel_values(
         context, data, _read_support_vectors(context, sum(per_class), context.type(data).shape[1])
     )
@@ -70,7 +72,10 @@ def convert_svm_classifier(context: OpContext) -> None:
         context.result_alias(context.emit("concat", (first, second), {"axis": 1}), 1)
         return
     if has_probabilities:
-        context.refuse("probabilities of more than two classes", "export without probabilities (probability=False)")
+        context.refuse(
+            f"prob_a for {len(per_class)} classes is not supported, expected two classes",
+            "export without probabilities (probability=False)",
+        )
     votes = _emit_vote_counts(context, decisions, pairs, len(per_class))
     write_label_output(context, labels, votes)
     if len(per_class) == 2:
@@ -130,7 +135,8 @@ def _emit_dense(context: OpContext, data_name: str, weights: Array, bias: Array)
     """Emit a dense layer with constant weights and bias; return its result's name. A bias of zeros is omitted."""
     if weights.shape[1] != context.type(data_name).shape[1] or bias.size not in (0, weights.shape[0]):
         context.broken(
-            f"coefficients of shape {weights.shape} and {bias.size} of rho for {context.type(data_name).shape[1]} values"
+            f"got coefficients of shape {weights.shape} and {bias.size} numbers in rho, expected "
+            f"{context.type(data_name).shape[1]} columns and 0 or {weights.shape[0]} numbers"
         )
     operands = [data_name, context.new_constant("coefficients", weights)]
     return context.emit("dense", operands + ([context.new_constant("rho", bias)] if bias.any() else []))
@@ -289,9 +295,11 @@ def convert_one_hot_encoder(context: OpContext) -> None:
     """Convert OneHotEncoder, which appends an axis with an element for each category: 1 if the datum is that category, else 0."""
     attributes, data = context.operator.attributes, context.value(0)
     if attributes.texts("cats_strings"):
-        context.refuse("categories that are strings", "encode them as integers before the model")
+        context.refuse(
+            "cats_strings is not supported, expected cats_int64s", "encode them as integers before the model"
+        )
     if not attributes.flag("zeros", True):
-        context.refuse("zeros=0 (an error for unknown categories)", "export with zeros=1")
+        context.refuse("zeros is 0 (an error for unknown categories), expected 1", "export with zeros=1")
     if context.type(data).dtype != "int64":
         data = context.emit("cast", (data,), {"dtype": "int64"})
     categories = np.array(attributes.integers("cats_int64s"), np.int64)
@@ -307,7 +315,7 @@ def convert_label_encoder(context: OpContext) -> None:
     data, (keys, values, default) = context.value(0), _read_keys_values_and_default(context)
     dtype = context.type(data).dtype
     if keys.dtype.name != dtype:
-        context.broken(f"keys have dtype {keys.dtype}, expected {dtype} as the data have")
+        context.broken(f"keys have dtype {keys.dtype}, expected {dtype}, the dtype of the data")
     mapped = context.new_constant("default", np.array(default, values.dtype))
     for key, value in zip(keys.tolist(), values, strict=True):
         hit = _emit_equals_number(context, data, key)
@@ -329,10 +337,15 @@ def _read_keys_values_and_default(context: OpContext) -> tuple[Array, Array, flo
         elif f"{role}_floats" in attributes:
             tables.append(np.array(attributes.reals(f"{role}_floats"), np.float32))
         else:
-            context.refuse(f"{role} that are strings", "encode them as integers before the model")
+            context.refuse(
+                f"{role}_strings is not supported, expected numbers", "encode them as integers before the model"
+            )
     keys, values = tables
     if len(keys) != len(values) or len(keys) > MAX_KEYS:
-        context.refuse(f"{len(keys)} keys for {len(values)} values", f"give as many keys as values, at most {MAX_KEYS}")
+        context.refuse(
+            f"got {len(keys)} keys and {len(values)} values, expected equal numbers, at most {MAX_KEYS}",
+            f"give as many keys as values, at most {MAX_KEYS}",
+        )
     if "default_tensor" in attributes:
         return keys, values, attributes.tensor("default_tensor").reshape(-1)[0]
     real = values.dtype.kind == "f"
@@ -355,7 +368,7 @@ def convert_array_feature_extractor(context: OpContext) -> None:
         )
         if features_read.size and not 0 <= features_read.min() <= features_read.max() < feature_count:
             context.broken(
-                f"got feature numbers {features_read.min()}..{features_read.max()}, expected 0..{feature_count - 1}"
+                f"got feature indices {features_read.min()}..{features_read.max()}, expected 0..{feature_count - 1}"
             )
         indices = context.new_constant("places", features_read)
     else:

@@ -59,7 +59,7 @@ def broadcast_scale(context: OpContext, input_index: int, data_shape: Sequence[i
         for extent, scale_extent in zip(data_shape, scale_shape, strict=True)
     ):
         context.broken(
-            f"scales of shape {scale_shape} for data of shape {tuple(data_shape)}, expected one scale, one for each channel or "
+            f"got scales of shape {scale_shape} for data of shape {tuple(data_shape)}, expected one scale, one for each channel or "
             "blocks along each axis"
         )
     blocks = [-(-extent // scale_extent) for extent, scale_extent in zip(data_shape, scale_shape, strict=True)]
@@ -88,7 +88,7 @@ def _broadcast_constant(context: OpContext, input_index: int, channel_axis: int)
         channel_axis = context.axis(channel_axis, len(shape))
         return array.reshape(-1, *[1] * (len(shape) - channel_axis - 1))
     if array.ndim != len(shape) or not all(array.shape):
-        context.broken(f"scales of shape {array.shape} for data of shape {shape}, expected the same number of axes")
+        context.broken(f"got scales of shape {array.shape} for data of shape {shape}, expected equal numbers of axes")
     for along, (extent, part) in enumerate(zip(shape, array.shape, strict=True)):
         array = np.repeat(array, -(-extent // part), axis=along).take(np.arange(extent), axis=along, mode="clip")
     return array
@@ -236,11 +236,14 @@ def read_scales(context: OpContext, scale_index: int) -> tuple[float, ...]:
     Raises an error unless the input is constant and its scales are positive float32 numbers."""
     scales = context.constant(scale_index)
     if scales.dtype != np.float32 or scales.ndim > 1 or not scales.size:
-        context.refuse(f"scales of shape {scales.shape} and {scales.dtype}", "quantise per tensor or per channel")
+        context.refuse(
+            f"got scales of shape {scales.shape} and dtype {scales.dtype}, expected float32 and at most one axis",
+            "quantise per tensor or per channel",
+        )
     numbers = tuple(float(s) for s in scales.reshape(-1))
     if not all(math.isfinite(s) and s > 0 for s in numbers):
         invalid = next(s for s in numbers if not (math.isfinite(s) and s > 0))
-        context.broken(f"a scale is {invalid}, expected a positive number")
+        context.broken(f"scale: got {invalid}, expected a positive number")
     return numbers
 
 
@@ -318,7 +321,7 @@ def convert_quantize_linear(context: OpContext) -> None:
     attrs = _get_quantize_attrs(context, quant, out_dtype)
     stored = context.builder.consts.get(data)
     if stored is not None and np.isnan(stored).any():
-        context.broken("NaN cannot be quantised; got NaN in the constant data, expected numbers")
+        context.broken("constant data: got NaN, which cannot be quantised, expected numbers")
     if stored is None:
         context.result("quantize", (data,), attrs)
     else:
@@ -346,7 +349,7 @@ def convert_dequantize_linear(context: OpContext) -> None:
     axis = _read_scale_axis(context)
     if context.has_input(2) and context.constant(2).dtype.name != context.type(data).dtype:
         context.broken(
-            f"the zero point has dtype {context.constant(2).dtype}, expected {context.type(data).dtype} as the data"
+            f"the zero point has dtype {context.constant(2).dtype}, expected {context.type(data).dtype}, the dtype of the data"
         )
     quant = read_constant_quantization(context, 1, 2, context.type(data).shape, axis)
     context.result("dequantize", (data,), _get_dequantize_attrs(quant))
@@ -365,7 +368,9 @@ class QuantizedOperands:
         context, data = self.context, self.context.value(value_index)
         kind = context.type(data)
         if kind.dtype not in BYTES:
-            context.refuse(f"{kind.dtype} operand {data!r}", "quantise it to int8 or uint8")
+            context.refuse(
+                f"operand {data!r} has dtype {kind.dtype}, expected int8 or uint8", "quantise it to int8 or uint8"
+            )
         if context.builder.consts.get(data) is not None:
             return context.add_stored_tensor(data, self.read_constant_operand(value_index, 0))
         quant = read_constant_quantization(context, value_index + 1, value_index + 2, kind.shape, 1)
@@ -378,7 +383,9 @@ class QuantizedOperands:
         each element along ``channel_axis``."""
         data = self.context.constant(value_index)
         if data.dtype.name not in BYTES:
-            self.context.refuse(f"{data.dtype} weights", "quantise them to int8 or uint8")
+            self.context.refuse(
+                f"the weights have dtype {data.dtype}, expected int8 or uint8", "quantise them to int8 or uint8"
+            )
         return StoredTensor(
             data, read_constant_quantization(self.context, value_index + 1, value_index + 2, data.shape, channel_axis)
         )
@@ -407,7 +414,8 @@ class QuantizedOperands:
         out_dtype = context.constant(scale_index + 1).dtype.name if context.has_input(scale_index + 1) else "uint8"
         if out_dtype not in BYTES or quant.axis is not None:
             context.refuse(
-                f"an output of {out_dtype} with {len(quant.scale)} scales", "quantise it to 8 bits, per tensor"
+                f"the output has dtype {out_dtype} and {len(quant.scale)} scales, expected int8 or uint8 and one scale",
+                "quantise it to 8 bits, per tensor",
             )
         context.result("quantize", (float_name,), _get_quantize_attrs(context, quant, out_dtype))
 
@@ -440,7 +448,7 @@ def convert_qgemm(context: OpContext) -> None:
         what = f"alpha = {attributes.real('alpha', 1.0)}, transA = {int(attributes.flag('transA'))}; only 1 and 0 are supported"
         context.refuse(what, "quantise the model in QDQ format")
     if not context.has_input(7):
-        context.refuse("a float result (no y_scale)", "quantise the model in QDQ format")
+        context.refuse("y_scale is missing; a float result is not supported", "quantise the model in QDQ format")
     data, weight = (
         operands.dequantize_operand(0),
         operands.read_constant_operand(3, 0 if attributes.flag("transB") else 1),
@@ -499,7 +507,7 @@ def make_dequantizing_converter(float_converter: Converter) -> Converter:
     def convert_dequantized(context: OpContext) -> None:
         attributes, operands = context.operator.attributes, QuantizedOperands(context)
         if attributes.flag("channels_last"):
-            context.refuse("channels-last data", "export it channels first, as ONNX has it")
+            context.refuse("channels_last is 1, expected 0", "export the model with channels first")
         real = context.builder.unique_name(f"{context.output()}_real")
         version = attributes.integer("opset", context.opset)
         operator = replace(context.operator, inputs=(operands.dequantize_operand(0),), outputs=(real,), opset=version)
@@ -512,7 +520,7 @@ def make_dequantizing_converter(float_converter: Converter) -> Converter:
 def convert_qlinear_global_average_pool(context: OpContext) -> None:
     """Convert com.microsoft.QLinearGlobalAveragePool to a mean over the spatial axes; data must have channels first."""
     if context.operator.attributes.flag("channels_last"):
-        context.refuse("channels-last data", "export the model with channels first")
+        context.refuse("channels_last is 1, expected 0", "export the model with channels first")
     operands = QuantizedOperands(context)
     data = operands.dequantize_operand(0)
     axes = tuple(range(2, len(context.type(data).shape)))
@@ -569,10 +577,12 @@ def convert_matmul_n_bits(context: OpContext) -> None:
     bits = attributes.integer("bits", 4)
     if bits not in BITS or min(units, depth, block) < 1 or attributes.integer("weight_prepacked", 0):
         prepacked = attributes.integer("weight_prepacked", 0)
-        what = f"weights {units} x {depth} of {bits} bits in blocks of {block} (weight_prepacked = {prepacked})"
-        context.refuse(what, "quantise them to 2, 4 or 8 bits, not prepacked")
+        what = f"got bits {bits}, N {units}, K {depth}, block_size {block} and weight_prepacked {prepacked}"
+        context.refuse(what, "quantise the weights to 2, 4 or 8 bits, not prepacked")
     if context.has_input(4):
-        context.refuse("input g_idx, a reordering of the weights' rows", "quantise the model without it")
+        context.refuse(
+            "input g_idx is not supported (it reorders the rows of the weights)", "quantise the model without it"
+        )
     blocks = -(-depth // block)
     packed, scales = context.constant(1), context.constant(2)
     if (

@@ -34,7 +34,7 @@ def convert_identity_or_dropout(context: OpContext) -> None:
         if context.has_input(2) and context.constant(2).any():
             ratio = float(context.constant(1).reshape(-1)[0]) if context.has_input(1) else 0.5
             if ratio:
-                context.refuse("dropout in training", "export the network for inference")
+                context.refuse("training_mode is true, expected false", "export the network for inference")
         if context.output(1):
             context.result_constant(np.ones(context.shape(0), np.bool_), 1)
     context.result_alias(context.value(0))
@@ -85,7 +85,7 @@ def convert_squeeze(context: OpContext) -> None:
     ones = tuple(k for k, e in enumerate(extents) if e == 1)
     axes = ones if axes_given is None else context.axes(axes_given, len(extents))
     if any(extents[axis] != 1 for axis in axes):
-        context.broken(f"got axes {axes} of shape {extents}, expected axes of one element")
+        context.broken(f"axes: got {axes} of shape {extents}, expected axes of extent 1")
     context.result_reshape(context.value(0), tuple(e for k, e in enumerate(extents) if k not in axes))
 
 
@@ -168,7 +168,9 @@ def read_constant_data(context: OpContext) -> Array:
             return np.array(attributes.integer("value_int"), np.int64)
         case "value_ints":
             return np.array(attributes.integers("value_ints"), np.int64)
-    return context.refuse(f"a Constant with attribute {names[0]}", "export it as a dense tensor of numbers")
+    return context.refuse(
+        f"attribute {names[0]!r} is not supported", "export the constant as a dense tensor of numbers"
+    )
 
 
 def convert_constant(context: OpContext) -> None:
@@ -218,7 +220,7 @@ def convert_dynamic_slice(context: OpContext) -> None:
     index_types = [context.type(context.value(position)) for position in (1, 2)]
     if any(type_.size != 1 or type_.dtype not in ("int32", "int64") for type_ in index_types) or step != (1,):
         context.refuse(
-            "a slice from a computed start along several axes, or with steps other than 1",
+            "a computed start is supported only for one axis and step 1",
             "slice along one axis at a time, in steps of one",
         )
     start, end = (_trace_offset(context, context.value(position)) for position in (1, 2))
@@ -226,7 +228,8 @@ def convert_dynamic_slice(context: OpContext) -> None:
     size = end.offset - start.offset
     if start.value != end.value or not 0 < size <= shape[axis]:
         context.refuse(
-            "a slice whose size depends on data is not supported", "shapes are static: give it a constant size"
+            "the size of the slice depends on data, expected a constant size",
+            "compute end as start plus a constant: shapes are static",
         )
     whole = context.new_constant("begin", np.zeros(1, dtypes.to_numpy(index_types[0].dtype)))
     begin = [whole] * len(shape)
@@ -429,8 +432,8 @@ def select_elements(context: OpContext, value_name: str, axis: int, element_indi
             runs.append((index, index + 1))
     if len(runs) > MAX_SLICES:
         context.refuse(
-            f"{len(runs)} separate pieces of a tensor; at most {MAX_SLICES}",
-            "make the indices an input",
+            f"the indices select {len(runs)} separate slices, expected at most {MAX_SLICES}",
+            "make the indices an input of the network",
         )
     return concat_along(context, [slice_along(context, value_name, axis, begin, end) for begin, end in runs], axis)
 
@@ -445,9 +448,13 @@ def convert_pad(context: OpContext) -> None:
     for axis, (before, after) in enumerate(widths):
         left = extents[axis] + min(before, 0) + min(after, 0)
         if left < 0:
-            context.broken(f"pads: got {widths}, which cut more elements off than shape {extents} has")
+            context.broken(
+                f"pads: got {widths} for shape {extents}, expected to remove at most the elements of an axis"
+            )
         if not left:
-            context.refuse(f"padding {widths} of shape {extents}, which leaves nothing", "cut the network before it")
+            context.refuse(
+                f"pads: got {widths} for shape {extents}, expected a result with elements", "cut the network before it"
+            )
         value = slice_along(context, value, axis, max(-before, 0), extents[axis] + min(after, 0))
     widths = tuple((max(before, 0), max(after, 0)) for before, after in widths)
     if not any(before or after for before, after in widths):

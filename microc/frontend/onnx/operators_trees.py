@@ -33,7 +33,9 @@ def emit_feature_rows(context: OpContext) -> str:
     if len(shape) == 1:
         data = context.reshape(data, (1, *shape))
     elif len(shape) != 2:
-        context.refuse(f"features of shape {shape}", "give data of two axes, (rows, features)")
+        context.refuse(
+            f"got features of shape {shape}, expected one or two axes", "give data of two axes, (rows, features)"
+        )
     return data if context.type(data).dtype == "float32" else context.emit("cast", (data,), {"dtype": "float32"})
 
 
@@ -41,7 +43,9 @@ def read_post_transform(context: OpContext) -> str:
     """Return the function applied to scores (attribute ``post_transform``), as a name for :func:`emit_post_transform`."""
     name = context.operator.attributes.text("post_transform", "NONE")
     if name not in _TRANSFORMS:
-        context.refuse(f"post_transform {name!r}", f"use {', '.join(_TRANSFORMS)}, or apply it outside")
+        context.refuse(
+            f"post_transform {name!r} is not supported", f"use {', '.join(_TRANSFORMS)}, or apply it in the application"
+        )
     return _TRANSFORMS[name]
 
 
@@ -166,7 +170,10 @@ def _write_ensemble(
     if leaf_combination == "average":
         trees, leaf_combination = tuple(tree.with_values(tree.values / len(trees)) for tree in trees), "sum"
     if not leaf_combination:
-        context.refuse("an unknown aggregate_function", f"use {', '.join(COMBINE)}")
+        context.refuse(
+            f"aggregate_function {context.operator.attributes.text('aggregate_function', 'SUM')!r} is not supported",
+            f"use {', '.join(COMBINE)}",
+        )
     ensemble = Ensemble(trees, target_count, base_scores, leaf_combination)
     scores = emit_ensemble(context, data_name, ensemble, context.where, context.type(data_name).dtype)
     context.result_alias(emit_post_transform(context, scores, post_transform_name, context.where))
@@ -310,7 +317,10 @@ def convert_tree_ensemble(context: OpContext) -> None:
     attributes = context.operator.attributes
     targets, data = _read_target_count(context), context.value(0)
     if len(context.type(data).shape) != 2:
-        context.refuse(f"features of shape {context.type(data).shape}", "give data of two axes, (rows, features)")
+        context.refuse(
+            f"got features of shape {context.type(data).shape}, expected two axes",
+            "give data of two axes, (rows, features)",
+        )
     combine = _read_choice_by_index(context, "aggregate_function", 1, ("average", "sum", "min", "max"))
     post = _read_choice_by_index(
         context, "post_transform", 0, ("none", "softmax", "logistic", "softmax_zero", "probit")

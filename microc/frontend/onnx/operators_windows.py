@@ -148,8 +148,8 @@ def read_convolution_attributes(context: OpContext, kernel_shape: tuple[int, ...
         or context.operator.attributes.integers("kernel_shape", kernel_shape) != kernel_shape
     ):
         context.broken(
-            f"data of shape {context.shape(0)} and a kernel of {kernel_shape}, expected a number for each spatial axis, and "
-            "kernel_shape as the weights have it"
+            f"got data of shape {context.shape(0)} and kernel_shape {kernel_shape}, expected a number for each spatial axis, and "
+            "kernel_shape equal to the spatial extents of the weights"
         )
     spans_ = read_spatial_window(context, kernel_shape, extents, ceil_mode=False)
     groups = context.operator.attributes.integer("group", 1)
@@ -180,9 +180,12 @@ def write_convolution(
     shape, kernel = context.type(data_name).shape, weight.data.shape[2:]
     if len(shape) != len(weight.data.shape) or len(shape) not in (3, 4, 5):
         expected = "expected equal numbers of axes, 3 to 5"
-        context.broken(f"data of shape {shape} and weights of shape {weight.data.shape}, {expected}")
+        context.broken(f"got data of shape {shape} and weights of shape {weight.data.shape}, {expected}")
     if len(shape) == 5:
-        context.refuse("a quantised convolution over three spatial axes", "leave the layer in float32")
+        context.refuse(
+            "a quantised convolution over three spatial axes is not supported, expected one or two",
+            "leave the layer in float32",
+        )
     attributes = context.operator.attributes
     if attributes.integers("kernel_shape", kernel) != kernel or 0 in weight.data.shape:
         stated = attributes.integers("kernel_shape", kernel)
@@ -192,15 +195,18 @@ def write_convolution(
     groups, channels = attributes.integer("group", 1), weight.data.shape[0]
     if groups < 1 or channels % groups or weight.data.shape[1] * groups != shape[1]:
         context.broken(
-            f"{groups} groups of weights {weight.data.shape} for {shape[1]} input channels, expected weights "
+            f"got group {groups} and weights of shape {weight.data.shape} for {shape[1]} input channels, expected shape "
             "(outputs, inputs / group, ...) and a group that divides both"
         )
     if bias is not None and bias.data.shape != (channels,):
-        context.broken(f"bias of shape {bias.data.shape}, expected ({channels},)")
+        context.broken(f"bias: got shape {bias.data.shape}, expected ({channels},)")
     view = read_image_window(context, kernel, shape[2:], ceil_mode=False)
     weight_2d = weight.reshape((*weight.data.shape[:2], *view.kernel))
     if weight_2d is None:
-        context.refuse("weights quantised along their width", "quantise them along the output channels")
+        context.refuse(
+            "the weights are quantised along their width, expected along the output channels",
+            "quantise them along the output channels",
+        )
     operands = [reshape_to_image(context, data_name), context.add_stored_tensor(f"{output_name}_weight", weight_2d)]
     if bias is not None:
         operands.append(context.add_stored_tensor(f"{output_name}_bias", bias))

@@ -69,10 +69,10 @@ def _instantiate_attributes(
     attribute_values: Mapping[str, Any],
     make_name: Callable[[str], str],
 ) -> list[Any]:
-    """Return copies of AttributeProtos, with values of subgraphs renamed and references to the function's attributes
-    resolved.
+    """Return copies of AttributeProtos for the nodes of an instantiated function body.
 
-    A reference to an attribute that is not set is omitted."""
+    References to the function's attributes are replaced by ``attribute_values``; a reference to an attribute that is
+    not set is omitted. Values of subgraphs are renamed."""
     import onnx
 
     attributes_out = []
@@ -253,7 +253,7 @@ KNOWN: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         **_map_to_reason_and_hint(
             ("Compress", "NonMaxSuppression", "NonZero", "Unique"),
-            "how large its result is depends on data",
+            "the size of its result depends on data",
             _CUT_BEFORE,
         ),
         **_map_to_reason_and_hint(
@@ -360,8 +360,9 @@ def read_onnx(model_bytes: bytes, file_name: str, input_shapes: Mapping[str, tup
 
 
 def _translate_operators(builder: OnnxGraphBuilder, operators: Sequence[Operator]) -> None:
-    """Convert operators in order, or compute them if they are constant; raise one UnsupportedError for all unsupported
-    ones."""
+    """Convert operators in order, or compute them if they are constant.
+
+    Raise one UnsupportedError that lists all operators that are not supported."""
     refusals = []
     for operator in operators:
         try:
@@ -381,17 +382,20 @@ def _translate_operator(builder: OnnxGraphBuilder, operator: Operator) -> None:
     context = OpContext(operator, builder, Loc(builder.file.name, operator.index, label))
     for name in operator.outputs:
         if name in builder.file.initializers or name in builder.file.unsupported_initializers:
-            context.broken(f"{name!r} is an initialiser and an output of a node, expected one of the two")
+            context.broken(f"value {name!r}: both an initialiser and an output of this node, expected one of them")
         if operator.outputs.count(name) > 1 and name:
-            context.broken(f"the output {name!r} is listed twice, expected once")
+            context.broken(f"output {name!r}: listed twice, expected once")
     custom = PLUGIN_CONVERTERS.get(f"{operator.domain}::{operator.code}")
     converter = CONVERTERS.get(operator.domain, {}).get(operator.code, custom)
     computed = not operator.domain and operator.code in CONSTANT_OPERATORS
     if not any(operator.outputs):
-        context.broken("no output has a name")
+        context.broken("the operator has no output with a name, expected at least one")
     # Before version 7 broadcasting was explicit (attributes axis and broadcast), so only unchanged operators are accepted.
     if context.opset < OLDEST_OPSET and not operator.domain and has_changed_since_oldest_opset(context):
-        context.refuse(f"version {context.opset} of the operator", "convert the model with onnx.version_converter")
+        context.refuse(
+            f"version {context.opset} of the operator is not supported, expected {OLDEST_OPSET} or later",
+            "convert the model with onnx.version_converter",
+        )
     is_known = converter is not None or computed
     if not is_known and not has_function_body(context):
         context.refuse(*get_unsupported_reason_and_hint(operator.code, operator.domain not in CONVERTERS))
@@ -410,8 +414,10 @@ def _translate_operator(builder: OnnxGraphBuilder, operator: Operator) -> None:
         fold_constant_operator(context)
         return
     if converter is None:
-        hint = "shapes are static: make its operands constants, or simplify the model with onnxslim"
-        context.refuse("the operator is supported on constants only", hint)
+        hint = "make its inputs constants, or simplify the model with onnxslim"
+        context.refuse(
+            "the operator is supported for constant inputs only; got an input that is computed at run time", hint
+        )
     # Data of an unsupported 16-bit float is computed by the definition's steps if each of them rounds, else in float32.
     if converter.dtypes:
         data_dtype = context.type(context.value(0)).dtype
@@ -421,7 +427,9 @@ def _translate_operator(builder: OnnxGraphBuilder, operator: Operator) -> None:
             _convert_in_float32(context, converter, data_dtype)
             return
         if data_dtype not in converter.dtypes:
-            context.refuse(f"{data_dtype} data", "export the model in float32, or quantised to 8 bits")
+            context.refuse(
+                f"{data_dtype} data are not supported", "export the model in float32, or quantised to 8 bits"
+            )
     converter.convert(replace(context, folds=is_constant))
 
 
@@ -436,7 +444,7 @@ def _try_convert_function_body(context: OpContext) -> bool:
 def _convert_in_float32(context: OpContext, converter: Converter, half_dtype: str) -> None:
     """Convert an operator on 16-bit floats as a cast to float32, the operator in float32, and a cast back.
 
-    ONNX defines that only the result is rounded, as all supported cores do."""
+    This is exact, because ONNX's definition rounds only the result to 16 bits."""
     builder, operator = context.builder, context.operator
     inputs = list(operator.inputs)
     for position, name in enumerate(operator.inputs):

@@ -87,10 +87,10 @@ def test_shapes_that_are_not_known_and_results_without_elements() -> None:
     with pytest.raises(UnsupportedError, match="not fully known"):
         reader.read_onnx(model.SerializeToString(), "m.onnx", {})
     none = proto([node("Pad", ["x", "p"])], {"x": (2, 3)}, {"p": np.array([-1, 0, -1, 0])}, opset=17)
-    with pytest.raises(UnsupportedError, match="leaves nothing"):
+    with pytest.raises(UnsupportedError, match="expected a result with elements"):
         reader.read_onnx(none.SerializeToString(), "m.onnx", {})
     less = proto([node("Pad", ["x", "p"])], {"x": (2, 3)}, {"p": np.array([-2, 0, -1, 0])}, opset=17)
-    with pytest.raises(ModelError, match="cut more elements off") as caught:
+    with pytest.raises(ModelError, match="expected to remove at most") as caught:
         reader.read_onnx(less.SerializeToString(), "m.onnx", {})
     assert caught.value.code == "E0301"
 
@@ -114,7 +114,7 @@ def test_real_files_store_a_tenth_of_what_they_may(path: Path, monkeypatch: pyte
     try:
         reader.read_onnx(path.read_bytes(), path.name, {"*": (1, 64, 21)} if "pulsevad" in path.stem else {})
     except ModelError as error:
-        assert "unfold" not in error.what
+        assert "after folding" not in error.what
 
 
 def test_what_may_be_stored_grows_with_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,5 +125,5 @@ def test_what_may_be_stored_grows_with_the_file(monkeypatch: pytest.MonkeyPatch)
     model = proto([node("MatMul", ["x", "w"], [name]) for name in names], {"x": (1, 32)}, {"w": weight}, outputs=names)
     assert len(reader.read_onnx(model.SerializeToString(), "m.onnx", {}).outputs) == 8
     monkeypatch.setattr(context, "_TIMES_STORED", 0)
-    with pytest.raises(UnsupportedError, match="unfold to more"):
+    with pytest.raises(UnsupportedError, match="bytes after folding"):
         reader.read_onnx(model.SerializeToString(), "m.onnx", {})

@@ -270,7 +270,7 @@ def test_what_quantisers_of_operators_write_behind_layers() -> None:
 
 def test_dropout_in_training_is_refused() -> None:
     """It is random; with nothing to drop it is no change."""
-    with pytest.raises(UnsupportedError, match="dropout in training"):
+    with pytest.raises(UnsupportedError, match="training_mode is true"):
         read(one("Dropout", (2, 3), scalar(0.5), np.array(True)))
     x = f(2, 3)
     np.testing.assert_array_equal(evaluate(read(one("Dropout", (2, 3), scalar(0.0), np.array(True))), [x])[0], x)

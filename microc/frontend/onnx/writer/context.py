@@ -298,7 +298,10 @@ class NodeContext:
         }
         unsupported = [*input_dtypes - {*QUANTISED, "int32", "int64"}, *output_dtypes - {*QUANTISED}]
         if unsupported:
-            self.refuse(f"{self.node.op} of quantised {' and '.join(unsupported)}", "ONNX quantises to 8 and 16 bits")
+            self.refuse(
+                f"{self.node.op} of quantised {' and '.join(unsupported)} cannot be written as ONNX",
+                "quantise the network to 8 or 16 bits",
+            )
 
     def check_dtype(self, onnx_operator: str) -> None:
         """Raise UnsupportedError if ``onnx_operator`` does not support the dtype of the first operand."""
@@ -314,7 +317,10 @@ class NodeContext:
     def require_floats(self) -> None:
         """Raise UnsupportedError if operands are integers that do not represent reals."""
         if not dtypes.is_float(self.operand_dtype()):
-            self.refuse(f"{self.node.op} of {self.operand_dtype()}", "ONNX has the operator for floats only")
+            self.refuse(
+                f"{self.node.op}: got {self.operand_dtype()} data, expected floats, the only ones that ONNX supports here",
+                "cast the data to float32 before the operator",
+            )
 
     # ------------------------------------------------------------ layouts
 

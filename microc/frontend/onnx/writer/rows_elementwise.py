@@ -110,7 +110,10 @@ def make_shift_writer(direction: str) -> OpWriter:
 
     def write_shift(context: NodeContext) -> None:
         if dtypes.dtype_parts(context.operand_dtype()).kind != "uint":
-            context.refuse(f"a shift of {context.operand_dtype()}", "ONNX shifts unsigned integers only")
+            context.refuse(
+                f"shift: got {context.operand_dtype()} data, expected unsigned integers",
+                "ONNX shifts unsigned integers only",
+            )
         context.write_result("BitShift", context.operand_name(0), context.operand_name(1), direction=direction)
 
     return write_shift
@@ -291,7 +294,8 @@ def write_loop(context: NodeContext, write_subgraph: SubgraphWriter) -> None:
     body, carried, guarded = (context.attr(name) for name in ("body", "carried", "guarded"))
     if guarded and len(body.outputs) > carried:
         context.refuse(
-            "stacked outputs of a loop that may end early", "ONNX's Loop stacks those of the iterations that ran"
+            "a loop that stacks outputs may end early, expected a fixed number of iterations",
+            "ONNX's Loop stacks those of the iterations that ran",
         )
     outer, names = context.builder, context.builder.names
     operands = [context.operand_name(k) for k in range(len(context.node.inputs))]
