@@ -125,7 +125,7 @@ class OnnxGraphBuilder:
         if self.outer is not None:
             return self.capture_outer_value(self.outer.resolve_value(onnx_name, where))
         raise ModelError(
-            f"value {onnx_name!r}: used before it is defined, expected a node before this one, an input or an initialiser",
+            f"value {onnx_name!r}: used before it is defined, expected an earlier node, an input or an initialiser",
             where=where,
             hint="list the nodes in the order of their execution, without cycles",
         )

@@ -308,7 +308,8 @@ class _LoopEmitter:
         for k in moving:
             kind, wanted = inside.add_output(results_of_body[k]), context.type(self.start_values[k])
             if (kind.shape, kind.dtype) != (wanted.shape, wanted.dtype):
-                what = f"a carried value is {wanted.dtype} {wanted.shape} before and {kind.dtype} {kind.shape} after an iteration, expected one type"
+                changed_types = f"{wanted.dtype} {wanted.shape} to {kind.dtype} {kind.shape}"
+                what = f"a carried value changes from {changed_types}, expected one type"
                 context.refuse(what, "keep the shape and dtype of each carried value")
         for value in results_of_body[len(names) :]:
             inside.add_output(value)
@@ -456,7 +457,7 @@ def _emit_scan(
     for kind, value in zip(kinds[:carried], value_names, strict=False):
         if kind.shape != context.type(value).shape:
             context.refuse(
-                f"a carried value has shape {context.type(value).shape} before and {kind.shape} after an iteration, expected one shape",
+                f"a carried value changes from shape {context.type(value).shape} to {kind.shape}, expected one shape",
                 "keep the shape of each carried value",
             )
     # The loop stacks along axis 0 in order; any other axis or direction needs a node behind it, which then has the output's

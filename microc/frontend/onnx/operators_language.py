@@ -62,7 +62,7 @@ def convert_rotary_embedding(context: OpContext) -> None:
         context.refuse(what, f"set num_heads to a divisor of {shape[2]}, the last axis")
     if len(shape) not in (3, 4) or attributes.real("scale", 1.0) != 1.0:
         context.refuse(
-            f"got data of shape {shape} and scale {attributes.real('scale', 1.0)}, expected three or four axes and scale 1",
+            f"got data of shape {shape} and scale {attributes.real('scale', 1.0)}, expected 3 or 4 axes and scale 1",
             "give data of three or four axes and leave scale at 1",
         )
     data = context.value(0)
@@ -236,8 +236,8 @@ def _read_sizes_and_split_heads(context: OpContext) -> tuple[_AttentionSizes, tu
     parts = queries + 2 * kv_heads if packed else queries
     if min(queries, kv_heads) < 1 or queries % kv_heads or len(shape) != 3 or shape[2] % parts:
         context.broken(
-            f"got query of shape {shape}, num_heads {queries} and kv_num_heads {kv_heads}, expected three axes, the last a multiple "
-            f"of {parts} heads, and a kv_num_heads that divides num_heads"
+            f"got query of shape {shape}, num_heads {queries} and kv_num_heads {kv_heads}, expected three axes, "
+            f"the last a multiple of {parts} heads, and a kv_num_heads that divides num_heads"
         )
     if shape[0] != 1:
         context.refuse(f"got a batch of {shape[0]} sequences, expected one", "export the model with a batch of 1")

@@ -1,4 +1,4 @@
-"""Conversion of ONNX matrix products, normalisations, Fourier transforms, Einsum and Det to operators of microc's graph."""
+"""Conversion of ONNX matrix products, normalisations, Fourier transforms, Einsum and Det."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from microc.graph.ir import Attr, Graph
 
 
 def convert_gemm(context: OpContext) -> None:
-    """Convert Gemm, alpha * A' * B' + beta * C, where A' and B' are A and B, transposed if ``transA`` or ``transB`` is set.
+    """Convert Gemm, alpha * A' * B' + beta * C.
 
-    If B is constant, Gemm becomes a ``dense`` layer; otherwise it becomes a ``matmul``."""
+    A' and B' are A and B, transposed if ``transA`` or ``transB`` is set. If B is constant, Gemm becomes a ``dense``
+    layer; otherwise it becomes a ``matmul``."""
     attributes = context.operator.attributes
     alpha, beta = attributes.real("alpha", 1.0), attributes.real("beta", 1.0)
     a, b = context.operand(0), context.operand(1)
@@ -71,7 +72,9 @@ def _get_gemm_bias(context: OpContext, unit_count: int, beta: float) -> StoredTe
 
 
 def multiply_by_number(context: OpContext, value_name: str, factor: float) -> str:
-    """Emit ``value_name`` times ``factor``; return the name of the product, or ``value_name`` itself if the factor is 1."""
+    """Emit ``value_name`` times ``factor``.
+
+    Return the name of the product, or ``value_name`` itself if the factor is 1."""
     return (
         value_name
         if factor == 1.0
@@ -93,7 +96,8 @@ def write_sum_with_c(context: OpContext, product_name: str, beta: float) -> None
 def convert_matmul(context: OpContext) -> None:
     """Convert MatMul, which multiplies matrices as ``numpy.matmul`` does.
 
-    If the data are floats and the right operand is a constant matrix, MatMul becomes one ``dense`` layer over all rows."""
+    If the data are floats and the right operand is a constant matrix, MatMul becomes one ``dense`` layer over all
+    rows."""
     a, b = context.operand(0), context.operand(1)
     left, right = context.type(a).shape, context.type(b).shape
     if not left or not right or left[-1] != right[max(len(right) - 2, 0)]:
@@ -111,8 +115,8 @@ def convert_matmul(context: OpContext) -> None:
 def emit_dense(context: OpContext, data_name: str, weight: StoredTensor, bias: StoredTensor | None) -> str:
     """Emit a dense layer over the last axis of ``data_name``; return the name of its result.
 
-    ``data_name`` (..., inputs) may have any number of leading axes, which the result (..., units) keeps. ``weight`` has the shape
-    (units, inputs)."""
+    ``data_name`` (..., inputs) may have any number of leading axes, which the result (..., units) keeps. ``weight`` has
+    the shape (units, inputs)."""
     shape, (units, depth) = context.type(data_name).shape, weight.data.shape
     if not shape or shape[-1] != depth:
         context.broken(f"got data of shape {shape}, expected a last axis of {depth} for weights of {units} x {depth}")
@@ -128,9 +132,8 @@ def emit_dense(context: OpContext, data_name: str, weight: StoredTensor, bias: S
 def convert_batch_normalization(context: OpContext) -> None:
     """Convert BatchNormalization for inference: x * f + (bias - mean * f) with f = scale / sqrt(variance + epsilon).
 
-    Each channel has its own scale, bias, mean and variance. Before opset 9 with ``spatial`` = 0, each element of an image
-    has its own.
-    """
+    Each channel has its own scale, bias, mean and variance. Before opset 9 with ``spatial`` = 0, each element of an
+    image has its own."""
     attributes = context.operator.attributes
     context.refuse_extra_outputs()
     if attributes.flag("training_mode"):
@@ -164,9 +167,9 @@ def _convert_computed_batch_normalization(context: OpContext, data_name: str) ->
 
 
 def _reshape_along_channels(context: OpContext, input_index: int, target_rank: int) -> str:
-    """Reshape operand ``input_index``, which has one element per channel, to broadcast to a tensor of rank ``target_rank``.
+    """Reshape an operand with one element for each channel, so that it broadcasts to data of rank ``target_rank``.
 
-    Channels are axis 1 of that tensor."""
+    ``input_index``: index of the operand. Channels are axis 1 of the data. Return the result's name."""
     return context.reshape(context.operand(input_index), (context.shape(input_index)[0], *[1] * (target_rank - 2)))
 
 
@@ -182,10 +185,10 @@ def _add_channel_constant(context: OpContext, channel_values: Array, data_name: 
 def _emit_normalization(
     context: OpContext, data_name: str, axes: tuple[int, ...], statistic_output_names: tuple[str, str] = ("", "")
 ) -> str:
-    """Emit (x - mean) / sqrt(variance + epsilon) with mean and variance over ``axes`` of ``data_name``; return the result's name.
+    """Emit (x - mean) / sqrt(variance + epsilon) with mean and variance over ``axes`` of ``data_name``.
 
-    ``statistic_output_names``: names under which the mean and 1 / sqrt(variance + epsilon) are written, if they are outputs of
-    the ONNX operator; each is empty if the output is absent."""
+    Return the result's name. ``statistic_output_names``: names under which the mean and 1 / sqrt(variance + epsilon)
+    are written, if they are outputs of the ONNX operator; each is empty if the output is absent."""
     over: Mapping[str, Attr] = {"axes": axes, "keepdims": True}
     mean = (
         context.write_node("mean", (data_name,), over, statistic_output_names[0])
@@ -257,7 +260,9 @@ def _write_softmax(context: OpContext, data_name: str, axis: int, output_name: s
 
 
 def _write_log_softmax(context: OpContext, data_name: str, axis: int, output_name: str) -> None:
-    """Write the value ``output_name``, the logarithm of the softmax of ``data_name``: x - max - log(sum(exp(x - max))) along ``axis``."""
+    """Write the value ``output_name``, the logarithm of the softmax of ``data_name`` along ``axis``.
+
+    It is x - max - log(sum(exp(x - max)))."""
     over: Mapping[str, Attr] = {"axes": (axis,), "keepdims": True}
     centred = context.emit("sub", (data_name, context.emit("max", (data_name,), over)))
     total = context.emit("sum", (context.emit("exp", (centred,)),), over)
@@ -298,7 +303,7 @@ def convert_einsum(context: OpContext) -> None:
         right = ("..." if "..." in left else "") + "".join(once)
 
     def number_axis_labels(term: str, rank: int) -> tuple[int, ...]:
-        """Return the label of each axis of an operand of rank ``rank`` as a number, from a term of the equation such as "ij"."""
+        """Return a number for each axis of an operand of rank ``rank``, from its term of the equation, such as "ij"."""
         dots = rank - len(term.replace("...", ""))
         before, _, after = term.partition("...")
         middle = tuple(range(-dots, 0)) if "..." in term else ()
@@ -311,9 +316,10 @@ def convert_einsum(context: OpContext) -> None:
 
 
 def _compute_dft_factors(sample_count: int, frequency_count: int, is_inverse: bool) -> tuple[Array, Array]:
-    """Return the real and the imaginary parts (``sample_count``, ``frequency_count``) of a discrete Fourier transform's factors.
+    """Return the real and the imaginary parts of the factors of a discrete Fourier transform.
 
-    They are cosines and negated sines; for the inverse transform, cosines and sines divided by ``sample_count``."""
+    Both have shape (``sample_count``, ``frequency_count``). They are cosines and negated sines; for the inverse
+    transform, cosines and sines divided by ``sample_count``."""
     # The product of indices is reduced modulo length first, so that large angles lose no precision.
     angle = 2 * np.pi * (np.outer(np.arange(sample_count), np.arange(frequency_count)) % sample_count) / sample_count
     scale = 1 / sample_count if is_inverse else 1.0
@@ -326,9 +332,10 @@ def compute_dft_matrix(
     """Return the matrix of a discrete Fourier transform, of shape (samples, input parts, bins, output parts).
 
     Parts are the real and the imaginary part of a number; the axis has one element where numbers are real.
-    ``is_input_complex``: the input is complex. ``is_output_real``: the matrix is that of the inverse transform to real numbers, from
-    the lower half (``sample_count`` // 2 + 1 rows) of a conjugate symmetric spectrum. Its rows are doubled to include the
-    mirrored upper half. The row of frequency 0 is not, nor that of half the sampling rate, since they have no mirror image."""
+    ``is_input_complex``: the input is complex. ``is_output_real``: the matrix is that of the inverse transform to real
+    numbers, from the lower half (``sample_count`` // 2 + 1 rows) of a conjugate symmetric spectrum. Its rows are
+    doubled to include the mirrored upper half. The row of frequency 0 is not, nor that of half the sampling rate, since
+    they have no mirror image."""
     cosine, sine = _compute_dft_factors(sample_count, bin_count, is_inverse)
     if is_output_real:
         half = sample_count // 2 + 1
@@ -373,7 +380,9 @@ def convert_dft(context: OpContext) -> None:
 
 
 def _slice_or_pad_axis(context: OpContext, value_name: str, axis: int, target_extent: int) -> str:
-    """Slice ``value_name``, or pad it with zeros at the end, to ``target_extent`` elements along ``axis``; return the result's name."""
+    """Slice ``value_name``, or pad it with zeros at the end, to ``target_extent`` elements along ``axis``.
+
+    Return the result's name."""
     shape = context.type(value_name).shape
     if target_extent < shape[axis]:
         end = tuple(target_extent if k == axis else e for k, e in enumerate(shape))
@@ -386,7 +395,7 @@ def _slice_or_pad_axis(context: OpContext, value_name: str, axis: int, target_ex
 
 
 def convert_stft(context: OpContext) -> None:
-    """Convert STFT: a ``gather`` extracts overlapping frames; one ``einsum`` multiplies them by the window and the DFT matrix."""
+    """Convert STFT to a ``gather`` of overlapping frames and an ``einsum`` with the window and the DFT matrix."""
     data, kind = context.value(0), context.type(context.value(0)).dtype
     _, samples, parts = context.shape(0)
     step = int(context.constant(1).reshape(-1)[0])
@@ -431,8 +440,8 @@ def convert_mel_weight_matrix(context: OpContext) -> None:
 def convert_col2im(context: OpContext) -> None:
     """Convert Col2Im, which sums overlapping blocks to an image, to a transposed convolution.
 
-    Each input channel holds one element of the blocks. Its kernel is 1 at the position of that element in the block and 0
-    elsewhere."""
+    Each input channel holds one element of the blocks. Its kernel is 1 at the position of that element in the block and
+    0 elsewhere."""
     attributes, shape = context.operator.attributes, context.shape(0)
     image, block = context.integers(1), context.integers(2)
     rank, taps = len(image), prod(block)
@@ -476,7 +485,9 @@ SIGNAL_CONVERTERS: Mapping[str, Converter] = {
 
 
 def convert_det(context: OpContext) -> None:
-    """Convert Det, the determinants of matrices (..., N, N), to a loop of N elimination steps; the result has shape (...)."""
+    """Convert Det, the determinants of matrices (..., N, N), to a loop of N elimination steps.
+
+    The result has shape (...)."""
     data, shape = context.value(0), context.shape(0)
     if len(shape) < 2 or shape[-1] != shape[-2]:
         context.broken(f"got matrices of shape {shape}, expected two equal last extents")
@@ -498,8 +509,8 @@ def convert_det(context: OpContext) -> None:
 def _build_elimination_step(context: OpContext, matrix_count: int, matrix_size: int, element_dtype: str) -> Graph:
     """Build the loop body that eliminates one column of all matrices.
 
-    With M = ``matrix_count`` and N = ``matrix_size``, the loop carries the matrices (M, N, N), flags of the rows that have
-    not been used as pivot rows (M, N), and the signed product of the pivots so far (M, 1)."""
+    With M = ``matrix_count`` and N = ``matrix_size``, the loop carries the matrices (M, N, N), flags of the rows that
+    have not been used as pivot rows (M, N), and the signed product of the pivots so far (M, 1)."""
     body = GraphBuilder(context.loc.file)
     body.at(context.loc.index, context.loc.name)
 
@@ -553,9 +564,8 @@ DETERMINANT_CONVERTERS: Mapping[str, Converter] = {"Det": Converter(convert_det)
 def convert_dynamic_quantize_lstm(context: OpContext) -> None:
     """Convert DynamicQuantizeLSTM to an LSTM in float32 with weights dequantised at compile time.
 
-    ONNX Runtime's operator also quantises data and state at every time step. The float32 LSTM does not, so its results are
-    closer to those of the trained network.
-    """
+    ONNX Runtime's operator also quantises data and state at every time step. The float32 LSTM does not, so its results
+    are closer to those of the trained network."""
     weights = [
         context.new_constant(
             f"{context.output()}_weight", _dequantise_lstm_weights(context, position, 6 + 2 * position)
@@ -570,9 +580,9 @@ def convert_dynamic_quantize_lstm(context: OpContext) -> None:
 def _dequantise_lstm_weights(context: OpContext, weight_input_index: int, scale_input_index: int) -> Array:
     """Return the dequantised weights of DynamicQuantizeLSTM in the layout of LSTM, (directions, 4 * hidden, inputs).
 
-    Input ``weight_input_index`` has the layout (directions, inputs, 4 * hidden). Input ``scale_input_index`` has one scale for each
-    direction, or for each direction and each of the 4 * hidden columns; the next input has the zero points.
-    """
+    Input ``weight_input_index`` has the layout (directions, inputs, 4 * hidden). Input ``scale_input_index`` has one
+    scale for each direction, or for each direction and each of the 4 * hidden columns; the next input has the zero
+    points."""
     data, factor = context.constant(weight_input_index).astype(np.float32), context.constant(scale_input_index)
     zero = (
         context.constant(scale_input_index + 1) if context.has_input(scale_input_index + 1) else np.zeros_like(factor)

@@ -1,4 +1,4 @@
-"""Conversion of ONNX operators of the domain ai.onnx.ml: linear models, scalers, encoders and support vector machines."""
+"""Conversion of ONNX linear models, scalers, encoders and support vector machines (domain ai.onnx.ml)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ from microc.frontend.trees.ensembles import emit_both_probabilities, emit_post_t
 
 
 def convert_svm_regressor(context: OpContext) -> None:
-    """Convert SVMRegressor, a weighted sum of kernel values plus a bias; a one-class machine returns 1 or -1 instead."""
+    """Convert SVMRegressor, a weighted sum of kernel values plus a bias.
+
+    A one-class machine (attribute ``one_class``) returns 1 for a positive sum, else -1."""
     attributes = context.operator.attributes
     count = attributes.integer("n_supports", 0)
     data = emit_feature_rows(context)
@@ -44,11 +46,10 @@ def convert_svm_regressor(context: OpContext) -> None:
 
 
 def convert_svm_classifier(context: OpContext) -> None:
-    """Convert SVMClassifier, which computes a decision value for every pair of classes and returns the class with most votes.
+    """Convert SVMClassifier, which decides between each pair of classes and returns the class with the most votes.
 
-    Probabilities are supported for two classes only. Without probabilities, the scores for more than two classes are the
-    decision values of the pairs, as in ONNX Runtime.
-    """
+    Probabilities are supported for two classes only. Without probabilities, the scores for more than two classes are
+    the decision values of the pairs, as in ONNX Runtime."""
     attributes = context.operator.attributes
     labels = read_class_labels(context, "classlabels_ints", "classlabels_strings")
     per_class, data = attributes.integers("vectors_per_class", ()), emit_feature_rows(context)
@@ -96,7 +97,9 @@ def _read_support_vectors(context: OpContext, vector_count: int, feature_count: 
 
 
 def _emit_kernel_values(context: OpContext, data_name: str, support_vectors: Array) -> str:
-    """Emit the kernel function of every row of ``data_name`` and every support vector; return the result's name (rows, vectors)."""
+    """Emit the kernel function of every row of ``data_name`` and every support vector.
+
+    Return the result's name (rows, vectors)."""
     attributes = context.operator.attributes
     gamma, offset, degree = (
         *(attributes.reals("kernel_params") if "kernel_params" in attributes else ()),
@@ -147,8 +150,8 @@ def _compute_pair_weights(
 ) -> Array:
     """Return the weight of each support vector in each pair of classes, of shape (pairs, support vectors).
 
-    ``weights`` has LIBSVM's layout, (classes - 1, support vectors). For a vector of class i, its weight in the pair with class
-    j is in row j - 1 if j > i, else in row j. Vectors of other classes have weight 0 in a pair."""
+    ``weights`` has LIBSVM's layout, (classes - 1, support vectors). For a vector of class i, its weight in the pair
+    with class j is in row j - 1 if j > i, else in row j. Vectors of other classes have weight 0 in a pair."""
     starts = np.concatenate([[0], np.cumsum(vectors_per_class)])
     weights_of_pairs = np.zeros((len(class_pairs), starts[-1]), np.float32)
     for row, (i, j) in enumerate(class_pairs):
@@ -160,9 +163,10 @@ def _compute_pair_weights(
 def _emit_vote_counts(
     context: OpContext, decisions_name: str, class_pairs: list[tuple[int, int]], class_count: int
 ) -> str:
-    """Emit the number of votes for each class, from the decision values of all pairs of classes; return the result's name.
+    """Emit the number of votes for each class, from the decision values of all pairs of classes.
 
-    A positive decision value is a vote for the first class of its pair; any other value is a vote for the second class."""
+    Return the result's name. A positive decision value is a vote for the first class of its pair; any other value is a
+    vote for the second class."""
     positive = context.emit("greater", (decisions_name, context.scalar(0.0)))
     first = context.emit("cast", (positive,), {"dtype": "float32"})
     weights, offsets = np.zeros((class_count, len(class_pairs)), np.float32), np.zeros(class_count, np.float32)
@@ -226,7 +230,9 @@ def _emit_linear_scores(context: OpContext, score_count: int) -> str:
 
 
 def convert_scaler(context: OpContext) -> None:
-    """Convert Scaler, (x - offset) * scale. Offset and scale have one number for all features, or one for each feature."""
+    """Convert Scaler, (x - offset) * scale.
+
+    Offset and scale have one number for all features, or one for each feature."""
     attributes, data = context.operator.attributes, _emit_float32_input(context)
     width = context.type(data).shape[-1] if context.type(data).shape else 1
     for op, name, neutral in (("sub", "offset", 0.0), ("mul", "scale", 1.0)):
@@ -239,7 +245,9 @@ def convert_scaler(context: OpContext) -> None:
 
 
 def convert_normalizer(context: OpContext) -> None:
-    """Convert Normalizer, which divides each row by its maximum, L1 norm or L2 norm; a row with divisor 0 is unchanged."""
+    """Convert Normalizer, which divides each row by its maximum, L1 norm or L2 norm.
+
+    A row whose divisor is 0 is unchanged."""
     norm, data = context.operator.attributes.text("norm", "MAX"), _emit_float32_input(context)
     over: Mapping[str, tuple[int, ...] | bool] = {"axes": (len(context.type(data).shape) - 1,), "keepdims": True}
     if norm == "MAX":
@@ -284,7 +292,9 @@ def convert_imputer(context: OpContext) -> None:
 
 
 def _emit_equals_number(context: OpContext, data_name: str, number: float) -> str:
-    """Emit a test of each element of ``data_name`` for equality with ``number``; return the result's name. NaN equals NaN here."""
+    """Emit a test of each element of ``data_name`` for equality with ``number``.
+
+    Return the result's name. NaN equals NaN here."""
     if number != number:
         return context.emit("not_equal", (data_name, data_name))
     dtype = context.type(data_name).dtype
@@ -292,7 +302,9 @@ def _emit_equals_number(context: OpContext, data_name: str, number: float) -> st
 
 
 def convert_one_hot_encoder(context: OpContext) -> None:
-    """Convert OneHotEncoder, which appends an axis with an element for each category: 1 if the datum is that category, else 0."""
+    """Convert OneHotEncoder, which appends an axis with an element for each category.
+
+    The element of the datum's category is 1, others are 0."""
     attributes, data = context.operator.attributes, context.value(0)
     if attributes.texts("cats_strings"):
         context.refuse(
@@ -327,7 +339,9 @@ MAX_KEYS = 64
 
 
 def _read_keys_values_and_default(context: OpContext) -> tuple[Array, Array, float]:
-    """Return the keys, the values and the default value of a LabelEncoder; raise UnsupportedError if they are strings."""
+    """Return the keys, the values and the default value of a LabelEncoder.
+
+    Raise UnsupportedError if they are strings."""
     attributes, tables = context.operator.attributes, []
     for role in ("keys", "values"):
         if f"{role}_tensor" in attributes:
@@ -377,7 +391,7 @@ def convert_array_feature_extractor(context: OpContext) -> None:
 
 
 def convert_feature_vectorizer(context: OpContext) -> None:
-    """Convert FeatureVectorizer, which concatenates the features of all inputs as float32 to one row for each sample."""
+    """Convert FeatureVectorizer, which concatenates the features of all inputs in each row, as float32."""
     parts = [_emit_float32_matrix(context, context.value(position)) for position in range(context.input_count())]
     if len(parts) == 1:
         context.result_alias(parts[0])

@@ -28,9 +28,10 @@ from microc.ops.attributes import Ties
 
 
 def has_constant_scales(context: OpContext, *input_indices: int) -> bool:
-    """Test whether the scales and zero points at input ``input_indices`` are constants of a quantised tensor type in the graph.
+    """Test whether scales and zero points are constants that ``quantize`` and ``dequantize`` support.
 
-    They must be per tensor or per channel, and not of a 16-bit float dtype. Absent inputs are ignored."""
+    ``input_indices``: inputs with scales and zero points; absent ones are ignored. They must be per tensor or per
+    channel, and not of a 16-bit float dtype."""
     arrays = [context.builder.consts.get(context.value(p)) for p in input_indices if context.has_input(p)]
     is_plain = all(array is not None and array.ndim <= 1 and array.dtype.name not in dtypes.HALF for array in arrays)
     return is_plain and not context.operator.attributes.integer("block_size", 0)
@@ -44,9 +45,10 @@ def _cast_to(context: OpContext, value_name: str, dtype: str) -> str:
 
 
 def broadcast_scale(context: OpContext, input_index: int, data_shape: Sequence[int], channel_axis: int) -> str:
-    """Return the scale or zero point at input ``input_index``, reshaped or repeated so that it broadcasts to ``data_shape``.
+    """Reshape or repeat a scale or zero point so that it broadcasts to ``data_shape``; return the result's name.
 
-    The input has one element, one for each channel along ``channel_axis``, or one for each block of elements."""
+    ``input_index``: input with one element, one for each channel along ``channel_axis``, or one for each block of
+    elements."""
     value = context.value(input_index)
     scale_shape, rank = context.type(value).shape, len(data_shape)
     if context.type(value).size == 1:
@@ -59,8 +61,8 @@ def broadcast_scale(context: OpContext, input_index: int, data_shape: Sequence[i
         for extent, scale_extent in zip(data_shape, scale_shape, strict=True)
     ):
         context.broken(
-            f"got scales of shape {scale_shape} for data of shape {tuple(data_shape)}, expected one scale, one for each channel or "
-            "blocks along each axis"
+            f"got scales of shape {scale_shape} for data of shape {tuple(data_shape)}, expected one scale, "
+            "one for each channel or blocks along each axis"
         )
     blocks = [-(-extent // scale_extent) for extent, scale_extent in zip(data_shape, scale_shape, strict=True)]
     separated = context.reshape(value, [extent for scale_extent in scale_shape for extent in (scale_extent, 1)])
@@ -80,7 +82,8 @@ def broadcast_scale(context: OpContext, input_index: int, data_shape: Sequence[i
 def _broadcast_constant(context: OpContext, input_index: int, channel_axis: int) -> Array:
     """Return the constant at input ``input_index``, made to broadcast to input 0 as by :func:`broadcast_scale`.
 
-    The work is done at compile time, because repeating the scales of blocks of weights at run time would need much memory."""
+    The work is done at compile time, because repeating the scales of blocks of weights at run time would need much
+    memory."""
     array, shape = context.constant(input_index), context.shape(0)
     if input_index == 0 or array.size == 1:
         return array if input_index == 0 else array.reshape(())
@@ -107,9 +110,9 @@ def write_quantize_arithmetic(context: OpContext, out_dtype: str, bit_count: int
 def _write_rounded_levels(
     context: OpContext, scaled_name: str, zero_point_name: str, out_dtype: str, bit_count: int
 ) -> None:
-    """Write the output: ``scaled_name`` rounded, plus the zero point, saturated to ``bit_count`` bits, as ``out_dtype``.
+    """Write the output: ``scaled_name`` rounded, plus the zero point, saturated to ``bit_count`` bits.
 
-    ``zero_point_name``: the name of the zero point; empty if the operator has none."""
+    ``zero_point_name``: name of the zero point; empty if the operator has none. ``out_dtype``: dtype of the output."""
     scaled_name = context.emit("round", (scaled_name,))
     if zero_point_name:
         scaled_name = context.emit("add", (scaled_name, _cast_to(context, zero_point_name, "float32")))
@@ -155,9 +158,10 @@ def write_dequantize_arithmetic(context: OpContext) -> None:
 def _write_requantisation(
     context: OpContext, int32_sums_name: str, operand_scale_names: Sequence[str], scale_index: int
 ) -> None:
-    """Write the output: ``int32_sums_name`` times the two operands' scales, divided by the result's scale, rounded and saturated.
+    """Write the output: int32 sums of products, scaled, rounded and saturated to the result's quantisation.
 
-    ``scale_index``: position of the input with the result's scale; the next input is the result's zero point."""
+    The factor is the product of ``operand_scale_names`` divided by the result's scale. ``scale_index``: input with
+    the result's scale; the next input is the result's zero point."""
     reals = [_cast_to(context, scale, "float32") for scale in operand_scale_names]
     factor = context.emit("mul", reals)
     factor = context.emit("div", (factor, _cast_to(context, broadcast_scale(context, scale_index, (), 0), "float32")))
@@ -193,7 +197,7 @@ def convert_computed_qlinear_conv(context: OpContext) -> None:
 
 
 def _get_integer_convolution_attributes(context: OpContext, weight_name: str) -> Mapping[str, Attr]:
-    """Return the attributes of the graph operator ``convolution`` for the kernel of ``weight_name``, the name of integer weights."""
+    """Return the attributes of the graph operator ``convolution``, for integer weights named ``weight_name``."""
     return read_convolution_attributes(context, context.type(weight_name).shape[2:])
 
 
@@ -212,8 +216,8 @@ def convert_matmul_integer(context: OpContext) -> None:
 def get_result_bit_count(context: OpContext, zero_point_index: int, output_dtype_code: int, default_dtype: str) -> int:
     """Return the number of bits to which a quantised result is saturated.
 
-    The width is 4 if ``output_dtype_code`` (ONNX's number of a dtype) or the zero point at input ``zero_point_index`` is of a four-bit
-    type. Otherwise it is the width of ``default_dtype``."""
+    The width is 4 if ``output_dtype_code`` (ONNX's number of a dtype) or the zero point at input ``zero_point_index``
+    is of a four-bit type. Otherwise it is the width of ``default_dtype``."""
     names = context.builder.file.four_bit_values
     is_four_bit = output_dtype_code in (21, 22) or (
         context.has_input(zero_point_index) and context.operator.inputs[zero_point_index] in names
@@ -254,10 +258,10 @@ def read_constant_quantization(
     tensor_shape: tuple[int, ...],
     channel_axis: int,
 ) -> Quant:
-    """Return the quantisation (scales, zero points, axis) of a tensor of ``tensor_shape``, read from two constant inputs.
+    """Return the quantisation (scales, zero points, axis) of a tensor, read from two constant inputs.
 
-    ``scale_index``, ``zero_point_index``: positions of the inputs with scales and zero points; the zero points may be
-    absent and are then 0. ``channel_axis``: axis of the tensor along which scales differ if there are several."""
+    ``scale_index``, ``zero_point_index``: inputs with scales and zero points; absent zero points are 0.
+    ``channel_axis``: axis of the tensor along which scales differ if there are several."""
     numbers = read_scales(context, scale_index)
     zeros = (0,) * len(numbers)
     if context.has_input(zero_point_index):
@@ -293,7 +297,9 @@ def _get_dequantize_attrs(quant: Quant) -> dict[str, Attr]:
 
 
 def _get_quantize_attrs(context: OpContext, quant: Quant, out_dtype: str) -> Mapping[str, Attr]:
-    """Return the attributes of the graph operator ``quantize``; raise ModelError if a zero point does not fit ``out_dtype``."""
+    """Return the attributes of the graph operator ``quantize``.
+
+    Raise ModelError if a zero point does not fit ``out_dtype``."""
     low, high = dtypes.int_range(out_dtype)
     if any(not low <= zero <= high for zero in quant.zero_point):
         context.broken(
@@ -349,14 +355,14 @@ def convert_dequantize_linear(context: OpContext) -> None:
     axis = _read_scale_axis(context)
     if context.has_input(2) and context.constant(2).dtype.name != context.type(data).dtype:
         context.broken(
-            f"the zero point has dtype {context.constant(2).dtype}, expected {context.type(data).dtype}, the dtype of the data"
+            f"the zero point has dtype {context.constant(2).dtype}, expected {context.type(data).dtype} as the data have"
         )
     quant = read_constant_quantization(context, 1, 2, context.type(data).shape, axis)
     context.result("dequantize", (data,), _get_dequantize_attrs(quant))
 
 
 class QuantizedOperands:
-    """Access to operands and result of a quantised ONNX operator, whose inputs come in triples (value, scale, zero point).
+    """Operands and result of a quantised ONNX operator, each given by three inputs: value, scale, zero point.
 
     Operands are dequantised before a float operator reads them, and its result is quantised."""
 
@@ -364,7 +370,9 @@ class QuantizedOperands:
         self.context = context
 
     def dequantize_operand(self, value_index: int) -> str:
-        """Dequantise the operand whose value, scale and zero point are three inputs from ``value_index`` on; return the new name."""
+        """Dequantise the operand whose value, scale and zero point are three inputs from ``value_index`` on.
+
+        Return the new name."""
         context, data = self.context, self.context.value(value_index)
         kind = context.type(data)
         if kind.dtype not in BYTES:
@@ -421,14 +429,18 @@ class QuantizedOperands:
 
 
 def _has_constant_parameters(context: OpContext, input_count: int) -> bool:
-    """Test whether all inputs but the data (input 0) are constant; ``input_count`` is the operator's number of inputs."""
+    """Test whether all inputs of a quantised operator except its data (input 0) are constant.
+
+    ``input_count``: maximum number of the operator's inputs."""
     return all(context.value(k) in context.builder.consts for k in range(1, input_count) if context.has_input(k)) and (
         has_constant_scales(context, 1, 2, 4, 5, 6, 7)
     )
 
 
 def convert_qlinear_conv(context: OpContext) -> None:
-    """Convert QLinearConv. Its inputs are x and w with scale and zero point each, then scale and zero point of y, and a bias."""
+    """Convert QLinearConv, to a float convolution between dequantised and quantised values if its weights are constant.
+
+    Its inputs are x and w with scale and zero point each, then scale and zero point of y, and a bias."""
     if not _has_constant_parameters(context, 9):
         convert_computed_qlinear_conv(context)
         return
@@ -474,10 +486,10 @@ def convert_qlinear_matmul(context: OpContext) -> None:
 def make_qlinear_converter(
     op: str, operand_count: int, get_attrs: Callable[[OpContext], Mapping[str, Attr]] = lambda _: {}
 ) -> Converter:
-    """Make a converter of a quantised ONNX operator to the graph operator ``op`` between dequantised and quantised values.
+    """Make a converter of a quantised ONNX operator to ``op`` between dequantised and quantised values.
 
-    The ONNX operator's inputs are ``operand_count`` triples (value, scale, zero point), then the result's scale and zero point.
-    ``get_attrs`` returns the attributes of ``op``."""
+    The ONNX operator's inputs are ``operand_count`` triples (value, scale, zero point), then the result's scale and
+    zero point. ``get_attrs``: function that returns the attributes of ``op``."""
 
     def convert_qlinear(context: OpContext) -> None:
         operands = QuantizedOperands(context)
@@ -567,11 +579,11 @@ BITS = (2, 4, 8)
 
 
 def convert_matmul_n_bits(context: OpContext) -> None:
-    """Convert com.microsoft.MatMulNBits, A (..., K) times the transpose of B (N, K), to a ``dense`` layer with float32 weights.
+    """Convert com.microsoft.MatMulNBits to a ``dense`` layer with float32 weights.
 
-    B is dequantised at compile time. Its numbers of ``bits`` bits are packed in bytes, lowest bits first. Each block of
-    ``block_size`` numbers of a row of B has its own scale.
-    """
+    It multiplies A (..., K) by the transpose of B (N, K). B is dequantised at compile time. Its numbers of ``bits``
+    bits are packed in bytes, lowest bits first. Each block of ``block_size`` numbers of a row of B has its own
+    scale."""
     attributes = context.operator.attributes
     units, depth, block = (attributes.integer(name) for name in ("N", "K", "block_size"))
     bits = attributes.integer("bits", 4)
@@ -603,7 +615,9 @@ def convert_matmul_n_bits(context: OpContext) -> None:
 
 
 def _unpack_bit_fields(packed_rows: Array, bits_per_number: int, number_count: int) -> Array:
-    """Return the first ``number_count`` unsigned numbers of ``bits_per_number`` bits in every row of bytes, as float32."""
+    """Unpack the first ``number_count`` unsigned numbers in each row of bytes to float32.
+
+    ``bits_per_number``: 2, 4 or 8. The first number of a byte is in its lowest bits."""
     shifts = np.arange(0, 8, bits_per_number, dtype=np.uint8)
     digits = (packed_rows[:, :, None] >> shifts) & np.uint8((1 << bits_per_number) - 1)
     return np.asarray(digits.reshape(len(packed_rows), -1)[:, :number_count].astype(np.float32))

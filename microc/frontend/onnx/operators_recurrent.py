@@ -1,4 +1,4 @@
-"""Conversion of ONNX RNN, GRU and LSTM to a loop over time steps that carries the hidden state (and the LSTM's cell)."""
+"""Conversion of ONNX RNN, GRU and LSTM to loops over time steps that carry the state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from microc.graph.ir import Attr, Graph
 
 @frozen
 class GateActivation:
-    """Activation function of a gate: its name (ONNX's in lower case) and its parameters alpha and beta, if it has any."""
+    """Activation function of a gate: its ONNX name in lower case, and its parameters alpha and beta, if it has any."""
 
     name: str
     parameters: tuple[float, ...] = ()
@@ -65,8 +65,8 @@ def resolve_activations(
 ) -> tuple[GateActivation, ...]:
     """Return the activation functions with these names, and their parameters.
 
-    Functions with a parameter alpha use the numbers of ``alphas`` in order, and the default once the numbers are used up.
-    ``betas`` are assigned to functions with a parameter beta in the same way."""
+    Functions with a parameter alpha use the numbers of ``alphas`` in order, and the default once the numbers are used
+    up. ``betas`` are assigned to functions with a parameter beta in the same way."""
     chosen = []
     for name in activation_names:
         formula, parameters = FUNCTIONS[name], []
@@ -84,8 +84,8 @@ def resolve_activations(
 class RecurrentLayer:
     """Extents and attributes of a recurrent layer.
 
-    ``code``: RNN, GRU or LSTM. ``activations``: activation functions of the gates. ``clip``: largest magnitude of the activation
-    functions' arguments; 0 for no limit. ``input_forget``: the forget gate is one minus the input gate."""
+    ``code``: RNN, GRU or LSTM. ``activations``: activation functions of the gates. ``clip``: largest magnitude of the
+    activation functions' arguments; 0 for no limit. ``input_forget``: the forget gate is one minus the input gate."""
 
     code: str
     step_count: int
@@ -121,9 +121,9 @@ class StepBuilder:
         self.fixed: list[str] = []
 
     def add_carried_input(self, initial_value_name: str, input_name: str) -> str:
-        """Add an input to the body for a value that the loop carries from step to step, such as the state; return its name.
+        """Add an input to the body for a value that the loop carries from step to step, such as the state.
 
-        ``initial_value_name``: the value before the first step, which has the same type."""
+        Return its name. ``initial_value_name``: the value before the first step, which has the same type."""
         type_ = self.context.type(initial_value_name)
         return self.body.input(input_name, type_.shape, type_.dtype)
 
@@ -140,11 +140,15 @@ class StepBuilder:
         return self.body.emit(op, names, attrs)
 
     def slice_gate_sums(self, gate_sums_name: str, gate_index: int) -> str:
-        """Emit a slice of ``gate_sums_name``, the concatenated sums of all gates; return the name of gate ``gate_index``'s sums."""
+        """Emit a slice of ``gate_sums_name``, the concatenated sums of all gates.
+
+        Return the name of gate ``gate_index``'s sums."""
         return slice_gate(self.body, gate_sums_name, gate_index, self.layer.unit_count)
 
     def emit_clipped_activation(self, function_index: int, value_name: str) -> str:
-        """Clip a value if the layer has a limit, then emit activation function ``function_index``; return the result's name."""
+        """Clip a value if the layer has a limit, then emit activation function ``function_index``.
+
+        Return the result's name."""
         if self.layer.clip:
             value_name = self("clip", value_name, minimum=-self.layer.clip, maximum=self.layer.clip)
         return self.emit_activation(function_index, value_name)
@@ -160,7 +164,8 @@ def finish_step_body(
 ) -> Graph:
     """Return the finished loop body, with the new states and the output row of the step as its outputs.
 
-    If the operator has sequence lengths, a sequence that ended before this step keeps its old states, and its row is zero."""
+    If the operator has sequence lengths, a sequence that ended before this step keeps its old states, and its row is
+    zero."""
     row = new_state_names[0]
     if context.has_input(4):
         lengths = step("cast", step.capture_value(context.value(4)), dtype="int32")
@@ -187,7 +192,9 @@ def _emit_rnn_step(step: StepBuilder, input_sums: str, old_states: list[str], st
 
 
 def _emit_gru_step(step: StepBuilder, input_sums: str, old_states: list[str], state_weights: StateWeights) -> list[str]:
-    """Emit a time step of a GRU; return a list with the new hidden state. The order of gates is update, reset, hidden."""
+    """Emit a time step of a GRU.
+
+    Return a list with the new hidden state. The order of gates is update, reset, hidden."""
     (hidden,), units = old_states, step.layer.unit_count
     sums = _emit_state_sums(step, hidden, state_weights)
     update, reset = (
@@ -212,14 +219,17 @@ def _emit_lstm_step(
 ) -> list[str]:
     """Emit a time step of an LSTM; return the new hidden state and the new cell state.
 
-    The order of gates is input, output, forget, cell; that of peephole weights is input, output, forget. As in ONNX Runtime,
-    the cell state is not clipped before the last activation function."""
+    The order of gates is input, output, forget, cell; that of peephole weights is input, output, forget. As in ONNX
+    Runtime, the cell state is not clipped before the last activation function."""
     hidden, cell = old_states
     sums = step("add", input_sums, _emit_state_sums(step, hidden, state_weights))
     units = step.layer.unit_count
 
     def add_peephole(gate_index: int, cell_state: str) -> str:
-        """Return the name of gate ``gate_index``'s sums, plus its peephole weights (if any) times the cell ``cell_state``."""
+        """Emit the sums of gate ``gate_index`` plus its peephole weights times the cell state; return the result's
+        name.
+
+        If the layer has no peephole weights, the sums are unchanged."""
         if not state_weights.peepholes:
             return step.slice_gate_sums(sums, gate_index)
         peephole = step(
@@ -305,7 +315,8 @@ def _reverse_sequence(context: OpContext, value_name: str) -> str:
 def _slice_direction(context: OpContext, input_index: int, direction_index: int, direction_axis: int = 0) -> str:
     """Return the name of the slice of an operand that belongs to direction ``direction_index``.
 
-    ``input_index``: position of the operand. ``direction_axis``: its axis of directions, which the slice does not have."""
+    ``input_index``: position of the operand. ``direction_axis``: its axis of directions, which the slice does not
+    have."""
     value = context.operand(input_index)
     shape, constant = context.type(value).shape, context.builder.consts.get(value)
     if constant is not None:
@@ -323,7 +334,9 @@ def _slice_direction(context: OpContext, input_index: int, direction_index: int,
 def _get_initial_state(
     context: OpContext, layer: RecurrentLayer, input_index: int, direction_index: int, is_batch_first: bool
 ) -> str:
-    """Return the name of the initial state (batch, units) of one direction; zeros if input ``input_index`` is absent."""
+    """Return the name of the initial state (batch, units) of one direction.
+
+    It is a constant of zeros if input ``input_index`` is absent."""
     if context.has_input(input_index):
         return _slice_direction(context, input_index, direction_index, 1 if is_batch_first else 0)
     zeros = np.zeros((layer.batch_size, layer.unit_count), np.float32)
@@ -338,7 +351,9 @@ def _emit_rows_and_final_states(
     is_reversed: bool,
     is_batch_first: bool,
 ) -> tuple[str, list[str]]:
-    """Emit the loop of one direction; return names of the outputs of all steps (steps, batch, units) and of the final states."""
+    """Emit the loop of one direction.
+
+    Return names of the outputs of all steps (steps, batch, units) and of the final states."""
     weight, matrix = (_slice_direction(context, position, direction_index) for position in (1, 2))
     if is_reversed:
         data_name = _reverse_sequence(context, data_name)
@@ -369,10 +384,10 @@ def _emit_rows_and_final_states(
 def _get_input_and_state_bias(
     context: OpContext, layer: RecurrentLayer, direction_index: int, gate_element_count: int
 ) -> tuple[str, str]:
-    """Return the names of the bias added to the products of the data, and of the bias added to the products of the state.
+    """Return the names of the bias of the data's products and of the bias of the state's products.
 
-    Only GRU needs two biases. For other layers the first is the sum of both and the second is empty. Both are empty if the
-    operator has no bias. ``gate_element_count``: number of gates times number of units."""
+    Only GRU needs two biases. For other layers the first is the sum of both and the second is empty. Both are empty
+    if the operator has no bias. ``gate_element_count``: number of gates times number of units."""
     if not context.has_input(3):
         return "", ""
     both = _slice_direction(context, 3, direction_index)
@@ -420,7 +435,8 @@ def _write_outputs(
 ) -> None:
     """Write the operator's outputs: rows (steps, directions, batch, units) and final states (directions, batch, units).
 
-    ``rows_and_states_by_direction``: for each direction the names of its rows and final states. With ``is_batch_first`` batch is the first axis."""
+    ``rows_and_states_by_direction``: for each direction the names of its rows and final states. With ``is_batch_first``
+    batch is the first axis."""
     stacked = [
         [rows for rows, _ in rows_and_states_by_direction],
         *(

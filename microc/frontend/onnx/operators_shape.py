@@ -43,8 +43,8 @@ def convert_identity_or_dropout(context: OpContext) -> None:
 def resolve_target_shape(context: OpContext, requested_shape: Sequence[int]) -> tuple[int, ...]:
     """Return the shape of Reshape's result.
 
-    In ``requested_shape`` an extent of 0 means the extent of the same axis of the input, unless ``allowzero`` is set. One extent
-    may be -1; it is computed from the number of elements."""
+    In ``requested_shape`` an extent of 0 means the extent of the same axis of the input, unless ``allowzero`` is set.
+    One extent may be -1; it is computed from the number of elements."""
     extents = context.shape(0)
     keep = not context.operator.attributes.flag("allowzero")
     extents_out = [extents[k] if e == 0 and keep and k < len(extents) else e for k, e in enumerate(requested_shape)]
@@ -101,7 +101,9 @@ def convert_unsqueeze(context: OpContext) -> None:
 
 
 def convert_transpose(context: OpContext) -> None:
-    """Convert Transpose, which reverses the order of axes unless ``perm`` is set. Constants are transposed at compile time."""
+    """Convert Transpose, which reverses the order of axes unless ``perm`` is set.
+
+    Constants are transposed at compile time."""
     data, rank = context.value(0), len(context.shape(0))
     order = context.operator.attributes.integers("perm", tuple(reversed(range(rank))))
     if sorted(order) != list(range(rank)):
@@ -203,7 +205,8 @@ SHAPE_CONVERTERS: Mapping[str, Converter] = {
 class _TracedIndex:
     """Index of an element as the sum of a value known at run time and a constant.
 
-    ``value``: name of a scalar or of a vector of one element; empty if the index is constant. ``offset``: the constant."""
+    ``value``: name of a scalar or of a vector of one element; empty if the index is constant. ``offset``: the
+    constant."""
 
     value: str
     offset: int
@@ -241,7 +244,8 @@ def convert_dynamic_slice(context: OpContext) -> None:
 def _trace_offset(context: OpContext, index_name: str) -> _TracedIndex:
     """Return an index (a value of one element) as an earlier value plus a constant.
 
-    Its computation is followed back through reshapes, casts of integers, and additions and subtractions of constants."""
+    Its computation is followed back through reshapes, casts of integers, and additions and subtractions of
+    constants."""
     builder, offset = context.builder, 0
     producer = {name: node for node in builder.nodes for name in node.outputs}
     while index_name in producer:
@@ -283,7 +287,9 @@ def convert_concat(context: OpContext) -> None:
 
 
 def concat_along(context: OpContext, value_names: Sequence[str], axis: int, output_name: str = "") -> str:
-    """Concatenate ``value_names`` along ``axis``; return the name of the result, ``output_name`` or a new name if this is empty."""
+    """Concatenate ``value_names`` along ``axis``.
+
+    Return the name of the result, ``output_name`` or a new name if this is empty."""
     if len(value_names) == 1 and not output_name:
         return value_names[0]
     if len(value_names) == 1:
@@ -297,9 +303,10 @@ def concat_along(context: OpContext, value_names: Sequence[str], axis: int, outp
 def slice_along(
     context: OpContext, value_name: str, axis: int, start_index: int, end_index: int, output_name: str = ""
 ) -> str:
-    """Slice elements ``start_index`` to ``end_index`` - 1 of ``value_name`` along ``axis``; return the name of the result.
+    """Slice elements ``start_index`` to ``end_index`` - 1 of ``value_name`` along ``axis``.
 
-    If ``output_name`` is empty, the result has a new name, or is ``value_name`` itself if the slice contains all elements."""
+    Return the name of the result. If ``output_name`` is empty, the result has a new name, or is ``value_name`` itself
+    if the slice contains all elements."""
     extents = context.type(value_name).shape
     bounds = [(0, extent) for extent in extents]
     bounds[axis] = (start_index, end_index)
@@ -314,7 +321,9 @@ def slice_along(
 
 
 def read_starts_ends_axes_and_steps(context: OpContext) -> tuple[tuple[int, ...], ...]:
-    """Return starts, ends, axes and steps of a Slice; they are attributes before opset 10 and constant inputs since then."""
+    """Return starts, ends, axes and steps of a Slice, as four tuples with a number for each sliced axis.
+
+    They are attributes before opset 10 and constant inputs since then."""
     rank = len(context.shape(0))
     if context.opset < 10:
         attributes = context.operator.attributes
@@ -333,7 +342,9 @@ def read_starts_ends_axes_and_steps(context: OpContext) -> tuple[tuple[int, ...]
 
 
 def convert_slice(context: OpContext) -> None:
-    """Convert Slice. Starts and ends are clamped to the extents; axes with negative steps are reversed before the slice."""
+    """Convert Slice, with starts and ends clamped to the extents of the data.
+
+    Axes with negative steps are reversed before the slice."""
     if context.opset >= 10 and any(context.value(k) not in context.builder.consts for k in (1, 2)):
         convert_dynamic_slice(context)
         return
@@ -403,8 +414,8 @@ def read_split_extents(context: OpContext, axis_extent: int) -> tuple[int, ...]:
 def convert_gather(context: OpContext) -> None:
     """Convert Gather.
 
-    If there are at most MAX_SLICES indices and they are constant, slices are concatenated, one for each run of consecutive
-    indices. Otherwise Gather becomes a ``gather``."""
+    If there are at most MAX_SLICES indices and they are constant, slices are concatenated, one for each run of
+    consecutive indices. Otherwise Gather becomes a ``gather``."""
     data, extents = context.value(0), context.shape(0)
     axis = context.axis(context.operator.attributes.integer("axis", 0), len(extents))
     if context.value(1) not in context.builder.consts or context.constant(1).size > MAX_SLICES:
@@ -536,8 +547,9 @@ def _repeat_axes(
 ) -> str:
     """Repeat a tensor along some axes by a broadcast; return the name of the result, which is still to be reshaped.
 
-    The broadcast adds an axis of copies before each repeated axis. Adjacent axes that are not repeated are merged, which keeps
-    the rank low. The elements are in the order of Tile's result. ``repeats_by_axis``: number of copies by axis."""
+    The broadcast adds an axis of copies before each repeated axis. Adjacent axes that are not repeated are merged,
+    which keeps the rank low. The elements are in the order of Tile's result. ``repeats_by_axis``: number of copies by
+    axis."""
     parts, copies = [1], [1]
     for axis, extent in enumerate(extents):
         if axis in repeats_by_axis:

@@ -1,4 +1,4 @@
-"""Conversion of ONNX tree ensembles (domain ai.onnx.ml), and helpers for the scores and labels of all ai.onnx.ml classifiers."""
+"""Conversion of ONNX tree ensembles, and scores and labels of all classifiers (domain ai.onnx.ml)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ def emit_feature_rows(context: OpContext) -> str:
 
 
 def read_post_transform(context: OpContext) -> str:
-    """Return the function applied to scores (attribute ``post_transform``), as a name for :func:`emit_post_transform`."""
+    """Return the function that the attribute ``post_transform`` applies to scores, under microc's name.
+
+    The name is an argument of :func:`emit_post_transform`. Raise UnsupportedError for a function that microc does
+    not have."""
     name = context.operator.attributes.text("post_transform", "NONE")
     if name not in _TRANSFORMS:
         context.refuse(
@@ -68,8 +71,8 @@ def write_label_output(
 ) -> None:
     """Write the first output of a classifier: for each row the label of the class with the largest score.
 
-    If ``is_binary``, each row has a single score. The label is the second one if the score exceeds ``score_threshold``, else
-    the first."""
+    If ``is_binary``, each row has a single score. The label is the second one if the score exceeds ``score_threshold``,
+    else the first."""
     if not context.output(0):
         return
     rows = context.type(scores_name).shape[0]
@@ -102,7 +105,7 @@ COMBINE = {"SUM": "sum", "AVERAGE": "average", "MIN": "min", "MAX": "max"}
 
 
 def convert_tree_regressor(context: OpContext) -> None:
-    """Convert TreeEnsembleRegressor, which returns the sum, average, minimum or maximum of the leaf values of all trees."""
+    """Convert TreeEnsembleRegressor, the sum, average, minimum or maximum of the leaf values of all trees."""
     attributes = context.operator.attributes
     targets = _read_target_count(context)
     combine = COMBINE.get(attributes.text("aggregate_function", "SUM"), "")
@@ -119,7 +122,9 @@ def convert_tree_regressor(context: OpContext) -> None:
 
 
 def _read_target_count(context: OpContext) -> int:
-    """Return the number of targets (outputs per row) of a tree ensemble; raise an error if the attribute is out of range."""
+    """Return the number of targets (outputs per row) of a tree ensemble.
+
+    Raise an error if the attribute is out of range."""
     count = context.operator.attributes.integer("n_targets", 1)
     return int(parse_integers([count], context.where, "n_targets", 1, MOST_TARGETS)[0])
 
@@ -127,9 +132,9 @@ def _read_target_count(context: OpContext) -> int:
 def convert_tree_classifier(context: OpContext) -> None:
     """Convert TreeEnsembleClassifier, which returns the class with the largest sum of leaf weights.
 
-    If there are two classes and leaves have weights for only one of them, each row has a single sum. The label is the second
-    class where this sum exceeds a threshold: 1/2 if no weight is negative, since weights are then probabilities, else 0.
-    """
+    If there are two classes and leaves have weights for only one of them, each row has a single sum. The label is the
+    second class where this sum exceeds a threshold: 1/2 if no weight is negative, since weights are then probabilities,
+    else 0."""
     labels = read_class_labels(context, "classlabels_int64s", "classlabels_strings")
     ids, weights = (
         context.operator.attributes.integers("class_ids"),
@@ -165,8 +170,8 @@ def _write_ensemble(
 ) -> None:
     """Write the output of a regressor.
 
-    ``leaf_combination``: combination of the leaf values of all trees, such as ``sum``. ``post_transform_name``: function then applied to the
-    scores. ``base_scores``: initial score of each target; empty for zeros."""
+    ``leaf_combination``: combination of the leaf values of all trees, such as ``sum``. ``post_transform_name``:
+    function then applied to the scores. ``base_scores``: initial score of each target; empty for zeros."""
     if leaf_combination == "average":
         trees, leaf_combination = tuple(tree.with_values(tree.values / len(trees)) for tree in trees), "sum"
     if not leaf_combination:
@@ -199,8 +204,8 @@ def _read_trees(
 ) -> tuple[Tree, ...]:
     """Return all trees of an operator of version 1 or 3, in the order in which their ids first appear.
 
-    ``attribute_prefix``: prefix of the names of leaf attributes, ``target`` or ``class``. ``only_class_id``: the only class that
-    has weights, which becomes target 0; None if several classes have."""
+    ``attribute_prefix``: prefix of the names of leaf attributes, ``target`` or ``class``. ``only_class_id``: the only
+    class that has weights, which becomes target 0; None if several classes have."""
     attributes = context.operator.attributes
     tree_ids, node_ids = attributes.integers("nodes_treeids"), attributes.integers("nodes_nodeids")
     node_indices = {key: k for k, key in enumerate(zip(tree_ids, node_ids, strict=False))}
@@ -231,8 +236,8 @@ def _read_trees(
 class _NodeTables:
     """Arrays with one element for each node of all trees.
 
-    ``left``, ``right``: index of the child where the comparison is true and where it is false; -1 in leaves. ``feature``:
-    index of the compared feature. ``mode``: kind of comparison with ``threshold``."""
+    ``left``, ``right``: index of the child for a true and for a false comparison; -1 in leaves. ``feature``: index
+    of the compared feature. ``mode``: comparison of the feature with ``threshold``, one of :data:`MODES`."""
 
     left: Array
     right: Array
@@ -287,8 +292,8 @@ def _build_tree(
 ) -> Tree:
     """Build one tree from the nodes ``node_indices``; the root, which is no node's child, becomes node 0.
 
-    ``leaf_votes``: pairs of target and weight for each leaf. The array of leaf values has one column if all leaves have the same
-    target, else a column for each of the ``target_count`` targets."""
+    ``leaf_votes``: pairs of target and weight for each leaf. The array of leaf values has one column if all leaves have
+    the same target, else a column for each of the ``target_count`` targets."""
     children = {int(c) for k in node_indices for c in (node_tables.left[k], node_tables.right[k])}
     root = next((k for k in node_indices if k not in children), node_indices[0])
     order = [root, *(k for k in node_indices if k != root)]
@@ -330,7 +335,9 @@ def convert_tree_ensemble(context: OpContext) -> None:
 
 
 def _read_choice_by_index(context: OpContext, attribute_name: str, default_index: int, choices: Sequence[str]) -> str:
-    """Return the element of ``choices`` at the index in attribute ``attribute_name``; raise ModelError if the index is out of range."""
+    """Return the element of ``choices`` at the index in attribute ``attribute_name``.
+
+    Raise ModelError if the index is out of range."""
     number = context.operator.attributes.integer(attribute_name, default_index)
     if not 0 <= number < len(choices):
         context.broken(f"{attribute_name}: got {number}, expected 0..{len(choices) - 1}")
@@ -401,7 +408,9 @@ class _TreeEnsembleReader:
         return dict(zip(member_nodes, sets, strict=False))
 
     def build_tree(self, root_index: int) -> Tree:
-        """Build the tree whose root is node ``root_index`` of the file; its nodes are numbered in the order of a depth-first search."""
+        """Build the tree whose root is node ``root_index`` of the file.
+
+        Its nodes are numbered in the order of a depth-first search."""
         rows: list[list[float]] = []  # left, right, feature, threshold, mode, target, value
         pending: list[tuple[str, int, int, int]] = [("node", root_index, -1, 0)]
         while pending:

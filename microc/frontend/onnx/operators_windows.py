@@ -1,4 +1,4 @@
-"""Conversion of ONNX convolutions and pools to operators of microc's graph."""
+"""Conversion of ONNX convolutions and pools."""
 
 from __future__ import annotations
 
@@ -109,7 +109,9 @@ def read_image_window(
 
 
 def _as_height_and_width(spatial_values: tuple[int, ...], missing_height: int) -> tuple[int, int]:
-    """Return one or two values of spatial axes as (height, width); a single value is the width, beside ``missing_height``."""
+    """Return one or two values of spatial axes as (height, width).
+
+    A single value is the width; the height is then ``missing_height``."""
     return (missing_height, spatial_values[0]) if len(spatial_values) == 1 else (spatial_values[0], spatial_values[1])
 
 
@@ -118,7 +120,8 @@ def read_spatial_attribute(
 ) -> tuple[int, ...]:
     """Return the integers of an attribute, or ``default_values`` if the attribute is absent.
 
-    Raises ModelError unless there are as many integers as in ``default_values``, all in the range ``minimum`` to :data:`LIMIT`."""
+    Raises ModelError unless there are as many integers as in ``default_values``, all in the range ``minimum`` to
+    :data:`LIMIT`."""
     values = context.operator.attributes.integers(attribute_name, default_values)
     if len(values) != len(default_values) or any(not minimum <= value <= LIMIT for value in values):
         context.broken(f"{attribute_name} is {values}, expected {len(default_values)} numbers in {minimum}..{LIMIT}")
@@ -128,9 +131,8 @@ def read_spatial_attribute(
 def convert_conv(context: OpContext) -> None:
     """Convert Conv.
 
-    Float32 data of one or two spatial axes with constant weights and bias make a ``conv2d``. Anything else makes the general
-    ``convolution`` over any number of axes.
-    """
+    Float32 data of one or two spatial axes with constant weights and bias make a ``conv2d``. Anything else makes the
+    general ``convolution`` over any number of axes."""
     stored_operands = [context.builder.stored_constant(context.value(k)) for k in (1, 2) if context.has_input(k)]
     is_plain = context.type(context.value(0)).dtype == "float32" and len(context.shape(0)) in (3, 4)
     if is_plain and all(stored is not None for stored in stored_operands):
@@ -148,8 +150,8 @@ def read_convolution_attributes(context: OpContext, kernel_shape: tuple[int, ...
         or context.operator.attributes.integers("kernel_shape", kernel_shape) != kernel_shape
     ):
         context.broken(
-            f"got data of shape {context.shape(0)} and kernel_shape {kernel_shape}, expected a number for each spatial axis, and "
-            "kernel_shape equal to the spatial extents of the weights"
+            f"got data of shape {context.shape(0)} and kernel_shape {kernel_shape}, expected a number for each spatial axis, "
+            "and kernel_shape equal to the spatial extents of the weights"
         )
     spans_ = read_spatial_window(context, kernel_shape, extents, ceil_mode=False)
     groups = context.operator.attributes.integer("group", 1)
@@ -161,7 +163,8 @@ def read_constant_weights_and_bias(
 ) -> tuple[StoredTensor, StoredTensor | None]:
     """Return the constant weights and bias of a convolution; the bias is None if absent.
 
-    Raises UnsupportedError if one is computed at run time. ``weight_index``, ``bias_index``: positions of the inputs."""
+    Raises UnsupportedError if one is computed at run time. ``weight_index``, ``bias_index``: positions of the
+    inputs."""
     stored_operands = []
     for position in (weight_index, bias_index):
         stored = context.builder.stored_constant(context.value(position)) if context.has_input(position) else None
@@ -176,7 +179,9 @@ def read_constant_weights_and_bias(
 def write_convolution(
     context: OpContext, data_name: str, weight: StoredTensor, bias: StoredTensor | None, output_name: str
 ) -> None:
-    """Write ``output_name``: the convolution of ``data_name`` (N, C, [H,] W) with ``weight`` (O, C / groups, [H,] W)."""
+    """Write the value ``output_name``, the convolution of ``data_name`` with constant weights and bias.
+
+    The data have shape (N, C, [H,] W), the weights have shape (O, C / groups, [H,] W)."""
     shape, kernel = context.type(data_name).shape, weight.data.shape[2:]
     if len(shape) != len(weight.data.shape) or len(shape) not in (3, 4, 5):
         expected = "expected equal numbers of axes, 3 to 5"
@@ -195,8 +200,8 @@ def write_convolution(
     groups, channels = attributes.integer("group", 1), weight.data.shape[0]
     if groups < 1 or channels % groups or weight.data.shape[1] * groups != shape[1]:
         context.broken(
-            f"got group {groups} and weights of shape {weight.data.shape} for {shape[1]} input channels, expected shape "
-            "(outputs, inputs / group, ...) and a group that divides both"
+            f"got group {groups} and weights of shape {weight.data.shape} for {shape[1]} input channels, expected "
+            "shape (outputs, inputs / group, ...) and a group that divides both"
         )
     if bias is not None and bias.data.shape != (channels,):
         context.broken(f"bias: got shape {bias.data.shape}, expected ({channels},)")
@@ -247,9 +252,10 @@ WINDOW_CONVERTERS: Mapping[str, Converter] = {"Conv": Converter(convert_conv)}
 
 
 def make_pool_converter(op: str) -> Converter:
-    """Make a converter of MaxPool or AveragePool to ``op``, or to a general window operator if ``op`` cannot express the pool.
+    """Make a converter of MaxPool or AveragePool to ``op``, ``max_pool2d`` or ``avg_pool2d``.
 
-    ``ceil_mode`` becomes padding at the end of the spatial axes."""
+    If ``op`` cannot express a pool, it is converted to a general window operator. ``ceil_mode`` becomes padding at
+    the end of the spatial axes."""
 
     def convert_pool(context: OpContext) -> None:
         attributes, data = context.operator.attributes, context.value(0)
@@ -279,8 +285,8 @@ def make_pool_converter(op: str) -> Converter:
 def _can_use_image_pool(context: OpContext, op: str, kernel_shape: tuple[int, ...]) -> bool:
     """Test whether ``max_pool2d`` or ``avg_pool2d`` (named by ``op``) can express a pool.
 
-    The pool must have one or two spatial axes, no dilation, only one output, less padding than kernel extent on each side, and
-    data other than float64. An average that counts padding must not have padding from ``ceil_mode``."""
+    The pool must have one or two spatial axes, no dilation, only one output, less padding than kernel extent on each
+    side, and data other than float64. An average that counts padding must not have padding from ``ceil_mode``."""
     attributes, kind = context.operator.attributes, context.type(context.value(0))
     spans_ = read_spatial_window(context, kernel_shape, kind.shape[2:], attributes.flag("ceil_mode"))
     includes = op == "avg_pool2d" and attributes.flag("count_include_pad") and any((*spans_.before, *spans_.after))
@@ -295,7 +301,7 @@ def _get_window_attrs(window: SpatialWindow) -> dict[str, Attr]:
 
 
 def _convert_general_max_pool(context: OpContext, kernel_shape: tuple[int, ...]) -> None:
-    """Convert a MaxPool that ``max_pool2d`` cannot express, such as a dilated one or one that returns indices of maxima."""
+    """Convert a MaxPool that ``max_pool2d`` cannot express, such as one with dilation or with indices of maxima."""
     attributes, data = context.operator.attributes, context.value(0)
     attrs = _get_window_attrs(
         read_spatial_window(context, kernel_shape, context.shape(0)[2:], attributes.flag("ceil_mode"))

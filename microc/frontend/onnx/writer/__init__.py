@@ -1,4 +1,3 @@
 """Export of microc's graphs as ONNX models.
 
-Tables map each operator of microc's graph to a row, the function that writes the operator as one or more ONNX operators.
-"""
+Tables map each operator of microc's graph to the function that writes it as one or more ONNX operators."""

@@ -1,4 +1,4 @@
-"""Builder of the exported ONNX graph, and the view of one graph operator that the functions writing it to ONNX receive."""
+"""Writer of an ONNX graph, and the context of one graph operator that its writer function receives."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ class OnnxGraphWriter:
         return output_names[0]
 
     def require_opset(self, min_opset: int) -> None:
-        """Raise the minimum opset of the model to ``min_opset``, in which an attribute value that is written was introduced."""
+        """Raise the minimum opset of the model to ``min_opset``.
+
+        It is the opset in which an attribute value that is written was introduced."""
         if self.outer is not None:
             self.outer.require_opset(min_opset)
         self.min_opset = max(self.min_opset, min_opset)
@@ -74,7 +76,7 @@ class OnnxGraphWriter:
         self.nodes.insert(0, self.nodes.pop())
 
     def share_initializer(self, name_stem: str, data: Array) -> str:
-        """Return the name of an initialiser with the elements of ``data``, a small array; equal arrays share an initialiser."""
+        """Return the name of an initialiser with the elements of a small array; equal arrays share one initialiser."""
         key = (data.dtype.name, data.shape, data.tobytes())
         if key not in self._shared:
             self._shared[key] = self.add_initializer(name_stem, data)
@@ -83,7 +85,8 @@ class OnnxGraphWriter:
     def add_initializer(self, name_stem: str, data: Array) -> str:
         """Add an initialiser with the elements of ``data``; return its name.
 
-        The initialiser is never shared between values, because two values with equal integers may have different scales."""
+        The initialiser is never shared between values, because two values with equal integers may have different
+        scales."""
         from onnx import TensorProto
 
         array = np.ascontiguousarray(data).reshape(data.shape)
@@ -105,13 +108,14 @@ class OnnxGraphWriter:
     ) -> None:
         """Record that ``onnx_name`` is the ONNX name of one form of the graph value ``value_name``.
 
-        ``is_dequantised``: the form is dequantised reals instead of stored data. ``is_channels_first``: it has channels first instead of last."""
+        ``is_dequantised``: the form is dequantised reals instead of stored integers. ``is_channels_first``: it has
+        channels first instead of last."""
         self.form_names[value_name, is_dequantised, is_channels_first] = onnx_name
 
     def make_written_name(self, value_name: str, is_channels_first: bool = False) -> str:
         """Return the ONNX name under which a graph value is written.
 
-        With channels last that is the value's own name, with channels first a new name."""
+        With channels last it is the value's own name, with channels first a new name."""
         return self.names.fresh(f"{value_name}_first") if is_channels_first else self.own_names[value_name]
 
     def is_only_channels_first(self, value_name: str) -> bool:
@@ -123,18 +127,20 @@ class OnnxGraphWriter:
         return (value_name, False, True) in self.form_names and (value_name, False, False) not in self.form_names
 
     def get_form_name(self, value_name: str, is_dequantised: bool = False, is_channels_first: bool = False) -> str:
-        """Return the ONNX name of the form of a value with these properties (see :meth:`bind_form`); write the form at its first use.
+        """Return the ONNX name of one form of a graph value; write the form if this is its first use.
 
-        A constant with fewer than 4 axes that is read with channels first gets leading axes of extent 1."""
+        The form is described by the same arguments as in :meth:`bind_form`. A constant with fewer than 4 axes that
+        is read with channels first gets leading axes of extent 1."""
         key = (value_name, is_dequantised, is_channels_first)
         if key not in self.form_names:
             self.form_names[key] = self._write_form(value_name, is_dequantised, is_channels_first)
         return self.form_names[key]
 
     def _write_form(self, value_name: str, is_dequantised: bool, is_channels_first: bool) -> str:
-        """Write the nodes or the initialiser that make one form of the value ``value_name``; return the form's ONNX name.
+        """Write the nodes or the initialiser that make one form of the value ``value_name``.
 
-        ``is_dequantised``: the form is dequantised reals. ``is_channels_first``: it has channels first instead of last."""
+        Return the form's ONNX name. ``is_dequantised``: the form is dequantised reals. ``is_channels_first``: it has
+        channels first instead of last."""
         type_, constant = self.graph.types[value_name], self.graph.consts.get(value_name)
         if is_dequantised:
             assert type_.quant is not None
@@ -237,8 +243,8 @@ ONNX_DTYPE_NAMES = {"float32": "float", "float64": "double"}
 class NodeContext:
     """One operator of microc's graph, passed to the function that writes it to ONNX.
 
-    ``is_quantised``: operands are dequantised before the ONNX operator reads them, and its result is quantised. ``is_channels_first``:
-    operands and results have channels first."""
+    ``is_quantised``: operands are dequantised before the ONNX operator reads them, and its result is quantised.
+    ``is_channels_first``: operands and results have channels first."""
 
     node: Node
     builder: OnnxGraphWriter
@@ -261,13 +267,17 @@ class NodeContext:
 
     @property
     def result_type(self) -> TensorType:
+        """Type (shape, dtype and quantisation) of the operator's first result."""
         return self.builder.graph.types[self.node.outputs[0]]
 
     def operand_dtype(self, operand_index: int = 0) -> str:
-        """Return the dtype in which the ONNX operator reads an operand: float32 if it is dequantised, else the stored dtype."""
+        """Return the dtype in which the ONNX operator reads an operand.
+
+        It is float32 for an operand that is dequantised, and the stored dtype for any other."""
         return "float32" if self._is_dequantised(operand_index) else self.operand_type(operand_index).dtype
 
     def _is_dequantised(self, operand_index: int) -> bool:
+        """Test whether the ONNX operator reads an operand as dequantised reals."""
         return self.is_quantised and is_quantised_type(self.operand_type(operand_index))
 
     def operand_name(self, operand_index: int = 0) -> str:
@@ -285,7 +295,7 @@ class NodeContext:
         raise UnsupportedError(what, where=f"{self.node.loc} ({self.node.op})", hint=hint)
 
     def require_supported_quantisation(self) -> None:
-        """Raise UnsupportedError if a quantised operand or result has a dtype that ONNX cannot dequantise or quantise."""
+        """Raise UnsupportedError if ONNX cannot dequantise an operand or quantise a result, because of its dtype."""
         if not self.is_quantised:
             return
         input_dtypes = {
@@ -318,7 +328,7 @@ class NodeContext:
         """Raise UnsupportedError if operands are integers that do not represent reals."""
         if not dtypes.is_float(self.operand_dtype()):
             self.refuse(
-                f"{self.node.op}: got {self.operand_dtype()} data, expected floats, the only ones that ONNX supports here",
+                f"{self.node.op}: got {self.operand_dtype()} data, expected floats as ONNX requires",
                 "cast the data to float32 before the operator",
             )
 
@@ -331,7 +341,8 @@ class NodeContext:
     def with_layout_of_operands(self) -> NodeContext:
         """Return the context for an elementwise operator, in the layout that avoids transposes.
 
-        It has channels first if all operands but constants are of 4 axes and have been written only with channels first."""
+        It has channels first if all operands but constants are of 4 axes and have been written only with channels
+        first."""
         names = [name for name in self.node.inputs if name not in self.builder.graph.consts]
         images = all(
             len(self.builder.graph.types[name].shape) == 4 and self.builder.is_only_channels_first(name)
@@ -350,6 +361,7 @@ class NodeContext:
         return self.builder.share_initializer("number", np.array(value, dtypes.to_numpy(self.operand_dtype())))
 
     def share_integers(self, *numbers: int) -> str:
+        """Return the name of an int64 initialiser with ``numbers``, such as a shape, axes or padding."""
         return self.builder.share_integers(*numbers)
 
     def make_unique_name(self, onnx_op_type: str) -> str:
@@ -367,9 +379,10 @@ class NodeContext:
     def write_result(
         self, onnx_op_type: str, *input_names: str, final_steps: Sequence[Step] = (), **attributes: Any
     ) -> None:
-        """Write the graph operator's result: ONNX operator ``onnx_op_type`` of ``input_names``, the activation, QuantizeLinear, then ``final_steps``.
+        """Write the graph operator's result as a chain of ONNX operators.
 
-        ``final_steps``: final ONNX operators that only rearrange or convert elements, such as Reshape or Cast."""
+        The chain is ``onnx_op_type`` with inputs ``input_names``, the activation, QuantizeLinear for a quantised
+        result, and ``final_steps``, which only rearrange or convert elements, such as Reshape or Cast."""
         if self.node.inputs[0] and input_names[0] == self.operand_name():
             self.check_dtype(onnx_op_type)
         steps: list[Step] = [(onnx_op_type, input_names[1:], attributes), *self._get_final_steps(), *final_steps]
@@ -388,7 +401,8 @@ class NodeContext:
     ) -> None:
         """Write all results of the graph operator as the outputs of ONNX operator ``onnx_op_type``.
 
-        ``onnx_output_dtypes``: dtype of each ONNX output, None if it is that of the graph's value. Where it differs, a Cast is added."""
+        ``onnx_output_dtypes``: dtype of each ONNX output; None for the dtype of the graph's value. A Cast is added
+        after an output whose dtype differs from the graph's."""
         builder, values = self.builder, self.node.outputs
         onnx_output_dtypes = [*onnx_output_dtypes, *[None] * (len(values) - len(onnx_output_dtypes))]
         casts = [
@@ -408,11 +422,12 @@ class NodeContext:
             builder.bind_form(value, name)
 
     def _get_final_steps(self) -> list[Step]:
-        """Return the ONNX operators after the main one: the activation and, if the result is quantised, QuantizeLinear.
+        """Return the ONNX operators after the main one: the activation and, for a quantised result, QuantizeLinear.
 
         The activation of a quantised result is written after QuantizeLinear, between DequantizeLinear and a second
-        QuantizeLinear. Runtimes then still recognise the operator between dequantised operands and a quantised result. A clamp
-        gives the same result there, because rounding is monotone. It is omitted if it allows all values of the integer dtype."""
+        QuantizeLinear. Runtimes then still recognise the operator between dequantised operands and a quantised
+        result. A clamp gives the same result there, because rounding is monotone. It is omitted if it allows all
+        values of the integer dtype."""
         activation = str(self.attr("activation") or "")
         clamp: list[Step] = []
         if activation:

@@ -1,9 +1,9 @@
 """Write a graph as an ONNX model; a quantised graph in QDQ form.
 
-Quantised values are read through DequantizeLinear, computed as floats, and written through QuantizeLinear, which rounds half
-to even. ONNX Runtime fuses such groups to integer operators again, as microc does with rounding ``even``. The model declares the
-smallest opset that supports all its operators. State becomes inputs and outputs (:func:`to_onnx`).
-"""
+Quantised values are read through DequantizeLinear, computed as floats, and written through QuantizeLinear, which
+rounds half to even. ONNX Runtime fuses such groups to integer operators again, as microc does with rounding
+``even``. The model declares the smallest opset that supports all its operators. State becomes inputs and outputs
+(:func:`to_onnx`)."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ _HINT = "save the network as .mcg, which holds any; or cut it there (--outputs) 
 
 
 def to_onnx(graph: Graph, version: str) -> bytes:
-    """Return the ONNX model of ``graph``; ``version`` is the producer's.
+    """Return the bytes of the ONNX model of ``graph``; ``version`` is the producer's version.
 
-    Inputs and outputs keep their names, dtypes and order. State (values kept between runs) becomes inputs behind the graph's
-    own, and its next contents outputs behind the graph's own. The metadata ``microc.state`` maps inputs to outputs and to the
-    contents of the first run, as JSON: ``{input: {"output": name, "initial": number or nested lists}}``.
+    Inputs and outputs keep their names, dtypes and order. State (values kept between runs) becomes inputs after the
+    graph's own. The next contents of the state become outputs after the graph's own. The metadata entry
+    ``microc.state`` maps these inputs to their outputs and to the contents before the first run, as JSON: ``{input:
+    {"output": name, "initial": number or nested lists}}``.
 
-    Raises UnsupportedError, which lists every operator that cannot be written as ONNX.
-    """
+    Raise UnsupportedError, which lists every operator that cannot be written as ONNX."""
     graph = expand_composed_operator(graph)
     builder = OnnxGraphWriter(graph)
     for name in (*graph.inputs, *graph.state):
@@ -74,7 +74,7 @@ def to_onnx(graph: Graph, version: str) -> bytes:
 
 
 def write_graph_nodes(builder: OnnxGraphWriter) -> None:
-    """Write all operators of a graph in order; UnsupportedError lists all that cannot be written."""
+    """Write all operators of a graph in order; raise one UnsupportedError for all that cannot be written."""
     refusals: list[UnsupportedError] = []
     for node in builder.graph.nodes:
         try:
@@ -102,7 +102,9 @@ def _write_operator(builder: OnnxGraphWriter, node: Node) -> None:
 def write_subgraph(
     graph: Graph, outer_writer: OnnxGraphWriter, onnx_input_names: Mapping[str, str]
 ) -> tuple[OnnxGraphWriter, tuple[str, ...]]:
-    """Write a subgraph, whose inputs get the names ``onnx_input_names``; return its writer and the names of its outputs."""
+    """Write a subgraph, whose inputs get the names ``onnx_input_names``.
+
+    Return its writer and the ONNX names of its outputs."""
     builder = OnnxGraphWriter(graph, outer_writer)
     for value, name in onnx_input_names.items():
         builder.bind_form(value, name)
@@ -113,10 +115,9 @@ def write_subgraph(
 def _is_quantised(graph: Graph, node: Node) -> bool:
     """Test whether a node computes with reals that its integer operands represent, by the rule that legalisation uses.
 
-    Its first two operands and its results (except that of a comparison) must be quantised. An operator that only
-    moves elements can also move the integers as stored. Such a node is True only if all operands and results have the same
-    quantisation and a dtype of at most 16 bits.
-    """
+    Its first two operands and its results (except those of a comparison) must be quantised. An operator that only
+    moves elements can also move the integers as stored. Such a node counts only if all operands and results have the
+    same quantisation and a dtype of at most 16 bits."""
     compared = node.op in COMPARED
     names = [name for name in (*quantisation_operands(node), *(() if compared else node.outputs)) if name]
     types = [graph.types[name] for name in names]
@@ -128,9 +129,10 @@ def _is_quantised(graph: Graph, node: Node) -> bool:
 
 
 def write_graph_outputs(builder: OnnxGraphWriter, output_value_names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of a graph's outputs in ONNX.
+    """Return the ONNX names of a graph's outputs.
 
-    ONNX outputs must be distinct and written by a node of this graph. Any other value is copied by an Identity node."""
+    ONNX outputs must be distinct, and a node of this graph must compute each. Any other value is copied by an
+    Identity node."""
     written = {name for node in builder.nodes for name in node.output}
     names: list[str] = []
     for value in output_value_names:

@@ -1,6 +1,4 @@
-"""Export of elementwise operators, reductions, loops and branches to ONNX.
-
-A row is the function that writes one operator of microc's graph."""
+"""Export of elementwise operators, reductions, loops and branches to ONNX."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from microc.ops.control import UNBOUNDED, scanned_operand_count
 
 
 def make_one_to_one_writer(correspondence: OneToOne) -> OpWriter:
-    """Make the function that writes a graph operator with a direct equivalent in ONNX, described by ``correspondence``."""
+    """Make the function that writes a graph operator which ONNX has with the same operands."""
 
     def write_one_to_one(context: NodeContext) -> None:
         context = context.with_layout_of_operands()
@@ -43,7 +41,9 @@ def write_clip(context: NodeContext) -> None:
 
 
 def _share_clip_bound(context: NodeContext, bound: float) -> str:
-    """Return the name of an initialiser for a bound of Clip; a bound for integers is limited to the range of their dtype."""
+    """Return the name of an initialiser for a bound of Clip.
+
+    For integer data the bound is limited to the range of their dtype."""
     if not dtypes.is_float(context.operand_dtype()):
         low, high = dtypes.int_range(context.operand_dtype())
         bound = min(max(int(bound), low), high)
@@ -51,7 +51,7 @@ def _share_clip_bound(context: NodeContext, bound: float) -> str:
 
 
 def dequantise_number(context: NodeContext, stored_number: float) -> float:
-    """Return the float32 that the stored number ``stored_number`` represents; ``stored_number`` itself if operands are not quantised."""
+    """Return the float32 that a stored number represents; the number itself if operands are not quantised."""
     quant = context.operand_type().quant
     if not context.is_quantised or quant is None:
         return stored_number
@@ -66,8 +66,8 @@ def write_quotient(context: NodeContext) -> None:
 def make_remainder_writer(has_dividend_sign: int) -> OpWriter:
     """Make the function that writes a remainder as Mod.
 
-    The remainder has the sign of the dividend if ``has_dividend_sign``, else that of the divisor.
-    ONNX's Mod supports the sign of the divisor for integers only. For floats a - floor(a / b) * b is written instead."""
+    The remainder has the sign of the dividend if ``has_dividend_sign``, else that of the divisor. ONNX's Mod supports
+    the sign of the divisor for integers only. For floats a - floor(a / b) * b is written instead."""
 
     def write_remainder(context: NodeContext) -> None:
         a, b = context.operand_name(0), context.operand_name(1)
@@ -91,6 +91,7 @@ def write_floor_quotient(context: NodeContext) -> None:
 
 
 def write_power(context: NodeContext) -> None:
+    """Write ``pow`` as Pow."""
     context.write_result("Pow", context.operand_name(0), context.operand_name(1))
 
 
@@ -106,7 +107,9 @@ def write_reciprocal_root(context: NodeContext) -> None:
 
 
 def make_shift_writer(direction: str) -> OpWriter:
-    """Make the function that writes a shift as BitShift; raise UnsupportedError for signed integers, which BitShift lacks."""
+    """Make the function that writes a shift as BitShift.
+
+    Raise UnsupportedError for signed integers, which BitShift lacks."""
 
     def write_shift(context: NodeContext) -> None:
         if dtypes.dtype_parts(context.operand_dtype()).kind != "uint":
@@ -120,7 +123,7 @@ def make_shift_writer(direction: str) -> OpWriter:
 
 
 def make_negated_comparison_writer(comparison_operator: str) -> OpWriter:
-    """Make the function that writes Not of the ONNX operator ``comparison_operator``, such as Not of Equal."""
+    """Make the function that writes Not of an ONNX comparison, such as Not of Equal for ``not_equal``."""
 
     def write_negated_comparison(context: NodeContext) -> None:
         context.write_result("Not", context.emit(comparison_operator, context.operand_name(0), context.operand_name(1)))
@@ -135,15 +138,17 @@ def write_prelu(context: NodeContext) -> None:
 
 
 def write_where(context: NodeContext) -> None:
+    """Write ``where`` as Where."""
     context.write_result("Where", *(context.operand_name(k) for k in range(3)))
 
 
 def write_logical_not(context: NodeContext) -> None:
+    """Write ``logical_not`` as Not."""
     context.write_result("Not", context.operand_name())
 
 
 def write_cast(context: NodeContext) -> None:
-    """Write ``cast`` as Cast; between quantised types, as a requantisation to the scale, zero point and dtype of the result."""
+    """Write ``cast`` as Cast; between quantised types, as QuantizeLinear of the dequantised operand."""
     from microc.frontend.onnx.writer.context import CODES
 
     kind = context.result_type
@@ -209,8 +214,8 @@ def _get_sorted_axes(context: NodeContext) -> tuple[int, ...]:
 def write_mean(context: NodeContext) -> None:
     """Write ``mean`` as ReduceMean.
 
-    A mean over the spatial axes of images is written as GlobalAveragePool, because runtimes can compute this operator in
-    integers."""
+    A mean over the spatial axes of images is written as GlobalAveragePool, because runtimes can compute this operator
+    in integers."""
     context.require_floats()
     axes = _get_sorted_axes(context)
     if len(context.operand_type().shape) != 4 or axes not in _IMAGES:
@@ -228,7 +233,7 @@ def write_mean(context: NodeContext) -> None:
 
 
 def make_cumulative_writer(onnx_op_type: str) -> OpWriter:
-    """Make the function that writes a cumulative sum or product as ONNX operator ``onnx_op_type``, CumSum or CumProd."""
+    """Make the function that writes a cumulative sum or product as ``onnx_op_type``, CumSum or CumProd."""
 
     def write_cumulative(context: NodeContext) -> None:
         axis = context.add_initializer(np.array(context.attr("axis"), np.int64))
@@ -239,7 +244,7 @@ def make_cumulative_writer(onnx_op_type: str) -> OpWriter:
 
 
 def make_arg_extremum_writer(onnx_op_type: str) -> OpWriter:
-    """Make the function that writes the index of a maximum or minimum as ONNX operator ``onnx_op_type``, ArgMax or ArgMin."""
+    """Make the function that writes the index of a maximum or minimum as ``onnx_op_type``, ArgMax or ArgMin."""
 
     def write_arg_extremum(context: NodeContext) -> None:
         dtype = context.attr("out_dtype")
@@ -279,7 +284,7 @@ REDUCTION_WRITERS: Mapping[str, OpWriter] = {
 # ---- Loops and branches: bodies become ONNX subgraphs, which read fixed values from outside by name.
 
 SubgraphWriter = Callable[[Graph, OnnxGraphWriter, Mapping[str, str]], tuple[OnnxGraphWriter, tuple[str, ...]]]
-"""Function that writes a loop's or branch's body in ONNX: :func:`microc.frontend.onnx.writer.model_proto.write_body`."""
+"""Type of :func:`microc.frontend.onnx.writer.model_proto.write_subgraph`, which writes the body of a loop or branch."""
 
 _FLAG, ITERATION = TensorType((), "bool"), TensorType((), "int64")
 
@@ -287,10 +292,9 @@ _FLAG, ITERATION = TensorType((), "bool"), TensorType((), "int64")
 def write_loop(context: NodeContext, write_subgraph: SubgraphWriter) -> None:
     """Write ``loop`` as Loop.
 
-    The body in microc's graph reads the iteration number as int32, so the ONNX body starts with a Cast from int64. If the
-    loop is guarded, its first carried value is the condition to continue. A guarded loop that also stacks outputs is
-    refused: microc stacks rows for all iterations, ONNX only for those that ran.
-    """
+    The body in microc's graph reads the iteration number as int32, so the ONNX body starts with a Cast from int64. If
+    the loop is guarded, its first carried value is the condition to continue. A guarded loop that also stacks outputs
+    is refused: microc stacks rows for all iterations, ONNX only for those that ran."""
     body, carried, guarded = (context.attr(name) for name in ("body", "carried", "guarded"))
     if guarded and len(body.outputs) > carried:
         context.refuse(
@@ -340,7 +344,9 @@ def _make_body_graph_proto(
     input_names_and_types: list[tuple[str, TensorType]],
     output_names_and_types: list[tuple[str, TensorType]],
 ) -> Any:
-    """Return the GraphProto of the subgraph that ``builder`` wrote; ``input_names_and_types`` and ``output_names_and_types`` are pairs of name and type."""
+    """Make the GraphProto of the subgraph that ``builder`` wrote.
+
+    ``input_names_and_types``, ``output_names_and_types``: ONNX name and type of each input and output."""
     from onnx import helper
 
     ends = (

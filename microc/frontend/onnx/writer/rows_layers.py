@@ -1,6 +1,4 @@
-"""Export of convolutions, pools, matrix products, normalisations and quantisation to ONNX.
-
-A row is the function that writes one operator of microc's graph."""
+"""Export of convolutions, pools, matrix products, normalisations and quantisation to ONNX."""
 
 from __future__ import annotations
 
@@ -40,9 +38,8 @@ def write_conv2d(context: NodeContext) -> None:
 def get_bias_names(context: NodeContext) -> tuple[str, ...]:
     """Return a tuple with the ONNX name of the bias; the tuple is empty if the layer has no bias.
 
-    The bias of a quantised layer is written as int32, with the scale of the data times that of the weights. TFLite's layers on
-    16-bit data have int64 biases. UnsupportedError is raised if such a bias exceeds 32 bits.
-    """
+    The bias of a quantised layer is written as int32, with the scale of the data times that of the weights. TFLite's
+    layers on 16-bit data have int64 biases. UnsupportedError is raised if such a bias exceeds 32 bits."""
     if not context.has_operand(2):
         return ()
     data, builder, type_ = context.get_constant_data(2), context.builder, context.operand_type(2)
@@ -62,7 +59,9 @@ def get_bias_names(context: NodeContext) -> tuple[str, ...]:
 
 
 def _refuse_legalised_form(context: NodeContext) -> None:
-    """Raise UnsupportedError for a layer on integers that do not represent reals; only compiler passes make such layers."""
+    """Raise UnsupportedError for a layer on integers that do not represent reals.
+
+    Only compiler passes make such layers."""
     if context.attr("open") or not (context.is_quantised or dtypes.is_float(context.operand_dtype())):
         context.refuse(f"{context.node.op} of plain integers", "write the graph as it was read, before any pass")
 
@@ -92,11 +91,10 @@ def write_conv2d_transpose(context: NodeContext) -> None:
 
 
 def _write_transposed_weights(context: NodeContext) -> str:
-    """Return the ONNX name of the weights (O, H, W, C / groups) in the layout of ConvTranspose, (C, O / groups, H, W).
+    """Write the weights (O, H, W, C / groups) in the layout of ConvTranspose, (C, O / groups, H, W); return their name.
 
-    Quantised weights with scales per channel and several groups are written dequantised, because their scales do not differ
-    along a single axis of the new layout.
-    """
+    Quantised weights with scales per channel and several groups are written dequantised, because their scales do not
+    differ along a single axis of the new layout."""
     data, type_, groups = context.get_constant_data(1), context.operand_type(1), context.attr("groups")
     # data is None: the weights are computed by the network
     if data is None:
@@ -125,9 +123,9 @@ def _write_transposed_weights(context: NodeContext) -> str:
 
 
 def make_convolution_writer(onnx_op_type: str) -> OpWriter:
-    """Make the function that writes a convolution over any number of axes as ONNX operator ``onnx_op_type``, Conv or ConvTranspose.
+    """Make the function that writes a convolution over any number of axes as ``onnx_op_type``.
 
-    Channels are first in microc's operator and in ONNX's."""
+    ``onnx_op_type``: Conv or ConvTranspose. Channels are first in microc's operator and in ONNX's."""
 
     def write_convolution(context: NodeContext) -> None:
         context.require_floats()
@@ -179,7 +177,8 @@ def _with_channels_first_for_pool(context: NodeContext) -> NodeContext:
 def _get_image_pool_attributes(context: NodeContext) -> Mapping[str, Any]:
     """Return kernel, strides and padding of a pool over two axes as attributes of the ONNX operator.
 
-    Padding at the end is limited to what the windows cover, because runtimes reject padding of a kernel's extent or more."""
+    Padding at the end is limited to what the windows cover, because runtimes reject padding of a kernel's extent or
+    more."""
     kernel, strides, padding = (context.attr(name) for name in ("kernel", "strides", "padding"))
     first = 2 if context.attr("layout") == "NCHW" else 1
     extents = zip(
@@ -195,7 +194,7 @@ def write_window_max(context: NodeContext) -> None:
 
 
 def write_window_sum(context: NodeContext) -> None:
-    """Write ``window_sum`` as AveragePool, with padding included in the average, times the number of elements of the window."""
+    """Write ``window_sum`` as an AveragePool that includes padding, times the number of elements of the window."""
     context.require_floats()
     mean = context.emit(
         "AveragePool", context.operand_name(), **_get_window_pool_attributes(context), count_include_pad=1
@@ -204,7 +203,7 @@ def write_window_sum(context: NodeContext) -> None:
 
 
 def _get_window_pool_attributes(context: NodeContext) -> Mapping[str, Any]:
-    """Return kernel, strides, padding and dilation of a pool over any number of axes as attributes of the ONNX operator."""
+    """Return kernel, strides, padding and dilation of a pool over any number of axes, as ONNX attributes."""
     dilation = context.attr("dilation")
     return {
         "kernel_shape": context.attr("kernel"),
@@ -244,10 +243,10 @@ def write_dense(context: NodeContext) -> None:
 
 
 def _get_integer_matmul_op_type(context: NodeContext) -> str:
-    """Return the name of the ONNX operator for a matrix product of integers that do not represent reals.
+    """Return the ONNX operator for a matrix product of integers that do not represent reals.
 
-    It is MatMulInteger for 8-bit operands and int32 results, and MatMul for operands and results of the same dtype of 32 or 64
-    bits."""
+    It is MatMulInteger for 8-bit operands and int32 results, and MatMul for operands and results of the same dtype
+    of 32 or 64 bits."""
     operand_dtypes, sums = {context.operand_dtype(0), context.operand_dtype(1)}, context.result_type.dtype
     if operand_dtypes <= {*_BYTES} and sums == "int32":
         return "MatMulInteger"
@@ -260,7 +259,7 @@ def _get_integer_matmul_op_type(context: NodeContext) -> str:
 
 
 def write_matmul(context: NodeContext) -> None:
-    """Write ``matmul`` as MatMul, or as MatMulInteger (with zero points) for 8-bit integers that do not represent reals.
+    """Write ``matmul`` as MatMul, or as MatMulInteger for 8-bit integers that do not represent reals.
 
     Operands are transposed first if the attributes ``axes_a`` and ``axes_b`` require it."""
     sides = []
@@ -306,9 +305,8 @@ MIN_NORM = 1e-6
 def write_softmax(context: NodeContext) -> None:
     """Write ``softmax`` as Softmax of the data times ``beta``.
 
-    A quantised softmax is followed by a Sum of one operand. It prevents ONNX Runtime from fusing the softmax to QLinearSoftmax,
-    whose results are wrong by several quantisation steps if the scale of the data is large.
-    """
+    A quantised softmax is followed by a Sum of one operand. It prevents ONNX Runtime from fusing the softmax to
+    QLinearSoftmax, whose results are wrong by several quantisation steps if the scale of the data is large."""
     data, beta = context.operand_name(), float(context.attr("beta"))
     scaled_data = data if beta == 1.0 else context.emit("Mul", data, context.share_number(beta))
     if context.is_quantised:

@@ -1,6 +1,4 @@
-"""Export of operators that move elements or sample images to ONNX.
-
-A row is the function that writes one operator of microc's graph."""
+"""Export of operators that move elements or sample images to ONNX."""
 
 from __future__ import annotations
 
@@ -88,7 +86,9 @@ def _share_padding(context: NodeContext) -> str:
 
 
 def write_mirror_pad(context: NodeContext) -> None:
-    """Write ``mirror_pad`` as Pad with a mode; mode ``symmetric``, which ONNX lacks, as a Gather along each padded axis."""
+    """Write ``mirror_pad`` as Pad with a mode.
+
+    ONNX lacks mode ``symmetric``, which is written as a Gather along each padded axis."""
     mode, data = context.attr("mode"), context.operand_name()
     if mode != "symmetric":
         if mode == "wrap":
@@ -123,7 +123,9 @@ def write_reverse_sequence(context: NodeContext) -> None:
 
 
 def get_index_operand_name(context: NodeContext, operand_index: int, *supported_dtypes: str) -> str:
-    """Return the ONNX name of an operand of indices, cast to the first of ``supported_dtypes`` if its dtype is not among ``supported_dtypes``."""
+    """Return the ONNX name of an operand of indices.
+
+    If its dtype is not among ``supported_dtypes``, the operand is cast to the first of them."""
     name = context.operand_name(operand_index)
     return (
         name
@@ -135,7 +137,8 @@ def get_index_operand_name(context: NodeContext, operand_index: int, *supported_
 def write_gather(context: NodeContext) -> None:
     """Write ``gather`` as Gather.
 
-    If data and indices share leading axes (``batch_dims``), GatherND is written; its indices get a further axis of extent 1."""
+    If data and indices share leading axes (``batch_dims``), GatherND is written; its indices get a further axis of
+    extent 1."""
     axis, batch, position = context.attr("axis") % len(context.operand_type().shape), context.attr("batch_dims"), 1
     if context.attr("span") > 1:
         context.refuse("gather with span > 1", "leave out the pass blocked_loops, which makes it")
@@ -165,7 +168,9 @@ def write_gather_nd(context: NodeContext) -> None:
 
 
 def make_scatter_writer(onnx_op_type: str, *index_dtypes: str) -> OpWriter:
-    """Make the function that writes ONNX operator ``onnx_op_type``, ScatterElements or ScatterND; ``index_dtypes``: its dtypes of indices."""
+    """Make the function that writes ``onnx_op_type``, ScatterElements or ScatterND.
+
+    ``index_dtypes``: dtypes of indices that the ONNX operator supports."""
 
     def write_scatter(context: NodeContext) -> None:
         operands = context.operand_name(), get_index_operand_name(context, 1, *index_dtypes), context.operand_name(2)
@@ -180,8 +185,8 @@ def make_scatter_writer(onnx_op_type: str, *index_dtypes: str) -> OpWriter:
 def write_one_hot(context: NodeContext) -> None:
     """Write ``one_hot`` as OneHot.
 
-    ONNX counts negative indices from the end. If the attribute ``wrap`` is not set, they are replaced by ``depth``, an index out
-    of range, which sets no element."""
+    ONNX counts negative indices from the end. If the attribute ``wrap`` is not set, they are replaced by ``depth``, an
+    index out of range, which sets no element."""
     depth = context.attr("depth")
     places = get_index_operand_name(context, 0, "int64")
     bound = context.add_initializer(np.array(depth, np.int64), "depth")
@@ -243,7 +248,8 @@ _ROUNDINGS = ("round_prefer_floor", "floor", "ceil", "round_prefer_ceil")
 def write_resample(context: NodeContext) -> None:
     """Write ``resample``, which computes elements from constant tables of source indices and weights.
 
-    If a mode of Resize has the same source positions, Resize is written. Otherwise Gather, Mul and Add apply the tables."""
+    If a mode of Resize has the same source positions, Resize is written. Otherwise Gather, Mul and Add apply the
+    tables."""
     axes, shift = context.attr("axes"), context.attr("shift")
     tables = [context.get_constant_data(k) for k in range(1, len(context.node.inputs))]
     if any(data is None for data in tables):
@@ -270,7 +276,9 @@ def write_resample(context: NodeContext) -> None:
 def _find_resize_attributes(
     resized_axes: list[ResizedAxis], index_tables: list[Array], weight_tables: list[Array]
 ) -> Mapping[str, Any] | None:
-    """Return the attributes of a Resize along ``resized_axes`` with the source positions of the tables; None if there is none."""
+    """Return the attributes of a Resize along ``resized_axes`` that has the same source positions as the tables.
+
+    Return None if no mode of Resize has them."""
     wanted_positions = [
         _compute_table_positions(index, weight) for index, weight in zip_longest(index_tables, weight_tables)
     ]
@@ -328,7 +336,8 @@ def _write_weighted_gathers(
 ) -> str:
     """Write the resampling of one axis from its tables; return the name of the result.
 
-    For each tap (column of the tables) elements are gathered and multiplied by the tap's weights; the products are summed."""
+    For each tap (column of the tables) elements are gathered and multiplied by the tap's weights; the products are
+    summed."""
     axes_after = len(context.operand_type().shape) - axis - 1
     total = ""
     for tap in range(index_table.shape[1]):
