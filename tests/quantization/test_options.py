@@ -113,7 +113,7 @@ def test_one_layer_has_dynamic_range(kind: str, tmp_path: Path) -> None:
     again = microc.load(found.save(tmp_path / "net.mcg"))
     assert [made == "int32" for _, made in products(again)] == [k == number for k in range(len(layers))]
     assert found.report["outputs"][0]["decibels"] > 35
-    with pytest.raises(UnsupportedError, match="dynamic_quantize is no operator that microc writes as ONNX"):
+    with pytest.raises(UnsupportedError, match="dynamic_quantize cannot be written as ONNX"):
         found.save(tmp_path / "net.onnx")
 
 

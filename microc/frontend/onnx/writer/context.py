@@ -320,8 +320,8 @@ class NodeContext:
         supported = defs.get_schema(onnx_operator).inputs[0].types
         if f"tensor({ONNX_DTYPE_NAMES.get(self.operand_dtype(), self.operand_dtype())})" not in supported:
             self.refuse(
-                f"{self.node.op} of {self.operand_dtype()}",
-                f"ONNX has {onnx_operator} of {', '.join(sorted(supported))}",
+                f"{self.node.op}: got {self.operand_dtype()} data, which ONNX's {onnx_operator} does not support",
+                f"cast the data to one of {', '.join(sorted(supported))}",
             )
 
     def require_floats(self) -> None:

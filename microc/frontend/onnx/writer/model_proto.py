@@ -53,10 +53,11 @@ _HINT = "save the network as .mcg, which holds any; or cut it there (--outputs) 
 def to_onnx(graph: Graph, version: str) -> bytes:
     """Return the bytes of the ONNX model of ``graph``; ``version`` is the producer's version.
 
-    Inputs and outputs keep their names, dtypes and order. State (values kept between runs) becomes inputs after the
-    graph's own. The next contents of the state become outputs after the graph's own. The metadata entry
-    ``microc.state`` maps these inputs to their outputs and to the contents before the first run, as JSON: ``{input:
-    {"output": name, "initial": number or nested lists}}``.
+    Inputs and outputs keep their names, dtypes and order. State (values kept between runs) becomes inputs after the graph's
+    own. The next contents of the state become outputs after the graph's own. The metadata entry ``microc.state`` maps
+    these inputs to their outputs and to the contents before the first run. Its JSON has the form
+
+    ``{input: {"output": name, "initial": number or nested lists}}``.
 
     Raise UnsupportedError, which lists every operator that cannot be written as ONNX."""
     graph = expand_composed_operator(graph)
@@ -94,7 +95,7 @@ def _write_operator(builder: OnnxGraphWriter, node: Node) -> None:
         return
     context = NodeContext(node, builder, _is_quantised(builder.graph, node))
     if node.op not in OP_WRITERS:
-        context.refuse(f"{node.op} is no operator that microc writes as ONNX", _HINT)
+        context.refuse(f"{node.op} cannot be written as ONNX", _HINT)
     context.require_supported_quantisation()
     OP_WRITERS[node.op](context)
 

@@ -115,7 +115,7 @@ def make_shift_writer(direction: str) -> OpWriter:
         if dtypes.dtype_parts(context.operand_dtype()).kind != "uint":
             context.refuse(
                 f"shift: got {context.operand_dtype()} data, expected unsigned integers",
-                "ONNX shifts unsigned integers only",
+                "cast the data to unsigned integers",
             )
         context.write_result("BitShift", context.operand_name(0), context.operand_name(1), direction=direction)
 
@@ -193,7 +193,10 @@ def make_reduction_writer(onnx_op_type: str) -> OpWriter:
 
     def write_reduction(context: NodeContext) -> None:
         if context.attr("offset") or context.attr("out_dtype"):
-            context.refuse("sums of other integers than the data", "write the graph as it was read, before any pass")
+            context.refuse(
+                f"{context.node.op}: got attribute offset or out_dtype, expected neither as in ONNX",
+                "write the graph as it was read, before any pass",
+            )
         keepdims = int(context.attr("keepdims"))
         context.write_result(onnx_op_type, context.operand_name(), _share_axes(context), keepdims=keepdims)
 
@@ -299,7 +302,7 @@ def write_loop(context: NodeContext, write_subgraph: SubgraphWriter) -> None:
     if guarded and len(body.outputs) > carried:
         context.refuse(
             "a loop that stacks outputs may end early, expected a fixed number of iterations",
-            "ONNX's Loop stacks those of the iterations that ran",
+            "remove the condition or the stacked outputs",
         )
     outer, names = context.builder, context.builder.names
     operands = [context.operand_name(k) for k in range(len(context.node.inputs))]

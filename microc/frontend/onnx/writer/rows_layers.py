@@ -21,7 +21,10 @@ def write_conv2d(context: NodeContext) -> None:
     """Write ``conv2d`` of float or quantised data as Conv."""
     _refuse_legalised_form(context)
     if context.attr("pad_value"):
-        context.refuse("padding that is not zero", "write the graph as it was read, before any pass")
+        context.refuse(
+            f"pad_value is {context.attr('pad_value')}, expected 0 as in ONNX's Conv",
+            "write the graph as it was read, before any pass",
+        )
     if context.attr("layout") == "NHWC":
         context = context.with_channels_first()
     inputs = [context.operand_name(0), context.operand_name(1), *get_bias_names(context)]
@@ -52,7 +55,10 @@ def get_bias_names(context: NodeContext) -> tuple[str, ...]:
     flat = data.reshape(-1)
     low, high = dtypes.int_range("int32")
     if flat.size and not low <= flat.min() <= flat.max() <= high:
-        context.refuse("a bias beyond 32 bits", "ONNX's quantised layers have biases of 32 bits")
+        context.refuse(
+            f"bias: got {flat.min()}..{flat.max()}, expected {low}..{high} as in ONNX's quantised layers",
+            "save the network as .mcg instead",
+        )
     name = builder.add_initializer(context.node.inputs[2], flat.astype(np.int32))
     quant = Quant(scales_of_sums, (0,) * len(scales_of_sums), None if weights.axis is None else 0)
     return (builder.emit_dequantize(name, "int32", quant, quant.axis, context.make_unique_name("bias")),)
@@ -63,7 +69,10 @@ def _refuse_legalised_form(context: NodeContext) -> None:
 
     Only compiler passes make such layers."""
     if context.attr("open") or not (context.is_quantised or dtypes.is_float(context.operand_dtype())):
-        context.refuse(f"{context.node.op} of plain integers", "write the graph as it was read, before any pass")
+        context.refuse(
+            f"{context.node.op}: got integers without quantisation, expected floats or quantised data",
+            "write the graph as it was read, before any pass",
+        )
 
 
 def write_conv2d_transpose(context: NodeContext) -> None:
@@ -75,7 +84,10 @@ def write_conv2d_transpose(context: NodeContext) -> None:
     strides, extra_padding = context.attr("strides"), (max(-bottom, 0), max(-right, 0))
     steps = map(max, strides, context.attr("dilation"))
     if any(extra >= step for extra, step in zip(extra_padding, steps, strict=True)):
-        context.refuse(f"output_padding {extra_padding}", "ONNX's output_padding is less than stride or dilation")
+        context.refuse(
+            f"output_padding is {extra_padding}, expected less than stride or dilation",
+            "save the network as .mcg instead",
+        )
     context = context.with_channels_first()
     context.write_result(
         "ConvTranspose",
@@ -99,7 +111,10 @@ def _write_transposed_weights(context: NodeContext) -> str:
     # data is None: the weights are computed by the network
     if data is None:
         if groups > 1:
-            context.refuse("computed weights of a grouped convolution", "make them constants")
+            context.refuse(
+                "the weights of a grouped convolution are computed at run time, expected constants",
+                "make the weights constant",
+            )
         last = replace(context, is_channels_first=False)
         return context.emit("Transpose", last.operand_name(1), perm=(3, 0, 1, 2))
     outputs, height, width, depth = data.shape
@@ -251,9 +266,10 @@ def _get_integer_matmul_op_type(context: NodeContext) -> str:
     if operand_dtypes <= {*_BYTES} and sums == "int32":
         return "MatMulInteger"
     if operand_dtypes != {sums} or dtypes.nbytes(sums) < 4:
+        got = f"operands of {' and '.join(sorted(operand_dtypes))} and a result of {sums}"
         context.refuse(
-            f"{context.node.op} of {' and '.join(sorted(operand_dtypes))} to {sums}",
-            "ONNX multiplies bytes to int32",
+            f"{context.node.op}: got {got}, expected 8-bit operands and int32, or one dtype of 32 or 64 bits",
+            "cast the operands to int32 or float32",
         )
     return "MatMul"
 
@@ -275,7 +291,10 @@ def write_matmul(context: NodeContext) -> None:
         context.write_result(code, *sides)
         return
     if code == "MatMul":
-        context.refuse(f"matmul of {context.operand_dtype()} less zero points", "ONNX has zero points of bytes")
+        context.refuse(
+            f"matmul: got {context.operand_dtype()} operands with zero points, expected int8 or uint8",
+            "subtract the zero points before the operator",
+        )
     points = [np.array(zero, dtypes.to_numpy(context.operand_dtype(k))) for k, zero in enumerate(zeros)]
     context.write_result(code, *sides, *(context.add_initializer(point, "zero_point") for point in points))
 
@@ -285,7 +304,10 @@ def write_einsum(context: NodeContext) -> None:
     inputs, output = context.attr("inputs"), context.attr("output")
     numbers = dict.fromkeys(label for labels in inputs for label in labels)
     if len(numbers) > len(ascii_letters):
-        context.refuse(f"einsum of {len(numbers)} labels", f"ONNX has letters for {len(ascii_letters)}")
+        context.refuse(
+            f"einsum: got {len(numbers)} labels, expected at most {len(ascii_letters)} (letters)",
+            "save the network as .mcg instead",
+        )
     letters = dict(zip(numbers, ascii_letters, strict=False))
     terms = ",".join("".join(letters[label] for label in labels) for labels in inputs)
     equation = f"{terms}->{''.join(letters[label] for label in output)}"
@@ -350,7 +372,9 @@ def write_quantize(context: NodeContext) -> None:
     """Write ``quantize`` as QuantizeLinear; an operand that is already quantised is dequantised first."""
     node, builder, dtype = context.node, context.builder, context.attr("out_dtype")
     if dtype not in QUANTISED:
-        context.refuse(f"quantisation to {dtype}", "ONNX quantises to 8 and 16 bits")
+        context.refuse(
+            f"quantize: got out_dtype {dtype}, expected {', '.join(QUANTISED)}", "quantise the network to 8 or 16 bits"
+        )
     quant = Quant(context.attr("scale"), context.attr("zero_point"), context.attr("axis"))
     first = quant.axis is None and context.with_layout_of_operands().is_channels_first
     data = builder.get_form_name(node.inputs[0], is_quantised_type(context.operand_type()), first)

@@ -118,7 +118,10 @@ def write_reverse_sequence(context: NodeContext) -> None:
     """Write ``reverse_sequence`` as ReverseSequence."""
     axes = {"time_axis": context.attr("time_axis"), "batch_axis": context.attr("batch_axis")}
     if sorted(axes.values()) != [0, 1]:
-        context.refuse(f"sequences along axes {tuple(axes.values())}", "ONNX has them along axes 0 and 1")
+        context.refuse(
+            f"reverse_sequence: got axes {tuple(axes.values())} of time and batch, expected 0 and 1",
+            "transpose the data before the operator",
+        )
     context.write_result("ReverseSequence", context.operand_name(), get_index_operand_name(context, 1, "int64"), **axes)
 
 
@@ -141,13 +144,18 @@ def write_gather(context: NodeContext) -> None:
     extent 1."""
     axis, batch, position = context.attr("axis") % len(context.operand_type().shape), context.attr("batch_dims"), 1
     if context.attr("span") > 1:
-        context.refuse("gather with span > 1", "leave out the pass blocked_loops, which makes it")
+        context.refuse(
+            f"gather: span is {context.attr('span')}, expected 1", "write the graph without the pass blocked_loops"
+        )
     if not batch:
         operand = get_index_operand_name(context, position, "int32", "int64")
         context.write_result("Gather", context.operand_name(), operand, axis=axis)
         return
     if axis != batch:
-        context.refuse(f"places along axis {axis} with {batch} shared axes", "move the axis behind the shared ones")
+        context.refuse(
+            f"gather: axis is {axis} with batch_dims {batch}, expected equal numbers",
+            "transpose the data so that the axis follows the shared axes",
+        )
     shape = (*context.operand_type(position).shape, 1)
     indices_nd = context.emit(
         "Reshape", get_index_operand_name(context, position, "int64"), context.share_integers(*shape)
@@ -253,11 +261,17 @@ def write_resample(context: NodeContext) -> None:
     axes, shift = context.attr("axes"), context.attr("shift")
     tables = [context.get_constant_data(k) for k in range(1, len(context.node.inputs))]
     if any(data is None for data in tables):
-        context.refuse("computed tables of indices or weights", "make them constants")
+        context.refuse(
+            "resample: the tables of indices or weights are computed at run time, expected constants",
+            "make the tables constant",
+        )
     constants = [data for data in tables if data is not None]
     indices, weights = constants[: len(axes)], constants[len(axes) :]
     if any(not dtypes.is_float(data.dtype.name) for data in weights):
-        context.refuse(f"{context.operand_dtype()} weighted by integers of {shift} bits", "ONNX resizes floats")
+        context.refuse(
+            f"resample: got integer weights of {shift} bits for {context.operand_dtype()} data, expected floats",
+            "use float weights",
+        )
     before, after = context.operand_type().shape, context.result_type.shape
     if context.builder.is_only_channels_first(context.node.inputs[0]):
         context, axes = context.with_channels_first(), [TO_FIRST.index(axis) for axis in axes]
@@ -355,10 +369,16 @@ def _write_weighted_gathers(
 def write_grid_sample(context: NodeContext) -> None:
     """Write ``grid_sample`` as GridSample."""
     if context.attr("coordinates") == "elements":
-        context.refuse("grid coordinates in elements", "ONNX's GridSample takes coordinates from -1 to 1")
+        context.refuse(
+            "grid_sample: coordinates is 'elements', expected 'corners' or 'edges'",
+            "scale the grid to coordinates from -1 to 1",
+        )
     shape, places = context.operand_type().shape, context.operand_type(1).shape
     if not 4 <= len(shape) == len(places):
-        context.refuse(f"grid_sample of shape {shape} at places {places}", "ONNX has it of two spatial axes or more")
+        context.refuse(
+            f"grid_sample: got data of shape {shape} and grid of shape {places}, expected equal numbers of axes, at least 4",
+            "add a spatial axis of extent 1",
+        )
     context.builder.require_opset(20)
     context.write_result(
         "GridSample",
