@@ -1,1 +1,1 @@
-"""ONNX models: the protobuf checked, operators converted to ours."""
+"""Reader and writer of ONNX models."""

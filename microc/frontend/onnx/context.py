@@ -230,13 +230,13 @@ _NO_ATTRS: Mapping[str, Attr] = {}
 class Converter:
     """Converter of one type of ONNX operators.
 
-    ``convert``: function that writes the operator's nodes to the graph. ``dtypes``: supported dtypes of the
-    operator's first input; empty if all are. ``stepwise``: data of 16-bit floats are converted by the operator's
+    ``convert``: function that writes the operator's nodes to the graph. ``dtypes``: supported dtypes of the operator's
+    first input; empty if all are. ``expand_function_for_half``: data of 16-bit floats are converted by the operator's
     function body in ONNX's schema, because ONNX rounds the result of each of its steps."""
 
     convert: Callable[[OpContext], None]
     dtypes: tuple[str, ...] = FLOAT
-    stepwise: bool = False
+    expand_function_for_half: bool = False
 
 
 @frozen
@@ -249,7 +249,7 @@ class OpContext(Operands):
     operator: Operator
     builder: OnnxGraphBuilder
     loc: Loc
-    folds: bool = False
+    has_constant_operands: bool = False
     """True if all operands are constant: its nodes are then folded regardless of their size."""
 
     @property
@@ -442,12 +442,12 @@ class OpContext(Operands):
     def _can_fold(self, op: str, input_names: Sequence[str], result_type: TensorType) -> bool:
         """Test whether a node is computed at compile time.
 
-        All inputs must be constant. Unless all operands of the ONNX operator are constant, the result must have at
-        most MAX_FOLDED_BYTES, or twice the bytes of the inputs. ``quantize`` and ``dequantize`` are never folded,
-        since they state how a constant is stored."""
+        All inputs must be constant. Unless all operands of the ONNX operator are constant, the result must have at most
+        MAX_FOLDED_BYTES or twice the bytes of the inputs, whichever is more. ``quantize`` and ``dequantize`` are never
+        folded, since they state how a constant is stored."""
         all_constant = bool(input_names) and all(name in self.builder.consts for name in input_names)
         input_bytes = sum(self.type(name).nbytes for name in input_names) if all_constant else 0
-        is_small = self.folds or result_type.nbytes <= max(MAX_FOLDED_BYTES, 2 * input_bytes)
+        is_small = self.has_constant_operands or result_type.nbytes <= max(MAX_FOLDED_BYTES, 2 * input_bytes)
         return all_constant and is_small and op not in ("quantize", "dequantize")
 
     def _fold_to_constant(

@@ -232,7 +232,7 @@ def _compute_kernel_weights(rule: ResizeRule, tap_distances: Array) -> Array:
 def read_resized_axes(context: OpContext) -> tuple[ResizedAxis, ...]:
     """Return the axes that a Resize or Upsample changes, in ascending order.
 
-    The file has scales or sizes, for all axes or for those in the attribute ``axes``."""
+    The file has scales or sizes, for all axes or only for the axes in the attribute ``axes``."""
     attributes, shape = context.operator.attributes, context.shape(0)
     axes = context.axes(attributes.integers("axes", tuple(range(len(shape)))), len(shape))
     # Before opset 11, and in Upsample, there is no roi input in front of the scales.
@@ -361,16 +361,18 @@ def _compute_tap_positions_and_output_extents(
 
     The positions have shape (1, taps * pixels, spatial axes)."""
     extents = context.shape(0)[2:]
-    view = read_spatial_window(context, kernel_shape, extents, ceil_mode=False)
+    window = read_spatial_window(context, kernel_shape, extents, ceil_mode=False)
     rank, axes, size = len(extents), [], []
     for k, extent in enumerate(extents):
-        last_start = extent + view.before[k] + view.after[k] - (kernel_shape[k] - 1) * view.dilation[k] - 1
-        size.append(last_start // view.strides[k] + 1)
-        taps, pixels = np.arange(kernel_shape[k]) * view.dilation[k], np.arange(size[k]) * view.strides[k]
+        last_start = (
+            extent + window.padding_before[k] + window.padding_after[k] - (kernel_shape[k] - 1) * window.dilation[k] - 1
+        )
+        size.append(last_start // window.strides[k] + 1)
+        taps, pixels = np.arange(kernel_shape[k]) * window.dilation[k], np.arange(size[k]) * window.strides[k]
         # Axis k of the grid has its taps at dimension k and its pixels at dimension rank + k.
         shape = np.ones(2 * rank, int)
         shape[[k, rank + k]] = taps.size, pixels.size
-        axes.append((taps[:, None] + pixels - view.before[k]).reshape(shape))
+        axes.append((taps[:, None] + pixels - window.padding_before[k]).reshape(shape))
     return np.stack(np.broadcast_arrays(*axes), axis=-1).reshape(1, -1, rank), tuple(size)
 
 

@@ -251,7 +251,7 @@ def make_softmax_converter(write_along_axis: Callable[[OpContext, str, int, str]
         write_along_axis(context, flat, 1, name)
         context.result("reshape", (name,), {"shape": shape})
 
-    return Converter(convert_softmax, stepwise=True)
+    return Converter(convert_softmax, expand_function_for_half=True)
 
 
 def _write_softmax(context: OpContext, data_name: str, axis: int, output_name: str) -> None:

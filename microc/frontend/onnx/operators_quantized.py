@@ -202,13 +202,13 @@ def _get_integer_convolution_attributes(context: OpContext, weight_name: str) ->
 
 
 def convert_conv_integer(context: OpContext) -> None:
-    """Convert ConvInteger, a convolution of integers less their zero points with int32 results."""
+    """Convert ConvInteger, a convolution of integers minus their zero points with int32 results."""
     data, weight = subtract_zero_point(context, 0, 2, 1), subtract_zero_point(context, 1, 3, 0)
     context.result("convolution", (data, weight), _get_integer_convolution_attributes(context, weight))
 
 
 def convert_matmul_integer(context: OpContext) -> None:
-    """Convert MatMulInteger, a matrix product of integers less their zero points with int32 results."""
+    """Convert MatMulInteger, a matrix product of integers minus their zero points with int32 results."""
     operands = (subtract_zero_point(context, 0, 2, -2), subtract_zero_point(context, 1, 3, -1))
     context.result("matmul", operands, {"out_dtype": "int32"})
 

@@ -205,10 +205,10 @@ SHAPE_CONVERTERS: Mapping[str, Converter] = {
 class _TracedIndex:
     """Index of an element as the sum of a value known at run time and a constant.
 
-    ``value``: name of a scalar or of a vector of one element; empty if the index is constant. ``offset``: the
+    ``value_name``: name of a scalar or of a vector of one element; empty if the index is constant. ``offset``: the
     constant."""
 
-    value: str
+    value_name: str
     offset: int
 
 
@@ -229,7 +229,7 @@ def convert_dynamic_slice(context: OpContext) -> None:
     start, end = (_trace_offset(context, context.value(position)) for position in (1, 2))
     # The size is known although start and end are not: it is the difference of their constants.
     size = end.offset - start.offset
-    if start.value != end.value or not 0 < size <= shape[axis]:
+    if start.value_name != end.value_name or not 0 < size <= shape[axis]:
         context.refuse(
             "the size of the slice depends on data, expected a constant size",
             "compute end as start plus a constant: shapes are static",

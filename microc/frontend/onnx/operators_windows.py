@@ -21,39 +21,40 @@ LIMIT = 1 << 24
 class ImageWindow:
     """Window of a convolution or pool over height and width: kernel extents, strides, padding and dilation.
 
-    ``padding``: top, left, bottom, right. ``extra``: further padding (bottom, right) that only ``ceil_mode`` adds."""
+    ``padding``: top, left, bottom, right. ``ceil_mode_padding``: further padding (bottom, right) that only
+    ``ceil_mode`` adds."""
 
     kernel: tuple[int, int]
     strides: tuple[int, int]
     padding: tuple[int, int, int, int]
     dilation: tuple[int, int]
-    extra: tuple[int, int]
+    ceil_mode_padding: tuple[int, int]
 
     @property
     def padding_with_ceil_mode(self) -> tuple[int, int, int, int]:
-        """Padding (top, left, bottom, right), including ``extra``."""
+        """Padding (top, left, bottom, right), including ``ceil_mode_padding``."""
         top, left, bottom, right = self.padding
-        return top, left, bottom + self.extra[0], right + self.extra[1]
+        return top, left, bottom + self.ceil_mode_padding[0], right + self.ceil_mode_padding[1]
 
 
 @frozen
 class SpatialWindow:
     """Window of a convolution or pool over any number of spatial axes; each field has one entry for each axis.
 
-    ``before``, ``after``: padding at the start and end of the axis. ``extra``: further padding at the end that only
-    ``ceil_mode`` adds."""
+    ``padding_before``, ``padding_after``: padding at the start and end of the axis. ``ceil_mode_padding``: further
+    padding at the end that only ``ceil_mode`` adds."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
-    before: tuple[int, ...]
-    after: tuple[int, ...]
+    padding_before: tuple[int, ...]
+    padding_after: tuple[int, ...]
     dilation: tuple[int, ...]
-    extra: tuple[int, ...]
+    ceil_mode_padding: tuple[int, ...]
 
     @property
     def padding(self) -> tuple[int, ...]:
-        """Padding before each axis, then padding after each axis, including ``extra``."""
-        return (*self.before, *(a + e for a, e in zip(self.after, self.extra, strict=True)))
+        """Padding before each axis, then padding after each axis, including ``ceil_mode_padding``."""
+        return (*self.padding_before, *(a + e for a, e in zip(self.padding_after, self.ceil_mode_padding, strict=True)))
 
 
 def read_spatial_window(
@@ -97,14 +98,14 @@ def read_image_window(
     """Return the window over height and width that the attributes of a convolution or pool describe.
 
     Data of one spatial axis are treated as images of height 1."""
-    spans_ = read_spatial_window(context, kernel_shape, data_extents, ceil_mode)
-    before, after = _as_height_and_width(spans_.before, 0), _as_height_and_width(spans_.after, 0)
+    window = read_spatial_window(context, kernel_shape, data_extents, ceil_mode)
+    before, after = _as_height_and_width(window.padding_before, 0), _as_height_and_width(window.padding_after, 0)
     return ImageWindow(
-        _as_height_and_width(spans_.kernel, 1),
-        _as_height_and_width(spans_.strides, 1),
+        _as_height_and_width(window.kernel, 1),
+        _as_height_and_width(window.strides, 1),
         (*before, *after),
-        _as_height_and_width(spans_.dilation, 1),
-        _as_height_and_width(spans_.extra, 0),
+        _as_height_and_width(window.dilation, 1),
+        _as_height_and_width(window.ceil_mode_padding, 0),
     )
 
 
@@ -153,9 +154,9 @@ def read_convolution_attributes(context: OpContext, kernel_shape: tuple[int, ...
             f"got data of shape {context.shape(0)} and kernel_shape {kernel_shape}, expected a number for each spatial axis, "
             "and kernel_shape equal to the spatial extents of the weights"
         )
-    spans_ = read_spatial_window(context, kernel_shape, extents, ceil_mode=False)
+    window = read_spatial_window(context, kernel_shape, extents, ceil_mode=False)
     groups = context.operator.attributes.integer("group", 1)
-    return {"strides": spans_.strides, "padding": spans_.padding, "dilation": spans_.dilation, "groups": groups}
+    return {"strides": window.strides, "padding": window.padding, "dilation": window.dilation, "groups": groups}
 
 
 def read_constant_weights_and_bias(
@@ -205,8 +206,8 @@ def write_convolution(
         )
     if bias is not None and bias.data.shape != (channels,):
         context.broken(f"bias: got shape {bias.data.shape}, expected ({channels},)")
-    view = read_image_window(context, kernel, shape[2:], ceil_mode=False)
-    weight_2d = weight.reshape((*weight.data.shape[:2], *view.kernel))
+    window = read_image_window(context, kernel, shape[2:], ceil_mode=False)
+    weight_2d = weight.reshape((*weight.data.shape[:2], *window.kernel))
     if weight_2d is None:
         context.refuse(
             "the weights are quantised along their width, expected along the output channels",
@@ -216,9 +217,9 @@ def write_convolution(
     if bias is not None:
         operands.append(context.add_stored_tensor(f"{output_name}_bias", bias))
     attrs: Mapping[str, Attr] = {
-        "strides": view.strides,
-        "padding": view.padding,
-        "dilation": view.dilation,
+        "strides": window.strides,
+        "padding": window.padding,
+        "dilation": window.dilation,
         "groups": groups,
         "layout": "NCHW",
     }
@@ -268,15 +269,15 @@ def make_pool_converter(op: str) -> Converter:
         if not _can_use_image_pool(context, op, kernel):
             (_convert_general_max_pool if op == "max_pool2d" else _convert_general_average_pool)(context, kernel)
             return
-        view = read_image_window(context, kernel, shape[2:], attributes.flag("ceil_mode"))
+        window = read_image_window(context, kernel, shape[2:], attributes.flag("ceil_mode"))
         attrs: dict[str, Attr] = {
-            "kernel": view.kernel,
-            "strides": view.strides,
-            "padding": view.padding_with_ceil_mode,
+            "kernel": window.kernel,
+            "strides": window.strides,
+            "padding": window.padding_with_ceil_mode,
             "layout": "NCHW",
         }
         if op == "avg_pool2d":
-            attrs["count_include_pad"] = attributes.flag("count_include_pad") and any(view.padding)
+            attrs["count_include_pad"] = attributes.flag("count_include_pad") and any(window.padding)
         write_image_result(context, op, [reshape_to_image(context, data)], attrs, len(shape), context.output())
 
     return Converter(convert_pool, FLOAT if op == "avg_pool2d" else (*FLOAT, "int8", "uint8"))
@@ -288,11 +289,15 @@ def _can_use_image_pool(context: OpContext, op: str, kernel_shape: tuple[int, ..
     The pool must have one or two spatial axes, no dilation, only one output, less padding than kernel extent on each
     side, and data other than float64. An average that counts padding must not have padding from ``ceil_mode``."""
     attributes, kind = context.operator.attributes, context.type(context.value(0))
-    spans_ = read_spatial_window(context, kernel_shape, kind.shape[2:], attributes.flag("ceil_mode"))
-    includes = op == "avg_pool2d" and attributes.flag("count_include_pad") and any((*spans_.before, *spans_.after))
-    is_narrow = all(p < k for p, k in zip(spans_.padding, kernel_shape * 2, strict=True))
+    window = read_spatial_window(context, kernel_shape, kind.shape[2:], attributes.flag("ceil_mode"))
+    includes = (
+        op == "avg_pool2d"
+        and attributes.flag("count_include_pad")
+        and any((*window.padding_before, *window.padding_after))
+    )
+    is_narrow = all(p < k for p, k in zip(window.padding, kernel_shape * 2, strict=True))
     one_result = not context.output(1) and kind.dtype != "float64" and len(kernel_shape) in (1, 2)
-    return one_result and is_narrow and set(spans_.dilation) == {1} and not (includes and any(spans_.extra))
+    return one_result and is_narrow and set(window.dilation) == {1} and not (includes and any(window.ceil_mode_padding))
 
 
 def _get_window_attrs(window: SpatialWindow) -> dict[str, Attr]:
@@ -319,15 +324,15 @@ def _convert_general_average_pool(context: OpContext, kernel_shape: tuple[int, .
     Windows that overlap padding contain fewer elements, so the constant counts differ by position."""
     attributes, data = context.operator.attributes, context.value(0)
     extents, kind = context.shape(0)[2:], context.type(data).dtype
-    spans_ = read_spatial_window(context, kernel_shape, extents, attributes.flag("ceil_mode"))
-    total = context.emit("window_sum", (data,), _get_window_attrs(spans_))
+    window = read_spatial_window(context, kernel_shape, extents, attributes.flag("ceil_mode"))
+    total = context.emit("window_sum", (data,), _get_window_attrs(window))
     include = attributes.flag("count_include_pad")
     counts = np.ones((1,) * len(extents))
     for axis, extent in enumerate(extents):
-        first = -spans_.before[axis] if include else 0
-        last = extent + (spans_.after[axis] if include else 0)
-        starts = np.arange(context.type(total).shape[2 + axis]) * spans_.strides[axis] - spans_.before[axis]
-        taps = starts[:, None] + np.arange(kernel_shape[axis]) * spans_.dilation[axis]
+        first = -window.padding_before[axis] if include else 0
+        last = extent + (window.padding_after[axis] if include else 0)
+        starts = np.arange(context.type(total).shape[2 + axis]) * window.strides[axis] - window.padding_before[axis]
+        taps = starts[:, None] + np.arange(kernel_shape[axis]) * window.dilation[axis]
         elements = ((taps >= first) & (taps < last)).sum(1)
         counts = counts * elements.reshape(-1, *[1] * (len(extents) - axis - 1))
     # One number if all counts are the same.
@@ -341,10 +346,10 @@ def convert_lp_pool(context: OpContext) -> None:
     attributes, data = context.operator.attributes, context.value(0)
     kernel, kind = attributes.integers("kernel_shape"), context.type(context.value(0)).dtype
     p = float(attributes.integer("p", 2))
-    spans_ = read_spatial_window(context, kernel, context.shape(0)[2:], attributes.flag("ceil_mode"))
+    window = read_spatial_window(context, kernel, context.shape(0)[2:], attributes.flag("ceil_mode"))
     magnitude = context.emit("abs", (data,))
     powers = context.emit("pow", (magnitude, context.scalar(p, kind)))
-    total = context.emit("window_sum", (powers,), _get_window_attrs(spans_))
+    total = context.emit("window_sum", (powers,), _get_window_attrs(window))
     context.result("pow", (total, context.scalar(1.0 / p, kind)))
 
 

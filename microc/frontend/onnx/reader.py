@@ -422,7 +422,7 @@ def _translate_operator(builder: OnnxGraphBuilder, operator: Operator) -> None:
     if converter.dtypes:
         data_dtype = context.type(context.value(0)).dtype
         if data_dtype in HALF and data_dtype not in converter.dtypes:
-            if converter.stepwise and _try_convert_function_body(context):
+            if converter.expand_function_for_half and _try_convert_function_body(context):
                 return
             _convert_in_float32(context, converter, data_dtype)
             return
@@ -430,7 +430,7 @@ def _translate_operator(builder: OnnxGraphBuilder, operator: Operator) -> None:
             context.refuse(
                 f"{data_dtype} data are not supported", "export the model in float32, or quantised to 8 bits"
             )
-    converter.convert(replace(context, folds=is_constant))
+    converter.convert(replace(context, has_constant_operands=is_constant))
 
 
 def _try_convert_function_body(context: OpContext) -> bool:

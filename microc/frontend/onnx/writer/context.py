@@ -121,7 +121,7 @@ class OnnxGraphWriter:
     def is_only_channels_first(self, value_name: str) -> bool:
         """Test whether a value has been written only with channels first.
 
-        For a value that is dequantised where it is read, the integers that it is dequantised from are tested."""
+        For a value that is dequantised at its first use, the stored integers are tested."""
         if value_name in self.dequantised_sources and (value_name, False, False) not in self.form_names:
             return self.is_only_channels_first(self.dequantised_sources[value_name][0])
         return (value_name, False, True) in self.form_names and (value_name, False, False) not in self.form_names

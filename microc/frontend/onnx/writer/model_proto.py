@@ -53,9 +53,9 @@ _HINT = "save the network as .mcg, which holds any; or cut it there (--outputs) 
 def to_onnx(graph: Graph, version: str) -> bytes:
     """Return the bytes of the ONNX model of ``graph``; ``version`` is the producer's version.
 
-    Inputs and outputs keep their names, dtypes and order. State (values kept between runs) becomes inputs after the graph's
-    own. The next contents of the state become outputs after the graph's own. The metadata entry ``microc.state`` maps
-    these inputs to their outputs and to the contents before the first run. Its JSON has the form
+    Inputs and outputs keep their names, dtypes and order. State (values kept between runs) becomes inputs after the
+    graph's own. The next contents of the state become outputs after the graph's own. The metadata entry
+    ``microc.state`` maps these inputs to their outputs and to the contents before the first run. Its JSON has the form
 
     ``{input: {"output": name, "initial": number or nested lists}}``.
 

@@ -297,7 +297,7 @@ def write_loop(context: NodeContext, write_subgraph: SubgraphWriter) -> None:
 
     The body in microc's graph reads the iteration number as int32, so the ONNX body starts with a Cast from int64. If
     the loop is guarded, its first carried value is the condition to continue. A guarded loop that also stacks outputs
-    is refused: microc stacks rows for all iterations, ONNX only for those that ran."""
+    is refused: microc stacks rows for all iterations, ONNX only for iterations that ran."""
     body, carried, guarded = (context.attr(name) for name in ("body", "carried", "guarded"))
     if guarded and len(body.outputs) > carried:
         context.refuse(

@@ -211,7 +211,7 @@ def write_one_hot(context: NodeContext) -> None:
 
 
 def write_dynamic_slice(context: NodeContext) -> None:
-    """Write ``dynamic_slice`` as Slice; the computed start is clamped so that the slice lies inside the data."""
+    """Write ``dynamic_slice`` as Slice; the computed start is clamped so that the slice does not exceed the data."""
     shape, size = context.operand_type().shape, context.attr("size")
     begin = get_index_operand_name(context, 1, "int64")
     limits = context.share_integers(*(extent - part for extent, part in zip(shape, size, strict=True)))
