@@ -589,7 +589,8 @@ def convert_matmul_n_bits(context: OpContext) -> None:
     bits = attributes.integer("bits", 4)
     if bits not in BITS or min(units, depth, block) < 1 or attributes.integer("weight_prepacked", 0):
         prepacked = attributes.integer("weight_prepacked", 0)
-        what = f"got bits {bits}, N {units}, K {depth}, block_size {block} and weight_prepacked {prepacked}"
+        got = f"bits {bits}, N {units}, K {depth}, block_size {block} and weight_prepacked {prepacked}"
+        what = f"got {got}, expected bits of 2, 4 or 8, sizes above 0 and weight_prepacked 0"
         context.refuse(what, "quantise the weights to 2, 4 or 8 bits, not prepacked")
     if context.has_input(4):
         context.refuse(
