@@ -574,80 +574,80 @@ class Converter:
     dtypes: tuple[str, ...] = REAL
 
 
-def activation_name(application: OpContext, activation_code: int) -> str:
+def activation_name(context: OpContext, activation_code: int) -> str:
     """Return microc's name of a fused activation; "" if there is none.
 
     ``activation_code`` is a number of TFLite's ActivationFunctionType. Refuse an activation that microc does not support
     for the output's dtype."""
     if not 0 <= activation_code < len(ACTIVATIONS):
-        application.refuse(
+        context.refuse(
             f"the fused activation of TFLite's number {activation_code} is not supported",
             "fuse relu, relu6, relu_n1_to_1 or tanh, or make it an operator of its own",
         )
     name = ACTIVATIONS[activation_code]
-    dtype = application.target().type.dtype
+    dtype = context.target().type.dtype
     if (name == "tanh" and dtype != "float32") or (name and dtype in PLAIN):
-        application.refuse(f"a fused {name} on {dtype} tensors", "make the activation an operator of its own")
+        context.refuse(f"a fused {name} on {dtype} tensors", "make the activation an operator of its own")
     return name
 
 
-def real_operand(application: OpContext, position: int) -> str:
+def real_operand(context: OpContext, position: int) -> str:
     """Return the name of an operand as float32; a quantised operand is dequantised.
 
     For operators that microc computes by several nodes on float32."""
-    value = application.operand(position)
-    quant = application.type(value).quant
+    value = context.operand(position)
+    quant = context.type(value).quant
     if quant is None:
         return value
     attrs: Mapping[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": None}
-    return application.emit("dequantize", (value,), attrs)
+    return context.emit("dequantize", (value,), attrs)
 
 
 def write_real_result(
-    application: OpContext, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS
+    context: OpContext, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS
 ) -> None:
     """Append the last of the float32 nodes of an operator, and define the operator's output as its result.
 
     The result is quantised if the file declares a quantised output."""
-    type_ = application.target().type
+    type_ = context.target().type
     if type_.quant is None:
-        application.result(op, inputs, attrs)
+        context.result(op, inputs, attrs)
         return
     scale: Mapping[str, Attr] = {"scale": type_.quant.scale, "zero_point": type_.quant.zero_point, "axis": None}
-    real = application.emit(op, inputs, attrs)
-    application.result("quantize", (real,), {**scale, "out_dtype": type_.dtype, "rounding": Ties.AWAY})
+    real = context.emit(op, inputs, attrs)
+    context.result("quantize", (real,), {**scale, "out_dtype": type_.dtype, "rounding": Ties.AWAY})
 
 
 _BOUNDS = {"": (-math.inf, math.inf), "relu": (0.0, math.inf), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
 
 
-def write_real_activation(application: OpContext, value: str, activation: str) -> None:
+def write_real_activation(context: OpContext, value: str, activation: str) -> None:
     """Apply a fused activation to a float value and write the result as the operator's output."""
     if activation not in _BOUNDS:
-        application.refuse(f"a fused {activation}", "make the activation an operator of its own")
+        context.refuse(f"a fused {activation}", "make the activation an operator of its own")
     low, high = _BOUNDS[activation]
-    application.result("clip", (value,), {"minimum": low, "maximum": high})
+    context.result("clip", (value,), {"minimum": low, "maximum": high})
 
 
-def stored_integers(application: OpContext, value: str) -> str:
+def stored_integers(context: OpContext, value: str) -> str:
     """Return a quantised value reinterpreted as plain integers, without scale and zero point."""
-    type_ = application.type(value)
+    type_ = context.type(value)
     if type_.quant is None:
         return value
-    return application.emit("reshape", (value,), {"shape": type_.shape}, like=replace(type_, quant=None))
+    return context.emit("reshape", (value,), {"shape": type_.shape}, like=replace(type_, quant=None))
 
 
-def check_same_quantisation(application: OpContext, input_positions: Sequence[int]) -> None:
+def check_same_quantisation(context: OpContext, input_positions: Sequence[int]) -> None:
     """Refuse the operator if an operand's quantisation differs from the output's.
 
     For operators that move the stored integers: with another scale the same integer is another real number."""
-    target = application.target().type
-    if target.dtype in QUANTISED and any(application.source(i).type.quant != target.quant for i in input_positions):
-        application.refuse("operands and output are quantised differently", ONE_SCALE)
+    target = context.target().type
+    if target.dtype in QUANTISED and any(context.source(i).type.quant != target.quant for i in input_positions):
+        context.refuse("operands and output are quantised differently", ONE_SCALE)
 
 
 def explicit_padding(
-    application: OpContext,
+    context: OpContext,
     padding_scheme: int,
     data_extents: tuple[int, int],
     window_extents: tuple[int, int],
@@ -656,7 +656,7 @@ def explicit_padding(
 ) -> tuple[int, int, int, int]:
     """Return the padding of TFLite's scheme SAME (0) or VALID (1) as numbers of elements (top, left, bottom, right)."""
     if padding_scheme not in (0, 1):
-        application.broken(f"padding is {padding_scheme}, expected 0 (SAME) or 1 (VALID)")
+        context.broken(f"padding is {padding_scheme}, expected 0 (SAME) or 1 (VALID)")
     return (0, 0, 0, 0) if padding_scheme == 1 else same_padding(data_extents, window_extents, strides, dilation)
 
 

@@ -30,84 +30,84 @@ def _variable_key(operator: Operator) -> str:
     return f"{fields.text('Container')}/{fields.text('SharedName')}"
 
 
-def var_handle(application: OpContext) -> None:
+def var_handle(context: OpContext) -> None:
     """Convert VAR_HANDLE: record the variable whose handle is the output."""
-    application.builder.variables.handles[application.target().index] = _variable_key(application.operator)
+    context.builder.variables.handles[context.target().index] = _variable_key(context.operator)
 
 
-def read_variable(application: OpContext) -> None:
+def read_variable(context: OpContext) -> None:
     """Convert READ_VARIABLE: the output is the variable's content at this point of the call."""
-    target, key = application.target(), _variable_of_handle(application)
-    value = variable_value(application, key, target.type, target.name)
+    target, key = context.target(), _variable_of_handle(context)
+    value = variable_value(context, key, target.type, target.name)
     if value != target.name:
-        application.result_reshape(value, application.type(value).shape)
+        context.result_reshape(value, context.type(value).shape)
 
 
-def assign_variable(application: OpContext) -> None:
+def assign_variable(context: OpContext) -> None:
     """Convert ASSIGN_VARIABLE: record the second operand as the variable's content for the operators that follow."""
-    assign_variable_value(application, _variable_of_handle(application), application.value(1))
+    assign_variable_value(context, _variable_of_handle(context), context.value(1))
 
 
-def variable_value(application: OpContext, variable_key: str, type_: TensorType, state_name: str = "") -> str:
+def variable_value(context: OpContext, variable_key: str, type_: TensorType, state_name: str = "") -> str:
     """Return the name of the value that the variable ``variable_key`` contains at this point of the call.
 
     At its first use a variable is defined as a state of the graph, or, in control flow, as an input of the subgraph's graph.
     ``state_name`` is the name of this state or input; by default it is made from the operator's name."""
-    builder, variables = application.builder, application.builder.variables
+    builder, variables = context.builder, context.builder.variables
     if variable_key not in variables.current:
         initial = variables.initial.get(variable_key)
         if initial is not None and (initial.shape, str(initial.dtype)) != (type_.shape, type_.dtype):
-            application.broken(
+            context.broken(
                 f"the variable starts as {initial.dtype} {initial.shape}, but is read as {type_.dtype} {type_.shape}"
             )
-        state_name = state_name or builder.file.unique(f"{application.loc.name}_variable")
+        state_name = state_name or builder.file.unique(f"{context.loc.name}_variable")
         if builder.inside:
-            builder.define(state_name, type_, application.where)
+            builder.define(state_name, type_, context.where)
         else:
-            builder.define_state(state_name, type_, initial, application.where)
+            builder.define_state(state_name, type_, initial, context.where)
         variables.current[variable_key] = variables.states[variable_key] = state_name
     return variables.current[variable_key]
 
 
-def assign_variable_value(application: OpContext, variable_key: str, value: str) -> None:
+def assign_variable_value(context: OpContext, variable_key: str, value: str) -> None:
     """Record that the variable ``variable_key`` contains ``value`` for the operators that follow."""
-    builder, variables = application.builder, application.builder.variables
+    builder, variables = context.builder, context.builder.variables
     state = variables.states.get(variable_key)
     if state is not None:
-        type_, state_type = application.type(value), application.type(state)
+        type_, state_type = context.type(value), context.type(state)
         if (type_.shape, type_.dtype) != (state_type.shape, state_type.dtype):
-            application.broken(
+            context.broken(
                 f"got {type_.dtype} {type_.shape}, expected {state_type.dtype} {state_type.shape} as the variable has"
             )
         if not builder.is_computed(value):
-            value = application.emit("reshape", (value,), {"shape": type_.shape})
+            value = context.emit("reshape", (value,), {"shape": type_.shape})
         if not builder.inside:
             builder.updates[state] = value
     variables.current[variable_key] = value
     variables.assigned[variable_key] = None
 
 
-def call_once(application: OpContext) -> None:
+def call_once(context: OpContext) -> None:
     """Convert CALL_ONCE: record the initial contents of variables.
 
     Its subgraph may contain only VAR_HANDLE, and ASSIGN_VARIABLE of constants."""
-    index = application.operator.options.fields("CallOnceOptions", required=True).integer("InitSubgraphIndex", 1)
-    file = application.builder.file.subgraph(index)
+    index = context.operator.options.fields("CallOnceOptions", required=True).integer("InitSubgraphIndex", 1)
+    file = context.builder.file.subgraph(index)
     handles: dict[int, str] = {}
     for operator in (file.operator(i) for i in range(file.operator_count)):
         if operator.code == "VAR_HANDLE" and len(operator.outputs) == 1:
             handles[operator.outputs[0]] = _variable_key(operator)
         elif operator.code == "ASSIGN_VARIABLE" and len(operator.inputs) == 2:
-            _record_initial_content(application, file, handles, operator.inputs)
+            _record_initial_content(context, file, handles, operator.inputs)
         else:
-            application.refuse(
+            context.refuse(
                 f"{operator.code} in the subgraph that initialises variables",
                 "assign constants to variables in this subgraph",
             )
 
 
 def _record_initial_content(
-    application: OpContext, file: TfliteFile, handles: Mapping[int, str], inputs: tuple[int, ...]
+    context: OpContext, file: TfliteFile, handles: Mapping[int, str], inputs: tuple[int, ...]
 ) -> None:
     """Record the constant assigned by an ASSIGN_VARIABLE of CALL_ONCE's subgraph as a variable's initial content.
 
@@ -115,19 +115,19 @@ def _record_initial_content(
     handle and the assigned tensor."""
     key, index = handles.get(inputs[0]), inputs[1]
     if key is None or index < 0:
-        application.broken("the subgraph that initialises variables assigns to a tensor that is no variable")
+        context.broken("the subgraph that initialises variables assigns to a tensor that is no variable")
     tensor = file.tensor(index)
     if not tensor.constant:
-        application.refuse(f"{tensor.name!r} is not a constant", "assign constants to variables in this subgraph")
-    application.builder.variables.initial[key] = file.array(tensor)
+        context.refuse(f"{tensor.name!r} is not a constant", "assign constants to variables in this subgraph")
+    context.builder.variables.initial[key] = file.array(tensor)
 
 
-def _variable_of_handle(application: OpContext) -> str:
+def _variable_of_handle(context: OpContext) -> str:
     """Return the key of the variable whose handle is the operator's input 0."""
-    index = application.source(0).index
-    if index not in application.builder.variables.handles:
-        application.broken(f"{application.source(0).name!r} is no variable, expected the output of VAR_HANDLE")
-    return application.builder.variables.handles[index]
+    index = context.source(0).index
+    if index not in context.builder.variables.handles:
+        context.broken(f"{context.source(0).name!r} is no variable, expected the output of VAR_HANDLE")
+    return context.builder.variables.handles[index]
 
 
 VARIABLES_CONVERTERS: Mapping[str, Converter] = {
@@ -152,23 +152,23 @@ class SubgraphResult:
     position: int = -1
 
 
-def handle_inputs(application: OpContext, first_subgraph_input: int) -> dict[int, str]:
+def handle_inputs(context: OpContext, first_subgraph_input: int) -> dict[int, str]:
     """Return the keys of the variables whose handles are inputs of the operator's subgraph, by input position.
 
     ``first_subgraph_input``: position of the operator's input that is the subgraph's first input."""
-    known = application.builder.variables.handles
+    known = context.builder.variables.handles
     return {
-        k: known[index] for k, index in enumerate(application.operator.inputs[first_subgraph_input:]) if index in known
+        k: known[index] for k, index in enumerate(context.operator.inputs[first_subgraph_input:]) if index in known
     }
 
 
-def collect_variables(application: OpContext, subgraphs: Sequence[ControlSubgraph]) -> dict[str, TensorType]:
+def collect_variables(context: OpContext, subgraphs: Sequence[ControlSubgraph]) -> dict[str, TensorType]:
     """Return the types of all variables that the subgraphs read or assign, by key; ModelError if types of one variable differ."""
     types: dict[str, TensorType] = {}
     for key, type_ in ((key, type_) for side in subgraphs for key, type_ in side.variable_types.items()):
         first_type = types.setdefault(key, type_)
         if (first_type.shape, first_type.dtype) != (type_.shape, type_.dtype):
-            application.broken(
+            context.broken(
                 f"the variable is read as {first_type.dtype} {first_type.shape} and as {type_.dtype} {type_.shape}, "
                 "expected one type"
             )
@@ -176,7 +176,7 @@ def collect_variables(application: OpContext, subgraphs: Sequence[ControlSubgrap
 
 
 def subgraph_operands(
-    application: OpContext,
+    context: OpContext,
     variables_by_input: Mapping[int, str],
     variables: Mapping[str, TensorType],
     first_subgraph_input: int,
@@ -185,51 +185,51 @@ def subgraph_operands(
 
     ``variables_by_input``: keys of variables whose handles are inputs; such inputs are left out. ``variables``: types of the
     variables that the subgraphs use, by key. ``first_subgraph_input``: position of the operator's first input that is passed."""
-    positions = range(first_subgraph_input, len(application.operator.inputs))
+    positions = range(first_subgraph_input, len(context.operator.inputs))
     tensors = [
-        application.value(position)
+        context.value(position)
         for position in positions
         if position - first_subgraph_input not in variables_by_input
     ]
-    return [*tensors, *(variable_value(application, key, type_) for key, type_ in variables.items())]
+    return [*tensors, *(variable_value(context, key, type_) for key, type_ in variables.items())]
 
 
-def subgraph_results(application: OpContext, variables: Mapping[str, TensorType]) -> list[SubgraphResult]:
+def subgraph_results(context: OpContext, variables: Mapping[str, TensorType]) -> list[SubgraphResult]:
     """Return the results of an operator with subgraphs: outputs that are no handles, then the contents of ``variables``."""
-    unique = application.builder.file.unique
-    outputs = [application.target(position) for position in range(len(application.operator.outputs))]
+    unique = context.builder.file.unique
+    outputs = [context.target(position) for position in range(len(context.operator.outputs))]
     tensors = [SubgraphResult(t.name, t.type, k) for k, t in enumerate(outputs) if t.type.dtype != "resource"]
     return [
         *tensors,
-        *(SubgraphResult(unique(f"{application.loc.name}_assigned"), type_) for type_ in variables.values()),
+        *(SubgraphResult(unique(f"{context.loc.name}_assigned"), type_) for type_ in variables.values()),
     ]
 
 
-def update_variables(application: OpContext, handed: Mapping[int, str], assigned: Mapping[str, str]) -> None:
+def update_variables(context: OpContext, handed: Mapping[int, str], assigned: Mapping[str, str]) -> None:
     """Record the operator's outputs that are handles of variables, and the contents that its subgraphs assigned.
 
     ``handed`` maps positions of such outputs to variable keys, ``assigned`` maps variable keys to values of the graph."""
     for position, key in handed.items():
-        application.builder.variables.handles[application.target(position).index] = key
+        context.builder.variables.handles[context.target(position).index] = key
     for key, name in assigned.items():
-        assign_variable_value(application, key, name)
+        assign_variable_value(context, key, name)
 
 
-def inline_graph(application: OpContext, subgraph: Graph, value_names: dict[str, str]) -> None:
+def inline_graph(context: OpContext, subgraph: Graph, value_names: dict[str, str]) -> None:
     """Append the nodes and constants of ``subgraph`` to the graph under construction, in place of the operator.
 
     ``value_names`` maps the subgraph's inputs and outputs to values of the graph under construction. The function adds entries
     for the subgraph's other values."""
-    builder, unique = application.builder, application.builder.file.unique
+    builder, unique = context.builder, context.builder.file.unique
     for name, data in subgraph.consts.items():
-        value_names[name] = builder.constant(unique(f"{application.loc.name}_{name}"), data, subgraph.types[name].quant)
+        value_names[name] = builder.constant(unique(f"{context.loc.name}_{name}"), data, subgraph.types[name].quant)
     for node in subgraph.nodes:
         for name in node.outputs:
             if name not in value_names:
-                value_names[name] = unique(f"{application.loc.name}_{name}")
+                value_names[name] = unique(f"{context.loc.name}_{name}")
         inputs = [value_names[name] if name else "" for name in node.inputs]
         likes = [subgraph.types[name] for name in node.outputs]
-        application.append(node.op, inputs, node.attrs, [value_names[name] for name in node.outputs], likes)
+        context.append(node.op, inputs, node.attrs, [value_names[name] for name in node.outputs], likes)
 
 
 # ---- Converter of WHILE, to microc's operator ``loop``.
@@ -246,43 +246,43 @@ _MAX_EVALUATED = 64
 """Maximum number of elements of a tensor that is evaluated at compile time in every iteration."""
 
 
-def loop(application: OpContext) -> None:
+def loop(context: OpContext) -> None:
     """Convert WHILE. Its condition and its body are subgraphs whose inputs are the carried values."""
-    fields = application.operator.options.fields("WhileOptions", required=True)
-    keys = handle_inputs(application, 0)
-    sides = [application.builder.subgraph(fields.integer(f"{f}SubgraphIndex", 1), keys) for f in ("Cond", "Body")]
+    fields = context.operator.options.fields("WhileOptions", required=True)
+    keys = handle_inputs(context, 0)
+    sides = [context.builder.subgraph(fields.integer(f"{f}SubgraphIndex", 1), keys) for f in ("Cond", "Body")]
     if sides[0].assigned or sides[1].handed != keys:
         reason = (
             "a condition that assigns a variable"
             if sides[0].assigned
             else "a handle that changes from iteration to iteration"
         )
-        application.refuse(f"a loop with {reason}", "let the body assign it, to the same variable in every iteration")
-    variables = collect_variables(application, sides)
+        context.refuse(f"a loop with {reason}", "let the body assign it, to the same variable in every iteration")
+    variables = collect_variables(context, sides)
     condition, body = sides[0].with_variables(variables, ()), sides[1].with_variables(variables, tuple(variables))
     carried_values, targets = (
-        subgraph_operands(application, keys, variables, 0),
-        subgraph_results(application, variables),
+        subgraph_operands(context, keys, variables, 0),
+        subgraph_results(context, variables),
     )
     if not len(body.inputs) == len(body.outputs) == len(condition.inputs) == len(carried_values) == len(targets):
         counts = (
             f"{len(body.inputs)} inputs and {len(body.outputs)} outputs, the condition {len(condition.inputs)} inputs"
         )
-        application.broken(f"the body has {counts}, expected {len(carried_values)} of each, one for each carried value")
+        context.broken(f"the body has {counts}, expected {len(carried_values)} of each, one for each carried value")
     starts = {
-        k: application.builder.consts[name]
+        k: context.builder.consts[name]
         for k, name in enumerate(carried_values)
-        if name in application.builder.consts
+        if name in context.builder.consts
     }
     iterations = _evaluate_iterations(condition, body, starts)
     if iterations is None:
-        _emit_guarded_loop(application, condition, body, carried_values, targets)
+        _emit_guarded_loop(context, condition, body, carried_values, targets)
     else:
         _emit_counted_loop(
-            application, _WhileLoop(body, len(iterations), _carried_roles(body, iterations)), carried_values, targets
+            context, _WhileLoop(body, len(iterations), _carried_roles(body, iterations)), carried_values, targets
         )
     ends = zip(variables, (target.name for target in targets[len(targets) - len(variables) :]), strict=True)
-    update_variables(application, keys, {key: name for key, name in ends if key in sides[1].assigned})
+    update_variables(context, keys, {key: name for key, name in ends if key in sides[1].assigned})
 
 
 # ---------------------------------------------------------------- evaluating counters
@@ -398,10 +398,10 @@ def _is_stacked(body: Graph, node: Node, list_input: str, iterations: Sequence[K
 
 
 def _emit_counted_loop(
-    application: OpContext, while_loop: _WhileLoop, carried_values: Sequence[str], targets: Sequence[SubgraphResult]
+    context: OpContext, while_loop: _WhileLoop, carried_values: Sequence[str], targets: Sequence[SubgraphResult]
 ) -> None:
     """Append a ``loop`` node with a constant trip count, and define the results ``targets`` of the WHILE."""
-    builder, body = application.builder, _loop_body(while_loop)
+    builder, body = context.builder, _loop_body(while_loop)
     carried, fixed, stacked = (while_loop.positions_of(role) for role in ("carried", "fixed", "stacked"))
     attrs: Mapping[str, Attr] = {"body": body, "count": while_loop.count, "carried": len(carried), "guarded": False}
     inputs = [carried_values[k] for k in (*carried, *fixed)]
@@ -409,25 +409,25 @@ def _emit_counted_loop(
     if carried or stacked:
         names = (*(targets[k].name for k in carried), *rows.values())
         likes = [targets[k].type for k in (*carried, *stacked)]
-        application.append("loop", inputs, attrs, names, likes)
+        context.append("loop", inputs, attrs, names, likes)
     for k, name in rows.items():
-        _emit_with_renames(application, name, while_loop.body.types[while_loop.body.inputs[k]].shape, targets[k])
+        _emit_with_renames(context, name, while_loop.body.types[while_loop.body.inputs[k]].shape, targets[k])
     for k in fixed:
-        _emit_with_renames(application, carried_values[k], application.type(carried_values[k]).shape, targets[k])
+        _emit_with_renames(context, carried_values[k], context.type(carried_values[k]).shape, targets[k])
     for k in while_loop.positions_of("counter"):
         builder.constant(targets[k].name, np.array(while_loop.count, np.int32))
 
 
-def _emit_with_renames(application: OpContext, value: str, shape: tuple[int, ...], target: SubgraphResult) -> None:
+def _emit_with_renames(context: OpContext, value: str, shape: tuple[int, ...], target: SubgraphResult) -> None:
     """Define a result of the WHILE as the existing ``value``, reshaped to ``shape``."""
     if target.position >= 0:
-        application.result_reshape(value, shape, target.position)
+        context.result_reshape(value, shape, target.position)
     else:
-        application.append("reshape", (value,), {"shape": shape}, (target.name,), (target.type,))
+        context.append("reshape", (value,), {"shape": shape}, (target.name,), (target.type,))
 
 
 def _emit_guarded_loop(
-    application: OpContext,
+    context: OpContext,
     condition: Graph,
     body: Graph,
     carried_values: Sequence[str],
@@ -438,11 +438,11 @@ def _emit_guarded_loop(
     The condition is computed once before the loop, and again at the end of every iteration.
     """
     start = dict(zip(condition.inputs, carried_values, strict=True))
-    inline_graph(application, condition, start)
-    flag = application.reshape(start[condition.outputs[0]], ())
+    inline_graph(context, condition, start)
+    flag = context.reshape(start[condition.outputs[0]], ())
     fixed = [k for k, role in enumerate(_carried_roles(body, ())) if role == "fixed"]
     carried = [k for k in range(len(carried_values)) if k not in fixed]
-    application.append(
+    context.append(
         "loop",
         [flag, *(carried_values[k] for k in (*carried, *fixed))],
         {
@@ -451,11 +451,11 @@ def _emit_guarded_loop(
             "carried": 1 + len(carried),
             "guarded": True,
         },
-        [application.builder.file.unique(f"{application.loc.name}_ended"), *(targets[k].name for k in carried)],
+        [context.builder.file.unique(f"{context.loc.name}_ended"), *(targets[k].name for k in carried)],
         [TensorType((), "bool"), *(targets[k].type for k in carried)],
     )
     for k in fixed:
-        _emit_with_renames(application, carried_values[k], application.type(carried_values[k]).shape, targets[k])
+        _emit_with_renames(context, carried_values[k], context.type(carried_values[k]).shape, targets[k])
 
 
 def _guarded_body(
@@ -529,49 +529,49 @@ def _prune_nodes(nodes: Sequence[Node], wanted_values: Sequence[str]) -> list[No
 _COMPOSITE = ("StableHLOCompositeOptions", "DecompositionSubgraphIndex")
 
 
-def branch(application: OpContext) -> None:
+def branch(context: OpContext) -> None:
     """Convert IF: run one of two subgraphs, selected by the condition in operand 0."""
-    fields = application.operator.options.fields("IfOptions", required=True)
-    keys = handle_inputs(application, 1)
-    sides = [application.builder.subgraph(fields.integer(f"{f}SubgraphIndex", 1), keys) for f in ("Then", "Else")]
+    fields = context.operator.options.fields("IfOptions", required=True)
+    keys = handle_inputs(context, 1)
+    sides = [context.builder.subgraph(fields.integer(f"{f}SubgraphIndex", 1), keys) for f in ("Then", "Else")]
     if sides[0].handed != sides[1].handed:
-        application.refuse("a branch decides which variable a tensor stands for", "read the variable in both branches")
-    variables = collect_variables(application, sides)
+        context.refuse("a branch decides which variable a tensor stands for", "read the variable in both branches")
+    variables = collect_variables(context, sides)
     assigned = [key for key in variables if any(key in side.assigned for side in sides)]
     then, otherwise = (side.with_variables(variables, assigned) for side in sides)
-    inputs = subgraph_operands(application, keys, variables, 1)
-    targets = subgraph_results(application, {key: variables[key] for key in assigned})
+    inputs = subgraph_operands(context, keys, variables, 1)
+    targets = subgraph_results(context, {key: variables[key] for key in assigned})
     attrs: Mapping[str, Attr] = {"then": then, "otherwise": otherwise}
     names, types = [target.name for target in targets], [target.type for target in targets]
-    application.append("branch", [application.value(0), *inputs], attrs, names, types)
+    context.append("branch", [context.value(0), *inputs], attrs, names, types)
     for target in targets:
         if target.position >= 0:
-            application.check_declared_shape(application.target(target.position))
+            context.check_declared_shape(context.target(target.position))
     update_variables(
-        application, sides[0].handed, dict(zip(assigned, names[len(names) - len(assigned) :], strict=True))
+        context, sides[0].handed, dict(zip(assigned, names[len(names) - len(assigned) :], strict=True))
     )
 
 
-def composite(application: OpContext) -> None:
+def composite(context: OpContext) -> None:
     """Convert STABLEHLO_COMPOSITE and CALL: append the nodes of the operator's subgraph (its decomposition) in place of it."""
-    table, field = ("CallOptions", "Subgraph") if application.operator.code == "CALL" else _COMPOSITE
-    fields = application.operator.options.fields(table, required=True)
-    keys = handle_inputs(application, 0)
-    side = application.builder.subgraph(fields.integer(field, 1), keys)
-    inside, variables = side.graph, collect_variables(application, [side])
-    operands = subgraph_operands(application, keys, {key: variables[key] for key in side.given}, 0)
-    targets = subgraph_results(application, {key: variables[key] for key in side.assigned})
-    expected_types = [[application.type(name) for name in operands], [target.type for target in targets]]
+    table, field = ("CallOptions", "Subgraph") if context.operator.code == "CALL" else _COMPOSITE
+    fields = context.operator.options.fields(table, required=True)
+    keys = handle_inputs(context, 0)
+    side = context.builder.subgraph(fields.integer(field, 1), keys)
+    inside, variables = side.graph, collect_variables(context, [side])
+    operands = subgraph_operands(context, keys, {key: variables[key] for key in side.given}, 0)
+    targets = subgraph_results(context, {key: variables[key] for key in side.assigned})
+    expected_types = [[context.type(name) for name in operands], [target.type for target in targets]]
     if any(
         [(inside.types[name].shape, inside.types[name].dtype) for name in names]
         != [(k.shape, k.dtype) for k in expected]
         for names, expected in zip((inside.inputs, inside.outputs), expected_types, strict=True)
     ):
-        application.broken("the decomposition's inputs or outputs differ from the operator's in number, shape or dtype")
+        context.broken("the decomposition's inputs or outputs differ from the operator's in number, shape or dtype")
     names = [target.name for target in targets]
-    inline_graph(application, inside, dict(zip((*inside.inputs, *inside.outputs), (*operands, *names), strict=True)))
+    inline_graph(context, inside, dict(zip((*inside.inputs, *inside.outputs), (*operands, *names), strict=True)))
     update_variables(
-        application, side.handed, dict(zip(side.assigned, names[len(names) - len(side.assigned) :], strict=True))
+        context, side.handed, dict(zip(side.assigned, names[len(names) - len(side.assigned) :], strict=True))
     )
 
 

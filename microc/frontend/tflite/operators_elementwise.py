@@ -44,9 +44,9 @@ def unary(op: str, output_dtypes: tuple[str, ...] = FLOAT, attrs: Mapping[str, A
 
     ``op``: microc's operator, ``attrs``: its attributes. int32 and int64 operands must not have a scale."""
 
-    def convert(application: OpContext) -> None:
-        _check_plain(application)
-        application.result(op, (application.operand(0),), attrs)
+    def convert(context: OpContext) -> None:
+        _check_plain(context)
+        context.result(op, (context.operand(0),), attrs)
 
     return Converter(convert, output_dtypes)
 
@@ -57,24 +57,24 @@ def unary_interpolated(op: str) -> Converter:
     Other dtypes become microc's operator ``op``."""
     plain = unary(op, _SIGNED)
 
-    def convert(application: OpContext) -> None:
-        if not _interpolate(application, op):
-            plain.convert(application)
+    def convert(context: OpContext) -> None:
+        if not _interpolate(context, op):
+            plain.convert(context)
 
     return Converter(convert, _SIGNED)
 
 
-def _interpolate(application: OpContext, function_name: str) -> bool:
+def _interpolate(context: OpContext, function_name: str) -> bool:
     """Convert a mathematical function of int16 to ``lookup16``, which interpolates in a table as TFLite does.
 
     Return False, and append nothing, unless operand and result are quantised int16 tensors with zero point 0."""
-    source, target = application.source(0).type, application.target().type
+    source, target = context.source(0).type, context.target().type
     if any(type_.dtype != "int16" or type_.quant is None or any(type_.quant.zero_point) for type_ in (source, target)):
         return False
-    operand = application.operand(0)
+    operand = context.operand(0)
     assert source.quant is not None and target.quant is not None
     table = function_table(function_name, source.quant.scale[0], target.quant.scale[0])
-    application.result("lookup16", (operand, application.new_constant(f"{function_name}_table", table)), {})
+    context.result("lookup16", (operand, context.new_constant(f"{function_name}_table", table)), {})
     return True
 
 
@@ -84,13 +84,13 @@ def binary(op: str, options: str = "", dtypes: tuple[str, ...] = REAL) -> Conver
     ``op``: microc's operator. ``options``: the schema's name of the options table with the fused activation; "" if the operator
     has none. ``dtypes``: allowed dtypes of the output."""
 
-    def convert(application: OpContext) -> None:
+    def convert(context: OpContext) -> None:
         attrs: dict[str, Attr] = {}
         if options:
-            code = application.operator.options.fields(options).integer("FusedActivationFunction")
-            attrs["activation"] = activation_name(application, code)
-        _check_plain(application)
-        application.result(op, (application.operand(0), application.operand(1)), attrs)
+            code = context.operator.options.fields(options).integer("FusedActivationFunction")
+            attrs["activation"] = activation_name(context, code)
+        _check_plain(context)
+        context.result(op, (context.operand(0), context.operand(1)), attrs)
 
     return Converter(convert, dtypes)
 
@@ -98,13 +98,13 @@ def binary(op: str, options: str = "", dtypes: tuple[str, ...] = REAL) -> Conver
 def binary_stored(op: str, output_dtypes: tuple[str, ...]) -> Converter:
     """Return the converter of a TFLite operator that computes with the stored integers and ignores their scales."""
 
-    def convert(application: OpContext) -> None:
-        value = application.emit(
+    def convert(context: OpContext) -> None:
+        value = context.emit(
             op,
-            [stored_integers(application, application.unchanged_operand(k)) for k in (0, 1)],
+            [stored_integers(context, context.unchanged_operand(k)) for k in (0, 1)],
             {"rounding": Rounding.NONE},
         )
-        application.result_reshape(value, application.type(value).shape)
+        context.result_reshape(value, context.type(value).shape)
 
     return Converter(convert, output_dtypes)
 
@@ -114,21 +114,21 @@ def extremum(op: str) -> Converter:
 
     TFLite compares the stored integers. Therefore both operands and the output must have the same quantisation."""
 
-    def convert(application: OpContext) -> None:
-        _check_plain(application)
-        quants = {application.source(0).type.quant, application.source(1).type.quant, application.target().type.quant}
-        if application.target().type.dtype in QUANTISED and len(quants) != 1:
-            application.refuse("the operands and the output differ in scale or zero point", ONE_SCALE)
-        application.result(op, (application.operand(0), application.operand(1)), {})
+    def convert(context: OpContext) -> None:
+        _check_plain(context)
+        quants = {context.source(0).type.quant, context.source(1).type.quant, context.target().type.quant}
+        if context.target().type.dtype in QUANTISED and len(quants) != 1:
+            context.refuse("the operands and the output differ in scale or zero point", ONE_SCALE)
+        context.result(op, (context.operand(0), context.operand(1)), {})
 
     return Converter(convert, (*REAL, *PLAIN))
 
 
-def _check_plain(application: OpContext) -> None:
+def _check_plain(context: OpContext) -> None:
     """Refuse an output of 32- or 64-bit integers with a scale: TFLite computes with the stored integers and ignores the scale."""
-    if application.target().type.dtype in PLAIN and application.target().type.quant is not None:
-        application.refuse(
-            f"{application.target().type.dtype} tensors with a scale",
+    if context.target().type.dtype in PLAIN and context.target().type.quant is not None:
+        context.refuse(
+            f"{context.target().type.dtype} tensors with a scale",
             "remove the scale: 32- and 64-bit integers are not quantised",
         )
 
@@ -136,93 +136,93 @@ def _check_plain(application: OpContext) -> None:
 _ADD_N_SHIFT = 20
 
 
-def add_n(application: OpContext) -> None:
+def add_n(context: OpContext) -> None:
     """Convert ADD_N, the sum of all operands. The operands must have the same shape and quantisation."""
-    values = [application.operand(position) for position in range(len(application.operator.inputs))]
-    types, target = [application.type(value) for value in values], application.target().type
+    values = [context.operand(position) for position in range(len(context.operator.inputs))]
+    types, target = [context.type(value) for value in values], context.target().type
     if len(values) < 2:
-        application.broken("got one operand, expected at least two")
+        context.broken("got one operand, expected at least two")
     if any(type_.shape != types[0].shape or type_.quant != types[0].quant for type_ in types):
-        application.refuse("operands that differ in shape, scale or zero point", "write the sum as several ADD")
+        context.refuse("operands that differ in shape, scale or zero point", "write the sum as several ADD")
     if target.dtype == "int8":
-        _add_bytes(application, values)
+        _add_bytes(context, values)
         return
     total = values[0]
     for value in values[1:-1]:
-        total = application.emit("add", (total, value), {})
-    application.result("add", (total, values[-1]), {})
+        total = context.emit("add", (total, value), {})
+    context.result("add", (total, values[-1]), {})
 
 
-def _add_bytes(application: OpContext, operand_values: list[str]) -> None:
+def _add_bytes(context: OpContext, operand_values: list[str]) -> None:
     """Convert ADD_N of int8 operands with TFLite's fixed-point arithmetic (``reference/add_n.h``).
 
     TFLite shifts every operand left by 20 bits, halves it, adds all, and rescales the sum to the output. Its sum starts with
     the contribution of a stored zero; therefore ``len(operand_values) + 1`` zero points are subtracted."""
-    type_, target = application.type(operand_values[0]), application.target().type
+    type_, target = context.type(operand_values[0]), context.target().type
     assert type_.quant is not None and target.quant is not None
     zero, half = type_.quant.zero_point[0], 1 << _ADD_N_SHIFT - 1
     bound = (len(operand_values) + 1) * 255 * half
     if bound >= 1 << 31:
-        application.refuse(
+        context.refuse(
             f"the sum of {len(operand_values)} operands, which may not fit 32 bits", "add them in groups"
         )
-    stacked = application.emit(
-        "concat", [application.reshape(v, (1, *type_.shape)) for v in operand_values], {"axis": 0}
+    stacked = context.emit(
+        "concat", [context.reshape(v, (1, *type_.shape)) for v in operand_values], {"axis": 0}
     )
     start: Mapping[str, Attr] = {"axes": (0,), "keepdims": False, "rounding": Rounding.NONE, "out_dtype": "int32"}
-    total = application.emit("sum", (stacked,), {**start, "offset": -(len(operand_values) + 1) * zero})
-    shifted = application.emit("mul", (total, application.new_constant("shift", np.array(half, np.int32))), {})
+    total = context.emit("sum", (stacked,), {**start, "offset": -(len(operand_values) + 1) * zero})
+    shifted = context.emit("mul", (total, context.new_constant("shift", np.array(half, np.int32))), {})
     twice = 2.0 * float(np.float32(type_.quant.scale[0]))
     mantissa, shift = quantize_multiplier(twice / ((1 << _ADD_N_SHIFT) * float(np.float32(target.quant.scale[0]))))
     low, high = dtypes.int_range(target.dtype)
     attrs: dict[str, Attr] = {"multiplier": mantissa, "shift": shift, "shift_range": (shift, shift), "bound": bound}
     attrs |= {"zero_point": target.quant.zero_point[0], "minimum": low, "maximum": high, "out_dtype": target.dtype}
-    application.result("requantize", (shifted,), {**attrs, "input_zero_point": 0, "rounding": Multiplier.DOUBLE})
+    context.result("requantize", (shifted,), {**attrs, "input_zero_point": 0, "rounding": Multiplier.DOUBLE})
 
 
-def leaky_relu(application: OpContext) -> None:
+def leaky_relu(context: OpContext) -> None:
     """Convert LEAKY_RELU: alpha * x for negative x, else x."""
-    alpha = application.operator.options.fields("LeakyReluOptions", required=True).real("Alpha")
-    application.result("leaky_relu", (application.operand(0),), {"alpha": alpha})
+    alpha = context.operator.options.fields("LeakyReluOptions", required=True).real("Alpha")
+    context.result("leaky_relu", (context.operand(0),), {"alpha": alpha})
 
 
-def prelu(application: OpContext) -> None:
+def prelu(context: OpContext) -> None:
     """Convert PRELU: slope * x for negative x, else x. The slope is an operand that is broadcast."""
-    dtype = application.target().type.dtype
-    operands = (application.operand(0), application.operand(1, "int8" if dtype == "int16" else dtype))
-    application.result("prelu", operands, {})
+    dtype = context.target().type.dtype
+    operands = (context.operand(0), context.operand(1, "int8" if dtype == "int16" else dtype))
+    context.result("prelu", operands, {})
 
 
-def gelu(application: OpContext) -> None:
+def gelu(context: OpContext) -> None:
     """Convert GELU, exact or approximated by tanh."""
-    approximate = bool(application.operator.options.fields("GeluOptions").integer("Approximate"))
-    if _interpolate(application, "gelu_by_tanh" if approximate else "gelu"):
+    approximate = bool(context.operator.options.fields("GeluOptions").integer("Approximate"))
+    if _interpolate(context, "gelu_by_tanh" if approximate else "gelu"):
         return
-    activated = formulas.gelu(composer(application), real_operand(application, 0), approximate)
-    write_real_result(application, "reshape", (activated,), {"shape": application.type(activated).shape})
+    activated = formulas.gelu(composer(context), real_operand(context, 0), approximate)
+    write_real_result(context, "reshape", (activated,), {"shape": context.type(activated).shape})
 
 
-def right_shift(application: OpContext) -> None:
+def right_shift(context: OpContext) -> None:
     """Convert RIGHT_SHIFT. The shift count is clamped to 0 .. bits - 1, as in TFLite."""
-    data, counts = (stored_integers(application, application.unchanged_operand(position)) for position in (0, 1))
-    bits = 8 * dtypes.nbytes(application.target().type.dtype)
+    data, counts = (stored_integers(context, context.unchanged_operand(position)) for position in (0, 1))
+    bits = 8 * dtypes.nbytes(context.target().type.dtype)
     bounds: Mapping[str, Attr] = {"minimum": 0.0, "maximum": bits - 1.0, "rounding": Rounding.NONE}
-    shifted = application.emit("shift_right", (data, application.emit("clip", (counts,), bounds)), {})
-    application.result_reshape(shifted, application.type(shifted).shape)
+    shifted = context.emit("shift_right", (data, context.emit("clip", (counts,), bounds)), {})
+    context.result_reshape(shifted, context.type(shifted).shape)
 
 
-def square(application: OpContext) -> None:
+def square(context: OpContext) -> None:
     """Convert SQUARE: x * x."""
-    data = application.operand(0)
-    application.result("mul", (data, data), {})
+    data = context.operand(0)
+    context.result("mul", (data, data), {})
 
 
-def l2_normalization(application: OpContext) -> None:
+def l2_normalization(context: OpContext) -> None:
     """Convert L2_NORMALIZATION over the last axis; refuse a fused activation."""
-    code = application.operator.options.fields("L2NormOptions").integer("FusedActivationFunction")
-    if activation_name(application, code):
-        application.refuse("a fused activation", "make the activation an operator of its own")
-    application.result("l2_normalize", (application.operand(0),), {})
+    code = context.operator.options.fields("L2NormOptions").integer("FusedActivationFunction")
+    if activation_name(context, code):
+        context.refuse("a fused activation", "make the activation an operator of its own")
+    context.result("l2_normalize", (context.operand(0),), {})
 
 
 ELEMENTWISE_CONVERTERS: Mapping[str, Converter] = {
@@ -271,128 +271,128 @@ ELEMENTWISE_CONVERTERS: Mapping[str, Converter] = {
 # ---- Converters of operators that change the dtype: QUANTIZE, DEQUANTIZE, CAST, BITCAST, DENSIFY ...
 
 
-def quantize(application: OpContext) -> None:
+def quantize(context: OpContext) -> None:
     """Convert QUANTIZE: quantise float32, or requantise integers to another scale and zero point."""
-    target, source = application.target(), application.source(0).type.dtype
+    target, source = context.target(), context.source(0).type.dtype
     if source not in (*REAL, "int32"):
-        application.refuse(f"{source} input", "convert it to float32, or quantise it to int8, uint8, int16 or int32")
-    data, quant = application.operand(0, source, symmetric=False), target.type.quant
-    if quant is None or (source != "float32" and application.source(0).type.quant is None):
-        application.refuse("integers without quantisation", "give both tensors a scale and a zero point")
+        context.refuse(f"{source} input", "convert it to float32, or quantise it to int8, uint8, int16 or int32")
+    data, quant = context.operand(0, source, symmetric=False), target.type.quant
+    if quant is None or (source != "float32" and context.source(0).type.quant is None):
+        context.refuse("integers without quantisation", "give both tensors a scale and a zero point")
     attrs: dict[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": None}
     attrs |= {"out_dtype": target.type.dtype, "rounding": Ties.AWAY if source == "float32" else Multiplier.DOUBLE}
-    application.result("quantize", (data,), attrs)
+    context.result("quantize", (data,), attrs)
 
 
-def dequantize(application: OpContext) -> None:
+def dequantize(context: OpContext) -> None:
     """Convert DEQUANTIZE: integers to float32. A float16 constant becomes a float32 constant at compile time."""
-    source, target = application.source(0), application.target()
-    half = _float16_constant(application)
+    source, target = context.source(0), context.target()
+    half = _float16_constant(context)
     if half is not None:
-        application.builder.constant(target.name, half.astype(np.float32))
+        context.builder.constant(target.name, half.astype(np.float32))
         return
     quant = source.type.quant
     if source.type.dtype not in (*QUANTISED, "int32"):
-        application.refuse(
+        context.refuse(
             f"{source.type.dtype} input", "quantise it to int8, uint8, int16 or int32, or make it a constant of float16"
         )
     if quant is None:
-        application.refuse(f"{source.name!r} has no quantisation", "give it a scale and a zero point")
+        context.refuse(f"{source.name!r} has no quantisation", "give it a scale and a zero point")
     attrs: dict[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
-    application.result("dequantize", (application.value(0),), attrs)
+    context.result("dequantize", (context.value(0),), attrs)
 
 
-def densify(application: OpContext) -> None:
+def densify(context: OpContext) -> None:
     """Convert DENSIFY of a sparse constant, which the reader has already made dense.
 
     A float16 constant is recorded in ``halves`` of the graph builder, for the operator that converts it to float32.
     """
-    target, half = application.target(), _float16_constant(application)
+    target, half = context.target(), _float16_constant(context)
     if half is None:
-        application.builder.constant(target.name, application.constant(0), target.type.quant)
-    elif target.type.dtype != "float16" or target.index in application.builder.halves:
-        application.broken(f"a constant of float16 becomes {target.name!r} of {target.type.dtype}, or does so twice")
+        context.builder.constant(target.name, context.constant(0), target.type.quant)
+    elif target.type.dtype != "float16" or target.index in context.builder.halves:
+        context.broken(f"a constant of float16 becomes {target.name!r} of {target.type.dtype}, or does so twice")
     else:
-        application.builder.halves[target.index] = half
+        context.builder.halves[target.index] = half
 
 
-def _float16_constant(application: OpContext) -> Array | None:
+def _float16_constant(context: OpContext) -> Array | None:
     """Return the data of the first operand if it is float16: a constant of the file, or the result of DENSIFY. Else return None.
 
     The graph cannot contain float16 values.
     """
-    source = application.source(0)
+    source = context.source(0)
     if source.type.dtype != "float16":
         return None
-    return application.builder.file.array(source) if source.constant else application.builder.halves.get(source.index)
+    return context.builder.file.array(source) if source.constant else context.builder.halves.get(source.index)
 
 
-def cast(application: OpContext) -> None:
+def cast(context: OpContext) -> None:
     """Convert CAST: the stored numbers in another dtype. A float16 constant becomes a float32 constant at compile time."""
-    half = _float16_constant(application)
-    if half is not None and application.target().type.dtype == "float32":
-        application.builder.constant(application.target().name, half.astype(np.float32))
+    half = _float16_constant(context)
+    if half is not None and context.target().type.dtype == "float32":
+        context.builder.constant(context.target().name, half.astype(np.float32))
         return
-    if application.source(0).type.dtype not in MOVABLE:
-        application.refuse(f"{application.source(0).type.dtype} input", f"convert it to one of {', '.join(MOVABLE)}")
-    application.result("cast", (application.value(0),), {"dtype": application.target().type.dtype})
+    if context.source(0).type.dtype not in MOVABLE:
+        context.refuse(f"{context.source(0).type.dtype} input", f"convert it to one of {', '.join(MOVABLE)}")
+    context.result("cast", (context.value(0),), {"dtype": context.target().type.dtype})
 
 
-def fake_quant(application: OpContext) -> None:
+def fake_quant(context: OpContext) -> None:
     """Convert FAKE_QUANT: round float32 values to those that ``NumBits``-bit integers represent for the range min .. max."""
-    fields = application.operator.options.fields("FakeQuantOptions", required=True)
+    fields = context.operator.options.fields("FakeQuantOptions", required=True)
     low, high, bits = fields.real("Min"), fields.real("Max"), fields.integer("NumBits", 2, 16)
     least, most = int(bool(fields.integer("NarrowRange"))), (1 << bits) - 1
     if not low < high:
-        application.broken(f"got min {low} and max {high}, expected min < max")
+        context.broken(f"got min {low} and max {high}, expected min < max")
     scale = np.float32((np.float32(high) - np.float32(low)) / np.float32(most - least))
     zero = np.float32(least) - np.float32(low) / scale
     nudged = float(np.clip(np.floor(zero + np.float32(0.5)), least, most))
     bottom, top = (float(np.float32(end - nudged) * scale) for end in (least, most))
-    clipped = application.emit("clip", (application.operand(0),), {"minimum": bottom, "maximum": top})
-    above = application.emit("sub", (clipped, application.scalar(bottom)), {})
-    steps = application.emit("mul", (above, application.scalar(float(np.float32(1) / scale))), {})
-    whole = application.emit("floor", (application.emit("add", (steps, application.scalar(0.5)), {}),), {})
-    back = application.emit("mul", (whole, application.scalar(float(scale))), {})
-    application.result("add", (back, application.scalar(bottom)), {})
+    clipped = context.emit("clip", (context.operand(0),), {"minimum": bottom, "maximum": top})
+    above = context.emit("sub", (clipped, context.scalar(bottom)), {})
+    steps = context.emit("mul", (above, context.scalar(float(np.float32(1) / scale))), {})
+    whole = context.emit("floor", (context.emit("add", (steps, context.scalar(0.5)), {}),), {})
+    back = context.emit("mul", (whole, context.scalar(float(scale))), {})
+    context.result("add", (back, context.scalar(bottom)), {})
 
 
-def bucketize(application: OpContext) -> None:
+def bucketize(context: OpContext) -> None:
     """Convert BUCKETIZE: for every element x, the number of boundaries that are at most x. Boundaries ascend."""
-    boundaries = application.operator.options.fields("BucketizeOptions", required=True).reals("Boundaries")
-    data = application.value(0)
-    type_ = application.type(data)
+    boundaries = context.operator.options.fields("BucketizeOptions", required=True).reals("Boundaries")
+    data = context.value(0)
+    type_ = context.type(data)
     if type_.dtype not in (*FLOAT, *PLAIN) or list(boundaries) != sorted(boundaries) or not boundaries:
-        application.refuse(
+        context.refuse(
             f"{type_.dtype} input with {len(boundaries)} boundaries",
             "give rising boundaries, and float32 or integer data",
         )
-    real = data if type_.dtype == "float32" else application.emit("cast", (data,), {"dtype": "float32"})
-    apart = application.reshape(real, (*type_.shape, 1))
-    ends = application.new_constant("boundaries", np.array(boundaries, np.float32))
-    above = application.emit("greater_equal", (apart, ends), {"rounding": Rounding.NONE})
+    real = data if type_.dtype == "float32" else context.emit("cast", (data,), {"dtype": "float32"})
+    apart = context.reshape(real, (*type_.shape, 1))
+    ends = context.new_constant("boundaries", np.array(boundaries, np.float32))
+    above = context.emit("greater_equal", (apart, ends), {"rounding": Rounding.NONE})
     attrs: Mapping[str, Attr] = {"axes": (len(type_.shape),), "keepdims": False, "rounding": Rounding.NONE}
-    application.result("sum", (application.emit("cast", (above,), {"dtype": "int32"}),), attrs)
+    context.result("sum", (context.emit("cast", (above,), {"dtype": "int32"}),), attrs)
 
 
-def bitcast(application: OpContext) -> None:
+def bitcast(context: OpContext) -> None:
     """Convert BITCAST between integer dtypes of the same width. A constant may be reinterpreted as any dtype."""
-    source, target = application.source(0), application.target()
-    data = application.builder.consts.get(application.value(0))
+    source, target = context.source(0), context.target()
+    data = context.builder.consts.get(context.value(0))
     if data is not None:
         converted = np.frombuffer(data.tobytes(), dtypes.to_numpy(target.type.dtype))
         if converted.size != target.type.size:
-            application.broken(
+            context.broken(
                 f"{source.type.dtype} {source.type.shape} has other bytes than {target.type.dtype} {target.type.shape}"
             )
-        application.builder.constant(target.name, converted.reshape(target.type.shape), target.type.quant)
+        context.builder.constant(target.name, converted.reshape(target.type.shape), target.type.quant)
         return
     pair = (source.type.dtype, target.type.dtype)
     if not all(dtypes.is_integer(name) for name in pair) or len({dtypes.nbytes(name) for name in pair}) > 1:
-        application.refuse(
+        context.refuse(
             f"the bits of {pair[0]} as {pair[1]}", "cast between integers of as many bits, or make the input a constant"
         )
-    application.result("cast", (application.value(0),), {"dtype": pair[1]})
+    context.result("cast", (context.value(0),), {"dtype": pair[1]})
 
 
 CONVERSIONS_CONVERTERS: Mapping[str, Converter] = {
@@ -415,16 +415,16 @@ _COMPARED = (*FLOAT, *QUANTISED, *PLAIN, "uint32", "bool")
 def comparison(op: str) -> Converter:
     """Return the converter of a comparison of two operands of the same dtype. Quantised operands are compared as real numbers."""
 
-    def convert(application: OpContext) -> None:
-        first, second = (application.source(position).type for position in (0, 1))
+    def convert(context: OpContext) -> None:
+        first, second = (context.source(position).type for position in (0, 1))
         if first.dtype != second.dtype or first.dtype not in _COMPARED:
-            application.refuse(
+            context.refuse(
                 f"{first.dtype} and {second.dtype} operands", f"convert both to one of {', '.join(_COMPARED)}"
             )
         if any(type_.quant is not None and type_.quant.axis is not None for type_ in (first, second)):
-            application.refuse("operands quantised per channel", "quantise activations per tensor")
-        operands = (application.value(0), application.value(1))
-        application.result(op, operands, {})
+            context.refuse("operands quantised per channel", "quantise activations per tensor")
+        operands = (context.value(0), context.value(1))
+        context.result(op, operands, {})
 
     return Converter(convert, _BOOL)
 
@@ -432,58 +432,58 @@ def comparison(op: str) -> Converter:
 def logical(op: str, operand_count: int) -> Converter:
     """Return the converter of a logical operator with ``operand_count`` bool operands."""
 
-    def convert(application: OpContext) -> None:
-        application.result(op, [application.operand(position, "bool") for position in range(operand_count)], {})
+    def convert(context: OpContext) -> None:
+        context.result(op, [context.operand(position, "bool") for position in range(operand_count)], {})
 
     return Converter(convert, _BOOL)
 
 
-def select(application: OpContext) -> None:
+def select(context: OpContext) -> None:
     """Convert SELECT and SELECT_V2.
 
     A condition of rank 1 of SELECT selects whole rows of the data. It is reshaped with trailing axes of extent 1 for this."""
-    condition = application.operand(0, "bool")
-    a, b = application.unchanged_operand(1), application.unchanged_operand(2)
-    check_same_quantisation(application, [1, 2])
-    rank, shape = len(application.type(a).shape), application.type(condition).shape
-    if application.operator.code == "SELECT" and len(shape) == 1 and rank > 1:
-        condition = application.reshape(condition, (*shape, *(1,) * (rank - 1)))
-    application.result("where", (condition, a, b), {})
+    condition = context.operand(0, "bool")
+    a, b = context.unchanged_operand(1), context.unchanged_operand(2)
+    check_same_quantisation(context, [1, 2])
+    rank, shape = len(context.type(a).shape), context.type(condition).shape
+    if context.operator.code == "SELECT" and len(shape) == 1 and rank > 1:
+        condition = context.reshape(condition, (*shape, *(1,) * (rank - 1)))
+    context.result("where", (condition, a, b), {})
 
 
 def arg_extremum(op: str) -> Converter:
     """Return the converter of ARG_MAX or ARG_MIN along a constant axis. The stored numbers are compared."""
 
-    def convert(application: OpContext) -> None:
-        data = application.value(0)
-        if application.type(data).dtype not in (*FLOAT, *QUANTISED, *PLAIN):
-            application.refuse(
-                f"{application.type(data).dtype} input", "convert it to float32, int8, uint8, int16, int32 or int64"
+    def convert(context: OpContext) -> None:
+        data = context.value(0)
+        if context.type(data).dtype not in (*FLOAT, *QUANTISED, *PLAIN):
+            context.refuse(
+                f"{context.type(data).dtype} input", "convert it to float32, int8, uint8, int16, int32 or int64"
             )
-        (axis,) = application.integers(1)[:1] or (0,)
-        axis = application.axis(axis, len(application.type(data).shape))
-        attrs: Mapping[str, Attr] = {"axis": axis, "out_dtype": application.target().type.dtype}
-        application.result(op, (data,), attrs)
+        (axis,) = context.integers(1)[:1] or (0,)
+        axis = context.axis(axis, len(context.type(data).shape))
+        attrs: Mapping[str, Attr] = {"axis": axis, "out_dtype": context.target().type.dtype}
+        context.result(op, (data,), attrs)
 
     return Converter(convert, PLAIN)
 
 
-def topk(application: OpContext) -> None:
+def topk(context: OpContext) -> None:
     """Convert TOPK_V2: the k largest elements along the last axis and their indices, for a constant k."""
-    data = application.unchanged_operand(0)
-    check_same_quantisation(application, [0])
-    (count,) = application.integers(1)[:1] or (0,)
-    attrs: dict[str, Attr] = {"axis": len(application.type(data).shape) - 1, "k": count, "largest": True}
-    application.results("topk", (data,), {**attrs, "out_dtype": application.target(1).type.dtype})
+    data = context.unchanged_operand(0)
+    check_same_quantisation(context, [0])
+    (count,) = context.integers(1)[:1] or (0,)
+    attrs: dict[str, Attr] = {"axis": len(context.type(data).shape) - 1, "k": count, "largest": True}
+    context.results("topk", (data,), {**attrs, "out_dtype": context.target(1).type.dtype})
 
 
-def one_hot(application: OpContext) -> None:
+def one_hot(context: OpContext) -> None:
     """Convert ONE_HOT. Its operands are indices, a constant depth, the on value and the off value."""
-    fields = application.operator.options.fields("OneHotOptions", required=True)
-    indices, (depth,) = application.value(0), application.integers(1)[:1] or (0,)
-    on, off = application.unchanged_operand(2), application.unchanged_operand(3)
-    axis = application.axis(fields.integer("Axis"), len(application.type(indices).shape) + 1)
-    application.result("one_hot", (indices, on, off), {"axis": axis, "depth": depth, "wrap": False})
+    fields = context.operator.options.fields("OneHotOptions", required=True)
+    indices, (depth,) = context.value(0), context.integers(1)[:1] or (0,)
+    on, off = context.unchanged_operand(2), context.unchanged_operand(3)
+    axis = context.axis(fields.integer("Axis"), len(context.type(indices).shape) + 1)
+    context.result("one_hot", (indices, on, off), {"axis": axis, "depth": depth, "wrap": False})
 
 
 LOGIC_CONVERTERS: Mapping[str, Converter] = {
@@ -513,37 +513,37 @@ def reduction(op: str, output_dtypes: tuple[str, ...]) -> Converter:
 
     REDUCE_ANY and REDUCE_ALL, on bool, are the maximum and the minimum, computed in int8."""
 
-    def convert(application: OpContext) -> None:
-        keepdims = bool(application.operator.options.fields("ReducerOptions").integer("KeepDims"))
-        data = application.operand(0)
-        type_ = application.type(data)
-        axes = tuple(sorted({application.axis(axis, len(type_.shape)) for axis in application.integers(1)}))
+    def convert(context: OpContext) -> None:
+        keepdims = bool(context.operator.options.fields("ReducerOptions").integer("KeepDims"))
+        data = context.operand(0)
+        type_ = context.type(data)
+        axes = tuple(sorted({context.axis(axis, len(type_.shape)) for axis in context.integers(1)}))
         if not axes:
-            check_same_quantisation(application, [0])
-            application.result_reshape(data, type_.shape)
+            check_same_quantisation(context, [0])
+            context.result_reshape(data, type_.shape)
             return
         attrs: dict[str, Attr] = {"axes": axes, "keepdims": keepdims}
         if type_.dtype == "bool":
-            bytes_ = application.emit("cast", (data,), {"dtype": "int8"})
-            reduced = application.emit("max" if op == "max" else "min", (bytes_,), {**attrs, "rounding": Rounding.NONE})
-            application.result("cast", (reduced,), {"dtype": "bool"})
+            bytes_ = context.emit("cast", (data,), {"dtype": "int8"})
+            reduced = context.emit("max" if op == "max" else "min", (bytes_,), {**attrs, "rounding": Rounding.NONE})
+            context.result("cast", (reduced,), {"dtype": "bool"})
         else:
-            application.result(op, (data,), attrs)
+            context.result(op, (data,), attrs)
 
     return Converter(convert, output_dtypes)
 
 
-def cumsum(application: OpContext) -> None:
+def cumsum(context: OpContext) -> None:
     """Convert CUMSUM, the cumulative sum along a constant axis."""
-    fields = application.operator.options.fields("CumsumOptions")
-    data = application.operand(0)
-    (axis,) = application.integers(1)[:1] or (0,)
+    fields = context.operator.options.fields("CumsumOptions")
+    data = context.operand(0)
+    (axis,) = context.integers(1)[:1] or (0,)
     attrs: dict[str, Attr] = {
-        "axis": application.axis(axis, len(application.type(data).shape)),
+        "axis": context.axis(axis, len(context.type(data).shape)),
     }
     for name in ("exclusive", "reverse"):
         attrs[name] = bool(fields.integer(name.capitalize()))
-    application.result("cumsum", (data,), attrs)
+    context.result("cumsum", (data,), attrs)
 
 
 REDUCTIONS_CONVERTERS: Mapping[str, Converter] = {

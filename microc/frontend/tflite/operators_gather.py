@@ -18,130 +18,130 @@ from microc.ops.attributes import Rounding
 _MIRRORS = ("reflect", "symmetric")
 
 
-def gather(application: OpContext) -> None:
+def gather(context: OpContext) -> None:
     """Convert GATHER along an axis. With ``BatchDims`` leading batch axes, each batch has its own indices."""
-    fields = application.operator.options.fields("GatherOptions")
-    data, indices = application.unchanged_operand(0), application.value(1)
-    check_same_quantisation(application, [0])
-    rank = len(application.type(data).shape)
-    axis, batch = application.axis(fields.integer("Axis"), rank), fields.integer("BatchDims")
-    batch = application.axis(batch, len(application.type(indices).shape)) if batch < 0 else batch
-    application.result("gather", (data, application.index(indices)), {"axis": axis, "batch_dims": batch})
+    fields = context.operator.options.fields("GatherOptions")
+    data, indices = context.unchanged_operand(0), context.value(1)
+    check_same_quantisation(context, [0])
+    rank = len(context.type(data).shape)
+    axis, batch = context.axis(fields.integer("Axis"), rank), fields.integer("BatchDims")
+    batch = context.axis(batch, len(context.type(indices).shape)) if batch < 0 else batch
+    context.result("gather", (data, context.index(indices)), {"axis": axis, "batch_dims": batch})
 
 
-def gather_nd(application: OpContext) -> None:
+def gather_nd(context: OpContext) -> None:
     """Convert GATHER_ND: gather the elements or slices at index vectors."""
-    data, indices = application.unchanged_operand(0), application.value(1)
-    check_same_quantisation(application, [0])
-    application.result("gather_nd", (data, application.index(indices)), {"batch_dims": 0})
+    data, indices = context.unchanged_operand(0), context.value(1)
+    check_same_quantisation(context, [0])
+    context.result("gather_nd", (data, context.index(indices)), {"batch_dims": 0})
 
 
-def embedding_lookup(application: OpContext) -> None:
+def embedding_lookup(context: OpContext) -> None:
     """Convert EMBEDDING_LOOKUP: gather rows of a matrix. Rows of integers are dequantised if the output is float32."""
-    indices, table = application.value(0), application.value(1)
-    type_, target = application.source(1).type, application.target().type
+    indices, table = context.value(0), context.value(1)
+    type_, target = context.source(1).type, context.target().type
     if type_.dtype == target.dtype:
-        check_same_quantisation(application, [1])
-        application.result("gather", (table, indices), {"axis": 0})
+        check_same_quantisation(context, [1])
+        context.result("gather", (table, indices), {"axis": 0})
         return
     if type_.quant is None or type_.quant.axis not in (None, 0) or target.dtype != "float32":
-        application.refuse(
+        context.refuse(
             f"a table of {type_.dtype} with {target.dtype} output",
             "give a table of the output's dtype, or of int8 with one scale or one for each row",
         )
-    rows = application.emit("gather", (table, indices), {"axis": 0})
+    rows = context.emit("gather", (table, indices), {"axis": 0})
     scale, zero = (np.array(x, np.float32) for x in (type_.quant.scale, type_.quant.zero_point))
-    real = application.emit("cast", (rows,), {"dtype": "float32"})
+    real = context.emit("cast", (rows,), {"dtype": "float32"})
     broadcast_shape = (-1, *(1,) * (len(type_.shape) - 1))
     parts = []
     for numbers in (zero, scale):
-        table = application.new_constant("row_scales", numbers.reshape(broadcast_shape))
-        parts.append(application.emit("gather", (table, indices), {"axis": 0}) if len(numbers) > 1 else table)
-    application.result("mul", (application.emit("sub", (real, parts[0]), {}), parts[1]), {})
+        table = context.new_constant("row_scales", numbers.reshape(broadcast_shape))
+        parts.append(context.emit("gather", (table, indices), {"axis": 0}) if len(numbers) > 1 else table)
+    context.result("mul", (context.emit("sub", (real, parts[0]), {}), parts[1]), {})
 
 
-def reverse(application: OpContext) -> None:
+def reverse(context: OpContext) -> None:
     """Convert REVERSE_V2 along constant axes."""
-    data = application.unchanged_operand(0)
-    check_same_quantisation(application, [0])
-    rank = len(application.type(data).shape)
-    axes = tuple(sorted({application.axis(axis, rank) for axis in application.integers(1)}))
-    application.result("reverse", (data,), {"axes": axes})
+    data = context.unchanged_operand(0)
+    check_same_quantisation(context, [0])
+    rank = len(context.type(data).shape)
+    axes = tuple(sorted({context.axis(axis, rank) for axis in context.integers(1)}))
+    context.result("reverse", (data,), {"axes": axes})
 
 
-def reverse_sequence(application: OpContext) -> None:
+def reverse_sequence(context: OpContext) -> None:
     """Convert REVERSE_SEQUENCE: in every batch, reverse the first elements along the time axis.
 
     The second operand contains the number of reversed elements of each batch."""
-    fields = application.operator.options.fields("ReverseSequenceOptions", required=True)
-    data, lengths = application.unchanged_operand(0), application.index(application.value(1))
-    check_same_quantisation(application, [0])
-    rank = len(application.type(data).shape)
-    time, batch = (application.axis(fields.integer(name), rank) for name in ("SeqDim", "BatchDim"))
-    application.result("reverse_sequence", (data, lengths), {"batch_axis": batch, "time_axis": time})
+    fields = context.operator.options.fields("ReverseSequenceOptions", required=True)
+    data, lengths = context.unchanged_operand(0), context.index(context.value(1))
+    check_same_quantisation(context, [0])
+    rank = len(context.type(data).shape)
+    time, batch = (context.axis(fields.integer(name), rank) for name in ("SeqDim", "BatchDim"))
+    context.result("reverse_sequence", (data, lengths), {"batch_axis": batch, "time_axis": time})
 
 
-def mirror_pad(application: OpContext) -> None:
+def mirror_pad(context: OpContext) -> None:
     """Convert MIRROR_PAD. The mode REFLECT does not repeat the border element, the mode SYMMETRIC repeats it."""
-    mode = application.operator.options.fields("MirrorPadOptions", required=True).integer("Mode", 0, 1)
-    data, amounts = application.unchanged_operand(0), application.integers(1)
-    check_same_quantisation(application, [0])
-    if len(amounts) != 2 * len(application.type(data).shape) or min(amounts, default=0) < 0:
-        rank = len(application.type(data).shape)
-        application.broken(f"padding: got {amounts}, expected {2 * rank} numbers of at least 0, two for each axis")
+    mode = context.operator.options.fields("MirrorPadOptions", required=True).integer("Mode", 0, 1)
+    data, amounts = context.unchanged_operand(0), context.integers(1)
+    check_same_quantisation(context, [0])
+    if len(amounts) != 2 * len(context.type(data).shape) or min(amounts, default=0) < 0:
+        rank = len(context.type(data).shape)
+        context.broken(f"padding: got {amounts}, expected {2 * rank} numbers of at least 0, two for each axis")
     padding = tuple(zip(amounts[0::2], amounts[1::2], strict=True))
-    application.result("mirror_pad", (data,), {"padding": padding, "mode": _MIRRORS[mode]})
+    context.result("mirror_pad", (data,), {"padding": padding, "mode": _MIRRORS[mode]})
 
 
-def broadcast_to(application: OpContext) -> None:
+def broadcast_to(context: OpContext) -> None:
     """Convert BROADCAST_TO, to a constant shape."""
-    data = application.unchanged_operand(0)
-    check_same_quantisation(application, [0])
-    application.result("broadcast_to", (data,), {"shape": application.integers(1)})
+    data = context.unchanged_operand(0)
+    check_same_quantisation(context, [0])
+    context.result("broadcast_to", (data,), {"shape": context.integers(1)})
 
 
-def space_to_batch(application: OpContext) -> None:
+def space_to_batch(context: OpContext) -> None:
     """Convert SPACE_TO_BATCH_ND: pad the spatial axes, then move the elements of every block to the batch axis."""
-    data, block, paddings = application.unchanged_operand(0), application.integers(1), application.integers(2)
-    check_same_quantisation(application, [0])
-    shape, count = application.type(data).shape, len(block)
+    data, block, paddings = context.unchanged_operand(0), context.integers(1), context.integers(2)
+    check_same_quantisation(context, [0])
+    shape, count = context.type(data).shape, len(block)
     if len(paddings) != 2 * count or count >= len(shape) or min((*block, 1)) < 1 or min((*paddings, 0)) < 0:
         expected = f"blocks of at least 1 for up to {len(shape) - 1} axes, two paddings of at least 0 for each"
-        application.broken(f"block_shape {block} and paddings {paddings} for shape {shape}, expected {expected}")
+        context.broken(f"block_shape {block} and paddings {paddings} for shape {shape}, expected {expected}")
     if any(paddings):
-        quant, rest = application.target().type.quant, len(shape) - count - 1
+        quant, rest = context.target().type.quant, len(shape) - count - 1
         value = quant.zero_point[0] if quant else 0
         amounts = ((0, 0), *zip(paddings[0::2], paddings[1::2], strict=True), *((0, 0),) * rest)
-        data = application.emit("pad", (data,), {"padding": amounts, "value": value})
-        shape = application.type(data).shape
+        data = context.emit("pad", (data,), {"padding": amounts, "value": value})
+        shape = context.type(data).shape
     if any(extent % size for extent, size in zip(shape[1:], block, strict=False)):
-        application.broken(f"block_shape {block} does not divide the padded shape {shape}")
+        context.broken(f"block_shape {block} does not divide the padded shape {shape}")
     split = [part for extent, size in zip(shape[1 : 1 + count], block, strict=True) for part in (extent // size, size)]
-    apart = application.emit("reshape", (data,), {"shape": (shape[0], *split, *shape[1 + count :])})
+    apart = context.emit("reshape", (data,), {"shape": (shape[0], *split, *shape[1 + count :])})
     rows, sizes = (tuple(range(first, 1 + 2 * count, 2)) for first in (1, 2))
     axes = (*sizes, 0, *rows, *range(1 + 2 * count, len(split) + len(shape) - count))
-    moved = application.emit("transpose", (apart,), {"axes": axes})
+    moved = context.emit("transpose", (apart,), {"axes": axes})
     batches = shape[0] * int(np.prod(block))
-    application.result_reshape(moved, (batches, *split[0::2], *shape[1 + count :]))
+    context.result_reshape(moved, (batches, *split[0::2], *shape[1 + count :]))
 
 
-def batch_to_space(application: OpContext) -> None:
+def batch_to_space(context: OpContext) -> None:
     """Convert BATCH_TO_SPACE_ND: move batches to the elements of spatial blocks, then crop the spatial axes."""
-    data, block, crops = application.unchanged_operand(0), application.integers(1), application.integers(2)
-    check_same_quantisation(application, [0])
-    shape, count, cells = application.type(data).shape, len(block), int(np.prod(block))
+    data, block, crops = context.unchanged_operand(0), context.integers(1), context.integers(2)
+    check_same_quantisation(context, [0])
+    shape, count, cells = context.type(data).shape, len(block), int(np.prod(block))
     if len(crops) != 2 * count or count >= len(shape) or min((*block, 1)) < 1 or shape[0] % cells:
         expected = "two crops for each block, and blocks whose product divides the batch"
-        application.broken(f"block_shape {block} and crops {crops} for shape {shape}, expected {expected}")
+        context.broken(f"block_shape {block} and crops {crops} for shape {shape}, expected {expected}")
     rest = shape[1 + count :]
-    apart = application.emit("reshape", (data,), {"shape": (*block, shape[0] // cells, *shape[1:])})
+    apart = context.emit("reshape", (data,), {"shape": (*block, shape[0] // cells, *shape[1:])})
     pairs = [axis for k in range(count) for axis in (count + 1 + k, k)]
     axes = (count, *pairs, *range(2 * count + 1, count + len(shape)))
-    moved = application.emit("transpose", (apart,), {"axes": axes})
+    moved = context.emit("transpose", (apart,), {"axes": axes})
     extents = [extent * size for extent, size in zip(shape[1 : 1 + count], block, strict=True)]
     whole = (shape[0] // cells, *extents, *rest)
     if not any(crops):
-        application.result_reshape(moved, whole)
+        context.result_reshape(moved, whole)
         return
     ends = [extent - crop for extent, crop in zip(extents, crops[1::2], strict=True)]
     attrs: Mapping[str, Attr] = {
@@ -149,14 +149,14 @@ def batch_to_space(application: OpContext) -> None:
         "end": (whole[0], *ends, *rest),
         "strides": (1,) * len(whole),
     }
-    application.result("slice", (application.emit("reshape", (moved,), {"shape": whole}),), attrs)
+    context.result("slice", (context.emit("reshape", (moved,), {"shape": whole}),), attrs)
 
 
-def dynamic_update_slice(application: OpContext) -> None:
+def dynamic_update_slice(context: OpContext) -> None:
     """Convert DYNAMIC_UPDATE_SLICE: replace the part of the operand that begins at computed indices."""
-    data, update, begin = application.unchanged_operand(0), application.unchanged_operand(1), application.value(2)
-    check_same_quantisation(application, [0, 1])
-    application.result("dynamic_update_slice", (data, update, begin), {})
+    data, update, begin = context.unchanged_operand(0), context.unchanged_operand(1), context.value(2)
+    check_same_quantisation(context, [0, 1])
+    context.result("dynamic_update_slice", (data, update, begin), {})
 
 
 GATHER_CONVERTERS: Mapping[str, Converter] = {
@@ -178,27 +178,27 @@ GATHER_CONVERTERS: Mapping[str, Converter] = {
 _REDUCTIONS = ("add", "mul", "max", "min")
 
 
-def scatter_nd(application: OpContext) -> None:
+def scatter_nd(context: OpContext) -> None:
     """Convert SCATTER_ND: add updates, at index vectors, to a tensor of zeros of a constant shape."""
-    indices, updates, shape = application.value(0), application.unchanged_operand(1), application.integers(2)
-    zeros = application.new_filled("zeros", shape, 0, application.target().type.dtype)
-    application.result("scatter_nd", (zeros, application.index(indices), updates), {"reduction": "add"})
+    indices, updates, shape = context.value(0), context.unchanged_operand(1), context.integers(2)
+    zeros = context.new_filled("zeros", shape, 0, context.target().type.dtype)
+    context.result("scatter_nd", (zeros, context.index(indices), updates), {"reduction": "add"})
 
 
-def segment_sum(application: OpContext) -> None:
+def segment_sum(context: OpContext) -> None:
     """Convert SEGMENT_SUM: add the rows of each segment.
 
     The number of segments must be known at compile time: from constant segment numbers, which ascend, or from the output's
     declared shape.
     """
-    numbers = application.builder.consts.get(application.value(1))
+    numbers = context.builder.consts.get(context.value(1))
     if numbers is not None:
         count = int(numbers.max(initial=-1)) + 1
-    elif application.target().unknown:
-        application.refuse("segments whose count depends on data", "use UNSORTED_SEGMENT_SUM, which says how many")
+    elif context.target().unknown:
+        context.refuse("segments whose count depends on data", "use UNSORTED_SEGMENT_SUM, which says how many")
     else:
-        count = application.target().type.shape[0]
-    _reduce_segments(application, "add", count)
+        count = context.target().type.shape[0]
+    _reduce_segments(context, "add", count)
 
 
 def unsorted_segment(reduction: str) -> Converter:
@@ -206,104 +206,104 @@ def unsorted_segment(reduction: str) -> Converter:
 
     Rows with a negative segment number are dropped."""
 
-    def convert(application: OpContext) -> None:
-        (count,) = application.integers(2)[:1] or (0,)
-        _reduce_segments(application, reduction, count)
+    def convert(context: OpContext) -> None:
+        (count,) = context.integers(2)[:1] or (0,)
+        _reduce_segments(context, reduction, count)
 
     return Converter(convert, (*FLOAT, "int32"))
 
 
-def _reduce_segments(application: OpContext, reduction: str, segment_count: int) -> None:
+def _reduce_segments(context: OpContext, reduction: str, segment_count: int) -> None:
     """Emit the reduction of the rows of each segment, as a scatter into rows of the reduction's neutral element.
 
     Rows with a negative segment number are scattered to an additional last row, which is sliced off afterwards."""
-    data, numbers = application.unchanged_operand(0), application.index(application.value(1))
-    shape, numbers_shape = application.type(data).shape, application.type(numbers).shape
+    data, numbers = context.unchanged_operand(0), context.index(context.value(1))
+    shape, numbers_shape = context.type(data).shape, context.type(numbers).shape
     if segment_count < 1 or not numbers_shape or shape[: len(numbers_shape)] != numbers_shape:
-        application.broken(
+        context.broken(
             f"got {segment_count} segments and segment_ids of shape {numbers_shape}, expected at least 1 and leading "
             f"extents of {shape}"
         )
-    dtype = application.target().type.dtype
+    dtype = context.target().type.dtype
     real = dtype == "float32"
     low, high = (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)) if real else dtypes.int_range(dtype)
     neutral = {"add": 0, "mul": 1, "max": low, "min": high}[reduction]
     rest = shape[len(numbers_shape) :]
-    start = application.new_filled("start", (segment_count + 1, *rest), neutral, dtype)
-    flat = application.reshape(numbers, (int(np.prod(numbers_shape)), 1))
-    index_dtype = application.type(numbers).dtype
-    none, last = (application.new_constant("segment", np.array(n, index_dtype)) for n in (0, segment_count))
-    at = application.emit(
-        "where", (application.emit("less", (flat, none), {"rounding": Rounding.NONE}), last, flat), {}
+    start = context.new_filled("start", (segment_count + 1, *rest), neutral, dtype)
+    flat = context.reshape(numbers, (int(np.prod(numbers_shape)), 1))
+    index_dtype = context.type(numbers).dtype
+    none, last = (context.new_constant("segment", np.array(n, index_dtype)) for n in (0, segment_count))
+    at = context.emit(
+        "where", (context.emit("less", (flat, none), {"rounding": Rounding.NONE}), last, flat), {}
     )
-    rows = application.reshape(data, (int(np.prod(numbers_shape)), *rest))
-    scattered = application.emit("scatter_nd", (start, at, rows), {"reduction": reduction})
+    rows = context.reshape(data, (int(np.prod(numbers_shape)), *rest))
+    scattered = context.emit("scatter_nd", (start, at, rows), {"reduction": reduction})
     attrs: Mapping[str, Attr] = {
         "begin": (0,) * (1 + len(rest)),
         "end": (segment_count, *rest),
         "strides": (1,) * (1 + len(rest)),
     }
-    application.result("slice", (scattered,), attrs)
+    context.result("slice", (scattered,), attrs)
 
 
-def sparse_to_dense(application: OpContext) -> None:
+def sparse_to_dense(context: OpContext) -> None:
     """Convert SPARSE_TO_DENSE: a tensor of constant shape with the given values at index vectors, and a default value at all
     other indices."""
     indices, values, default = (
-        application.index(application.value(0)),
-        application.unchanged_operand(2),
-        application.unchanged_operand(3),
+        context.index(context.value(0)),
+        context.unchanged_operand(2),
+        context.unchanged_operand(3),
     )
-    shape, indices_shape = application.integers(1), application.type(indices).shape
+    shape, indices_shape = context.integers(1), context.type(indices).shape
     count, depth = (indices_shape[0], indices_shape[1]) if len(indices_shape) == 2 else (int(np.prod(indices_shape)), 1)
-    if depth != len(shape) or application.type(default).size != 1 or application.type(values).size not in (1, count):
-        got = f"values of shape {application.type(values).shape}, indices of shape {indices_shape}"
-        application.broken(f"got {got}, expected one value or {count}, {len(shape)} indices each, one default value")
-    start = application.emit("broadcast_to", (application.reshape(default, ()),), {"shape": shape})
-    single = application.type(values).size == 1
+    if depth != len(shape) or context.type(default).size != 1 or context.type(values).size not in (1, count):
+        got = f"values of shape {context.type(values).shape}, indices of shape {indices_shape}"
+        context.broken(f"got {got}, expected one value or {count}, {len(shape)} indices each, one default value")
+    start = context.emit("broadcast_to", (context.reshape(default, ()),), {"shape": shape})
+    single = context.type(values).size == 1
     updates = (
-        application.emit("broadcast_to", (application.reshape(values, ()),), {"shape": (count,)}) if single else values
+        context.emit("broadcast_to", (context.reshape(values, ()),), {"shape": (count,)}) if single else values
     )
-    operands = (start, application.reshape(indices, (count, depth)), application.reshape(updates, (count,)))
-    application.result("scatter_nd", operands, {"reduction": ""})
+    operands = (start, context.reshape(indices, (count, depth)), context.reshape(updates, (count,)))
+    context.result("scatter_nd", operands, {"reduction": ""})
 
 
-def matrix_diag(application: OpContext) -> None:
+def matrix_diag(context: OpContext) -> None:
     """Convert MATRIX_DIAG: square matrices whose diagonals are the rows of the operand.
 
     ``extent`` zeros are appended to each of the ``extent`` elements of a row. Element i is then at index i * (extent + 1) of the
     flattened matrix, which is on the diagonal.
     """
-    data = application.unchanged_operand(0)
-    check_same_quantisation(application, [0])
-    *lead, extent = application.type(data).shape or (1,)
-    rows, type_ = int(np.prod(lead)), application.target().type
+    data = context.unchanged_operand(0)
+    check_same_quantisation(context, [0])
+    *lead, extent = context.type(data).shape or (1,)
+    rows, type_ = int(np.prod(lead)), context.target().type
     zero: int | float | bool = {"float32": 0.0, "bool": False}.get(type_.dtype, 0)
-    apart = application.reshape(data, (rows, extent, 1))
-    spread = application.emit("pad", (apart,), {"padding": ((0, 0), (0, 0), (0, extent)), "value": zero})
-    flat = application.reshape(spread, (rows, extent * (extent + 1)))
+    apart = context.reshape(data, (rows, extent, 1))
+    spread = context.emit("pad", (apart,), {"padding": ((0, 0), (0, 0), (0, extent)), "value": zero})
+    flat = context.reshape(spread, (rows, extent * (extent + 1)))
     attrs: Mapping[str, Attr] = {"begin": (0, 0), "end": (rows, extent * extent), "strides": (1, 1)}
-    application.result_reshape(application.emit("slice", (flat,), attrs), (*lead, extent, extent))
+    context.result_reshape(context.emit("slice", (flat,), attrs), (*lead, extent, extent))
 
 
-def matrix_set_diag(application: OpContext) -> None:
+def matrix_set_diag(context: OpContext) -> None:
     """Convert MATRIX_SET_DIAG: replace the diagonals of matrices."""
-    data, diagonal = application.unchanged_operand(0), application.unchanged_operand(1)
-    check_same_quantisation(application, [0, 1])
-    *lead, rows, columns = application.type(data).shape if len(application.type(data).shape) > 1 else (0, 0)
+    data, diagonal = context.unchanged_operand(0), context.unchanged_operand(1)
+    check_same_quantisation(context, [0, 1])
+    *lead, rows, columns = context.type(data).shape if len(context.type(data).shape) > 1 else (0, 0)
     least = min(rows, columns)
-    if application.type(diagonal).shape != (*lead, least):
-        application.broken(f"diagonal: got shape {application.type(diagonal).shape}, expected {(*lead, least)}")
-    wide = application.reshape(diagonal, (*lead, 1, least))
+    if context.type(diagonal).shape != (*lead, least):
+        context.broken(f"diagonal: got shape {context.type(diagonal).shape}, expected {(*lead, least)}")
+    wide = context.reshape(diagonal, (*lead, 1, least))
     if columns > least:
         padding = ((0, 0),) * (len(lead) + 1) + ((0, columns - least),)
-        dtype = application.target().type.dtype
+        dtype = context.target().type.dtype
         zero: int | float | bool = {"float32": 0.0, "bool": False}.get(dtype, 0)
-        wide = application.emit("pad", (wide,), {"padding": padding, "value": zero})
+        wide = context.emit("pad", (wide,), {"padding": padding, "value": zero})
     row, column = (np.arange(extent, dtype=np.int32) for extent in (rows, columns))
-    positions = [application.new_constant("places", index) for index in (row[:, None], column)]
-    on_diagonal = application.emit("equal", positions, {"rounding": Rounding.NONE})
-    application.result("where", (on_diagonal, wide, data), {})
+    positions = [context.new_constant("places", index) for index in (row[:, None], column)]
+    on_diagonal = context.emit("equal", positions, {"rounding": Rounding.NONE})
+    context.result("where", (on_diagonal, wide, data), {})
 
 
 SEGMENT_CONVERTERS: Mapping[str, Converter] = {
@@ -337,7 +337,7 @@ class _CompressedConstant:
     """A constant compressed for TFLM_DECODE: the compressed ``bits``, the ``header`` and ``tables`` of the ancillary
     data, and the type of the decompressed tensor."""
 
-    application: OpContext
+    context: OpContext
     bits: bytes
     header: bytes
     tables: bytes
@@ -353,7 +353,7 @@ class _CompressedConstant:
         """Raise ModelError if there are fewer than ``bits_per_element`` compressed bits for each element."""
         if bits_per_element * self.type_.size > 8 * len(self.bits):
             expected = -(-bits_per_element * self.type_.size // 8)
-            self.application.broken(
+            self.context.broken(
                 f"got {len(self.bits)} compressed bytes, expected {expected} for {self.type_.size} elements"
             )
 
@@ -363,7 +363,7 @@ class _CompressedConstant:
         if quant is None or quant.axis is None:
             return np.zeros(self.type_.size, np.int64)
         if quant.axis not in (0, len(shape) - 1):
-            self.application.refuse(
+            self.context.refuse(
                 f"compressed channels along axis {quant.axis}", "quantise along the first axis or the last"
             )
         count = len(quant.scale)
@@ -371,26 +371,26 @@ class _CompressedConstant:
         return positions % count if quant.axis else positions // max(self.type_.size // count, 1)
 
 
-def decode(application: OpContext) -> None:
+def decode(context: OpContext) -> None:
     """Convert TFLM_DECODE: decompress every output at compile time and define it as a constant."""
-    if len(application.operator.inputs) != 2 * len(application.operator.outputs):
-        expected = f"{2 * len(application.operator.outputs)}, two for each output"
-        application.broken(f"got {len(application.operator.inputs)} inputs, expected {expected}")
-    for position in range(len(application.operator.outputs)):
-        bits, header_and_tables = (application.constant(2 * position + k).tobytes() for k in (0, 1))
-        type_ = application.target(position).type
+    if len(context.operator.inputs) != 2 * len(context.operator.outputs):
+        expected = f"{2 * len(context.operator.outputs)}, two for each output"
+        context.broken(f"got {len(context.operator.inputs)} inputs, expected {expected}")
+    for position in range(len(context.operator.outputs)):
+        bits, header_and_tables = (context.constant(2 * position + k).tobytes() for k in (0, 1))
+        type_ = context.target(position).type
         if len(header_and_tables) < _HEADER or header_and_tables[1] != _VERSION or header_and_tables[4] != _VERSION:
-            application.refuse(
+            context.refuse(
                 "data compressed for another version", f"compress the model with version {_VERSION} of TFLM_DECODE"
             )
         if header_and_tables[0] not in _DECODERS or type_.dtype not in DTYPES:
-            application.refuse(
+            context.refuse(
                 f"compression of kind {header_and_tables[0]} into {type_.dtype}",
                 "use kind 0 (table), 1 (Huffman) or 2 (pruned), or convert the model without compression",
             )
-        packed = _CompressedConstant(application, bits, header_and_tables[:_HEADER], header_and_tables[_HEADER:], type_)
+        packed = _CompressedConstant(context, bits, header_and_tables[:_HEADER], header_and_tables[_HEADER:], type_)
         values = _DECODERS[header_and_tables[0]](packed).reshape(type_.shape)
-        application.builder.constant(application.target(position).name, values, type_.quant)
+        context.builder.constant(context.target(position).name, values, type_.quant)
 
 
 def _decode_table(compressed: _CompressedConstant) -> Array:
@@ -399,7 +399,7 @@ def _decode_table(compressed: _CompressedConstant) -> Array:
     Each channel has its own table. The header contains the distance in entries between the tables of two channels."""
     width, stride = compressed.header[5] & 7, compressed.header[6]
     if not width:
-        compressed.application.broken("got indices of 0 bits, expected 1..7")
+        compressed.context.broken("got indices of 0 bits, expected 1..7")
     compressed.check_bits(width)
     bits = np.unpackbits(np.frombuffer(compressed.bits, np.uint8), count=width * compressed.type_.size).reshape(
         -1, width
@@ -426,7 +426,7 @@ def _decode_pruned_codes(compressed: _CompressedConstant) -> Array:
 def _take_after_checks(compressed: _CompressedConstant, table: Array, indices: Array) -> Array:
     """Return ``table[indices]``; raise ModelError if an index is out of range."""
     if indices.size and int(indices.max()) >= len(table):
-        compressed.application.broken(f"got index {indices.max()} of the value table, expected 0..{len(table) - 1}")
+        compressed.context.broken(f"got index {indices.max()} of the value table, expected 0..{len(table) - 1}")
     elements: Array = table[indices]
     return elements
 
@@ -440,7 +440,7 @@ def _decode_huffman(compressed: _CompressedConstant) -> Array:
     count_at, is_symbol = (27, 1 << 31) if wide else (11, 1 << 15)
     offset_mask = (1 << count_at) - 1
     if compressed.type_.dtype not in (("int8", "int16") if wide else ("int8",)):
-        compressed.application.refuse(
+        compressed.context.refuse(
             f"code words for {compressed.type_.dtype}", "compress int8, or int16 with tables of 32 bits"
         )
     compressed.check_bits(1)
@@ -455,7 +455,7 @@ def _decode_huffman(compressed: _CompressedConstant) -> Array:
             index += window >> 8 * _WINDOW - (at & 7) - width & (1 << width) - 1
             at += width
             if index >= len(table) or at > end + width:
-                compressed.application.broken(
+                compressed.context.broken(
                     f"code words that lead beyond the {len(table)} entries of the tables or the "
                     f"{len(compressed.bits)} bytes of data"
                 )

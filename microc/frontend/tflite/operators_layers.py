@@ -25,218 +25,218 @@ _WEIGHT_DTYPES = {"float32": ("float32", "int8"), "int8": ("int8",), "uint8": ("
 _BIAS_DTYPES = {"float32": ("float32",), "int8": ("int32",), "uint8": ("int32",), "int16": ("int64", "int32")}
 
 
-def conv2d(application: OpContext) -> None:
+def conv2d(context: OpContext) -> None:
     """Convert CONV_2D with weights OHWI.
 
     It is a grouped convolution if the weights have fewer input channels than the data."""
-    fields = application.operator.options.fields("Conv2DOptions", required=True)
-    data = application.operand(0)
-    weight = layer_weights(application, 1, channel_axis=0)
-    channels = application.rank(data, 4)[3]
-    out_channels, height, width, depth = application.rank(weight, 4)
+    fields = context.operator.options.fields("Conv2DOptions", required=True)
+    data = context.operand(0)
+    weight = layer_weights(context, 1, channel_axis=0)
+    channels = context.rank(data, 4)[3]
+    out_channels, height, width, depth = context.rank(weight, 4)
     if channels % depth or out_channels % (channels // depth):
-        application.broken(
+        context.broken(
             f"weights of {out_channels} x {depth} channels for {channels} input channels, expected {depth} to divide "
             f"{channels}, and {channels // depth} groups to divide {out_channels}"
         )
-    bias = layer_bias(application, 2, out_channels)
-    attrs = _window_attributes(application, fields, data, (height, width), dilated=True)
-    attrs |= {"groups": channels // depth, "layout": "NHWC", **hybrid_quantisation_attrs(application, None)}
-    application.result("conv2d", (data, weight, *bias), attrs)
+    bias = layer_bias(context, 2, out_channels)
+    attrs = _window_attributes(context, fields, data, (height, width), dilated=True)
+    attrs |= {"groups": channels // depth, "layout": "NHWC", **hybrid_quantisation_attrs(context, None)}
+    context.result("conv2d", (data, weight, *bias), attrs)
 
 
-def depthwise_conv2d(application: OpContext) -> None:
+def depthwise_conv2d(context: OpContext) -> None:
     """Convert DEPTHWISE_CONV_2D to a convolution with C groups.
 
     The weights (1, H, W, C * multiplier) are transposed to OHWI with one input channel."""
-    fields = application.operator.options.fields("DepthwiseConv2DOptions", required=True)
-    data = application.operand(0)
-    channels = application.rank(data, 4)[3]
-    weight = layer_weights(application, 1, channel_axis=3, axis_order=(3, 1, 2, 0))
-    out_channels, height, width, one = application.rank(weight, 4)
+    fields = context.operator.options.fields("DepthwiseConv2DOptions", required=True)
+    data = context.operand(0)
+    channels = context.rank(data, 4)[3]
+    weight = layer_weights(context, 1, channel_axis=3, axis_order=(3, 1, 2, 0))
+    out_channels, height, width, one = context.rank(weight, 4)
     if one != 1 or out_channels % channels:
-        application.broken(
+        context.broken(
             f"weights of {one} x {out_channels} channels, expected 1 x a multiple of {channels}, the input channels"
         )
-    bias = layer_bias(application, 2, out_channels)
-    attrs = _window_attributes(application, fields, data, (height, width), dilated=True)
-    attrs |= {"groups": channels, "layout": "NHWC", **hybrid_quantisation_attrs(application, True)}
-    application.result("conv2d", (data, weight, *bias), attrs)
+    bias = layer_bias(context, 2, out_channels)
+    attrs = _window_attributes(context, fields, data, (height, width), dilated=True)
+    attrs |= {"groups": channels, "layout": "NHWC", **hybrid_quantisation_attrs(context, True)}
+    context.result("conv2d", (data, weight, *bias), attrs)
 
 
-def fully_connected(application: OpContext) -> None:
+def fully_connected(context: OpContext) -> None:
     """Convert FULLY_CONNECTED: the product of the data, reshaped to (M, K), and the weights (N, K).
 
     The output is (M, N), or has the leading axes of the data if ``KeepNumDims`` is set."""
-    fields = application.operator.options.fields("FullyConnectedOptions")
+    fields = context.operator.options.fields("FullyConnectedOptions")
     if fields.integer("WeightsFormat") != 0:
-        application.refuse("shuffled weights", "convert the model with default weights")
-    data = application.operand(0)
-    is_constant = application.value(1) in application.builder.consts
-    weight = layer_weights(application, 1, channel_axis=0) if is_constant else _computed_weights(application)
-    units, depth = application.rank(weight, 2)
-    type_ = application.type(data)
+        context.refuse("shuffled weights", "convert the model with default weights")
+    data = context.operand(0)
+    is_constant = context.value(1) in context.builder.consts
+    weight = layer_weights(context, 1, channel_axis=0) if is_constant else _computed_weights(context)
+    units, depth = context.rank(weight, 2)
+    type_ = context.type(data)
     if not type_.size or type_.size % depth:
-        application.broken(
+        context.broken(
             f"data of shape {type_.shape}, expected a multiple of {depth} elements for weights of {units} x {depth}"
         )
     rows = type_.size // depth
-    attrs: dict[str, Attr] = {"activation": activation_name(application, fields.integer("FusedActivationFunction"))}
-    attrs |= hybrid_quantisation_attrs(application, bool(fields.integer("AsymmetricQuantizeInputs")))
-    operands = (application.reshape(data, (rows, depth)), weight, *layer_bias(application, 2, units))
+    attrs: dict[str, Attr] = {"activation": activation_name(context, fields.integer("FusedActivationFunction"))}
+    attrs |= hybrid_quantisation_attrs(context, bool(fields.integer("AsymmetricQuantizeInputs")))
+    operands = (context.reshape(data, (rows, depth)), weight, *layer_bias(context, 2, units))
     keep = fields.integer("KeepNumDims") and type_.shape and type_.shape[-1] == depth
     shape = (*type_.shape[:-1], units) if keep else (rows, units)
-    declared = application.target()
+    declared = context.target()
     if not declared.unknown and prod(declared.type.shape) == rows * units and declared.type.shape:
         shape = declared.type.shape
     if shape == (rows, units):
-        application.result("dense", operands, attrs)
+        context.result("dense", operands, attrs)
     else:
-        application.result_reshape(application.emit("dense", operands, attrs, like=declared.type), shape)
+        context.result_reshape(context.emit("dense", operands, attrs, like=declared.type), shape)
 
 
-def _computed_weights(application: OpContext) -> str:
+def _computed_weights(context: OpContext) -> str:
     """Return the weights of a FULLY_CONNECTED whose weights are computed by the network.
 
     TFLite converters write a product of two activations like this. Data and weights must have the same dtype."""
-    dtype = application.source(0).type.dtype
-    weights = application.source(1).type
+    dtype = context.source(0).type.dtype
+    weights = context.source(1).type
     if weights.dtype != dtype or dtype not in ("float32", "int8", "uint8"):
-        application.refuse(
+        context.refuse(
             f"{weights.dtype} weights that are computed, {dtype} data", "convert both to float32, int8 or uint8"
         )
     if weights.quant and weights.quant.axis is not None:
-        application.refuse("computed weights with a scale for each channel", "quantise them per tensor")
-    return application.operand(1)
+        context.refuse("computed weights with a scale for each channel", "quantise them per tensor")
+    return context.operand(1)
 
 
-def svdf(application: OpContext) -> None:
+def svdf(context: OpContext) -> None:
     """Convert SVDF: a dense layer over the last time steps, whose weights are factored into ``rank`` terms.
 
     The memory of earlier time steps is a variable tensor, which becomes a state of the graph."""
-    fields = application.operator.options.fields("SVDFOptions", required=True)
-    data = application.operand(0)
-    depth = application.rank(data, 2)[1]
-    types = [application.source(position).type for position in (1, 2, 4)]
-    real = application.target().type.dtype == "float32"
+    fields = context.operator.options.fields("SVDFOptions", required=True)
+    data = context.operand(0)
+    depth = context.rank(data, 2)[1]
+    types = [context.source(position).type for position in (1, 2, 4)]
+    real = context.target().type.dtype == "float32"
     allowed_dtypes = (
         [("float32", "int8"), ("float32", "int8"), ("float32",)] if real else [("int8",), *[("int8", "int16")] * 2]
     )
     if any(type_.dtype not in dtypes for type_, dtypes in zip(types, allowed_dtypes, strict=True)):
-        application.refuse(
+        context.refuse(
             f"weights and state of {', '.join(type_.dtype for type_ in types)}",
             "convert int8 data with int8 features, int8 or int16 time weights and state; float data with float or int8 weights",
         )
     for position in (1, 2):
-        application.constant(position)
+        context.constant(position)
     if real:
-        feature, time = (layer_weights(application, position, channel_axis=0) for position in (1, 2))
+        feature, time = (layer_weights(context, position, channel_axis=0) for position in (1, 2))
     else:
-        feature, time = application.value(1), application.value(2)
-    filters, taps = application.rank(time, 2)
+        feature, time = context.value(1), context.value(2)
+    filters, taps = context.rank(time, 2)
     rank = fields.integer("Rank", 1)
-    if application.rank(feature, 2) != (filters, depth) or filters % rank:
-        application.broken(
-            f"got feature weights {application.type(feature).shape} and rank {rank}, "
+    if context.rank(feature, 2) != (filters, depth) or filters % rank:
+        context.broken(
+            f"got feature weights {context.type(feature).shape} and rank {rank}, "
             f"expected ({filters}, {depth}) and a divisor of {filters}"
         )
-    bias = layer_bias(application, 3, filters // rank)
-    memory = application.source(4)
+    bias = layer_bias(context, 3, filters // rank)
+    memory = context.source(4)
     if not memory.variable:
-        application.refuse(
+        context.refuse(
             f"the state {memory.name!r} is not a variable tensor", "set is_variable of the tensor, as converters do"
         )
-    if prod(memory.type.shape) != prod(application.type(data).shape[:1]) * filters * taps:
-        application.broken(
+    if prod(memory.type.shape) != prod(context.type(data).shape[:1]) * filters * taps:
+        context.broken(
             f"state of shape {memory.type.shape}, expected {filters} x {taps} (filters x taps) for each row of the batch"
         )
-    state = application.builder.define_state(memory.name, memory.type, None, application.where)
+    state = context.builder.define_state(memory.name, memory.type, None, context.where)
     code = fields.integer("FusedActivationFunction")
-    attrs: dict[str, Attr] = {"rank": rank, "activation": activation_name(application, code)}
-    attrs |= hybrid_quantisation_attrs(application, bool(fields.integer("AsymmetricQuantizeInputs")))
+    attrs: dict[str, Attr] = {"rank": rank, "activation": activation_name(context, code)}
+    attrs |= hybrid_quantisation_attrs(context, bool(fields.integer("AsymmetricQuantizeInputs")))
     if not bias:
         dtype = "float32" if real else "int32"
-        bias = (application.new_constant(f"{application.target().name}_bias", np.zeros(filters // rank, dtype)),)
-    application.result_with_state("svdf", (data, feature, time, *bias, state), attrs, state)
+        bias = (context.new_constant(f"{context.target().name}_bias", np.zeros(filters // rank, dtype)),)
+    context.result_with_state("svdf", (data, feature, time, *bias, state), attrs, state)
 
 
 def pool(op: str) -> Converter:
     """Return the converter of AVERAGE_POOL_2D or MAX_POOL_2D. The average does not count padding."""
 
-    def convert(application: OpContext) -> None:
-        fields = application.operator.options.fields("Pool2DOptions", required=True)
-        data = application.operand(0)
-        application.rank(data, 4)
+    def convert(context: OpContext) -> None:
+        fields = context.operator.options.fields("Pool2DOptions", required=True)
+        data = context.operand(0)
+        context.rank(data, 4)
         kernel = (fields.integer("FilterHeight", 1), fields.integer("FilterWidth", 1))
-        attrs = _window_attributes(application, fields, data, kernel, dilated=False)
+        attrs = _window_attributes(context, fields, data, kernel, dilated=False)
         attrs |= {"kernel": kernel, "layout": "NHWC"}
         if op == "avg_pool2d":
             attrs["count_include_pad"] = False
-        application.result(op, (data,), attrs)
+        context.result(op, (data,), attrs)
 
     return Converter(convert)
 
 
-def l2_pool(application: OpContext) -> None:
+def l2_pool(context: OpContext) -> None:
     """Convert L2_POOL_2D: the square root of the mean of the squares in each window. The mean does not count padding."""
-    fields = application.operator.options.fields("Pool2DOptions", required=True)
-    data = application.operand(0)
-    application.rank(data, 4)
+    fields = context.operator.options.fields("Pool2DOptions", required=True)
+    data = context.operand(0)
+    context.rank(data, 4)
     kernel = (fields.integer("FilterHeight", 1), fields.integer("FilterWidth", 1))
-    attrs = _window_attributes(application, fields, data, kernel, dilated=False)
+    attrs = _window_attributes(context, fields, data, kernel, dilated=False)
     function = str(attrs.pop("activation"))
     attrs |= {"kernel": kernel, "layout": "NHWC", "count_include_pad": False}
-    mean = application.emit("avg_pool2d", (application.emit("mul", (data, data), {}),), attrs)
-    root = application.emit("sqrt", (mean,), {})
-    write_real_activation(application, root, function)
+    mean = context.emit("avg_pool2d", (context.emit("mul", (data, data), {}),), attrs)
+    root = context.emit("sqrt", (mean,), {})
+    write_real_activation(context, root, function)
 
 
-def softmax(application: OpContext) -> None:
+def softmax(context: OpContext) -> None:
     """Convert SOFTMAX over the last axis. The output of int8 data may be int16."""
-    fields = application.operator.options.fields("SoftmaxOptions")
-    source, target = application.source(0).type.dtype, application.target().type.dtype
+    fields = context.operator.options.fields("SoftmaxOptions")
+    source, target = context.source(0).type.dtype, context.target().type.dtype
     if source != target and (source, target) != ("int8", "int16"):
-        application.refuse(
+        context.refuse(
             f"{source} input and {target} output", "use one dtype for both, or int8 data and int16 probabilities"
         )
-    data = application.operand(0, source, symmetric=source == target)
-    axis = len(application.rank(data, *range(1, 9))) - 1
-    beta = fields.real("Beta") if application.operator.options.kind else 1.0
+    data = context.operand(0, source, symmetric=source == target)
+    axis = len(context.rank(data, *range(1, 9))) - 1
+    beta = fields.real("Beta") if context.operator.options.kind else 1.0
     if not beta > 0:
-        application.broken(f"beta is {beta}, expected a positive number")
-    application.result("softmax", (data,), {"axis": axis, "beta": beta})
+        context.broken(f"beta is {beta}, expected a positive number")
+    context.result("softmax", (data,), {"axis": axis, "beta": beta})
 
 
-def log_softmax(application: OpContext) -> None:
+def log_softmax(context: OpContext) -> None:
     """Convert LOG_SOFTMAX over the last axis."""
-    application.result("log_softmax", (application.operand(0),), {})
+    context.result("log_softmax", (context.operand(0),), {})
 
 
 def _window_attributes(
-    application: OpContext, fields: Fields, data: str, kernel: tuple[int, int], *, dilated: bool
+    context: OpContext, fields: Fields, data: str, kernel: tuple[int, int], *, dilated: bool
 ) -> dict[str, Attr]:
     """Return the attributes that convolutions and pools have in common: strides, padding, activation, and dilation if
     ``dilated``."""
     strides = (fields.integer("StrideH", 1), fields.integer("StrideW", 1))
     dilation = (fields.integer("DilationHFactor", 1), fields.integer("DilationWFactor", 1)) if dilated else (1, 1)
-    height, width = application.type(data).shape[1:3]
-    padding = explicit_padding(application, fields.integer("Padding"), (height, width), kernel, strides, dilation)
+    height, width = context.type(data).shape[1:3]
+    padding = explicit_padding(context, fields.integer("Padding"), (height, width), kernel, strides, dilation)
     attrs: dict[str, Attr] = {
         "strides": strides,
         "padding": padding,
-        "activation": activation_name(application, fields.integer("FusedActivationFunction")),
+        "activation": activation_name(context, fields.integer("FusedActivationFunction")),
     }
     if dilated:
         attrs["dilation"] = dilation
     return attrs
 
 
-def hybrid_quantisation_attrs(application: OpContext, is_asymmetric: bool | None) -> dict[str, Attr]:
+def hybrid_quantisation_attrs(context: OpContext, is_asymmetric: bool | None) -> dict[str, Attr]:
     """Return the attribute ``dynamic`` of a hybrid layer, which has float data and int8 weights; {} for any other layer.
 
     The attribute records whether LiteRT quantises the data symmetrically or asymmetrically at run time. ``is_asymmetric`` None
     means asymmetrically if the weights have a scale for each channel."""
-    target, weights = application.target().type, application.source(1).type
+    target, weights = context.target().type, context.source(1).type
     if target.dtype != "float32" or weights.dtype != "int8" or weights.quant is None or any(weights.quant.zero_point):
         return {}
     if is_asymmetric is None:
@@ -244,54 +244,54 @@ def hybrid_quantisation_attrs(application: OpContext, is_asymmetric: bool | None
     return {"dynamic": "asymmetric" if is_asymmetric else "symmetric"}
 
 
-def layer_weights(application: OpContext, position: int, *, channel_axis: int, axis_order: tuple[int, ...] = ()) -> str:
+def layer_weights(context: OpContext, position: int, *, channel_axis: int, axis_order: tuple[int, ...] = ()) -> str:
     """Return the name of a layer's constant weights, transposed to ``axis_order`` if it is not empty.
 
     Weights may be quantised per tensor, or along ``channel_axis``. int8 weights of a float layer are dequantised; the layer's
     attribute ``dynamic`` records how LiteRT computes such a layer."""
-    tensor, dtype = application.source(position), application.target().type.dtype
+    tensor, dtype = context.source(position), context.target().type.dtype
     type_ = tensor.type
     if type_.dtype not in _WEIGHT_DTYPES[dtype]:
-        application.refuse(
+        context.refuse(
             f"{type_.dtype} weights and {dtype} output",
             f"convert the weights to {' or '.join(_WEIGHT_DTYPES[dtype])}",
         )
-    data = application.constant(position)
+    data = context.constant(position)
     if type_.dtype != "float32" and type_.quant is None:
-        application.refuse(f"{type_.dtype} weights {tensor.name!r} without quantisation", "give them scales")
+        context.refuse(f"{type_.dtype} weights {tensor.name!r} without quantisation", "give them scales")
     if type_.quant and type_.quant.axis not in (None, channel_axis):
-        application.refuse(
+        context.refuse(
             f"weights quantised along axis {type_.quant.axis} instead of {channel_axis}",
             "quantise per output channel, or per tensor",
         )
     name, quant = tensor.name, type_.quant
     if axis_order:
         if data.ndim != len(axis_order):
-            application.broken(f"got weights of {data.ndim} axes, expected {len(axis_order)}")
+            context.broken(f"got weights of {data.ndim} axes, expected {len(axis_order)}")
         quant = replace(quant, axis=0) if quant and quant.axis is not None else quant
-        name = application.new_constant(f"{tensor.name}_ohwi", data.transpose(axis_order), quant)
+        name = context.new_constant(f"{tensor.name}_ohwi", data.transpose(axis_order), quant)
     if dtype == "float32" and quant is not None:
         attrs: Mapping[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
-        name = application.emit("dequantize", (name,), attrs, like=replace(type_, dtype="float32", quant=None))
+        name = context.emit("dequantize", (name,), attrs, like=replace(type_, dtype="float32", quant=None))
     return name
 
 
-def layer_bias(application: OpContext, position: int, channels: int) -> tuple[str, ...]:
+def layer_bias(context: OpContext, position: int, channels: int) -> tuple[str, ...]:
     """Return a tuple with the name of a layer's constant bias of ``channels`` elements; () if the layer has none."""
-    if not application.has(position):
+    if not context.has(position):
         return ()
-    tensor, dtype = application.source(position), application.target().type.dtype
+    tensor, dtype = context.source(position), context.target().type.dtype
     if tensor.type.dtype not in _BIAS_DTYPES[dtype]:
-        application.refuse(
+        context.refuse(
             f"{tensor.type.dtype} bias and {dtype} output",
             f"convert the bias to {' or '.join(_BIAS_DTYPES[dtype])}",
         )
-    data = application.constant(position)
+    data = context.constant(position)
     if data.size != channels:
-        application.broken(f"bias of shape {data.shape}, expected {channels} elements, one for each channel")
+        context.broken(f"bias of shape {data.shape}, expected {channels} elements, one for each channel")
     if data.ndim == 1:
         return (tensor.name,)
-    return (application.new_constant(f"{tensor.name}_flat", data.reshape(channels)),)
+    return (context.new_constant(f"{tensor.name}_flat", data.reshape(channels)),)
 
 
 NEURAL_CONVERTERS: Mapping[str, Converter] = {
@@ -310,68 +310,68 @@ NEURAL_CONVERTERS: Mapping[str, Converter] = {
 # ---- Converter of BATCH_MATMUL of floats, of integers, and of float data by a constant int8 matrix.
 
 
-def batch_matmul(application: OpContext) -> None:
+def batch_matmul(context: OpContext) -> None:
     """Convert BATCH_MATMUL. An operand whose adjoint option (AdjX, AdjY) is set is transposed first.
 
     The int8 operand of int16 data must be a constant; it is widened to int16 at compile time.
     """
-    fields = application.operator.options.fields("BatchMatMulOptions")
+    fields = context.operator.options.fields("BatchMatMulOptions")
     adjoint = [bool(fields.integer(name)) for name in ("AdjX", "AdjY")]
-    left, right = (application.source(position).type.dtype for position in (0, 1))
-    data = _transpose_adjoint(application, application.operand(0), adjoint[0])
+    left, right = (context.source(position).type.dtype for position in (0, 1))
+    data = _transpose_adjoint(context, context.operand(0), adjoint[0])
     if (left, right) == ("float32", "int8"):
-        _matmul_int8_weights(application, data, adjoint[1], bool(fields.integer("AsymmetricQuantizeInputs")))
+        _matmul_int8_weights(context, data, adjoint[1], bool(fields.integer("AsymmetricQuantizeInputs")))
         return
     if (left, right) == ("int16", "int8"):
-        other = application.new_constant(
-            "widened", application.constant(1).astype(np.int16), application.source(1).type.quant
+        other = context.new_constant(
+            "widened", context.constant(1).astype(np.int16), context.source(1).type.quant
         )
     else:
-        other = application.operand(1)
-    application.result("matmul", (data, _transpose_adjoint(application, other, adjoint[1])), {})
+        other = context.operand(1)
+    context.result("matmul", (data, _transpose_adjoint(context, other, adjoint[1])), {})
 
 
-def _transpose_adjoint(application: OpContext, value: str, is_adjoint: bool) -> str:
+def _transpose_adjoint(context: OpContext, value: str, is_adjoint: bool) -> str:
     """Return ``value`` with its last two axes swapped if ``is_adjoint``, else unchanged."""
-    rank = len(application.rank(value, 2, 3, 4, 5))
+    rank = len(context.rank(value, 2, 3, 4, 5))
     axes = (*range(rank - 2), rank - 1, rank - 2)
-    return application.emit("transpose", (value,), {"axes": axes}) if is_adjoint else value
+    return context.emit("transpose", (value,), {"axes": axes}) if is_adjoint else value
 
 
-def _matmul_int8_weights(application: OpContext, data: str, is_adjoint: bool, is_asymmetric: bool) -> None:
+def _matmul_int8_weights(context: OpContext, data: str, is_adjoint: bool, is_asymmetric: bool) -> None:
     """Emit the product of float data and a constant int8 matrix as a dense layer with dequantised weights.
 
     The option ``hybrid`` with the value ``dynamic`` quantises the rows of the data of such a layer at run time. If the constant
     is no matrix, or has scales along the wrong axis, a float matmul is emitted.
     """
-    tensor, weight = application.source(1), application.constant(1)
+    tensor, weight = context.source(1), context.constant(1)
     quant = tensor.type.quant
     if quant is None:
-        application.refuse(f"int8 weights {tensor.name!r} without quantisation", "give them scales")
+        context.refuse(f"int8 weights {tensor.name!r} without quantisation", "give them scales")
     attrs: dict[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
-    if weight.ndim != 2 or quant.axis not in (None, int(not is_adjoint)) or len(application.type(data).shape) < 2:
-        real = application.emit(
+    if weight.ndim != 2 or quant.axis not in (None, int(not is_adjoint)) or len(context.type(data).shape) < 2:
+        real = context.emit(
             "dequantize", (tensor.name,), attrs, like=replace(tensor.type, dtype="float32", quant=None)
         )
-        application.result("matmul", (data, _transpose_adjoint(application, real, is_adjoint)), {})
+        context.result("matmul", (data, _transpose_adjoint(context, real, is_adjoint)), {})
         return
     rows = weight if is_adjoint else np.ascontiguousarray(weight.T)
     attrs["axis"] = None if quant.axis is None else 0
-    name = application.new_constant("weights", rows, replace(quant, axis=None if quant.axis is None else 0))
-    real = application.emit(
+    name = context.new_constant("weights", rows, replace(quant, axis=None if quant.axis is None else 0))
+    real = context.emit(
         "dequantize", (name,), attrs, like=replace(tensor.type, shape=rows.shape, dtype="float32", quant=None)
     )
-    shape = application.type(data).shape
+    shape = context.type(data).shape
     if shape[-1] != rows.shape[1]:
-        application.broken(
+        context.broken(
             f"data of shape {shape}, expected a last axis of {rows.shape[1]} for weights of {rows.shape[1]} x {rows.shape[0]}"
         )
     dynamic: Mapping[str, Attr] = (
         {} if any(quant.zero_point) else {"dynamic": "asymmetric" if is_asymmetric else "symmetric"}
     )
-    flat = application.reshape(data, (prod(shape[:-1]), shape[-1]))
-    product = application.emit("dense", (flat, real), {"activation": "", **dynamic})
-    application.result_reshape(product, (*shape[:-1], rows.shape[0]))
+    flat = context.reshape(data, (prod(shape[:-1]), shape[-1]))
+    product = context.emit("dense", (flat, real), {"activation": "", **dynamic})
+    context.result_reshape(product, (*shape[:-1], rows.shape[0]))
 
 
 MATMUL_CONVERTERS: Mapping[str, Converter] = {"BATCH_MATMUL": Converter(batch_matmul, (*FLOAT, "int8", "int16"))}

@@ -32,49 +32,49 @@ _PER_CLASS = 100
 """Default of the option ``detections_per_class``: the maximum number of boxes kept for each class."""
 
 
-def non_max_suppression(application: OpContext) -> None:
+def non_max_suppression(context: OpContext) -> None:
     """Convert NON_MAX_SUPPRESSION_V4, with the outputs indices and count, and V5, with the outputs indices, scores and count.
 
     V5 can decay the scores of overlapping boxes (soft NMS). The maximum number of boxes and the thresholds must be constants.
     """
-    soft = application.operator.code == "NON_MAX_SUPPRESSION_V5"
-    boxes, scores = application.operand(0, "float32"), application.operand(1, "float32")
-    (most,) = application.integers(2)[:1] or (0,)
+    soft = context.operator.code == "NON_MAX_SUPPRESSION_V5"
+    boxes, scores = context.operand(0, "float32"), context.operand(1, "float32")
+    (most,) = context.integers(2)[:1] or (0,)
     overlap, least, sigma = (
-        float(application.constant(position).reshape(-1)[0]) if position < 5 or soft else 0.0 for position in (3, 4, 5)
+        float(context.constant(position).reshape(-1)[0]) if position < 5 or soft else 0.0 for position in (3, 4, 5)
     )
-    if not (1 <= most <= _MAX_DETECTIONS and 0 <= overlap <= 1 and sigma >= 0) or application.rank(boxes, 2)[1] != 4:
-        got = f"{most} outputs of boxes {application.type(boxes).shape}, IoU threshold {overlap}, sigma {sigma}"
-        application.broken(f"got {got}; expected 1..{_MAX_DETECTIONS} outputs, boxes (N, 4), 0..1 and at least 0")
+    if not (1 <= most <= _MAX_DETECTIONS and 0 <= overlap <= 1 and sigma >= 0) or context.rank(boxes, 2)[1] != 4:
+        got = f"{most} outputs of boxes {context.type(boxes).shape}, IoU threshold {overlap}, sigma {sigma}"
+        context.broken(f"got {got}; expected 1..{_MAX_DETECTIONS} outputs, boxes (N, 4), 0..1 and at least 0")
     attrs: dict[str, Attr] = {"most": most, "overlap": overlap, "score": least, "sigma": sigma}
     results = _emit_all(
-        application, "suppress", (_sort_corners(application, boxes), scores), {**attrs, "overlap_inclusive": True}
+        context, "suppress", (_sort_corners(context, boxes), scores), {**attrs, "overlap_inclusive": True}
     )
     kept = results if soft else (results[0], results[2])
     for position, value in enumerate(kept):
-        application.result_reshape(value, application.type(value).shape, position)
+        context.result_reshape(value, context.type(value).shape, position)
 
 
-def _sort_corners(application: OpContext, boxes: str) -> str:
+def _sort_corners(context: OpContext, boxes: str) -> str:
     """Return boxes (N, 4), each given by any two opposite corners, as (top, left, bottom, right)."""
-    count = application.type(boxes).shape[0]
-    corners = [_slice_columns(application, boxes, first, first + 2) for first in (0, 2)]
-    ends = [application.emit(op, corners, {"rounding": Rounding.NONE}) for op in ("minimum", "maximum")]
-    return application.reshape(application.emit("concat", ends, {"axis": 1}), (count, 4))
+    count = context.type(boxes).shape[0]
+    corners = [_slice_columns(context, boxes, first, first + 2) for first in (0, 2)]
+    ends = [context.emit(op, corners, {"rounding": Rounding.NONE}) for op in ("minimum", "maximum")]
+    return context.reshape(context.emit("concat", ends, {"axis": 1}), (count, 4))
 
 
-def _slice_columns(application: OpContext, value: str, begin: int, end: int) -> str:
+def _slice_columns(context: OpContext, value: str, begin: int, end: int) -> str:
     """Return columns ``begin`` to ``end`` - 1 of a matrix."""
-    rows = application.type(value).shape[0]
-    return application.emit("slice", (value,), {"begin": (0, begin), "end": (rows, end), "strides": (1, 1)})
+    rows = context.type(value).shape[0]
+    return context.emit("slice", (value,), {"begin": (0, begin), "end": (rows, end), "strides": (1, 1)})
 
 
-def _emit_all(application: OpContext, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> list[str]:
+def _emit_all(context: OpContext, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> list[str]:
     """Append a node of ``suppress`` or ``topk``; return the names of its three or two results."""
     count = 3 if op == "suppress" else 2
-    names = [application.builder.file.unique(f"{application.loc.name}_{op}") for _ in range(count)]
-    types = application.infer_types(op, inputs, attrs)
-    application.append(op, inputs, attrs, names, types)
+    names = [context.builder.file.unique(f"{context.loc.name}_{op}") for _ in range(count)]
+    types = context.infer_types(op, inputs, attrs)
+    context.append(op, inputs, attrs, names, types)
     return names
 
 
@@ -101,28 +101,28 @@ class _DetectionOptions:
     scales: tuple[float, float, float, float]
 
 
-def _read_detection_options(application: OpContext) -> _DetectionOptions:
+def _read_detection_options(context: OpContext) -> _DetectionOptions:
     """Read the options of TFLite_Detection_PostProcess from the operator's flexbuffer."""
-    custom = application.operator.custom
+    custom = context.operator.custom
 
     def real_option(name: str) -> float:
         """Return the option ``name``, which must be a finite number."""
         value = custom.get(name)
         if isinstance(value, str | tuple) or value is None or not np.isfinite(value):
-            application.broken(f"option {name} is {value!r}, expected a number")
+            context.broken(f"option {name} is {value!r}, expected a number")
         return float(value)
 
     def count(name: str, default: int | None = None) -> int:
         """Return the option ``name``, a number of objects; ``default`` if the option is absent."""
         number = default if default is not None and name not in custom else int(real_option(name))
         if not 1 <= number <= _MAX_DETECTIONS:
-            application.broken(f"option {name} is {number}, expected 1..{_MAX_DETECTIONS}")
+            context.broken(f"option {name} is {number}, expected 1..{_MAX_DETECTIONS}")
         return number
 
     y, x, h, w = (real_option(f"{side}_scale") for side in "yxhw")
     if 0.0 in (y, x, h, w) or not 0 < real_option("nms_iou_threshold") <= 1:
         got = f"x_scale {x}, y_scale {y}, w_scale {w}, h_scale {h} and nms_iou_threshold {real_option('nms_iou_threshold')}"
-        application.broken(f"got {got}; expected no scale of 0, and a threshold within 0..1")
+        context.broken(f"got {got}; expected no scale of 0, and a threshold within 0..1")
     regular, classes = bool(custom.get("use_regular_nms", False)), count("num_classes")
     return _DetectionOptions(
         count("max_detections"),
@@ -136,52 +136,52 @@ def _read_detection_options(application: OpContext) -> _DetectionOptions:
     )
 
 
-def detection_post_process(application: OpContext) -> None:
+def detection_post_process(context: OpContext) -> None:
     """Convert TFLite_Detection_PostProcess: decode boxes relative to anchors, then suppress overlapping boxes.
 
     Its operands are box encodings (1, N, 4 or more), class scores (1, N, C), and anchors (N, 4). Scores may have an additional
     first column for the background."""
-    options = _read_detection_options(application)
-    encodings, predictions, anchors = (_operand_as_float32(application, position) for position in range(3))
-    _, boxes, depth = application.rank(encodings, 3)
-    shape = application.rank(predictions, 3)
+    options = _read_detection_options(context)
+    encodings, predictions, anchors = (_operand_as_float32(context, position) for position in range(3))
+    _, boxes, depth = context.rank(encodings, 3)
+    shape = context.rank(predictions, 3)
     if depth < 4 or shape[:2] != (1, boxes) or not 0 <= shape[2] - options.classes <= 1:
-        got = f"boxes {application.type(encodings).shape}, scores {shape}"
-        application.broken(
+        got = f"boxes {context.type(encodings).shape}, scores {shape}"
+        context.broken(
             f"got {got}; expected (1, N, 4 or more) and (1, N, {options.classes} or {options.classes + 1})"
         )
-    if application.rank(anchors, 2) != (boxes, 4):
-        application.broken(f"anchors: got shape {application.type(anchors).shape}, expected ({boxes}, 4)")
-    corners = _decode_boxes(application, application.reshape(encodings, (boxes, depth)), anchors, options)
-    flat = application.reshape(predictions, (boxes, shape[2]))
-    scores = flat if shape[2] == options.classes else _slice_columns(application, flat, 1, shape[2])
-    (_emit_regular_nms if options.regular else _emit_fast_nms)(application, corners, scores, options)
+    if context.rank(anchors, 2) != (boxes, 4):
+        context.broken(f"anchors: got shape {context.type(anchors).shape}, expected ({boxes}, 4)")
+    corners = _decode_boxes(context, context.reshape(encodings, (boxes, depth)), anchors, options)
+    flat = context.reshape(predictions, (boxes, shape[2]))
+    scores = flat if shape[2] == options.classes else _slice_columns(context, flat, 1, shape[2])
+    (_emit_regular_nms if options.regular else _emit_fast_nms)(context, corners, scores, options)
 
 
-def _operand_as_float32(application: OpContext, position: int) -> str:
+def _operand_as_float32(context: OpContext, position: int) -> str:
     """Return an operand as float32. A quantised operand, as LiteRT's models may have, is dequantised."""
-    type_ = application.source(position).type
+    type_ = context.source(position).type
     if type_.dtype == "float32" or type_.quant is None or type_.quant.axis is not None:
-        return application.operand(position, "float32")
+        return context.operand(position, "float32")
     attrs: Mapping[str, Attr] = {"scale": type_.quant.scale, "zero_point": type_.quant.zero_point, "axis": None}
-    return application.emit("dequantize", (application.value(position),), attrs)
+    return context.emit("dequantize", (context.value(position),), attrs)
 
 
-def _decode_boxes(application: OpContext, encodings: str, anchors: str, options: _DetectionOptions) -> str:
+def _decode_boxes(context: OpContext, encodings: str, anchors: str, options: _DetectionOptions) -> str:
     """Decode boxes (y, x, h, w) that are encoded relative to anchors; return them as (top, left, bottom, right)."""
     y, x, h, w = options.scales
 
     def divide(first: int, scales: tuple[float, float]) -> str:
-        by = application.new_constant("scales", np.array([scales], np.float32))
-        return application.emit("div", (_slice_columns(application, encodings, first, first + 2), by), {})
+        by = context.new_constant("scales", np.array([scales], np.float32))
+        return context.emit("div", (_slice_columns(context, encodings, first, first + 2), by), {})
 
-    centre, size = (_slice_columns(application, anchors, first, first + 2) for first in (0, 2))
-    offset = application.emit("mul", (divide(0, (y, x)), size), {})
-    middle = application.emit("add", (offset, centre), {})
-    sizes = application.emit("mul", (application.emit("exp", (divide(2, (h, w)),), {}), size), {})
-    half = application.emit("mul", (sizes, application.scalar(0.5)), {})
-    ends = [application.emit(op, (middle, half), {}) for op in ("sub", "add")]
-    return application.emit("concat", ends, {"axis": 1})
+    centre, size = (_slice_columns(context, anchors, first, first + 2) for first in (0, 2))
+    offset = context.emit("mul", (divide(0, (y, x)), size), {})
+    middle = context.emit("add", (offset, centre), {})
+    sizes = context.emit("mul", (context.emit("exp", (divide(2, (h, w)),), {}), size), {})
+    half = context.emit("mul", (sizes, context.scalar(0.5)), {})
+    ends = [context.emit(op, (middle, half), {}) for op in ("sub", "add")]
+    return context.emit("concat", ends, {"axis": 1})
 
 
 def _suppression_attributes(options: _DetectionOptions, max_boxes: int) -> Mapping[str, Attr]:
@@ -189,54 +189,54 @@ def _suppression_attributes(options: _DetectionOptions, max_boxes: int) -> Mappi
     return {"most": max_boxes, "overlap": options.overlap, "score": options.score, "score_inclusive": True}
 
 
-def _emit_fast_nms(application: OpContext, boxes: str, scores: str, options: _DetectionOptions) -> None:
+def _emit_fast_nms(context: OpContext, boxes: str, scores: str, options: _DetectionOptions) -> None:
     """Emit fast NMS: suppress boxes by the scores of their best classes.
 
     Every kept box is listed ``per_box`` times in the results, once for each of its best classes."""
-    classes_per_box, rows = options.per_box, application.type(boxes).shape[0]
+    classes_per_box, rows = options.per_box, context.type(boxes).shape[0]
     top: Mapping[str, Attr] = {"axis": 1, "k": classes_per_box, "largest": True, "out_dtype": "int32"}
-    values, classes = _emit_all(application, "topk", (scores,), top)
-    best = application.reshape(_slice_columns(application, values, 0, 1), (rows,))
+    values, classes = _emit_all(context, "topk", (scores,), top)
+    best = context.reshape(_slice_columns(context, values, 0, 1), (rows,))
     indices, _, count = _emit_all(
-        application, "suppress", (boxes, best), _suppression_attributes(options, options.most)
+        context, "suppress", (boxes, best), _suppression_attributes(options, options.most)
     )
-    rowwise = [application.emit("gather", (table, indices), {"axis": 0}) for table in (boxes, classes, values)]
+    rowwise = [context.emit("gather", (table, indices), {"axis": 0}) for table in (boxes, classes, values)]
     if classes_per_box > 1:
-        wide = application.reshape(rowwise[0], (options.most, 1, 4))
-        rowwise[0] = application.emit("broadcast_to", (wide,), {"shape": (options.most, classes_per_box, 4)})
-        count = application.emit(
-            "mul", (count, application.new_constant("each", np.array(classes_per_box, np.int32))), {}
+        wide = context.reshape(rowwise[0], (options.most, 1, 4))
+        rowwise[0] = context.emit("broadcast_to", (wide,), {"shape": (options.most, classes_per_box, 4)})
+        count = context.emit(
+            "mul", (count, context.new_constant("each", np.array(classes_per_box, np.int32))), {}
         )
-    _emit_results(application, rowwise, count, options.most * classes_per_box)
+    _emit_results(context, rowwise, count, options.most * classes_per_box)
 
 
-def _emit_regular_nms(application: OpContext, boxes: str, scores: str, options: _DetectionOptions) -> None:
+def _emit_regular_nms(context: OpContext, boxes: str, scores: str, options: _DetectionOptions) -> None:
     """Emit regular NMS: a loop over classes that suppresses the boxes of each class, and keeps the best boxes of all classes."""
     names = [
-        application.builder.file.unique(f"{application.loc.name}_{stem}") for stem in ("kept", "places", "classes")
+        context.builder.file.unique(f"{context.loc.name}_{stem}") for stem in ("kept", "places", "classes")
     ]
     start = [
-        application.new_constant("start", np.full(options.most, -np.inf, np.float32)),
-        *(application.new_constant("start", np.zeros(options.most, np.int32)) for _ in range(2)),
+        context.new_constant("start", np.full(options.most, -np.inf, np.float32)),
+        *(context.new_constant("start", np.zeros(options.most, np.int32)) for _ in range(2)),
     ]
-    body = _class_suppression_body(application, application.type(boxes).shape[0], options)
+    body = _class_suppression_body(context, context.type(boxes).shape[0], options)
     attrs: Mapping[str, Attr] = {"body": body, "count": options.classes, "carried": 3, "guarded": False}
-    application.append("loop", (*start, boxes, scores), attrs, names, [application.type(name) for name in start])
+    context.append("loop", (*start, boxes, scores), attrs, names, [context.type(name) for name in start])
     kept, indices, classes = names
-    filled = application.emit("greater", (kept, application.scalar(-np.inf)), {"rounding": Rounding.NONE})
+    filled = context.emit("greater", (kept, context.scalar(-np.inf)), {"rounding": Rounding.NONE})
     sum_attrs: Mapping[str, Attr] = {"axes": (0,), "keepdims": False, "rounding": Rounding.NONE}
-    count = application.emit("sum", (application.emit("cast", (filled,), {"dtype": "int32"}),), sum_attrs)
-    chosen_boxes = application.emit("gather", (boxes, indices), {"axis": 0})
-    _emit_results(application, [chosen_boxes, classes, kept], count, options.most)
+    count = context.emit("sum", (context.emit("cast", (filled,), {"dtype": "int32"}),), sum_attrs)
+    chosen_boxes = context.emit("gather", (boxes, indices), {"axis": 0})
+    _emit_results(context, [chosen_boxes, classes, kept], count, options.most)
 
 
-def _class_suppression_body(application: OpContext, kept_rows: int, options: _DetectionOptions) -> Graph:
+def _class_suppression_body(context: OpContext, kept_rows: int, options: _DetectionOptions) -> Graph:
     """Return the body of regular NMS's loop over classes.
 
     It suppresses the boxes of one class, and merges the kept ones into the best boxes of earlier iterations. ``kept_rows`` is
     the number of boxes before suppression."""
-    body = GraphBuilder(application.loc.file)
-    body.at(application.loc.index, application.loc.name)
+    body = GraphBuilder(context.loc.file)
+    body.at(context.loc.index, context.loc.name)
     iteration = body.input("turn", (), "int32")
     kept, places, classes = (
         body.input(n, (options.most,), d) for n, d in (("kept", "float32"), ("places", "int32"), ("classes", "int32"))
@@ -258,29 +258,29 @@ def _class_suppression_body(application: OpContext, kept_rows: int, options: _De
     return body.graph("one_class", {"next_kept": best, "next_places": sorted_parts[0], "next_classes": sorted_parts[1]})
 
 
-def _emit_results(application: OpContext, values: Sequence[str], detection_count: str, max_detections: int) -> None:
+def _emit_results(context: OpContext, values: Sequence[str], detection_count: str, max_detections: int) -> None:
     """Define the outputs of TFLite_Detection_PostProcess as float32: boxes, classes, scores, and the number of detections.
 
     ``values``: boxes, classes and scores. Their entries after the last detection become zero."""
-    positions = application.new_constant("places", np.arange(max_detections, dtype=np.int32))
-    is_valid = application.emit("less", (positions, detection_count), {"rounding": Rounding.NONE})
+    positions = context.new_constant("places", np.arange(max_detections, dtype=np.int32))
+    is_valid = context.emit("less", (positions, detection_count), {"rounding": Rounding.NONE})
     shapes = ((1, max_detections, 4), (1, max_detections), (1, max_detections))
     for position, (value, shape) in enumerate(zip(values, shapes, strict=True)):
-        flat = application.reshape(value, (max_detections, *shape[2:]))
-        if application.type(flat).dtype != "float32":
-            flat = application.emit("cast", (flat,), {"dtype": "float32"})
-        mask = application.reshape(is_valid, (max_detections, *(1,) * len(shape[2:])))
-        filled = application.emit("where", (mask, flat, application.scalar(0.0)), {})
-        application.result_reshape(filled, _declared_shape(application, position, shape), position)
-    total = application.emit("cast", (detection_count,), {"dtype": "float32"})
-    application.result_reshape(total, _declared_shape(application, 3, (1,)), 3)
+        flat = context.reshape(value, (max_detections, *shape[2:]))
+        if context.type(flat).dtype != "float32":
+            flat = context.emit("cast", (flat,), {"dtype": "float32"})
+        mask = context.reshape(is_valid, (max_detections, *(1,) * len(shape[2:])))
+        filled = context.emit("where", (mask, flat, context.scalar(0.0)), {})
+        context.result_reshape(filled, _declared_shape(context, position, shape), position)
+    total = context.emit("cast", (detection_count,), {"dtype": "float32"})
+    context.result_reshape(total, _declared_shape(context, 3, (1,)), 3)
 
 
-def _declared_shape(application: OpContext, position: int, default_shape: tuple[int, ...]) -> tuple[int, ...]:
+def _declared_shape(context: OpContext, position: int, default_shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape that the file declares for output ``position``; ``default_shape`` if it declares no shape.
 
     TFLite converters declare no shapes for the outputs of TFLite_Detection_PostProcess."""
-    target = application.target(position)
+    target = context.target(position)
     return target.type.shape if target.type.shape and not target.unknown else default_shape
 
 
@@ -322,156 +322,156 @@ class _CropParameters:
     middle: _Pair
 
 
-def landmarks_to_matrix(application: OpContext) -> None:
+def landmarks_to_matrix(context: OpContext) -> None:
     """Convert Landmarks2TransformMatrix: compute the matrix (1, 4, 4) of a crop from landmarks of x, y and z."""
     crop = (
-        _read_version_2(application) if "subset_idxs" in application.operator.custom else _read_version_1(application)
+        _read_version_2(context) if "subset_idxs" in context.operator.custom else _read_version_1(context)
     )
-    ends = tuple(integer_option(application, f"{side}_rotation_idx", 0, _MAX_LANDMARKS) for side in ("left", "right"))
-    data = application.operand(0)
-    if application.type(data).size % 3 or 3 * max(*crop.subset, *ends) >= application.type(data).size:
-        got = f"landmark {max(*crop.subset, *ends)} of data of shape {application.type(data).shape}"
-        application.broken(f"got {got}, expected x, y and z of each landmark up to it")
+    ends = tuple(integer_option(context, f"{side}_rotation_idx", 0, _MAX_LANDMARKS) for side in ("left", "right"))
+    data = context.operand(0)
+    if context.type(data).size % 3 or 3 * max(*crop.subset, *ends) >= context.type(data).size:
+        got = f"landmark {max(*crop.subset, *ends)} of data of shape {context.type(data).shape}"
+        context.broken(f"got {got}, expected x, y and z of each landmark up to it")
     points = _slice_matrix(
-        application, application.reshape(data, (application.type(data).size // 3, 3)), (0, None), (0, 2)
+        context, context.reshape(data, (context.type(data).size // 3, 3)), (0, None), (0, 2)
     )
-    rotation = _rotation_matrix(application, points, ends, crop.level)
-    chosen = application.new_constant("subset", np.array(crop.subset, np.int32))
-    rotated = application.emit("matmul", (application.emit("gather", (points, chosen), {"axis": 0}), rotation), {})
-    high, low = (_reduce_axis(application, op, rotated, 0) for op in ("max", "min"))
-    size = _scale_columns(application, application.emit("sub", (high, low), {}), crop.pixel)
-    middle = _scale_columns(application, application.emit("add", (high, low), {}), (0.5, 0.5))
-    linear = application.emit("mul", (rotation, size), {})
-    linear = _scale_columns(application, linear, crop.image, as_rows=True)
-    offset = _reduce_axis(application, "sum", _scale_columns(application, linear, crop.centre), 1)
-    middle = _reduce_axis(application, "sum", application.emit("mul", (rotation, middle), {}), 1)
-    offset = application.emit("add", (_scale_columns(application, middle, crop.middle, as_rows=True), offset), {})
-    zeros = application.new_constant("nothing", np.zeros((2, 1), np.float32))
-    rows = application.emit("concat", (linear, zeros, offset), {"axis": 1})
-    below = application.new_constant("below", np.eye(4, dtype=np.float32)[2:])
-    application.result_reshape(application.emit("concat", (rows, below), {"axis": 0}), (1, 4, 4))
+    rotation = _rotation_matrix(context, points, ends, crop.level)
+    chosen = context.new_constant("subset", np.array(crop.subset, np.int32))
+    rotated = context.emit("matmul", (context.emit("gather", (points, chosen), {"axis": 0}), rotation), {})
+    high, low = (_reduce_axis(context, op, rotated, 0) for op in ("max", "min"))
+    size = _scale_columns(context, context.emit("sub", (high, low), {}), crop.pixel)
+    middle = _scale_columns(context, context.emit("add", (high, low), {}), (0.5, 0.5))
+    linear = context.emit("mul", (rotation, size), {})
+    linear = _scale_columns(context, linear, crop.image, as_rows=True)
+    offset = _reduce_axis(context, "sum", _scale_columns(context, linear, crop.centre), 1)
+    middle = _reduce_axis(context, "sum", context.emit("mul", (rotation, middle), {}), 1)
+    offset = context.emit("add", (_scale_columns(context, middle, crop.middle, as_rows=True), offset), {})
+    zeros = context.new_constant("nothing", np.zeros((2, 1), np.float32))
+    rows = context.emit("concat", (linear, zeros, offset), {"axis": 1})
+    below = context.new_constant("below", np.eye(4, dtype=np.float32)[2:])
+    context.result_reshape(context.emit("concat", (rows, below), {"axis": 0}), (1, 4, 4))
 
 
-def _read_version_1(application: OpContext) -> _CropParameters:
+def _read_version_1(context: OpContext) -> _CropParameters:
     """Read the options of Landmarks2TransformMatrix, version 1.
 
     Landmarks are in 0 .. ``landmarks_range``. Image coordinates are -1 .. 1, from the centre of the first pixel to that of the
     last one."""
-    if integer_option(application, "dimensions") != 3:
-        application.refuse("landmarks that are not of x, y and z", "set dimensions to 3")
+    if integer_option(context, "dimensions") != 3:
+        context.refuse("landmarks that are not of x, y and z", "set dimensions to 3")
     span, factor = (
-        integer_option(application, "landmarks_range", 1),
-        _finite_option(application, "bbox_size_multiplier"),
+        integer_option(context, "landmarks_range", 1),
+        _finite_option(context, "bbox_size_multiplier"),
     )
-    (rows, columns), (high, wide) = (_image_size_option(application, f"{side}_hw") for side in ("input", "output"))
+    (rows, columns), (high, wide) = (_image_size_option(context, f"{side}_hw") for side in ("input", "output"))
     image = ((columns - 1) / 2, (rows - 1) / 2)
     pixel = (factor / span * 2 / (wide - 1), factor / span * 2 / (high - 1))
     middle = (image[0] * 2 / span, image[1] * 2 / span)
     return _CropParameters(
-        _landmark_indices_option(application, "subset"), None, image, pixel, ((1 - wide) / 2, (1 - high) / 2), middle
+        _landmark_indices_option(context, "subset"), None, image, pixel, ((1 - wide) / 2, (1 - high) / 2), middle
     )
 
 
-def _read_version_2(application: OpContext) -> _CropParameters:
+def _read_version_2(context: OpContext) -> _CropParameters:
     """Read the options of Landmarks2TransformMatrix, version 2.
 
     Landmarks are in pixels, and an option gives the angle of the line between the two landmarks."""
-    wide, high = (integer_option(application, f"output_{side}", 1, _MAX_LANDMARKS) for side in ("width", "height"))
-    pixel = (_finite_option(application, "scale_x") / wide, _finite_option(application, "scale_y") / high)
-    level = _finite_option(application, "target_rotation_radians")
+    wide, high = (integer_option(context, f"output_{side}", 1, _MAX_LANDMARKS) for side in ("width", "height"))
+    pixel = (_finite_option(context, "scale_x") / wide, _finite_option(context, "scale_y") / high)
+    level = _finite_option(context, "target_rotation_radians")
     return _CropParameters(
-        _landmark_indices_option(application, "subset_idxs"), level, (1, 1), pixel, (-wide / 2, -high / 2), (1, 1)
+        _landmark_indices_option(context, "subset_idxs"), level, (1, 1), pixel, (-wide / 2, -high / 2), (1, 1)
     )
 
 
 def _rotation_matrix(
-    application: OpContext, points: str, line_landmarks: tuple[int, ...], line_angle: float | None
+    context: OpContext, points: str, line_landmarks: tuple[int, ...], line_angle: float | None
 ) -> str:
     """Return the matrix ((cos r, sin r), (-sin r, cos r)), whose product with rows of points rotates them by the angle r.
 
     r is ``line_angle`` minus the angle of the line between the two landmarks with the indices ``line_landmarks``. If
     ``line_angle`` is None, r is minus the arctangent of the line's slope."""
-    left, right = (_slice_matrix(application, points, (end, end + 1), (0, 2)) for end in line_landmarks)
-    difference = application.emit("sub", (right, left), {})
-    x, y = (_slice_matrix(application, difference, (0, 1), (k, k + 1)) for k in (0, 1))
+    left, right = (_slice_matrix(context, points, (end, end + 1), (0, 2)) for end in line_landmarks)
+    difference = context.emit("sub", (right, left), {})
+    x, y = (_slice_matrix(context, difference, (0, 1), (k, k + 1)) for k in (0, 1))
     if line_angle is None:
-        y, x = application.emit("div", (y, x), {}), application.new_constant("one", np.ones((1, 1), np.float32))
-    angle = application.emit("atan2", (y, x), {"rounding": Rounding.NONE})
-    target_angle = application.new_constant("level", np.full((1, 1), line_angle or 0.0, np.float32))
-    angle = application.emit("sub", (target_angle, angle), {})
-    cosine, sine = (application.emit(op, (angle,), {}) for op in ("cos", "sin"))
-    rows = ((cosine, sine), (application.emit("neg", (sine,), {}), cosine))
-    return application.emit("concat", [application.emit("concat", row, {"axis": 1}) for row in rows], {"axis": 0})
+        y, x = context.emit("div", (y, x), {}), context.new_constant("one", np.ones((1, 1), np.float32))
+    angle = context.emit("atan2", (y, x), {"rounding": Rounding.NONE})
+    target_angle = context.new_constant("level", np.full((1, 1), line_angle or 0.0, np.float32))
+    angle = context.emit("sub", (target_angle, angle), {})
+    cosine, sine = (context.emit(op, (angle,), {}) for op in ("cos", "sin"))
+    rows = ((cosine, sine), (context.emit("neg", (sine,), {}), cosine))
+    return context.emit("concat", [context.emit("concat", row, {"axis": 1}) for row in rows], {"axis": 0})
 
 
-def transform_landmarks(application: OpContext) -> None:
+def transform_landmarks(context: OpContext) -> None:
     """Convert TransformLandmarks: multiply x and y of all landmarks by the first two rows of a 4 x 4 matrix.
 
     The option ``scale`` multiplies the matrix's offset. A third coordinate is returned unchanged."""
-    data, matrix = application.operand(0), application.operand(1)
-    shape, custom = application.rank(data, 3, 4), application.operator.custom
-    axes = integer_option(application, "dimensions", 2, 3) if "dimensions" in custom else shape[-1]
-    size = application.type(data).size
-    if shape[0] != 1 or shape[-1] % axes or axes not in (2, 3) or application.type(matrix).size != 16:
-        got = f"landmarks of shape {shape} and a matrix of shape {application.type(matrix).shape}"
-        application.broken(f"got {got}, expected a batch of 1, 2 or 3 coordinates and a matrix of 16 elements")
-    rows, entries = application.reshape(data, (size // axes, axes)), application.reshape(matrix, (4, 4))
-    linear = application.emit("transpose", (_slice_matrix(application, entries, (0, 2), (0, 2)),), {"axes": (1, 0)})
-    shift = application.reshape(_slice_matrix(application, entries, (0, 2), (3, 4)), (1, 2))
+    data, matrix = context.operand(0), context.operand(1)
+    shape, custom = context.rank(data, 3, 4), context.operator.custom
+    axes = integer_option(context, "dimensions", 2, 3) if "dimensions" in custom else shape[-1]
+    size = context.type(data).size
+    if shape[0] != 1 or shape[-1] % axes or axes not in (2, 3) or context.type(matrix).size != 16:
+        got = f"landmarks of shape {shape} and a matrix of shape {context.type(matrix).shape}"
+        context.broken(f"got {got}, expected a batch of 1, 2 or 3 coordinates and a matrix of 16 elements")
+    rows, entries = context.reshape(data, (size // axes, axes)), context.reshape(matrix, (4, 4))
+    linear = context.emit("transpose", (_slice_matrix(context, entries, (0, 2), (0, 2)),), {"axes": (1, 0)})
+    shift = context.reshape(_slice_matrix(context, entries, (0, 2), (3, 4)), (1, 2))
     if "scale" in custom:
-        shift = application.emit("mul", (shift, application.scalar(_finite_option(application, "scale"))), {})
-    moved = application.emit("matmul", (_slice_matrix(application, rows, (0, None), (0, 2)), linear), {})
-    moved = application.emit("add", (moved, shift), {})
+        shift = context.emit("mul", (shift, context.scalar(_finite_option(context, "scale"))), {})
+    moved = context.emit("matmul", (_slice_matrix(context, rows, (0, None), (0, 2)), linear), {})
+    moved = context.emit("add", (moved, shift), {})
     if axes == 3:
-        moved = application.emit("concat", (moved, _slice_matrix(application, rows, (0, None), (2, 3))), {"axis": 1})
-    application.result_reshape(moved, shape)
+        moved = context.emit("concat", (moved, _slice_matrix(context, rows, (0, None), (2, 3))), {"axis": 1})
+    context.result_reshape(moved, shape)
 
 
-def _slice_matrix(application: OpContext, value: str, rows: tuple[int, int | None], columns: tuple[int, int]) -> str:
+def _slice_matrix(context: OpContext, value: str, rows: tuple[int, int | None], columns: tuple[int, int]) -> str:
     """Return a part of a matrix: ``rows`` and ``columns`` are (begin, end). An end of None means all rows from ``begin`` on."""
-    last = application.type(value).shape[0] if rows[1] is None else rows[1]
+    last = context.type(value).shape[0] if rows[1] is None else rows[1]
     attrs = {"begin": (rows[0], columns[0]), "end": (last, columns[1]), "strides": (1, 1)}
-    return application.emit("slice", (value,), attrs)
+    return context.emit("slice", (value,), attrs)
 
 
-def _reduce_axis(application: OpContext, op: str, value: str, axis: int) -> str:
+def _reduce_axis(context: OpContext, op: str, value: str, axis: int) -> str:
     """Emit the reduction of a value over one axis. The result has extent 1 along this axis."""
-    return application.emit(op, (value,), {"axes": (axis,), "keepdims": True, "rounding": Rounding.NONE})
+    return context.emit(op, (value,), {"axes": (axis,), "keepdims": True, "rounding": Rounding.NONE})
 
 
-def _scale_columns(application: OpContext, value: str, factors: _Pair, *, as_rows: bool = False) -> str:
+def _scale_columns(context: OpContext, value: str, factors: _Pair, *, as_rows: bool = False) -> str:
     """Multiply the two columns (x and y) of a matrix by one factor each; with ``as_rows`` its two rows."""
     numbers = np.array(factors, np.float32).reshape((2, 1) if as_rows else (1, 2))
-    return application.emit("mul", (value, application.new_constant("factors", numbers)), {})
+    return context.emit("mul", (value, context.new_constant("factors", numbers)), {})
 
 
-def _finite_option(application: OpContext, name: str) -> float:
+def _finite_option(context: OpContext, name: str) -> float:
     """Return the option ``name``, which must be a finite number."""
-    value = application.operator.custom.get(name)
+    value = context.operator.custom.get(name)
     if isinstance(value, str | tuple) or value is None or not np.isfinite(value):
-        application.broken(f"option {name} is {value!r}, expected a number")
+        context.broken(f"option {name} is {value!r}, expected a number")
     return float(value)
 
 
-def _image_size_option(application: OpContext, name: str) -> tuple[int, int]:
+def _image_size_option(context: OpContext, name: str) -> tuple[int, int]:
     """Return the option ``name``, a list of two integers: an image's numbers of rows and columns, each at least 2."""
-    first, second = (*_integers_option(application, name), 0, 0)[:2]
+    first, second = (*_integers_option(context, name), 0, 0)[:2]
     if not 2 <= min(first, second) <= max(first, second) <= _MAX_LANDMARKS:
-        application.broken(f"option {name} is {(first, second)}, expected two numbers in 2..{_MAX_LANDMARKS}")
+        context.broken(f"option {name} is {(first, second)}, expected two numbers in 2..{_MAX_LANDMARKS}")
     return first, second
 
 
-def _landmark_indices_option(application: OpContext, name: str) -> tuple[int, ...]:
+def _landmark_indices_option(context: OpContext, name: str) -> tuple[int, ...]:
     """Return the option ``name``, a list of indices of landmarks."""
-    indices = _integers_option(application, name)
+    indices = _integers_option(context, name)
     if not indices or min(indices) < 0:
-        application.broken(f"option {name} is {indices}, expected landmark numbers of at least 0")
+        context.broken(f"option {name} is {indices}, expected landmark numbers of at least 0")
     return indices
 
 
-def _integers_option(application: OpContext, name: str) -> tuple[int, ...]:
+def _integers_option(context: OpContext, name: str) -> tuple[int, ...]:
     """Return the option ``name``, a list of integers; () if the option is absent."""
-    value = application.operator.custom.get(name)
+    value = context.operator.custom.get(name)
     return tuple(v for v in value if isinstance(v, int)) if isinstance(value, tuple) else ()
 
 
@@ -498,175 +498,175 @@ _NUDGE = 0.1
 rounding errors."""
 
 
-def transpose_conv_bias(application: OpContext) -> None:
+def transpose_conv_bias(context: OpContext) -> None:
     """Convert Convolution2DTransposeBias. Its operands are data, weights OHWI and a bias.
 
     With the padding scheme SAME the result is cropped."""
-    scheme, *across = _read_words(application, 3)
-    data, weight = application.operand(0), layer_weights(application, 1, channel_axis=0)
-    shape, (out_channels, *window, depth) = application.rank(data, 4), application.rank(weight, 4)
+    scheme, *across = _read_words(context, 3)
+    data, weight = context.operand(0), layer_weights(context, 1, channel_axis=0)
+    shape, (out_channels, *window, depth) = context.rank(data, 4), context.rank(weight, 4)
     strides = (across[1], across[0])
     if depth != shape[3]:
-        application.broken(f"weights of {depth} channels, expected {shape[3]} as the data have")
+        context.broken(f"weights of {depth} channels, expected {shape[3]} as the data have")
     rows = zip(shape[1:3], window, strides, strict=True)
     total = [max(0, taps - (extent - 1) % step - 1) if scheme == _SAME else 0 for extent, taps, step in rows]
     before = [pixels // 2 for pixels in total]
     after = [pixels - first for pixels, first in zip(total, before, strict=True)]
     attrs: Mapping[str, Attr] = {"strides": strides, "padding": (*before, *after), "activation": ""}
-    application.result("conv2d_transpose", (data, weight, *layer_bias(application, 2, out_channels)), attrs)
+    context.result("conv2d_transpose", (data, weight, *layer_bias(context, 2, out_channels)), attrs)
 
 
-def max_pooling_with_argmax(application: OpContext) -> None:
+def max_pooling_with_argmax(context: OpContext) -> None:
     """Convert MaxPoolingWithArgmax2D: the maximum of each window, and its row-major index in the window plus 0.1.
 
     microc's operator ``window_argmax`` returns row-major indices in the whole plane. They are converted to indices in the window:
     row * width of the window + column, minus the same expression for the window's first element.
     """
-    scheme, across, down, width, height, code = _read_words(application, 6)
-    data, function = application.operand(0), activation_name(application, code)
-    extent, window, strides = application.rank(data, 4)[1:3], (height, width), (down, across)
-    padding = explicit_padding(application, scheme - 1, (extent[0], extent[1]), window, strides)
+    scheme, across, down, width, height, code = _read_words(context, 6)
+    data, function = context.operand(0), activation_name(context, code)
+    extent, window, strides = context.rank(data, 4)[1:3], (height, width), (down, across)
+    padding = explicit_padding(context, scheme - 1, (extent[0], extent[1]), window, strides)
     maxima_and_positions = _emit_window_argmax(
-        application, data, {"kernel": window, "strides": strides, "padding": padding, "dilation": (1, 1)}
+        context, data, {"kernel": window, "strides": strides, "padding": padding, "dilation": (1, 1)}
     )
     write_real_activation(
-        application, application.emit("transpose", (maxima_and_positions[0],), {"axes": _CHANNELS_LAST}), function
+        context, context.emit("transpose", (maxima_and_positions[0],), {"axes": _CHANNELS_LAST}), function
     )
-    position = application.emit("cast", (maxima_and_positions[1],), {"dtype": "int32"})
-    pixels = _int_constant(application, extent[0] * extent[1])
-    in_plane = application.emit("floor_mod", (position, pixels), {"rounding": Rounding.NONE})
-    row = application.emit("floor_div", (in_plane, _int_constant(application, extent[1])), {"rounding": Rounding.NONE})
-    step = application.emit("mul", (row, _int_constant(application, width - extent[1])), {"rounding": Rounding.NONE})
-    rows, columns = (np.arange(n, dtype=np.int32) for n in application.type(position).shape[2:])
+    position = context.emit("cast", (maxima_and_positions[1],), {"dtype": "int32"})
+    pixels = _int_constant(context, extent[0] * extent[1])
+    in_plane = context.emit("floor_mod", (position, pixels), {"rounding": Rounding.NONE})
+    row = context.emit("floor_div", (in_plane, _int_constant(context, extent[1])), {"rounding": Rounding.NONE})
+    step = context.emit("mul", (row, _int_constant(context, width - extent[1])), {"rounding": Rounding.NONE})
+    rows, columns = (np.arange(n, dtype=np.int32) for n in context.type(position).shape[2:])
     first = (rows * down - padding[0])[:, None] * width + columns * across - padding[1]
-    along = application.emit("add", (in_plane, step), {"rounding": Rounding.NONE})
-    start = application.new_constant("first_elements", first.astype(np.int32))
-    own = application.emit("sub", (along, start), {"rounding": Rounding.NONE})
-    number_in_window = application.emit("cast", (own,), {"dtype": "float32"})
-    last = application.emit("transpose", (number_in_window,), {"axes": _CHANNELS_LAST})
-    application.result("add", (last, application.scalar(_NUDGE)), {}, 1)
+    along = context.emit("add", (in_plane, step), {"rounding": Rounding.NONE})
+    start = context.new_constant("first_elements", first.astype(np.int32))
+    own = context.emit("sub", (along, start), {"rounding": Rounding.NONE})
+    number_in_window = context.emit("cast", (own,), {"dtype": "float32"})
+    last = context.emit("transpose", (number_in_window,), {"axes": _CHANNELS_LAST})
+    context.result("add", (last, context.scalar(_NUDGE)), {}, 1)
 
 
-def _emit_window_argmax(application: OpContext, data: str, attrs: Mapping[str, Attr]) -> list[str]:
+def _emit_window_argmax(context: OpContext, data: str, attrs: Mapping[str, Attr]) -> list[str]:
     """Return the maxima of all windows, and their row-major indices in the whole tensor. Both results are channels first."""
     attrs = {**attrs, "column_major": False}
-    planes = application.emit("transpose", (data,), {"axes": _CHANNELS_FIRST})
-    names = [application.builder.file.unique(f"{application.loc.name}_window") for _ in range(2)]
-    types = application.infer_types("window_argmax", (planes,), attrs)
-    application.append("window_argmax", (planes,), attrs, names, types)
+    planes = context.emit("transpose", (data,), {"axes": _CHANNELS_FIRST})
+    names = [context.builder.file.unique(f"{context.loc.name}_window") for _ in range(2)]
+    types = context.infer_types("window_argmax", (planes,), attrs)
+    context.append("window_argmax", (planes,), attrs, names, types)
     return names
 
 
-def max_unpooling(application: OpContext) -> None:
+def max_unpooling(context: OpContext) -> None:
     """Convert MaxUnpooling2D: each element becomes a window of zeros that contains the element.
 
     The second operand contains the element's row-major index in the window."""
-    _, across, down, width, height = _read_words(application, 5)
+    _, across, down, width, height = _read_words(context, 5)
     if (across, down) != (width, height):
-        application.refuse(
+        context.refuse(
             f"windows of {height} x {width} every {down} x {across} pixels",
             "pool with windows side by side: strides = window",
         )
-    data, numbers = application.operand(0), application.operand(1)
-    batch, rows, columns, channels = application.rank(data, 4)
-    if application.type(numbers).shape != application.type(data).shape:
-        application.broken(
-            f"indices: got shape {application.type(numbers).shape}, expected {application.type(data).shape} as the data have"
+    data, numbers = context.operand(0), context.operand(1)
+    batch, rows, columns, channels = context.rank(data, 4)
+    if context.type(numbers).shape != context.type(data).shape:
+        context.broken(
+            f"indices: got shape {context.type(numbers).shape}, expected {context.type(data).shape} as the data have"
         )
     split_shape = (batch, rows, 1, columns, 1, channels)
-    window_numbers = application.emit("cast", (application.reshape(numbers, split_shape),), {"dtype": "int32"})
+    window_numbers = context.emit("cast", (context.reshape(numbers, split_shape),), {"dtype": "int32"})
     element_numbers = np.arange(height * width, dtype=np.int32).reshape(1, 1, height, 1, width, 1)
-    elements = application.new_constant("elements", element_numbers)
-    chosen = application.emit("equal", (window_numbers, elements), {"rounding": Rounding.NONE})
-    placed = application.emit("where", (chosen, application.reshape(data, split_shape), application.scalar(0.0)), {})
-    application.result_reshape(placed, (batch, rows * height, columns * width, channels))
+    elements = context.new_constant("elements", element_numbers)
+    chosen = context.emit("equal", (window_numbers, elements), {"rounding": Rounding.NONE})
+    placed = context.emit("where", (chosen, context.reshape(data, split_shape), context.scalar(0.0)), {})
+    context.result_reshape(placed, (batch, rows * height, columns * width, channels))
 
 
-def resampler(application: OpContext) -> None:
+def resampler(context: OpContext) -> None:
     """Convert Resampler: sample an image bilinearly at positions (x, y). Pixels outside of the image count as zero."""
-    data, positions = application.operand(0), application.operand(1)
-    shape = application.rank(data, 4)
-    if application.type(positions).shape != (*shape[:3], 2):
-        application.broken(f"positions: got shape {application.type(positions).shape}, expected {(*shape[:3], 2)}")
-    _emit_samples(application, data, application.emit("reverse", (positions,), {"axes": (3,)}))
+    data, positions = context.operand(0), context.operand(1)
+    shape = context.rank(data, 4)
+    if context.type(positions).shape != (*shape[:3], 2):
+        context.broken(f"positions: got shape {context.type(positions).shape}, expected {(*shape[:3], 2)}")
+    _emit_samples(context, data, context.emit("reverse", (positions,), {"axes": (3,)}))
 
 
-def transform_tensor(application: OpContext) -> None:
+def transform_tensor(context: OpContext) -> None:
     """Convert TransformTensor and TransformTensorBilinear: transform an image by a 4 x 4 matrix.
 
     The matrix maps each pixel of the result to a position in the image, where the image is sampled bilinearly. A pixel mapped
     outside of the image is zero. TransformTensorBilinear measures positions from the corner of the first pixel, TransformTensor
     from its centre.
     """
-    size = _output_size(application)
-    data, matrix = application.operand(0), application.operand(1)
-    batch, height, width, _ = application.rank(data, 4)
-    if batch != 1 or application.type(matrix).size != 16 or not 1 <= min(size) <= max(size) <= _MAX_PIXELS:
-        got = f"a batch of {batch}, a matrix of shape {application.type(matrix).shape}, an output of {size} pixels"
-        application.broken(f"got {got}; expected a batch of 1, 16 elements and sides of 1..{_MAX_PIXELS}")
-    corner = 0.5 if application.operator.code.endswith("Bilinear") else 0.0
-    entries = application.reshape(matrix, (16,))
-    column, row, shift = (_gather_matrix_entries(application, entries, (4 + k, k)) for k in (0, 1, 3))
+    size = _output_size(context)
+    data, matrix = context.operand(0), context.operand(1)
+    batch, height, width, _ = context.rank(data, 4)
+    if batch != 1 or context.type(matrix).size != 16 or not 1 <= min(size) <= max(size) <= _MAX_PIXELS:
+        got = f"a batch of {batch}, a matrix of shape {context.type(matrix).shape}, an output of {size} pixels"
+        context.broken(f"got {got}; expected a batch of 1, 16 elements and sides of 1..{_MAX_PIXELS}")
+    corner = 0.5 if context.operator.code.endswith("Bilinear") else 0.0
+    entries = context.reshape(matrix, (16,))
+    column, row, shift = (_gather_matrix_entries(context, entries, (4 + k, k)) for k in (0, 1, 3))
     positions = shift
     for factor, axis, count in ((column, 2, size[1]), (row, 1, size[0])):
         shape = tuple(count if k == axis else 1 for k in range(4))
         numbers = (np.arange(count, dtype=np.float32) + np.float32(corner)).reshape(shape)
-        pixels = application.new_constant("pixels", numbers)
-        positions = application.emit("add", (positions, application.emit("mul", (factor, pixels), {})), {})
+        pixels = context.new_constant("pixels", numbers)
+        positions = context.emit("add", (positions, context.emit("mul", (factor, pixels), {})), {})
     if corner:
-        positions = application.emit("sub", (positions, application.scalar(corner)), {})
-    last = application.new_constant("last_pixels", np.array([height - 1, width - 1], np.float32))
-    first = application.emit("greater_equal", (positions, application.scalar(0.0)), {"rounding": Rounding.NONE})
-    second = application.emit("less_equal", (positions, last), {"rounding": Rounding.NONE})
-    inside = application.emit("logical_and", (first, second), {})
-    _emit_samples(application, data, application.emit("where", (inside, positions, application.scalar(_OUTSIDE)), {}))
+        positions = context.emit("sub", (positions, context.scalar(corner)), {})
+    last = context.new_constant("last_pixels", np.array([height - 1, width - 1], np.float32))
+    first = context.emit("greater_equal", (positions, context.scalar(0.0)), {"rounding": Rounding.NONE})
+    second = context.emit("less_equal", (positions, last), {"rounding": Rounding.NONE})
+    inside = context.emit("logical_and", (first, second), {})
+    _emit_samples(context, data, context.emit("where", (inside, positions, context.scalar(_OUTSIDE)), {}))
 
 
-def _output_size(application: OpContext) -> tuple[int, int]:
+def _output_size(context: OpContext) -> tuple[int, int]:
     """Return the numbers of rows and columns of the result, from the options of TransformTensor or TransformTensorBilinear."""
-    custom = application.operator.custom
+    custom = context.operator.custom
     if custom.get("mode", "bilinear") != "bilinear":
-        application.refuse(f"interpolation {custom['mode']!r}", "set mode to bilinear")
+        context.refuse(f"interpolation {custom['mode']!r}", "set mode to bilinear")
     pair = custom.get("output_size")
     if isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(side, int) for side in pair):
         return int(pair[0]), int(pair[1])
-    return integer_option(application, "output_height", 1, _MAX_PIXELS), integer_option(
-        application, "output_width", 1, _MAX_PIXELS
+    return integer_option(context, "output_height", 1, _MAX_PIXELS), integer_option(
+        context, "output_width", 1, _MAX_PIXELS
     )
 
 
-def _gather_matrix_entries(application: OpContext, matrix: str, entry_indices: tuple[int, int]) -> str:
+def _gather_matrix_entries(context: OpContext, matrix: str, entry_indices: tuple[int, int]) -> str:
     """Return two elements of a 4 x 4 matrix, which is a value of 16 elements, as a vector."""
-    chosen = application.new_constant("entries", np.array(entry_indices, np.int32))
-    return application.emit("gather", (matrix, chosen), {"axis": 0})
+    chosen = context.new_constant("entries", np.array(entry_indices, np.int32))
+    return context.emit("gather", (matrix, chosen), {"axis": 0})
 
 
-def _emit_samples(application: OpContext, data: str, positions: str) -> None:
+def _emit_samples(context: OpContext, data: str, positions: str) -> None:
     """Define the output: the image ``data`` sampled at ``positions`` (N, H, W, 2), whose last axis is (row, column)."""
-    planes = application.emit("transpose", (data,), {"axes": _CHANNELS_FIRST})
+    planes = context.emit("transpose", (data,), {"axes": _CHANNELS_FIRST})
     attrs: Mapping[str, Attr] = {"mode": "linear", "border": "zeros", "coordinates": "elements"}
-    samples = application.emit("grid_sample", (planes, positions), attrs)
-    application.result("transpose", (samples,), {"axes": _CHANNELS_LAST})
+    samples = context.emit("grid_sample", (planes, positions), attrs)
+    context.result("transpose", (samples,), {"axes": _CHANNELS_LAST})
 
 
-def _read_words(application: OpContext, word_count: int) -> tuple[int, ...]:
+def _read_words(context: OpContext, word_count: int) -> tuple[int, ...]:
     """Return the first ``word_count`` int32 options of an operator whose options are a C structure.
 
     The first option is the padding scheme; the next four must be at least 1. A sixth option, the activation, is not checked."""
-    words = application.operator.words[:word_count]
+    words = context.operator.words[:word_count]
     if (
         len(words) < word_count
         or words[0] not in (_SAME, _VALID)
         or not 1 <= min(words[1:5]) <= max(words[1:5]) <= _MAX_PIXELS
     ):
         expected = f"padding {_SAME} or {_VALID}, then {word_count - 1} numbers of at least 1"
-        application.broken(f"options: got {words}, expected {expected}")
+        context.broken(f"options: got {words}, expected {expected}")
     return words
 
 
-def _int_constant(application: OpContext, value: int) -> str:
+def _int_constant(context: OpContext, value: int) -> str:
     """Add an int32 constant of shape (1,); return its name."""
-    return application.new_constant("whole", np.array([value], np.int32))
+    return context.new_constant("whole", np.array([value], np.int32))
 
 
 MEDIAPIPE_CONVERTERS: Mapping[str, Converter] = {

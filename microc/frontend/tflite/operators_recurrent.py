@@ -33,34 +33,34 @@ class SequenceLayer:
     depth: int
     backwards: bool = False
 
-    def reversed_in_time(self, application: OpContext) -> SequenceLayer:
+    def reversed_in_time(self, context: OpContext) -> SequenceLayer:
         """Return the sequence with its data reversed in time."""
-        data = application.emit("reverse", (self.data,), {"axes": (self.axis,)})
+        data = context.emit("reverse", (self.data,), {"axes": (self.axis,)})
         return replace(self, data=data, backwards=not self.backwards)
 
-    def in_time(self, application: OpContext, rows: str) -> str:
+    def in_time(self, context: OpContext, rows: str) -> str:
         """Return the results of a loop over time, (steps, batch, units), in forward order and in the layout of the data."""
         if self.backwards:
-            rows = application.emit("reverse", (rows,), {"axes": (0,)})
-        return application.emit("transpose", (rows,), {"axes": (1, 0, 2)}) if self.axis else rows
+            rows = context.emit("reverse", (rows,), {"axes": (0,)})
+        return context.emit("transpose", (rows,), {"axes": (1, 0, 2)}) if self.axis else rows
 
 
-def read_sequence(application: OpContext, fields: Fields) -> SequenceLayer:
+def read_sequence(context: OpContext, fields: Fields) -> SequenceLayer:
     """Return the operator's first operand as a :class:`SequenceLayer`."""
-    data, axis = application.operand(0), 0 if fields.integer("TimeMajor") else 1
-    shape = application.rank(data, 3)
+    data, axis = context.operand(0), 0 if fields.integer("TimeMajor") else 1
+    shape = context.rank(data, 3)
     return SequenceLayer(data, axis, shape[axis], shape[1 - axis], shape[2])
 
 
-def emit_directions(application: OpContext, fields: Fields, direction_rows: tuple[str, str]) -> None:
+def emit_directions(context: OpContext, fields: Fields, direction_rows: tuple[str, str]) -> None:
     """Define the operator's outputs from the results of both directions.
 
     They are concatenated along the last axis if the option MergeOutputs is set; otherwise they are two outputs."""
     if fields.integer("MergeOutputs"):
-        application.result("concat", direction_rows, {"axis": 2, "rounding": Rounding.NONE})
+        context.result("concat", direction_rows, {"axis": 2, "rounding": Rounding.NONE})
         return
     for position, name in enumerate(direction_rows):
-        application.result_reshape(name, application.type(name).shape, position)
+        context.result_reshape(name, context.type(name).shape, position)
 
 
 # ---- Converters of plain recurrent cells: h = f(W x + R h + b). The state h keeps its content between calls.
@@ -70,77 +70,77 @@ def emit_directions(application: OpContext, fields: Fields, direction_rows: tupl
 # instead. Sources: LiteRT ``basic_rnn.cc`` and ``bidirectional_sequence_rnn.cc``.
 
 
-def rnn(application: OpContext) -> None:
+def rnn(context: OpContext) -> None:
     """Convert RNN, which computes one time step of data (batch, depth)."""
-    fields = application.operator.options.fields("RNNOptions", required=True)
-    data = application.operand(0)
-    batch, depth = application.rank(data, 2)
+    fields = context.operator.options.fields("RNNOptions", required=True)
+    data = context.operand(0)
+    batch, depth = context.rank(data, 2)
     rows = _emit_rnn_loop(
-        application, fields, SequenceLayer(application.reshape(data, (1, batch, depth)), 0, 1, batch, depth), 1
+        context, fields, SequenceLayer(context.reshape(data, (1, batch, depth)), 0, 1, batch, depth), 1
     )
-    application.result_reshape(rows, (batch, application.type(rows).shape[2]))
+    context.result_reshape(rows, (batch, context.type(rows).shape[2]))
 
 
-def sequence_rnn(application: OpContext) -> None:
+def sequence_rnn(context: OpContext) -> None:
     """Convert UNIDIRECTIONAL_SEQUENCE_RNN of data (batch, steps, depth), or (steps, batch, depth)."""
-    fields = application.operator.options.fields("SequenceRNNOptions", required=True)
-    rows = _emit_rnn_loop(application, fields, read_sequence(application, fields), 1)
-    application.result_reshape(rows, application.type(rows).shape)
+    fields = context.operator.options.fields("SequenceRNNOptions", required=True)
+    rows = _emit_rnn_loop(context, fields, read_sequence(context, fields), 1)
+    context.result_reshape(rows, context.type(rows).shape)
 
 
-def bidirectional_rnn(application: OpContext) -> None:
+def bidirectional_rnn(context: OpContext) -> None:
     """Convert BIDIRECTIONAL_SEQUENCE_RNN: a forward layer, and a backward layer that starts at the last time step."""
-    fields = application.operator.options.fields("BidirectionalSequenceRNNOptions", required=True)
-    if any(application.has(position) for position in _RNN_AUXILIARY):
-        application.refuse("a second input", "join it to the first one")
-    data = read_sequence(application, fields)
-    forwards = _emit_rnn_loop(application, fields, data, 1)
+    fields = context.operator.options.fields("BidirectionalSequenceRNNOptions", required=True)
+    if any(context.has(position) for position in _RNN_AUXILIARY):
+        context.refuse("a second input", "join it to the first one")
+    data = read_sequence(context, fields)
+    forwards = _emit_rnn_loop(context, fields, data, 1)
     emit_directions(
-        application, fields, (forwards, _emit_rnn_loop(application, fields, data.reversed_in_time(application), 5))
+        context, fields, (forwards, _emit_rnn_loop(context, fields, data.reversed_in_time(context), 5))
     )
 
 
 _RNN_AUXILIARY = (9, 10, 11)
 
 
-def _emit_rnn_loop(application: OpContext, fields: Fields, data: SequenceLayer, first_operand: int) -> str:
+def _emit_rnn_loop(context: OpContext, fields: Fields, data: SequenceLayer, first_operand: int) -> str:
     """Append a loop over time that computes one direction of an RNN; return the hidden states of all steps, in order of time.
 
     The operands at ``first_operand`` and the next three positions are weights, recurrent weights, bias and state."""
-    memory, units = application.source(first_operand + 3), application.source(first_operand).type.shape[0]
+    memory, units = context.source(first_operand + 3), context.source(first_operand).type.shape[0]
     if not memory.variable or memory.type.dtype != "float32" or memory.type.size != data.batch * units:
         expected = f"make it a variable tensor of float32 {(data.batch, units)}"
-        application.refuse(f"the state {memory.name!r}, {memory.type.dtype} {memory.type.shape}", expected)
-    state = application.builder.define_state(
-        memory.name, TensorType((data.batch, units), "float32"), None, application.where
+        context.refuse(f"the state {memory.name!r}, {memory.type.dtype} {memory.type.shape}", expected)
+    state = context.builder.define_state(
+        memory.name, TensorType((data.batch, units), "float32"), None, context.where
     )
-    body = _rnn_body(application, fields, data, units, first_operand)
+    body = _rnn_body(context, fields, data, units, first_operand)
     attrs: Mapping[str, Attr] = {"body": body, "count": data.steps, "carried": 1, "guarded": False}
-    names = [application.builder.file.unique(f"{state}_{stem}") for stem in ("hidden", "rows")]
-    types = application.infer_types("loop", (state, data.data), attrs)
-    application.append("loop", (state, data.data), attrs, names, types)
-    application.builder.updates[state] = names[0]
-    return data.in_time(application, names[1])
+    names = [context.builder.file.unique(f"{state}_{stem}") for stem in ("hidden", "rows")]
+    types = context.infer_types("loop", (state, data.data), attrs)
+    context.append("loop", (state, data.data), attrs, names, types)
+    context.builder.updates[state] = names[0]
+    return data.in_time(context, names[1])
 
 
 def _rnn_body(
-    application: OpContext, fields: Fields, data: SequenceLayer, unit_count: int, first_operand: int
+    context: OpContext, fields: Fields, data: SequenceLayer, unit_count: int, first_operand: int
 ) -> Graph:
     """Return the body of an RNN's loop over time.
 
     Its inputs are the iteration's number, the state and the data of all steps. Its outputs are the next state, twice: as carried
     value, and as a row of the loop's stacked results."""
-    body = GraphBuilder(application.loc.file)
-    body.at(application.loc.index, application.loc.name)
+    body = GraphBuilder(context.loc.file)
+    body.at(context.loc.index, context.loc.name)
     iteration, hidden = body.input("turn", (), "int32"), body.input("hidden", (data.batch, unit_count))
     step_data = body.emit(
-        "gather", (body.input("data", application.type(data.data).shape), iteration), {"axis": data.axis}
+        "gather", (body.input("data", context.type(data.data).shape), iteration), {"axis": data.axis}
     )
-    bias = body.new_constant("bias", application.constant(first_operand + 2).reshape(-1))
+    bias = body.new_constant("bias", context.constant(first_operand + 2).reshape(-1))
     sums = []
     for position, operand, depth in ((first_operand, step_data, data.depth), (first_operand + 1, hidden, unit_count)):
         weight, attrs = _rnn_weights(
-            application, body, position, (unit_count, depth), bool(fields.integer("AsymmetricQuantizeInputs"))
+            context, body, position, (unit_count, depth), bool(fields.integer("AsymmetricQuantizeInputs"))
         )
         sums.append(
             body.emit(
@@ -150,7 +150,7 @@ def _rnn_body(
             )
         )
     total = body.emit("add", sums, {"rounding": Rounding.NONE})
-    name = activation_name(application, fields.integer("FusedActivationFunction"))
+    name = activation_name(context, fields.integer("FusedActivationFunction"))
     if name:
         op, attrs = ACTIVATIONS[name]
         total = body.emit(op, (total,), attrs)
@@ -158,19 +158,19 @@ def _rnn_body(
 
 
 def _rnn_weights(
-    application: OpContext, body: GraphBuilder, position: int, shape: tuple[int, int], asymmetric: bool
+    context: OpContext, body: GraphBuilder, position: int, shape: tuple[int, int], asymmetric: bool
 ) -> tuple[str, Mapping[str, Attr]]:
     """Add constant weights to the loop's body; return their name, and the attributes for the dense layer that uses them.
 
     The attribute ``dynamic`` is present for int8 weights. It records whether LiteRT quantises the data symmetrically or
     asymmetrically."""
-    type_, values = application.source(position).type, application.constant(position)
+    type_, values = context.source(position).type, context.constant(position)
     if (
         type_.shape != shape
         or type_.dtype not in ("float32", "int8")
         or (type_.dtype == "int8" and type_.quant is None)
     ):
-        application.refuse(f"weights {type_.dtype} {type_.shape}", f"give float32 {shape}, or int8 with a scale")
+        context.refuse(f"weights {type_.dtype} {type_.shape}", f"give float32 {shape}, or int8 with a scale")
     name = body.set_quant(body.new_constant("weights", np.ascontiguousarray(values)), type_.quant)
     if type_.quant is None or type_.dtype == "float32":
         return name, {}
@@ -205,41 +205,41 @@ forget, cell, output gate. Peepholes are three operands, because the cell gate h
 _LSTM_AUXILIARY = range(39, 48)
 
 
-def bidirectional_lstm(application: OpContext) -> None:
+def bidirectional_lstm(context: OpContext) -> None:
     """Convert BIDIRECTIONAL_SEQUENCE_LSTM: a forward layer, and a backward layer that starts at the last time step."""
-    fields = application.operator.options.fields("BidirectionalSequenceLSTMOptions", required=True)
-    if any(application.has(position) for position in _LSTM_AUXILIARY):
-        application.refuse("a second input", "join it to the first one")
-    data = read_sequence(application, fields)
+    fields = context.operator.options.fields("BidirectionalSequenceLSTMOptions", required=True)
+    if any(context.has(position) for position in _LSTM_AUXILIARY):
+        context.refuse("a second input", "join it to the first one")
+    data = read_sequence(context, fields)
     rows = (
-        float_lstm(application, fields, data, 1, (35, 36)),
-        float_lstm(application, fields, data.reversed_in_time(application), 18, (37, 38)),
+        float_lstm(context, fields, data, 1, (35, 36)),
+        float_lstm(context, fields, data.reversed_in_time(context), 18, (37, 38)),
     )
-    emit_directions(application, fields, rows)
+    emit_directions(context, fields, rows)
 
 
 def float_lstm(
-    application: OpContext, fields: Fields, data: SequenceLayer, first_operand: int, state_positions: tuple[int, int]
+    context: OpContext, fields: Fields, data: SequenceLayer, first_operand: int, state_positions: tuple[int, int]
 ) -> str:
     """Append a loop over time that computes one direction of a float LSTM; return the hidden states of all steps, in
     order of time.
 
     ``first_operand``: position of the direction's first operand. ``state_positions``: positions of the hidden state and the cell
     state."""
-    cell = _FloatLstmCell(application, fields, data, first_operand)
+    cell = _FloatLstmCell(context, fields, data, first_operand)
     state_types = [TensorType((data.batch, extent), "float32") for extent in (cell.outputs, cell.units)]
     state_names = []
     for position, type_ in zip(state_positions, state_types, strict=True):
-        memory = application.source(position)
+        memory = context.source(position)
         if not memory.variable or memory.type.dtype != "float32" or memory.type.size != type_.size:
             reason = f"the state {memory.name!r}, {memory.type.dtype} {memory.type.shape}"
-            application.refuse(reason, f"make it a variable tensor of float32 {type_.shape}")
-        state_names.append(application.builder.define_state(memory.name, type_, None, application.where))
+            context.refuse(reason, f"make it a variable tensor of float32 {type_.shape}")
+        state_names.append(context.builder.define_state(memory.name, type_, None, context.where))
     attrs: Mapping[str, Attr] = {"body": cell.body(), "count": data.steps, "carried": 2, "guarded": False}
-    names = [application.builder.file.unique(f"{state_names[0]}_{stem}") for stem in ("hidden", "cell", "rows")]
-    application.append("loop", (*state_names, data.data), attrs, names, (*state_types, state_types[0]))
-    application.builder.updates |= dict(zip(state_names, names, strict=False))
-    return data.in_time(application, names[2])
+    names = [context.builder.file.unique(f"{state_names[0]}_{stem}") for stem in ("hidden", "cell", "rows")]
+    context.append("loop", (*state_names, data.data), attrs, names, (*state_types, state_types[0]))
+    context.builder.updates |= dict(zip(state_names, names, strict=False))
+    return data.in_time(context, names[2])
 
 
 @dataclass(slots=True)
@@ -248,20 +248,20 @@ class _FloatLstmCell:
 
     ``first``: position of the direction's first operand in the operator's inputs."""
 
-    application: OpContext
+    context: OpContext
     fields: Fields
     data: SequenceLayer
     first: int
 
     @property
     def units(self) -> int:
-        return self.application.source(self.first + _INPUT + 1).type.shape[0]
+        return self.context.source(self.first + _INPUT + 1).type.shape[0]
 
     @property
     def outputs(self) -> int:
         """Number of units of the hidden state: rows of the projection, or units of the cell if there is no projection."""
         projected = self.has(_PROJECTION)
-        return self.application.source(self.first + _PROJECTION).type.shape[0] if projected else self.units
+        return self.context.source(self.first + _PROJECTION).type.shape[0] if projected else self.units
 
     @property
     def gates(self) -> tuple[int, ...]:
@@ -272,21 +272,21 @@ class _FloatLstmCell:
 
     def has(self, operand_offset: int) -> bool:
         """Test whether the operand ``operand_offset`` positions after the direction's first operand is present."""
-        return self.application.has(self.first + operand_offset)
+        return self.context.has(self.first + operand_offset)
 
     def body(self) -> Graph:
         """Return the body of the loop over time.
 
         Its inputs are the iteration's number, the hidden state, the cell state and the data of all steps. Its outputs are the
         next hidden state, the next cell state, and the hidden state once more as a row of the loop's stacked results."""
-        body = GraphBuilder(self.application.loc.file)
-        body.at(self.application.loc.index, self.application.loc.name)
+        body = GraphBuilder(self.context.loc.file)
+        body.at(self.context.loc.index, self.context.loc.name)
         iteration = body.input("turn", (), "int32")
         hidden, cell = (
             body.input("hidden", (self.data.batch, self.outputs)),
             body.input("cell", (self.data.batch, self.units)),
         )
-        all_data = body.input("data", self.application.type(self.data.data).shape)
+        all_data = body.input("data", self.context.type(self.data.data).shape)
         step_data = body.emit("gather", (all_data, iteration), {"axis": self.data.axis})
         sums = [self.dense(body, step_data, _INPUT, self.data.depth, self.biases(body, _LSTM_BIASES))]
         sums.append(self.dense(body, hidden, _RECURRENT, self.outputs, ()))
@@ -331,7 +331,7 @@ class _FloatLstmCell:
 
     def activate(self, body: GraphBuilder, value: str) -> str:
         """Emit the layer's activation function, the option FusedActivationFunction; return its result."""
-        name = activation_name(self.application, self.fields.integer("FusedActivationFunction"))
+        name = activation_name(self.context, self.fields.integer("FusedActivationFunction"))
         return body.emit(ACTIVATIONS[name][0], (value,), ACTIVATIONS[name][1]) if name else value
 
     def clip(self, body: GraphBuilder, value: str, option_name: str) -> str:
@@ -347,7 +347,7 @@ class _FloatLstmCell:
         projection = weight_offset == _PROJECTION
         offsets = (weight_offset,) if projection else tuple(weight_offset + gate for gate in self.gates)
         rows = self.outputs if projection else self.units
-        types = [self.application.source(self.first + k).type for k in offsets]
+        types = [self.context.source(self.first + k).type for k in offsets]
         integers = types[0].dtype == "int8"
         have_valid_types = all(k.shape == (rows, input_width) and k.dtype in ("float32", "int8") for k in types)
         have_one_scale = all(
@@ -355,9 +355,9 @@ class _FloatLstmCell:
         )
         if not have_valid_types or len({k.dtype for k in types}) > 1 or (integers and not have_one_scale):
             actual = ", ".join(f"{k.dtype} {k.shape}" for k in types)
-            self.application.refuse(f"weights {actual}", f"give float32 {(rows, input_width)}, or int8 with one scale")
+            self.context.refuse(f"weights {actual}", f"give float32 {(rows, input_width)}, or int8 with one scale")
         # Each gate has a scale of its own: stacked along the rows these become a scale per row, which ``dense`` supports.
-        matrix = np.concatenate([self.application.constant(self.first + k) for k in offsets])
+        matrix = np.concatenate([self.context.constant(self.first + k) for k in offsets])
         weights, attrs = body.new_constant("weights", matrix), dict[str, Attr]()
         if integers:
             scales = tuple(k.quant.scale[0] for k in types if k.quant is not None for _ in range(rows))
@@ -370,9 +370,9 @@ class _FloatLstmCell:
         """Add the biases of all gates as one constant vector; return a tuple with its name.
 
         ``first_bias_offset``: offset of the input gate's bias among the direction's operands."""
-        gate_biases = [self.application.constant(self.first + first_bias_offset + gate) for gate in self.gates]
+        gate_biases = [self.context.constant(self.first + first_bias_offset + gate) for gate in self.gates]
         if any(bias.shape != (self.units,) for bias in gate_biases):
-            self.application.broken(
+            self.context.broken(
                 f"biases: got shapes {[bias.shape for bias in gate_biases]}, expected {(self.units,)} each"
             )
         return (body.new_constant("bias", np.concatenate(gate_biases)),)
@@ -380,11 +380,11 @@ class _FloatLstmCell:
     def constant(self, body: GraphBuilder, offset: int, shape: tuple[int, ...]) -> str:
         """Add a constant vector operand (bias or peephole) to the loop's body; return its name. Integers are dequantised."""
         type_, values = (
-            self.application.source(self.first + offset).type,
-            self.application.constant(self.first + offset),
+            self.context.source(self.first + offset).type,
+            self.context.constant(self.first + offset),
         )
         if values.shape != shape or (type_.dtype != "float32" and type_.quant is None):
-            self.application.broken(f"got {type_.dtype} {values.shape}, expected float32 {shape}")
+            self.context.broken(f"got {type_.dtype} {values.shape}, expected float32 {shape}")
         if type_.quant is not None and type_.dtype != "float32":
             values = (values.astype(np.float32) - np.float32(type_.quant.zero_point[0])) * np.float32(
                 type_.quant.scale[0]
@@ -426,38 +426,38 @@ class _GateWeights:
     bias: Array
 
 
-def lstm(application: OpContext) -> None:
+def lstm(context: OpContext) -> None:
     """Convert UNIDIRECTIONAL_SEQUENCE_LSTM of float32 data, or of int8 or int16 data with int8 weights."""
-    fields = application.operator.options.fields("UnidirectionalSequenceLSTMOptions", required=True)
-    if any(application.has(position) for position in _NORMALISED):
-        application.refuse("layer normalisation inside of the cell", _PLAIN_CELL)
-    if any(application.has(position) for position in _VARIANTS) or not application.has(_INPUT_WEIGHTS[0]):
-        if application.target().type.dtype != "float32":
-            application.refuse("integers with peepholes, a projection or coupled gates", _PLAIN_CELL)
-        rows = float_lstm(application, fields, read_sequence(application, fields), 1, (_HIDDEN, _CELL))
-        application.result_reshape(rows, application.type(rows).shape)
+    fields = context.operator.options.fields("UnidirectionalSequenceLSTMOptions", required=True)
+    if any(context.has(position) for position in _NORMALISED):
+        context.refuse("layer normalisation inside of the cell", _PLAIN_CELL)
+    if any(context.has(position) for position in _VARIANTS) or not context.has(_INPUT_WEIGHTS[0]):
+        if context.target().type.dtype != "float32":
+            context.refuse("integers with peepholes, a projection or coupled gates", _PLAIN_CELL)
+        rows = float_lstm(context, fields, read_sequence(context, fields), 1, (_HIDDEN, _CELL))
+        context.result_reshape(rows, context.type(rows).shape)
         return
     if fields.integer("FusedActivationFunction") != _TANH:
-        application.refuse(
+        context.refuse(
             f"the activation number {fields.integer('FusedActivationFunction')}",
             "build the layer with tanh, as TFLite Micro has it",
         )
-    time_major, (first, second, depth) = bool(fields.integer("TimeMajor")), application.rank(application.operand(0), 3)
+    time_major, (first, second, depth) = bool(fields.integer("TimeMajor")), context.rank(context.operand(0), 3)
     batch = second if time_major else first
-    weights = _read_gate_weights(application, depth)
+    weights = _read_gate_weights(context, depth)
     units = len(weights.bias) // 4
-    states = [_define_variable_state(application, position, (batch, units)) for position in (_HIDDEN, _CELL)]
-    _emit_lstm(application, fields, weights, states)
+    states = [_define_variable_state(context, position, (batch, units)) for position in (_HIDDEN, _CELL)]
+    _emit_lstm(context, fields, weights, states)
 
 
-def _emit_lstm(application: OpContext, fields: Fields, weights: _GateWeights, states: Sequence[str]) -> None:
+def _emit_lstm(context: OpContext, fields: Fields, weights: _GateWeights, states: Sequence[str]) -> None:
     """Append the ``lstm`` node of a plain LSTM; define the operator's output and the next contents of ``states``.
 
     ``states``: hidden state and cell state."""
-    target, data, builder = application.target(), application.operand(0), application.builder
-    type_ = application.type(states[0])
+    target, data, builder = context.target(), context.operand(0), context.builder
+    type_ = context.type(states[0])
     if (target.type.dtype, target.type.quant) != (type_.dtype, type_.quant):
-        application.refuse(
+        context.refuse(
             "an output that is quantised otherwise than the state", "give both one scale, as the converter does"
         )
     matrices = ((weights.input, weights.input_quant), (weights.recurrent, weights.recurrent_quant))
@@ -472,66 +472,66 @@ def _emit_lstm(application: OpContext, fields: Fields, weights: _GateWeights, st
     if type_.dtype == "float32" and weights.input_quant is not None:
         attrs["dynamic"] = "asymmetric" if fields.integer("AsymmetricQuantizeInputs") else "symmetric"
     next_states = [builder.file.unique(f"{target.name}_{stem}") for stem in ("hidden", "cell")]
-    application.append(
-        "lstm", operands, attrs, (target.name, *next_states), (target.type, *map(application.type, states))
+    context.append(
+        "lstm", operands, attrs, (target.name, *next_states), (target.type, *map(context.type, states))
     )
-    application.check_declared_shape(target)
+    context.check_declared_shape(target)
     builder.updates |= dict(zip(states, next_states, strict=True))
 
 
-def _read_gate_weights(application: OpContext, input_width: int) -> _GateWeights:
+def _read_gate_weights(context: OpContext, input_width: int) -> _GateWeights:
     """Return the weights and biases of a plain LSTM, after checking their shapes, dtypes and scales."""
-    dtype = application.target().type.dtype
-    units = application.source(_INPUT_WEIGHTS[0]).type.shape[:1]
+    dtype = context.target().type.dtype
+    units = context.source(_INPUT_WEIGHTS[0]).type.shape[:1]
     matrices: list[tuple[Array, Quant | None]] = []
     for positions, columns in ((_INPUT_WEIGHTS, (input_width,)), (_RECURRENT_WEIGHTS, units)):
         arrays, scales = [], []
         for position in positions:
-            type_ = application.source(position).type
+            type_ = context.source(position).type
             if type_.shape != (*units, *columns) or type_.dtype not in _WEIGHT_DTYPES[dtype]:
-                application.refuse(
+                context.refuse(
                     f"weights {type_.dtype} {type_.shape} for {dtype} data of depth {input_width}",
                     f"give {' or '.join(_WEIGHT_DTYPES[dtype])} weights (units, depth)",
                 )
-            arrays.append(application.constant(position))
+            arrays.append(context.constant(position))
             if type_.dtype != "float32":
                 if type_.quant is None or type_.quant.axis is not None or any(type_.quant.zero_point):
-                    application.refuse(
+                    context.refuse(
                         "weights that have no single scale, or a zero point", "quantise each matrix per tensor"
                     )
                 scales += [type_.quant.scale[0]] * units[0]
         if len({array.dtype for array in arrays}) > 1:
-            application.refuse("weights of float32 and int8 in one cell", "quantise all weights of the layer, or none")
+            context.refuse("weights of float32 and int8 in one cell", "quantise all weights of the layer, or none")
         quant = Quant(tuple(scales), (0,) * len(scales), 0) if scales else None
         matrices.append((np.concatenate(arrays), quant))
     biases = []
     for position in _RECURRENT_BIASES:
-        bias_part = application.constant(position) if application.has(position) else np.zeros(units, np.float32)
+        bias_part = context.constant(position) if context.has(position) else np.zeros(units, np.float32)
         if bias_part.shape != units:
-            application.broken(f"bias: got shape {bias_part.shape}, expected {units}")
+            context.broken(f"bias: got shape {bias_part.shape}, expected {units}")
         biases.append(bias_part)
     bias_dtypes = {"float32": np.float32, "int8": np.int32, "int16": np.int64}
     bias = np.concatenate(biases).astype(bias_dtypes[dtype])
     return _GateWeights(*matrices[0], *matrices[1], bias)
 
 
-def _define_variable_state(application: OpContext, position: int, shape: tuple[int, int]) -> str:
+def _define_variable_state(context: OpContext, position: int, shape: tuple[int, int]) -> str:
     """Define the variable tensor at input ``position``, of shape (batch, units), as a state of the graph; return its name."""
-    memory, dtype = application.source(position), application.target().type.dtype
+    memory, dtype = context.source(position), context.target().type.dtype
     expected_dtype = "int16" if position == _CELL and dtype != "float32" else dtype
     if (
         not memory.variable
         or memory.type.dtype != expected_dtype
         or int(np.prod(memory.type.shape)) != shape[0] * shape[1]
     ):
-        application.refuse(
+        context.refuse(
             f"the state {memory.name!r}, {memory.type.dtype} {memory.type.shape}",
             f"make it a variable tensor of {expected_dtype} {shape}",
         )
     if expected_dtype != "float32" and memory.type.quant is None:
-        application.refuse(f"the state {memory.name!r} has no quantisation", "give it a scale")
+        context.refuse(f"the state {memory.name!r} has no quantisation", "give it a scale")
     type_ = TensorType(shape, expected_dtype, memory.type.quant)
-    return application.builder.define_state(memory.name, type_, None, application.where)
+    return context.builder.define_state(memory.name, type_, None, context.where)
 
 
 LSTM_CONVERTERS: Mapping[str, Converter] = {

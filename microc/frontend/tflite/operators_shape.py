@@ -30,62 +30,62 @@ _SMALL = 1 << 16
 """Maximum number of elements of a FILL that becomes a constant. A larger tensor is filled at run time."""
 
 
-def shape_of(application: OpContext) -> None:
+def shape_of(context: OpContext) -> None:
     """Convert SHAPE to a constant, because every shape is known at compile time."""
-    application.result_constant(np.array(application.type(application.value(0)).shape, application.target().type.dtype))
+    context.result_constant(np.array(context.type(context.value(0)).shape, context.target().type.dtype))
 
 
-def rank_of(application: OpContext) -> None:
+def rank_of(context: OpContext) -> None:
     """Convert RANK, the number of axes, to a constant."""
-    application.result_constant(
-        np.array(len(application.type(application.value(0)).shape), application.target().type.dtype)
+    context.result_constant(
+        np.array(len(context.type(context.value(0)).shape), context.target().type.dtype)
     )
 
 
-def range_of(application: OpContext) -> None:
+def range_of(context: OpContext) -> None:
     """Convert RANGE with constant start, limit and step to a constant."""
-    start, limit, step = (application.constant(position).reshape(-1)[:1] for position in range(3))
+    start, limit, step = (context.constant(position).reshape(-1)[:1] for position in range(3))
     if not (start.size == limit.size == step.size == 1) or step[0] == 0:
-        application.broken(
+        context.broken(
             f"got {start.size} start, {limit.size} limit and {step.size} delta, expected one of each and delta != 0"
         )
     count = (float(limit[0]) - float(start[0])) / float(step[0])
     if not count <= _MOST:
-        application.refuse(f"a range of {count} elements", f"make ranges of at most {_MOST} elements")
+        context.refuse(f"a range of {count} elements", f"make ranges of at most {_MOST} elements")
     numbers = start[0] + np.arange(max(int(np.ceil(count)), 0)) * step[0]
-    application.result_constant(numbers.astype(application.target().type.dtype))
+    context.result_constant(numbers.astype(context.target().type.dtype))
 
 
-def fill(application: OpContext) -> None:
+def fill(context: OpContext) -> None:
     """Convert FILL: a tensor of constant shape whose elements all have the same value."""
-    shape, value = application.integers(0), application.unchanged_operand(1)
-    check_same_quantisation(application, [1])
-    if any(extent < 0 for extent in shape) or application.type(value).size != 1:
-        application.broken(
-            f"got dims {shape} and a value of shape {application.type(value).shape}, "
+    shape, value = context.integers(0), context.unchanged_operand(1)
+    check_same_quantisation(context, [1])
+    if any(extent < 0 for extent in shape) or context.type(value).size != 1:
+        context.broken(
+            f"got dims {shape} and a value of shape {context.type(value).shape}, "
             "expected extents of at least 0 and one element"
         )
-    known = application.builder.consts.get(value)
+    known = context.builder.consts.get(value)
     if known is not None and prod(shape) <= _SMALL:
-        application.result_constant(np.full(shape, known.reshape(-1)[0], known.dtype))
+        context.result_constant(np.full(shape, known.reshape(-1)[0], known.dtype))
     else:
-        application.result("broadcast_to", (application.reshape(value, ()),), {"shape": shape})
+        context.result("broadcast_to", (context.reshape(value, ()),), {"shape": shape})
 
 
-def zeros_like(application: OpContext) -> None:
+def zeros_like(context: OpContext) -> None:
     """Convert ZEROS_LIKE: a constant of stored zeros in the shape of the operand."""
-    type_ = application.type(application.value(0))
-    application.result_constant(np.zeros(type_.shape, application.target().type.dtype))
+    type_ = context.type(context.value(0))
+    context.result_constant(np.zeros(type_.shape, context.target().type.dtype))
 
 
-def broadcast_args(application: OpContext) -> None:
+def broadcast_args(context: OpContext) -> None:
     """Convert BROADCAST_ARGS: the shape that tensors of two constant shapes are broadcast to."""
-    shapes = (application.integers(0), application.integers(1))
+    shapes = (context.integers(0), context.integers(1))
     try:
         shape = np.broadcast_shapes(*shapes)
     except ValueError:
-        application.broken(f"shapes {shapes[0]} and {shapes[1]} do not broadcast")
-    application.result_constant(np.array(shape, application.target().type.dtype))
+        context.broken(f"shapes {shapes[0]} and {shapes[1]} do not broadcast")
+    context.result_constant(np.array(shape, context.target().type.dtype))
 
 
 CONSTANT_CONVERTERS: Mapping[str, Converter] = {
@@ -103,88 +103,88 @@ CONSTANT_CONVERTERS: Mapping[str, Converter] = {
 _ONE_ELEMENT = "microc knows slices of computed size only where together they replace one element of a list"
 
 
-def reshape(application: OpContext) -> None:
+def reshape(context: OpContext) -> None:
     """Convert RESHAPE.
 
     The new shape is a constant operand or an option. If the network computes it, the shape that the file declares is used."""
-    data, target = _data_operand(application), application.target()
-    if application.has(1) and application.value(1) in application.builder.consts:
-        shape = application.integers(1)
-    elif not application.has(1) and application.operator.options.kind:
-        shape = application.operator.options.fields("ReshapeOptions").integers("NewShape")
+    data, target = _data_operand(context), context.target()
+    if context.has(1) and context.value(1) in context.builder.consts:
+        shape = context.integers(1)
+    elif not context.has(1) and context.operator.options.kind:
+        shape = context.operator.options.fields("ReshapeOptions").integers("NewShape")
     else:
         shape = tuple(-1 if axis in target.unknown else extent for axis, extent in enumerate(target.type.shape))
-    _emit_with_shape(application, data, _resolve_shape(application, shape, _logical_shape(application, data)))
+    _emit_with_shape(context, data, _resolve_shape(context, shape, _logical_shape(context, data)))
 
 
-def _data_operand(application: OpContext) -> str:
+def _data_operand(context: OpContext) -> str:
     """Return the name of operand 0. For a complex tensor, return the float value that contains its real and imaginary parts."""
-    source = application.source(0)
+    source = context.source(0)
     if source.type.dtype != "complex64":
-        return application.unchanged_operand(0)
-    if source.name not in application.builder.complexes:
-        application.refuse(f"{source.name!r} of complex64", "use complex numbers for the output of RFFT2D only")
-    return application.builder.complexes[source.name]
+        return context.unchanged_operand(0)
+    if source.name not in context.builder.complexes:
+        context.refuse(f"{source.name!r} of complex64", "use complex numbers for the output of RFFT2D only")
+    return context.builder.complexes[source.name]
 
 
-def _logical_shape(application: OpContext, data: str) -> tuple[int, ...]:
+def _logical_shape(context: OpContext, data: str) -> tuple[int, ...]:
     """Return the shape of operand 0. For a complex tensor, leave out the additional axis of real and imaginary parts."""
-    shape = application.type(data).shape
-    return shape[:-1] if application.source(0).name in application.builder.complexes else shape
+    shape = context.type(data).shape
+    return shape[:-1] if context.source(0).name in context.builder.complexes else shape
 
 
-def _emit_with_shape(application: OpContext, data: str, shape: tuple[int, ...]) -> None:
+def _emit_with_shape(context: OpContext, data: str, shape: tuple[int, ...]) -> None:
     """Define the output as ``data`` reshaped to ``shape``. For a complex tensor, record the reshaped float value instead."""
-    complexes = application.builder.complexes
-    if application.source(0).name in complexes:
-        complexes[application.target().name] = application.reshape(data, (*shape, 2))
+    complexes = context.builder.complexes
+    if context.source(0).name in complexes:
+        complexes[context.target().name] = context.reshape(data, (*shape, 2))
     else:
-        application.result_reshape(data, shape)
+        context.result_reshape(data, shape)
 
 
-def same_elements(application: OpContext) -> None:
+def same_elements(context: OpContext) -> None:
     """Convert SQUEEZE and EXPAND_DIMS, which remove or insert axes of extent 1, to a reshape."""
-    data = _data_operand(application)
-    shape = _logical_shape(application, data)
-    if application.operator.code == "EXPAND_DIMS":
-        new_axes = application.integers(1) if application.has(1) else (0,)
+    data = _data_operand(context)
+    shape = _logical_shape(context, data)
+    if context.operator.code == "EXPAND_DIMS":
+        new_axes = context.integers(1) if context.has(1) else (0,)
         if len(new_axes) != 1:
-            application.broken(f"got {len(new_axes)} axes, expected one")
-        axis = application.axis(new_axes[0], len(shape) + 1)
-        _emit_with_shape(application, data, (*shape[:axis], 1, *shape[axis:]))
+            context.broken(f"got {len(new_axes)} axes, expected one")
+        axis = context.axis(new_axes[0], len(shape) + 1)
+        _emit_with_shape(context, data, (*shape[:axis], 1, *shape[axis:]))
         return
-    dims = application.operator.options.fields("SqueezeOptions").integers("SqueezeDims")
-    axes = {application.axis(axis, len(shape)) for axis in dims}
+    dims = context.operator.options.fields("SqueezeOptions").integers("SqueezeDims")
+    axes = {context.axis(axis, len(shape)) for axis in dims}
     axes = axes or {axis for axis, extent in enumerate(shape) if extent == 1}
-    _emit_with_shape(application, data, tuple(extent for axis, extent in enumerate(shape) if axis not in axes))
+    _emit_with_shape(context, data, tuple(extent for axis, extent in enumerate(shape) if axis not in axes))
 
 
-def concatenation(application: OpContext) -> None:
+def concatenation(context: OpContext) -> None:
     """Convert CONCATENATION along one axis. Operands other than uint8 must have the output's quantisation."""
-    fields = application.operator.options.fields("ConcatenationOptions")
-    if activation_name(application, fields.integer("FusedActivationFunction")):
-        application.refuse("a fused activation", "make the activation an operator of its own")
-    if any(application.source(k).name in application.builder.pieces for k in range(len(application.operator.inputs))):
-        _emit_replaced_element(application)
+    fields = context.operator.options.fields("ConcatenationOptions")
+    if activation_name(context, fields.integer("FusedActivationFunction")):
+        context.refuse("a fused activation", "make the activation an operator of its own")
+    if any(context.source(k).name in context.builder.pieces for k in range(len(context.operator.inputs))):
+        _emit_replaced_element(context)
         return
-    values = [application.unchanged_operand(position) for position in range(len(application.operator.inputs))]
+    values = [context.unchanged_operand(position) for position in range(len(context.operator.inputs))]
     if not values:
-        application.broken("got no inputs, expected at least one")
-    if application.target().type.dtype == "uint8":
-        values = [_rescale_to_output(application, value) for value in values]
+        context.broken("got no inputs, expected at least one")
+    if context.target().type.dtype == "uint8":
+        values = [_rescale_to_output(context, value) for value in values]
     else:
-        check_same_quantisation(application, range(len(values)))
-    axis = application.axis(fields.integer("Axis"), len(application.type(values[0]).shape))
-    application.result("concat", values, {"axis": axis})
+        check_same_quantisation(context, range(len(values)))
+    axis = context.axis(fields.integer("Axis"), len(context.type(values[0]).shape))
+    context.result("concat", values, {"axis": axis})
 
 
-def _rescale_to_output(application: OpContext, value: str) -> str:
+def _rescale_to_output(context: OpContext, value: str) -> str:
     """Return a uint8 operand of CONCATENATION, requantised to the output's scale and zero point as in LiteRT."""
-    own, quant = application.type(value).quant, application.target().type.quant
+    own, quant = context.type(value).quant, context.target().type.quant
     if own == quant or own is None or quant is None:
         return value
     attrs: dict[str, Attr] = {"scale": own.scale, "zero_point": own.zero_point, "axis": None}
-    real = application.emit("dequantize", (value,), attrs)
+    real = context.emit("dequantize", (value,), attrs)
     attrs = {
         "scale": quant.scale,
         "zero_point": quant.zero_point,
@@ -192,104 +192,104 @@ def _rescale_to_output(application: OpContext, value: str) -> str:
         "out_dtype": "uint8",
         "rounding": Ties.AWAY,
     }
-    return application.emit("quantize", (real,), attrs, like=replace(application.type(value), quant=quant))
+    return context.emit("quantize", (real,), attrs, like=replace(context.type(value), quant=quant))
 
 
-def _emit_replaced_element(application: OpContext) -> None:
+def _emit_replaced_element(context: OpContext) -> None:
     """Convert a CONCATENATION that replaces one element of a list to ``dynamic_update_slice``.
 
     TFLite converters write the update of a list (a tensor) as a concatenation of three operands: the slice before the
     element, the new element, and the slice after it. The result is as large as the list. Therefore the element's index
     is the size of the first slice. Any other use of slices of computed size is refused.
     """
-    pieces = application.builder.pieces
-    if len(application.operator.inputs) != 3:
-        application.refuse("slices of computed size", _ONE_ELEMENT)
-    first, last = (pieces.get(application.source(k).name) for k in (0, 2))
-    item = application.value(1)
-    if first is None or last is None or first.data != last.data or application.source(1).name in pieces:
-        application.refuse("slices of computed size", _ONE_ELEMENT)
-    start = application.builder.consts.get(first.begin)
-    if start is None or start.any() or last.begin in application.builder.consts:
-        application.refuse("slices of computed size", _ONE_ELEMENT)
-    application.result("dynamic_update_slice", (first.data, item, first.size), {})
+    pieces = context.builder.pieces
+    if len(context.operator.inputs) != 3:
+        context.refuse("slices of computed size", _ONE_ELEMENT)
+    first, last = (pieces.get(context.source(k).name) for k in (0, 2))
+    item = context.value(1)
+    if first is None or last is None or first.data != last.data or context.source(1).name in pieces:
+        context.refuse("slices of computed size", _ONE_ELEMENT)
+    start = context.builder.consts.get(first.begin)
+    if start is None or start.any() or last.begin in context.builder.consts:
+        context.refuse("slices of computed size", _ONE_ELEMENT)
+    context.result("dynamic_update_slice", (first.data, item, first.size), {})
 
 
-def pack(application: OpContext) -> None:
+def pack(context: OpContext) -> None:
     """Convert PACK: stack operands of the same shape along a new axis."""
-    fields = application.operator.options.fields("PackOptions", required=True)
-    values = [application.unchanged_operand(position) for position in range(len(application.operator.inputs))]
+    fields = context.operator.options.fields("PackOptions", required=True)
+    values = [context.unchanged_operand(position) for position in range(len(context.operator.inputs))]
     if not values:
-        application.broken("got no inputs, expected at least one")
-    check_same_quantisation(application, range(len(values)))
-    shape = application.type(values[0]).shape
-    axis = application.axis(fields.integer("Axis"), len(shape) + 1)
+        context.broken("got no inputs, expected at least one")
+    check_same_quantisation(context, range(len(values)))
+    shape = context.type(values[0]).shape
+    axis = context.axis(fields.integer("Axis"), len(shape) + 1)
     widened = (*shape[:axis], 1, *shape[axis:])
-    if any(application.type(value).shape != shape for value in values):
-        application.broken(
-            f"got operands of shapes {', '.join(str(application.type(value).shape) for value in values)}, expected equal shapes"
+    if any(context.type(value).shape != shape for value in values):
+        context.broken(
+            f"got operands of shapes {', '.join(str(context.type(value).shape) for value in values)}, expected equal shapes"
         )
-    application.result("concat", [application.reshape(value, widened) for value in values], {"axis": axis})
+    context.result("concat", [context.reshape(value, widened) for value in values], {"axis": axis})
 
 
-def tile(application: OpContext) -> None:
+def tile(context: OpContext) -> None:
     """Convert TILE: repeat the tensor along every axis a constant number of times."""
-    data, multiples = application.unchanged_operand(0), application.integers(1)
-    shape = application.type(data).shape
+    data, multiples = context.unchanged_operand(0), context.integers(1)
+    shape = context.type(data).shape
     if len(multiples) != len(shape) or min(multiples, default=1) < 0:
-        application.broken(f"multiples: got {multiples}, expected {len(shape)} numbers of at least 0")
-    check_same_quantisation(application, [0])
+        context.broken(f"multiples: got {multiples}, expected {len(shape)} numbers of at least 0")
+    check_same_quantisation(context, [0])
     split_shape = [extent for size in shape for extent in (1, size)]
     broadcast_shape = tuple(extent for pair in zip(multiples, shape, strict=True) for extent in pair)
-    data = application.emit("broadcast_to", (application.reshape(data, split_shape),), {"shape": broadcast_shape})
-    application.result_reshape(data, [multiple * size for multiple, size in zip(multiples, shape, strict=True)])
+    data = context.emit("broadcast_to", (context.reshape(data, split_shape),), {"shape": broadcast_shape})
+    context.result_reshape(data, [multiple * size for multiple, size in zip(multiples, shape, strict=True)])
 
 
-def transpose(application: OpContext) -> None:
+def transpose(context: OpContext) -> None:
     """Convert TRANSPOSE by a constant permutation of the axes."""
-    data = application.unchanged_operand(0)
-    rank = len(application.type(data).shape)
-    axes = tuple(application.axis(axis, rank) for axis in application.integers(1))
+    data = context.unchanged_operand(0)
+    rank = len(context.type(data).shape)
+    axes = tuple(context.axis(axis, rank) for axis in context.integers(1))
     if sorted(axes) != list(range(rank)):
-        application.broken(f"perm: got {axes}, expected each of 0..{rank - 1} once")
-    application.result("transpose", (data,), {"axes": axes})
+        context.broken(f"perm: got {axes}, expected each of 0..{rank - 1} once")
+    context.result("transpose", (data,), {"axes": axes})
 
 
-def pad(application: OpContext) -> None:
+def pad(context: OpContext) -> None:
     """Convert PAD and PADV2.
 
     PAD pads with the real number 0, which is the zero point of a quantised tensor. PADV2 pads with a constant operand of the
     data's dtype, a stored number."""
-    data, type_ = application.unchanged_operand(0), application.target().type
-    rank = len(application.type(data).shape)
-    amounts = application.integers(1)
+    data, type_ = context.unchanged_operand(0), context.target().type
+    rank = len(context.type(data).shape)
+    amounts = context.integers(1)
     if len(amounts) != 2 * rank or min(amounts, default=0) < 0:
-        application.broken(f"paddings: got {amounts}, expected {2 * rank} numbers of at least 0")
-    check_same_quantisation(application, [0])
+        context.broken(f"paddings: got {amounts}, expected {2 * rank} numbers of at least 0")
+    check_same_quantisation(context, [0])
     value: int | float = 0.0 if type_.dtype == "float32" else 0
-    if application.operator.code == "PADV2":
-        filler = application.constant(2)
+    if context.operator.code == "PADV2":
+        filler = context.constant(2)
         if filler.size != 1 or str(filler.dtype) != type_.dtype:
-            application.broken(
+            context.broken(
                 f"padding value: got shape {filler.shape} of {filler.dtype}, expected one element of {type_.dtype}"
             )
         value = filler.reshape(-1)[0].item()
     elif type_.quant is not None:
         value = type_.quant.zero_point[0]
     padding = tuple(zip(amounts[0::2], amounts[1::2], strict=True))
-    application.result("pad", (data,), {"padding": padding, "value": value})
+    context.result("pad", (data,), {"padding": padding, "value": value})
 
 
-def depth_and_space(application: OpContext) -> None:
+def depth_and_space(context: OpContext) -> None:
     """Convert SPACE_TO_DEPTH, which moves the pixels of a block to channels, and the inverse, DEPTH_TO_SPACE."""
-    to_depth = application.operator.code == "SPACE_TO_DEPTH"
+    to_depth = context.operator.code == "SPACE_TO_DEPTH"
     options = "SpaceToDepthOptions" if to_depth else "DepthToSpaceOptions"
-    block = application.operator.options.fields(options, required=True).integer("BlockSize", 1, 1 << 15)
-    data = application.unchanged_operand(0)
-    batch, height, width, depth = application.rank(data, 4)
+    block = context.operator.options.fields(options, required=True).integer("BlockSize", 1, 1 << 15)
+    data = context.unchanged_operand(0)
+    batch, height, width, depth = context.rank(data, 4)
     if (height % block or width % block) if to_depth else depth % (block * block):
         expected = "a divisor of the height and width" if to_depth else "one whose square divides the channels"
-        application.broken(f"block_size {block} for shape {(batch, height, width, depth)}, expected {expected}")
+        context.broken(f"block_size {block} for shape {(batch, height, width, depth)}, expected {expected}")
     if to_depth:
         rows, columns = height // block, width // block
         blocked = (batch, rows, block, columns, block, depth)
@@ -298,17 +298,17 @@ def depth_and_space(application: OpContext) -> None:
         depth //= block * block
         blocked = (batch, height, width, block, block, depth)
         shape = (batch, height * block, width * block, depth)
-    blocks = application.emit("reshape", (data,), {"shape": blocked})
-    application.result_reshape(application.emit("transpose", (blocks,), {"axes": (0, 1, 3, 2, 4, 5)}), shape)
+    blocks = context.emit("reshape", (data,), {"shape": blocked})
+    context.result_reshape(context.emit("transpose", (blocks,), {"axes": (0, 1, 3, 2, 4, 5)}), shape)
 
 
-def _resolve_shape(application: OpContext, shape: tuple[int, ...], source: tuple[int, ...]) -> tuple[int, ...]:
+def _resolve_shape(context: OpContext, shape: tuple[int, ...], source: tuple[int, ...]) -> tuple[int, ...]:
     """Return ``shape`` with an extent of -1 replaced by the extent that follows from the number of elements.
 
     ``source``: shape of the tensor that is reshaped."""
     known = prod(extent for extent in shape if extent != -1)
     if any(extent < -1 for extent in shape) or shape.count(-1) > 1 or (shape.count(-1) == 1 and not known):
-        application.broken(f"shape: got {shape}, expected extents of at least 0, at most one of them -1")
+        context.broken(f"shape: got {shape}, expected extents of at least 0, at most one of them -1")
     return tuple(prod(source) // known if extent == -1 else extent for extent in shape)
 
 
@@ -330,83 +330,83 @@ SHAPE_CONVERTERS: Mapping[str, Converter] = {
 # ---- Converters of operators that slice a tensor.
 
 
-def unpack(application: OpContext) -> None:
+def unpack(context: OpContext) -> None:
     """Convert UNPACK: one output for each index of an axis, without this axis."""
-    fields = application.operator.options.fields("UnpackOptions", required=True)
-    data = application.unchanged_operand(0)
-    shape = application.type(data).shape
-    axis = application.axis(fields.integer("Axis"), len(shape))
-    if len(application.operator.outputs) != shape[axis]:
-        application.broken(
-            f"got {len(application.operator.outputs)} outputs, expected {shape[axis]}, the extent of the axis"
+    fields = context.operator.options.fields("UnpackOptions", required=True)
+    data = context.unchanged_operand(0)
+    shape = context.type(data).shape
+    axis = context.axis(fields.integer("Axis"), len(shape))
+    if len(context.operator.outputs) != shape[axis]:
+        context.broken(
+            f"got {len(context.operator.outputs)} outputs, expected {shape[axis]}, the extent of the axis"
         )
     for position in range(shape[axis]):
-        part = application.emit("slice", (data,), _slice_attributes(shape, axis, position, position + 1))
-        application.result_reshape(part, (*shape[:axis], *shape[axis + 1 :]), position)
+        part = context.emit("slice", (data,), _slice_attributes(shape, axis, position, position + 1))
+        context.result_reshape(part, (*shape[:axis], *shape[axis + 1 :]), position)
 
 
-def split(application: OpContext) -> None:
+def split(context: OpContext) -> None:
     """Convert SPLIT: split a tensor (input 1) into equal parts along a constant axis (input 0)."""
-    data = application.unchanged_operand(1)
-    (axis,) = application.integers(0)[:1] or (0,)
-    shape = application.type(data).shape
-    axis, count = application.axis(axis, len(shape)), len(application.operator.outputs)
+    data = context.unchanged_operand(1)
+    (axis,) = context.integers(0)[:1] or (0,)
+    shape = context.type(data).shape
+    axis, count = context.axis(axis, len(shape)), len(context.operator.outputs)
     if not count or shape[axis] % count:
-        application.broken(f"num_splits is {count}, expected a divisor of {shape[axis]}, the extent of the axis")
-    _write_parts(application, data, axis, [shape[axis] // count] * count)
+        context.broken(f"num_splits is {count}, expected a divisor of {shape[axis]}, the extent of the axis")
+    _write_parts(context, data, axis, [shape[axis] // count] * count)
 
 
-def split_v(application: OpContext) -> None:
+def split_v(context: OpContext) -> None:
     """Convert SPLIT_V: split a tensor into parts of constant sizes along a constant axis.
 
     One size may be -1, which means all elements that the other parts do not contain."""
-    data, sizes = application.unchanged_operand(0), list(application.integers(1))
-    (axis,) = application.integers(2)[:1] or (0,)
-    shape = application.type(data).shape
-    axis = application.axis(axis, len(shape))
+    data, sizes = context.unchanged_operand(0), list(context.integers(1))
+    (axis,) = context.integers(2)[:1] or (0,)
+    shape = context.type(data).shape
+    axis = context.axis(axis, len(shape))
     if sizes.count(-1) == 1:
         sizes[sizes.index(-1)] = shape[axis] - sum(sizes) - 1
-    if len(sizes) != len(application.operator.outputs) or min(sizes, default=0) < 1 or sum(sizes) != shape[axis]:
-        count = len(application.operator.outputs)
-        application.broken(
+    if len(sizes) != len(context.operator.outputs) or min(sizes, default=0) < 1 or sum(sizes) != shape[axis]:
+        count = len(context.operator.outputs)
+        context.broken(
             f"size_splits: got {sizes}, expected {count} numbers of at least 1 that sum to {shape[axis]}"
         )
-    _write_parts(application, data, axis, sizes)
+    _write_parts(context, data, axis, sizes)
 
 
-def slice_(application: OpContext) -> None:
+def slice_(context: OpContext) -> None:
     """Convert SLICE. Begin and size are given for each axis; a size of -1 means all elements from begin to the end."""
-    data = application.unchanged_operand(0)
-    if any(application.value(position) not in application.builder.consts for position in (1, 2)):
-        _record_computed_slice(application, data)
+    data = context.unchanged_operand(0)
+    if any(context.value(position) not in context.builder.consts for position in (1, 2)):
+        _record_computed_slice(context, data)
         return
-    begin, size = application.integers(1), application.integers(2)
-    shape = application.type(data).shape
+    begin, size = context.integers(1), context.integers(2)
+    shape = context.type(data).shape
     if not len(begin) == len(size) == len(shape):
-        application.broken(f"begin {begin} and size {size} for shape {shape}, expected {len(shape)} numbers each")
+        context.broken(f"begin {begin} and size {size} for shape {shape}, expected {len(shape)} numbers each")
     end = tuple(
         extent if count == -1 else first + count for first, count, extent in zip(begin, size, shape, strict=True)
     )
     if any(not 0 <= first <= last <= extent for first, last, extent in zip(begin, end, shape, strict=True)):
-        application.broken(f"begin {begin} and size {size} reach beyond shape {shape}")
+        context.broken(f"begin {begin} and size {size} reach beyond shape {shape}")
     if begin and any(first == last for first, last in zip(begin, end, strict=True)):
         sizes = [last - first for first, last in zip(begin, end, strict=True)]
-        application.result_constant(np.zeros(sizes, application.target().type.dtype))
+        context.result_constant(np.zeros(sizes, context.target().type.dtype))
         return
-    application.result("slice", (data,), {"begin": begin, "end": end, "strides": (1,) * len(shape)})
+    context.result("slice", (data,), {"begin": begin, "end": end, "strides": (1,) * len(shape)})
 
 
-def _record_computed_slice(application: OpContext, data: str) -> None:
+def _record_computed_slice(context: OpContext, data: str) -> None:
     """Convert a SLICE whose begin or size is computed at run time.
 
     If the size is constant, append ``dynamic_slice``. If not, only record the slice (:class:`ComputedSlice`): a CONCATENATION may
     combine it with others to a tensor of known size."""
-    begin, size, shape = application.value(1), application.value(2), application.type(data).shape
-    known = application.builder.consts.get(size)
+    begin, size, shape = context.value(1), context.value(2), context.type(data).shape
+    known = context.builder.consts.get(size)
     if known is not None and known.size == len(shape) and known.min(initial=1) >= 1:
-        application.result("dynamic_slice", (data, begin), {"size": tuple(int(part) for part in known.reshape(-1))})
+        context.result("dynamic_slice", (data, begin), {"size": tuple(int(part) for part in known.reshape(-1))})
     else:
-        application.builder.pieces[application.target().name] = ComputedSlice(data, begin, size)
+        context.builder.pieces[context.target().name] = ComputedSlice(data, begin, size)
 
 
 @frozen
@@ -420,87 +420,87 @@ class _SliceMasks:
     shrink_axis: int
 
 
-def strided_slice(application: OpContext) -> None:
+def strided_slice(context: OpContext) -> None:
     """Convert STRIDED_SLICE, which slices as numpy does, with inserted and removed axes.
 
     Axes with negative strides are reversed first."""
-    fields = application.operator.options.fields("StridedSliceOptions", required=True)
+    fields = context.operator.options.fields("StridedSliceOptions", required=True)
     masks = _SliceMasks(
         *(fields.integer(f"{name}Mask") for name in ("Begin", "End", "Ellipsis", "NewAxis", "ShrinkAxis"))
     )
-    data = application.unchanged_operand(0)
-    if any(application.value(position) not in application.builder.consts for position in (1, 2)):
-        _emit_computed_slice(application, data, masks)
+    data = context.unchanged_operand(0)
+    if any(context.value(position) not in context.builder.consts for position in (1, 2)):
+        _emit_computed_slice(context, data, masks)
         return
-    begin, end, strides = (application.integers(position) for position in (1, 2, 3))
+    begin, end, strides = (context.integers(position) for position in (1, 2, 3))
     if not len(begin) == len(end) == len(strides):
-        application.broken(f"begin {begin}, end {end} and strides {strides} differ in length, expected equal lengths")
+        context.broken(f"begin {begin}, end {end} and strides {strides} differ in length, expected equal lengths")
     if fields.integer("Offset"):
         end = tuple(first + count for first, count in zip(begin, end, strict=True))
-    ranges, shape = _slice_ranges(application, application.type(data).shape, (begin, end, strides), masks)
+    ranges, shape = _slice_ranges(context, context.type(data).shape, (begin, end, strides), masks)
     reversed_axes = tuple(axis for axis, entry in enumerate(ranges) if entry[2] < 0)
     if reversed_axes:
-        data = application.emit("reverse", (data,), {"axes": reversed_axes})
-        extents = application.type(data).shape
+        data = context.emit("reverse", (data,), {"axes": reversed_axes})
+        extents = context.type(data).shape
         ranges = [
             (extents[axis] - 1 - first, extents[axis] - 1 - last, -step) if step < 0 else (first, last, step)
             for axis, (first, last, step) in enumerate(ranges)
         ]
     if 0 in shape:
-        application.result_constant(np.zeros(shape, application.target().type.dtype))
+        context.result_constant(np.zeros(shape, context.target().type.dtype))
         return
     first, last, steps = (tuple(entry[i] for entry in ranges) for i in range(3))
     attrs: dict[str, Attr] = {"begin": first, "end": last, "strides": steps}
     if masks.new_axis or masks.shrink_axis:
-        application.result_reshape(application.emit("slice", (data,), attrs), shape)
+        context.result_reshape(context.emit("slice", (data,), attrs), shape)
     else:
-        application.result("slice", (data,), attrs)
+        context.result("slice", (data,), attrs)
 
 
-def _emit_computed_slice(application: OpContext, data: str, masks: _SliceMasks) -> None:
+def _emit_computed_slice(context: OpContext, data: str, masks: _SliceMasks) -> None:
     """Convert a STRIDED_SLICE whose begin is computed at run time, such as ``x[:, i]`` or ``x[i : i + 3]``.
 
     Strides must be 1. The size of the slice follows from the output's declared shape. A negative begin counts from the end of the
     axis, as in a constant STRIDED_SLICE.
     """
-    begin, shape, target = application.value(1), application.type(data).shape, application.target()
-    entries = prod(application.type(begin).shape)
-    if any(step != 1 for step in application.integers(3)) or masks.ellipsis or masks.new_axis:
-        application.refuse(
+    begin, shape, target = context.value(1), context.type(data).shape, context.target()
+    entries = prod(context.type(begin).shape)
+    if any(step != 1 for step in context.integers(3)) or masks.ellipsis or masks.new_axis:
+        context.refuse(
             "a slice whose begin is computed, with steps, an ellipsis or new axes", "slice without them, then reshape"
         )
     kept = [axis for axis in range(len(shape)) if not masks.shrink_axis >> axis & 1]
     if entries > len(shape) or target.unknown or len(target.type.shape) != len(kept):
-        application.refuse(f"a slice of {shape} of computed size", "slice with a fixed size: x[:, i], x[i : i + 3]")
+        context.refuse(f"a slice of {shape} of computed size", "slice with a fixed size: x[:, i], x[i : i + 3]")
     size = [1] * len(shape)
     for axis, extent in zip(kept, target.type.shape, strict=True):
         size[axis] = extent
     if any(not 1 <= count <= extent for count, extent in zip(size, shape, strict=True)):
-        application.broken(
+        context.broken(
             f"a slice of {tuple(size)} elements of shape {shape}, expected at least 1 and at most the extent of each axis"
         )
     is_whole_axis = [masks.begin >> axis & 1 and not masks.shrink_axis >> axis & 1 for axis in range(entries)]
-    type_ = application.type(begin).dtype
+    type_ = context.type(begin).dtype
     extents, zeros, is_used = (
-        application.new_constant(stem, np.array(numbers, type_))
+        context.new_constant(stem, np.array(numbers, type_))
         for stem, numbers in (
             ("extents", shape[:entries]),
             ("zeros", [0] * entries),
             ("used", [not w for w in is_whole_axis]),
         )
     )
-    from_end = application.emit("less", (begin, zeros), {})
-    begins = application.emit("where", (from_end, application.emit("add", (begin, extents), {}), begin), {})
-    begins = application.emit("mul", (begins, is_used), {})
+    from_end = context.emit("less", (begin, zeros), {})
+    begins = context.emit("where", (from_end, context.emit("add", (begin, extents), {}), begin), {})
+    begins = context.emit("mul", (begins, is_used), {})
     if entries < len(shape):
-        begins = application.emit("pad", (begins,), {"padding": ((0, len(shape) - entries),), "value": 0})
-    application.result_reshape(
-        application.emit("dynamic_slice", (data, begins), {"size": tuple(size)}), target.type.shape
+        begins = context.emit("pad", (begins,), {"padding": ((0, len(shape) - entries),), "value": 0})
+    context.result_reshape(
+        context.emit("dynamic_slice", (data, begins), {"size": tuple(size)}), target.type.shape
     )
 
 
 def _slice_ranges(
-    application: OpContext, shape: tuple[int, ...], spec: Sequence[tuple[int, ...]], masks: _SliceMasks
+    context: OpContext, shape: tuple[int, ...], spec: Sequence[tuple[int, ...]], masks: _SliceMasks
 ) -> tuple[list[tuple[int, int, int]], list[int]]:
     """Return the range (begin, end, stride) of every axis of the data, and the output's shape.
 
@@ -508,7 +508,7 @@ def _slice_ranges(
     entries = len(spec[0])
     consumed = sum(not (masks.ellipsis | masks.new_axis) >> i & 1 for i in range(entries))
     if consumed > len(shape) or (masks.ellipsis & (1 << entries) - 1).bit_count() > 1:
-        application.broken(
+        context.broken(
             f"a slice of {entries} entries of shape {shape}, expected at most one for each axis, and one ellipsis"
         )
     ranges: list[tuple[int, int, int]] = []
@@ -526,31 +526,31 @@ def _slice_ranges(
         elif masks.new_axis >> i & 1:
             result.append(1)
         elif masks.shrink_axis >> i & 1:
-            ranges.append(_range_of_index(application, first, shape[len(ranges)]))
+            ranges.append(_range_of_index(context, first, shape[len(ranges)]))
         else:
             extent = shape[len(ranges)]
             first = (0 if stride > 0 else extent - 1) if masks.begin >> i & 1 else first
             last = (extent if stride > 0 else -1 - extent) if masks.end >> i & 1 else last
-            ranges.append(_range_within_axis(application, first, last, stride, extent))
+            ranges.append(_range_within_axis(context, first, last, stride, extent))
             result.append(-(-abs(ranges[-1][1] - ranges[-1][0]) // abs(stride)))
     take_whole_axes(len(shape) - len(ranges))
     return ranges, result
 
 
-def _range_of_index(application: OpContext, index: int, extent: int) -> tuple[int, int, int]:
+def _range_of_index(context: OpContext, index: int, extent: int) -> tuple[int, int, int]:
     """Return the range (begin, end, stride) that contains only ``index``. A negative index counts from the end of the axis."""
     index += extent if index < 0 else 0
     if not 0 <= index < extent:
-        application.broken(f"got index {index}, expected 0..{extent - 1}")
+        context.broken(f"got index {index}, expected 0..{extent - 1}")
     return index, index + 1, 1
 
 
-def _range_within_axis(application: OpContext, begin: int, end: int, stride: int, extent: int) -> tuple[int, int, int]:
+def _range_within_axis(context: OpContext, begin: int, end: int, stride: int, extent: int) -> tuple[int, int, int]:
     """Return the range (begin, end, stride) with its bounds clamped to the axis.
 
     Bounds are in 0 .. extent for a positive stride and in -1 .. extent - 1 for a negative one. An empty range is (0, 0, 1)."""
     if stride == 0:
-        application.broken("got stride 0, expected another number")
+        context.broken("got stride 0, expected another number")
     begin, end = (bound + extent if bound < 0 else bound for bound in (begin, end))
     low, high = (0, extent) if stride > 0 else (-1, extent - 1)
     begin, end = min(max(begin, low), high), min(max(end, low), high)
@@ -566,12 +566,12 @@ def _slice_attributes(shape: tuple[int, ...], axis: int, first_element: int, end
     return {"begin": begin, "end": end, "strides": (1,) * len(shape)}
 
 
-def _write_parts(application: OpContext, data: str, axis: int, part_extents: Sequence[int]) -> None:
+def _write_parts(context: OpContext, data: str, axis: int, part_extents: Sequence[int]) -> None:
     """Define the operator's outputs as consecutive slices of the data along an axis; ``part_extents``: extents of the slices."""
     first = 0
     for position, size in enumerate(part_extents):
-        attrs = _slice_attributes(application.type(data).shape, axis, first, first + size)
-        application.result("slice", (data,), attrs, position)
+        attrs = _slice_attributes(context.type(data).shape, axis, first, first + size)
+        context.result("slice", (data,), attrs, position)
         first += size
 
 

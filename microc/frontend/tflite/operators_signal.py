@@ -19,102 +19,102 @@ from microc.ops.attributes import Rounding
 _RFFT_DTYPES = ("int16", "int32", "float32")
 
 
-def integer_option(application: OpContext, option_name: str, minimum: int = 0, maximum: int = (1 << 31) - 1) -> int:
+def integer_option(context: OpContext, option_name: str, minimum: int = 0, maximum: int = (1 << 31) - 1) -> int:
     """Return an integer option of a custom operator; ModelError if it is absent or not in ``minimum`` .. ``maximum``."""
-    value = application.operator.custom.get(option_name)
+    value = context.operator.custom.get(option_name)
     if not isinstance(value, (int, bool)) or not minimum <= value <= maximum:
-        application.broken(f"option {option_name} is {value!r}, expected {minimum}..{maximum}")
+        context.broken(f"option {option_name} is {value!r}, expected {minimum}..{maximum}")
     return int(value)
 
 
-def window(application: OpContext) -> None:
+def window(context: OpContext) -> None:
     """Convert SignalWindow: the product of samples and a window function, shifted right."""
-    operands = (application.value(0), application.value(1))
-    application.result("signal_window", operands, {"shift": integer_option(application, "shift", 0, 30)})
+    operands = (context.value(0), context.value(1))
+    context.result("signal_window", operands, {"shift": integer_option(context, "shift", 0, 30)})
 
 
-def fft_auto_scale(application: OpContext) -> None:
+def fft_auto_scale(context: OpContext) -> None:
     """Convert SignalFftAutoScale: the samples shifted left by the largest number of bits without overflow, and this number."""
-    application.results("fft_auto_scale", (application.value(0),), {})
+    context.results("fft_auto_scale", (context.value(0),), {})
 
 
-def rfft(application: OpContext) -> None:
+def rfft(context: OpContext) -> None:
     """Convert SignalRfft: the spectrum of each row of real samples, padded with zeros to the option ``fft_length``."""
-    length = integer_option(application, "fft_length", 4, 1 << 16)
-    application.result("rfft", (application.value(0),), {"fft_length": length})
+    length = integer_option(context, "fft_length", 4, 1 << 16)
+    context.result("rfft", (context.value(0),), {"fft_length": length})
 
 
-def irfft(application: OpContext) -> None:
+def irfft(context: OpContext) -> None:
     """Convert SignalIrfft, the inverse of SignalRfft: rows of real samples from their spectrum."""
-    length = integer_option(application, "fft_length", 4, 1 << 16)
-    application.result("irfft", (application.value(0),), {"fft_length": length})
+    length = integer_option(context, "fft_length", 4, 1 << 16)
+    context.result("irfft", (context.value(0),), {"fft_length": length})
 
 
-def energy(application: OpContext) -> None:
+def energy(context: OpContext) -> None:
     """Convert SignalEnergy: squared magnitudes of a range of frequencies of a spectrum (options start_index and end_index)."""
     attrs: dict[str, Attr] = {
-        "start": integer_option(application, "start_index"),
-        "end": integer_option(application, "end_index"),
+        "start": integer_option(context, "start_index"),
+        "end": integer_option(context, "end_index"),
     }
-    application.result("signal_energy", (application.value(0),), attrs)
+    context.result("signal_energy", (context.value(0),), attrs)
 
 
-def filter_bank(application: OpContext) -> None:
+def filter_bank(context: OpContext) -> None:
     """Convert SignalFilterBank: weighted sums of energies over overlapping triangular channels."""
-    operands = [application.value(position) for position in range(6)]
-    sizes = [application.type(operand).size for operand in operands]
-    frequencies, firsts, widths = (application.constant(position).astype(np.int64) for position in (3, 4, 5))
+    operands = [context.value(position) for position in range(6)]
+    sizes = [context.type(operand).size for operand in operands]
+    frequencies, firsts, widths = (context.constant(position).astype(np.int64) for position in (3, 4, 5))
     for starts, size in ((frequencies, sizes[0]), (firsts, min(sizes[1:3]))):
         if len(starts) != len(widths) or min(starts, default=0) < 0 or max(starts + widths, default=0) > size:
-            application.broken(
+            context.broken(
                 f"a channel reaches beyond the spectrum or the weights: got starts {starts.tolist()} and widths "
                 f"{widths.tolist()}, expected sums of at most {size}"
             )
-    channels = integer_option(application, "num_channels", 1, 1 << 15)
-    application.result("filter_bank", operands, {"channels": channels})
+    channels = integer_option(context, "num_channels", 1, 1 << 15)
+    context.result("filter_bank", operands, {"channels": channels})
 
 
-def square_root(application: OpContext) -> None:
+def square_root(context: OpContext) -> None:
     """Convert SignalFilterBankSquareRoot: square roots, shifted right by a number of bits that is an operand."""
-    application.result("filter_bank_square_root", (application.value(0), application.value(1)), {})
+    context.result("filter_bank_square_root", (context.value(0), context.value(1)), {})
 
 
-def spectral_subtraction(application: OpContext) -> None:
+def spectral_subtraction(context: OpContext) -> None:
     """Convert SignalFilterBankSpectralSubtraction: the signal minus an estimate of the noise, which is a state of the graph."""
-    data = application.value(0)
-    channels = application.rank(data, 1)[0]
-    if integer_option(application, "num_channels", 1) != channels:
-        application.broken(
-            f"num_channels differs from the signal's; got {application.operator.custom['num_channels']}, expected {channels}"
+    data = context.value(0)
+    channels = context.rank(data, 1)[0]
+    if integer_option(context, "num_channels", 1) != channels:
+        context.broken(
+            f"num_channels differs from the signal's; got {context.operator.custom['num_channels']}, expected {channels}"
         )
     names = ("smoothing", "one_minus_smoothing", "alternate_smoothing", "alternate_one_minus_smoothing")
     attrs: dict[str, Attr] = {
-        name: integer_option(application, name, 0, 1 << 16) for name in (*names, "min_signal_remaining")
+        name: integer_option(context, name, 0, 1 << 16) for name in (*names, "min_signal_remaining")
     }
     attrs |= {
-        name: integer_option(application, name, 0, 31) for name in ("smoothing_bits", "spectral_subtraction_bits")
+        name: integer_option(context, name, 0, 31) for name in ("smoothing_bits", "spectral_subtraction_bits")
     }
-    attrs["clamping"] = bool(integer_option(application, "clamping", 0, 1))
-    builder = application.builder
-    name = builder.file.unique(f"{application.target().name}_noise")
-    noise = builder.define_state(name, TensorType((channels,), "uint32"), None, application.where)
-    application.results("spectral_subtraction", (data, noise), attrs)
-    builder.updates[noise] = application.target(1).name
+    attrs["clamping"] = bool(integer_option(context, "clamping", 0, 1))
+    builder = context.builder
+    name = builder.file.unique(f"{context.target().name}_noise")
+    noise = builder.define_state(name, TensorType((channels,), "uint32"), None, context.where)
+    context.results("spectral_subtraction", (data, noise), attrs)
+    builder.updates[noise] = context.target(1).name
 
 
-def pcan(application: OpContext) -> None:
+def pcan(context: OpContext) -> None:
     """Convert SignalPCAN: automatic gain control of each channel by the noise estimate (per-channel amplitude normalisation)."""
-    operands = [application.value(position) for position in range(3)]
-    application.result("pcan", operands, {"snr_shift": integer_option(application, "snr_shift", 0, 63)})
+    operands = [context.value(position) for position in range(3)]
+    context.result("pcan", operands, {"snr_shift": integer_option(context, "snr_shift", 0, 63)})
 
 
-def log(application: OpContext) -> None:
+def log(context: OpContext) -> None:
     """Convert SignalFilterBankLog: scaled natural logarithms."""
     attrs: dict[str, Attr] = {
-        "input_correction_bits": integer_option(application, "input_correction_bits", 0, 31),
-        "output_scale": integer_option(application, "output_scale", 0, 1 << 16),
+        "input_correction_bits": integer_option(context, "input_correction_bits", 0, 31),
+        "output_scale": integer_option(context, "output_scale", 0, 1 << 16),
     }
-    application.result("filter_bank_log", (application.value(0),), attrs)
+    context.result("filter_bank_log", (context.value(0),), attrs)
 
 
 SIGNAL_CONVERTERS: Mapping[str, Converter] = {
@@ -137,151 +137,151 @@ SIGNAL_CONVERTERS: Mapping[str, Converter] = {
 _MOST = 1 << 20
 
 
-def _rows_and_length(application: OpContext, data: str) -> tuple[int, int]:
+def _rows_and_length(context: OpContext, data: str) -> tuple[int, int]:
     """Return the number of rows of the data, and the length of a row (the last axis)."""
-    shape = application.type(data).shape
+    shape = context.type(data).shape
     if not shape or 0 in shape:
-        application.broken(f"got data of shape {shape}, expected at least one axis and one element")
-    return application.type(data).size // shape[-1], shape[-1]
+        context.broken(f"got data of shape {shape}, expected at least one axis and one element")
+    return context.type(data).size // shape[-1], shape[-1]
 
 
-def _define_named_state(application: OpContext, name_stem: str, type_: TensorType, data: Array | None = None) -> str:
+def _define_named_state(context: OpContext, name_stem: str, type_: TensorType, data: Array | None = None) -> str:
     """Define a state of the graph; return its name, which is made from the output's name and ``name_stem``."""
-    name = application.builder.file.unique(f"{application.target().name}_{name_stem}")
-    return application.builder.define_state(name, type_, data, application.where)
+    name = context.builder.file.unique(f"{context.target().name}_{name_stem}")
+    return context.builder.define_state(name, type_, data, context.where)
 
 
-def _slice_last_axis(application: OpContext, value: str, begin: int, end: int) -> str:
+def _slice_last_axis(context: OpContext, value: str, begin: int, end: int) -> str:
     """Return elements ``begin`` .. ``end`` - 1 along the last axis."""
-    shape = application.type(value).shape
+    shape = context.type(value).shape
     lead = (0,) * (len(shape) - 1)
     attrs: Mapping[str, Attr] = {"begin": (*lead, begin), "end": (*shape[:-1], end), "strides": (1,) * len(shape)}
-    return application.emit("slice", (value,), attrs)
+    return context.emit("slice", (value,), attrs)
 
 
-def _prepend_past(application: OpContext, data: str, past_length: int) -> str:
+def _prepend_past(context: OpContext, data: str, past_length: int) -> str:
     """Return the rows of data, each preceded by the last ``past_length`` elements of the previous calls.
 
     These elements are stored in a state of the graph."""
-    rows, size = _rows_and_length(application, data)
-    flat = application.reshape(data, (rows, size))
+    rows, size = _rows_and_length(context, data)
+    flat = context.reshape(data, (rows, size))
     if not past_length:
         return flat
-    past = _define_named_state(application, "past", TensorType((rows, past_length), application.type(data).dtype))
-    joined = application.emit("concat", (past, flat), {"axis": 1})
-    application.builder.updates[past] = _slice_last_axis(application, joined, size, size + past_length)
+    past = _define_named_state(context, "past", TensorType((rows, past_length), context.type(data).dtype))
+    joined = context.emit("concat", (past, flat), {"axis": 1})
+    context.builder.updates[past] = _slice_last_axis(context, joined, size, size + past_length)
     return joined
 
 
-def delay(application: OpContext) -> None:
+def delay(context: OpContext) -> None:
     """Convert SignalDelay: delay rows of samples by the option ``delay_length``, a number of samples."""
-    data = application.value(0)
-    joined = _prepend_past(application, data, integer_option(application, "delay_length", 0, _MOST))
-    shape = application.type(data).shape
-    application.result_reshape(_slice_last_axis(application, joined, 0, shape[-1]), shape)
+    data = context.value(0)
+    joined = _prepend_past(context, data, integer_option(context, "delay_length", 0, _MOST))
+    shape = context.type(data).shape
+    context.result_reshape(_slice_last_axis(context, joined, 0, shape[-1]), shape)
 
 
-def framer(application: OpContext) -> None:
+def framer(context: OpContext) -> None:
     """Convert SignalFramer: split a stream of samples into overlapping frames.
 
     With the option ``prefill`` the stream is preceded by zeros. Without it the first frames are incomplete; the second output is
     true from the first call on that returns complete frames only.
     """
-    data, size = application.value(0), integer_option(application, "frame_size", 1, _MOST)
-    step, prefill = integer_option(application, "frame_step", 1, _MOST), integer_option(application, "prefill", 0, 1)
-    shape = application.type(data).shape
-    length = _rows_and_length(application, data)[1]
+    data, size = context.value(0), integer_option(context, "frame_size", 1, _MOST)
+    step, prefill = integer_option(context, "frame_step", 1, _MOST), integer_option(context, "prefill", 0, 1)
+    shape = context.type(data).shape
+    length = _rows_and_length(context, data)[1]
     if length % step or size < step:
-        application.broken(
+        context.broken(
             f"got frame_size {size} and frame_step {step}, expected a step of at most the size that divides {length} samples"
         )
     missing_steps, count = -(-size // step) - 1, length // step
     if count * size > _MOST:
-        application.refuse(
+        context.refuse(
             f"{count} frames of {size} samples in a call", f"give fewer at once; at most {_MOST} samples"
         )
-    joined = _prepend_past(application, data, size - step if prefill else missing_steps * step)
+    joined = _prepend_past(context, data, size - step if prefill else missing_steps * step)
     indices = (np.arange(count)[:, None] * step + np.arange(size)).astype(np.int32)
-    frames = application.emit("gather", (joined, application.new_constant("frames", indices)), {"axis": 1})
-    application.result_reshape(frames, (*shape[:-1], count, size))
+    frames = context.emit("gather", (joined, context.new_constant("frames", indices)), {"axis": 1})
+    context.result_reshape(frames, (*shape[:-1], count, size))
     if prefill:
-        application.builder.constant(application.target(1).name, np.array(True))
+        context.builder.constant(context.target(1).name, np.array(True))
         return
-    steps = _define_named_state(application, "steps", TensorType((), "int32"))
-    missing, new_steps = (application.new_constant("steps", np.array(n, np.int32)) for n in (missing_steps, count))
-    application.result("greater_equal", (steps, missing), {"rounding": Rounding.NONE}, 1)
-    next_steps = application.emit("add", (steps, new_steps), {})
-    application.builder.updates[steps] = application.emit("minimum", (next_steps, missing), {})
+    steps = _define_named_state(context, "steps", TensorType((), "int32"))
+    missing, new_steps = (context.new_constant("steps", np.array(n, np.int32)) for n in (missing_steps, count))
+    context.result("greater_equal", (steps, missing), {"rounding": Rounding.NONE}, 1)
+    next_steps = context.emit("add", (steps, new_steps), {})
+    context.builder.updates[steps] = context.emit("minimum", (next_steps, missing), {})
 
 
-def stacker(application: OpContext) -> None:
+def stacker(context: OpContext) -> None:
     """Convert SignalStacker: concatenate a frame with its neighbours in time. Before the first frame it is repeated.
 
     The second output is true in the calls whose result is valid: one call in every ``stacker_step``.
     """
-    data = application.value(0)
-    left = integer_option(application, "stacker_left_context", 0, 1 << 10)
-    right = integer_option(application, "stacker_right_context", 0, 1 << 10)
+    data = context.value(0)
+    left = integer_option(context, "stacker_left_context", 0, 1 << 10)
+    right = integer_option(context, "stacker_right_context", 0, 1 << 10)
     step, channels = (
-        integer_option(application, "stacker_step", 1, 1 << 10),
-        integer_option(application, "num_channels", 1, _MOST),
+        integer_option(context, "stacker_step", 1, 1 << 10),
+        integer_option(context, "num_channels", 1, _MOST),
     )
-    if application.rank(data, 1) != (channels,) or step > left + right + 1:
-        got = f"num_channels {channels} and stacker_step {step} for data of shape {application.type(data).shape}"
-        application.broken(f"got {got}, expected the data's channels and a step of at most {left + right + 1}")
-    row = application.reshape(data, (1, channels))
+    if context.rank(data, 1) != (channels,) or step > left + right + 1:
+        got = f"num_channels {channels} and stacker_step {step} for data of shape {context.type(data).shape}"
+        context.broken(f"got {got}, expected the data's channels and a step of at most {left + right + 1}")
+    row = context.reshape(data, (1, channels))
     joined = row
     if left + right:
         past = _define_named_state(
-            application, "past", TensorType((left + right, channels), application.type(data).dtype)
+            context, "past", TensorType((left + right, channels), context.type(data).dtype)
         )
-        has_begun = _define_named_state(application, "begun", TensorType((), "bool"))
-        repeated = application.emit("broadcast_to", (row,), {"shape": (left + right, channels)})
-        past_or_repeated = application.emit("where", (has_begun, past, repeated), {})
-        joined = application.emit("concat", (past_or_repeated, row), {"axis": 0})
+        has_begun = _define_named_state(context, "begun", TensorType((), "bool"))
+        repeated = context.emit("broadcast_to", (row,), {"shape": (left + right, channels)})
+        past_or_repeated = context.emit("where", (has_begun, past, repeated), {})
+        joined = context.emit("concat", (past_or_repeated, row), {"axis": 0})
         end: Mapping[str, Attr] = {"begin": (1, 0), "end": (left + right + 1, channels), "strides": (1, 1)}
-        application.builder.updates[past] = application.emit("slice", (joined,), end)
-        true = application.new_constant("true", np.array(True))
-        application.builder.updates[has_begun] = application.emit("logical_or", (has_begun, true), {})
-    application.result_reshape(joined, ((left + right + 1) * channels,))
-    phase = _define_named_state(application, "turn", TensorType((), "int32"))
-    whole, one, last = (application.new_constant("turn", np.array(n, np.int32)) for n in (right, 1, right + step))
-    application.result("equal", (phase, whole), {"rounding": Rounding.NONE}, 1)
-    next_phase = application.emit("add", (phase, one), {})
-    wraps = application.emit("equal", (next_phase, last), {"rounding": Rounding.NONE})
-    application.builder.updates[phase] = application.emit("where", (wraps, whole, next_phase), {})
+        context.builder.updates[past] = context.emit("slice", (joined,), end)
+        true = context.new_constant("true", np.array(True))
+        context.builder.updates[has_begun] = context.emit("logical_or", (has_begun, true), {})
+    context.result_reshape(joined, ((left + right + 1) * channels,))
+    phase = _define_named_state(context, "turn", TensorType((), "int32"))
+    whole, one, last = (context.new_constant("turn", np.array(n, np.int32)) for n in (right, 1, right + step))
+    context.result("equal", (phase, whole), {"rounding": Rounding.NONE}, 1)
+    next_phase = context.emit("add", (phase, one), {})
+    wraps = context.emit("equal", (next_phase, last), {"rounding": Rounding.NONE})
+    context.builder.updates[phase] = context.emit("where", (wraps, whole, next_phase), {})
 
 
-def overlap_add(application: OpContext) -> None:
+def overlap_add(context: OpContext) -> None:
     """Convert SignalOverlapAdd: join overlapping frames to a signal by adding them. int16 sums saturate."""
-    data, step = application.value(0), integer_option(application, "frame_step", 1, _MOST)
-    shape, dtype = application.type(data).shape, application.type(data).dtype
+    data, step = context.value(0), integer_option(context, "frame_step", 1, _MOST)
+    shape, dtype = context.type(data).shape, context.type(data).dtype
     if len(shape) < 2 or 0 in shape or step > shape[-1]:
-        application.broken(
+        context.broken(
             f"got frames of shape {shape} and frame_step {step}, expected at least two axes and a step of at most the last"
         )
     frames, size = shape[-2:]
-    rows = application.type(data).size // (frames * size)
-    flat = application.reshape(data, (rows, frames, size))
-    buffer = _define_named_state(application, "buffer", TensorType((rows, size), dtype))
-    body = _overlap_add_body(application, (rows, frames, size), dtype, step)
+    rows = context.type(data).size // (frames * size)
+    flat = context.reshape(data, (rows, frames, size))
+    buffer = _define_named_state(context, "buffer", TensorType((rows, size), dtype))
+    body = _overlap_add_body(context, (rows, frames, size), dtype, step)
     attrs: Mapping[str, Attr] = {"body": body, "count": frames, "carried": 1, "guarded": False}
-    names = [application.builder.file.unique(f"{application.target().name}_{stem}") for stem in ("rest", "made")]
-    application.append("loop", (buffer, flat), attrs, names, (None, None))
-    application.builder.updates[buffer] = names[0]
-    rows_first = application.emit("transpose", (names[1],), {"axes": (1, 0, 2)}) if rows > 1 else names[1]
-    application.result_reshape(rows_first, (*shape[:-2], frames * step))
+    names = [context.builder.file.unique(f"{context.target().name}_{stem}") for stem in ("rest", "made")]
+    context.append("loop", (buffer, flat), attrs, names, (None, None))
+    context.builder.updates[buffer] = names[0]
+    rows_first = context.emit("transpose", (names[1],), {"axes": (1, 0, 2)}) if rows > 1 else names[1]
+    context.result_reshape(rows_first, (*shape[:-2], frames * step))
 
 
-def _overlap_add_body(application: OpContext, shape: Sequence[int], dtype: str, step: int) -> Graph:
+def _overlap_add_body(context: OpContext, shape: Sequence[int], dtype: str, step: int) -> Graph:
     """Return the body of SignalOverlapAdd's loop over frames.
 
     Its inputs are the iteration's number, a buffer of partial sums, and all frames. Its outputs are the buffer shifted
     by ``step`` samples, and the ``step`` samples that no later frame overlaps. ``shape``: (rows, frames, samples of a
     frame)."""
     rows, _, size = shape
-    body = GraphBuilder(application.loc.file)
-    body.at(application.loc.index, application.loc.name)
+    body = GraphBuilder(context.loc.file)
+    body.at(context.loc.index, context.loc.name)
     iteration, buffer, data = (
         body.input("turn", (), "int32"),
         body.input("buffer", (rows, size), dtype),
@@ -319,88 +319,88 @@ _MOST_ROWS = 1 << 10
 numbers."""
 
 
-def rfft2d(application: OpContext) -> None:
+def rfft2d(context: OpContext) -> None:
     """Convert RFFT2D of real images, cropped or zero-padded to the constant ``fft_length``.
 
     The last axis of the result contains only the non-negative frequencies."""
-    data, lengths = application.operand(0, "float32"), application.integers(1)
-    shape = application.type(data).shape
+    data, lengths = context.operand(0, "float32"), context.integers(1)
+    shape = context.type(data).shape
     if len(lengths) != 2 or len(shape) < 2 or 0 in shape:
-        application.broken(
+        context.broken(
             f"got data of shape {shape} and fft_length {lengths}, expected at least two axes and two lengths"
         )
     rows, columns = lengths
     if columns < 4 or columns & columns - 1 or not 1 <= rows <= _MOST_ROWS:
-        application.refuse(
+        context.refuse(
             f"a transform of {rows} by {columns}", f"pad to 1..{_MOST_ROWS} rows and to a power of two from 4 on"
         )
-    data = _fit_image(application, data, rows, columns)
+    data = _fit_image(context, data, rows, columns)
     lead, half = shape[:-2], columns // 2 + 1
-    flat = application.emit("rfft", (data,), {"fft_length": columns})
-    spectrum = application.reshape(flat, (*lead, rows, half, 2))
+    flat = context.emit("rfft", (data,), {"fft_length": columns})
+    spectrum = context.reshape(flat, (*lead, rows, half, 2))
     if rows > 1:
         roots = np.exp(-2j * np.pi * np.outer(np.arange(rows), np.arange(rows)) / rows)
         matrix = np.stack([np.stack([roots.real, roots.imag], -1), np.stack([-roots.imag, roots.real], -1)], 1)
-        waves = application.new_constant("waves", matrix.astype(np.float32))
+        waves = context.new_constant("waves", matrix.astype(np.float32))
         axes = tuple(range(len(lead)))
         row, column, part, over, parts = range(10, 15)
         labels = ((*axes, row, column, part), (row, part, over, parts))
         attrs: Mapping[str, Attr] = {"inputs": labels, "output": (*axes, over, column, parts)}
-        spectrum = application.emit("einsum", (spectrum, waves), attrs)
-    application.builder.complexes[application.target().name] = spectrum
+        spectrum = context.emit("einsum", (spectrum, waves), attrs)
+    context.builder.complexes[context.target().name] = spectrum
 
 
-def _fit_image(application: OpContext, data: str, rows: int, columns: int) -> str:
+def _fit_image(context: OpContext, data: str, rows: int, columns: int) -> str:
     """Crop or zero-pad the last two axes of ``data`` to ``rows`` and ``columns``; return the result."""
-    shape = application.type(data).shape
+    shape = context.type(data).shape
     *lead, height, width = shape
     cropped_shape = (*lead, min(height, rows), min(width, columns))
     if cropped_shape != shape:
         crop: Mapping[str, Attr] = {"begin": (0,) * len(shape), "end": cropped_shape, "strides": (1,) * len(shape)}
-        data = application.emit("slice", (data,), crop)
+        data = context.emit("slice", (data,), crop)
     if cropped_shape[-2:] != (rows, columns):
         padding = ((0, 0),) * len(lead) + ((0, rows - cropped_shape[-2]), (0, columns - cropped_shape[-1]))
-        data = application.emit("pad", (data,), {"padding": padding, "value": 0.0})
+        data = context.emit("pad", (data,), {"padding": padding, "value": 0.0})
     return data
 
 
-def _complex_operand(application: OpContext) -> str:
+def _complex_operand(context: OpContext) -> str:
     """Return the float value that contains the real and imaginary parts of the complex operand, along its last axis."""
-    name = application.source(0).name
-    if name not in application.builder.complexes:
-        application.refuse(
-            f"{name!r} of {application.source(0).type.dtype}", "use complex numbers for the output of RFFT2D only"
+    name = context.source(0).name
+    if name not in context.builder.complexes:
+        context.refuse(
+            f"{name!r} of {context.source(0).type.dtype}", "use complex numbers for the output of RFFT2D only"
         )
-    return application.builder.complexes[name]
+    return context.builder.complexes[name]
 
 
 def complex_part(part_index: int) -> Converter:
     """Return the converter of REAL (0) or IMAG (1)."""
 
-    def convert(application: OpContext) -> None:
-        value = _complex_operand(application)
-        shape = application.type(value).shape
+    def convert(context: OpContext) -> None:
+        value = _complex_operand(context)
+        shape = context.type(value).shape
         begin = (0,) * (len(shape) - 1)
         cut: Mapping[str, Attr] = {
             "begin": (*begin, part_index),
             "end": (*shape[:-1], part_index + 1),
             "strides": (1,) * len(shape),
         }
-        application.result_reshape(application.emit("slice", (value,), cut), shape[:-1])
+        context.result_reshape(context.emit("slice", (value,), cut), shape[:-1])
 
     return Converter(convert, FLOAT)
 
 
-def magnitude(application: OpContext) -> None:
+def magnitude(context: OpContext) -> None:
     """Convert COMPLEX_ABS: the square root of the sum of the squares of real and imaginary part."""
-    value = _complex_operand(application)
-    squares = application.emit("mul", (value, value), {})
+    value = _complex_operand(context)
+    squares = context.emit("mul", (value, value), {})
     axes: Mapping[str, Attr] = {
-        "axes": (len(application.type(value).shape) - 1,),
+        "axes": (len(context.type(value).shape) - 1,),
         "keepdims": False,
         "rounding": Rounding.NONE,
     }
-    application.result("sqrt", (application.emit("sum", (squares,), axes),), {})
+    context.result("sqrt", (context.emit("sum", (squares,), axes),), {})
 
 
 SPECTRUM_CONVERTERS: Mapping[str, Converter] = {
@@ -419,41 +419,41 @@ SPECTRUM_CONVERTERS: Mapping[str, Converter] = {
 # contain the real number 0. Source: TFLite Micro ``circular_buffer.cc``.
 
 
-def circular_buffer(application: OpContext) -> None:
+def circular_buffer(context: OpContext) -> None:
     """Convert CIRCULAR_BUFFER: append a row (N, 1, W, C) to a buffer (N, rows, W, C), and drop the oldest row.
 
     TFLite Micro supports int8 only."""
-    data, target = application.unchanged_operand(0), application.target()
-    check_same_quantisation(application, [0])
-    shape, buffer_shape = application.rank(data, 4), target.type.shape
+    data, target = context.unchanged_operand(0), context.target()
+    check_same_quantisation(context, [0])
+    shape, buffer_shape = context.rank(data, 4), target.type.shape
     if len(buffer_shape) != 4 or shape[1] != 1 or (shape[0], *shape[2:]) != (buffer_shape[0], *buffer_shape[2:]):
-        application.broken(
+        context.broken(
             f"got data of shape {shape} for a buffer of shape {buffer_shape}, expected (N, 1, W, C) and (N, rows, W, C)"
         )
-    if "cycles_max" not in application.operator.custom:
-        application.refuse(
+    if "cycles_max" not in context.operator.custom:
+        context.refuse(
             "the buffer has no option cycles_max",
             "set the option cycles_max: the number of calls to one run of the operators behind the buffer",
         )
-    period = integer_option(application, "cycles_max", 1, _MOST)
-    name = application.builder.file.unique(f"{target.name}_rows")
-    state = application.builder.define_state(name, target.type, None, application.where)
+    period = integer_option(context, "cycles_max", 1, _MOST)
+    name = context.builder.file.unique(f"{target.name}_rows")
+    state = context.builder.define_state(name, target.type, None, context.where)
     rest: Mapping[str, Attr] = {"begin": (0, 1, 0, 0), "end": buffer_shape, "strides": (1,) * 4}
-    parts = [application.emit("slice", (state,), rest), data] if buffer_shape[1] > 1 else [data]
-    application.builder.updates[state] = application.result("concat", parts, {"axis": 1})
+    parts = [context.emit("slice", (state,), rest), data] if buffer_shape[1] > 1 else [data]
+    context.builder.updates[state] = context.result("concat", parts, {"axis": 1})
     if period > 1:
-        _emit_call_counter(application, period)
+        _emit_call_counter(context, period)
 
 
-def _emit_call_counter(application: OpContext, calls_per_run: int) -> None:
+def _emit_call_counter(context: OpContext, calls_per_run: int) -> None:
     """Append nodes that count calls, and record a gate: later nodes run only in every ``calls_per_run``-th call."""
-    builder = application.builder
-    count = builder.file.unique(f"{application.loc.name}_calls")
-    builder.define_state(count, TensorType((), "int32"), np.array(0, np.int32), application.where)
-    one, last, none = (application.new_constant("calls", np.array(n, np.int32)) for n in (1, calls_per_run, 0))
-    next_count = application.emit("add", (count, one), {})
-    is_complete = application.emit("equal", (next_count, last), {"rounding": Rounding.NONE})
-    builder.updates[count] = application.emit("where", (is_complete, none, next_count), {})
+    builder = context.builder
+    count = builder.file.unique(f"{context.loc.name}_calls")
+    builder.define_state(count, TensorType((), "int32"), np.array(0, np.int32), context.where)
+    one, last, none = (context.new_constant("calls", np.array(n, np.int32)) for n in (1, calls_per_run, 0))
+    next_count = context.emit("add", (count, one), {})
+    is_complete = context.emit("equal", (next_count, last), {"rounding": Rounding.NONE})
+    builder.updates[count] = context.emit("where", (is_complete, none, next_count), {})
     builder.gates.append((len(builder.nodes), is_complete))
 
 

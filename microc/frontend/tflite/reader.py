@@ -174,10 +174,10 @@ def _convert_all(builder: TfliteGraphBuilder, operators: list[Operator]) -> list
     wrong. A ModelError after the first refusal may therefore be a consequence: it ends the loop and is not reported."""
     refusals: list[str] = []
     for operator in operators:
-        application = OpContext(operator, builder, _operator_location(builder.file, operator))
+        context = OpContext(operator, builder, _operator_location(builder.file, operator))
         try:
-            _check_dtype(application)
-            CONVERTERS[operator.code].convert(application)
+            _check_dtype(context)
+            CONVERTERS[operator.code].convert(context)
         except UnsupportedError as error:
             refusals.append(_refusal_line(builder.file, operator, error.what, error.hint))
             builder.assume(operator.outputs)
@@ -188,13 +188,13 @@ def _convert_all(builder: TfliteGraphBuilder, operators: list[Operator]) -> list
     return refusals
 
 
-def _check_dtype(application: OpContext) -> None:
+def _check_dtype(context: OpContext) -> None:
     """Refuse the operator if its converter does not support the dtype of the first output."""
-    dtypes = CONVERTERS[application.operator.code].dtypes
+    dtypes = CONVERTERS[context.operator.code].dtypes
     if dtypes:
-        dtype = application.target().type.dtype
+        dtype = context.target().type.dtype
         if dtype not in dtypes:
-            application.refuse(f"{dtype} output", f"convert the output to one of {', '.join(dtypes)}")
+            context.refuse(f"{dtype} output", f"convert the output to one of {', '.join(dtypes)}")
 
 
 def _refusal_line(file: TfliteFile, operator: Operator, reason: str, help_text: str) -> str:
