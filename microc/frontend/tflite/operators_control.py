@@ -30,12 +30,12 @@ def _variable_key(operator: Operator) -> str:
     return f"{fields.text('Container')}/{fields.text('SharedName')}"
 
 
-def var_handle(context: OpContext) -> None:
+def convert_var_handle(context: OpContext) -> None:
     """Convert VAR_HANDLE: record the variable whose handle is the output."""
     context.builder.variables.handles[context.target().index] = _variable_key(context.operator)
 
 
-def read_variable(context: OpContext) -> None:
+def convert_read_variable(context: OpContext) -> None:
     """Convert READ_VARIABLE: the output is the variable's content at this point of the call."""
     target, key = context.target(), _variable_of_handle(context)
     value = variable_value(context, key, target.type, target.name)
@@ -43,7 +43,7 @@ def read_variable(context: OpContext) -> None:
         context.result_reshape(value, context.type(value).shape)
 
 
-def assign_variable(context: OpContext) -> None:
+def convert_assign_variable(context: OpContext) -> None:
     """Convert ASSIGN_VARIABLE: record the second operand as the variable's content for the operators that follow."""
     assign_variable_value(context, _variable_of_handle(context), context.value(1))
 
@@ -87,7 +87,7 @@ def assign_variable_value(context: OpContext, variable_key: str, value: str) -> 
     variables.assigned[variable_key] = None
 
 
-def call_once(context: OpContext) -> None:
+def convert_call_once(context: OpContext) -> None:
     """Convert CALL_ONCE: record the initial contents of variables.
 
     Its subgraph may contain only VAR_HANDLE, and ASSIGN_VARIABLE of constants."""
@@ -131,10 +131,10 @@ def _variable_of_handle(context: OpContext) -> str:
 
 
 VARIABLES_CONVERTERS: Mapping[str, Converter] = {
-    "ASSIGN_VARIABLE": Converter(assign_variable, ()),
-    "CALL_ONCE": Converter(call_once, ()),
-    "READ_VARIABLE": Converter(read_variable, MOVABLE),
-    "VAR_HANDLE": Converter(var_handle, ("resource",)),
+    "ASSIGN_VARIABLE": Converter(convert_assign_variable, ()),
+    "CALL_ONCE": Converter(convert_call_once, ()),
+    "READ_VARIABLE": Converter(convert_read_variable, MOVABLE),
+    "VAR_HANDLE": Converter(convert_var_handle, ("resource",)),
 }
 
 
@@ -246,7 +246,7 @@ _MAX_EVALUATED = 64
 """Maximum number of elements of a tensor that is evaluated at compile time in every iteration."""
 
 
-def loop(context: OpContext) -> None:
+def convert_while(context: OpContext) -> None:
     """Convert WHILE. Its condition and its body are subgraphs whose inputs are the carried values."""
     fields = context.operator.options.fields("WhileOptions", required=True)
     keys = handle_inputs(context, 0)
@@ -529,7 +529,7 @@ def _prune_nodes(nodes: Sequence[Node], wanted_values: Sequence[str]) -> list[No
 _COMPOSITE = ("StableHLOCompositeOptions", "DecompositionSubgraphIndex")
 
 
-def branch(context: OpContext) -> None:
+def convert_if(context: OpContext) -> None:
     """Convert IF: run one of two subgraphs, selected by the condition in operand 0."""
     fields = context.operator.options.fields("IfOptions", required=True)
     keys = handle_inputs(context, 1)
@@ -552,7 +552,7 @@ def branch(context: OpContext) -> None:
     )
 
 
-def composite(context: OpContext) -> None:
+def convert_subgraph_call(context: OpContext) -> None:
     """Convert STABLEHLO_COMPOSITE and CALL: append the nodes of the operator's subgraph (its decomposition) in place of it."""
     table, field = ("CallOptions", "Subgraph") if context.operator.code == "CALL" else _COMPOSITE
     fields = context.operator.options.fields(table, required=True)
@@ -576,8 +576,8 @@ def composite(context: OpContext) -> None:
 
 
 CONTROL_CONVERTERS: Mapping[str, Converter] = {
-    "CALL": Converter(composite, ()),
-    "IF": Converter(branch, ()),
-    "STABLEHLO_COMPOSITE": Converter(composite, ()),
-    "WHILE": Converter(loop, ()),
+    "CALL": Converter(convert_subgraph_call, ()),
+    "IF": Converter(convert_if, ()),
+    "STABLEHLO_COMPOSITE": Converter(convert_subgraph_call, ()),
+    "WHILE": Converter(convert_while, ()),
 }

@@ -39,29 +39,29 @@ _BITS = ("int8", "uint8", "int16", "uint16", "int32", "uint32")
 _NO_ATTRS: Mapping[str, Attr] = {}
 
 
-def unary(op: str, output_dtypes: tuple[str, ...] = FLOAT, attrs: Mapping[str, Attr] = _NO_ATTRS) -> Converter:
+def make_unary_converter(op: str, output_dtypes: tuple[str, ...] = FLOAT, attrs: Mapping[str, Attr] = _NO_ATTRS) -> Converter:
     """Return the converter of a TFLite operator with one operand and no options.
 
     ``op``: microc's operator, ``attrs``: its attributes. int32 and int64 operands must not have a scale."""
 
-    def convert(context: OpContext) -> None:
+    def convert_unary(context: OpContext) -> None:
         _check_plain(context)
         context.result(op, (context.operand(0),), attrs)
 
-    return Converter(convert, output_dtypes)
+    return Converter(convert_unary, output_dtypes)
 
 
-def unary_interpolated(op: str) -> Converter:
+def make_interpolated_converter(op: str) -> Converter:
     """Return the converter of a mathematical function ``op`` that TFLite computes for int16 by interpolation in a table.
 
     Other dtypes become microc's operator ``op``."""
-    plain = unary(op, _SIGNED)
+    plain = make_unary_converter(op, _SIGNED)
 
-    def convert(context: OpContext) -> None:
+    def convert_interpolated(context: OpContext) -> None:
         if not _interpolate(context, op):
             plain.convert(context)
 
-    return Converter(convert, _SIGNED)
+    return Converter(convert_interpolated, _SIGNED)
 
 
 def _interpolate(context: OpContext, function_name: str) -> bool:
@@ -78,13 +78,13 @@ def _interpolate(context: OpContext, function_name: str) -> bool:
     return True
 
 
-def binary(op: str, options: str = "", dtypes: tuple[str, ...] = REAL) -> Converter:
+def make_binary_converter(op: str, options: str = "", dtypes: tuple[str, ...] = REAL) -> Converter:
     """Return the converter of a TFLite operator with two operands that are broadcast.
 
     ``op``: microc's operator. ``options``: the schema's name of the options table with the fused activation; "" if the operator
     has none. ``dtypes``: allowed dtypes of the output."""
 
-    def convert(context: OpContext) -> None:
+    def convert_binary(context: OpContext) -> None:
         attrs: dict[str, Attr] = {}
         if options:
             code = context.operator.options.fields(options).integer("FusedActivationFunction")
@@ -92,13 +92,13 @@ def binary(op: str, options: str = "", dtypes: tuple[str, ...] = REAL) -> Conver
         _check_plain(context)
         context.result(op, (context.operand(0), context.operand(1)), attrs)
 
-    return Converter(convert, dtypes)
+    return Converter(convert_binary, dtypes)
 
 
-def binary_stored(op: str, output_dtypes: tuple[str, ...]) -> Converter:
+def make_stored_integer_converter(op: str, output_dtypes: tuple[str, ...]) -> Converter:
     """Return the converter of a TFLite operator that computes with the stored integers and ignores their scales."""
 
-    def convert(context: OpContext) -> None:
+    def convert_stored_integer(context: OpContext) -> None:
         value = context.emit(
             op,
             [stored_integers(context, context.unchanged_operand(k)) for k in (0, 1)],
@@ -106,22 +106,22 @@ def binary_stored(op: str, output_dtypes: tuple[str, ...]) -> Converter:
         )
         context.result_reshape(value, context.type(value).shape)
 
-    return Converter(convert, output_dtypes)
+    return Converter(convert_stored_integer, output_dtypes)
 
 
-def extremum(op: str) -> Converter:
+def make_extremum_converter(op: str) -> Converter:
     """Return the converter of MAXIMUM or MINIMUM.
 
     TFLite compares the stored integers. Therefore both operands and the output must have the same quantisation."""
 
-    def convert(context: OpContext) -> None:
+    def convert_extremum(context: OpContext) -> None:
         _check_plain(context)
         quants = {context.source(0).type.quant, context.source(1).type.quant, context.target().type.quant}
         if context.target().type.dtype in QUANTISED and len(quants) != 1:
             context.refuse("the operands and the output differ in scale or zero point", ONE_SCALE)
         context.result(op, (context.operand(0), context.operand(1)), {})
 
-    return Converter(convert, (*REAL, *PLAIN))
+    return Converter(convert_extremum, (*REAL, *PLAIN))
 
 
 def _check_plain(context: OpContext) -> None:
@@ -136,7 +136,7 @@ def _check_plain(context: OpContext) -> None:
 _ADD_N_SHIFT = 20
 
 
-def add_n(context: OpContext) -> None:
+def convert_add_n(context: OpContext) -> None:
     """Convert ADD_N, the sum of all operands. The operands must have the same shape and quantisation."""
     values = [context.operand(position) for position in range(len(context.operator.inputs))]
     types, target = [context.type(value) for value in values], context.target().type
@@ -180,20 +180,20 @@ def _add_bytes(context: OpContext, operand_values: list[str]) -> None:
     context.result("requantize", (shifted,), {**attrs, "input_zero_point": 0, "rounding": Multiplier.DOUBLE})
 
 
-def leaky_relu(context: OpContext) -> None:
+def convert_leaky_relu(context: OpContext) -> None:
     """Convert LEAKY_RELU: alpha * x for negative x, else x."""
     alpha = context.operator.options.fields("LeakyReluOptions", required=True).real("Alpha")
     context.result("leaky_relu", (context.operand(0),), {"alpha": alpha})
 
 
-def prelu(context: OpContext) -> None:
+def convert_prelu(context: OpContext) -> None:
     """Convert PRELU: slope * x for negative x, else x. The slope is an operand that is broadcast."""
     dtype = context.target().type.dtype
     operands = (context.operand(0), context.operand(1, "int8" if dtype == "int16" else dtype))
     context.result("prelu", operands, {})
 
 
-def gelu(context: OpContext) -> None:
+def convert_gelu(context: OpContext) -> None:
     """Convert GELU, exact or approximated by tanh."""
     approximate = bool(context.operator.options.fields("GeluOptions").integer("Approximate"))
     if _interpolate(context, "gelu_by_tanh" if approximate else "gelu"):
@@ -202,7 +202,7 @@ def gelu(context: OpContext) -> None:
     write_real_result(context, "reshape", (activated,), {"shape": context.type(activated).shape})
 
 
-def right_shift(context: OpContext) -> None:
+def convert_right_shift(context: OpContext) -> None:
     """Convert RIGHT_SHIFT. The shift count is clamped to 0 .. bits - 1, as in TFLite."""
     data, counts = (stored_integers(context, context.unchanged_operand(position)) for position in (0, 1))
     bits = 8 * dtypes.nbytes(context.target().type.dtype)
@@ -211,13 +211,13 @@ def right_shift(context: OpContext) -> None:
     context.result_reshape(shifted, context.type(shifted).shape)
 
 
-def square(context: OpContext) -> None:
+def convert_square(context: OpContext) -> None:
     """Convert SQUARE: x * x."""
     data = context.operand(0)
     context.result("mul", (data, data), {})
 
 
-def l2_normalization(context: OpContext) -> None:
+def convert_l2_normalization(context: OpContext) -> None:
     """Convert L2_NORMALIZATION over the last axis; refuse a fused activation."""
     code = context.operator.options.fields("L2NormOptions").integer("FusedActivationFunction")
     if activation_name(context, code):
@@ -226,52 +226,52 @@ def l2_normalization(context: OpContext) -> None:
 
 
 ELEMENTWISE_CONVERTERS: Mapping[str, Converter] = {
-    "ABS": unary("abs", (*FLOAT, "int8", "int16", "int32")),
-    "ADD": binary("add", "AddOptions", (*REAL, *PLAIN)),
-    "ATAN2": binary("atan2", dtypes=FLOAT),
-    "ADD_N": Converter(add_n, (*_INT8, "int32")),
-    "BITWISE_XOR": binary_stored("bit_xor", _BITS),
-    "CEIL": unary("ceil"),
-    "COS": unary("cos"),
-    "DIV": binary("div", "DivOptions", (*REAL, "int32")),
-    "ELU": unary("elu", _INT8, {"alpha": 1.0}),
-    "EXP": unary_interpolated("exp"),
-    "FLOOR": unary("floor"),
-    "FLOOR_DIV": binary_stored("floor_div", (*_SIGNED, *PLAIN)),
-    "FLOOR_MOD": binary_stored("floor_mod", (*_SIGNED, *PLAIN)),
-    "GELU": Converter(gelu),
-    "HARD_SWISH": unary("hard_swish", _BYTES),
-    "L2_NORMALIZATION": Converter(l2_normalization, _BYTES),
-    "LEAKY_RELU": Converter(leaky_relu),
-    "LOG": unary_interpolated("log"),
-    "LOGISTIC": unary("sigmoid", REAL),
-    "MAXIMUM": extremum("maximum"),
-    "MINIMUM": extremum("minimum"),
-    "MUL": binary("mul", "MulOptions", (*REAL, *PLAIN, "uint32")),
-    "NEG": unary("neg", (*FLOAT, *PLAIN)),
-    "POW": binary("pow", dtypes=FLOAT),
-    "PRELU": Converter(prelu),
-    "RELU": unary("relu", REAL),
-    "RELU6": unary("clip", REAL, {"minimum": 0.0, "maximum": 6.0}),
-    "RELU_0_TO_1": unary("clip", _BYTES, {"minimum": 0.0, "maximum": 1.0}),
-    "RELU_N1_TO_1": unary("clip", _BYTES, {"minimum": -1.0, "maximum": 1.0}),
-    "RIGHT_SHIFT": Converter(right_shift, _BITS),
-    "ROUND": unary("round"),
-    "RSQRT": unary("rsqrt", _SIGNED),
-    "SIGN": unary("sign", (*FLOAT, "int32")),
-    "SIN": unary("sin"),
-    "SQRT": unary("sqrt", _SIGNED),
-    "SQUARE": Converter(square, FLOAT),
-    "SQUARED_DIFFERENCE": binary("squared_difference", dtypes=(*FLOAT, "int8", "int16", "int32")),
-    "SUB": binary("sub", "SubOptions", (*REAL, *PLAIN)),
-    "TANH": unary("tanh", REAL),
+    "ABS": make_unary_converter("abs", (*FLOAT, "int8", "int16", "int32")),
+    "ADD": make_binary_converter("add", "AddOptions", (*REAL, *PLAIN)),
+    "ATAN2": make_binary_converter("atan2", dtypes=FLOAT),
+    "ADD_N": Converter(convert_add_n, (*_INT8, "int32")),
+    "BITWISE_XOR": make_stored_integer_converter("bit_xor", _BITS),
+    "CEIL": make_unary_converter("ceil"),
+    "COS": make_unary_converter("cos"),
+    "DIV": make_binary_converter("div", "DivOptions", (*REAL, "int32")),
+    "ELU": make_unary_converter("elu", _INT8, {"alpha": 1.0}),
+    "EXP": make_interpolated_converter("exp"),
+    "FLOOR": make_unary_converter("floor"),
+    "FLOOR_DIV": make_stored_integer_converter("floor_div", (*_SIGNED, *PLAIN)),
+    "FLOOR_MOD": make_stored_integer_converter("floor_mod", (*_SIGNED, *PLAIN)),
+    "GELU": Converter(convert_gelu),
+    "HARD_SWISH": make_unary_converter("hard_swish", _BYTES),
+    "L2_NORMALIZATION": Converter(convert_l2_normalization, _BYTES),
+    "LEAKY_RELU": Converter(convert_leaky_relu),
+    "LOG": make_interpolated_converter("log"),
+    "LOGISTIC": make_unary_converter("sigmoid", REAL),
+    "MAXIMUM": make_extremum_converter("maximum"),
+    "MINIMUM": make_extremum_converter("minimum"),
+    "MUL": make_binary_converter("mul", "MulOptions", (*REAL, *PLAIN, "uint32")),
+    "NEG": make_unary_converter("neg", (*FLOAT, *PLAIN)),
+    "POW": make_binary_converter("pow", dtypes=FLOAT),
+    "PRELU": Converter(convert_prelu),
+    "RELU": make_unary_converter("relu", REAL),
+    "RELU6": make_unary_converter("clip", REAL, {"minimum": 0.0, "maximum": 6.0}),
+    "RELU_0_TO_1": make_unary_converter("clip", _BYTES, {"minimum": 0.0, "maximum": 1.0}),
+    "RELU_N1_TO_1": make_unary_converter("clip", _BYTES, {"minimum": -1.0, "maximum": 1.0}),
+    "RIGHT_SHIFT": Converter(convert_right_shift, _BITS),
+    "ROUND": make_unary_converter("round"),
+    "RSQRT": make_unary_converter("rsqrt", _SIGNED),
+    "SIGN": make_unary_converter("sign", (*FLOAT, "int32")),
+    "SIN": make_unary_converter("sin"),
+    "SQRT": make_unary_converter("sqrt", _SIGNED),
+    "SQUARE": Converter(convert_square, FLOAT),
+    "SQUARED_DIFFERENCE": make_binary_converter("squared_difference", dtypes=(*FLOAT, "int8", "int16", "int32")),
+    "SUB": make_binary_converter("sub", "SubOptions", (*REAL, *PLAIN)),
+    "TANH": make_unary_converter("tanh", REAL),
 }
 
 
 # ---- Converters of operators that change the dtype: QUANTIZE, DEQUANTIZE, CAST, BITCAST, DENSIFY ...
 
 
-def quantize(context: OpContext) -> None:
+def convert_quantize(context: OpContext) -> None:
     """Convert QUANTIZE: quantise float32, or requantise integers to another scale and zero point."""
     target, source = context.target(), context.source(0).type.dtype
     if source not in (*REAL, "int32"):
@@ -284,7 +284,7 @@ def quantize(context: OpContext) -> None:
     context.result("quantize", (data,), attrs)
 
 
-def dequantize(context: OpContext) -> None:
+def convert_dequantize(context: OpContext) -> None:
     """Convert DEQUANTIZE: integers to float32. A float16 constant becomes a float32 constant at compile time."""
     source, target = context.source(0), context.target()
     half = _float16_constant(context)
@@ -302,7 +302,7 @@ def dequantize(context: OpContext) -> None:
     context.result("dequantize", (context.value(0),), attrs)
 
 
-def densify(context: OpContext) -> None:
+def convert_densify(context: OpContext) -> None:
     """Convert DENSIFY of a sparse constant, which the reader has already made dense.
 
     A float16 constant is recorded in ``halves`` of the graph builder, for the operator that converts it to float32.
@@ -327,7 +327,7 @@ def _float16_constant(context: OpContext) -> Array | None:
     return context.builder.file.array(source) if source.constant else context.builder.halves.get(source.index)
 
 
-def cast(context: OpContext) -> None:
+def convert_cast(context: OpContext) -> None:
     """Convert CAST: the stored numbers in another dtype. A float16 constant becomes a float32 constant at compile time."""
     half = _float16_constant(context)
     if half is not None and context.target().type.dtype == "float32":
@@ -338,7 +338,7 @@ def cast(context: OpContext) -> None:
     context.result("cast", (context.value(0),), {"dtype": context.target().type.dtype})
 
 
-def fake_quant(context: OpContext) -> None:
+def convert_fake_quant(context: OpContext) -> None:
     """Convert FAKE_QUANT: round float32 values to those that ``NumBits``-bit integers represent for the range min .. max."""
     fields = context.operator.options.fields("FakeQuantOptions", required=True)
     low, high, bits = fields.real("Min"), fields.real("Max"), fields.integer("NumBits", 2, 16)
@@ -357,7 +357,7 @@ def fake_quant(context: OpContext) -> None:
     context.result("add", (back, context.scalar(bottom)), {})
 
 
-def bucketize(context: OpContext) -> None:
+def convert_bucketize(context: OpContext) -> None:
     """Convert BUCKETIZE: for every element x, the number of boundaries that are at most x. Boundaries ascend."""
     boundaries = context.operator.options.fields("BucketizeOptions", required=True).reals("Boundaries")
     data = context.value(0)
@@ -375,7 +375,7 @@ def bucketize(context: OpContext) -> None:
     context.result("sum", (context.emit("cast", (above,), {"dtype": "int32"}),), attrs)
 
 
-def bitcast(context: OpContext) -> None:
+def convert_bitcast(context: OpContext) -> None:
     """Convert BITCAST between integer dtypes of the same width. A constant may be reinterpreted as any dtype."""
     source, target = context.source(0), context.target()
     data = context.builder.consts.get(context.value(0))
@@ -396,13 +396,13 @@ def bitcast(context: OpContext) -> None:
 
 
 CONVERSIONS_CONVERTERS: Mapping[str, Converter] = {
-    "BITCAST": Converter(bitcast, MOVABLE),
-    "BUCKETIZE": Converter(bucketize, ("int32",)),
-    "CAST": Converter(cast, MOVABLE),
-    "DENSIFY": Converter(densify, (*MOVABLE, "float16")),
-    "DEQUANTIZE": Converter(dequantize, FLOAT),
-    "FAKE_QUANT": Converter(fake_quant, FLOAT),
-    "QUANTIZE": Converter(quantize, (*QUANTISED, "int32")),
+    "BITCAST": Converter(convert_bitcast, MOVABLE),
+    "BUCKETIZE": Converter(convert_bucketize, ("int32",)),
+    "CAST": Converter(convert_cast, MOVABLE),
+    "DENSIFY": Converter(convert_densify, (*MOVABLE, "float16")),
+    "DEQUANTIZE": Converter(convert_dequantize, FLOAT),
+    "FAKE_QUANT": Converter(convert_fake_quant, FLOAT),
+    "QUANTIZE": Converter(convert_quantize, (*QUANTISED, "int32")),
 }
 
 
@@ -412,10 +412,10 @@ _BOOL = ("bool",)
 _COMPARED = (*FLOAT, *QUANTISED, *PLAIN, "uint32", "bool")
 
 
-def comparison(op: str) -> Converter:
+def make_comparison_converter(op: str) -> Converter:
     """Return the converter of a comparison of two operands of the same dtype. Quantised operands are compared as real numbers."""
 
-    def convert(context: OpContext) -> None:
+    def convert_comparison(context: OpContext) -> None:
         first, second = (context.source(position).type for position in (0, 1))
         if first.dtype != second.dtype or first.dtype not in _COMPARED:
             context.refuse(
@@ -426,19 +426,19 @@ def comparison(op: str) -> Converter:
         operands = (context.value(0), context.value(1))
         context.result(op, operands, {})
 
-    return Converter(convert, _BOOL)
+    return Converter(convert_comparison, _BOOL)
 
 
-def logical(op: str, operand_count: int) -> Converter:
+def make_logical_converter(op: str, operand_count: int) -> Converter:
     """Return the converter of a logical operator with ``operand_count`` bool operands."""
 
-    def convert(context: OpContext) -> None:
+    def convert_logical(context: OpContext) -> None:
         context.result(op, [context.operand(position, "bool") for position in range(operand_count)], {})
 
-    return Converter(convert, _BOOL)
+    return Converter(convert_logical, _BOOL)
 
 
-def select(context: OpContext) -> None:
+def convert_select(context: OpContext) -> None:
     """Convert SELECT and SELECT_V2.
 
     A condition of rank 1 of SELECT selects whole rows of the data. It is reshaped with trailing axes of extent 1 for this."""
@@ -451,10 +451,10 @@ def select(context: OpContext) -> None:
     context.result("where", (condition, a, b), {})
 
 
-def arg_extremum(op: str) -> Converter:
+def make_arg_extremum_converter(op: str) -> Converter:
     """Return the converter of ARG_MAX or ARG_MIN along a constant axis. The stored numbers are compared."""
 
-    def convert(context: OpContext) -> None:
+    def convert_arg_extremum(context: OpContext) -> None:
         data = context.value(0)
         if context.type(data).dtype not in (*FLOAT, *QUANTISED, *PLAIN):
             context.refuse(
@@ -465,10 +465,10 @@ def arg_extremum(op: str) -> Converter:
         attrs: Mapping[str, Attr] = {"axis": axis, "out_dtype": context.target().type.dtype}
         context.result(op, (data,), attrs)
 
-    return Converter(convert, PLAIN)
+    return Converter(convert_arg_extremum, PLAIN)
 
 
-def topk(context: OpContext) -> None:
+def convert_topk_v2(context: OpContext) -> None:
     """Convert TOPK_V2: the k largest elements along the last axis and their indices, for a constant k."""
     data = context.unchanged_operand(0)
     check_same_quantisation(context, [0])
@@ -477,7 +477,7 @@ def topk(context: OpContext) -> None:
     context.results("topk", (data,), {**attrs, "out_dtype": context.target(1).type.dtype})
 
 
-def one_hot(context: OpContext) -> None:
+def convert_one_hot(context: OpContext) -> None:
     """Convert ONE_HOT. Its operands are indices, a constant depth, the on value and the off value."""
     fields = context.operator.options.fields("OneHotOptions", required=True)
     indices, (depth,) = context.value(0), context.integers(1)[:1] or (0,)
@@ -487,33 +487,33 @@ def one_hot(context: OpContext) -> None:
 
 
 LOGIC_CONVERTERS: Mapping[str, Converter] = {
-    "ARG_MAX": arg_extremum("argmax"),
-    "ARG_MIN": arg_extremum("argmin"),
-    "EQUAL": comparison("equal"),
-    "GREATER": comparison("greater"),
-    "GREATER_EQUAL": comparison("greater_equal"),
-    "LESS": comparison("less"),
-    "LESS_EQUAL": comparison("less_equal"),
-    "LOGICAL_AND": logical("logical_and", 2),
-    "LOGICAL_NOT": logical("logical_not", 1),
-    "LOGICAL_OR": logical("logical_or", 2),
-    "NOT_EQUAL": comparison("not_equal"),
-    "ONE_HOT": Converter(one_hot, MOVABLE),
-    "SELECT": Converter(select, MOVABLE),
-    "SELECT_V2": Converter(select, MOVABLE),
-    "TOPK_V2": Converter(topk, (*FLOAT, *QUANTISED, *PLAIN)),
+    "ARG_MAX": make_arg_extremum_converter("argmax"),
+    "ARG_MIN": make_arg_extremum_converter("argmin"),
+    "EQUAL": make_comparison_converter("equal"),
+    "GREATER": make_comparison_converter("greater"),
+    "GREATER_EQUAL": make_comparison_converter("greater_equal"),
+    "LESS": make_comparison_converter("less"),
+    "LESS_EQUAL": make_comparison_converter("less_equal"),
+    "LOGICAL_AND": make_logical_converter("logical_and", 2),
+    "LOGICAL_NOT": make_logical_converter("logical_not", 1),
+    "LOGICAL_OR": make_logical_converter("logical_or", 2),
+    "NOT_EQUAL": make_comparison_converter("not_equal"),
+    "ONE_HOT": Converter(convert_one_hot, MOVABLE),
+    "SELECT": Converter(convert_select, MOVABLE),
+    "SELECT_V2": Converter(convert_select, MOVABLE),
+    "TOPK_V2": Converter(convert_topk_v2, (*FLOAT, *QUANTISED, *PLAIN)),
 }
 
 
 # ---- Converters of reductions over constant axes, and of cumulative sums.
 
 
-def reduction(op: str, output_dtypes: tuple[str, ...]) -> Converter:
+def make_reduction_converter(op: str, output_dtypes: tuple[str, ...]) -> Converter:
     """Return the converter of a reduction over constant axes.
 
     REDUCE_ANY and REDUCE_ALL, on bool, are the maximum and the minimum, computed in int8."""
 
-    def convert(context: OpContext) -> None:
+    def convert_reduction(context: OpContext) -> None:
         keepdims = bool(context.operator.options.fields("ReducerOptions").integer("KeepDims"))
         data = context.operand(0)
         type_ = context.type(data)
@@ -530,10 +530,10 @@ def reduction(op: str, output_dtypes: tuple[str, ...]) -> Converter:
         else:
             context.result(op, (data,), attrs)
 
-    return Converter(convert, output_dtypes)
+    return Converter(convert_reduction, output_dtypes)
 
 
-def cumsum(context: OpContext) -> None:
+def convert_cumsum(context: OpContext) -> None:
     """Convert CUMSUM, the cumulative sum along a constant axis."""
     fields = context.operator.options.fields("CumsumOptions")
     data = context.operand(0)
@@ -547,12 +547,12 @@ def cumsum(context: OpContext) -> None:
 
 
 REDUCTIONS_CONVERTERS: Mapping[str, Converter] = {
-    "CUMSUM": Converter(cumsum, (*FLOAT, "int8", *PLAIN)),
-    "MEAN": reduction("mean", (*REAL, *PLAIN)),
-    "REDUCE_ALL": reduction("min", _BOOL),
-    "REDUCE_ANY": reduction("max", _BOOL),
-    "REDUCE_MAX": reduction("max", (*REAL, *PLAIN, *_BOOL)),
-    "REDUCE_MIN": reduction("min", (*REAL, *PLAIN, *_BOOL)),
-    "REDUCE_PROD": reduction("prod", (*FLOAT, "int8", "int16", *PLAIN, *_BOOL)),
-    "SUM": reduction("sum", (*REAL, *PLAIN)),
+    "CUMSUM": Converter(convert_cumsum, (*FLOAT, "int8", *PLAIN)),
+    "MEAN": make_reduction_converter("mean", (*REAL, *PLAIN)),
+    "REDUCE_ALL": make_reduction_converter("min", _BOOL),
+    "REDUCE_ANY": make_reduction_converter("max", _BOOL),
+    "REDUCE_MAX": make_reduction_converter("max", (*REAL, *PLAIN, *_BOOL)),
+    "REDUCE_MIN": make_reduction_converter("min", (*REAL, *PLAIN, *_BOOL)),
+    "REDUCE_PROD": make_reduction_converter("prod", (*FLOAT, "int8", "int16", *PLAIN, *_BOOL)),
+    "SUM": make_reduction_converter("sum", (*REAL, *PLAIN)),
 }

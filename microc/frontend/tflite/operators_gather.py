@@ -18,7 +18,7 @@ from microc.ops.attributes import Rounding
 _MIRRORS = ("reflect", "symmetric")
 
 
-def gather(context: OpContext) -> None:
+def convert_gather(context: OpContext) -> None:
     """Convert GATHER along an axis. With ``BatchDims`` leading batch axes, each batch has its own indices."""
     fields = context.operator.options.fields("GatherOptions")
     data, indices = context.unchanged_operand(0), context.value(1)
@@ -29,14 +29,14 @@ def gather(context: OpContext) -> None:
     context.result("gather", (data, context.index(indices)), {"axis": axis, "batch_dims": batch})
 
 
-def gather_nd(context: OpContext) -> None:
+def convert_gather_nd(context: OpContext) -> None:
     """Convert GATHER_ND: gather the elements or slices at index vectors."""
     data, indices = context.unchanged_operand(0), context.value(1)
     check_same_quantisation(context, [0])
     context.result("gather_nd", (data, context.index(indices)), {"batch_dims": 0})
 
 
-def embedding_lookup(context: OpContext) -> None:
+def convert_embedding_lookup(context: OpContext) -> None:
     """Convert EMBEDDING_LOOKUP: gather rows of a matrix. Rows of integers are dequantised if the output is float32."""
     indices, table = context.value(0), context.value(1)
     type_, target = context.source(1).type, context.target().type
@@ -60,7 +60,7 @@ def embedding_lookup(context: OpContext) -> None:
     context.result("mul", (context.emit("sub", (real, parts[0]), {}), parts[1]), {})
 
 
-def reverse(context: OpContext) -> None:
+def convert_reverse_v2(context: OpContext) -> None:
     """Convert REVERSE_V2 along constant axes."""
     data = context.unchanged_operand(0)
     check_same_quantisation(context, [0])
@@ -69,7 +69,7 @@ def reverse(context: OpContext) -> None:
     context.result("reverse", (data,), {"axes": axes})
 
 
-def reverse_sequence(context: OpContext) -> None:
+def convert_reverse_sequence(context: OpContext) -> None:
     """Convert REVERSE_SEQUENCE: in every batch, reverse the first elements along the time axis.
 
     The second operand contains the number of reversed elements of each batch."""
@@ -81,7 +81,7 @@ def reverse_sequence(context: OpContext) -> None:
     context.result("reverse_sequence", (data, lengths), {"batch_axis": batch, "time_axis": time})
 
 
-def mirror_pad(context: OpContext) -> None:
+def convert_mirror_pad(context: OpContext) -> None:
     """Convert MIRROR_PAD. The mode REFLECT does not repeat the border element, the mode SYMMETRIC repeats it."""
     mode = context.operator.options.fields("MirrorPadOptions", required=True).integer("Mode", 0, 1)
     data, amounts = context.unchanged_operand(0), context.integers(1)
@@ -93,14 +93,14 @@ def mirror_pad(context: OpContext) -> None:
     context.result("mirror_pad", (data,), {"padding": padding, "mode": _MIRRORS[mode]})
 
 
-def broadcast_to(context: OpContext) -> None:
+def convert_broadcast_to(context: OpContext) -> None:
     """Convert BROADCAST_TO, to a constant shape."""
     data = context.unchanged_operand(0)
     check_same_quantisation(context, [0])
     context.result("broadcast_to", (data,), {"shape": context.integers(1)})
 
 
-def space_to_batch(context: OpContext) -> None:
+def convert_space_to_batch_nd(context: OpContext) -> None:
     """Convert SPACE_TO_BATCH_ND: pad the spatial axes, then move the elements of every block to the batch axis."""
     data, block, paddings = context.unchanged_operand(0), context.integers(1), context.integers(2)
     check_same_quantisation(context, [0])
@@ -125,7 +125,7 @@ def space_to_batch(context: OpContext) -> None:
     context.result_reshape(moved, (batches, *split[0::2], *shape[1 + count :]))
 
 
-def batch_to_space(context: OpContext) -> None:
+def convert_batch_to_space_nd(context: OpContext) -> None:
     """Convert BATCH_TO_SPACE_ND: move batches to the elements of spatial blocks, then crop the spatial axes."""
     data, block, crops = context.unchanged_operand(0), context.integers(1), context.integers(2)
     check_same_quantisation(context, [0])
@@ -152,7 +152,7 @@ def batch_to_space(context: OpContext) -> None:
     context.result("slice", (context.emit("reshape", (moved,), {"shape": whole}),), attrs)
 
 
-def dynamic_update_slice(context: OpContext) -> None:
+def convert_dynamic_update_slice(context: OpContext) -> None:
     """Convert DYNAMIC_UPDATE_SLICE: replace the part of the operand that begins at computed indices."""
     data, update, begin = context.unchanged_operand(0), context.unchanged_operand(1), context.value(2)
     check_same_quantisation(context, [0, 1])
@@ -160,16 +160,16 @@ def dynamic_update_slice(context: OpContext) -> None:
 
 
 GATHER_CONVERTERS: Mapping[str, Converter] = {
-    "BATCH_TO_SPACE_ND": Converter(batch_to_space, MOVABLE),
-    "BROADCAST_TO": Converter(broadcast_to, MOVABLE),
-    "DYNAMIC_UPDATE_SLICE": Converter(dynamic_update_slice, MOVABLE),
-    "EMBEDDING_LOOKUP": Converter(embedding_lookup, (*FLOAT, "int8")),
-    "GATHER": Converter(gather, MOVABLE),
-    "GATHER_ND": Converter(gather_nd, MOVABLE),
-    "MIRROR_PAD": Converter(mirror_pad, MOVABLE),
-    "REVERSE_SEQUENCE": Converter(reverse_sequence, MOVABLE),
-    "REVERSE_V2": Converter(reverse, MOVABLE),
-    "SPACE_TO_BATCH_ND": Converter(space_to_batch, MOVABLE),
+    "BATCH_TO_SPACE_ND": Converter(convert_batch_to_space_nd, MOVABLE),
+    "BROADCAST_TO": Converter(convert_broadcast_to, MOVABLE),
+    "DYNAMIC_UPDATE_SLICE": Converter(convert_dynamic_update_slice, MOVABLE),
+    "EMBEDDING_LOOKUP": Converter(convert_embedding_lookup, (*FLOAT, "int8")),
+    "GATHER": Converter(convert_gather, MOVABLE),
+    "GATHER_ND": Converter(convert_gather_nd, MOVABLE),
+    "MIRROR_PAD": Converter(convert_mirror_pad, MOVABLE),
+    "REVERSE_SEQUENCE": Converter(convert_reverse_sequence, MOVABLE),
+    "REVERSE_V2": Converter(convert_reverse_v2, MOVABLE),
+    "SPACE_TO_BATCH_ND": Converter(convert_space_to_batch_nd, MOVABLE),
 }
 
 
@@ -178,14 +178,14 @@ GATHER_CONVERTERS: Mapping[str, Converter] = {
 _REDUCTIONS = ("add", "mul", "max", "min")
 
 
-def scatter_nd(context: OpContext) -> None:
+def convert_scatter_nd(context: OpContext) -> None:
     """Convert SCATTER_ND: add updates, at index vectors, to a tensor of zeros of a constant shape."""
     indices, updates, shape = context.value(0), context.unchanged_operand(1), context.integers(2)
     zeros = context.new_filled("zeros", shape, 0, context.target().type.dtype)
     context.result("scatter_nd", (zeros, context.index(indices), updates), {"reduction": "add"})
 
 
-def segment_sum(context: OpContext) -> None:
+def convert_segment_sum(context: OpContext) -> None:
     """Convert SEGMENT_SUM: add the rows of each segment.
 
     The number of segments must be known at compile time: from constant segment numbers, which ascend, or from the output's
@@ -201,16 +201,16 @@ def segment_sum(context: OpContext) -> None:
     _reduce_segments(context, "add", count)
 
 
-def unsorted_segment(reduction: str) -> Converter:
+def make_unsorted_segment_converter(reduction: str) -> Converter:
     """Return the converter of UNSORTED_SEGMENT_SUM, _PROD, _MAX or _MIN: reduce the rows of each segment.
 
     Rows with a negative segment number are dropped."""
 
-    def convert(context: OpContext) -> None:
+    def convert_unsorted_segment(context: OpContext) -> None:
         (count,) = context.integers(2)[:1] or (0,)
         _reduce_segments(context, reduction, count)
 
-    return Converter(convert, (*FLOAT, "int32"))
+    return Converter(convert_unsorted_segment, (*FLOAT, "int32"))
 
 
 def _reduce_segments(context: OpContext, reduction: str, segment_count: int) -> None:
@@ -246,7 +246,7 @@ def _reduce_segments(context: OpContext, reduction: str, segment_count: int) -> 
     context.result("slice", (scattered,), attrs)
 
 
-def sparse_to_dense(context: OpContext) -> None:
+def convert_sparse_to_dense(context: OpContext) -> None:
     """Convert SPARSE_TO_DENSE: a tensor of constant shape with the given values at index vectors, and a default value at all
     other indices."""
     indices, values, default = (
@@ -268,7 +268,7 @@ def sparse_to_dense(context: OpContext) -> None:
     context.result("scatter_nd", operands, {"reduction": ""})
 
 
-def matrix_diag(context: OpContext) -> None:
+def convert_matrix_diag(context: OpContext) -> None:
     """Convert MATRIX_DIAG: square matrices whose diagonals are the rows of the operand.
 
     ``extent`` zeros are appended to each of the ``extent`` elements of a row. Element i is then at index i * (extent + 1) of the
@@ -286,7 +286,7 @@ def matrix_diag(context: OpContext) -> None:
     context.result_reshape(context.emit("slice", (flat,), attrs), (*lead, extent, extent))
 
 
-def matrix_set_diag(context: OpContext) -> None:
+def convert_matrix_set_diag(context: OpContext) -> None:
     """Convert MATRIX_SET_DIAG: replace the diagonals of matrices."""
     data, diagonal = context.unchanged_operand(0), context.unchanged_operand(1)
     check_same_quantisation(context, [0, 1])
@@ -307,15 +307,15 @@ def matrix_set_diag(context: OpContext) -> None:
 
 
 SEGMENT_CONVERTERS: Mapping[str, Converter] = {
-    "MATRIX_DIAG": Converter(matrix_diag, MOVABLE),
-    "MATRIX_SET_DIAG": Converter(matrix_set_diag, MOVABLE),
-    "SCATTER_ND": Converter(scatter_nd, MOVABLE),
-    "SEGMENT_SUM": Converter(segment_sum, (*FLOAT, "int32")),
-    "SPARSE_TO_DENSE": Converter(sparse_to_dense, MOVABLE),
-    "UNSORTED_SEGMENT_MAX": unsorted_segment("max"),
-    "UNSORTED_SEGMENT_MIN": unsorted_segment("min"),
-    "UNSORTED_SEGMENT_PROD": unsorted_segment("mul"),
-    "UNSORTED_SEGMENT_SUM": unsorted_segment("add"),
+    "MATRIX_DIAG": Converter(convert_matrix_diag, MOVABLE),
+    "MATRIX_SET_DIAG": Converter(convert_matrix_set_diag, MOVABLE),
+    "SCATTER_ND": Converter(convert_scatter_nd, MOVABLE),
+    "SEGMENT_SUM": Converter(convert_segment_sum, (*FLOAT, "int32")),
+    "SPARSE_TO_DENSE": Converter(convert_sparse_to_dense, MOVABLE),
+    "UNSORTED_SEGMENT_MAX": make_unsorted_segment_converter("max"),
+    "UNSORTED_SEGMENT_MIN": make_unsorted_segment_converter("min"),
+    "UNSORTED_SEGMENT_PROD": make_unsorted_segment_converter("mul"),
+    "UNSORTED_SEGMENT_SUM": make_unsorted_segment_converter("add"),
 }
 
 
@@ -371,7 +371,7 @@ class _CompressedConstant:
         return positions % count if quant.axis else positions // max(self.type_.size // count, 1)
 
 
-def decode(context: OpContext) -> None:
+def convert_tflm_decode(context: OpContext) -> None:
     """Convert TFLM_DECODE: decompress every output at compile time and define it as a constant."""
     if len(context.operator.inputs) != 2 * len(context.operator.outputs):
         expected = f"{2 * len(context.operator.outputs)}, two for each output"
@@ -476,4 +476,4 @@ _DECODERS: Mapping[int, Callable[[_CompressedConstant], Array]] = {
 }
 """Decompression functions by the compression type in the header."""
 
-COMPRESSED_CONVERTERS: Mapping[str, Converter] = {"CUSTOM:TFLM_DECODE": Converter(decode, DTYPES)}
+COMPRESSED_CONVERTERS: Mapping[str, Converter] = {"CUSTOM:TFLM_DECODE": Converter(convert_tflm_decode, DTYPES)}

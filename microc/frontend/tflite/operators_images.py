@@ -32,7 +32,7 @@ _ONE = 1 << 10
 """The number 1.0 with 10 fractional bits, the fixed-point format in which TFLite resizes images of integers."""
 
 
-def transpose_conv(context: OpContext) -> None:
+def convert_transpose_conv(context: OpContext) -> None:
     """Convert TRANSPOSE_CONV. Its operands are the output shape, weights OHWI, data and an optional bias.
 
     TFLite's padding scheme applies to the convolution in the opposite direction, from the output to the data."""
@@ -60,7 +60,7 @@ def transpose_conv(context: OpContext) -> None:
     context.result("conv2d_transpose", (data, weight, *bias), attrs)
 
 
-def resize_nearest(context: OpContext) -> None:
+def convert_resize_nearest_neighbor(context: OpContext) -> None:
     """Convert RESIZE_NEAREST_NEIGHBOR: every output pixel is a copy of one input pixel."""
     fields = context.operator.options.fields("ResizeNearestNeighborOptions")
     corners, centres = bool(fields.integer("AlignCorners")), bool(fields.integer("HalfPixelCenters"))
@@ -74,7 +74,7 @@ def resize_nearest(context: OpContext) -> None:
     context.result("resample", (data, *tables), {"axes": (1, 2)})
 
 
-def resize_bilinear(context: OpContext) -> None:
+def convert_resize_bilinear(context: OpContext) -> None:
     """Convert RESIZE_BILINEAR of float32, or of integers with weights of 10 fractional bits along each axis."""
     fields = context.operator.options.fields("ResizeBilinearOptions")
     corners, centres = bool(fields.integer("AlignCorners")), bool(fields.integer("HalfPixelCenters"))
@@ -160,9 +160,9 @@ def _linear_neighbours_fixed_point(
 
 
 IMAGES_CONVERTERS: Mapping[str, Converter] = {
-    "RESIZE_BILINEAR": Converter(resize_bilinear, REAL),
-    "RESIZE_NEAREST_NEIGHBOR": Converter(resize_nearest, MOVABLE),
-    "TRANSPOSE_CONV": Converter(transpose_conv, (*FLOAT, *QUANTISED)),
+    "RESIZE_BILINEAR": Converter(convert_resize_bilinear, REAL),
+    "RESIZE_NEAREST_NEIGHBOR": Converter(convert_resize_nearest_neighbor, MOVABLE),
+    "TRANSPOSE_CONV": Converter(convert_transpose_conv, (*FLOAT, *QUANTISED)),
 }
 
 
@@ -171,7 +171,7 @@ IMAGES_CONVERTERS: Mapping[str, Converter] = {
 _CHANNELS_FIRST, _CHANNELS_LAST = (0, 4, 1, 2, 3), (0, 2, 3, 4, 1)
 
 
-def conv_3d(context: OpContext) -> None:
+def convert_conv_3d(context: OpContext) -> None:
     """Convert CONV_3D of data (N, D, H, W, C) with weights (D, H, W, C / groups, O)."""
     fields, (weight, bias) = _conv_3d_options(context), _volume_weights(context, (4, 3, 0, 1, 2))
     data, taps = _volume_channels_first(context, 0), weight.shape[2:]
@@ -188,7 +188,7 @@ def conv_3d(context: OpContext) -> None:
     _write_volume(context, fields, context.emit("convolution", (data, name, *bias), {**attrs, **groups}))
 
 
-def conv_3d_transpose(context: OpContext) -> None:
+def convert_conv_3d_transpose(context: OpContext) -> None:
     """Convert CONV_3D_TRANSPOSE. Its operands are the output shape, weights (D, H, W, O, C), data and an optional bias.
 
     TFLite's padding scheme applies to the convolution in the opposite direction, from the output to the data.
@@ -262,7 +262,7 @@ def _write_volume(context: OpContext, fields: Fields, channels_first_value: str)
     write_real_activation(context, last, activation_name(context, code))
 
 
-def local_response_normalization(context: OpContext) -> None:
+def convert_local_response_normalization(context: OpContext) -> None:
     """Convert LOCAL_RESPONSE_NORMALIZATION: x * (bias + alpha * s) ** -beta.
 
     s is the sum of the squares of 2 * radius + 1 neighbouring channels."""
@@ -281,7 +281,7 @@ def local_response_normalization(context: OpContext) -> None:
     context.result("mul", (data, power), {})
 
 
-def dilate(context: OpContext) -> None:
+def convert_dilate(context: OpContext) -> None:
     """Convert DILATE: insert copies of a constant between neighbouring elements along every axis."""
     data, factors, filler = context.unchanged_operand(0), context.integers(1), context.constant(2)
     check_same_quantisation(context, [0])
@@ -306,8 +306,8 @@ def dilate(context: OpContext) -> None:
 
 
 VOLUMES_CONVERTERS: Mapping[str, Converter] = {
-    "CONV_3D": Converter(conv_3d, FLOAT),
-    "CONV_3D_TRANSPOSE": Converter(conv_3d_transpose, FLOAT),
-    "DILATE": Converter(dilate, MOVABLE),
-    "LOCAL_RESPONSE_NORMALIZATION": Converter(local_response_normalization, FLOAT),
+    "CONV_3D": Converter(convert_conv_3d, FLOAT),
+    "CONV_3D_TRANSPOSE": Converter(convert_conv_3d_transpose, FLOAT),
+    "DILATE": Converter(convert_dilate, MOVABLE),
+    "LOCAL_RESPONSE_NORMALIZATION": Converter(convert_local_response_normalization, FLOAT),
 }

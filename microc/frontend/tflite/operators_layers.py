@@ -25,7 +25,7 @@ _WEIGHT_DTYPES = {"float32": ("float32", "int8"), "int8": ("int8",), "uint8": ("
 _BIAS_DTYPES = {"float32": ("float32",), "int8": ("int32",), "uint8": ("int32",), "int16": ("int64", "int32")}
 
 
-def conv2d(context: OpContext) -> None:
+def convert_conv_2d(context: OpContext) -> None:
     """Convert CONV_2D with weights OHWI.
 
     It is a grouped convolution if the weights have fewer input channels than the data."""
@@ -45,7 +45,7 @@ def conv2d(context: OpContext) -> None:
     context.result("conv2d", (data, weight, *bias), attrs)
 
 
-def depthwise_conv2d(context: OpContext) -> None:
+def convert_depthwise_conv_2d(context: OpContext) -> None:
     """Convert DEPTHWISE_CONV_2D to a convolution with C groups.
 
     The weights (1, H, W, C * multiplier) are transposed to OHWI with one input channel."""
@@ -64,7 +64,7 @@ def depthwise_conv2d(context: OpContext) -> None:
     context.result("conv2d", (data, weight, *bias), attrs)
 
 
-def fully_connected(context: OpContext) -> None:
+def convert_fully_connected(context: OpContext) -> None:
     """Convert FULLY_CONNECTED: the product of the data, reshaped to (M, K), and the weights (N, K).
 
     The output is (M, N), or has the leading axes of the data if ``KeepNumDims`` is set."""
@@ -110,7 +110,7 @@ def _computed_weights(context: OpContext) -> str:
     return context.operand(1)
 
 
-def svdf(context: OpContext) -> None:
+def convert_svdf(context: OpContext) -> None:
     """Convert SVDF: a dense layer over the last time steps, whose weights are factored into ``rank`` terms.
 
     The memory of earlier time steps is a variable tensor, which becomes a state of the graph."""
@@ -160,10 +160,10 @@ def svdf(context: OpContext) -> None:
     context.result_with_state("svdf", (data, feature, time, *bias, state), attrs, state)
 
 
-def pool(op: str) -> Converter:
+def make_pool_converter(op: str) -> Converter:
     """Return the converter of AVERAGE_POOL_2D or MAX_POOL_2D. The average does not count padding."""
 
-    def convert(context: OpContext) -> None:
+    def convert_pool(context: OpContext) -> None:
         fields = context.operator.options.fields("Pool2DOptions", required=True)
         data = context.operand(0)
         context.rank(data, 4)
@@ -174,10 +174,10 @@ def pool(op: str) -> Converter:
             attrs["count_include_pad"] = False
         context.result(op, (data,), attrs)
 
-    return Converter(convert)
+    return Converter(convert_pool)
 
 
-def l2_pool(context: OpContext) -> None:
+def convert_l2_pool_2d(context: OpContext) -> None:
     """Convert L2_POOL_2D: the square root of the mean of the squares in each window. The mean does not count padding."""
     fields = context.operator.options.fields("Pool2DOptions", required=True)
     data = context.operand(0)
@@ -191,7 +191,7 @@ def l2_pool(context: OpContext) -> None:
     write_real_activation(context, root, function)
 
 
-def softmax(context: OpContext) -> None:
+def convert_softmax(context: OpContext) -> None:
     """Convert SOFTMAX over the last axis. The output of int8 data may be int16."""
     fields = context.operator.options.fields("SoftmaxOptions")
     source, target = context.source(0).type.dtype, context.target().type.dtype
@@ -207,7 +207,7 @@ def softmax(context: OpContext) -> None:
     context.result("softmax", (data,), {"axis": axis, "beta": beta})
 
 
-def log_softmax(context: OpContext) -> None:
+def convert_log_softmax(context: OpContext) -> None:
     """Convert LOG_SOFTMAX over the last axis."""
     context.result("log_softmax", (context.operand(0),), {})
 
@@ -295,22 +295,22 @@ def layer_bias(context: OpContext, position: int, channels: int) -> tuple[str, .
 
 
 NEURAL_CONVERTERS: Mapping[str, Converter] = {
-    "AVERAGE_POOL_2D": pool("avg_pool2d"),
-    "CONV_2D": Converter(conv2d),
-    "DEPTHWISE_CONV_2D": Converter(depthwise_conv2d),
-    "FULLY_CONNECTED": Converter(fully_connected),
-    "L2_POOL_2D": Converter(l2_pool, FLOAT),
-    "LOG_SOFTMAX": Converter(log_softmax, (*FLOAT, "int8")),
-    "MAX_POOL_2D": pool("max_pool2d"),
-    "SOFTMAX": Converter(softmax),
-    "SVDF": Converter(svdf, ("float32", "int8")),
+    "AVERAGE_POOL_2D": make_pool_converter("avg_pool2d"),
+    "CONV_2D": Converter(convert_conv_2d),
+    "DEPTHWISE_CONV_2D": Converter(convert_depthwise_conv_2d),
+    "FULLY_CONNECTED": Converter(convert_fully_connected),
+    "L2_POOL_2D": Converter(convert_l2_pool_2d, FLOAT),
+    "LOG_SOFTMAX": Converter(convert_log_softmax, (*FLOAT, "int8")),
+    "MAX_POOL_2D": make_pool_converter("max_pool2d"),
+    "SOFTMAX": Converter(convert_softmax),
+    "SVDF": Converter(convert_svdf, ("float32", "int8")),
 }
 
 
 # ---- Converter of BATCH_MATMUL of floats, of integers, and of float data by a constant int8 matrix.
 
 
-def batch_matmul(context: OpContext) -> None:
+def convert_batch_matmul(context: OpContext) -> None:
     """Convert BATCH_MATMUL. An operand whose adjoint option (AdjX, AdjY) is set is transposed first.
 
     The int8 operand of int16 data must be a constant; it is widened to int16 at compile time.
@@ -374,4 +374,4 @@ def _matmul_int8_weights(context: OpContext, data: str, is_adjoint: bool, is_asy
     context.result_reshape(product, (*shape[:-1], rows.shape[0]))
 
 
-MATMUL_CONVERTERS: Mapping[str, Converter] = {"BATCH_MATMUL": Converter(batch_matmul, (*FLOAT, "int8", "int16"))}
+MATMUL_CONVERTERS: Mapping[str, Converter] = {"BATCH_MATMUL": Converter(convert_batch_matmul, (*FLOAT, "int8", "int16"))}

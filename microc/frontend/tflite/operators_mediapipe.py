@@ -32,7 +32,7 @@ _PER_CLASS = 100
 """Default of the option ``detections_per_class``: the maximum number of boxes kept for each class."""
 
 
-def non_max_suppression(context: OpContext) -> None:
+def convert_non_max_suppression(context: OpContext) -> None:
     """Convert NON_MAX_SUPPRESSION_V4, with the outputs indices and count, and V5, with the outputs indices, scores and count.
 
     V5 can decay the scores of overlapping boxes (soft NMS). The maximum number of boxes and the thresholds must be constants.
@@ -136,7 +136,7 @@ def _read_detection_options(context: OpContext) -> _DetectionOptions:
     )
 
 
-def detection_post_process(context: OpContext) -> None:
+def convert_detection_post_process(context: OpContext) -> None:
     """Convert TFLite_Detection_PostProcess: decode boxes relative to anchors, then suppress overlapping boxes.
 
     Its operands are box encodings (1, N, 4 or more), class scores (1, N, C), and anchors (N, 4). Scores may have an additional
@@ -285,9 +285,9 @@ def _declared_shape(context: OpContext, position: int, default_shape: tuple[int,
 
 
 DETECTION_CONVERTERS: Mapping[str, Converter] = {
-    "CUSTOM:TFLite_Detection_PostProcess": Converter(detection_post_process, FLOAT),
-    "NON_MAX_SUPPRESSION_V4": Converter(non_max_suppression, ("int32",)),
-    "NON_MAX_SUPPRESSION_V5": Converter(non_max_suppression, ("int32",)),
+    "CUSTOM:TFLite_Detection_PostProcess": Converter(convert_detection_post_process, FLOAT),
+    "NON_MAX_SUPPRESSION_V4": Converter(convert_non_max_suppression, ("int32",)),
+    "NON_MAX_SUPPRESSION_V5": Converter(convert_non_max_suppression, ("int32",)),
 }
 
 
@@ -322,7 +322,7 @@ class _CropParameters:
     middle: _Pair
 
 
-def landmarks_to_matrix(context: OpContext) -> None:
+def convert_landmarks_to_transform_matrix(context: OpContext) -> None:
     """Convert Landmarks2TransformMatrix: compute the matrix (1, 4, 4) of a crop from landmarks of x, y and z."""
     crop = (
         _read_version_2(context) if "subset_idxs" in context.operator.custom else _read_version_1(context)
@@ -404,7 +404,7 @@ def _rotation_matrix(
     return context.emit("concat", [context.emit("concat", row, {"axis": 1}) for row in rows], {"axis": 0})
 
 
-def transform_landmarks(context: OpContext) -> None:
+def convert_transform_landmarks(context: OpContext) -> None:
     """Convert TransformLandmarks: multiply x and y of all landmarks by the first two rows of a 4 x 4 matrix.
 
     The option ``scale`` multiplies the matrix's offset. A third coordinate is returned unchanged."""
@@ -476,8 +476,8 @@ def _integers_option(context: OpContext, name: str) -> tuple[int, ...]:
 
 
 LANDMARKS_CONVERTERS: Mapping[str, Converter] = {
-    "CUSTOM:Landmarks2TransformMatrix": Converter(landmarks_to_matrix, FLOAT),
-    "CUSTOM:TransformLandmarks": Converter(transform_landmarks, FLOAT),
+    "CUSTOM:Landmarks2TransformMatrix": Converter(convert_landmarks_to_transform_matrix, FLOAT),
+    "CUSTOM:TransformLandmarks": Converter(convert_transform_landmarks, FLOAT),
 }
 
 
@@ -498,7 +498,7 @@ _NUDGE = 0.1
 rounding errors."""
 
 
-def transpose_conv_bias(context: OpContext) -> None:
+def convert_transpose_conv_with_bias(context: OpContext) -> None:
     """Convert Convolution2DTransposeBias. Its operands are data, weights OHWI and a bias.
 
     With the padding scheme SAME the result is cropped."""
@@ -516,7 +516,7 @@ def transpose_conv_bias(context: OpContext) -> None:
     context.result("conv2d_transpose", (data, weight, *layer_bias(context, 2, out_channels)), attrs)
 
 
-def max_pooling_with_argmax(context: OpContext) -> None:
+def convert_max_pooling_with_argmax(context: OpContext) -> None:
     """Convert MaxPoolingWithArgmax2D: the maximum of each window, and its row-major index in the window plus 0.1.
 
     microc's operator ``window_argmax`` returns row-major indices in the whole plane. They are converted to indices in the window:
@@ -557,7 +557,7 @@ def _emit_window_argmax(context: OpContext, data: str, attrs: Mapping[str, Attr]
     return names
 
 
-def max_unpooling(context: OpContext) -> None:
+def convert_max_unpooling(context: OpContext) -> None:
     """Convert MaxUnpooling2D: each element becomes a window of zeros that contains the element.
 
     The second operand contains the element's row-major index in the window."""
@@ -582,7 +582,7 @@ def max_unpooling(context: OpContext) -> None:
     context.result_reshape(placed, (batch, rows * height, columns * width, channels))
 
 
-def resampler(context: OpContext) -> None:
+def convert_resampler(context: OpContext) -> None:
     """Convert Resampler: sample an image bilinearly at positions (x, y). Pixels outside of the image count as zero."""
     data, positions = context.operand(0), context.operand(1)
     shape = context.rank(data, 4)
@@ -591,7 +591,7 @@ def resampler(context: OpContext) -> None:
     _emit_samples(context, data, context.emit("reverse", (positions,), {"axes": (3,)}))
 
 
-def transform_tensor(context: OpContext) -> None:
+def convert_transform_tensor(context: OpContext) -> None:
     """Convert TransformTensor and TransformTensorBilinear: transform an image by a 4 x 4 matrix.
 
     The matrix maps each pixel of the result to a position in the image, where the image is sampled bilinearly. A pixel mapped
@@ -670,10 +670,10 @@ def _int_constant(context: OpContext, value: int) -> str:
 
 
 MEDIAPIPE_CONVERTERS: Mapping[str, Converter] = {
-    "CUSTOM:Convolution2DTransposeBias": Converter(transpose_conv_bias, FLOAT),
-    "CUSTOM:MaxPoolingWithArgmax2D": Converter(max_pooling_with_argmax, FLOAT),
-    "CUSTOM:MaxUnpooling2D": Converter(max_unpooling, FLOAT),
-    "CUSTOM:Resampler": Converter(resampler, FLOAT),
-    "CUSTOM:TransformTensor": Converter(transform_tensor, FLOAT),
-    "CUSTOM:TransformTensorBilinear": Converter(transform_tensor, FLOAT),
+    "CUSTOM:Convolution2DTransposeBias": Converter(convert_transpose_conv_with_bias, FLOAT),
+    "CUSTOM:MaxPoolingWithArgmax2D": Converter(convert_max_pooling_with_argmax, FLOAT),
+    "CUSTOM:MaxUnpooling2D": Converter(convert_max_unpooling, FLOAT),
+    "CUSTOM:Resampler": Converter(convert_resampler, FLOAT),
+    "CUSTOM:TransformTensor": Converter(convert_transform_tensor, FLOAT),
+    "CUSTOM:TransformTensorBilinear": Converter(convert_transform_tensor, FLOAT),
 }

@@ -70,7 +70,7 @@ def emit_directions(context: OpContext, fields: Fields, direction_rows: tuple[st
 # instead. Sources: LiteRT ``basic_rnn.cc`` and ``bidirectional_sequence_rnn.cc``.
 
 
-def rnn(context: OpContext) -> None:
+def convert_rnn(context: OpContext) -> None:
     """Convert RNN, which computes one time step of data (batch, depth)."""
     fields = context.operator.options.fields("RNNOptions", required=True)
     data = context.operand(0)
@@ -81,14 +81,14 @@ def rnn(context: OpContext) -> None:
     context.result_reshape(rows, (batch, context.type(rows).shape[2]))
 
 
-def sequence_rnn(context: OpContext) -> None:
+def convert_sequence_rnn(context: OpContext) -> None:
     """Convert UNIDIRECTIONAL_SEQUENCE_RNN of data (batch, steps, depth), or (steps, batch, depth)."""
     fields = context.operator.options.fields("SequenceRNNOptions", required=True)
     rows = _emit_rnn_loop(context, fields, read_sequence(context, fields), 1)
     context.result_reshape(rows, context.type(rows).shape)
 
 
-def bidirectional_rnn(context: OpContext) -> None:
+def convert_bidirectional_rnn(context: OpContext) -> None:
     """Convert BIDIRECTIONAL_SEQUENCE_RNN: a forward layer, and a backward layer that starts at the last time step."""
     fields = context.operator.options.fields("BidirectionalSequenceRNNOptions", required=True)
     if any(context.has(position) for position in _RNN_AUXILIARY):
@@ -183,9 +183,9 @@ def _rnn_weights(
 
 
 RNN_CONVERTERS: Mapping[str, Converter] = {
-    "BIDIRECTIONAL_SEQUENCE_RNN": Converter(bidirectional_rnn, FLOAT),
-    "RNN": Converter(rnn, FLOAT),
-    "UNIDIRECTIONAL_SEQUENCE_RNN": Converter(sequence_rnn, FLOAT),
+    "BIDIRECTIONAL_SEQUENCE_RNN": Converter(convert_bidirectional_rnn, FLOAT),
+    "RNN": Converter(convert_rnn, FLOAT),
+    "UNIDIRECTIONAL_SEQUENCE_RNN": Converter(convert_sequence_rnn, FLOAT),
 }
 
 
@@ -205,7 +205,7 @@ forget, cell, output gate. Peepholes are three operands, because the cell gate h
 _LSTM_AUXILIARY = range(39, 48)
 
 
-def bidirectional_lstm(context: OpContext) -> None:
+def convert_bidirectional_lstm(context: OpContext) -> None:
     """Convert BIDIRECTIONAL_SEQUENCE_LSTM: a forward layer, and a backward layer that starts at the last time step."""
     fields = context.operator.options.fields("BidirectionalSequenceLSTMOptions", required=True)
     if any(context.has(position) for position in _LSTM_AUXILIARY):
@@ -393,7 +393,7 @@ class _FloatLstmCell:
 
 
 BIDIRECTIONAL_LSTM_CONVERTERS: Mapping[str, Converter] = {
-    "BIDIRECTIONAL_SEQUENCE_LSTM": Converter(bidirectional_lstm, FLOAT)
+    "BIDIRECTIONAL_SEQUENCE_LSTM": Converter(convert_bidirectional_lstm, FLOAT)
 }
 
 
@@ -426,7 +426,7 @@ class _GateWeights:
     bias: Array
 
 
-def lstm(context: OpContext) -> None:
+def convert_sequence_lstm(context: OpContext) -> None:
     """Convert UNIDIRECTIONAL_SEQUENCE_LSTM of float32 data, or of int8 or int16 data with int8 weights."""
     fields = context.operator.options.fields("UnidirectionalSequenceLSTMOptions", required=True)
     if any(context.has(position) for position in _NORMALISED):
@@ -535,5 +535,5 @@ def _define_variable_state(context: OpContext, position: int, shape: tuple[int, 
 
 
 LSTM_CONVERTERS: Mapping[str, Converter] = {
-    "UNIDIRECTIONAL_SEQUENCE_LSTM": Converter(lstm, ("float32", "int8", "int16")),
+    "UNIDIRECTIONAL_SEQUENCE_LSTM": Converter(convert_sequence_lstm, ("float32", "int8", "int16")),
 }

@@ -30,19 +30,19 @@ _SMALL = 1 << 16
 """Maximum number of elements of a FILL that becomes a constant. A larger tensor is filled at run time."""
 
 
-def shape_of(context: OpContext) -> None:
+def convert_shape(context: OpContext) -> None:
     """Convert SHAPE to a constant, because every shape is known at compile time."""
     context.result_constant(np.array(context.type(context.value(0)).shape, context.target().type.dtype))
 
 
-def rank_of(context: OpContext) -> None:
+def convert_rank(context: OpContext) -> None:
     """Convert RANK, the number of axes, to a constant."""
     context.result_constant(
         np.array(len(context.type(context.value(0)).shape), context.target().type.dtype)
     )
 
 
-def range_of(context: OpContext) -> None:
+def convert_range(context: OpContext) -> None:
     """Convert RANGE with constant start, limit and step to a constant."""
     start, limit, step = (context.constant(position).reshape(-1)[:1] for position in range(3))
     if not (start.size == limit.size == step.size == 1) or step[0] == 0:
@@ -56,7 +56,7 @@ def range_of(context: OpContext) -> None:
     context.result_constant(numbers.astype(context.target().type.dtype))
 
 
-def fill(context: OpContext) -> None:
+def convert_fill(context: OpContext) -> None:
     """Convert FILL: a tensor of constant shape whose elements all have the same value."""
     shape, value = context.integers(0), context.unchanged_operand(1)
     check_same_quantisation(context, [1])
@@ -72,13 +72,13 @@ def fill(context: OpContext) -> None:
         context.result("broadcast_to", (context.reshape(value, ()),), {"shape": shape})
 
 
-def zeros_like(context: OpContext) -> None:
+def convert_zeros_like(context: OpContext) -> None:
     """Convert ZEROS_LIKE: a constant of stored zeros in the shape of the operand."""
     type_ = context.type(context.value(0))
     context.result_constant(np.zeros(type_.shape, context.target().type.dtype))
 
 
-def broadcast_args(context: OpContext) -> None:
+def convert_broadcast_args(context: OpContext) -> None:
     """Convert BROADCAST_ARGS: the shape that tensors of two constant shapes are broadcast to."""
     shapes = (context.integers(0), context.integers(1))
     try:
@@ -89,12 +89,12 @@ def broadcast_args(context: OpContext) -> None:
 
 
 CONSTANT_CONVERTERS: Mapping[str, Converter] = {
-    "BROADCAST_ARGS": Converter(broadcast_args, PLAIN),
-    "FILL": Converter(fill, MOVABLE),
-    "RANGE": Converter(range_of, (*FLOAT, *PLAIN)),
-    "RANK": Converter(rank_of, PLAIN),
-    "SHAPE": Converter(shape_of, PLAIN),
-    "ZEROS_LIKE": Converter(zeros_like, MOVABLE),
+    "BROADCAST_ARGS": Converter(convert_broadcast_args, PLAIN),
+    "FILL": Converter(convert_fill, MOVABLE),
+    "RANGE": Converter(convert_range, (*FLOAT, *PLAIN)),
+    "RANK": Converter(convert_rank, PLAIN),
+    "SHAPE": Converter(convert_shape, PLAIN),
+    "ZEROS_LIKE": Converter(convert_zeros_like, MOVABLE),
 }
 
 
@@ -103,7 +103,7 @@ CONSTANT_CONVERTERS: Mapping[str, Converter] = {
 _ONE_ELEMENT = "microc knows slices of computed size only where together they replace one element of a list"
 
 
-def reshape(context: OpContext) -> None:
+def convert_reshape(context: OpContext) -> None:
     """Convert RESHAPE.
 
     The new shape is a constant operand or an option. If the network computes it, the shape that the file declares is used."""
@@ -142,7 +142,7 @@ def _emit_with_shape(context: OpContext, data: str, shape: tuple[int, ...]) -> N
         context.result_reshape(data, shape)
 
 
-def same_elements(context: OpContext) -> None:
+def convert_squeeze_or_expand_dims(context: OpContext) -> None:
     """Convert SQUEEZE and EXPAND_DIMS, which remove or insert axes of extent 1, to a reshape."""
     data = _data_operand(context)
     shape = _logical_shape(context, data)
@@ -159,7 +159,7 @@ def same_elements(context: OpContext) -> None:
     _emit_with_shape(context, data, tuple(extent for axis, extent in enumerate(shape) if axis not in axes))
 
 
-def concatenation(context: OpContext) -> None:
+def convert_concatenation(context: OpContext) -> None:
     """Convert CONCATENATION along one axis. Operands other than uint8 must have the output's quantisation."""
     fields = context.operator.options.fields("ConcatenationOptions")
     if activation_name(context, fields.integer("FusedActivationFunction")):
@@ -215,7 +215,7 @@ def _emit_replaced_element(context: OpContext) -> None:
     context.result("dynamic_update_slice", (first.data, item, first.size), {})
 
 
-def pack(context: OpContext) -> None:
+def convert_pack(context: OpContext) -> None:
     """Convert PACK: stack operands of the same shape along a new axis."""
     fields = context.operator.options.fields("PackOptions", required=True)
     values = [context.unchanged_operand(position) for position in range(len(context.operator.inputs))]
@@ -232,7 +232,7 @@ def pack(context: OpContext) -> None:
     context.result("concat", [context.reshape(value, widened) for value in values], {"axis": axis})
 
 
-def tile(context: OpContext) -> None:
+def convert_tile(context: OpContext) -> None:
     """Convert TILE: repeat the tensor along every axis a constant number of times."""
     data, multiples = context.unchanged_operand(0), context.integers(1)
     shape = context.type(data).shape
@@ -245,7 +245,7 @@ def tile(context: OpContext) -> None:
     context.result_reshape(data, [multiple * size for multiple, size in zip(multiples, shape, strict=True)])
 
 
-def transpose(context: OpContext) -> None:
+def convert_transpose(context: OpContext) -> None:
     """Convert TRANSPOSE by a constant permutation of the axes."""
     data = context.unchanged_operand(0)
     rank = len(context.type(data).shape)
@@ -255,7 +255,7 @@ def transpose(context: OpContext) -> None:
     context.result("transpose", (data,), {"axes": axes})
 
 
-def pad(context: OpContext) -> None:
+def convert_pad(context: OpContext) -> None:
     """Convert PAD and PADV2.
 
     PAD pads with the real number 0, which is the zero point of a quantised tensor. PADV2 pads with a constant operand of the
@@ -280,7 +280,7 @@ def pad(context: OpContext) -> None:
     context.result("pad", (data,), {"padding": padding, "value": value})
 
 
-def depth_and_space(context: OpContext) -> None:
+def convert_depth_to_space_or_inverse(context: OpContext) -> None:
     """Convert SPACE_TO_DEPTH, which moves the pixels of a block to channels, and the inverse, DEPTH_TO_SPACE."""
     to_depth = context.operator.code == "SPACE_TO_DEPTH"
     options = "SpaceToDepthOptions" if to_depth else "DepthToSpaceOptions"
@@ -313,24 +313,24 @@ def _resolve_shape(context: OpContext, shape: tuple[int, ...], source: tuple[int
 
 
 SHAPE_CONVERTERS: Mapping[str, Converter] = {
-    "CONCATENATION": Converter(concatenation, MOVABLE),
-    "DEPTH_TO_SPACE": Converter(depth_and_space, MOVABLE),
-    "EXPAND_DIMS": Converter(same_elements, (*MOVABLE, "complex64")),
-    "PACK": Converter(pack, MOVABLE),
-    "PAD": Converter(pad, MOVABLE),
-    "PADV2": Converter(pad, MOVABLE),
-    "RESHAPE": Converter(reshape, (*MOVABLE, "complex64")),
-    "SPACE_TO_DEPTH": Converter(depth_and_space, MOVABLE),
-    "SQUEEZE": Converter(same_elements, (*MOVABLE, "complex64")),
-    "TILE": Converter(tile, MOVABLE),
-    "TRANSPOSE": Converter(transpose, MOVABLE),
+    "CONCATENATION": Converter(convert_concatenation, MOVABLE),
+    "DEPTH_TO_SPACE": Converter(convert_depth_to_space_or_inverse, MOVABLE),
+    "EXPAND_DIMS": Converter(convert_squeeze_or_expand_dims, (*MOVABLE, "complex64")),
+    "PACK": Converter(convert_pack, MOVABLE),
+    "PAD": Converter(convert_pad, MOVABLE),
+    "PADV2": Converter(convert_pad, MOVABLE),
+    "RESHAPE": Converter(convert_reshape, (*MOVABLE, "complex64")),
+    "SPACE_TO_DEPTH": Converter(convert_depth_to_space_or_inverse, MOVABLE),
+    "SQUEEZE": Converter(convert_squeeze_or_expand_dims, (*MOVABLE, "complex64")),
+    "TILE": Converter(convert_tile, MOVABLE),
+    "TRANSPOSE": Converter(convert_transpose, MOVABLE),
 }
 
 
 # ---- Converters of operators that slice a tensor.
 
 
-def unpack(context: OpContext) -> None:
+def convert_unpack(context: OpContext) -> None:
     """Convert UNPACK: one output for each index of an axis, without this axis."""
     fields = context.operator.options.fields("UnpackOptions", required=True)
     data = context.unchanged_operand(0)
@@ -345,7 +345,7 @@ def unpack(context: OpContext) -> None:
         context.result_reshape(part, (*shape[:axis], *shape[axis + 1 :]), position)
 
 
-def split(context: OpContext) -> None:
+def convert_split(context: OpContext) -> None:
     """Convert SPLIT: split a tensor (input 1) into equal parts along a constant axis (input 0)."""
     data = context.unchanged_operand(1)
     (axis,) = context.integers(0)[:1] or (0,)
@@ -356,7 +356,7 @@ def split(context: OpContext) -> None:
     _write_parts(context, data, axis, [shape[axis] // count] * count)
 
 
-def split_v(context: OpContext) -> None:
+def convert_split_v(context: OpContext) -> None:
     """Convert SPLIT_V: split a tensor into parts of constant sizes along a constant axis.
 
     One size may be -1, which means all elements that the other parts do not contain."""
@@ -374,7 +374,7 @@ def split_v(context: OpContext) -> None:
     _write_parts(context, data, axis, sizes)
 
 
-def slice_(context: OpContext) -> None:
+def convert_slice(context: OpContext) -> None:
     """Convert SLICE. Begin and size are given for each axis; a size of -1 means all elements from begin to the end."""
     data = context.unchanged_operand(0)
     if any(context.value(position) not in context.builder.consts for position in (1, 2)):
@@ -420,7 +420,7 @@ class _SliceMasks:
     shrink_axis: int
 
 
-def strided_slice(context: OpContext) -> None:
+def convert_strided_slice(context: OpContext) -> None:
     """Convert STRIDED_SLICE, which slices as numpy does, with inserted and removed axes.
 
     Axes with negative strides are reversed first."""
@@ -576,9 +576,9 @@ def _write_parts(context: OpContext, data: str, axis: int, part_extents: Sequenc
 
 
 SLICE_CONVERTERS: Mapping[str, Converter] = {
-    "SLICE": Converter(slice_, MOVABLE),
-    "SPLIT": Converter(split, MOVABLE),
-    "SPLIT_V": Converter(split_v, MOVABLE),
-    "STRIDED_SLICE": Converter(strided_slice, MOVABLE),
-    "UNPACK": Converter(unpack, MOVABLE),
+    "SLICE": Converter(convert_slice, MOVABLE),
+    "SPLIT": Converter(convert_split, MOVABLE),
+    "SPLIT_V": Converter(convert_split_v, MOVABLE),
+    "STRIDED_SLICE": Converter(convert_strided_slice, MOVABLE),
+    "UNPACK": Converter(convert_unpack, MOVABLE),
 }

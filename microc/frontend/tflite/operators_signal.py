@@ -27,30 +27,30 @@ def integer_option(context: OpContext, option_name: str, minimum: int = 0, maxim
     return int(value)
 
 
-def window(context: OpContext) -> None:
+def convert_signal_window(context: OpContext) -> None:
     """Convert SignalWindow: the product of samples and a window function, shifted right."""
     operands = (context.value(0), context.value(1))
     context.result("signal_window", operands, {"shift": integer_option(context, "shift", 0, 30)})
 
 
-def fft_auto_scale(context: OpContext) -> None:
+def convert_signal_fft_auto_scale(context: OpContext) -> None:
     """Convert SignalFftAutoScale: the samples shifted left by the largest number of bits without overflow, and this number."""
     context.results("fft_auto_scale", (context.value(0),), {})
 
 
-def rfft(context: OpContext) -> None:
+def convert_signal_rfft(context: OpContext) -> None:
     """Convert SignalRfft: the spectrum of each row of real samples, padded with zeros to the option ``fft_length``."""
     length = integer_option(context, "fft_length", 4, 1 << 16)
     context.result("rfft", (context.value(0),), {"fft_length": length})
 
 
-def irfft(context: OpContext) -> None:
+def convert_signal_irfft(context: OpContext) -> None:
     """Convert SignalIrfft, the inverse of SignalRfft: rows of real samples from their spectrum."""
     length = integer_option(context, "fft_length", 4, 1 << 16)
     context.result("irfft", (context.value(0),), {"fft_length": length})
 
 
-def energy(context: OpContext) -> None:
+def convert_signal_energy(context: OpContext) -> None:
     """Convert SignalEnergy: squared magnitudes of a range of frequencies of a spectrum (options start_index and end_index)."""
     attrs: dict[str, Attr] = {
         "start": integer_option(context, "start_index"),
@@ -59,7 +59,7 @@ def energy(context: OpContext) -> None:
     context.result("signal_energy", (context.value(0),), attrs)
 
 
-def filter_bank(context: OpContext) -> None:
+def convert_signal_filter_bank(context: OpContext) -> None:
     """Convert SignalFilterBank: weighted sums of energies over overlapping triangular channels."""
     operands = [context.value(position) for position in range(6)]
     sizes = [context.type(operand).size for operand in operands]
@@ -74,12 +74,12 @@ def filter_bank(context: OpContext) -> None:
     context.result("filter_bank", operands, {"channels": channels})
 
 
-def square_root(context: OpContext) -> None:
+def convert_filter_bank_square_root(context: OpContext) -> None:
     """Convert SignalFilterBankSquareRoot: square roots, shifted right by a number of bits that is an operand."""
     context.result("filter_bank_square_root", (context.value(0), context.value(1)), {})
 
 
-def spectral_subtraction(context: OpContext) -> None:
+def convert_filter_bank_spectral_subtraction(context: OpContext) -> None:
     """Convert SignalFilterBankSpectralSubtraction: the signal minus an estimate of the noise, which is a state of the graph."""
     data = context.value(0)
     channels = context.rank(data, 1)[0]
@@ -102,13 +102,13 @@ def spectral_subtraction(context: OpContext) -> None:
     builder.updates[noise] = context.target(1).name
 
 
-def pcan(context: OpContext) -> None:
+def convert_signal_pcan(context: OpContext) -> None:
     """Convert SignalPCAN: automatic gain control of each channel by the noise estimate (per-channel amplitude normalisation)."""
     operands = [context.value(position) for position in range(3)]
     context.result("pcan", operands, {"snr_shift": integer_option(context, "snr_shift", 0, 63)})
 
 
-def log(context: OpContext) -> None:
+def convert_filter_bank_log(context: OpContext) -> None:
     """Convert SignalFilterBankLog: scaled natural logarithms."""
     attrs: dict[str, Attr] = {
         "input_correction_bits": integer_option(context, "input_correction_bits", 0, 31),
@@ -118,16 +118,16 @@ def log(context: OpContext) -> None:
 
 
 SIGNAL_CONVERTERS: Mapping[str, Converter] = {
-    "CUSTOM:SignalEnergy": Converter(energy, ("uint32",)),
-    "CUSTOM:SignalFftAutoScale": Converter(fft_auto_scale, ("int16",)),
-    "CUSTOM:SignalFilterBank": Converter(filter_bank, ("uint64",)),
-    "CUSTOM:SignalFilterBankLog": Converter(log, ("int16",)),
-    "CUSTOM:SignalFilterBankSpectralSubtraction": Converter(spectral_subtraction, ("uint32",)),
-    "CUSTOM:SignalFilterBankSquareRoot": Converter(square_root, ("uint32",)),
-    "CUSTOM:SignalIrfft": Converter(irfft, _RFFT_DTYPES),
-    "CUSTOM:SignalPCAN": Converter(pcan, ("uint32",)),
-    "CUSTOM:SignalRfft": Converter(rfft, _RFFT_DTYPES),
-    "CUSTOM:SignalWindow": Converter(window, ("int16",)),
+    "CUSTOM:SignalEnergy": Converter(convert_signal_energy, ("uint32",)),
+    "CUSTOM:SignalFftAutoScale": Converter(convert_signal_fft_auto_scale, ("int16",)),
+    "CUSTOM:SignalFilterBank": Converter(convert_signal_filter_bank, ("uint64",)),
+    "CUSTOM:SignalFilterBankLog": Converter(convert_filter_bank_log, ("int16",)),
+    "CUSTOM:SignalFilterBankSpectralSubtraction": Converter(convert_filter_bank_spectral_subtraction, ("uint32",)),
+    "CUSTOM:SignalFilterBankSquareRoot": Converter(convert_filter_bank_square_root, ("uint32",)),
+    "CUSTOM:SignalIrfft": Converter(convert_signal_irfft, _RFFT_DTYPES),
+    "CUSTOM:SignalPCAN": Converter(convert_signal_pcan, ("uint32",)),
+    "CUSTOM:SignalRfft": Converter(convert_signal_rfft, _RFFT_DTYPES),
+    "CUSTOM:SignalWindow": Converter(convert_signal_window, ("int16",)),
 }
 
 
@@ -173,7 +173,7 @@ def _prepend_past(context: OpContext, data: str, past_length: int) -> str:
     return joined
 
 
-def delay(context: OpContext) -> None:
+def convert_signal_delay(context: OpContext) -> None:
     """Convert SignalDelay: delay rows of samples by the option ``delay_length``, a number of samples."""
     data = context.value(0)
     joined = _prepend_past(context, data, integer_option(context, "delay_length", 0, _MOST))
@@ -181,7 +181,7 @@ def delay(context: OpContext) -> None:
     context.result_reshape(_slice_last_axis(context, joined, 0, shape[-1]), shape)
 
 
-def framer(context: OpContext) -> None:
+def convert_signal_framer(context: OpContext) -> None:
     """Convert SignalFramer: split a stream of samples into overlapping frames.
 
     With the option ``prefill`` the stream is preceded by zeros. Without it the first frames are incomplete; the second output is
@@ -214,7 +214,7 @@ def framer(context: OpContext) -> None:
     context.builder.updates[steps] = context.emit("minimum", (next_steps, missing), {})
 
 
-def stacker(context: OpContext) -> None:
+def convert_signal_stacker(context: OpContext) -> None:
     """Convert SignalStacker: concatenate a frame with its neighbours in time. Before the first frame it is repeated.
 
     The second output is true in the calls whose result is valid: one call in every ``stacker_step``.
@@ -252,7 +252,7 @@ def stacker(context: OpContext) -> None:
     context.builder.updates[phase] = context.emit("where", (wraps, whole, next_phase), {})
 
 
-def overlap_add(context: OpContext) -> None:
+def convert_signal_overlap_add(context: OpContext) -> None:
     """Convert SignalOverlapAdd: join overlapping frames to a signal by adding them. int16 sums saturate."""
     data, step = context.value(0), integer_option(context, "frame_step", 1, _MOST)
     shape, dtype = context.type(data).shape, context.type(data).dtype
@@ -302,10 +302,10 @@ def _overlap_add_body(context: OpContext, shape: Sequence[int], dtype: str, step
 
 
 FRAME_CONVERTERS: Mapping[str, Converter] = {
-    "CUSTOM:SignalDelay": Converter(delay, ("int16",)),
-    "CUSTOM:SignalFramer": Converter(framer, ("int16",)),
-    "CUSTOM:SignalOverlapAdd": Converter(overlap_add, ("int16", "float32")),
-    "CUSTOM:SignalStacker": Converter(stacker, ("int16",)),
+    "CUSTOM:SignalDelay": Converter(convert_signal_delay, ("int16",)),
+    "CUSTOM:SignalFramer": Converter(convert_signal_framer, ("int16",)),
+    "CUSTOM:SignalOverlapAdd": Converter(convert_signal_overlap_add, ("int16", "float32")),
+    "CUSTOM:SignalStacker": Converter(convert_signal_stacker, ("int16",)),
 }
 
 
@@ -319,7 +319,7 @@ _MOST_ROWS = 1 << 10
 numbers."""
 
 
-def rfft2d(context: OpContext) -> None:
+def convert_rfft2d(context: OpContext) -> None:
     """Convert RFFT2D of real images, cropped or zero-padded to the constant ``fft_length``.
 
     The last axis of the result contains only the non-negative frequencies."""
@@ -374,10 +374,10 @@ def _complex_operand(context: OpContext) -> str:
     return context.builder.complexes[name]
 
 
-def complex_part(part_index: int) -> Converter:
+def make_complex_part_converter(part_index: int) -> Converter:
     """Return the converter of REAL (0) or IMAG (1)."""
 
-    def convert(context: OpContext) -> None:
+    def convert_complex_part(context: OpContext) -> None:
         value = _complex_operand(context)
         shape = context.type(value).shape
         begin = (0,) * (len(shape) - 1)
@@ -388,10 +388,10 @@ def complex_part(part_index: int) -> Converter:
         }
         context.result_reshape(context.emit("slice", (value,), cut), shape[:-1])
 
-    return Converter(convert, FLOAT)
+    return Converter(convert_complex_part, FLOAT)
 
 
-def magnitude(context: OpContext) -> None:
+def convert_complex_abs(context: OpContext) -> None:
     """Convert COMPLEX_ABS: the square root of the sum of the squares of real and imaginary part."""
     value = _complex_operand(context)
     squares = context.emit("mul", (value, value), {})
@@ -404,10 +404,10 @@ def magnitude(context: OpContext) -> None:
 
 
 SPECTRUM_CONVERTERS: Mapping[str, Converter] = {
-    "COMPLEX_ABS": Converter(magnitude, FLOAT),
-    "IMAG": complex_part(1),
-    "REAL": complex_part(0),
-    "RFFT2D": Converter(rfft2d, ("complex64",)),
+    "COMPLEX_ABS": Converter(convert_complex_abs, FLOAT),
+    "IMAG": make_complex_part_converter(1),
+    "REAL": make_complex_part_converter(0),
+    "RFFT2D": Converter(convert_rfft2d, ("complex64",)),
 }
 
 
@@ -419,7 +419,7 @@ SPECTRUM_CONVERTERS: Mapping[str, Converter] = {
 # contain the real number 0. Source: TFLite Micro ``circular_buffer.cc``.
 
 
-def circular_buffer(context: OpContext) -> None:
+def convert_circular_buffer(context: OpContext) -> None:
     """Convert CIRCULAR_BUFFER: append a row (N, 1, W, C) to a buffer (N, rows, W, C), and drop the oldest row.
 
     TFLite Micro supports int8 only."""
@@ -521,5 +521,5 @@ def _copy_state(graph: Graph, gated_value: _GatedValue) -> Node:
 
 
 PERIOD_CONVERTERS: Mapping[str, Converter] = {
-    "CUSTOM:CIRCULAR_BUFFER": Converter(circular_buffer, ("int8", "int16", "float32"))
+    "CUSTOM:CIRCULAR_BUFFER": Converter(convert_circular_buffer, ("int8", "int16", "float32"))
 }

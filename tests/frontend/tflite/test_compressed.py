@@ -15,7 +15,7 @@ from microc.errors import ModelError, UnsupportedError
 from microc.frontend.tflite import reader as tflite
 from microc.frontend.tflite.context import ControlSubgraph, OpContext, TfliteGraphBuilder
 from microc.frontend.tflite.file import TfliteFile
-from microc.frontend.tflite.operators_gather import decode
+from microc.frontend.tflite.operators_gather import convert_tflm_decode
 from microc.graph.ir import Loc
 from microc.target import target_for
 from tests.frontend.run import library
@@ -87,7 +87,7 @@ def decoded_constant(data: bytes) -> Array:
 
     file = TfliteFile(data, "m.tflite")
     builder = TfliteGraphBuilder(file, {}, none)
-    decode(OpContext(file.operator(0), builder, Loc("m.tflite", 0, "w")))
+    convert_tflm_decode(OpContext(file.operator(0), builder, Loc("m.tflite", 0, "w")))
     return builder.consts["w"]
 
 
