@@ -1,4 +1,5 @@
-"""Checked reading of the parts of a TFLite flatbuffer: operator options, quantisation parameters, sparse and int4 constants."""
+"""Checked reading of the parts of a TFLite flatbuffer: operator options, quantisation parameters, sparse and int4
+constants."""
 
 from __future__ import annotations
 
@@ -23,22 +24,22 @@ from microc.graph.ir import Quant
 _INT32_MAX = (1 << 31) - 1
 _NAME_BYTES = 240
 _BUILTIN_CODE = 10
-"""Byte offset of the field ``builtin_code`` in a vtable of OperatorCode. It is the fourth field, and two sizes precede
-the fields."""
+"""Byte offset of the field ``builtin_code`` in a vtable of OperatorCode. It is the fourth field, and two sizes
+precede the fields."""
 _MOST_REALS = 1 << 12
 _EMPTY_TABLE = struct.pack("<HHi", 4, 4, 4)
-"""Bytes of a flatbuffer table without fields: a vtable, then the offset back to the vtable. Every accessor of such a table
-returns the schema's default value."""
+"""Bytes of a flatbuffer table without fields: a vtable, then the offset back to the vtable. Every accessor of such a
+table returns the schema's default value."""
 
 
-Custom = int | float | str | tuple[int | float | str, ...]
+CustomOption = int | float | str | tuple[int | float | str, ...]
 """Type of the value of a custom operator's option."""
 
 
 @contextmanager
 def guard_flatbuffer(where: str) -> Iterator[None]:
-    """Run the body of a ``with`` statement, and raise ModelError for exceptions that flatbuffer classes raise on corrupt
-    offsets. ``where`` is the location that the error mentions."""
+    """Run the body of a ``with`` statement, and raise ModelError for exceptions that flatbuffer classes raise on
+    corrupt offsets. ``where`` is the location that the error mentions."""
     try:
         yield
     except (struct.error, LookupError, ValueError, TypeError, OverflowError) as error:
@@ -53,27 +54,28 @@ def guard_flatbuffer(where: str) -> Iterator[None]:
 class Options:
     """The builtin options of one operator: a flatbuffer union of options tables.
 
-    ``kind`` is the number of the table's type in the union (0: no options), ``table`` the flatbuffer table, ``where`` the
-    operator's location for errors. ``second`` is True if the options are in BuiltinOptions2, the union of newer operators."""
+    ``table_type`` is the number of the table's type in the union (0: no options), ``table`` the flatbuffer table,
+    ``where`` the operator's location for errors. ``is_builtin_options_2`` is True if the options are in
+    BuiltinOptions2, the union of newer operators."""
 
-    kind: int
+    table_type: int
     table: Any
     where: str
-    second: bool = False
+    is_builtin_options_2: bool = False
 
     def fields(self, table_name: str, *, required: bool = False) -> Fields:
         """Return the fields of the options as those of the table type ``table_name``, such as ``Conv2DOptions``.
 
-        If the operator has no options, all fields have the schema's default values; with ``required`` this is a ModelError.
-        Options of another table type are a ModelError too."""
+        If the operator has no options, all fields have the schema's default values; with ``required`` this is a
+        ModelError. Options of another table type are a ModelError too."""
         import tflite
 
-        union = tflite.BuiltinOptions2 if self.second else tflite.BuiltinOptions
+        union = tflite.BuiltinOptions2 if self.is_builtin_options_2 else tflite.BuiltinOptions
         if (
-            self.kind == getattr(union, table_name, None) and self.table is not None
+            self.table_type == getattr(union, table_name, None) and self.table is not None
         ):  # a corrupt file may say either union
             data, position = self.table.Bytes, self.table.Pos
-        elif self.kind == 0 and not required:
+        elif self.table_type == 0 and not required:
             data, position = _EMPTY_TABLE, 4
         else:
             raise ModelError(f"the operator has no options, expected {table_name}", where=self.where)
@@ -96,7 +98,8 @@ class Fields:
             return getattr(self.table, field_name)()
 
     def integer(self, name: str, lowest: int = -(1 << 31), highest: int = _INT32_MAX) -> int:
-        """Return the field ``name``, an integer, enumeration or bool; ModelError if it is not in ``lowest`` .. ``highest``."""
+        """Return the field ``name``, an integer, enumeration or bool; ModelError if it is not in ``lowest`` ..
+        ``highest``."""
         value = int(self._read_field(name))
         if not lowest <= value <= highest:
             raise ModelError(f"{name} is {value}, expected {lowest}..{highest}", where=self.where)
@@ -116,12 +119,13 @@ class Fields:
     def integers(self, name: str) -> tuple[int, ...]:
         """Return the field ``name``, a vector of at most MAX_RANK integers; an empty tuple if the field is absent."""
         with guard_flatbuffer(self.where):
-            return short_vector(getattr(self.table, f"{name}AsNumpy")(), name, self.where)
+            return read_short_vector(getattr(self.table, f"{name}AsNumpy")(), name, self.where)
 
     def reals(self, name: str) -> tuple[float, ...]:
-        """Return the field ``name``, a vector of at most _MOST_REALS finite floats; an empty tuple if the field is absent."""
+        """Return the field ``name``, a vector of at most _MOST_REALS finite floats; an empty tuple if the field is
+        absent."""
         with guard_flatbuffer(self.where):
-            entries = as_array(getattr(self.table, f"{name}AsNumpy")(), np.float32)
+            entries = vector_as_array(getattr(self.table, f"{name}AsNumpy")(), np.float32)
         if len(entries) > _MOST_REALS or not np.isfinite(entries).all():
             raise ModelError(
                 f"{name} has {len(entries)} entries, expected at most {_MOST_REALS} finite numbers", where=self.where
@@ -130,35 +134,36 @@ class Fields:
 
 
 def printable_text(raw: bytes | None) -> str:
-    """Decode the first _NAME_BYTES bytes of a name in the file as UTF-8. Characters that are not printable become ``_``."""
+    """Decode the first _NAME_BYTES bytes of a name in the file as UTF-8. Characters that are not printable become
+    ``_``."""
     decoded = (raw or b"")[:_NAME_BYTES].decode("utf-8", errors="replace")
     return "".join(char if char.isprintable() else "_" for char in decoded)
 
 
-def as_array(numpy_vector: Any, element_dtype: Any = np.int64) -> Array:
+def vector_as_array(numpy_vector: Any, element_dtype: Any = np.int64) -> Array:
     """Return the result of a generated ``AsNumpy`` accessor as an array.
 
     The accessor returns the number 0 if the vector is absent; the array is empty then."""
     return numpy_vector if isinstance(numpy_vector, np.ndarray) else np.empty(0, element_dtype)
 
 
-def enumeration_names(enumeration: Any) -> Mapping[int, str]:
+def enumeration_names_by_number(enumeration: Any) -> Mapping[int, str]:
     """Return the names of the members of a generated enumeration class, by their numbers."""
     return {value: name for name, value in vars(enumeration).items() if isinstance(value, int)}
 
 
-def builtin_code(code: Any) -> int:
+def read_builtin_code(operator_code: Any) -> int:
     """Return the BuiltinOperator number of an OperatorCode table: the larger value of its two fields.
 
-    Old writers set only the deprecated field of 8 bits. New writers may set only ``builtin_code``; for numbers below
-    127 the generated ``OperatorCode.BuiltinCode()`` then returns 0, which is ADD. Therefore the field ``builtin_code``
-    is read directly from the flatbuffer table. Source: TFLite ``schema_utils.cc``.
+    Old writers set only the deprecated field of 8 bits. New writers may set only ``builtin_code``; for numbers
+    below 127 the generated ``OperatorCode.BuiltinCode()`` then returns 0, which is ADD. Therefore the field
+    ``builtin_code`` is read directly from the flatbuffer table. Source: TFLite ``schema_utils.cc``.
     """
     from flatbuffers.number_types import Int32Flags
 
-    table = code._tab
+    table = operator_code._tab
     at = table.Offset(_BUILTIN_CODE)
-    return max(int(table.Get(Int32Flags, at + table.Pos)) if at else 0, int(code.DeprecatedBuiltinCode()))
+    return max(int(table.Get(Int32Flags, at + table.Pos)) if at else 0, int(operator_code.DeprecatedBuiltinCode()))
 
 
 def check_index(index: int, table_count: int) -> int:
@@ -168,11 +173,12 @@ def check_index(index: int, table_count: int) -> int:
     return index
 
 
-def short_vector(vector: Any, description: str, where: str) -> tuple[int, ...]:
-    """Return a flatbuffer vector of integers, such as a shape, as a tuple; ModelError if it has more than MAX_RANK entries."""
-    entries = as_array(vector)
+def read_short_vector(numpy_vector: Any, vector_name: str, where: str) -> tuple[int, ...]:
+    """Return a flatbuffer vector of integers, such as a shape, as a tuple; ModelError if it has more than MAX_RANK
+    entries."""
+    entries = vector_as_array(numpy_vector)
     if len(entries) > MAX_RANK:
-        raise ModelError(f"{description} has {len(entries)} entries, expected at most {MAX_RANK}", where=where)
+        raise ModelError(f"{vector_name} has {len(entries)} entries, expected at most {MAX_RANK}", where=where)
     return tuple(int(i) for i in entries)
 
 
@@ -181,11 +187,11 @@ MOST_CUSTOM_BYTES = 4096
 """Maximum number of bytes of a custom operator's options. Longer options are ignored."""
 
 
-def custom_options(data: bytes) -> Mapping[str, Custom]:
+def decode_custom_options(data: bytes) -> Mapping[str, CustomOption]:
     """Decode the options of a custom operator, a flexbuffer map; return the options by name.
 
-    An option is a number, a text, or a tuple of both; options of other types are dropped. The result is empty if ``data`` is no
-    flexbuffer map, or has more than MOST_CUSTOM_BYTES bytes."""
+    An option is a number, a text, or a tuple of both; options of other types are dropped. The result is empty if
+    ``data`` is no flexbuffer map, or has more than MOST_CUSTOM_BYTES bytes."""
     from flatbuffers import flexbuffers
 
     if not 3 <= len(data) <= MOST_CUSTOM_BYTES:
@@ -206,7 +212,7 @@ def custom_options(data: bytes) -> Mapping[str, Custom]:
 _MOST_WORDS = 16
 
 
-def custom_words(data: bytes) -> tuple[int, ...]:
+def decode_custom_words(data: bytes) -> tuple[int, ...]:
     """Decode the options of a custom operator as little-endian int32 words, for options that are a C structure.
 
     At most _MOST_WORDS words are returned. An incomplete last word is dropped."""
@@ -214,17 +220,19 @@ def custom_words(data: bytes) -> tuple[int, ...]:
     return struct.unpack(f"<{count}i", data[: 4 * count])
 
 
-def _convert_custom_option(option: Any) -> Custom | None:
+def _convert_custom_option(option: Any) -> CustomOption | None:
     """Convert the flexbuffer value of an option to Python. Return None for maps, nested lists, and lists of more than
     _CUSTOM_ITEMS items."""
     if (option.IsVector or option.IsTypedVector) and not option.IsMap:
         items = option.AsVector if option.IsVector else option.AsTypedVector
-        values = tuple(_scalar_option(items[k]) for k in range(len(items))) if len(items) <= _CUSTOM_ITEMS else ()
+        values = (
+            tuple(_convert_scalar_option(items[k]) for k in range(len(items))) if len(items) <= _CUSTOM_ITEMS else ()
+        )
         return tuple(v for v in values if v is not None) if values and None not in values else None
-    return _scalar_option(option)
+    return _convert_scalar_option(option)
 
 
-def _scalar_option(option: Any) -> int | float | str | None:
+def _convert_scalar_option(option: Any) -> int | float | str | None:
     """Convert a flexbuffer value that is a number or text to Python; return None for other values."""
     value: int | float | str | None = (
         option.Value if option.IsInt or option.IsFloat or option.IsBool or option.IsString else None
@@ -235,8 +243,8 @@ def _scalar_option(option: Any) -> int | float | str | None:
 # ---- Quantisation parameters of a TFLite tensor: scales and zero points, checked.
 
 _CUSTOM, _BLOCKS = 1, 2
-"""Types of the schema's QuantizationDetails union. Custom details are ignored, by TFLite too. With blockwise quantisation a block
-of elements has a scale, and the scales are in another tensor."""
+"""Types of the schema's QuantizationDetails union. Custom details are ignored, by TFLite too. With blockwise
+quantisation a block of elements has a scale, and the scales are in another tensor."""
 
 
 def read_quantisation(quantization_table: Any, shape: tuple[int, ...], dtype: str, where: str) -> Quant | None:
@@ -254,7 +262,10 @@ def read_quantisation(quantization_table: Any, shape: tuple[int, ...], dtype: st
         raise UnsupportedError(what, where=where, hint="quantise per tensor or per channel")
     if quantization_table.ScaleLength() == 0 or not dtypes.is_valid(dtype) or not dtypes.is_integer(dtype):
         return None
-    scale, zero_point = as_array(quantization_table.ScaleAsNumpy()), as_array(quantization_table.ZeroPointAsNumpy())
+    scale, zero_point = (
+        vector_as_array(quantization_table.ScaleAsNumpy()),
+        vector_as_array(quantization_table.ZeroPointAsNumpy()),
+    )
     axis = int(quantization_table.QuantizedDimension()) if len(scale) > 1 else None
     if axis is not None and len(shape) == 1:
         axis = 0  # converters copy the axis of the weights to the bias
@@ -292,11 +303,11 @@ _VECTORS = ("", "Int32Vector", "Uint16Vector", "Uint8Vector")
 
 
 @frozen
-class Level:
+class SparseLevel:
     """One level of a sparse tensor's tree of dimensions.
 
-    In a dense level ``size`` is the number of elements below each parent. In a compressed level ``size`` is 0, and the CSR arrays
-    ``segments`` and ``indices`` list the elements."""
+    In a dense level ``size`` is the number of elements below each parent. In a compressed level ``size`` is 0, and the
+    CSR arrays ``segments`` and ``indices`` list the elements."""
 
     size: int
     segments: Array
@@ -307,13 +318,13 @@ class Level:
 class Sparsity:
     """Layout of a sparse tensor.
 
-    ``order`` lists the dimensions in the order of traversal: numbers below the tensor's rank are axes, others are block
-    dimensions. ``blocks`` contains, for each block dimension, the axis that it divides. ``levels`` describes the storage of each
-    dimension, in the order of traversal."""
+    ``traversal_order`` lists the dimensions in the order of traversal: numbers below the tensor's rank are axes, others
+    are block dimensions. ``block_axes`` contains, for each block dimension, the axis that it divides. ``levels``
+    describes the storage of each dimension, in the order of traversal."""
 
-    order: tuple[int, ...]
-    blocks: tuple[int, ...]
-    levels: tuple[Level, ...]
+    traversal_order: tuple[int, ...]
+    block_axes: tuple[int, ...]
+    levels: tuple[SparseLevel, ...]
 
 
 def read_sparsity(table: Any, where: str) -> Sparsity:
@@ -323,16 +334,16 @@ def read_sparsity(table: Any, where: str) -> Sparsity:
         if count > _MOST_LEVELS:
             raise ModelError(f"sparsity: got {count} levels, expected at most {_MOST_LEVELS}", where=where)
         levels = tuple(_read_level(table.DimMetadata(k)) for k in range(count))
-        order, blocks = (as_array(v) for v in (table.TraversalOrderAsNumpy(), table.BlockMapAsNumpy()))
+        order, blocks = (vector_as_array(v) for v in (table.TraversalOrderAsNumpy(), table.BlockMapAsNumpy()))
     return Sparsity(tuple(map(int, order)), tuple(map(int, blocks)), levels)
 
 
-def _read_level(table: Any) -> Level:
+def _read_level(table: Any) -> SparseLevel:
     """Read a DimensionMetadata table of the flatbuffer: one level of a sparse tensor, dense or compressed."""
     if int(table.Format()) == 0:
-        return Level(int(table.DenseSize()), np.empty(0, np.int64), np.empty(0, np.int64))
+        return SparseLevel(int(table.DenseSize()), np.empty(0, np.int64), np.empty(0, np.int64))
     segments = _read_index_vector(int(table.ArraySegmentsType()), table.ArraySegments())
-    return Level(0, segments, _read_index_vector(int(table.ArrayIndicesType()), table.ArrayIndices()))
+    return SparseLevel(0, segments, _read_index_vector(int(table.ArrayIndicesType()), table.ArrayIndices()))
 
 
 def _read_index_vector(vector_type: int, table: Any) -> Array:
@@ -345,53 +356,59 @@ def _read_index_vector(vector_type: int, table: Any) -> Array:
         raise ValueError("a sparse dimension has no array of segments or indices")
     vector = getattr(tflite, _VECTORS[vector_type])()
     vector.Init(table.Bytes, table.Pos)
-    return as_array(vector.ValuesAsNumpy()).astype(np.int64)
+    return vector_as_array(vector.ValuesAsNumpy()).astype(np.int64)
 
 
-def dense_array(values: Array, shape: Sequence[int], sparsity: Sparsity, where: str) -> Array:
-    """Convert the stored ``values`` of a sparse tensor to a dense array. Elements that are not stored become zero.
+def expand_sparse_values(stored_values: Array, shape: Sequence[int], sparsity: Sparsity, where: str) -> Array:
+    """Convert the ``stored_values`` of a sparse tensor to a dense array. Elements that are not stored become
+    zero.
 
     ModelError if the layout contradicts itself, the shape or the number of values."""
     rank, levels = len(shape), sparsity.levels
     if not rank:
         raise ModelError("got a sparse tensor without axes, expected at least one", where=where)
-    if sorted(sparsity.order) != list(range(rank + len(sparsity.blocks))) or len(levels) != len(sparsity.order):
+    if sorted(sparsity.traversal_order) != list(range(rank + len(sparsity.block_axes))) or len(levels) != len(
+        sparsity.traversal_order
+    ):
         raise ModelError(
-            f"sparsity of shape {tuple(shape)}: got traversal_order {sparsity.order}, expected each axis and block once",
+            f"sparsity of shape {tuple(shape)}: got traversal_order {sparsity.traversal_order}, expected each axis and "
+            "block once",
             where=where,
         )
-    if any(not 0 <= dimension < rank for dimension in sparsity.blocks):
-        raise ModelError(f"sparsity: got block_map {sparsity.blocks}, expected axes 0..{rank - 1}", where=where)
+    if any(not 0 <= dimension < rank for dimension in sparsity.block_axes):
+        raise ModelError(f"sparsity: got block_map {sparsity.block_axes}, expected axes 0..{rank - 1}", where=where)
     coordinates: dict[int, Array] = {}
     positions = np.zeros(1, np.int64)
-    for dimension, level in zip(sparsity.order, levels, strict=True):
+    for dimension, level in zip(sparsity.traversal_order, levels, strict=True):
         rows, index, positions = _expand_level(level, positions, prod(shape), where)
         coordinates = {dimension: index[rows] for dimension, index in coordinates.items()}
         coordinates[dimension] = index
-    if len(positions) != values.size or (positions != np.arange(len(positions))).any():
+    if len(positions) != stored_values.size or (positions != np.arange(len(positions))).any():
         raise ModelError(
-            f"sparsity: got {values.size} values, expected {len(positions)}, one for each position", where=where
+            f"sparsity: got {stored_values.size} values, expected {len(positions)}, one for each position", where=where
         )
-    for position, dimension in enumerate(sparsity.blocks):
-        size = levels[sparsity.order.index(rank + position)].size
+    for position, dimension in enumerate(sparsity.block_axes):
+        size = levels[sparsity.traversal_order.index(rank + position)].size
         coordinates[dimension] = coordinates[dimension] * size + coordinates[rank + position]
-    result = np.zeros(tuple(shape), values.dtype)
+    result = np.zeros(tuple(shape), stored_values.dtype)
     coordinates_by_axis = tuple(coordinates[dimension] for dimension in range(rank))
     if any(
         index.size and not 0 <= index.min() <= index.max() < e
         for index, e in zip(coordinates_by_axis, shape, strict=True)
     ):
         raise ModelError(f"sparsity: got an index beyond shape {tuple(shape)}", where=where)
-    result[coordinates_by_axis] = values.reshape(-1)
+    result[coordinates_by_axis] = stored_values.reshape(-1)
     return result
 
 
-def _expand_level(level: Level, parent_positions: Array, max_elements: int, where: str) -> tuple[Array, Array, Array]:
+def _expand_level(
+    level: SparseLevel, parent_positions: Array, max_elements: int, where: str
+) -> tuple[Array, Array, Array]:
     """List the elements of one level of a sparse tensor.
 
-    ``parent_positions`` are the positions of the elements of the level above, in that level's storage. Return three arrays with
-    one entry for each element: the index of its parent in ``parent_positions``, its index along the level's dimension, and its
-    position in the storage of this level. ModelError for more than ``max_elements`` elements."""
+    ``parent_positions`` are the positions of the elements of the level above, in that level's storage. Return three
+    arrays with one entry for each element: the index of its parent in ``parent_positions``, its index along the level's
+    dimension, and its position in the storage of this level. ModelError for more than ``max_elements`` elements."""
     if level.size:
         counts = np.full(len(parent_positions), level.size, np.int64)
         starts = parent_positions * level.size

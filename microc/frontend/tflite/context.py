@@ -28,48 +28,59 @@ from microc.ops.attributes import Ties
 class ControlSubgraph:
     """A TFLite subgraph of a control-flow operator (WHILE, IF, CALL), converted to a graph of its own.
 
-    ``given`` lists the keys of the resource variables that the subgraph reads; the last inputs of ``graph`` are the
-    contents of these variables. ``assigned`` lists the keys of the variables that the subgraph assigns; the last outputs
-    of ``graph`` are their new contents. An output of the subgraph that is a variable's handle is no output of ``graph``:
-    ``handed`` maps the position of each such output to the variable's key."""
+    ``read_variables`` lists the keys of the resource variables that the subgraph reads; the last inputs of ``graph``
+    are the contents of these variables. ``assigned_variables`` lists the keys of the variables that the subgraph
+    assigns; the last outputs of ``graph`` are their new contents. An output of the subgraph that is a variable's handle
+    is no output of ``graph``: ``handle_keys_by_output`` maps the position of each such output to the variable's key."""
 
     graph: Graph
-    given: tuple[str, ...] = ()
-    assigned: tuple[str, ...] = ()
-    handed: Mapping[int, str] = field(default_factory=dict)
+    read_variables: tuple[str, ...] = ()
+    assigned_variables: tuple[str, ...] = ()
+    handle_keys_by_output: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def variable_types(self) -> dict[str, TensorType]:
         """Types of the contents of all variables that the subgraph reads or assigns, by variable key."""
         graph = self.graph
-        output_values = zip(self.assigned, graph.outputs[len(graph.outputs) - len(self.assigned) :], strict=True)
-        inputs = zip(self.given, graph.inputs[len(graph.inputs) - len(self.given) :], strict=True)
+        output_values = zip(
+            self.assigned_variables, graph.outputs[len(graph.outputs) - len(self.assigned_variables) :], strict=True
+        )
+        inputs = zip(self.read_variables, graph.inputs[len(graph.inputs) - len(self.read_variables) :], strict=True)
         return {key: graph.types[name] for key, name in (*output_values, *inputs)}
 
-    def with_variables(self, given: Mapping[str, TensorType], assigned: Sequence[str]) -> Graph:
-        """Return the graph with the variables ``given`` as last inputs and the variables ``assigned`` as last outputs.
+    def with_variables(self, variable_types: Mapping[str, TensorType], assigned_keys: Sequence[str]) -> Graph:
+        """Return the graph with the variables ``variable_types`` as last inputs and the variables ``assigned_keys`` as
+        last outputs.
 
-        The two subgraphs of an IF or WHILE need the same inputs and outputs. A variable in ``assigned`` that this
+        The two subgraphs of an IF or WHILE need the same inputs and outputs. A variable in ``assigned_keys`` that this
         subgraph does not assign is copied from its input to its output.
         """
         graph, types = self.graph, dict(self.graph.types)
-        inputs, outputs = len(graph.inputs) - len(self.given), len(graph.outputs) - len(self.assigned)
-        variable_inputs = dict(zip(self.given, graph.inputs[inputs:], strict=True))
-        variable_outputs = dict(zip(self.assigned, graph.outputs[outputs:], strict=True))
+        inputs, outputs = (
+            len(graph.inputs) - len(self.read_variables),
+            len(graph.outputs) - len(self.assigned_variables),
+        )
+        variable_inputs = dict(zip(self.read_variables, graph.inputs[inputs:], strict=True))
+        variable_outputs = dict(zip(self.assigned_variables, graph.outputs[outputs:], strict=True))
         nodes = list(graph.nodes)
-        for key, type_ in given.items():
+        for key, type_ in variable_types.items():
             if key not in variable_inputs:
                 variable_inputs[key] = new_value(types, "variable", type_)
-        for key in assigned:
+        for key in assigned_keys:
             if key not in variable_outputs:
-                variable_outputs[key] = new_value(types, "kept", given[key])
+                variable_outputs[key] = new_value(types, "kept", variable_types[key])
                 nodes.append(
-                    Node("reshape", (variable_inputs[key],), (variable_outputs[key],), {"shape": given[key].shape})
+                    Node(
+                        "reshape",
+                        (variable_inputs[key],),
+                        (variable_outputs[key],),
+                        {"shape": variable_types[key].shape},
+                    )
                 )
         return replace(
             graph,
-            inputs=(*graph.inputs[:inputs], *(variable_inputs[key] for key in given)),
-            outputs=(*graph.outputs[:outputs], *(variable_outputs[key] for key in assigned)),
+            inputs=(*graph.inputs[:inputs], *(variable_inputs[key] for key in variable_types)),
+            outputs=(*graph.outputs[:outputs], *(variable_outputs[key] for key in assigned_keys)),
             nodes=tuple(nodes),
             types=types,
         )
@@ -85,19 +96,20 @@ STATE_INSIDE = "keep recurrent layers outside, or write them with variables"
 
 @frozen
 class Variables:
-    """TFLite's resource variables of one subgraph, while its operators are converted. All but ``handles`` are indexed by
-    variable key (container and shared name).
+    """TFLite's resource variables of one subgraph, while its operators are converted. All but ``keys_by_handle`` are
+    indexed by variable key (container and shared name).
 
-    ``initial`` maps a key to the variable's content before the first run, ``current`` to the value that contains the
-    variable at this point of the conversion. ``handles`` maps the index of a tensor that is a handle to the variable's key.
-    ``states`` maps a key to the value that contains the variable at the start of a run: a state of the graph, or an input
-    if the subgraph belongs to control flow. ``assigned`` is an ordered set of the keys of assigned variables."""
+    ``initial_contents`` maps a key to the variable's content before the first run, ``current_values`` to the value that
+    contains the variable at this point of the conversion. ``keys_by_handle`` maps the index of a tensor that is a
+    handle to the variable's key. ``start_values`` maps a key to the value that contains the variable at the start of a
+    run: a state of the graph, or an input if the subgraph belongs to control flow. ``assigned_variables`` is an ordered
+    set of the keys of assigned variables."""
 
-    initial: dict[str, Array] = field(default_factory=dict)
-    handles: dict[int, str] = field(default_factory=dict)
-    current: dict[str, str] = field(default_factory=dict)
-    states: dict[str, str] = field(default_factory=dict)
-    assigned: dict[str, None] = field(default_factory=dict)
+    initial_contents: dict[str, Array] = field(default_factory=dict)
+    keys_by_handle: dict[int, str] = field(default_factory=dict)
+    current_values: dict[str, str] = field(default_factory=dict)
+    start_values: dict[str, str] = field(default_factory=dict)
+    assigned_variables: dict[str, None] = field(default_factory=dict)
 
 
 @frozen
@@ -116,50 +128,50 @@ class ComputedSlice:
 class TfliteGraphBuilder:
     """Builder of the graph of one TFLite subgraph. It stores the nodes, types, constants and states defined so far.
 
-    ``subgraph(index, handles)`` reads another subgraph of the file, for control flow. ``around`` is the builder of the
-    enclosing subgraph, or None for the main subgraph. ``handles`` maps positions of this subgraph's inputs to keys of
-    resource variables whose handles they are.
+    ``read_subgraph(index, handle_inputs)`` reads another subgraph of the file, for control flow. ``enclosing_builder``
+    is the builder of the enclosing subgraph, or None for the main subgraph. ``handle_inputs`` maps the positions of
+    those inputs that are handles of resource variables to the keys of these variables.
 
-    Some tensors of the file have no value in the graph of their own. ``pieces`` contains slices of computed size, by
-    tensor name, until a CONCATENATION joins them. ``complexes`` maps names of complex tensors to float values with an
-    additional last axis of real and imaginary parts. ``halves`` contains float16 constants computed by operators, by
-    tensor index. ``gates`` lists pairs (index of a node, condition): that node and all later ones run only if the
-    condition is true."""
+    Some tensors of the file have no value in the graph of their own. ``computed_slices`` contains slices of computed
+    size, by tensor name, until a CONCATENATION joins them. ``complex_values`` maps names of complex tensors to float
+    values with an additional last axis of real and imaginary parts. ``float16_constants`` contains float16 constants
+    computed by operators, by tensor index. ``gates`` lists pairs (index of a node, condition): that node and all later
+    ones run only if the condition is true."""
 
     def __init__(
         self,
         file: TfliteFile,
         input_shapes: Mapping[str, tuple[int, ...]],
-        subgraph: Callable[[int, Mapping[int, str]], ControlSubgraph],
-        around: TfliteGraphBuilder | None = None,
-        handles: Mapping[int, str] = MappingProxyType({}),
+        read_subgraph: Callable[[int, Mapping[int, str]], ControlSubgraph],
+        enclosing_builder: TfliteGraphBuilder | None = None,
+        handle_inputs: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
-        self.file, self.subgraph, self.inside = file, subgraph, around is not None
-        self.pieces: dict[str, ComputedSlice] = {}
+        self.file, self.read_subgraph, self.is_control_flow_body = file, read_subgraph, enclosing_builder is not None
+        self.computed_slices: dict[str, ComputedSlice] = {}
         self.gates: list[tuple[int, str]] = []
-        self.complexes: dict[str, str] = {}
+        self.complex_values: dict[str, str] = {}
         self.nodes: list[Node] = []
         self.types: dict[str, TensorType] = {}
         self.consts: dict[str, Array] = {}
-        self.halves: dict[int, Array] = {}
+        self.float16_constants: dict[int, Array] = {}
         self.state: dict[str, Array] = {}
         self.updates: dict[str, str] = {}
-        self.variables: Variables = Variables(around.variables.initial if around else {})
+        self.variables: Variables = Variables(enclosing_builder.variables.initial_contents if enclosing_builder else {})
         self._computed: set[str] = set()
-        self._bind_inputs(input_shapes, handles)
+        self._bind_inputs(input_shapes, handle_inputs)
 
     def graph(self, name: str) -> Graph:
         """Return the finished graph; ModelError if no operator writes one of its outputs."""
         variables, outputs = self.variables, list[str]()
-        inputs = [self.file.names[index] for index in self.file.inputs if index not in variables.handles]
+        inputs = [self.file.names[index] for index in self.file.inputs if index not in variables.keys_by_handle]
         results = [
             self.value(index, f"{self.file.name} outputs")
             for index in self.file.outputs
-            if index not in variables.handles
+            if index not in variables.keys_by_handle
         ]
-        if self.inside:
-            inputs += variables.states.values()
-            results += [variables.current[key] for key in variables.assigned]
+        if self.is_control_flow_body:
+            inputs += variables.start_values.values()
+            results += [variables.current_values[key] for key in variables.assigned_variables]
         for result in results:
             outputs.append(self._distinct_output(result, outputs))
         if not outputs:
@@ -168,11 +180,12 @@ class TfliteGraphBuilder:
         consts = self.consts | {name: data for name, data in self.state.items() if name not in self.updates}
         return Graph(name, tuple(inputs), tuple(outputs), tuple(self.nodes), self.types, consts, state, self.updates)
 
-    def value(self, index: int, where: str) -> str:
-        """Return the name of tensor ``index`` as an operand. A constant is added to the graph at its first use."""
-        name = self.file.names[index]
+    def value(self, tensor_index: int, where: str) -> str:
+        """Return the name of tensor ``tensor_index`` as an operand. A constant is added to the graph at its first
+        use."""
+        name = self.file.names[tensor_index]
         if name not in self.types:
-            tensor = self.file.tensor(index)
+            tensor = self.file.tensor(tensor_index)
             if not tensor.constant:
                 raise ModelError(f"{name!r} is read before any operator writes it", where=where)
             self.constant(name, self.file.array(tensor), tensor.type.quant)
@@ -180,7 +193,7 @@ class TfliteGraphBuilder:
 
     def constant(self, name: str, data: Array, quant: Quant | None = None) -> str:
         """Define a constant value ``name`` with the content ``data``; return the name."""
-        self.file.charge(data.nbytes)
+        self.file.charge_budget(data.nbytes)
         self.define(name, TensorType(data.shape, str(data.dtype), quant), self.file.name)
         self.consts[name] = np.ascontiguousarray(data).reshape(data.shape)
         return name
@@ -199,8 +212,8 @@ class TfliteGraphBuilder:
     def define_state(self, name: str, type_: TensorType, data: Array | None, where: str) -> str:
         """Define a state: a tensor that keeps its content between calls. Return its name.
 
-        ``data`` is the initial content. By default it is the real number 0, as in TFLite Micro: int8 elements start at the
-        zero point.
+        ``data`` is the initial content. By default it is the real number 0, as in TFLite Micro: int8 elements start at
+        the zero point.
         """
         self.define(name, type_, where)
         if type_.nbytes + sum(array.nbytes for array in self.state.values()) > _MAX_STATE_BYTES:
@@ -217,7 +230,7 @@ class TfliteGraphBuilder:
         The value is copied if no node computes it, or if an earlier output is the same value."""
         if self.is_computed(value_name) and value_name not in earlier_outputs:
             return value_name
-        copy, type_ = self.file.unique(f"{value_name}_copy"), self.types[value_name]
+        copy, type_ = self.file.reserve_name(f"{value_name}_copy"), self.types[value_name]
         self.define(copy, type_, self.file.name)
         self.append(Node("reshape", (value_name,), (copy,), {"shape": type_.shape}, Loc(self.file.name, name=copy)))
         return copy
@@ -231,20 +244,20 @@ class TfliteGraphBuilder:
         """Test whether a node computes the value ``name``. False for inputs, constants and states."""
         return name in self._computed
 
-    def assume(self, tensor_indices: Sequence[int]) -> None:
+    def define_declared_outputs(self, tensor_indices: Sequence[int]) -> None:
         """Define the outputs of an operator that was not converted, with the types that the file declares.
 
         Later operators that read these outputs can then still be checked."""
         for tensor in map(self.file.tensor, tensor_indices):
             self.types.setdefault(tensor.name, tensor.type)
 
-    def _bind_inputs(self, shapes: Mapping[str, tuple[int, ...]], handles: Mapping[int, str]) -> None:
+    def _bind_inputs(self, requested_shapes: Mapping[str, tuple[int, ...]], handle_inputs: Mapping[int, str]) -> None:
         """Define the subgraph's inputs in order.
 
-        ``shapes`` maps names of inputs to the shapes that the caller requests. ``handles`` maps positions of inputs that
-        are handles to keys of variables; such inputs are not defined as values."""
+        ``requested_shapes`` maps names of inputs to the shapes that the caller requests. ``handle_inputs`` maps
+        positions of inputs that are handles to keys of variables; such inputs are not defined as values."""
         names = [self.file.names[index] for index in self.file.inputs]
-        for name in shapes:
+        for name in requested_shapes:
             if name not in names:
                 raise UsageError(
                     f"the model has no input {name!r}",
@@ -252,11 +265,11 @@ class TfliteGraphBuilder:
                     hint=f"use one of its inputs: {', '.join(names)}",
                 )
         for position, index in enumerate(self.file.inputs):
-            if position in handles:
-                self.variables.handles[index] = handles[position]
+            if position in handle_inputs:
+                self.variables.keys_by_handle[index] = handle_inputs[position]
                 continue
             tensor = self.file.tensor(index)
-            shape = self._bind_shape(tensor, shapes.get(tensor.name))
+            shape = self._bind_shape(tensor, requested_shapes.get(tensor.name))
             where = self.file.where(tensor)
             if tensor.type.dtype == "resource":
                 raise ModelError(
@@ -269,8 +282,8 @@ class TfliteGraphBuilder:
     def _bind_shape(self, tensor: Tensor, requested_shape: tuple[int, ...] | None) -> tuple[int, ...]:
         """Return the shape of an input. Extents that the file does not declare are taken from ``requested_shape``.
 
-        Without a requested shape an unknown batch (axis 0) becomes 1. UsageError if another extent is unknown then, or if
-        the requested shape contradicts the declared one."""
+        Without a requested shape an unknown batch (axis 0) becomes 1. UsageError if another extent is unknown then, or
+        if the requested shape contradicts the declared one."""
         declared, where = tensor.type.shape, self.file.where(tensor)
         declared_text = ",".join("?" if axis in tensor.unknown else str(extent) for axis, extent in enumerate(declared))
         if requested_shape is None:
@@ -319,53 +332,56 @@ class OpContext(Operands):
         """Location in the file and builtin name of the operator, for error messages."""
         return f"{self.loc} {self.operator.code}"
 
-    def has(self, position: int) -> bool:
-        """Test whether input ``position`` is present. Optional inputs are left out at the end of the list or have the tensor
-        index -1."""
-        return position < len(self.operator.inputs) and self.operator.inputs[position] >= 0
+    def has(self, input_position: int) -> bool:
+        """Test whether input ``input_position`` is present. Optional inputs are left out at the end of the list or have
+        the tensor index -1."""
+        return input_position < len(self.operator.inputs) and self.operator.inputs[input_position] >= 0
 
-    def source(self, position: int) -> Tensor:
-        """Return the file's declaration of the tensor that is input ``position``; ModelError if the input is missing."""
-        if not self.has(position):
-            self.broken(f"input {position} is missing")
-        return self.builder.file.tensor(self.operator.inputs[position])
+    def source(self, input_position: int) -> Tensor:
+        """Return the file's declaration of the tensor that is input ``input_position``; ModelError if the input is
+        missing."""
+        if not self.has(input_position):
+            self.broken(f"input {input_position} is missing")
+        return self.builder.file.tensor(self.operator.inputs[input_position])
 
-    def target(self, position: int = 0) -> Tensor:
-        """Return the file's declaration of the tensor that is output ``position``; ModelError if the output is missing."""
-        if position >= len(self.operator.outputs):
-            self.broken(f"output {position} is missing")
-        return self.builder.file.tensor(self.operator.outputs[position])
+    def target(self, output_position: int = 0) -> Tensor:
+        """Return the file's declaration of the tensor that is output ``output_position``; ModelError if the output is
+        missing."""
+        if output_position >= len(self.operator.outputs):
+            self.broken(f"output {output_position} is missing")
+        return self.builder.file.tensor(self.operator.outputs[output_position])
 
-    def unchanged_operand(self, position: int) -> str:
+    def unchanged_operand(self, input_position: int) -> str:
         """Return the name of an operand whose elements the operator moves without computing on them.
 
         Refuse the operator if the operand and the output differ in dtype."""
-        source, target = self.source(position), self.target()
+        source, target = self.source(input_position), self.target()
         if source.type.dtype != target.type.dtype:
             self.refuse(
-                f"input {position} has dtype {source.type.dtype}, the output {target.type.dtype}",
+                f"input {input_position} has dtype {source.type.dtype}, the output {target.type.dtype}",
                 "put a CAST or a QUANTIZE between them",
             )
-        return self.value(position)
+        return self.value(input_position)
 
-    def operand(self, position: int, dtype: str = "", *, symmetric: bool = True) -> str:
+    def operand(self, input_position: int, dtype: str = "", *, symmetric: bool = True) -> str:
         """Return the name of an operand of arithmetic, after checking its dtype and quantisation.
 
-        Refuse the operator if the operand's dtype is not ``dtype`` (default: dtype of the output), or if the operand or the
-        output has 8 or 16 bits and is not quantised per tensor. With ``symmetric`` the zero point of int16 must be 0.
+        Refuse the operator if the operand's dtype is not ``dtype`` (default: dtype of the output), or if the operand or
+        the output has 8 or 16 bits and is not quantised per tensor. With ``symmetric`` the zero point of int16 must be
+        0.
         """
-        source, target = self.source(position), self.target()
+        source, target = self.source(input_position), self.target()
         expected = dtype or target.type.dtype
         if source.type.dtype != expected:
             self.refuse(
-                f"input {position} has dtype {source.type.dtype}, expected {expected}",
+                f"input {input_position} has dtype {source.type.dtype}, expected {expected}",
                 f"cast or quantise it to {expected}",
             )
         for tensor in (source, target):
-            self._require_quantisation(tensor, symmetric)
-        return self.value(position)
+            self._require_per_tensor_quantisation(tensor, symmetric)
+        return self.value(input_position)
 
-    def _require_quantisation(self, tensor: Tensor, symmetric: bool) -> None:
+    def _require_per_tensor_quantisation(self, tensor: Tensor, symmetric: bool) -> None:
         """Refuse an int8, uint8 or int16 tensor that is not quantised per tensor.
 
         With ``symmetric`` also refuse int16 with a zero point other than 0."""
@@ -385,11 +401,11 @@ class OpContext(Operands):
                 "convert the model as int16x8, in which int16 activations are symmetric",
             )
 
-    def value(self, position: int) -> str:
-        """Return the name of input ``position``, of any dtype and quantisation.
+    def value(self, input_position: int) -> str:
+        """Return the name of input ``input_position``, of any dtype and quantisation.
 
         Refuse an int4 tensor that is no constant."""
-        source = self.source(position)
+        source = self.source(input_position)
         if source.packed and not source.constant:
             self.refuse(
                 f"{source.name!r} is an int4 tensor that the network computes",
@@ -417,16 +433,17 @@ class OpContext(Operands):
             self.refuse(f"{type_.dtype} indices", "cast them to int32 or int64")
         return self.emit("cast", (indices,), {"dtype": "int32"})
 
-    def rank(self, value: str, *ranks: int) -> tuple[int, ...]:
-        """Return the shape of ``value``; raise ModelError unless its rank is one of ``ranks`` and no extent is 0."""
+    def rank(self, value: str, *allowed_ranks: int) -> tuple[int, ...]:
+        """Return the shape of ``value``; raise ModelError unless its rank is one of ``allowed_ranks`` and no extent is
+        0."""
         shape = self.type(value).shape
-        if len(shape) not in ranks or 0 in shape:
-            self.broken(f"{value!r} has shape {shape}; its rank must be {' or '.join(map(str, ranks))}")
+        if len(shape) not in allowed_ranks or 0 in shape:
+            self.broken(f"{value!r} has shape {shape}; its rank must be {' or '.join(map(str, allowed_ranks))}")
         return shape
 
     def new_constant(self, stem: str, data: Array, quant: Quant | None = None) -> str:
         """Add a constant that is no tensor of the file; return its name, which is made unique from ``stem``."""
-        return self.builder.constant(self.builder.file.unique(stem), data, quant)
+        return self.builder.constant(self.builder.file.reserve_name(stem), data, quant)
 
     def new_filled(self, stem: str, shape: Sequence[int], fill_value: float, dtype: str) -> str:
         """Add a constant whose elements all have the same number; return its name.
@@ -434,7 +451,7 @@ class OpContext(Operands):
         The constant's bytes are subtracted from the file's reading budget before memory is allocated."""
         if any(extent < 0 for extent in shape):
             self.broken(f"got shape {tuple(shape)}, expected extents of at least 0")
-        self.builder.file.charge(prod(shape) * dtypes.nbytes(dtype))
+        self.builder.file.charge_budget(prod(shape) * dtypes.nbytes(dtype))
         return self.new_constant(stem, np.full(tuple(shape), fill_value, dtypes.to_numpy(dtype)))
 
     def scalar(self, number: float) -> str:
@@ -444,11 +461,12 @@ class OpContext(Operands):
     def emit(
         self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS, like: TensorType | None = None
     ) -> str:
-        """Append a node with one intermediate result; return the result's name, made from that of the TFLite operator's output.
+        """Append a node with one intermediate result; return the result's name, made from that of the TFLite operator's
+        output.
 
-        The result has the dtype and quantisation of ``like``. By default its dtype is inferred, and it has the quantisation
-        of the first input if both have the same dtype."""
-        name = self.builder.file.unique(f"{self.loc.name}_{op}")
+        The result has the dtype and quantisation of ``like``. By default its dtype is inferred, and it has the
+        quantisation of the first input if both have the same dtype."""
+        name = self.builder.file.reserve_name(f"{self.loc.name}_{op}")
         self.append(op, inputs, attrs, (name,), (like,))
         return name
 
@@ -485,7 +503,7 @@ class OpContext(Operands):
 
     def result_with_state(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], state: str) -> None:
         """Append a node with two results: the operator's output, and the content of ``state`` after this call."""
-        target, next_state = self.target(), self.builder.file.unique(f"{state}_next")
+        target, next_state = self.target(), self.builder.file.reserve_name(f"{state}_next")
         self.append(op, inputs, attrs, (target.name, next_state), (target.type, self.type(state)))
         self.check_declared_shape(target)
         self.builder.updates[state] = next_state
@@ -511,7 +529,7 @@ class OpContext(Operands):
         inferred_types = self.infer_types(op, inputs, attrs)
         if len(inferred_types) != len(outputs):
             self.broken(f"got {len(outputs)} outputs, expected {len(inferred_types)}")
-        if not definition.regions and self._can_fold(inputs, inferred_types):
+        if not definition.regions and self._is_foldable(inputs, inferred_types):
             self._fold_to_constants(op, inputs, attrs, outputs)
             return
         for name, like, type_ in zip(outputs, likes, inferred_types, strict=True):
@@ -521,7 +539,7 @@ class OpContext(Operands):
             self.builder.define(name, TensorType(type_.shape, like.dtype, like.quant), self.where)
         self.builder.append(Node(op, tuple(inputs), tuple(outputs), attrs, self.loc))
 
-    def _can_fold(self, inputs: Sequence[str], result_types: Sequence[TensorType]) -> bool:
+    def _is_foldable(self, inputs: Sequence[str], result_types: Sequence[TensorType]) -> bool:
         """Test whether a node can be evaluated at compile time.
 
         This needs at least one input, constant inputs, and inputs and results without quantisation that have at most
@@ -567,8 +585,8 @@ ACTIVATIONS = ("", "relu", "relu_n1_to_1", "relu6", "tanh")
 
 @frozen
 class Converter:
-    """Converter of one TFLite operator: a function that appends the operator's nodes to the graph, and the dtypes that the
-    first output may have. An empty ``dtypes`` allows every dtype."""
+    """Converter of one TFLite operator: a function that appends the operator's nodes to the graph, and the dtypes that
+    the first output may have. An empty ``dtypes`` allows every dtype."""
 
     convert: Callable[[OpContext], None]
     dtypes: tuple[str, ...] = REAL
@@ -577,8 +595,8 @@ class Converter:
 def activation_name(context: OpContext, activation_code: int) -> str:
     """Return microc's name of a fused activation; "" if there is none.
 
-    ``activation_code`` is a number of TFLite's ActivationFunctionType. Refuse an activation that microc does not support
-    for the output's dtype."""
+    ``activation_code`` is a number of TFLite's ActivationFunctionType. Refuse an activation that microc does not
+    support for the output's dtype."""
     if not 0 <= activation_code < len(ACTIVATIONS):
         context.refuse(
             f"the fused activation of TFLite's number {activation_code} is not supported",
@@ -591,7 +609,7 @@ def activation_name(context: OpContext, activation_code: int) -> str:
     return name
 
 
-def real_operand(context: OpContext, position: int) -> str:
+def dequantised_operand(context: OpContext, position: int) -> str:
     """Return the name of an operand as float32; a quantised operand is dequantised.
 
     For operators that microc computes by several nodes on float32."""
@@ -603,9 +621,7 @@ def real_operand(context: OpContext, position: int) -> str:
     return context.emit("dequantize", (value,), attrs)
 
 
-def write_real_result(
-    context: OpContext, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS
-) -> None:
+def emit_real_result(context: OpContext, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> None:
     """Append the last of the float32 nodes of an operator, and define the operator's output as its result.
 
     The result is quantised if the file declares a quantised output."""
@@ -621,7 +637,7 @@ def write_real_result(
 _BOUNDS = {"": (-math.inf, math.inf), "relu": (0.0, math.inf), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
 
 
-def write_real_activation(context: OpContext, value: str, activation: str) -> None:
+def emit_real_activation(context: OpContext, value: str, activation: str) -> None:
     """Apply a fused activation to a float value and write the result as the operator's output."""
     if activation not in _BOUNDS:
         context.refuse(f"a fused {activation}", "make the activation an operator of its own")
@@ -629,7 +645,7 @@ def write_real_activation(context: OpContext, value: str, activation: str) -> No
     context.result("clip", (value,), {"minimum": low, "maximum": high})
 
 
-def stored_integers(context: OpContext, value: str) -> str:
+def reinterpret_as_integers(context: OpContext, value: str) -> str:
     """Return a quantised value reinterpreted as plain integers, without scale and zero point."""
     type_ = context.type(value)
     if type_.quant is None:
@@ -646,7 +662,7 @@ def check_same_quantisation(context: OpContext, input_positions: Sequence[int]) 
         context.refuse("operands and output are quantised differently", ONE_SCALE)
 
 
-def explicit_padding(
+def resolve_padding_scheme(
     context: OpContext,
     padding_scheme: int,
     data_extents: tuple[int, int],
@@ -665,8 +681,9 @@ def same_padding(
 ) -> tuple[int, int, int, int]:
     """Return the padding of TFLite's scheme SAME as numbers of elements (top, left, bottom, right).
 
-    The padding of an axis is max((ceil(extent / stride) - 1) * stride + (window - 1) * dilation + 1 - extent, 0) elements. An odd
-    number is split with the smaller half before the data. Source: TFLite ``padding.h``, ComputePaddingWithOffset.
+    The padding of an axis is max((ceil(extent / stride) - 1) * stride + (window - 1) * dilation + 1 - extent, 0)
+    elements. An odd number is split with the smaller half before the data. Source: TFLite ``padding.h``,
+    ComputePaddingWithOffset.
     """
     before, after = [], []
     for size, taps, stride, spread in zip(data_extents, window_extents, strides, dilation, strict=True):

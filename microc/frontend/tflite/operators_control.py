@@ -24,7 +24,7 @@ from microc.ops.control import UNBOUNDED
 # initialisation starts at the real number 0, as in TFLite Micro.
 
 
-def _variable_key(operator: Operator) -> str:
+def _read_variable_key(operator: Operator) -> str:
     """Return the key of a VAR_HANDLE's resource variable: its container and its shared name."""
     fields = operator.options.fields("VarHandleOptions", required=True)
     return f"{fields.text('Container')}/{fields.text('SharedName')}"
@@ -32,59 +32,59 @@ def _variable_key(operator: Operator) -> str:
 
 def convert_var_handle(context: OpContext) -> None:
     """Convert VAR_HANDLE: record the variable whose handle is the output."""
-    context.builder.variables.handles[context.target().index] = _variable_key(context.operator)
+    context.builder.variables.keys_by_handle[context.target().index] = _read_variable_key(context.operator)
 
 
 def convert_read_variable(context: OpContext) -> None:
     """Convert READ_VARIABLE: the output is the variable's content at this point of the call."""
-    target, key = context.target(), _variable_of_handle(context)
-    value = variable_value(context, key, target.type, target.name)
+    target, key = context.target(), _variable_key_of_handle(context)
+    value = current_variable_value(context, key, target.type, target.name)
     if value != target.name:
         context.result_reshape(value, context.type(value).shape)
 
 
 def convert_assign_variable(context: OpContext) -> None:
     """Convert ASSIGN_VARIABLE: record the second operand as the variable's content for the operators that follow."""
-    assign_variable_value(context, _variable_of_handle(context), context.value(1))
+    assign_variable_value(context, _variable_key_of_handle(context), context.value(1))
 
 
-def variable_value(context: OpContext, variable_key: str, type_: TensorType, state_name: str = "") -> str:
+def current_variable_value(context: OpContext, variable_key: str, type_: TensorType, state_name: str = "") -> str:
     """Return the name of the value that the variable ``variable_key`` contains at this point of the call.
 
-    At its first use a variable is defined as a state of the graph, or, in control flow, as an input of the subgraph's graph.
-    ``state_name`` is the name of this state or input; by default it is made from the operator's name."""
+    At its first use a variable is defined as a state of the graph, or, in control flow, as an input of the subgraph's
+    graph. ``state_name`` is the name of this state or input; by default it is made from the operator's name."""
     builder, variables = context.builder, context.builder.variables
-    if variable_key not in variables.current:
-        initial = variables.initial.get(variable_key)
+    if variable_key not in variables.current_values:
+        initial = variables.initial_contents.get(variable_key)
         if initial is not None and (initial.shape, str(initial.dtype)) != (type_.shape, type_.dtype):
             context.broken(
                 f"the variable starts as {initial.dtype} {initial.shape}, but is read as {type_.dtype} {type_.shape}"
             )
-        state_name = state_name or builder.file.unique(f"{context.loc.name}_variable")
-        if builder.inside:
+        state_name = state_name or builder.file.reserve_name(f"{context.loc.name}_variable")
+        if builder.is_control_flow_body:
             builder.define(state_name, type_, context.where)
         else:
             builder.define_state(state_name, type_, initial, context.where)
-        variables.current[variable_key] = variables.states[variable_key] = state_name
-    return variables.current[variable_key]
+        variables.current_values[variable_key] = variables.start_values[variable_key] = state_name
+    return variables.current_values[variable_key]
 
 
-def assign_variable_value(context: OpContext, variable_key: str, value: str) -> None:
-    """Record that the variable ``variable_key`` contains ``value`` for the operators that follow."""
+def assign_variable_value(context: OpContext, variable_key: str, value_name: str) -> None:
+    """Record that the variable ``variable_key`` contains ``value_name`` for the operators that follow."""
     builder, variables = context.builder, context.builder.variables
-    state = variables.states.get(variable_key)
+    state = variables.start_values.get(variable_key)
     if state is not None:
-        type_, state_type = context.type(value), context.type(state)
+        type_, state_type = context.type(value_name), context.type(state)
         if (type_.shape, type_.dtype) != (state_type.shape, state_type.dtype):
             context.broken(
                 f"got {type_.dtype} {type_.shape}, expected {state_type.dtype} {state_type.shape} as the variable has"
             )
-        if not builder.is_computed(value):
-            value = context.emit("reshape", (value,), {"shape": type_.shape})
-        if not builder.inside:
-            builder.updates[state] = value
-    variables.current[variable_key] = value
-    variables.assigned[variable_key] = None
+        if not builder.is_computed(value_name):
+            value_name = context.emit("reshape", (value_name,), {"shape": type_.shape})
+        if not builder.is_control_flow_body:
+            builder.updates[state] = value_name
+    variables.current_values[variable_key] = value_name
+    variables.assigned_variables[variable_key] = None
 
 
 def convert_call_once(context: OpContext) -> None:
@@ -96,7 +96,7 @@ def convert_call_once(context: OpContext) -> None:
     handles: dict[int, str] = {}
     for operator in (file.operator(i) for i in range(file.operator_count)):
         if operator.code == "VAR_HANDLE" and len(operator.outputs) == 1:
-            handles[operator.outputs[0]] = _variable_key(operator)
+            handles[operator.outputs[0]] = _read_variable_key(operator)
         elif operator.code == "ASSIGN_VARIABLE" and len(operator.inputs) == 2:
             _record_initial_content(context, file, handles, operator.inputs)
         else:
@@ -107,27 +107,30 @@ def convert_call_once(context: OpContext) -> None:
 
 
 def _record_initial_content(
-    context: OpContext, file: TfliteFile, handles: Mapping[int, str], inputs: tuple[int, ...]
+    context: OpContext,
+    subgraph_file: TfliteFile,
+    variable_keys_by_handle: Mapping[int, str],
+    input_tensor_indices: tuple[int, ...],
 ) -> None:
     """Record the constant assigned by an ASSIGN_VARIABLE of CALL_ONCE's subgraph as a variable's initial content.
 
-    ``handles`` maps indices of tensors of the subgraph ``file`` to variable keys. ``inputs`` are ASSIGN_VARIABLE's inputs: the
-    handle and the assigned tensor."""
-    key, index = handles.get(inputs[0]), inputs[1]
+    ``variable_keys_by_handle`` maps indices of tensors of the subgraph ``subgraph_file`` to variable keys.
+    ``input_tensor_indices`` are ASSIGN_VARIABLE's inputs: the handle and the assigned tensor."""
+    key, index = variable_keys_by_handle.get(input_tensor_indices[0]), input_tensor_indices[1]
     if key is None or index < 0:
         context.broken("the subgraph that initialises variables assigns to a tensor that is no variable")
-    tensor = file.tensor(index)
+    tensor = subgraph_file.tensor(index)
     if not tensor.constant:
         context.refuse(f"{tensor.name!r} is not a constant", "assign constants to variables in this subgraph")
-    context.builder.variables.initial[key] = file.array(tensor)
+    context.builder.variables.initial_contents[key] = subgraph_file.array(tensor)
 
 
-def _variable_of_handle(context: OpContext) -> str:
+def _variable_key_of_handle(context: OpContext) -> str:
     """Return the key of the variable whose handle is the operator's input 0."""
     index = context.source(0).index
-    if index not in context.builder.variables.handles:
+    if index not in context.builder.variables.keys_by_handle:
         context.broken(f"{context.source(0).name!r} is no variable, expected the output of VAR_HANDLE")
-    return context.builder.variables.handles[index]
+    return context.builder.variables.keys_by_handle[index]
 
 
 VARIABLES_CONVERTERS: Mapping[str, Converter] = {
@@ -143,7 +146,8 @@ VARIABLES_CONVERTERS: Mapping[str, Converter] = {
 
 @frozen
 class SubgraphResult:
-    """A result of an operator with subgraphs: output ``position`` of the operator, or a variable's content after the operator.
+    """A result of an operator with subgraphs: output ``position`` of the operator, or a variable's content after the
+    operator.
 
     ``position`` is -1 for the content of a variable."""
 
@@ -152,18 +156,17 @@ class SubgraphResult:
     position: int = -1
 
 
-def handle_inputs(context: OpContext, first_subgraph_input: int) -> dict[int, str]:
+def variable_keys_by_input(context: OpContext, first_subgraph_input: int) -> dict[int, str]:
     """Return the keys of the variables whose handles are inputs of the operator's subgraph, by input position.
 
     ``first_subgraph_input``: position of the operator's input that is the subgraph's first input."""
-    known = context.builder.variables.handles
-    return {
-        k: known[index] for k, index in enumerate(context.operator.inputs[first_subgraph_input:]) if index in known
-    }
+    known = context.builder.variables.keys_by_handle
+    return {k: known[index] for k, index in enumerate(context.operator.inputs[first_subgraph_input:]) if index in known}
 
 
-def collect_variables(context: OpContext, subgraphs: Sequence[ControlSubgraph]) -> dict[str, TensorType]:
-    """Return the types of all variables that the subgraphs read or assign, by key; ModelError if types of one variable differ."""
+def collect_variable_types(context: OpContext, subgraphs: Sequence[ControlSubgraph]) -> dict[str, TensorType]:
+    """Return the types of all variables that the subgraphs read or assign, by key; ModelError if types of one variable
+    differ."""
     types: dict[str, TensorType] = {}
     for key, type_ in ((key, type_) for side in subgraphs for key, type_ in side.variable_types.items()):
         first_type = types.setdefault(key, type_)
@@ -175,61 +178,64 @@ def collect_variables(context: OpContext, subgraphs: Sequence[ControlSubgraph]) 
     return types
 
 
-def subgraph_operands(
+def list_subgraph_operands(
     context: OpContext,
-    variables_by_input: Mapping[int, str],
-    variables: Mapping[str, TensorType],
+    handle_keys_by_input: Mapping[int, str],
+    variable_types: Mapping[str, TensorType],
     first_subgraph_input: int,
 ) -> list[str]:
     """Return the names of the values that an operator passes to its subgraphs: tensors, then the contents of variables.
 
-    ``variables_by_input``: keys of variables whose handles are inputs; such inputs are left out. ``variables``: types of the
-    variables that the subgraphs use, by key. ``first_subgraph_input``: position of the operator's first input that is passed."""
+    ``handle_keys_by_input``: keys of variables whose handles are inputs; such inputs are left out. ``variable_types``:
+    types of the variables that the subgraphs use, by key. ``first_subgraph_input``: position of the operator's first
+    input that is passed."""
     positions = range(first_subgraph_input, len(context.operator.inputs))
     tensors = [
-        context.value(position)
-        for position in positions
-        if position - first_subgraph_input not in variables_by_input
+        context.value(position) for position in positions if position - first_subgraph_input not in handle_keys_by_input
     ]
-    return [*tensors, *(variable_value(context, key, type_) for key, type_ in variables.items())]
+    return [*tensors, *(current_variable_value(context, key, type_) for key, type_ in variable_types.items())]
 
 
-def subgraph_results(context: OpContext, variables: Mapping[str, TensorType]) -> list[SubgraphResult]:
-    """Return the results of an operator with subgraphs: outputs that are no handles, then the contents of ``variables``."""
-    unique = context.builder.file.unique
+def list_subgraph_results(context: OpContext, variable_types: Mapping[str, TensorType]) -> list[SubgraphResult]:
+    """Return the results of an operator with subgraphs: outputs that are no handles, then the contents of
+    ``variable_types``."""
+    unique = context.builder.file.reserve_name
     outputs = [context.target(position) for position in range(len(context.operator.outputs))]
     tensors = [SubgraphResult(t.name, t.type, k) for k, t in enumerate(outputs) if t.type.dtype != "resource"]
     return [
         *tensors,
-        *(SubgraphResult(unique(f"{context.loc.name}_assigned"), type_) for type_ in variables.values()),
+        *(SubgraphResult(unique(f"{context.loc.name}_assigned"), type_) for type_ in variable_types.values()),
     ]
 
 
-def update_variables(context: OpContext, handed: Mapping[int, str], assigned: Mapping[str, str]) -> None:
+def update_variables(
+    context: OpContext, handle_keys_by_output: Mapping[int, str], assigned_values: Mapping[str, str]
+) -> None:
     """Record the operator's outputs that are handles of variables, and the contents that its subgraphs assigned.
 
-    ``handed`` maps positions of such outputs to variable keys, ``assigned`` maps variable keys to values of the graph."""
-    for position, key in handed.items():
-        context.builder.variables.handles[context.target(position).index] = key
-    for key, name in assigned.items():
+    ``handle_keys_by_output`` maps positions of such outputs to variable keys, ``assigned_values`` maps variable keys to
+    values of the graph."""
+    for position, key in handle_keys_by_output.items():
+        context.builder.variables.keys_by_handle[context.target(position).index] = key
+    for key, name in assigned_values.items():
         assign_variable_value(context, key, name)
 
 
-def inline_graph(context: OpContext, subgraph: Graph, value_names: dict[str, str]) -> None:
+def inline_graph(context: OpContext, subgraph: Graph, names_in_graph: dict[str, str]) -> None:
     """Append the nodes and constants of ``subgraph`` to the graph under construction, in place of the operator.
 
-    ``value_names`` maps the subgraph's inputs and outputs to values of the graph under construction. The function adds entries
-    for the subgraph's other values."""
-    builder, unique = context.builder, context.builder.file.unique
+    ``names_in_graph`` maps the subgraph's inputs and outputs to values of the graph under construction. The function
+    adds entries for the subgraph's other values."""
+    builder, unique = context.builder, context.builder.file.reserve_name
     for name, data in subgraph.consts.items():
-        value_names[name] = builder.constant(unique(f"{context.loc.name}_{name}"), data, subgraph.types[name].quant)
+        names_in_graph[name] = builder.constant(unique(f"{context.loc.name}_{name}"), data, subgraph.types[name].quant)
     for node in subgraph.nodes:
         for name in node.outputs:
-            if name not in value_names:
-                value_names[name] = unique(f"{context.loc.name}_{name}")
-        inputs = [value_names[name] if name else "" for name in node.inputs]
+            if name not in names_in_graph:
+                names_in_graph[name] = unique(f"{context.loc.name}_{name}")
+        inputs = [names_in_graph[name] if name else "" for name in node.inputs]
         likes = [subgraph.types[name] for name in node.outputs]
-        context.append(node.op, inputs, node.attrs, [value_names[name] for name in node.outputs], likes)
+        context.append(node.op, inputs, node.attrs, [names_in_graph[name] for name in node.outputs], likes)
 
 
 # ---- Converter of WHILE, to microc's operator ``loop``.
@@ -249,20 +255,20 @@ _MAX_EVALUATED = 64
 def convert_while(context: OpContext) -> None:
     """Convert WHILE. Its condition and its body are subgraphs whose inputs are the carried values."""
     fields = context.operator.options.fields("WhileOptions", required=True)
-    keys = handle_inputs(context, 0)
-    sides = [context.builder.subgraph(fields.integer(f"{f}SubgraphIndex", 1), keys) for f in ("Cond", "Body")]
-    if sides[0].assigned or sides[1].handed != keys:
+    keys = variable_keys_by_input(context, 0)
+    sides = [context.builder.read_subgraph(fields.integer(f"{f}SubgraphIndex", 1), keys) for f in ("Cond", "Body")]
+    if sides[0].assigned_variables or sides[1].handle_keys_by_output != keys:
         reason = (
             "a condition that assigns a variable"
-            if sides[0].assigned
+            if sides[0].assigned_variables
             else "a handle that changes from iteration to iteration"
         )
         context.refuse(f"a loop with {reason}", "let the body assign it, to the same variable in every iteration")
-    variables = collect_variables(context, sides)
+    variables = collect_variable_types(context, sides)
     condition, body = sides[0].with_variables(variables, ()), sides[1].with_variables(variables, tuple(variables))
     carried_values, targets = (
-        subgraph_operands(context, keys, variables, 0),
-        subgraph_results(context, variables),
+        list_subgraph_operands(context, keys, variables, 0),
+        list_subgraph_results(context, variables),
     )
     if not len(body.inputs) == len(body.outputs) == len(condition.inputs) == len(carried_values) == len(targets):
         counts = (
@@ -270,34 +276,37 @@ def convert_while(context: OpContext) -> None:
         )
         context.broken(f"the body has {counts}, expected {len(carried_values)} of each, one for each carried value")
     starts = {
-        k: context.builder.consts[name]
-        for k, name in enumerate(carried_values)
-        if name in context.builder.consts
+        k: context.builder.consts[name] for k, name in enumerate(carried_values) if name in context.builder.consts
     }
-    iterations = _evaluate_iterations(condition, body, starts)
+    iterations = _evaluate_known_iterations(condition, body, starts)
     if iterations is None:
         _emit_guarded_loop(context, condition, body, carried_values, targets)
     else:
         _emit_counted_loop(
-            context, _WhileLoop(body, len(iterations), _carried_roles(body, iterations)), carried_values, targets
+            context,
+            _WhileLoop(body, len(iterations), _classify_carried_values(body, iterations)),
+            carried_values,
+            targets,
         )
     ends = zip(variables, (target.name for target in targets[len(targets) - len(variables) :]), strict=True)
-    update_variables(context, keys, {key: name for key, name in ends if key in sides[1].assigned})
+    update_variables(context, keys, {key: name for key, name in ends if key in sides[1].assigned_variables})
 
 
 # ---------------------------------------------------------------- evaluating counters
 
-Known = Mapping[str, Array]
+KnownValues = Mapping[str, Array]
 """Contents of values that are known at compile time, by name of the value."""
 
 
-def _evaluate_iterations(condition: Graph, body: Graph, start_values: Mapping[int, Array]) -> list[Known] | None:
+def _evaluate_known_iterations(
+    condition: Graph, body: Graph, start_values: Mapping[int, Array]
+) -> list[KnownValues] | None:
     """Evaluate a WHILE at compile time; return, for each iteration, the values of the body that are known.
 
-    ``start_values``: constant initial contents of carried values, by position. Return None if the trip count depends on data
-    or exceeds _MAX_ITERATIONS."""
+    ``start_values``: constant initial contents of carried values, by position. Return None if the trip count depends on
+    data or exceeds _MAX_ITERATIONS."""
     known = {k: array for k, array in start_values.items() if array.size <= _MAX_EVALUATED}
-    iterations: list[Known] = []
+    iterations: list[KnownValues] = []
     while True:
         condition_values = _evaluate_known_values(condition, {condition.inputs[k]: array for k, array in known.items()})
         continues = condition_values.get(condition.outputs[0])
@@ -310,7 +319,7 @@ def _evaluate_iterations(condition: Graph, body: Graph, start_values: Mapping[in
         known = {k: body_values[name] for k, name in enumerate(body.outputs) if name in body_values}
 
 
-def _evaluate_known_values(graph: Graph, known_inputs: Known) -> Known:
+def _evaluate_known_values(graph: Graph, known_inputs: KnownValues) -> KnownValues:
     """Evaluate a graph as far as its values follow from constants and ``known_inputs``; return the known values.
 
     Only values without quantisation that have at most _MAX_EVALUATED elements are evaluated."""
@@ -335,25 +344,26 @@ def _evaluate_known_values(graph: Graph, known_inputs: Known) -> Known:
 
 @frozen
 class _WhileLoop:
-    """A WHILE with the constant trip count ``count``.
+    """A WHILE with the constant trip count ``trip_count``.
 
-    ``roles`` classifies every carried value: ``fixed`` (loop-invariant: the body returns it unchanged); ``counter`` (the
-    iteration's number); ``stacked`` (a list whose element t is replaced in iteration t); ``carried`` (any other value)."""
+    ``roles`` classifies every carried value: ``fixed`` (loop-invariant: the body returns it unchanged); ``counter``
+    (the iteration's number); ``stacked`` (a list whose element t is replaced in iteration t); ``carried`` (any other
+    value)."""
 
     body: Graph
-    count: int
+    trip_count: int
     roles: tuple[str, ...]
 
-    def positions_of(self, carried_role: str) -> list[int]:
-        """Return the positions of the carried values whose role is ``carried_role``."""
-        return [k for k, own_role in enumerate(self.roles) if own_role == carried_role]
+    def positions_with_role(self, role: str) -> list[int]:
+        """Return the positions of the carried values whose role is ``role``."""
+        return [k for k, own_role in enumerate(self.roles) if own_role == role]
 
 
-def _carried_roles(body: Graph, iterations: Sequence[Known]) -> tuple[str, ...]:
+def _classify_carried_values(body: Graph, known_values_by_iteration: Sequence[KnownValues]) -> tuple[str, ...]:
     """Classify every carried value; return its role (see :class:`_WhileLoop`).
 
-    ``iterations``: values of the body that are known in each iteration; empty for a guarded loop, which has no role but
-    ``fixed`` and ``carried``."""
+    ``known_values_by_iteration``: values of the body that are known in each iteration; empty for a guarded loop, which
+    has no role but ``fixed`` and ``carried``."""
     makers, readers = body.producer(), body.consumers()
     roles = []
     for input_, output in zip(body.inputs, body.outputs, strict=True):
@@ -361,36 +371,41 @@ def _carried_roles(body: Graph, iterations: Sequence[Known]) -> tuple[str, ...]:
         if node.op == "reshape" and node.inputs[0] == input_ and body.types[input_] == body.types[output]:
             roles.append("fixed")
         elif (
-            all(_equals_number(iteration.get(input_), number) for number, iteration in enumerate(iterations))
-            and iterations
+            all(
+                _is_int32_scalar(iteration.get(input_), number)
+                for number, iteration in enumerate(known_values_by_iteration)
+            )
+            and known_values_by_iteration
         ):
             roles.append("counter")
-        elif _is_stacked(body, node, input_, iterations) and len(readers.get(input_, ())) == 1:
+        elif _is_stacked_list(body, node, input_, known_values_by_iteration) and len(readers.get(input_, ())) == 1:
             roles.append("stacked")
         else:
             roles.append("carried")
     return tuple(roles)
 
 
-def _equals_number(known_value: Array | None, number: int) -> bool:
-    """Test whether a value is known at compile time, and is the int32 scalar ``number``."""
+def _is_int32_scalar(known_value: Array | None, expected_value: int) -> bool:
+    """Test whether a value is known at compile time, and is the int32 scalar ``expected_value``."""
     return (
         known_value is not None
         and known_value.shape == ()
         and known_value.dtype == np.int32
-        and int(known_value) == number
+        and int(known_value) == expected_value
     )
 
 
-def _is_stacked(body: Graph, node: Node, list_input: str, iterations: Sequence[Known]) -> bool:
-    """Test whether the carried list ``list_input`` has one element for each iteration, and ``node`` replaces element t of it in
-    iteration t."""
-    if node.op != "dynamic_update_slice" or node.inputs[0] != list_input:
+def _is_stacked_list(
+    body: Graph, update_node: Node, list_name: str, known_values_by_iteration: Sequence[KnownValues]
+) -> bool:
+    """Test whether the carried list ``list_name`` has one element for each iteration, and ``update_node`` replaces
+    element t of it in iteration t."""
+    if update_node.op != "dynamic_update_slice" or update_node.inputs[0] != list_name:
         return False
-    shape, row = body.types[list_input].shape, body.types[node.inputs[1]].shape
-    if shape[:1] != (len(iterations),) or row != (1, *shape[1:]):
+    shape, row = body.types[list_name].shape, body.types[update_node.inputs[1]].shape
+    if shape[:1] != (len(known_values_by_iteration),) or row != (1, *shape[1:]):
         return False
-    starts = [iteration.get(node.inputs[2]) for iteration in iterations]
+    starts = [iteration.get(update_node.inputs[2]) for iteration in known_values_by_iteration]
     return all(start is not None and int(start[0]) == number for number, start in enumerate(starts))
 
 
@@ -401,24 +416,29 @@ def _emit_counted_loop(
     context: OpContext, while_loop: _WhileLoop, carried_values: Sequence[str], targets: Sequence[SubgraphResult]
 ) -> None:
     """Append a ``loop`` node with a constant trip count, and define the results ``targets`` of the WHILE."""
-    builder, body = context.builder, _loop_body(while_loop)
-    carried, fixed, stacked = (while_loop.positions_of(role) for role in ("carried", "fixed", "stacked"))
-    attrs: Mapping[str, Attr] = {"body": body, "count": while_loop.count, "carried": len(carried), "guarded": False}
+    builder, body = context.builder, _make_counted_loop_body(while_loop)
+    carried, fixed, stacked = (while_loop.positions_with_role(role) for role in ("carried", "fixed", "stacked"))
+    attrs: Mapping[str, Attr] = {
+        "body": body,
+        "count": while_loop.trip_count,
+        "carried": len(carried),
+        "guarded": False,
+    }
     inputs = [carried_values[k] for k in (*carried, *fixed)]
-    rows = {k: builder.file.unique(f"{targets[k].name}_rows") for k in stacked}
+    rows = {k: builder.file.reserve_name(f"{targets[k].name}_rows") for k in stacked}
     if carried or stacked:
         names = (*(targets[k].name for k in carried), *rows.values())
         likes = [targets[k].type for k in (*carried, *stacked)]
         context.append("loop", inputs, attrs, names, likes)
     for k, name in rows.items():
-        _emit_with_renames(context, name, while_loop.body.types[while_loop.body.inputs[k]].shape, targets[k])
+        _define_loop_result(context, name, while_loop.body.types[while_loop.body.inputs[k]].shape, targets[k])
     for k in fixed:
-        _emit_with_renames(context, carried_values[k], context.type(carried_values[k]).shape, targets[k])
-    for k in while_loop.positions_of("counter"):
-        builder.constant(targets[k].name, np.array(while_loop.count, np.int32))
+        _define_loop_result(context, carried_values[k], context.type(carried_values[k]).shape, targets[k])
+    for k in while_loop.positions_with_role("counter"):
+        builder.constant(targets[k].name, np.array(while_loop.trip_count, np.int32))
 
 
-def _emit_with_renames(context: OpContext, value: str, shape: tuple[int, ...], target: SubgraphResult) -> None:
+def _define_loop_result(context: OpContext, value: str, shape: tuple[int, ...], target: SubgraphResult) -> None:
     """Define a result of the WHILE as the existing ``value``, reshaped to ``shape``."""
     if target.position >= 0:
         context.result_reshape(value, shape, target.position)
@@ -433,32 +453,33 @@ def _emit_guarded_loop(
     carried_values: Sequence[str],
     targets: Sequence[SubgraphResult],
 ) -> None:
-    """Append a guarded ``loop`` node, which ends when its condition is false, and define the results ``targets`` of the WHILE.
+    """Append a guarded ``loop`` node, which ends when its condition is false, and define the results ``targets`` of the
+    WHILE.
 
     The condition is computed once before the loop, and again at the end of every iteration.
     """
     start = dict(zip(condition.inputs, carried_values, strict=True))
     inline_graph(context, condition, start)
     flag = context.reshape(start[condition.outputs[0]], ())
-    fixed = [k for k, role in enumerate(_carried_roles(body, ())) if role == "fixed"]
+    fixed = [k for k, role in enumerate(_classify_carried_values(body, ())) if role == "fixed"]
     carried = [k for k in range(len(carried_values)) if k not in fixed]
     context.append(
         "loop",
         [flag, *(carried_values[k] for k in (*carried, *fixed))],
         {
-            "body": _guarded_body(condition, body, carried, fixed),
+            "body": _make_guarded_loop_body(condition, body, carried, fixed),
             "count": UNBOUNDED,
             "carried": 1 + len(carried),
             "guarded": True,
         },
-        [context.builder.file.unique(f"{context.loc.name}_ended"), *(targets[k].name for k in carried)],
+        [context.builder.file.reserve_name(f"{context.loc.name}_ended"), *(targets[k].name for k in carried)],
         [TensorType((), "bool"), *(targets[k].type for k in carried)],
     )
     for k in fixed:
-        _emit_with_renames(context, carried_values[k], context.type(carried_values[k]).shape, targets[k])
+        _define_loop_result(context, carried_values[k], context.type(carried_values[k]).shape, targets[k])
 
 
-def _guarded_body(
+def _make_guarded_loop_body(
     condition: Graph, body: Graph, carried_positions: Sequence[int], fixed_positions: Sequence[int]
 ) -> Graph:
     """Return the body graph of a guarded ``loop``: the nodes of the WHILE's body, then those of its condition.
@@ -488,15 +509,15 @@ def _guarded_body(
     return Graph(body.name, inputs, outputs, (), types, consts).with_nodes(needed)
 
 
-def _loop_body(while_loop: _WhileLoop) -> Graph:
+def _make_counted_loop_body(while_loop: _WhileLoop) -> Graph:
     """Return the body graph of a ``loop`` with a constant trip count.
 
-    Its inputs are the iteration's number, the carried values and the fixed values. Its outputs are the next carried values,
-    and one row of each stacked list."""
+    Its inputs are the iteration's number, the carried values and the fixed values. Its outputs are the next carried
+    values, and one row of each stacked list."""
     body, makers = while_loop.body, while_loop.body.producer()
     iteration = fresh_name(body.types, "turn")
-    carried, fixed, stacked = (while_loop.positions_of(role) for role in ("carried", "fixed", "stacked"))
-    renamed = {body.inputs[k]: iteration for k in while_loop.positions_of("counter")}
+    carried, fixed, stacked = (while_loop.positions_with_role(role) for role in ("carried", "fixed", "stacked"))
+    renamed = {body.inputs[k]: iteration for k in while_loop.positions_with_role("counter")}
     types = {**body.types, iteration: TensorType((), "int32")}
     nodes = [replace(node, inputs=tuple(renamed.get(name, name) for name in node.inputs)) for node in body.nodes]
     rows = []
@@ -532,15 +553,15 @@ _COMPOSITE = ("StableHLOCompositeOptions", "DecompositionSubgraphIndex")
 def convert_if(context: OpContext) -> None:
     """Convert IF: run one of two subgraphs, selected by the condition in operand 0."""
     fields = context.operator.options.fields("IfOptions", required=True)
-    keys = handle_inputs(context, 1)
-    sides = [context.builder.subgraph(fields.integer(f"{f}SubgraphIndex", 1), keys) for f in ("Then", "Else")]
-    if sides[0].handed != sides[1].handed:
+    keys = variable_keys_by_input(context, 1)
+    sides = [context.builder.read_subgraph(fields.integer(f"{f}SubgraphIndex", 1), keys) for f in ("Then", "Else")]
+    if sides[0].handle_keys_by_output != sides[1].handle_keys_by_output:
         context.refuse("a branch decides which variable a tensor stands for", "read the variable in both branches")
-    variables = collect_variables(context, sides)
-    assigned = [key for key in variables if any(key in side.assigned for side in sides)]
+    variables = collect_variable_types(context, sides)
+    assigned = [key for key in variables if any(key in side.assigned_variables for side in sides)]
     then, otherwise = (side.with_variables(variables, assigned) for side in sides)
-    inputs = subgraph_operands(context, keys, variables, 1)
-    targets = subgraph_results(context, {key: variables[key] for key in assigned})
+    inputs = list_subgraph_operands(context, keys, variables, 1)
+    targets = list_subgraph_results(context, {key: variables[key] for key in assigned})
     attrs: Mapping[str, Attr] = {"then": then, "otherwise": otherwise}
     names, types = [target.name for target in targets], [target.type for target in targets]
     context.append("branch", [context.value(0), *inputs], attrs, names, types)
@@ -548,19 +569,20 @@ def convert_if(context: OpContext) -> None:
         if target.position >= 0:
             context.check_declared_shape(context.target(target.position))
     update_variables(
-        context, sides[0].handed, dict(zip(assigned, names[len(names) - len(assigned) :], strict=True))
+        context, sides[0].handle_keys_by_output, dict(zip(assigned, names[len(names) - len(assigned) :], strict=True))
     )
 
 
 def convert_subgraph_call(context: OpContext) -> None:
-    """Convert STABLEHLO_COMPOSITE and CALL: append the nodes of the operator's subgraph (its decomposition) in place of it."""
+    """Convert STABLEHLO_COMPOSITE and CALL: append the nodes of the operator's subgraph (its decomposition) in place of
+    it."""
     table, field = ("CallOptions", "Subgraph") if context.operator.code == "CALL" else _COMPOSITE
     fields = context.operator.options.fields(table, required=True)
-    keys = handle_inputs(context, 0)
-    side = context.builder.subgraph(fields.integer(field, 1), keys)
-    inside, variables = side.graph, collect_variables(context, [side])
-    operands = subgraph_operands(context, keys, {key: variables[key] for key in side.given}, 0)
-    targets = subgraph_results(context, {key: variables[key] for key in side.assigned})
+    keys = variable_keys_by_input(context, 0)
+    side = context.builder.read_subgraph(fields.integer(field, 1), keys)
+    inside, variables = side.graph, collect_variable_types(context, [side])
+    operands = list_subgraph_operands(context, keys, {key: variables[key] for key in side.read_variables}, 0)
+    targets = list_subgraph_results(context, {key: variables[key] for key in side.assigned_variables})
     expected_types = [[context.type(name) for name in operands], [target.type for target in targets]]
     if any(
         [(inside.types[name].shape, inside.types[name].dtype) for name in names]
@@ -571,7 +593,9 @@ def convert_subgraph_call(context: OpContext) -> None:
     names = [target.name for target in targets]
     inline_graph(context, inside, dict(zip((*inside.inputs, *inside.outputs), (*operands, *names), strict=True)))
     update_variables(
-        context, side.handed, dict(zip(side.assigned, names[len(names) - len(side.assigned) :], strict=True))
+        context,
+        side.handle_keys_by_output,
+        dict(zip(side.assigned_variables, names[len(names) - len(side.assigned_variables) :], strict=True)),
     )
 
 

@@ -21,9 +21,9 @@ from microc.frontend.tflite.context import (
     OpContext,
     activation_name,
     check_same_quantisation,
-    real_operand,
-    stored_integers,
-    write_real_result,
+    dequantised_operand,
+    emit_real_result,
+    reinterpret_as_integers,
 )
 from microc.graph.ir import Attr
 from microc.numerics import quantize_multiplier
@@ -39,32 +39,35 @@ _BITS = ("int8", "uint8", "int16", "uint16", "int32", "uint32")
 _NO_ATTRS: Mapping[str, Attr] = {}
 
 
-def make_unary_converter(op: str, output_dtypes: tuple[str, ...] = FLOAT, attrs: Mapping[str, Attr] = _NO_ATTRS) -> Converter:
+def make_unary_converter(
+    op: str, output_dtypes: tuple[str, ...] = FLOAT, attrs: Mapping[str, Attr] = _NO_ATTRS
+) -> Converter:
     """Return the converter of a TFLite operator with one operand and no options.
 
     ``op``: microc's operator, ``attrs``: its attributes. int32 and int64 operands must not have a scale."""
 
     def convert_unary(context: OpContext) -> None:
-        _check_plain(context)
+        _refuse_scaled_wide_integers(context)
         context.result(op, (context.operand(0),), attrs)
 
     return Converter(convert_unary, output_dtypes)
 
 
 def make_interpolated_converter(op: str) -> Converter:
-    """Return the converter of a mathematical function ``op`` that TFLite computes for int16 by interpolation in a table.
+    """Return the converter of a mathematical function ``op`` that TFLite computes for int16 by interpolation in a
+    table.
 
     Other dtypes become microc's operator ``op``."""
     plain = make_unary_converter(op, _SIGNED)
 
     def convert_interpolated(context: OpContext) -> None:
-        if not _interpolate(context, op):
+        if not _try_table_interpolation(context, op):
             plain.convert(context)
 
     return Converter(convert_interpolated, _SIGNED)
 
 
-def _interpolate(context: OpContext, function_name: str) -> bool:
+def _try_table_interpolation(context: OpContext, function_name: str) -> bool:
     """Convert a mathematical function of int16 to ``lookup16``, which interpolates in a table as TFLite does.
 
     Return False, and append nothing, unless operand and result are quantised int16 tensors with zero point 0."""
@@ -78,21 +81,21 @@ def _interpolate(context: OpContext, function_name: str) -> bool:
     return True
 
 
-def make_binary_converter(op: str, options: str = "", dtypes: tuple[str, ...] = REAL) -> Converter:
+def make_binary_converter(op: str, options_table: str = "", output_dtypes: tuple[str, ...] = REAL) -> Converter:
     """Return the converter of a TFLite operator with two operands that are broadcast.
 
-    ``op``: microc's operator. ``options``: the schema's name of the options table with the fused activation; "" if the operator
-    has none. ``dtypes``: allowed dtypes of the output."""
+    ``op``: microc's operator. ``options_table``: the schema's name of the options table with the fused activation; ""
+    if the operator has none. ``output_dtypes``: allowed dtypes of the output."""
 
     def convert_binary(context: OpContext) -> None:
         attrs: dict[str, Attr] = {}
-        if options:
-            code = context.operator.options.fields(options).integer("FusedActivationFunction")
+        if options_table:
+            code = context.operator.options.fields(options_table).integer("FusedActivationFunction")
             attrs["activation"] = activation_name(context, code)
-        _check_plain(context)
+        _refuse_scaled_wide_integers(context)
         context.result(op, (context.operand(0), context.operand(1)), attrs)
 
-    return Converter(convert_binary, dtypes)
+    return Converter(convert_binary, output_dtypes)
 
 
 def make_stored_integer_converter(op: str, output_dtypes: tuple[str, ...]) -> Converter:
@@ -101,7 +104,7 @@ def make_stored_integer_converter(op: str, output_dtypes: tuple[str, ...]) -> Co
     def convert_stored_integer(context: OpContext) -> None:
         value = context.emit(
             op,
-            [stored_integers(context, context.unchanged_operand(k)) for k in (0, 1)],
+            [reinterpret_as_integers(context, context.unchanged_operand(k)) for k in (0, 1)],
             {"rounding": Rounding.NONE},
         )
         context.result_reshape(value, context.type(value).shape)
@@ -115,7 +118,7 @@ def make_extremum_converter(op: str) -> Converter:
     TFLite compares the stored integers. Therefore both operands and the output must have the same quantisation."""
 
     def convert_extremum(context: OpContext) -> None:
-        _check_plain(context)
+        _refuse_scaled_wide_integers(context)
         quants = {context.source(0).type.quant, context.source(1).type.quant, context.target().type.quant}
         if context.target().type.dtype in QUANTISED and len(quants) != 1:
             context.refuse("the operands and the output differ in scale or zero point", ONE_SCALE)
@@ -124,8 +127,9 @@ def make_extremum_converter(op: str) -> Converter:
     return Converter(convert_extremum, (*REAL, *PLAIN))
 
 
-def _check_plain(context: OpContext) -> None:
-    """Refuse an output of 32- or 64-bit integers with a scale: TFLite computes with the stored integers and ignores the scale."""
+def _refuse_scaled_wide_integers(context: OpContext) -> None:
+    """Refuse an output of 32- or 64-bit integers with a scale: TFLite computes with the stored integers and ignores the
+    scale."""
     if context.target().type.dtype in PLAIN and context.target().type.quant is not None:
         context.refuse(
             f"{context.target().type.dtype} tensors with a scale",
@@ -145,7 +149,7 @@ def convert_add_n(context: OpContext) -> None:
     if any(type_.shape != types[0].shape or type_.quant != types[0].quant for type_ in types):
         context.refuse("operands that differ in shape, scale or zero point", "write the sum as several ADD")
     if target.dtype == "int8":
-        _add_bytes(context, values)
+        _convert_int8_add_n(context, values)
         return
     total = values[0]
     for value in values[1:-1]:
@@ -153,22 +157,18 @@ def convert_add_n(context: OpContext) -> None:
     context.result("add", (total, values[-1]), {})
 
 
-def _add_bytes(context: OpContext, operand_values: list[str]) -> None:
+def _convert_int8_add_n(context: OpContext, operand_values: list[str]) -> None:
     """Convert ADD_N of int8 operands with TFLite's fixed-point arithmetic (``reference/add_n.h``).
 
-    TFLite shifts every operand left by 20 bits, halves it, adds all, and rescales the sum to the output. Its sum starts with
-    the contribution of a stored zero; therefore ``len(operand_values) + 1`` zero points are subtracted."""
+    TFLite shifts every operand left by 20 bits, halves it, adds all, and rescales the sum to the output. Its sum starts
+    with the contribution of a stored zero; therefore ``len(operand_values) + 1`` zero points are subtracted."""
     type_, target = context.type(operand_values[0]), context.target().type
     assert type_.quant is not None and target.quant is not None
     zero, half = type_.quant.zero_point[0], 1 << _ADD_N_SHIFT - 1
     bound = (len(operand_values) + 1) * 255 * half
     if bound >= 1 << 31:
-        context.refuse(
-            f"the sum of {len(operand_values)} operands, which may not fit 32 bits", "add them in groups"
-        )
-    stacked = context.emit(
-        "concat", [context.reshape(v, (1, *type_.shape)) for v in operand_values], {"axis": 0}
-    )
+        context.refuse(f"the sum of {len(operand_values)} operands, which may not fit 32 bits", "add them in groups")
+    stacked = context.emit("concat", [context.reshape(v, (1, *type_.shape)) for v in operand_values], {"axis": 0})
     start: Mapping[str, Attr] = {"axes": (0,), "keepdims": False, "rounding": Rounding.NONE, "out_dtype": "int32"}
     total = context.emit("sum", (stacked,), {**start, "offset": -(len(operand_values) + 1) * zero})
     shifted = context.emit("mul", (total, context.new_constant("shift", np.array(half, np.int32))), {})
@@ -196,15 +196,15 @@ def convert_prelu(context: OpContext) -> None:
 def convert_gelu(context: OpContext) -> None:
     """Convert GELU, exact or approximated by tanh."""
     approximate = bool(context.operator.options.fields("GeluOptions").integer("Approximate"))
-    if _interpolate(context, "gelu_by_tanh" if approximate else "gelu"):
+    if _try_table_interpolation(context, "gelu_by_tanh" if approximate else "gelu"):
         return
-    activated = formulas.gelu(composer(context), real_operand(context, 0), approximate)
-    write_real_result(context, "reshape", (activated,), {"shape": context.type(activated).shape})
+    activated = formulas.gelu(composer(context), dequantised_operand(context, 0), approximate)
+    emit_real_result(context, "reshape", (activated,), {"shape": context.type(activated).shape})
 
 
 def convert_right_shift(context: OpContext) -> None:
     """Convert RIGHT_SHIFT. The shift count is clamped to 0 .. bits - 1, as in TFLite."""
-    data, counts = (stored_integers(context, context.unchanged_operand(position)) for position in (0, 1))
+    data, counts = (reinterpret_as_integers(context, context.unchanged_operand(position)) for position in (0, 1))
     bits = 8 * dtypes.nbytes(context.target().type.dtype)
     bounds: Mapping[str, Attr] = {"minimum": 0.0, "maximum": bits - 1.0, "rounding": Rounding.NONE}
     shifted = context.emit("shift_right", (data, context.emit("clip", (counts,), bounds)), {})
@@ -228,7 +228,7 @@ def convert_l2_normalization(context: OpContext) -> None:
 ELEMENTWISE_CONVERTERS: Mapping[str, Converter] = {
     "ABS": make_unary_converter("abs", (*FLOAT, "int8", "int16", "int32")),
     "ADD": make_binary_converter("add", "AddOptions", (*REAL, *PLAIN)),
-    "ATAN2": make_binary_converter("atan2", dtypes=FLOAT),
+    "ATAN2": make_binary_converter("atan2", output_dtypes=FLOAT),
     "ADD_N": Converter(convert_add_n, (*_INT8, "int32")),
     "BITWISE_XOR": make_stored_integer_converter("bit_xor", _BITS),
     "CEIL": make_unary_converter("ceil"),
@@ -249,7 +249,7 @@ ELEMENTWISE_CONVERTERS: Mapping[str, Converter] = {
     "MINIMUM": make_extremum_converter("minimum"),
     "MUL": make_binary_converter("mul", "MulOptions", (*REAL, *PLAIN, "uint32")),
     "NEG": make_unary_converter("neg", (*FLOAT, *PLAIN)),
-    "POW": make_binary_converter("pow", dtypes=FLOAT),
+    "POW": make_binary_converter("pow", output_dtypes=FLOAT),
     "PRELU": Converter(convert_prelu),
     "RELU": make_unary_converter("relu", REAL),
     "RELU6": make_unary_converter("clip", REAL, {"minimum": 0.0, "maximum": 6.0}),
@@ -262,7 +262,7 @@ ELEMENTWISE_CONVERTERS: Mapping[str, Converter] = {
     "SIN": make_unary_converter("sin"),
     "SQRT": make_unary_converter("sqrt", _SIGNED),
     "SQUARE": Converter(convert_square, FLOAT),
-    "SQUARED_DIFFERENCE": make_binary_converter("squared_difference", dtypes=(*FLOAT, "int8", "int16", "int32")),
+    "SQUARED_DIFFERENCE": make_binary_converter("squared_difference", output_dtypes=(*FLOAT, "int8", "int16", "int32")),
     "SUB": make_binary_converter("sub", "SubOptions", (*REAL, *PLAIN)),
     "TANH": make_unary_converter("tanh", REAL),
 }
@@ -287,7 +287,7 @@ def convert_quantize(context: OpContext) -> None:
 def convert_dequantize(context: OpContext) -> None:
     """Convert DEQUANTIZE: integers to float32. A float16 constant becomes a float32 constant at compile time."""
     source, target = context.source(0), context.target()
-    half = _float16_constant(context)
+    half = _find_float16_constant(context)
     if half is not None:
         context.builder.constant(target.name, half.astype(np.float32))
         return
@@ -305,31 +305,35 @@ def convert_dequantize(context: OpContext) -> None:
 def convert_densify(context: OpContext) -> None:
     """Convert DENSIFY of a sparse constant, which the reader has already made dense.
 
-    A float16 constant is recorded in ``halves`` of the graph builder, for the operator that converts it to float32.
+    A float16 constant is recorded in ``float16_constants`` of the graph builder, for the operator that converts it to float32.
     """
-    target, half = context.target(), _float16_constant(context)
+    target, half = context.target(), _find_float16_constant(context)
     if half is None:
         context.builder.constant(target.name, context.constant(0), target.type.quant)
-    elif target.type.dtype != "float16" or target.index in context.builder.halves:
+    elif target.type.dtype != "float16" or target.index in context.builder.float16_constants:
         context.broken(f"a constant of float16 becomes {target.name!r} of {target.type.dtype}, or does so twice")
     else:
-        context.builder.halves[target.index] = half
+        context.builder.float16_constants[target.index] = half
 
 
-def _float16_constant(context: OpContext) -> Array | None:
-    """Return the data of the first operand if it is float16: a constant of the file, or the result of DENSIFY. Else return None.
+def _find_float16_constant(context: OpContext) -> Array | None:
+    """Return the data of the first operand if it is float16: a constant of the file, or the result of DENSIFY. Else
+    return None.
 
     The graph cannot contain float16 values.
     """
     source = context.source(0)
     if source.type.dtype != "float16":
         return None
-    return context.builder.file.array(source) if source.constant else context.builder.halves.get(source.index)
+    return (
+        context.builder.file.array(source) if source.constant else context.builder.float16_constants.get(source.index)
+    )
 
 
 def convert_cast(context: OpContext) -> None:
-    """Convert CAST: the stored numbers in another dtype. A float16 constant becomes a float32 constant at compile time."""
-    half = _float16_constant(context)
+    """Convert CAST: the stored numbers in another dtype. A float16 constant becomes a float32 constant at compile
+    time."""
+    half = _find_float16_constant(context)
     if half is not None and context.target().type.dtype == "float32":
         context.builder.constant(context.target().name, half.astype(np.float32))
         return
@@ -339,7 +343,8 @@ def convert_cast(context: OpContext) -> None:
 
 
 def convert_fake_quant(context: OpContext) -> None:
-    """Convert FAKE_QUANT: round float32 values to those that ``NumBits``-bit integers represent for the range min .. max."""
+    """Convert FAKE_QUANT: round float32 values to those that ``NumBits``-bit integers represent for the range min ..
+    max."""
     fields = context.operator.options.fields("FakeQuantOptions", required=True)
     low, high, bits = fields.real("Min"), fields.real("Max"), fields.integer("NumBits", 2, 16)
     least, most = int(bool(fields.integer("NarrowRange"))), (1 << bits) - 1
@@ -413,7 +418,8 @@ _COMPARED = (*FLOAT, *QUANTISED, *PLAIN, "uint32", "bool")
 
 
 def make_comparison_converter(op: str) -> Converter:
-    """Return the converter of a comparison of two operands of the same dtype. Quantised operands are compared as real numbers."""
+    """Return the converter of a comparison of two operands of the same dtype. Quantised operands are compared as real
+    numbers."""
 
     def convert_comparison(context: OpContext) -> None:
         first, second = (context.source(position).type for position in (0, 1))
@@ -441,7 +447,8 @@ def make_logical_converter(op: str, operand_count: int) -> Converter:
 def convert_select(context: OpContext) -> None:
     """Convert SELECT and SELECT_V2.
 
-    A condition of rank 1 of SELECT selects whole rows of the data. It is reshaped with trailing axes of extent 1 for this."""
+    A condition of rank 1 of SELECT selects whole rows of the data. It is reshaped with trailing axes of extent 1 for
+    this."""
     condition = context.operand(0, "bool")
     a, b = context.unchanged_operand(1), context.unchanged_operand(2)
     check_same_quantisation(context, [1, 2])

@@ -188,8 +188,8 @@ def convert_scatter_nd(context: OpContext) -> None:
 def convert_segment_sum(context: OpContext) -> None:
     """Convert SEGMENT_SUM: add the rows of each segment.
 
-    The number of segments must be known at compile time: from constant segment numbers, which ascend, or from the output's
-    declared shape.
+    The number of segments must be known at compile time: from constant segment numbers, which ascend, or from the
+    output's declared shape.
     """
     numbers = context.builder.consts.get(context.value(1))
     if numbers is not None:
@@ -198,7 +198,7 @@ def convert_segment_sum(context: OpContext) -> None:
         context.refuse("segments whose count depends on data", "use UNSORTED_SEGMENT_SUM, which says how many")
     else:
         count = context.target().type.shape[0]
-    _reduce_segments(context, "add", count)
+    _emit_segment_reduction(context, "add", count)
 
 
 def make_unsorted_segment_converter(reduction: str) -> Converter:
@@ -208,12 +208,12 @@ def make_unsorted_segment_converter(reduction: str) -> Converter:
 
     def convert_unsorted_segment(context: OpContext) -> None:
         (count,) = context.integers(2)[:1] or (0,)
-        _reduce_segments(context, reduction, count)
+        _emit_segment_reduction(context, reduction, count)
 
     return Converter(convert_unsorted_segment, (*FLOAT, "int32"))
 
 
-def _reduce_segments(context: OpContext, reduction: str, segment_count: int) -> None:
+def _emit_segment_reduction(context: OpContext, reduction: str, segment_count: int) -> None:
     """Emit the reduction of the rows of each segment, as a scatter into rows of the reduction's neutral element.
 
     Rows with a negative segment number are scattered to an additional last row, which is sliced off afterwards."""
@@ -233,9 +233,7 @@ def _reduce_segments(context: OpContext, reduction: str, segment_count: int) -> 
     flat = context.reshape(numbers, (int(np.prod(numbers_shape)), 1))
     index_dtype = context.type(numbers).dtype
     none, last = (context.new_constant("segment", np.array(n, index_dtype)) for n in (0, segment_count))
-    at = context.emit(
-        "where", (context.emit("less", (flat, none), {"rounding": Rounding.NONE}), last, flat), {}
-    )
+    at = context.emit("where", (context.emit("less", (flat, none), {"rounding": Rounding.NONE}), last, flat), {})
     rows = context.reshape(data, (int(np.prod(numbers_shape)), *rest))
     scattered = context.emit("scatter_nd", (start, at, rows), {"reduction": reduction})
     attrs: Mapping[str, Attr] = {
@@ -247,8 +245,8 @@ def _reduce_segments(context: OpContext, reduction: str, segment_count: int) -> 
 
 
 def convert_sparse_to_dense(context: OpContext) -> None:
-    """Convert SPARSE_TO_DENSE: a tensor of constant shape with the given values at index vectors, and a default value at all
-    other indices."""
+    """Convert SPARSE_TO_DENSE: a tensor of constant shape with the given values at index vectors, and a default value
+    at all other indices."""
     indices, values, default = (
         context.index(context.value(0)),
         context.unchanged_operand(2),
@@ -261,9 +259,7 @@ def convert_sparse_to_dense(context: OpContext) -> None:
         context.broken(f"got {got}, expected one value or {count}, {len(shape)} indices each, one default value")
     start = context.emit("broadcast_to", (context.reshape(default, ()),), {"shape": shape})
     single = context.type(values).size == 1
-    updates = (
-        context.emit("broadcast_to", (context.reshape(values, ()),), {"shape": (count,)}) if single else values
-    )
+    updates = context.emit("broadcast_to", (context.reshape(values, ()),), {"shape": (count,)}) if single else values
     operands = (start, context.reshape(indices, (count, depth)), context.reshape(updates, (count,)))
     context.result("scatter_nd", operands, {"reduction": ""})
 
@@ -271,8 +267,8 @@ def convert_sparse_to_dense(context: OpContext) -> None:
 def convert_matrix_diag(context: OpContext) -> None:
     """Convert MATRIX_DIAG: square matrices whose diagonals are the rows of the operand.
 
-    ``extent`` zeros are appended to each of the ``extent`` elements of a row. Element i is then at index i * (extent + 1) of the
-    flattened matrix, which is on the diagonal.
+    ``extent`` zeros are appended to each of the ``extent`` elements of a row. Element i is then at index i * (extent +
+    1) of the flattened matrix, which is on the diagonal.
     """
     data = context.unchanged_operand(0)
     check_same_quantisation(context, [0])
@@ -334,31 +330,32 @@ begin at any bit of a byte."""
 
 @frozen
 class _CompressedConstant:
-    """A constant compressed for TFLM_DECODE: the compressed ``bits``, the ``header`` and ``tables`` of the ancillary
-    data, and the type of the decompressed tensor."""
+    """A constant compressed for TFLM_DECODE: the compressed ``compressed_bytes``, the ``header`` and ``tables`` of the
+    ancillary data, and the type of the decompressed tensor."""
 
     context: OpContext
-    bits: bytes
+    compressed_bytes: bytes
     header: bytes
     tables: bytes
     type_: TensorType
 
-    def numbers(self, table_dtype: str) -> Array:
+    def read_tables(self, table_dtype: str) -> Array:
         """Return the bytes of the tables as an array of ``table_dtype``. An incomplete last entry is dropped."""
         native = dtypes.to_numpy(table_dtype)
         whole = len(self.tables) // native.itemsize * native.itemsize
         return np.frombuffer(self.tables[:whole], native.newbyteorder("<")).astype(native)
 
-    def check_bits(self, bits_per_element: int) -> None:
+    def check_bit_count(self, bits_per_element: int) -> None:
         """Raise ModelError if there are fewer than ``bits_per_element`` compressed bits for each element."""
-        if bits_per_element * self.type_.size > 8 * len(self.bits):
+        if bits_per_element * self.type_.size > 8 * len(self.compressed_bytes):
             expected = -(-bits_per_element * self.type_.size // 8)
             self.context.broken(
-                f"got {len(self.bits)} compressed bytes, expected {expected} for {self.type_.size} elements"
+                f"got {len(self.compressed_bytes)} compressed bytes, expected {expected} for {self.type_.size} elements"
             )
 
-    def channels(self) -> Array:
-        """Return the quantisation channel of every element, in memory order. The channel axis must be the first or the last."""
+    def channel_of_each_element(self) -> Array:
+        """Return the quantisation channel of every element, in memory order. The channel axis must be the first or the
+        last."""
         quant, shape = self.type_.quant, self.type_.shape
         if quant is None or quant.axis is None:
             return np.zeros(self.type_.size, np.int64)
@@ -393,37 +390,37 @@ def convert_tflm_decode(context: OpContext) -> None:
         context.builder.constant(context.target(position).name, values, type_.quant)
 
 
-def _decode_table(compressed: _CompressedConstant) -> Array:
+def _decode_table_indices(compressed: _CompressedConstant) -> Array:
     """Decompress a constant whose elements are stored as indices of 1 to 7 bits into a table of values.
 
     Each channel has its own table. The header contains the distance in entries between the tables of two channels."""
     width, stride = compressed.header[5] & 7, compressed.header[6]
     if not width:
         compressed.context.broken("got indices of 0 bits, expected 1..7")
-    compressed.check_bits(width)
-    bits = np.unpackbits(np.frombuffer(compressed.bits, np.uint8), count=width * compressed.type_.size).reshape(
-        -1, width
-    )
-    indices = compressed.channels() * stride + bits.astype(np.int64) @ (1 << np.arange(width)[::-1])
-    return _take_after_checks(compressed, compressed.numbers(compressed.type_.dtype), indices)
+    compressed.check_bit_count(width)
+    bits = np.unpackbits(
+        np.frombuffer(compressed.compressed_bytes, np.uint8), count=width * compressed.type_.size
+    ).reshape(-1, width)
+    indices = compressed.channel_of_each_element() * stride + bits.astype(np.int64) @ (1 << np.arange(width)[::-1])
+    return _look_up_checked(compressed, compressed.read_tables(compressed.type_.dtype), indices)
 
 
-def _decode_pruned_codes(compressed: _CompressedConstant) -> Array:
+def _decode_pruned_elements(compressed: _CompressedConstant) -> Array:
     """Decompress a pruned constant, which is stored as a bit mask and the elements that were not pruned.
 
     An element whose bit is 1 is the next stored element. An element whose bit is 0 is the zero point of its channel."""
-    compressed.check_bits(1)
-    mask = np.unpackbits(np.frombuffer(compressed.bits, np.uint8), count=compressed.type_.size).astype(bool)
+    compressed.check_bit_count(1)
+    mask = np.unpackbits(np.frombuffer(compressed.compressed_bytes, np.uint8), count=compressed.type_.size).astype(bool)
     quant = compressed.type_.quant
     zero = np.array(quant.zero_point if quant else (0,), dtypes.to_numpy(compressed.type_.dtype))
-    elements = zero[compressed.channels()] if len(zero) > 1 else np.full(compressed.type_.size, zero[0])
-    elements[mask] = _take_after_checks(
-        compressed, compressed.numbers(compressed.type_.dtype), np.arange(int(mask.sum()))
+    elements = zero[compressed.channel_of_each_element()] if len(zero) > 1 else np.full(compressed.type_.size, zero[0])
+    elements[mask] = _look_up_checked(
+        compressed, compressed.read_tables(compressed.type_.dtype), np.arange(int(mask.sum()))
     )
     return elements
 
 
-def _take_after_checks(compressed: _CompressedConstant, table: Array, indices: Array) -> Array:
+def _look_up_checked(compressed: _CompressedConstant, table: Array, indices: Array) -> Array:
     """Return ``table[indices]``; raise ModelError if an index is out of range."""
     if indices.size and int(indices.max()) >= len(table):
         compressed.context.broken(f"got index {indices.max()} of the value table, expected 0..{len(table) - 1}")
@@ -431,11 +428,11 @@ def _take_after_checks(compressed: _CompressedConstant, table: Array, indices: A
     return elements
 
 
-def _decode_huffman(compressed: _CompressedConstant) -> Array:
+def _decode_huffman_codes(compressed: _CompressedConstant) -> Array:
     """Decompress a constant whose elements are Huffman code words.
 
-    A code word is decoded by look-ups in a chain of tables. An entry is a symbol with its number of bits, or the offset of the
-    table for the next look-up."""
+    A code word is decoded by look-ups in a chain of tables. An entry is a symbol with its number of bits, or the offset
+    of the table for the next look-up."""
     wide = compressed.header[5] & 1
     count_at, is_symbol = (27, 1 << 31) if wide else (11, 1 << 15)
     offset_mask = (1 << count_at) - 1
@@ -443,9 +440,9 @@ def _decode_huffman(compressed: _CompressedConstant) -> Array:
         compressed.context.refuse(
             f"code words for {compressed.type_.dtype}", "compress int8, or int16 with tables of 32 bits"
         )
-    compressed.check_bits(1)
-    table = compressed.numbers("uint32" if wide else "uint16").tolist()
-    source, at, end = compressed.bits + bytes(_WINDOW), 0, 8 * len(compressed.bits)
+    compressed.check_bit_count(1)
+    table = compressed.read_tables("uint32" if wide else "uint16").tolist()
+    source, at, end = compressed.compressed_bytes + bytes(_WINDOW), 0, 8 * len(compressed.compressed_bytes)
     symbols = []
     for _ in range(compressed.type_.size):
         entry, index = 0, 0
@@ -457,7 +454,7 @@ def _decode_huffman(compressed: _CompressedConstant) -> Array:
             if index >= len(table) or at > end + width:
                 compressed.context.broken(
                     f"code words that lead beyond the {len(table)} entries of the tables or the "
-                    f"{len(compressed.bits)} bytes of data"
+                    f"{len(compressed.compressed_bytes)} bytes of data"
                 )
             entry = table[index]
             used = entry >> count_at & 15
@@ -470,9 +467,9 @@ def _decode_huffman(compressed: _CompressedConstant) -> Array:
 
 
 _DECODERS: Mapping[int, Callable[[_CompressedConstant], Array]] = {
-    0: _decode_table,
-    1: _decode_huffman,
-    2: _decode_pruned_codes,
+    0: _decode_table_indices,
+    1: _decode_huffman_codes,
+    2: _decode_pruned_elements,
 }
 """Decompression functions by the compression type in the header."""
 

@@ -18,10 +18,10 @@ from microc.frontend.tflite.context import (
     OpContext,
     activation_name,
     check_same_quantisation,
-    explicit_padding,
-    write_real_activation,
+    emit_real_activation,
+    resolve_padding_scheme,
 )
-from microc.frontend.tflite.operators_layers import hybrid_quantisation_attrs, layer_bias, layer_weights
+from microc.frontend.tflite.operators_layers import dynamic_quantisation_attrs, read_layer_bias, read_layer_weights
 from microc.graph.ir import Attr
 
 # ---- Converters of operators that change the size of images: transposed convolution and resizing.
@@ -39,7 +39,7 @@ def convert_transpose_conv(context: OpContext) -> None:
     fields = context.operator.options.fields("TransposeConvOptions", required=True)
     data = context.operand(2)
     batch, rows, columns, channels = context.rank(data, 4)
-    weight = layer_weights(context, 1, channel_axis=0)
+    weight = read_layer_weights(context, 1, channel_axis=0)
     out_channels, height, width, depth = context.rank(weight, 4)
     target = context.target()
     is_known = context.value(0) in context.builder.consts or target.unknown
@@ -48,15 +48,15 @@ def convert_transpose_conv(context: OpContext) -> None:
         expected = f"({batch}, height, width, {out_channels}) for data of {depth} channels"
         context.broken(f"output_shape: got {shape} for data {context.type(data).shape}, expected {expected}")
     strides = (fields.integer("StrideH", 1), fields.integer("StrideW", 1))
-    top, left, _, _ = explicit_padding(
+    top, left, _, _ = resolve_padding_scheme(
         context, fields.integer("Padding"), (shape[1], shape[2]), (height, width), strides
     )
     bottom = (rows - 1) * strides[0] + height - top - shape[1]
     right = (columns - 1) * strides[1] + width - left - shape[2]
     attrs: dict[str, Attr] = {"strides": strides, "padding": (top, left, bottom, right)}
     attrs["activation"] = activation_name(context, fields.integer("FusedActivationFunction"))
-    attrs |= hybrid_quantisation_attrs(context, True)
-    bias = layer_bias(context, 3, out_channels)
+    attrs |= dynamic_quantisation_attrs(context, True)
+    bias = read_layer_bias(context, 3, out_channels)
     context.result("conv2d_transpose", (data, weight, *bias), attrs)
 
 
@@ -66,9 +66,9 @@ def convert_resize_nearest_neighbor(context: OpContext) -> None:
     corners, centres = bool(fields.integer("AlignCorners")), bool(fields.integer("HalfPixelCenters"))
     data = context.unchanged_operand(0)
     check_same_quantisation(context, [0])
-    sizes = _resized_image_size(context, data)
+    sizes = _read_resized_image_size(context, data)
     tables = [
-        _index_table(context, _nearest_indices(extent, size, corners, centres)[:, None])
+        _add_index_constant(context, _nearest_input_indices(extent, size, corners, centres)[:, None])
         for extent, size in zip(context.type(data).shape[1:3], sizes, strict=True)
     ]
     context.result("resample", (data, *tables), {"axes": (1, 2)})
@@ -80,18 +80,20 @@ def convert_resize_bilinear(context: OpContext) -> None:
     corners, centres = bool(fields.integer("AlignCorners")), bool(fields.integer("HalfPixelCenters"))
     data = context.unchanged_operand(0)
     check_same_quantisation(context, [0])
-    sizes = _resized_image_size(context, data)
+    sizes = _read_resized_image_size(context, data)
     real = context.target().type.dtype == "float32"
     indices, weights = [], []
     for extent, size in zip(context.type(data).shape[1:3], sizes, strict=True):
-        index, weight = (_linear_neighbours if real else _linear_neighbours_fixed_point)(extent, size, corners, centres)
-        indices.append(_index_table(context, index))
+        index, weight = (_linear_indices_and_weights if real else _linear_indices_and_fixed_point_weights)(
+            extent, size, corners, centres
+        )
+        indices.append(_add_index_constant(context, index))
         weights.append(context.new_constant("resize_weights", weight))
     attrs: Mapping[str, Attr] = {"axes": (1, 2), "shift": 0 if real else 20}
     context.result("resample", (data, *indices, *weights), attrs)
 
 
-def _resized_image_size(context: OpContext, data: str) -> tuple[int, int]:
+def _read_resized_image_size(context: OpContext, data: str) -> tuple[int, int]:
     """Return the constant height and width of the resized image."""
     context.rank(data, 4)
     sizes = context.integers(1)
@@ -102,13 +104,13 @@ def _resized_image_size(context: OpContext, data: str) -> tuple[int, int]:
     return sizes[0], sizes[1]
 
 
-def _index_table(context: OpContext, indices: Array) -> str:
+def _add_index_constant(context: OpContext, indices: Array) -> str:
     """Add a constant of indices, as int16 if all of them fit, else as int32; return its name."""
     dtype = np.int16 if indices.max() < 1 << 15 else np.int32
     return context.new_constant("resize_indices", indices.astype(dtype))
 
 
-def _nearest_indices(in_extent: int, out_extent: int, align_corners: bool, half_pixel_centers: bool) -> Array:
+def _nearest_input_indices(in_extent: int, out_extent: int, align_corners: bool, half_pixel_centers: bool) -> Array:
     """Return, for every output element along an axis, the index of the nearest input element.
 
     Computed in float32, as in TFLite's ``resize_nearest_neighbor.h`` (GetNearestNeighbor)."""
@@ -123,10 +125,11 @@ def _nearest_indices(in_extent: int, out_extent: int, align_corners: bool, half_
     return np.clip(indices.astype(np.int64), 0, in_extent - 1)
 
 
-def _linear_neighbours(
+def _linear_indices_and_weights(
     in_extent: int, out_extent: int, align_corners: bool, half_pixel_centers: bool
 ) -> tuple[Array, Array]:
-    """Return, for every output element along an axis, the indices and float32 weights of the two neighbouring input elements.
+    """Return, for every output element along an axis, the indices and float32 weights of the two neighbouring input
+    elements.
 
     Both arrays have the shape (``out_extent``, 2). Source: TFLite, ComputeInterpolationValues."""
     aligns_corners = align_corners and out_extent > 1
@@ -143,7 +146,7 @@ def _linear_neighbours(
     return np.stack([below, above], 1).astype(np.int64), np.stack([1 - share, share], 1).astype(np.float32)
 
 
-def _linear_neighbours_fixed_point(
+def _linear_indices_and_fixed_point_weights(
     in_extent: int, out_extent: int, align_corners: bool, half_pixel_centers: bool
 ) -> tuple[Array, Array]:
     """Return, for every output element along an axis, the indices and weights of the two neighbouring input elements.
@@ -173,19 +176,17 @@ _CHANNELS_FIRST, _CHANNELS_LAST = (0, 4, 1, 2, 3), (0, 2, 3, 4, 1)
 
 def convert_conv_3d(context: OpContext) -> None:
     """Convert CONV_3D of data (N, D, H, W, C) with weights (D, H, W, C / groups, O)."""
-    fields, (weight, bias) = _conv_3d_options(context), _volume_weights(context, (4, 3, 0, 1, 2))
-    data, taps = _volume_channels_first(context, 0), weight.shape[2:]
+    fields, (weight, bias) = _read_conv_3d_options(context), _read_volume_weights_and_bias(context, (4, 3, 0, 1, 2))
+    data, taps = _transpose_volume_channels_first(context, 0), weight.shape[2:]
     shape = context.type(data).shape
-    strides, dilation = _option_per_axis(fields, "Stride{}"), _option_per_axis(fields, "Dilation{}Factor")
+    strides, dilation = _read_option_per_axis(fields, "Stride{}"), _read_option_per_axis(fields, "Dilation{}Factor")
     if shape[1] % weight.shape[1]:
-        context.broken(
-            f"weights of {weight.shape[1]} channels, expected a divisor of {shape[1]}, the input channels"
-        )
-    padding = _volume_padding(context, fields, shape[2:], taps, strides, dilation)
+        context.broken(f"weights of {weight.shape[1]} channels, expected a divisor of {shape[1]}, the input channels")
+    padding = _resolve_volume_padding(context, fields, shape[2:], taps, strides, dilation)
     attrs: Mapping[str, Attr] = {"strides": strides, "dilation": dilation, "padding": padding}
     name = context.new_constant("weights", weight)
     groups: Mapping[str, Attr] = {"groups": shape[1] // weight.shape[1]}
-    _write_volume(context, fields, context.emit("convolution", (data, name, *bias), {**attrs, **groups}))
+    _emit_channels_last_result(context, fields, context.emit("convolution", (data, name, *bias), {**attrs, **groups}))
 
 
 def convert_conv_3d_transpose(context: OpContext) -> None:
@@ -193,27 +194,27 @@ def convert_conv_3d_transpose(context: OpContext) -> None:
 
     TFLite's padding scheme applies to the convolution in the opposite direction, from the output to the data.
     """
-    fields, (weight, bias) = _conv_3d_options(context), _volume_weights(context, (4, 3, 0, 1, 2))
-    data, taps, output_shape = _volume_channels_first(context, 2), weight.shape[2:], context.integers(0)
+    fields, (weight, bias) = _read_conv_3d_options(context), _read_volume_weights_and_bias(context, (4, 3, 0, 1, 2))
+    data, taps, output_shape = _transpose_volume_channels_first(context, 2), weight.shape[2:], context.integers(0)
     shape = context.type(data).shape
-    strides, dilation = _option_per_axis(fields, "Stride{}"), _option_per_axis(fields, "Dilation{}Factor")
+    strides, dilation = _read_option_per_axis(fields, "Stride{}"), _read_option_per_axis(fields, "Dilation{}Factor")
     if len(output_shape) != 5 or min(output_shape) < 1 or weight.shape[0] != shape[1]:
         expected = f"five extents of at least 1, and {weight.shape[0]} channels of data"
         context.broken(f"output_shape: got {output_shape} for data of shape {shape}, expected {expected}")
-    before = _volume_padding(context, fields, output_shape[1:4], taps, strides, dilation)[:3]
+    before = _resolve_volume_padding(context, fields, output_shape[1:4], taps, strides, dilation)[:3]
     rows = zip(shape[2:], taps, strides, dilation, before, output_shape[1:4], strict=True)
     after = tuple((e - 1) * s + (k - 1) * d + 1 - b - out for e, k, s, d, b, out in rows)
     attrs: Mapping[str, Attr] = {"strides": strides, "dilation": dilation, "padding": (*before, *after), "groups": 1}
     name = context.new_constant("weights", weight)
-    _write_volume(context, fields, context.emit("convolution_transpose", (data, name, *bias), attrs))
+    _emit_channels_last_result(context, fields, context.emit("convolution_transpose", (data, name, *bias), attrs))
 
 
-def _conv_3d_options(context: OpContext) -> Fields:
+def _read_conv_3d_options(context: OpContext) -> Fields:
     """Return the fields of the operator's Conv3DOptions."""
     return context.operator.options.fields("Conv3DOptions", required=True)
 
 
-def _option_per_axis(fields: Fields, field_pattern: str) -> tuple[int, int, int]:
+def _read_option_per_axis(fields: Fields, field_pattern: str) -> tuple[int, int, int]:
     """Return an option that has a field for each spatial axis as (depth, height, width).
 
     ``field_pattern``: name of the fields, such as ``Stride{}``, where D, H or W replaces ``{}``."""
@@ -221,8 +222,9 @@ def _option_per_axis(fields: Fields, field_pattern: str) -> tuple[int, int, int]
     return depth, height, width
 
 
-def _volume_weights(context: OpContext, axis_order: tuple[int, ...]) -> tuple[Array, tuple[str, ...]]:
-    """Return the constant weights of a 3D convolution, transposed to ``axis_order``, and a tuple with the bias, if any."""
+def _read_volume_weights_and_bias(context: OpContext, axis_order: tuple[int, ...]) -> tuple[Array, tuple[str, ...]]:
+    """Return the constant weights of a 3D convolution, transposed to ``axis_order``, and a tuple with the bias, if
+    any."""
     weight = context.constant(1)
     if weight.ndim != 5 or weight.dtype != np.float32:
         context.refuse(f"weights of {weight.dtype} {weight.shape}", "give float32 weights of five axes")
@@ -231,18 +233,18 @@ def _volume_weights(context: OpContext, axis_order: tuple[int, ...]) -> tuple[Ar
     return np.ascontiguousarray(weight.transpose(axis_order)), bias
 
 
-def _volume_channels_first(context: OpContext, position: int) -> str:
-    """Return the operand ``position``, which is (N, D, H, W, C), transposed to (N, C, D, H, W)."""
-    data = context.operand(position)
+def _transpose_volume_channels_first(context: OpContext, input_position: int) -> str:
+    """Return the operand ``input_position``, which is (N, D, H, W, C), transposed to (N, C, D, H, W)."""
+    data = context.operand(input_position)
     context.rank(data, 5)
     return context.emit("transpose", (data,), {"axes": _CHANNELS_FIRST})
 
 
-def _volume_padding(
+def _resolve_volume_padding(
     context: OpContext,
     fields: Fields,
-    extents: Sequence[int],
-    taps: Sequence[int],
+    data_extents: Sequence[int],
+    window_extents: Sequence[int],
     strides: Sequence[int],
     dilation: Sequence[int],
 ) -> tuple[int, ...]:
@@ -250,16 +252,16 @@ def _volume_padding(
 
     Three numbers of elements before the data (depth, height, width), then three numbers after the data."""
     scheme = fields.integer("Padding", 0, 1)
-    rows = zip(extents, taps, strides, dilation, strict=True)
+    rows = zip(data_extents, window_extents, strides, dilation, strict=True)
     total = [0 if scheme else max((-(-e // s) - 1) * s + (k - 1) * d + 1 - e, 0) for e, k, s, d in rows]
     return (*(t // 2 for t in total), *(t - t // 2 for t in total))
 
 
-def _write_volume(context: OpContext, fields: Fields, channels_first_value: str) -> None:
+def _emit_channels_last_result(context: OpContext, fields: Fields, channels_first_value: str) -> None:
     """Define the output: the value transposed from channels first to channels last, with the fused activation."""
     last = context.emit("transpose", (channels_first_value,), {"axes": _CHANNELS_LAST})
     code = fields.integer("FusedActivationFunction")
-    write_real_activation(context, last, activation_name(context, code))
+    emit_real_activation(context, last, activation_name(context, code))
 
 
 def convert_local_response_normalization(context: OpContext) -> None:

@@ -14,8 +14,8 @@ from microc.frontend.tflite.context import (
     Converter,
     OpContext,
     activation_name,
-    explicit_padding,
-    write_real_activation,
+    emit_real_activation,
+    resolve_padding_scheme,
 )
 from microc.graph.ir import Attr
 
@@ -31,7 +31,7 @@ def convert_conv_2d(context: OpContext) -> None:
     It is a grouped convolution if the weights have fewer input channels than the data."""
     fields = context.operator.options.fields("Conv2DOptions", required=True)
     data = context.operand(0)
-    weight = layer_weights(context, 1, channel_axis=0)
+    weight = read_layer_weights(context, 1, channel_axis=0)
     channels = context.rank(data, 4)[3]
     out_channels, height, width, depth = context.rank(weight, 4)
     if channels % depth or out_channels % (channels // depth):
@@ -39,9 +39,9 @@ def convert_conv_2d(context: OpContext) -> None:
             f"weights of {out_channels} x {depth} channels for {channels} input channels, expected {depth} to divide "
             f"{channels}, and {channels // depth} groups to divide {out_channels}"
         )
-    bias = layer_bias(context, 2, out_channels)
-    attrs = _window_attributes(context, fields, data, (height, width), dilated=True)
-    attrs |= {"groups": channels // depth, "layout": "NHWC", **hybrid_quantisation_attrs(context, None)}
+    bias = read_layer_bias(context, 2, out_channels)
+    attrs = _read_window_attributes(context, fields, data, (height, width), has_dilation=True)
+    attrs |= {"groups": channels // depth, "layout": "NHWC", **dynamic_quantisation_attrs(context, None)}
     context.result("conv2d", (data, weight, *bias), attrs)
 
 
@@ -52,15 +52,15 @@ def convert_depthwise_conv_2d(context: OpContext) -> None:
     fields = context.operator.options.fields("DepthwiseConv2DOptions", required=True)
     data = context.operand(0)
     channels = context.rank(data, 4)[3]
-    weight = layer_weights(context, 1, channel_axis=3, axis_order=(3, 1, 2, 0))
+    weight = read_layer_weights(context, 1, channel_axis=3, axis_order=(3, 1, 2, 0))
     out_channels, height, width, one = context.rank(weight, 4)
     if one != 1 or out_channels % channels:
         context.broken(
             f"weights of {one} x {out_channels} channels, expected 1 x a multiple of {channels}, the input channels"
         )
-    bias = layer_bias(context, 2, out_channels)
-    attrs = _window_attributes(context, fields, data, (height, width), dilated=True)
-    attrs |= {"groups": channels, "layout": "NHWC", **hybrid_quantisation_attrs(context, True)}
+    bias = read_layer_bias(context, 2, out_channels)
+    attrs = _read_window_attributes(context, fields, data, (height, width), has_dilation=True)
+    attrs |= {"groups": channels, "layout": "NHWC", **dynamic_quantisation_attrs(context, True)}
     context.result("conv2d", (data, weight, *bias), attrs)
 
 
@@ -73,7 +73,7 @@ def convert_fully_connected(context: OpContext) -> None:
         context.refuse("shuffled weights", "convert the model with default weights")
     data = context.operand(0)
     is_constant = context.value(1) in context.builder.consts
-    weight = layer_weights(context, 1, channel_axis=0) if is_constant else _computed_weights(context)
+    weight = read_layer_weights(context, 1, channel_axis=0) if is_constant else _check_computed_weights(context)
     units, depth = context.rank(weight, 2)
     type_ = context.type(data)
     if not type_.size or type_.size % depth:
@@ -82,8 +82,8 @@ def convert_fully_connected(context: OpContext) -> None:
         )
     rows = type_.size // depth
     attrs: dict[str, Attr] = {"activation": activation_name(context, fields.integer("FusedActivationFunction"))}
-    attrs |= hybrid_quantisation_attrs(context, bool(fields.integer("AsymmetricQuantizeInputs")))
-    operands = (context.reshape(data, (rows, depth)), weight, *layer_bias(context, 2, units))
+    attrs |= dynamic_quantisation_attrs(context, bool(fields.integer("AsymmetricQuantizeInputs")))
+    operands = (context.reshape(data, (rows, depth)), weight, *read_layer_bias(context, 2, units))
     keep = fields.integer("KeepNumDims") and type_.shape and type_.shape[-1] == depth
     shape = (*type_.shape[:-1], units) if keep else (rows, units)
     declared = context.target()
@@ -95,7 +95,7 @@ def convert_fully_connected(context: OpContext) -> None:
         context.result_reshape(context.emit("dense", operands, attrs, like=declared.type), shape)
 
 
-def _computed_weights(context: OpContext) -> str:
+def _check_computed_weights(context: OpContext) -> str:
     """Return the weights of a FULLY_CONNECTED whose weights are computed by the network.
 
     TFLite converters write a product of two activations like this. Data and weights must have the same dtype."""
@@ -130,7 +130,7 @@ def convert_svdf(context: OpContext) -> None:
     for position in (1, 2):
         context.constant(position)
     if real:
-        feature, time = (layer_weights(context, position, channel_axis=0) for position in (1, 2))
+        feature, time = (read_layer_weights(context, position, channel_axis=0) for position in (1, 2))
     else:
         feature, time = context.value(1), context.value(2)
     filters, taps = context.rank(time, 2)
@@ -140,7 +140,7 @@ def convert_svdf(context: OpContext) -> None:
             f"got feature weights {context.type(feature).shape} and rank {rank}, "
             f"expected ({filters}, {depth}) and a divisor of {filters}"
         )
-    bias = layer_bias(context, 3, filters // rank)
+    bias = read_layer_bias(context, 3, filters // rank)
     memory = context.source(4)
     if not memory.variable:
         context.refuse(
@@ -153,7 +153,7 @@ def convert_svdf(context: OpContext) -> None:
     state = context.builder.define_state(memory.name, memory.type, None, context.where)
     code = fields.integer("FusedActivationFunction")
     attrs: dict[str, Attr] = {"rank": rank, "activation": activation_name(context, code)}
-    attrs |= hybrid_quantisation_attrs(context, bool(fields.integer("AsymmetricQuantizeInputs")))
+    attrs |= dynamic_quantisation_attrs(context, bool(fields.integer("AsymmetricQuantizeInputs")))
     if not bias:
         dtype = "float32" if real else "int32"
         bias = (context.new_constant(f"{context.target().name}_bias", np.zeros(filters // rank, dtype)),)
@@ -168,7 +168,7 @@ def make_pool_converter(op: str) -> Converter:
         data = context.operand(0)
         context.rank(data, 4)
         kernel = (fields.integer("FilterHeight", 1), fields.integer("FilterWidth", 1))
-        attrs = _window_attributes(context, fields, data, kernel, dilated=False)
+        attrs = _read_window_attributes(context, fields, data, kernel, has_dilation=False)
         attrs |= {"kernel": kernel, "layout": "NHWC"}
         if op == "avg_pool2d":
             attrs["count_include_pad"] = False
@@ -178,17 +178,18 @@ def make_pool_converter(op: str) -> Converter:
 
 
 def convert_l2_pool_2d(context: OpContext) -> None:
-    """Convert L2_POOL_2D: the square root of the mean of the squares in each window. The mean does not count padding."""
+    """Convert L2_POOL_2D: the square root of the mean of the squares in each window. The mean does not count
+    padding."""
     fields = context.operator.options.fields("Pool2DOptions", required=True)
     data = context.operand(0)
     context.rank(data, 4)
     kernel = (fields.integer("FilterHeight", 1), fields.integer("FilterWidth", 1))
-    attrs = _window_attributes(context, fields, data, kernel, dilated=False)
+    attrs = _read_window_attributes(context, fields, data, kernel, has_dilation=False)
     function = str(attrs.pop("activation"))
     attrs |= {"kernel": kernel, "layout": "NHWC", "count_include_pad": False}
     mean = context.emit("avg_pool2d", (context.emit("mul", (data, data), {}),), attrs)
     root = context.emit("sqrt", (mean,), {})
-    write_real_activation(context, root, function)
+    emit_real_activation(context, root, function)
 
 
 def convert_softmax(context: OpContext) -> None:
@@ -201,7 +202,7 @@ def convert_softmax(context: OpContext) -> None:
         )
     data = context.operand(0, source, symmetric=source == target)
     axis = len(context.rank(data, *range(1, 9))) - 1
-    beta = fields.real("Beta") if context.operator.options.kind else 1.0
+    beta = fields.real("Beta") if context.operator.options.table_type else 1.0
     if not beta > 0:
         context.broken(f"beta is {beta}, expected a positive number")
     context.result("softmax", (data,), {"axis": axis, "beta": beta})
@@ -212,30 +213,33 @@ def convert_log_softmax(context: OpContext) -> None:
     context.result("log_softmax", (context.operand(0),), {})
 
 
-def _window_attributes(
-    context: OpContext, fields: Fields, data: str, kernel: tuple[int, int], *, dilated: bool
+def _read_window_attributes(
+    context: OpContext, fields: Fields, data: str, kernel_extents: tuple[int, int], *, has_dilation: bool
 ) -> dict[str, Attr]:
     """Return the attributes that convolutions and pools have in common: strides, padding, activation, and dilation if
-    ``dilated``."""
+    ``has_dilation``."""
     strides = (fields.integer("StrideH", 1), fields.integer("StrideW", 1))
-    dilation = (fields.integer("DilationHFactor", 1), fields.integer("DilationWFactor", 1)) if dilated else (1, 1)
+    dilation = (fields.integer("DilationHFactor", 1), fields.integer("DilationWFactor", 1)) if has_dilation else (1, 1)
     height, width = context.type(data).shape[1:3]
-    padding = explicit_padding(context, fields.integer("Padding"), (height, width), kernel, strides, dilation)
+    padding = resolve_padding_scheme(
+        context, fields.integer("Padding"), (height, width), kernel_extents, strides, dilation
+    )
     attrs: dict[str, Attr] = {
         "strides": strides,
         "padding": padding,
         "activation": activation_name(context, fields.integer("FusedActivationFunction")),
     }
-    if dilated:
+    if has_dilation:
         attrs["dilation"] = dilation
     return attrs
 
 
-def hybrid_quantisation_attrs(context: OpContext, is_asymmetric: bool | None) -> dict[str, Attr]:
-    """Return the attribute ``dynamic`` of a hybrid layer, which has float data and int8 weights; {} for any other layer.
+def dynamic_quantisation_attrs(context: OpContext, is_asymmetric: bool | None) -> dict[str, Attr]:
+    """Return the attribute ``dynamic`` of a hybrid layer, which has float data and int8 weights; {} for any other
+    layer.
 
-    The attribute records whether LiteRT quantises the data symmetrically or asymmetrically at run time. ``is_asymmetric`` None
-    means asymmetrically if the weights have a scale for each channel."""
+    The attribute records whether LiteRT quantises the data symmetrically or asymmetrically at run time.
+    ``is_asymmetric`` None means asymmetrically if the weights have a scale for each channel."""
     target, weights = context.target().type, context.source(1).type
     if target.dtype != "float32" or weights.dtype != "int8" or weights.quant is None or any(weights.quant.zero_point):
         return {}
@@ -244,19 +248,21 @@ def hybrid_quantisation_attrs(context: OpContext, is_asymmetric: bool | None) ->
     return {"dynamic": "asymmetric" if is_asymmetric else "symmetric"}
 
 
-def layer_weights(context: OpContext, position: int, *, channel_axis: int, axis_order: tuple[int, ...] = ()) -> str:
+def read_layer_weights(
+    context: OpContext, input_position: int, *, channel_axis: int, axis_order: tuple[int, ...] = ()
+) -> str:
     """Return the name of a layer's constant weights, transposed to ``axis_order`` if it is not empty.
 
-    Weights may be quantised per tensor, or along ``channel_axis``. int8 weights of a float layer are dequantised; the layer's
-    attribute ``dynamic`` records how LiteRT computes such a layer."""
-    tensor, dtype = context.source(position), context.target().type.dtype
+    Weights may be quantised per tensor, or along ``channel_axis``. int8 weights of a float layer are dequantised; the
+    layer's attribute ``dynamic`` records how LiteRT computes such a layer."""
+    tensor, dtype = context.source(input_position), context.target().type.dtype
     type_ = tensor.type
     if type_.dtype not in _WEIGHT_DTYPES[dtype]:
         context.refuse(
             f"{type_.dtype} weights and {dtype} output",
             f"convert the weights to {' or '.join(_WEIGHT_DTYPES[dtype])}",
         )
-    data = context.constant(position)
+    data = context.constant(input_position)
     if type_.dtype != "float32" and type_.quant is None:
         context.refuse(f"{type_.dtype} weights {tensor.name!r} without quantisation", "give them scales")
     if type_.quant and type_.quant.axis not in (None, channel_axis):
@@ -276,22 +282,23 @@ def layer_weights(context: OpContext, position: int, *, channel_axis: int, axis_
     return name
 
 
-def layer_bias(context: OpContext, position: int, channels: int) -> tuple[str, ...]:
-    """Return a tuple with the name of a layer's constant bias of ``channels`` elements; () if the layer has none."""
-    if not context.has(position):
+def read_layer_bias(context: OpContext, input_position: int, channel_count: int) -> tuple[str, ...]:
+    """Return a tuple with the name of a layer's constant bias of ``channel_count`` elements; () if the layer has
+    none."""
+    if not context.has(input_position):
         return ()
-    tensor, dtype = context.source(position), context.target().type.dtype
+    tensor, dtype = context.source(input_position), context.target().type.dtype
     if tensor.type.dtype not in _BIAS_DTYPES[dtype]:
         context.refuse(
             f"{tensor.type.dtype} bias and {dtype} output",
             f"convert the bias to {' or '.join(_BIAS_DTYPES[dtype])}",
         )
-    data = context.constant(position)
-    if data.size != channels:
-        context.broken(f"bias of shape {data.shape}, expected {channels} elements, one for each channel")
+    data = context.constant(input_position)
+    if data.size != channel_count:
+        context.broken(f"bias of shape {data.shape}, expected {channel_count} elements, one for each channel")
     if data.ndim == 1:
         return (tensor.name,)
-    return (context.new_constant(f"{tensor.name}_flat", data.reshape(channels)),)
+    return (context.new_constant(f"{tensor.name}_flat", data.reshape(channel_count)),)
 
 
 NEURAL_CONVERTERS: Mapping[str, Converter] = {
@@ -318,31 +325,29 @@ def convert_batch_matmul(context: OpContext) -> None:
     fields = context.operator.options.fields("BatchMatMulOptions")
     adjoint = [bool(fields.integer(name)) for name in ("AdjX", "AdjY")]
     left, right = (context.source(position).type.dtype for position in (0, 1))
-    data = _transpose_adjoint(context, context.operand(0), adjoint[0])
+    data = _transpose_if_adjoint(context, context.operand(0), adjoint[0])
     if (left, right) == ("float32", "int8"):
-        _matmul_int8_weights(context, data, adjoint[1], bool(fields.integer("AsymmetricQuantizeInputs")))
+        _emit_matmul_of_int8_weights(context, data, adjoint[1], bool(fields.integer("AsymmetricQuantizeInputs")))
         return
     if (left, right) == ("int16", "int8"):
-        other = context.new_constant(
-            "widened", context.constant(1).astype(np.int16), context.source(1).type.quant
-        )
+        other = context.new_constant("widened", context.constant(1).astype(np.int16), context.source(1).type.quant)
     else:
         other = context.operand(1)
-    context.result("matmul", (data, _transpose_adjoint(context, other, adjoint[1])), {})
+    context.result("matmul", (data, _transpose_if_adjoint(context, other, adjoint[1])), {})
 
 
-def _transpose_adjoint(context: OpContext, value: str, is_adjoint: bool) -> str:
+def _transpose_if_adjoint(context: OpContext, value: str, is_adjoint: bool) -> str:
     """Return ``value`` with its last two axes swapped if ``is_adjoint``, else unchanged."""
     rank = len(context.rank(value, 2, 3, 4, 5))
     axes = (*range(rank - 2), rank - 1, rank - 2)
     return context.emit("transpose", (value,), {"axes": axes}) if is_adjoint else value
 
 
-def _matmul_int8_weights(context: OpContext, data: str, is_adjoint: bool, is_asymmetric: bool) -> None:
+def _emit_matmul_of_int8_weights(context: OpContext, data: str, is_adjoint: bool, is_asymmetric: bool) -> None:
     """Emit the product of float data and a constant int8 matrix as a dense layer with dequantised weights.
 
-    The option ``hybrid`` with the value ``dynamic`` quantises the rows of the data of such a layer at run time. If the constant
-    is no matrix, or has scales along the wrong axis, a float matmul is emitted.
+    The option ``hybrid`` with the value ``dynamic`` quantises the rows of the data of such a layer at run time. If the
+    constant is no matrix, or has scales along the wrong axis, a float matmul is emitted.
     """
     tensor, weight = context.source(1), context.constant(1)
     quant = tensor.type.quant
@@ -350,10 +355,8 @@ def _matmul_int8_weights(context: OpContext, data: str, is_adjoint: bool, is_asy
         context.refuse(f"int8 weights {tensor.name!r} without quantisation", "give them scales")
     attrs: dict[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
     if weight.ndim != 2 or quant.axis not in (None, int(not is_adjoint)) or len(context.type(data).shape) < 2:
-        real = context.emit(
-            "dequantize", (tensor.name,), attrs, like=replace(tensor.type, dtype="float32", quant=None)
-        )
-        context.result("matmul", (data, _transpose_adjoint(context, real, is_adjoint)), {})
+        real = context.emit("dequantize", (tensor.name,), attrs, like=replace(tensor.type, dtype="float32", quant=None))
+        context.result("matmul", (data, _transpose_if_adjoint(context, real, is_adjoint)), {})
         return
     rows = weight if is_adjoint else np.ascontiguousarray(weight.T)
     attrs["axis"] = None if quant.axis is None else 0
@@ -374,4 +377,6 @@ def _matmul_int8_weights(context: OpContext, data: str, is_adjoint: bool, is_asy
     context.result_reshape(product, (*shape[:-1], rows.shape[0]))
 
 
-MATMUL_CONVERTERS: Mapping[str, Converter] = {"BATCH_MATMUL": Converter(convert_batch_matmul, (*FLOAT, "int8", "int16"))}
+MATMUL_CONVERTERS: Mapping[str, Converter] = {
+    "BATCH_MATMUL": Converter(convert_batch_matmul, (*FLOAT, "int8", "int16"))
+}

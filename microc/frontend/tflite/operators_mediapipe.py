@@ -13,11 +13,11 @@ from microc.frontend.tflite.context import (
     Converter,
     OpContext,
     activation_name,
-    explicit_padding,
-    write_real_activation,
+    emit_real_activation,
+    resolve_padding_scheme,
 )
-from microc.frontend.tflite.operators_layers import layer_bias, layer_weights
-from microc.frontend.tflite.operators_signal import integer_option
+from microc.frontend.tflite.operators_layers import read_layer_bias, read_layer_weights
+from microc.frontend.tflite.operators_signal import read_integer_option
 from microc.graph.ir import Attr, Graph
 from microc.ops.attributes import Rounding
 
@@ -33,9 +33,11 @@ _PER_CLASS = 100
 
 
 def convert_non_max_suppression(context: OpContext) -> None:
-    """Convert NON_MAX_SUPPRESSION_V4, with the outputs indices and count, and V5, with the outputs indices, scores and count.
+    """Convert NON_MAX_SUPPRESSION_V4, with the outputs indices and count, and V5, with the outputs indices, scores and
+    count.
 
-    V5 can decay the scores of overlapping boxes (soft NMS). The maximum number of boxes and the thresholds must be constants.
+    V5 can decay the scores of overlapping boxes (soft NMS). The maximum number of boxes and the thresholds must be
+    constants.
     """
     soft = context.operator.code == "NON_MAX_SUPPRESSION_V5"
     boxes, scores = context.operand(0, "float32"), context.operand(1, "float32")
@@ -47,7 +49,7 @@ def convert_non_max_suppression(context: OpContext) -> None:
         got = f"{most} outputs of boxes {context.type(boxes).shape}, IoU threshold {overlap}, sigma {sigma}"
         context.broken(f"got {got}; expected 1..{_MAX_DETECTIONS} outputs, boxes (N, 4), 0..1 and at least 0")
     attrs: dict[str, Attr] = {"most": most, "overlap": overlap, "score": least, "sigma": sigma}
-    results = _emit_all(
+    results = _emit_suppress_or_topk(
         context, "suppress", (_sort_corners(context, boxes), scores), {**attrs, "overlap_inclusive": True}
     )
     kept = results if soft else (results[0], results[2])
@@ -69,10 +71,10 @@ def _slice_columns(context: OpContext, value: str, begin: int, end: int) -> str:
     return context.emit("slice", (value,), {"begin": (0, begin), "end": (rows, end), "strides": (1, 1)})
 
 
-def _emit_all(context: OpContext, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> list[str]:
+def _emit_suppress_or_topk(context: OpContext, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> list[str]:
     """Append a node of ``suppress`` or ``topk``; return the names of its three or two results."""
     count = 3 if op == "suppress" else 2
-    names = [context.builder.file.unique(f"{context.loc.name}_{op}") for _ in range(count)]
+    names = [context.builder.file.reserve_name(f"{context.loc.name}_{op}") for _ in range(count)]
     types = context.infer_types(op, inputs, attrs)
     context.append(op, inputs, attrs, names, types)
     return names
@@ -85,53 +87,54 @@ def _emit_all(context: OpContext, op: str, inputs: Sequence[str], attrs: Mapping
 class _DetectionOptions:
     """Options of TFLite_Detection_PostProcess.
 
-    ``most``: maximum number of detections. ``classes``: number of classes. ``regular``: True for regular NMS, which suppresses
-    the boxes of each class separately; False for fast NMS, which suppresses boxes by their best class. ``per_class``: maximum
-    number of boxes kept for each class by regular NMS. ``per_box``: number of classes listed for each box by fast NMS.
-    ``score``: minimum score. ``overlap``: maximum intersection over union. ``scales``: scales of the encoded y, x, h and w.
+    ``max_detections``: maximum number of detections. ``class_count``: number of classes. ``is_regular``: True for
+    regular NMS, which suppresses the boxes of each class separately; False for fast NMS, which suppresses boxes by
+    their best class. ``max_boxes_per_class``: maximum number of boxes kept for each class by regular NMS.
+    ``classes_per_box``: number of classes listed for each box by fast NMS. ``min_score``: minimum score.
+    ``max_overlap``: maximum intersection over union. ``encoding_scales``: scales of the encoded y, x, h and w.
     """
 
-    most: int
-    classes: int
-    per_class: int
-    per_box: int
-    regular: bool
-    score: float
-    overlap: float
-    scales: tuple[float, float, float, float]
+    max_detections: int
+    class_count: int
+    max_boxes_per_class: int
+    classes_per_box: int
+    is_regular: bool
+    min_score: float
+    max_overlap: float
+    encoding_scales: tuple[float, float, float, float]
 
 
 def _read_detection_options(context: OpContext) -> _DetectionOptions:
     """Read the options of TFLite_Detection_PostProcess from the operator's flexbuffer."""
     custom = context.operator.custom
 
-    def real_option(name: str) -> float:
+    def finite_option(name: str) -> float:
         """Return the option ``name``, which must be a finite number."""
         value = custom.get(name)
         if isinstance(value, str | tuple) or value is None or not np.isfinite(value):
             context.broken(f"option {name} is {value!r}, expected a number")
         return float(value)
 
-    def count(name: str, default: int | None = None) -> int:
+    def count_option(name: str, default: int | None = None) -> int:
         """Return the option ``name``, a number of objects; ``default`` if the option is absent."""
-        number = default if default is not None and name not in custom else int(real_option(name))
+        number = default if default is not None and name not in custom else int(finite_option(name))
         if not 1 <= number <= _MAX_DETECTIONS:
             context.broken(f"option {name} is {number}, expected 1..{_MAX_DETECTIONS}")
         return number
 
-    y, x, h, w = (real_option(f"{side}_scale") for side in "yxhw")
-    if 0.0 in (y, x, h, w) or not 0 < real_option("nms_iou_threshold") <= 1:
-        got = f"x_scale {x}, y_scale {y}, w_scale {w}, h_scale {h} and nms_iou_threshold {real_option('nms_iou_threshold')}"
+    y, x, h, w = (finite_option(f"{side}_scale") for side in "yxhw")
+    if 0.0 in (y, x, h, w) or not 0 < finite_option("nms_iou_threshold") <= 1:
+        got = f"x_scale {x}, y_scale {y}, w_scale {w}, h_scale {h} and nms_iou_threshold {finite_option('nms_iou_threshold')}"
         context.broken(f"got {got}; expected no scale of 0, and a threshold within 0..1")
-    regular, classes = bool(custom.get("use_regular_nms", False)), count("num_classes")
+    regular, classes = bool(custom.get("use_regular_nms", False)), count_option("num_classes")
     return _DetectionOptions(
-        count("max_detections"),
+        count_option("max_detections"),
         classes,
-        count("detections_per_class", _PER_CLASS),
-        min(count("max_classes_per_detection", 1), classes),
+        count_option("detections_per_class", _PER_CLASS),
+        min(count_option("max_classes_per_detection", 1), classes),
         regular,
-        real_option("nms_score_threshold"),
-        real_option("nms_iou_threshold"),
+        finite_option("nms_score_threshold"),
+        finite_option("nms_iou_threshold"),
         (y, x, h, w),
     )
 
@@ -139,26 +142,26 @@ def _read_detection_options(context: OpContext) -> _DetectionOptions:
 def convert_detection_post_process(context: OpContext) -> None:
     """Convert TFLite_Detection_PostProcess: decode boxes relative to anchors, then suppress overlapping boxes.
 
-    Its operands are box encodings (1, N, 4 or more), class scores (1, N, C), and anchors (N, 4). Scores may have an additional
-    first column for the background."""
+    Its operands are box encodings (1, N, 4 or more), class scores (1, N, C), and anchors (N, 4). Scores may have an
+    additional first column for the background."""
     options = _read_detection_options(context)
-    encodings, predictions, anchors = (_operand_as_float32(context, position) for position in range(3))
+    encodings, predictions, anchors = (_dequantised_operand(context, position) for position in range(3))
     _, boxes, depth = context.rank(encodings, 3)
     shape = context.rank(predictions, 3)
-    if depth < 4 or shape[:2] != (1, boxes) or not 0 <= shape[2] - options.classes <= 1:
+    if depth < 4 or shape[:2] != (1, boxes) or not 0 <= shape[2] - options.class_count <= 1:
         got = f"boxes {context.type(encodings).shape}, scores {shape}"
         context.broken(
-            f"got {got}; expected (1, N, 4 or more) and (1, N, {options.classes} or {options.classes + 1})"
+            f"got {got}; expected (1, N, 4 or more) and (1, N, {options.class_count} or {options.class_count + 1})"
         )
     if context.rank(anchors, 2) != (boxes, 4):
         context.broken(f"anchors: got shape {context.type(anchors).shape}, expected ({boxes}, 4)")
     corners = _decode_boxes(context, context.reshape(encodings, (boxes, depth)), anchors, options)
     flat = context.reshape(predictions, (boxes, shape[2]))
-    scores = flat if shape[2] == options.classes else _slice_columns(context, flat, 1, shape[2])
-    (_emit_regular_nms if options.regular else _emit_fast_nms)(context, corners, scores, options)
+    scores = flat if shape[2] == options.class_count else _slice_columns(context, flat, 1, shape[2])
+    (_emit_regular_nms if options.is_regular else _emit_fast_nms)(context, corners, scores, options)
 
 
-def _operand_as_float32(context: OpContext, position: int) -> str:
+def _dequantised_operand(context: OpContext, position: int) -> str:
     """Return an operand as float32. A quantised operand, as LiteRT's models may have, is dequantised."""
     type_ = context.source(position).type
     if type_.dtype == "float32" or type_.quant is None or type_.quant.axis is not None:
@@ -169,16 +172,16 @@ def _operand_as_float32(context: OpContext, position: int) -> str:
 
 def _decode_boxes(context: OpContext, encodings: str, anchors: str, options: _DetectionOptions) -> str:
     """Decode boxes (y, x, h, w) that are encoded relative to anchors; return them as (top, left, bottom, right)."""
-    y, x, h, w = options.scales
+    y, x, h, w = options.encoding_scales
 
-    def divide(first: int, scales: tuple[float, float]) -> str:
+    def divide_by_scales(first: int, scales: tuple[float, float]) -> str:
         by = context.new_constant("scales", np.array([scales], np.float32))
         return context.emit("div", (_slice_columns(context, encodings, first, first + 2), by), {})
 
     centre, size = (_slice_columns(context, anchors, first, first + 2) for first in (0, 2))
-    offset = context.emit("mul", (divide(0, (y, x)), size), {})
+    offset = context.emit("mul", (divide_by_scales(0, (y, x)), size), {})
     middle = context.emit("add", (offset, centre), {})
-    sizes = context.emit("mul", (context.emit("exp", (divide(2, (h, w)),), {}), size), {})
+    sizes = context.emit("mul", (context.emit("exp", (divide_by_scales(2, (h, w)),), {}), size), {})
     half = context.emit("mul", (sizes, context.scalar(0.5)), {})
     ends = [context.emit(op, (middle, half), {}) for op in ("sub", "add")]
     return context.emit("concat", ends, {"axis": 1})
@@ -186,64 +189,62 @@ def _decode_boxes(context: OpContext, encodings: str, anchors: str, options: _De
 
 def _suppression_attributes(options: _DetectionOptions, max_boxes: int) -> Mapping[str, Attr]:
     """Return the attributes of a ``suppress`` node that keeps at most ``max_boxes`` boxes."""
-    return {"most": max_boxes, "overlap": options.overlap, "score": options.score, "score_inclusive": True}
+    return {"most": max_boxes, "overlap": options.max_overlap, "score": options.min_score, "score_inclusive": True}
 
 
 def _emit_fast_nms(context: OpContext, boxes: str, scores: str, options: _DetectionOptions) -> None:
     """Emit fast NMS: suppress boxes by the scores of their best classes.
 
-    Every kept box is listed ``per_box`` times in the results, once for each of its best classes."""
-    classes_per_box, rows = options.per_box, context.type(boxes).shape[0]
+    Every kept box is listed ``classes_per_box`` times in the results, once for each of its best classes."""
+    classes_per_box, rows = options.classes_per_box, context.type(boxes).shape[0]
     top: Mapping[str, Attr] = {"axis": 1, "k": classes_per_box, "largest": True, "out_dtype": "int32"}
-    values, classes = _emit_all(context, "topk", (scores,), top)
+    values, classes = _emit_suppress_or_topk(context, "topk", (scores,), top)
     best = context.reshape(_slice_columns(context, values, 0, 1), (rows,))
-    indices, _, count = _emit_all(
-        context, "suppress", (boxes, best), _suppression_attributes(options, options.most)
+    indices, _, count = _emit_suppress_or_topk(
+        context, "suppress", (boxes, best), _suppression_attributes(options, options.max_detections)
     )
     rowwise = [context.emit("gather", (table, indices), {"axis": 0}) for table in (boxes, classes, values)]
     if classes_per_box > 1:
-        wide = context.reshape(rowwise[0], (options.most, 1, 4))
-        rowwise[0] = context.emit("broadcast_to", (wide,), {"shape": (options.most, classes_per_box, 4)})
-        count = context.emit(
-            "mul", (count, context.new_constant("each", np.array(classes_per_box, np.int32))), {}
-        )
-    _emit_results(context, rowwise, count, options.most * classes_per_box)
+        wide = context.reshape(rowwise[0], (options.max_detections, 1, 4))
+        rowwise[0] = context.emit("broadcast_to", (wide,), {"shape": (options.max_detections, classes_per_box, 4)})
+        count = context.emit("mul", (count, context.new_constant("each", np.array(classes_per_box, np.int32))), {})
+    _emit_detection_results(context, rowwise, count, options.max_detections * classes_per_box)
 
 
 def _emit_regular_nms(context: OpContext, boxes: str, scores: str, options: _DetectionOptions) -> None:
-    """Emit regular NMS: a loop over classes that suppresses the boxes of each class, and keeps the best boxes of all classes."""
-    names = [
-        context.builder.file.unique(f"{context.loc.name}_{stem}") for stem in ("kept", "places", "classes")
-    ]
+    """Emit regular NMS: a loop over classes that suppresses the boxes of each class, and keeps the best boxes of all
+    classes."""
+    names = [context.builder.file.reserve_name(f"{context.loc.name}_{stem}") for stem in ("kept", "places", "classes")]
     start = [
-        context.new_constant("start", np.full(options.most, -np.inf, np.float32)),
-        *(context.new_constant("start", np.zeros(options.most, np.int32)) for _ in range(2)),
+        context.new_constant("start", np.full(options.max_detections, -np.inf, np.float32)),
+        *(context.new_constant("start", np.zeros(options.max_detections, np.int32)) for _ in range(2)),
     ]
-    body = _class_suppression_body(context, context.type(boxes).shape[0], options)
-    attrs: Mapping[str, Attr] = {"body": body, "count": options.classes, "carried": 3, "guarded": False}
+    body = _make_class_suppression_body(context, context.type(boxes).shape[0], options)
+    attrs: Mapping[str, Attr] = {"body": body, "count": options.class_count, "carried": 3, "guarded": False}
     context.append("loop", (*start, boxes, scores), attrs, names, [context.type(name) for name in start])
     kept, indices, classes = names
     filled = context.emit("greater", (kept, context.scalar(-np.inf)), {"rounding": Rounding.NONE})
     sum_attrs: Mapping[str, Attr] = {"axes": (0,), "keepdims": False, "rounding": Rounding.NONE}
     count = context.emit("sum", (context.emit("cast", (filled,), {"dtype": "int32"}),), sum_attrs)
     chosen_boxes = context.emit("gather", (boxes, indices), {"axis": 0})
-    _emit_results(context, [chosen_boxes, classes, kept], count, options.most)
+    _emit_detection_results(context, [chosen_boxes, classes, kept], count, options.max_detections)
 
 
-def _class_suppression_body(context: OpContext, kept_rows: int, options: _DetectionOptions) -> Graph:
+def _make_class_suppression_body(context: OpContext, box_count: int, options: _DetectionOptions) -> Graph:
     """Return the body of regular NMS's loop over classes.
 
-    It suppresses the boxes of one class, and merges the kept ones into the best boxes of earlier iterations. ``kept_rows`` is
-    the number of boxes before suppression."""
+    It suppresses the boxes of one class, and merges the kept ones into the best boxes of earlier iterations.
+    ``box_count`` is the number of boxes before suppression."""
     body = GraphBuilder(context.loc.file)
     body.at(context.loc.index, context.loc.name)
     iteration = body.input("turn", (), "int32")
     kept, places, classes = (
-        body.input(n, (options.most,), d) for n, d in (("kept", "float32"), ("places", "int32"), ("classes", "int32"))
+        body.input(n, (options.max_detections,), d)
+        for n, d in (("kept", "float32"), ("places", "int32"), ("classes", "int32"))
     )
-    boxes, scores = body.input("boxes", (kept_rows, 4)), body.input("scores", (kept_rows, options.classes))
+    boxes, scores = body.input("boxes", (box_count, 4)), body.input("scores", (box_count, options.class_count))
     own = body.emit("gather", (scores, iteration), {"axis": 1})
-    most = min(options.per_class, kept_rows)
+    most = min(options.max_boxes_per_class, box_count)
     suppressed, values, count = body.emit_all("suppress", (boxes, own), _suppression_attributes(options, most))
     numbers = body.new_constant("numbers", np.arange(most, dtype=np.int32))
     is_valid = body.emit("less", (numbers, count), {"rounding": Rounding.NONE})
@@ -252,14 +253,17 @@ def _class_suppression_body(context: OpContext, kept_rows: int, options: _Detect
     merged = [
         body.emit("concat", pair, {"axis": 0}) for pair in ((kept, values), (places, suppressed), (classes, number))
     ]
-    top: Mapping[str, Attr] = {"axis": 0, "k": options.most, "largest": True, "out_dtype": "int32"}
+    top: Mapping[str, Attr] = {"axis": 0, "k": options.max_detections, "largest": True, "out_dtype": "int32"}
     best, order = body.emit_all("topk", (merged[0],), top)
     sorted_parts = [body.emit("gather", (part, order), {"axis": 0}) for part in merged[1:]]
     return body.graph("one_class", {"next_kept": best, "next_places": sorted_parts[0], "next_classes": sorted_parts[1]})
 
 
-def _emit_results(context: OpContext, values: Sequence[str], detection_count: str, max_detections: int) -> None:
-    """Define the outputs of TFLite_Detection_PostProcess as float32: boxes, classes, scores, and the number of detections.
+def _emit_detection_results(
+    context: OpContext, values: Sequence[str], detection_count: str, max_detections: int
+) -> None:
+    """Define the outputs of TFLite_Detection_PostProcess as float32: boxes, classes, scores, and the number of
+    detections.
 
     ``values``: boxes, classes and scores. Their entries after the last detection become zero."""
     positions = context.new_constant("places", np.arange(max_detections, dtype=np.int32))
@@ -271,12 +275,12 @@ def _emit_results(context: OpContext, values: Sequence[str], detection_count: st
             flat = context.emit("cast", (flat,), {"dtype": "float32"})
         mask = context.reshape(is_valid, (max_detections, *(1,) * len(shape[2:])))
         filled = context.emit("where", (mask, flat, context.scalar(0.0)), {})
-        context.result_reshape(filled, _declared_shape(context, position, shape), position)
+        context.result_reshape(filled, _declared_or_default_shape(context, position, shape), position)
     total = context.emit("cast", (detection_count,), {"dtype": "float32"})
-    context.result_reshape(total, _declared_shape(context, 3, (1,)), 3)
+    context.result_reshape(total, _declared_or_default_shape(context, 3, (1,)), 3)
 
 
-def _declared_shape(context: OpContext, position: int, default_shape: tuple[int, ...]) -> tuple[int, ...]:
+def _declared_or_default_shape(context: OpContext, position: int, default_shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape that the file declares for output ``position``; ``default_shape`` if it declares no shape.
 
     TFLite converters declare no shapes for the outputs of TFLite_Detection_PostProcess."""
@@ -307,87 +311,88 @@ _Pair = tuple[float, float]
 class _CropParameters:
     """Parameters of Landmarks2TransformMatrix, computed from the options of either version. Pairs are (x, y).
 
-    ``subset``: indices of the landmarks that the crop contains. ``level``: angle in radians that the line between the
-    two landmarks gets; None for version 1, which rotates by the arctangent of the line's slope. ``pixel``: factors from
-    the size of the bounding box to the size of a pixel of the crop. ``image``: factors from the unit of that size to
-    pixels of the image. ``centre``: offset from the centre of the crop to its first pixel. ``middle``: factors from the
-    centre of the bounding box to pixels of the image.
+    ``landmark_subset``: indices of the landmarks that the crop contains. ``line_angle``: angle in radians that the line
+    between the two landmarks gets; None for version 1, which rotates by the arctangent of the line's slope.
+    ``pixel_factors``: factors from the size of the bounding box to the size of a pixel of the crop. ``image_factors``:
+    factors from the unit of that size to pixels of the image. ``crop_offset``: offset from the centre of the crop to
+    its first pixel. ``centre_factors``: factors from the centre of the bounding box to pixels of the image.
     """
 
-    subset: tuple[int, ...]
-    level: float | None
-    image: _Pair
-    pixel: _Pair
-    centre: _Pair
-    middle: _Pair
+    landmark_subset: tuple[int, ...]
+    line_angle: float | None
+    image_factors: _Pair
+    pixel_factors: _Pair
+    crop_offset: _Pair
+    centre_factors: _Pair
 
 
 def convert_landmarks_to_transform_matrix(context: OpContext) -> None:
     """Convert Landmarks2TransformMatrix: compute the matrix (1, 4, 4) of a crop from landmarks of x, y and z."""
     crop = (
-        _read_version_2(context) if "subset_idxs" in context.operator.custom else _read_version_1(context)
+        _read_crop_parameters_v2(context)
+        if "subset_idxs" in context.operator.custom
+        else _read_crop_parameters_v1(context)
     )
-    ends = tuple(integer_option(context, f"{side}_rotation_idx", 0, _MAX_LANDMARKS) for side in ("left", "right"))
+    ends = tuple(read_integer_option(context, f"{side}_rotation_idx", 0, _MAX_LANDMARKS) for side in ("left", "right"))
     data = context.operand(0)
-    if context.type(data).size % 3 or 3 * max(*crop.subset, *ends) >= context.type(data).size:
-        got = f"landmark {max(*crop.subset, *ends)} of data of shape {context.type(data).shape}"
+    if context.type(data).size % 3 or 3 * max(*crop.landmark_subset, *ends) >= context.type(data).size:
+        got = f"landmark {max(*crop.landmark_subset, *ends)} of data of shape {context.type(data).shape}"
         context.broken(f"got {got}, expected x, y and z of each landmark up to it")
-    points = _slice_matrix(
-        context, context.reshape(data, (context.type(data).size // 3, 3)), (0, None), (0, 2)
-    )
-    rotation = _rotation_matrix(context, points, ends, crop.level)
-    chosen = context.new_constant("subset", np.array(crop.subset, np.int32))
+    points = _slice_matrix(context, context.reshape(data, (context.type(data).size // 3, 3)), (0, None), (0, 2))
+    rotation = _emit_rotation_matrix(context, points, ends, crop.line_angle)
+    chosen = context.new_constant("subset", np.array(crop.landmark_subset, np.int32))
     rotated = context.emit("matmul", (context.emit("gather", (points, chosen), {"axis": 0}), rotation), {})
-    high, low = (_reduce_axis(context, op, rotated, 0) for op in ("max", "min"))
-    size = _scale_columns(context, context.emit("sub", (high, low), {}), crop.pixel)
+    high, low = (_emit_axis_reduction(context, op, rotated, 0) for op in ("max", "min"))
+    size = _scale_columns(context, context.emit("sub", (high, low), {}), crop.pixel_factors)
     middle = _scale_columns(context, context.emit("add", (high, low), {}), (0.5, 0.5))
     linear = context.emit("mul", (rotation, size), {})
-    linear = _scale_columns(context, linear, crop.image, as_rows=True)
-    offset = _reduce_axis(context, "sum", _scale_columns(context, linear, crop.centre), 1)
-    middle = _reduce_axis(context, "sum", context.emit("mul", (rotation, middle), {}), 1)
-    offset = context.emit("add", (_scale_columns(context, middle, crop.middle, as_rows=True), offset), {})
+    linear = _scale_columns(context, linear, crop.image_factors, as_rows=True)
+    offset = _emit_axis_reduction(context, "sum", _scale_columns(context, linear, crop.crop_offset), 1)
+    middle = _emit_axis_reduction(context, "sum", context.emit("mul", (rotation, middle), {}), 1)
+    offset = context.emit("add", (_scale_columns(context, middle, crop.centre_factors, as_rows=True), offset), {})
     zeros = context.new_constant("nothing", np.zeros((2, 1), np.float32))
     rows = context.emit("concat", (linear, zeros, offset), {"axis": 1})
     below = context.new_constant("below", np.eye(4, dtype=np.float32)[2:])
     context.result_reshape(context.emit("concat", (rows, below), {"axis": 0}), (1, 4, 4))
 
 
-def _read_version_1(context: OpContext) -> _CropParameters:
+def _read_crop_parameters_v1(context: OpContext) -> _CropParameters:
     """Read the options of Landmarks2TransformMatrix, version 1.
 
-    Landmarks are in 0 .. ``landmarks_range``. Image coordinates are -1 .. 1, from the centre of the first pixel to that of the
-    last one."""
-    if integer_option(context, "dimensions") != 3:
+    Landmarks are in 0 .. ``landmarks_range``. Image coordinates are -1 .. 1, from the centre of the first pixel to that
+    of the last one."""
+    if read_integer_option(context, "dimensions") != 3:
         context.refuse("landmarks that are not of x, y and z", "set dimensions to 3")
     span, factor = (
-        integer_option(context, "landmarks_range", 1),
-        _finite_option(context, "bbox_size_multiplier"),
+        read_integer_option(context, "landmarks_range", 1),
+        _read_finite_option(context, "bbox_size_multiplier"),
     )
-    (rows, columns), (high, wide) = (_image_size_option(context, f"{side}_hw") for side in ("input", "output"))
+    (rows, columns), (high, wide) = (_read_image_size_option(context, f"{side}_hw") for side in ("input", "output"))
     image = ((columns - 1) / 2, (rows - 1) / 2)
     pixel = (factor / span * 2 / (wide - 1), factor / span * 2 / (high - 1))
     middle = (image[0] * 2 / span, image[1] * 2 / span)
     return _CropParameters(
-        _landmark_indices_option(context, "subset"), None, image, pixel, ((1 - wide) / 2, (1 - high) / 2), middle
+        _read_landmark_indices_option(context, "subset"), None, image, pixel, ((1 - wide) / 2, (1 - high) / 2), middle
     )
 
 
-def _read_version_2(context: OpContext) -> _CropParameters:
+def _read_crop_parameters_v2(context: OpContext) -> _CropParameters:
     """Read the options of Landmarks2TransformMatrix, version 2.
 
     Landmarks are in pixels, and an option gives the angle of the line between the two landmarks."""
-    wide, high = (integer_option(context, f"output_{side}", 1, _MAX_LANDMARKS) for side in ("width", "height"))
-    pixel = (_finite_option(context, "scale_x") / wide, _finite_option(context, "scale_y") / high)
-    level = _finite_option(context, "target_rotation_radians")
+    wide, high = (read_integer_option(context, f"output_{side}", 1, _MAX_LANDMARKS) for side in ("width", "height"))
+    pixel = (_read_finite_option(context, "scale_x") / wide, _read_finite_option(context, "scale_y") / high)
+    level = _read_finite_option(context, "target_rotation_radians")
     return _CropParameters(
-        _landmark_indices_option(context, "subset_idxs"), level, (1, 1), pixel, (-wide / 2, -high / 2), (1, 1)
+        _read_landmark_indices_option(context, "subset_idxs"), level, (1, 1), pixel, (-wide / 2, -high / 2), (1, 1)
     )
 
 
-def _rotation_matrix(
+def _emit_rotation_matrix(
     context: OpContext, points: str, line_landmarks: tuple[int, ...], line_angle: float | None
 ) -> str:
-    """Return the matrix ((cos r, sin r), (-sin r, cos r)), whose product with rows of points rotates them by the angle r.
+    """Return the matrix ((cos r, sin r), (-sin r, cos r)), whose product with rows of points rotates them by the angle
+    r.
 
     r is ``line_angle`` minus the angle of the line between the two landmarks with the indices ``line_landmarks``. If
     ``line_angle`` is None, r is minus the arctangent of the line's slope."""
@@ -410,7 +415,7 @@ def convert_transform_landmarks(context: OpContext) -> None:
     The option ``scale`` multiplies the matrix's offset. A third coordinate is returned unchanged."""
     data, matrix = context.operand(0), context.operand(1)
     shape, custom = context.rank(data, 3, 4), context.operator.custom
-    axes = integer_option(context, "dimensions", 2, 3) if "dimensions" in custom else shape[-1]
+    axes = read_integer_option(context, "dimensions", 2, 3) if "dimensions" in custom else shape[-1]
     size = context.type(data).size
     if shape[0] != 1 or shape[-1] % axes or axes not in (2, 3) or context.type(matrix).size != 16:
         got = f"landmarks of shape {shape} and a matrix of shape {context.type(matrix).shape}"
@@ -419,7 +424,7 @@ def convert_transform_landmarks(context: OpContext) -> None:
     linear = context.emit("transpose", (_slice_matrix(context, entries, (0, 2), (0, 2)),), {"axes": (1, 0)})
     shift = context.reshape(_slice_matrix(context, entries, (0, 2), (3, 4)), (1, 2))
     if "scale" in custom:
-        shift = context.emit("mul", (shift, context.scalar(_finite_option(context, "scale"))), {})
+        shift = context.emit("mul", (shift, context.scalar(_read_finite_option(context, "scale"))), {})
     moved = context.emit("matmul", (_slice_matrix(context, rows, (0, None), (0, 2)), linear), {})
     moved = context.emit("add", (moved, shift), {})
     if axes == 3:
@@ -428,13 +433,14 @@ def convert_transform_landmarks(context: OpContext) -> None:
 
 
 def _slice_matrix(context: OpContext, value: str, rows: tuple[int, int | None], columns: tuple[int, int]) -> str:
-    """Return a part of a matrix: ``rows`` and ``columns`` are (begin, end). An end of None means all rows from ``begin`` on."""
+    """Return a part of a matrix: ``rows`` and ``columns`` are (begin, end). An end of None means all rows from
+    ``begin`` on."""
     last = context.type(value).shape[0] if rows[1] is None else rows[1]
     attrs = {"begin": (rows[0], columns[0]), "end": (last, columns[1]), "strides": (1, 1)}
     return context.emit("slice", (value,), attrs)
 
 
-def _reduce_axis(context: OpContext, op: str, value: str, axis: int) -> str:
+def _emit_axis_reduction(context: OpContext, op: str, value: str, axis: int) -> str:
     """Emit the reduction of a value over one axis. The result has extent 1 along this axis."""
     return context.emit(op, (value,), {"axes": (axis,), "keepdims": True, "rounding": Rounding.NONE})
 
@@ -445,7 +451,7 @@ def _scale_columns(context: OpContext, value: str, factors: _Pair, *, as_rows: b
     return context.emit("mul", (value, context.new_constant("factors", numbers)), {})
 
 
-def _finite_option(context: OpContext, name: str) -> float:
+def _read_finite_option(context: OpContext, name: str) -> float:
     """Return the option ``name``, which must be a finite number."""
     value = context.operator.custom.get(name)
     if isinstance(value, str | tuple) or value is None or not np.isfinite(value):
@@ -453,23 +459,23 @@ def _finite_option(context: OpContext, name: str) -> float:
     return float(value)
 
 
-def _image_size_option(context: OpContext, name: str) -> tuple[int, int]:
+def _read_image_size_option(context: OpContext, name: str) -> tuple[int, int]:
     """Return the option ``name``, a list of two integers: an image's numbers of rows and columns, each at least 2."""
-    first, second = (*_integers_option(context, name), 0, 0)[:2]
+    first, second = (*_read_integers_option(context, name), 0, 0)[:2]
     if not 2 <= min(first, second) <= max(first, second) <= _MAX_LANDMARKS:
         context.broken(f"option {name} is {(first, second)}, expected two numbers in 2..{_MAX_LANDMARKS}")
     return first, second
 
 
-def _landmark_indices_option(context: OpContext, name: str) -> tuple[int, ...]:
+def _read_landmark_indices_option(context: OpContext, name: str) -> tuple[int, ...]:
     """Return the option ``name``, a list of indices of landmarks."""
-    indices = _integers_option(context, name)
+    indices = _read_integers_option(context, name)
     if not indices or min(indices) < 0:
         context.broken(f"option {name} is {indices}, expected landmark numbers of at least 0")
     return indices
 
 
-def _integers_option(context: OpContext, name: str) -> tuple[int, ...]:
+def _read_integers_option(context: OpContext, name: str) -> tuple[int, ...]:
     """Return the option ``name``, a list of integers; () if the option is absent."""
     value = context.operator.custom.get(name)
     return tuple(v for v in value if isinstance(v, int)) if isinstance(value, tuple) else ()
@@ -502,8 +508,8 @@ def convert_transpose_conv_with_bias(context: OpContext) -> None:
     """Convert Convolution2DTransposeBias. Its operands are data, weights OHWI and a bias.
 
     With the padding scheme SAME the result is cropped."""
-    scheme, *across = _read_words(context, 3)
-    data, weight = context.operand(0), layer_weights(context, 1, channel_axis=0)
+    scheme, *across = _read_struct_options(context, 3)
+    data, weight = context.operand(0), read_layer_weights(context, 1, channel_axis=0)
     shape, (out_channels, *window, depth) = context.rank(data, 4), context.rank(weight, 4)
     strides = (across[1], across[0])
     if depth != shape[3]:
@@ -513,30 +519,30 @@ def convert_transpose_conv_with_bias(context: OpContext) -> None:
     before = [pixels // 2 for pixels in total]
     after = [pixels - first for pixels, first in zip(total, before, strict=True)]
     attrs: Mapping[str, Attr] = {"strides": strides, "padding": (*before, *after), "activation": ""}
-    context.result("conv2d_transpose", (data, weight, *layer_bias(context, 2, out_channels)), attrs)
+    context.result("conv2d_transpose", (data, weight, *read_layer_bias(context, 2, out_channels)), attrs)
 
 
 def convert_max_pooling_with_argmax(context: OpContext) -> None:
     """Convert MaxPoolingWithArgmax2D: the maximum of each window, and its row-major index in the window plus 0.1.
 
-    microc's operator ``window_argmax`` returns row-major indices in the whole plane. They are converted to indices in the window:
-    row * width of the window + column, minus the same expression for the window's first element.
+    microc's operator ``window_argmax`` returns row-major indices in the whole plane. They are converted to indices in
+    the window: row * width of the window + column, minus the same expression for the window's first element.
     """
-    scheme, across, down, width, height, code = _read_words(context, 6)
+    scheme, across, down, width, height, code = _read_struct_options(context, 6)
     data, function = context.operand(0), activation_name(context, code)
     extent, window, strides = context.rank(data, 4)[1:3], (height, width), (down, across)
-    padding = explicit_padding(context, scheme - 1, (extent[0], extent[1]), window, strides)
+    padding = resolve_padding_scheme(context, scheme - 1, (extent[0], extent[1]), window, strides)
     maxima_and_positions = _emit_window_argmax(
         context, data, {"kernel": window, "strides": strides, "padding": padding, "dilation": (1, 1)}
     )
-    write_real_activation(
+    emit_real_activation(
         context, context.emit("transpose", (maxima_and_positions[0],), {"axes": _CHANNELS_LAST}), function
     )
     position = context.emit("cast", (maxima_and_positions[1],), {"dtype": "int32"})
-    pixels = _int_constant(context, extent[0] * extent[1])
+    pixels = _add_int32_constant(context, extent[0] * extent[1])
     in_plane = context.emit("floor_mod", (position, pixels), {"rounding": Rounding.NONE})
-    row = context.emit("floor_div", (in_plane, _int_constant(context, extent[1])), {"rounding": Rounding.NONE})
-    step = context.emit("mul", (row, _int_constant(context, width - extent[1])), {"rounding": Rounding.NONE})
+    row = context.emit("floor_div", (in_plane, _add_int32_constant(context, extent[1])), {"rounding": Rounding.NONE})
+    step = context.emit("mul", (row, _add_int32_constant(context, width - extent[1])), {"rounding": Rounding.NONE})
     rows, columns = (np.arange(n, dtype=np.int32) for n in context.type(position).shape[2:])
     first = (rows * down - padding[0])[:, None] * width + columns * across - padding[1]
     along = context.emit("add", (in_plane, step), {"rounding": Rounding.NONE})
@@ -548,10 +554,11 @@ def convert_max_pooling_with_argmax(context: OpContext) -> None:
 
 
 def _emit_window_argmax(context: OpContext, data: str, attrs: Mapping[str, Attr]) -> list[str]:
-    """Return the maxima of all windows, and their row-major indices in the whole tensor. Both results are channels first."""
+    """Return the maxima of all windows, and their row-major indices in the whole tensor. Both results are channels
+    first."""
     attrs = {**attrs, "column_major": False}
     planes = context.emit("transpose", (data,), {"axes": _CHANNELS_FIRST})
-    names = [context.builder.file.unique(f"{context.loc.name}_window") for _ in range(2)]
+    names = [context.builder.file.reserve_name(f"{context.loc.name}_window") for _ in range(2)]
     types = context.infer_types("window_argmax", (planes,), attrs)
     context.append("window_argmax", (planes,), attrs, names, types)
     return names
@@ -561,7 +568,7 @@ def convert_max_unpooling(context: OpContext) -> None:
     """Convert MaxUnpooling2D: each element becomes a window of zeros that contains the element.
 
     The second operand contains the element's row-major index in the window."""
-    _, across, down, width, height = _read_words(context, 5)
+    _, across, down, width, height = _read_struct_options(context, 5)
     if (across, down) != (width, height):
         context.refuse(
             f"windows of {height} x {width} every {down} x {across} pixels",
@@ -588,17 +595,17 @@ def convert_resampler(context: OpContext) -> None:
     shape = context.rank(data, 4)
     if context.type(positions).shape != (*shape[:3], 2):
         context.broken(f"positions: got shape {context.type(positions).shape}, expected {(*shape[:3], 2)}")
-    _emit_samples(context, data, context.emit("reverse", (positions,), {"axes": (3,)}))
+    _emit_bilinear_samples(context, data, context.emit("reverse", (positions,), {"axes": (3,)}))
 
 
 def convert_transform_tensor(context: OpContext) -> None:
     """Convert TransformTensor and TransformTensorBilinear: transform an image by a 4 x 4 matrix.
 
-    The matrix maps each pixel of the result to a position in the image, where the image is sampled bilinearly. A pixel mapped
-    outside of the image is zero. TransformTensorBilinear measures positions from the corner of the first pixel, TransformTensor
-    from its centre.
+    The matrix maps each pixel of the result to a position in the image, where the image is sampled bilinearly. A pixel
+    mapped outside of the image is zero. TransformTensorBilinear measures positions from the corner of the first pixel,
+    TransformTensor from its centre.
     """
-    size = _output_size(context)
+    size = _read_output_size(context)
     data, matrix = context.operand(0), context.operand(1)
     batch, height, width, _ = context.rank(data, 4)
     if batch != 1 or context.type(matrix).size != 16 or not 1 <= min(size) <= max(size) <= _MAX_PIXELS:
@@ -619,18 +626,19 @@ def convert_transform_tensor(context: OpContext) -> None:
     first = context.emit("greater_equal", (positions, context.scalar(0.0)), {"rounding": Rounding.NONE})
     second = context.emit("less_equal", (positions, last), {"rounding": Rounding.NONE})
     inside = context.emit("logical_and", (first, second), {})
-    _emit_samples(context, data, context.emit("where", (inside, positions, context.scalar(_OUTSIDE)), {}))
+    _emit_bilinear_samples(context, data, context.emit("where", (inside, positions, context.scalar(_OUTSIDE)), {}))
 
 
-def _output_size(context: OpContext) -> tuple[int, int]:
-    """Return the numbers of rows and columns of the result, from the options of TransformTensor or TransformTensorBilinear."""
+def _read_output_size(context: OpContext) -> tuple[int, int]:
+    """Return the numbers of rows and columns of the result, from the options of TransformTensor or
+    TransformTensorBilinear."""
     custom = context.operator.custom
     if custom.get("mode", "bilinear") != "bilinear":
         context.refuse(f"interpolation {custom['mode']!r}", "set mode to bilinear")
     pair = custom.get("output_size")
     if isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(side, int) for side in pair):
         return int(pair[0]), int(pair[1])
-    return integer_option(context, "output_height", 1, _MAX_PIXELS), integer_option(
+    return read_integer_option(context, "output_height", 1, _MAX_PIXELS), read_integer_option(
         context, "output_width", 1, _MAX_PIXELS
     )
 
@@ -641,7 +649,7 @@ def _gather_matrix_entries(context: OpContext, matrix: str, entry_indices: tuple
     return context.emit("gather", (matrix, chosen), {"axis": 0})
 
 
-def _emit_samples(context: OpContext, data: str, positions: str) -> None:
+def _emit_bilinear_samples(context: OpContext, data: str, positions: str) -> None:
     """Define the output: the image ``data`` sampled at ``positions`` (N, H, W, 2), whose last axis is (row, column)."""
     planes = context.emit("transpose", (data,), {"axes": _CHANNELS_FIRST})
     attrs: Mapping[str, Attr] = {"mode": "linear", "border": "zeros", "coordinates": "elements"}
@@ -649,10 +657,11 @@ def _emit_samples(context: OpContext, data: str, positions: str) -> None:
     context.result("transpose", (samples,), {"axes": _CHANNELS_LAST})
 
 
-def _read_words(context: OpContext, word_count: int) -> tuple[int, ...]:
+def _read_struct_options(context: OpContext, word_count: int) -> tuple[int, ...]:
     """Return the first ``word_count`` int32 options of an operator whose options are a C structure.
 
-    The first option is the padding scheme; the next four must be at least 1. A sixth option, the activation, is not checked."""
+    The first option is the padding scheme; the next four must be at least 1. A sixth option, the activation, is not
+    checked."""
     words = context.operator.words[:word_count]
     if (
         len(words) < word_count
@@ -664,7 +673,7 @@ def _read_words(context: OpContext, word_count: int) -> tuple[int, ...]:
     return words
 
 
-def _int_constant(context: OpContext, value: int) -> str:
+def _add_int32_constant(context: OpContext, value: int) -> str:
     """Add an int32 constant of shape (1,); return its name."""
     return context.new_constant("whole", np.array([value], np.int32))
 

@@ -21,38 +21,39 @@ from microc.ops.attributes import Rounding
 
 
 @frozen
-class SequenceLayer:
+class InputSequence:
     """Input sequence of a recurrent layer: a value (batch, steps, depth), or (steps, batch, depth).
 
-    ``axis`` is the time axis. ``backwards`` is True if the data are reversed in time."""
+    ``axis`` is the time axis. ``is_backwards`` is True if the data are reversed in time."""
 
     data: str
     axis: int
-    steps: int
+    step_count: int
     batch: int
     depth: int
-    backwards: bool = False
+    is_backwards: bool = False
 
-    def reversed_in_time(self, context: OpContext) -> SequenceLayer:
+    def reverse_time(self, context: OpContext) -> InputSequence:
         """Return the sequence with its data reversed in time."""
         data = context.emit("reverse", (self.data,), {"axes": (self.axis,)})
-        return replace(self, data=data, backwards=not self.backwards)
+        return replace(self, data=data, is_backwards=not self.is_backwards)
 
-    def in_time(self, context: OpContext, rows: str) -> str:
-        """Return the results of a loop over time, (steps, batch, units), in forward order and in the layout of the data."""
-        if self.backwards:
+    def restore_data_layout(self, context: OpContext, rows: str) -> str:
+        """Return the results of a loop over time, (steps, batch, units), in forward order and in the layout of the
+        data."""
+        if self.is_backwards:
             rows = context.emit("reverse", (rows,), {"axes": (0,)})
         return context.emit("transpose", (rows,), {"axes": (1, 0, 2)}) if self.axis else rows
 
 
-def read_sequence(context: OpContext, fields: Fields) -> SequenceLayer:
-    """Return the operator's first operand as a :class:`SequenceLayer`."""
+def read_sequence(context: OpContext, fields: Fields) -> InputSequence:
+    """Return the operator's first operand as a :class:`InputSequence`."""
     data, axis = context.operand(0), 0 if fields.integer("TimeMajor") else 1
     shape = context.rank(data, 3)
-    return SequenceLayer(data, axis, shape[axis], shape[1 - axis], shape[2])
+    return InputSequence(data, axis, shape[axis], shape[1 - axis], shape[2])
 
 
-def emit_directions(context: OpContext, fields: Fields, direction_rows: tuple[str, str]) -> None:
+def emit_direction_results(context: OpContext, fields: Fields, direction_rows: tuple[str, str]) -> None:
     """Define the operator's outputs from the results of both directions.
 
     They are concatenated along the last axis if the option MergeOutputs is set; otherwise they are two outputs."""
@@ -76,7 +77,7 @@ def convert_rnn(context: OpContext) -> None:
     data = context.operand(0)
     batch, depth = context.rank(data, 2)
     rows = _emit_rnn_loop(
-        context, fields, SequenceLayer(context.reshape(data, (1, batch, depth)), 0, 1, batch, depth), 1
+        context, fields, InputSequence(context.reshape(data, (1, batch, depth)), 0, 1, batch, depth), 1
     )
     context.result_reshape(rows, (batch, context.type(rows).shape[2]))
 
@@ -95,51 +96,53 @@ def convert_bidirectional_rnn(context: OpContext) -> None:
         context.refuse("a second input", "join it to the first one")
     data = read_sequence(context, fields)
     forwards = _emit_rnn_loop(context, fields, data, 1)
-    emit_directions(
-        context, fields, (forwards, _emit_rnn_loop(context, fields, data.reversed_in_time(context), 5))
-    )
+    emit_direction_results(context, fields, (forwards, _emit_rnn_loop(context, fields, data.reverse_time(context), 5)))
 
 
 _RNN_AUXILIARY = (9, 10, 11)
 
 
-def _emit_rnn_loop(context: OpContext, fields: Fields, data: SequenceLayer, first_operand: int) -> str:
-    """Append a loop over time that computes one direction of an RNN; return the hidden states of all steps, in order of time.
+def _emit_rnn_loop(context: OpContext, fields: Fields, sequence: InputSequence, first_operand: int) -> str:
+    """Append a loop over time that computes one direction of an RNN; return the hidden states of all steps, in order of
+    time.
 
     The operands at ``first_operand`` and the next three positions are weights, recurrent weights, bias and state."""
     memory, units = context.source(first_operand + 3), context.source(first_operand).type.shape[0]
-    if not memory.variable or memory.type.dtype != "float32" or memory.type.size != data.batch * units:
-        expected = f"make it a variable tensor of float32 {(data.batch, units)}"
+    if not memory.variable or memory.type.dtype != "float32" or memory.type.size != sequence.batch * units:
+        expected = f"make it a variable tensor of float32 {(sequence.batch, units)}"
         context.refuse(f"the state {memory.name!r}, {memory.type.dtype} {memory.type.shape}", expected)
     state = context.builder.define_state(
-        memory.name, TensorType((data.batch, units), "float32"), None, context.where
+        memory.name, TensorType((sequence.batch, units), "float32"), None, context.where
     )
-    body = _rnn_body(context, fields, data, units, first_operand)
-    attrs: Mapping[str, Attr] = {"body": body, "count": data.steps, "carried": 1, "guarded": False}
-    names = [context.builder.file.unique(f"{state}_{stem}") for stem in ("hidden", "rows")]
-    types = context.infer_types("loop", (state, data.data), attrs)
-    context.append("loop", (state, data.data), attrs, names, types)
+    body = _make_rnn_body(context, fields, sequence, units, first_operand)
+    attrs: Mapping[str, Attr] = {"body": body, "count": sequence.step_count, "carried": 1, "guarded": False}
+    names = [context.builder.file.reserve_name(f"{state}_{stem}") for stem in ("hidden", "rows")]
+    types = context.infer_types("loop", (state, sequence.data), attrs)
+    context.append("loop", (state, sequence.data), attrs, names, types)
     context.builder.updates[state] = names[0]
-    return data.in_time(context, names[1])
+    return sequence.restore_data_layout(context, names[1])
 
 
-def _rnn_body(
-    context: OpContext, fields: Fields, data: SequenceLayer, unit_count: int, first_operand: int
+def _make_rnn_body(
+    context: OpContext, fields: Fields, sequence: InputSequence, unit_count: int, first_operand: int
 ) -> Graph:
     """Return the body of an RNN's loop over time.
 
-    Its inputs are the iteration's number, the state and the data of all steps. Its outputs are the next state, twice: as carried
-    value, and as a row of the loop's stacked results."""
+    Its inputs are the iteration's number, the state and the data of all steps. Its outputs are the next state, twice:
+    as carried value, and as a row of the loop's stacked results."""
     body = GraphBuilder(context.loc.file)
     body.at(context.loc.index, context.loc.name)
-    iteration, hidden = body.input("turn", (), "int32"), body.input("hidden", (data.batch, unit_count))
+    iteration, hidden = body.input("turn", (), "int32"), body.input("hidden", (sequence.batch, unit_count))
     step_data = body.emit(
-        "gather", (body.input("data", context.type(data.data).shape), iteration), {"axis": data.axis}
+        "gather", (body.input("data", context.type(sequence.data).shape), iteration), {"axis": sequence.axis}
     )
     bias = body.new_constant("bias", context.constant(first_operand + 2).reshape(-1))
     sums = []
-    for position, operand, depth in ((first_operand, step_data, data.depth), (first_operand + 1, hidden, unit_count)):
-        weight, attrs = _rnn_weights(
+    for position, operand, depth in (
+        (first_operand, step_data, sequence.depth),
+        (first_operand + 1, hidden, unit_count),
+    ):
+        weight, attrs = _add_rnn_weights(
             context, body, position, (unit_count, depth), bool(fields.integer("AsymmetricQuantizeInputs"))
         )
         sums.append(
@@ -157,10 +160,11 @@ def _rnn_body(
     return body.graph("rnn", {"next_hidden": total, "row": total})
 
 
-def _rnn_weights(
-    context: OpContext, body: GraphBuilder, position: int, shape: tuple[int, int], asymmetric: bool
+def _add_rnn_weights(
+    context: OpContext, body: GraphBuilder, position: int, shape: tuple[int, int], is_asymmetric: bool
 ) -> tuple[str, Mapping[str, Attr]]:
-    """Add constant weights to the loop's body; return their name, and the attributes for the dense layer that uses them.
+    """Add constant weights to the loop's body; return their name, and the attributes for the dense layer that uses
+    them.
 
     The attribute ``dynamic`` is present for int8 weights. It records whether LiteRT quantises the data symmetrically or
     asymmetrically."""
@@ -179,7 +183,7 @@ def _rnn_weights(
         "zero_point": type_.quant.zero_point,
         "axis": type_.quant.axis,
     }
-    return body.emit("dequantize", (name,), attrs), {"dynamic": "asymmetric" if asymmetric else "symmetric"}
+    return body.emit("dequantize", (name,), attrs), {"dynamic": "asymmetric" if is_asymmetric else "symmetric"}
 
 
 RNN_CONVERTERS: Mapping[str, Converter] = {
@@ -212,22 +216,22 @@ def convert_bidirectional_lstm(context: OpContext) -> None:
         context.refuse("a second input", "join it to the first one")
     data = read_sequence(context, fields)
     rows = (
-        float_lstm(context, fields, data, 1, (35, 36)),
-        float_lstm(context, fields, data.reversed_in_time(context), 18, (37, 38)),
+        emit_float_lstm_loop(context, fields, data, 1, (35, 36)),
+        emit_float_lstm_loop(context, fields, data.reverse_time(context), 18, (37, 38)),
     )
-    emit_directions(context, fields, rows)
+    emit_direction_results(context, fields, rows)
 
 
-def float_lstm(
-    context: OpContext, fields: Fields, data: SequenceLayer, first_operand: int, state_positions: tuple[int, int]
+def emit_float_lstm_loop(
+    context: OpContext, fields: Fields, sequence: InputSequence, first_operand: int, state_positions: tuple[int, int]
 ) -> str:
     """Append a loop over time that computes one direction of a float LSTM; return the hidden states of all steps, in
     order of time.
 
-    ``first_operand``: position of the direction's first operand. ``state_positions``: positions of the hidden state and the cell
-    state."""
-    cell = _FloatLstmCell(context, fields, data, first_operand)
-    state_types = [TensorType((data.batch, extent), "float32") for extent in (cell.outputs, cell.units)]
+    ``first_operand``: position of the direction's first operand. ``state_positions``: positions of the hidden state and
+    the cell state."""
+    cell = _FloatLstmCell(context, fields, sequence, first_operand)
+    state_types = [TensorType((sequence.batch, extent), "float32") for extent in (cell.output_width, cell.unit_count)]
     state_names = []
     for position, type_ in zip(state_positions, state_types, strict=True):
         memory = context.source(position)
@@ -235,65 +239,72 @@ def float_lstm(
             reason = f"the state {memory.name!r}, {memory.type.dtype} {memory.type.shape}"
             context.refuse(reason, f"make it a variable tensor of float32 {type_.shape}")
         state_names.append(context.builder.define_state(memory.name, type_, None, context.where))
-    attrs: Mapping[str, Attr] = {"body": cell.body(), "count": data.steps, "carried": 2, "guarded": False}
-    names = [context.builder.file.unique(f"{state_names[0]}_{stem}") for stem in ("hidden", "cell", "rows")]
-    context.append("loop", (*state_names, data.data), attrs, names, (*state_types, state_types[0]))
+    attrs: Mapping[str, Attr] = {
+        "body": cell.make_loop_body(),
+        "count": sequence.step_count,
+        "carried": 2,
+        "guarded": False,
+    }
+    names = [context.builder.file.reserve_name(f"{state_names[0]}_{stem}") for stem in ("hidden", "cell", "rows")]
+    context.append("loop", (*state_names, sequence.data), attrs, names, (*state_types, state_types[0]))
     context.builder.updates |= dict(zip(state_names, names, strict=False))
-    return data.in_time(context, names[2])
+    return sequence.restore_data_layout(context, names[2])
 
 
 @dataclass(slots=True)
 class _FloatLstmCell:
     """The operands of one direction of a float LSTM, and functions that build its loop body.
 
-    ``first``: position of the direction's first operand in the operator's inputs."""
+    ``first_operand``: position of the direction's first operand in the operator's inputs."""
 
     context: OpContext
     fields: Fields
-    data: SequenceLayer
-    first: int
+    data: InputSequence
+    first_operand: int
 
     @property
-    def units(self) -> int:
-        return self.context.source(self.first + _INPUT + 1).type.shape[0]
+    def unit_count(self) -> int:
+        return self.context.source(self.first_operand + _INPUT + 1).type.shape[0]
 
     @property
-    def outputs(self) -> int:
-        """Number of units of the hidden state: rows of the projection, or units of the cell if there is no projection."""
-        projected = self.has(_PROJECTION)
-        return self.context.source(self.first + _PROJECTION).type.shape[0] if projected else self.units
+    def output_width(self) -> int:
+        """Number of units of the hidden state: rows of the projection, or units of the cell if there is no
+        projection."""
+        projected = self.has_operand(_PROJECTION)
+        return self.context.source(self.first_operand + _PROJECTION).type.shape[0] if projected else self.unit_count
 
     @property
-    def gates(self) -> tuple[int, ...]:
+    def gate_indices(self) -> tuple[int, ...]:
         """Indices of the gates that have weights (0 input, 1 forget, 2 cell, 3 output).
 
         The input gate has no weights if it is coupled to the forget gate."""
-        return (0, 1, 2, 3) if self.has(_INPUT) else (1, 2, 3)
+        return (0, 1, 2, 3) if self.has_operand(_INPUT) else (1, 2, 3)
 
-    def has(self, operand_offset: int) -> bool:
+    def has_operand(self, operand_offset: int) -> bool:
         """Test whether the operand ``operand_offset`` positions after the direction's first operand is present."""
-        return self.context.has(self.first + operand_offset)
+        return self.context.has(self.first_operand + operand_offset)
 
-    def body(self) -> Graph:
+    def make_loop_body(self) -> Graph:
         """Return the body of the loop over time.
 
-        Its inputs are the iteration's number, the hidden state, the cell state and the data of all steps. Its outputs are the
-        next hidden state, the next cell state, and the hidden state once more as a row of the loop's stacked results."""
+        Its inputs are the iteration's number, the hidden state, the cell state and the data of all steps. Its outputs
+        are the next hidden state, the next cell state, and the hidden state once more as a row of the loop's stacked
+        results."""
         body = GraphBuilder(self.context.loc.file)
         body.at(self.context.loc.index, self.context.loc.name)
         iteration = body.input("turn", (), "int32")
         hidden, cell = (
-            body.input("hidden", (self.data.batch, self.outputs)),
-            body.input("cell", (self.data.batch, self.units)),
+            body.input("hidden", (self.data.batch, self.output_width)),
+            body.input("cell", (self.data.batch, self.unit_count)),
         )
         all_data = body.input("data", self.context.type(self.data.data).shape)
         step_data = body.emit("gather", (all_data, iteration), {"axis": self.data.axis})
-        sums = [self.dense(body, step_data, _INPUT, self.data.depth, self.biases(body, _LSTM_BIASES))]
-        sums.append(self.dense(body, hidden, _RECURRENT, self.outputs, ()))
+        sums = [self.emit_dense(body, step_data, _INPUT, self.data.depth, self.add_biases(body, _LSTM_BIASES))]
+        sums.append(self.emit_dense(body, hidden, _RECURRENT, self.output_width, ()))
         total = body.emit("add", sums, {"rounding": Rounding.NONE})
         gate_sums = {}
-        for k, gate in enumerate(self.gates):
-            begin, end = k * self.units, (k + 1) * self.units
+        for k, gate in enumerate(self.gate_indices):
+            begin, end = k * self.unit_count, (k + 1) * self.unit_count
             span: Mapping[str, Attr] = {"begin": (0, begin), "end": (self.data.batch, end), "strides": (1, 1)}
             gate_sums[gate] = body.emit("slice", (total,), span)
         forget = self.emit_gate(body, gate_sums[1], 1, cell)
@@ -304,14 +315,20 @@ class _FloatLstmCell:
                 "sub", (body.new_constant("one", np.ones(1, np.float32)), forget), {"rounding": Rounding.NONE}
             )
         old_part = body.emit("mul", (forget, cell), {"rounding": Rounding.NONE})
-        new_part = body.emit("mul", (input_gate, self.activate(body, gate_sums[2])), {"rounding": Rounding.NONE})
-        cell = self.clip(body, body.emit("add", (old_part, new_part), {"rounding": Rounding.NONE}), "CellClip")
+        new_part = body.emit("mul", (input_gate, self.emit_activation(body, gate_sums[2])), {"rounding": Rounding.NONE})
+        cell = self.emit_clip(body, body.emit("add", (old_part, new_part), {"rounding": Rounding.NONE}), "CellClip")
         out = body.emit(
-            "mul", (self.emit_gate(body, gate_sums[3], 2, cell), self.activate(body, cell)), {"rounding": Rounding.NONE}
+            "mul",
+            (self.emit_gate(body, gate_sums[3], 2, cell), self.emit_activation(body, cell)),
+            {"rounding": Rounding.NONE},
         )
-        if self.has(_PROJECTION):
-            bias = (self.constant(body, _PROJECTION_BIAS, (self.outputs,)),) if self.has(_PROJECTION_BIAS) else ()
-            out = self.clip(body, self.dense(body, out, _PROJECTION, self.units, bias), "ProjClip")
+        if self.has_operand(_PROJECTION):
+            bias = (
+                (self.add_vector_constant(body, _PROJECTION_BIAS, (self.output_width,)),)
+                if self.has_operand(_PROJECTION_BIAS)
+                else ()
+            )
+            out = self.emit_clip(body, self.emit_dense(body, out, _PROJECTION, self.unit_count, bias), "ProjClip")
         return body.graph("lstm", {"next_hidden": out, "next_cell": cell, "row": out})
 
     # ------------------------------------------------------------ arithmetic
@@ -319,35 +336,38 @@ class _FloatLstmCell:
     def emit_gate(self, body: GraphBuilder, gate_sum: str, peephole_offset: int, cell: str) -> str:
         """Emit a gate: the sigmoid of ``gate_sum``, to which the peephole term is added if the gate has a peephole.
 
-        ``peephole_offset``: index of the gate among the peepholes (0 input, 1 forget, 2 output). ``cell``: the cell state."""
-        if self.has(_PEEPHOLES + peephole_offset):
+        ``peephole_offset``: index of the gate among the peepholes (0 input, 1 forget, 2 output). ``cell``: the cell
+        state."""
+        if self.has_operand(_PEEPHOLES + peephole_offset):
             peephole_term = body.emit(
                 "mul",
-                (self.constant(body, _PEEPHOLES + peephole_offset, (self.units,)), cell),
+                (self.add_vector_constant(body, _PEEPHOLES + peephole_offset, (self.unit_count,)), cell),
                 {"rounding": Rounding.NONE},
             )
             gate_sum = body.emit("add", (gate_sum, peephole_term), {"rounding": Rounding.NONE})
         return body.emit("sigmoid", (gate_sum,), {"rounding": Rounding.NONE})
 
-    def activate(self, body: GraphBuilder, value: str) -> str:
+    def emit_activation(self, body: GraphBuilder, value: str) -> str:
         """Emit the layer's activation function, the option FusedActivationFunction; return its result."""
         name = activation_name(self.context, self.fields.integer("FusedActivationFunction"))
         return body.emit(ACTIVATIONS[name][0], (value,), ACTIVATIONS[name][1]) if name else value
 
-    def clip(self, body: GraphBuilder, value: str, option_name: str) -> str:
+    def emit_clip(self, body: GraphBuilder, value: str, option_name: str) -> str:
         """Clip a value to -limit .. limit, where limit is the option ``option_name``. 0 means no limit."""
         limit = float(np.float32(self.fields.real(option_name)))
         return body.emit("clip", (value,), {"minimum": -limit, "maximum": limit}) if limit > 0 else value
 
-    def dense(self, body: GraphBuilder, value: str, weight_offset: int, input_width: int, bias: tuple[str, ...]) -> str:
+    def emit_dense(
+        self, body: GraphBuilder, value: str, weight_offset: int, input_width: int, bias: tuple[str, ...]
+    ) -> str:
         """Emit the dense layer that computes the sums of all gates, or the projection; return its result.
 
-        ``weight_offset``: offset of the weights among the direction's operands. The weights of all gates are stacked to one
-        matrix, with a scale for each row. One product thus replaces four, and every gate keeps its own scale."""
+        ``weight_offset``: offset of the weights among the direction's operands. The weights of all gates are stacked to
+        one matrix, with a scale for each row. One product thus replaces four, and every gate keeps its own scale."""
         projection = weight_offset == _PROJECTION
-        offsets = (weight_offset,) if projection else tuple(weight_offset + gate for gate in self.gates)
-        rows = self.outputs if projection else self.units
-        types = [self.context.source(self.first + k).type for k in offsets]
+        offsets = (weight_offset,) if projection else tuple(weight_offset + gate for gate in self.gate_indices)
+        rows = self.output_width if projection else self.unit_count
+        types = [self.context.source(self.first_operand + k).type for k in offsets]
         integers = types[0].dtype == "int8"
         have_valid_types = all(k.shape == (rows, input_width) and k.dtype in ("float32", "int8") for k in types)
         have_one_scale = all(
@@ -357,7 +377,7 @@ class _FloatLstmCell:
             actual = ", ".join(f"{k.dtype} {k.shape}" for k in types)
             self.context.refuse(f"weights {actual}", f"give float32 {(rows, input_width)}, or int8 with one scale")
         # Each gate has a scale of its own: stacked along the rows these become a scale per row, which ``dense`` supports.
-        matrix = np.concatenate([self.context.constant(self.first + k) for k in offsets])
+        matrix = np.concatenate([self.context.constant(self.first_operand + k) for k in offsets])
         weights, attrs = body.new_constant("weights", matrix), dict[str, Attr]()
         if integers:
             scales = tuple(k.quant.scale[0] for k in types if k.quant is not None for _ in range(rows))
@@ -366,22 +386,25 @@ class _FloatLstmCell:
             attrs["dynamic"] = "asymmetric" if self.fields.integer("AsymmetricQuantizeInputs") else "symmetric"
         return body.emit("dense", (value, weights, *bias), {"rounding": Rounding.NONE, **attrs})
 
-    def biases(self, body: GraphBuilder, first_bias_offset: int) -> tuple[str, ...]:
+    def add_biases(self, body: GraphBuilder, first_bias_offset: int) -> tuple[str, ...]:
         """Add the biases of all gates as one constant vector; return a tuple with its name.
 
         ``first_bias_offset``: offset of the input gate's bias among the direction's operands."""
-        gate_biases = [self.context.constant(self.first + first_bias_offset + gate) for gate in self.gates]
-        if any(bias.shape != (self.units,) for bias in gate_biases):
+        gate_biases = [
+            self.context.constant(self.first_operand + first_bias_offset + gate) for gate in self.gate_indices
+        ]
+        if any(bias.shape != (self.unit_count,) for bias in gate_biases):
             self.context.broken(
-                f"biases: got shapes {[bias.shape for bias in gate_biases]}, expected {(self.units,)} each"
+                f"biases: got shapes {[bias.shape for bias in gate_biases]}, expected {(self.unit_count,)} each"
             )
         return (body.new_constant("bias", np.concatenate(gate_biases)),)
 
-    def constant(self, body: GraphBuilder, offset: int, shape: tuple[int, ...]) -> str:
-        """Add a constant vector operand (bias or peephole) to the loop's body; return its name. Integers are dequantised."""
+    def add_vector_constant(self, body: GraphBuilder, offset: int, shape: tuple[int, ...]) -> str:
+        """Add a constant vector operand (bias or peephole) to the loop's body; return its name. Integers are
+        dequantised."""
         type_, values = (
-            self.context.source(self.first + offset).type,
-            self.context.constant(self.first + offset),
+            self.context.source(self.first_operand + offset).type,
+            self.context.constant(self.first_operand + offset),
         )
         if values.shape != shape or (type_.dtype != "float32" and type_.quant is None):
             self.context.broken(f"got {type_.dtype} {values.shape}, expected float32 {shape}")
@@ -405,7 +428,8 @@ BIDIRECTIONAL_LSTM_CONVERTERS: Mapping[str, Converter] = {
 _INPUT_WEIGHTS, _RECURRENT_WEIGHTS, _RECURRENT_BIASES = (1, 2, 3, 4), (5, 6, 7, 8), (12, 13, 14, 15)
 """Positions of the operands of the four gates, in the order input, forget, cell, output."""
 _VARIANTS, _NORMALISED = (9, 10, 11, 16, 17), (20, 21, 22, 23)
-"""Positions of the operands of peepholes and projections, and of layer normalisation. TFLite Micro supports none of them."""
+"""Positions of the operands of peepholes and projections, and of layer normalisation. TFLite Micro supports none of
+them."""
 _HIDDEN, _CELL = 18, 19
 _TANH = 4
 _PLAIN_CELL = "use a plain LSTM cell, which is what TFLite Micro has, or unroll the layer when converting"
@@ -416,8 +440,8 @@ _WEIGHT_DTYPES = {"float32": ("float32", "int8"), "int8": ("int8",), "int16": ("
 class _GateWeights:
     """Weights of the four gates of an LSTM layer with H units.
 
-    ``input`` (4 H, depth) and ``recurrent`` (4 H, H) are the stacked matrices, ``bias`` (4 H) the stacked biases. The ``_quant``
-    fields contain a scale for each row of a matrix; None for float32."""
+    ``input`` (4 H, depth) and ``recurrent`` (4 H, H) are the stacked matrices, ``bias`` (4 H) the stacked biases. The
+    ``_quant`` fields contain a scale for each row of a matrix; None for float32."""
 
     input: Array
     input_quant: Quant | None
@@ -434,7 +458,7 @@ def convert_sequence_lstm(context: OpContext) -> None:
     if any(context.has(position) for position in _VARIANTS) or not context.has(_INPUT_WEIGHTS[0]):
         if context.target().type.dtype != "float32":
             context.refuse("integers with peepholes, a projection or coupled gates", _PLAIN_CELL)
-        rows = float_lstm(context, fields, read_sequence(context, fields), 1, (_HIDDEN, _CELL))
+        rows = emit_float_lstm_loop(context, fields, read_sequence(context, fields), 1, (_HIDDEN, _CELL))
         context.result_reshape(rows, context.type(rows).shape)
         return
     if fields.integer("FusedActivationFunction") != _TANH:
@@ -447,36 +471,34 @@ def convert_sequence_lstm(context: OpContext) -> None:
     weights = _read_gate_weights(context, depth)
     units = len(weights.bias) // 4
     states = [_define_variable_state(context, position, (batch, units)) for position in (_HIDDEN, _CELL)]
-    _emit_lstm(context, fields, weights, states)
+    _emit_plain_lstm(context, fields, weights, states)
 
 
-def _emit_lstm(context: OpContext, fields: Fields, weights: _GateWeights, states: Sequence[str]) -> None:
-    """Append the ``lstm`` node of a plain LSTM; define the operator's output and the next contents of ``states``.
+def _emit_plain_lstm(context: OpContext, fields: Fields, weights: _GateWeights, state_names: Sequence[str]) -> None:
+    """Append the ``lstm`` node of a plain LSTM; define the operator's output and the next contents of ``state_names``.
 
-    ``states``: hidden state and cell state."""
+    ``state_names``: hidden state and cell state."""
     target, data, builder = context.target(), context.operand(0), context.builder
-    type_ = context.type(states[0])
+    type_ = context.type(state_names[0])
     if (target.type.dtype, target.type.quant) != (type_.dtype, type_.quant):
         context.refuse(
             "an output that is quantised otherwise than the state", "give both one scale, as the converter does"
         )
     matrices = ((weights.input, weights.input_quant), (weights.recurrent, weights.recurrent_quant))
-    operands = [builder.constant(builder.file.unique(f"{target.name}_weights"), *matrix) for matrix in matrices]
-    operands = [data, *operands, *states]
+    operands = [builder.constant(builder.file.reserve_name(f"{target.name}_weights"), *matrix) for matrix in matrices]
+    operands = [data, *operands, *state_names]
     if weights.bias.any():
-        operands.append(builder.constant(builder.file.unique(f"{target.name}_bias"), weights.bias, None))
+        operands.append(builder.constant(builder.file.reserve_name(f"{target.name}_bias"), weights.bias, None))
     attrs: dict[str, Attr] = {
         "time_major": bool(fields.integer("TimeMajor")),
         "cell_clip": float(np.float32(fields.real("CellClip"))),
     }
     if type_.dtype == "float32" and weights.input_quant is not None:
         attrs["dynamic"] = "asymmetric" if fields.integer("AsymmetricQuantizeInputs") else "symmetric"
-    next_states = [builder.file.unique(f"{target.name}_{stem}") for stem in ("hidden", "cell")]
-    context.append(
-        "lstm", operands, attrs, (target.name, *next_states), (target.type, *map(context.type, states))
-    )
+    next_states = [builder.file.reserve_name(f"{target.name}_{stem}") for stem in ("hidden", "cell")]
+    context.append("lstm", operands, attrs, (target.name, *next_states), (target.type, *map(context.type, state_names)))
     context.check_declared_shape(target)
-    builder.updates |= dict(zip(states, next_states, strict=True))
+    builder.updates |= dict(zip(state_names, next_states, strict=True))
 
 
 def _read_gate_weights(context: OpContext, input_width: int) -> _GateWeights:
@@ -516,7 +538,8 @@ def _read_gate_weights(context: OpContext, input_width: int) -> _GateWeights:
 
 
 def _define_variable_state(context: OpContext, position: int, shape: tuple[int, int]) -> str:
-    """Define the variable tensor at input ``position``, of shape (batch, units), as a state of the graph; return its name."""
+    """Define the variable tensor at input ``position``, of shape (batch, units), as a state of the graph; return its
+    name."""
     memory, dtype = context.source(position), context.target().type.dtype
     expected_dtype = "int16" if position == _CELL and dtype != "float32" else dtype
     if (

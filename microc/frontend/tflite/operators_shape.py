@@ -37,9 +37,7 @@ def convert_shape(context: OpContext) -> None:
 
 def convert_rank(context: OpContext) -> None:
     """Convert RANK, the number of axes, to a constant."""
-    context.result_constant(
-        np.array(len(context.type(context.value(0)).shape), context.target().type.dtype)
-    )
+    context.result_constant(np.array(len(context.type(context.value(0)).shape), context.target().type.dtype))
 
 
 def convert_range(context: OpContext) -> None:
@@ -106,36 +104,42 @@ _ONE_ELEMENT = "microc knows slices of computed size only where together they re
 def convert_reshape(context: OpContext) -> None:
     """Convert RESHAPE.
 
-    The new shape is a constant operand or an option. If the network computes it, the shape that the file declares is used."""
-    data, target = _data_operand(context), context.target()
+    The new shape is a constant operand or an option. If the network computes it, the shape that the file declares is
+    used."""
+    data, target = _data_or_complex_operand(context), context.target()
     if context.has(1) and context.value(1) in context.builder.consts:
         shape = context.integers(1)
-    elif not context.has(1) and context.operator.options.kind:
+    elif not context.has(1) and context.operator.options.table_type:
         shape = context.operator.options.fields("ReshapeOptions").integers("NewShape")
     else:
         shape = tuple(-1 if axis in target.unknown else extent for axis, extent in enumerate(target.type.shape))
-    _emit_with_shape(context, data, _resolve_shape(context, shape, _logical_shape(context, data)))
+    _emit_reshaped_result(
+        context, data, _resolve_unknown_extent(context, shape, _shape_without_complex_axis(context, data))
+    )
 
 
-def _data_operand(context: OpContext) -> str:
-    """Return the name of operand 0. For a complex tensor, return the float value that contains its real and imaginary parts."""
+def _data_or_complex_operand(context: OpContext) -> str:
+    """Return the name of operand 0. For a complex tensor, return the float value that contains its real and imaginary
+    parts."""
     source = context.source(0)
     if source.type.dtype != "complex64":
         return context.unchanged_operand(0)
-    if source.name not in context.builder.complexes:
+    if source.name not in context.builder.complex_values:
         context.refuse(f"{source.name!r} of complex64", "use complex numbers for the output of RFFT2D only")
-    return context.builder.complexes[source.name]
+    return context.builder.complex_values[source.name]
 
 
-def _logical_shape(context: OpContext, data: str) -> tuple[int, ...]:
-    """Return the shape of operand 0. For a complex tensor, leave out the additional axis of real and imaginary parts."""
+def _shape_without_complex_axis(context: OpContext, data: str) -> tuple[int, ...]:
+    """Return the shape of operand 0. For a complex tensor, leave out the additional axis of real and imaginary
+    parts."""
     shape = context.type(data).shape
-    return shape[:-1] if context.source(0).name in context.builder.complexes else shape
+    return shape[:-1] if context.source(0).name in context.builder.complex_values else shape
 
 
-def _emit_with_shape(context: OpContext, data: str, shape: tuple[int, ...]) -> None:
-    """Define the output as ``data`` reshaped to ``shape``. For a complex tensor, record the reshaped float value instead."""
-    complexes = context.builder.complexes
+def _emit_reshaped_result(context: OpContext, data: str, shape: tuple[int, ...]) -> None:
+    """Define the output as ``data`` reshaped to ``shape``. For a complex tensor, record the reshaped float value
+    instead."""
+    complexes = context.builder.complex_values
     if context.source(0).name in complexes:
         complexes[context.target().name] = context.reshape(data, (*shape, 2))
     else:
@@ -144,19 +148,19 @@ def _emit_with_shape(context: OpContext, data: str, shape: tuple[int, ...]) -> N
 
 def convert_squeeze_or_expand_dims(context: OpContext) -> None:
     """Convert SQUEEZE and EXPAND_DIMS, which remove or insert axes of extent 1, to a reshape."""
-    data = _data_operand(context)
-    shape = _logical_shape(context, data)
+    data = _data_or_complex_operand(context)
+    shape = _shape_without_complex_axis(context, data)
     if context.operator.code == "EXPAND_DIMS":
         new_axes = context.integers(1) if context.has(1) else (0,)
         if len(new_axes) != 1:
             context.broken(f"got {len(new_axes)} axes, expected one")
         axis = context.axis(new_axes[0], len(shape) + 1)
-        _emit_with_shape(context, data, (*shape[:axis], 1, *shape[axis:]))
+        _emit_reshaped_result(context, data, (*shape[:axis], 1, *shape[axis:]))
         return
     dims = context.operator.options.fields("SqueezeOptions").integers("SqueezeDims")
     axes = {context.axis(axis, len(shape)) for axis in dims}
     axes = axes or {axis for axis, extent in enumerate(shape) if extent == 1}
-    _emit_with_shape(context, data, tuple(extent for axis, extent in enumerate(shape) if axis not in axes))
+    _emit_reshaped_result(context, data, tuple(extent for axis, extent in enumerate(shape) if axis not in axes))
 
 
 def convert_concatenation(context: OpContext) -> None:
@@ -164,21 +168,21 @@ def convert_concatenation(context: OpContext) -> None:
     fields = context.operator.options.fields("ConcatenationOptions")
     if activation_name(context, fields.integer("FusedActivationFunction")):
         context.refuse("a fused activation", "make the activation an operator of its own")
-    if any(context.source(k).name in context.builder.pieces for k in range(len(context.operator.inputs))):
-        _emit_replaced_element(context)
+    if any(context.source(k).name in context.builder.computed_slices for k in range(len(context.operator.inputs))):
+        _convert_list_update(context)
         return
     values = [context.unchanged_operand(position) for position in range(len(context.operator.inputs))]
     if not values:
         context.broken("got no inputs, expected at least one")
     if context.target().type.dtype == "uint8":
-        values = [_rescale_to_output(context, value) for value in values]
+        values = [_requantise_to_output(context, value) for value in values]
     else:
         check_same_quantisation(context, range(len(values)))
     axis = context.axis(fields.integer("Axis"), len(context.type(values[0]).shape))
     context.result("concat", values, {"axis": axis})
 
 
-def _rescale_to_output(context: OpContext, value: str) -> str:
+def _requantise_to_output(context: OpContext, value: str) -> str:
     """Return a uint8 operand of CONCATENATION, requantised to the output's scale and zero point as in LiteRT."""
     own, quant = context.type(value).quant, context.target().type.quant
     if own == quant or own is None or quant is None:
@@ -195,14 +199,14 @@ def _rescale_to_output(context: OpContext, value: str) -> str:
     return context.emit("quantize", (real,), attrs, like=replace(context.type(value), quant=quant))
 
 
-def _emit_replaced_element(context: OpContext) -> None:
+def _convert_list_update(context: OpContext) -> None:
     """Convert a CONCATENATION that replaces one element of a list to ``dynamic_update_slice``.
 
     TFLite converters write the update of a list (a tensor) as a concatenation of three operands: the slice before the
     element, the new element, and the slice after it. The result is as large as the list. Therefore the element's index
     is the size of the first slice. Any other use of slices of computed size is refused.
     """
-    pieces = context.builder.pieces
+    pieces = context.builder.computed_slices
     if len(context.operator.inputs) != 3:
         context.refuse("slices of computed size", _ONE_ELEMENT)
     first, last = (pieces.get(context.source(k).name) for k in (0, 2))
@@ -258,8 +262,8 @@ def convert_transpose(context: OpContext) -> None:
 def convert_pad(context: OpContext) -> None:
     """Convert PAD and PADV2.
 
-    PAD pads with the real number 0, which is the zero point of a quantised tensor. PADV2 pads with a constant operand of the
-    data's dtype, a stored number."""
+    PAD pads with the real number 0, which is the zero point of a quantised tensor. PADV2 pads with a constant operand
+    of the data's dtype, a stored number."""
     data, type_ = context.unchanged_operand(0), context.target().type
     rank = len(context.type(data).shape)
     amounts = context.integers(1)
@@ -302,14 +306,16 @@ def convert_depth_to_space_or_inverse(context: OpContext) -> None:
     context.result_reshape(context.emit("transpose", (blocks,), {"axes": (0, 1, 3, 2, 4, 5)}), shape)
 
 
-def _resolve_shape(context: OpContext, shape: tuple[int, ...], source: tuple[int, ...]) -> tuple[int, ...]:
+def _resolve_unknown_extent(
+    context: OpContext, shape: tuple[int, ...], source_shape: tuple[int, ...]
+) -> tuple[int, ...]:
     """Return ``shape`` with an extent of -1 replaced by the extent that follows from the number of elements.
 
-    ``source``: shape of the tensor that is reshaped."""
+    ``source_shape``: shape of the tensor that is reshaped."""
     known = prod(extent for extent in shape if extent != -1)
     if any(extent < -1 for extent in shape) or shape.count(-1) > 1 or (shape.count(-1) == 1 and not known):
         context.broken(f"shape: got {shape}, expected extents of at least 0, at most one of them -1")
-    return tuple(prod(source) // known if extent == -1 else extent for extent in shape)
+    return tuple(prod(source_shape) // known if extent == -1 else extent for extent in shape)
 
 
 SHAPE_CONVERTERS: Mapping[str, Converter] = {
@@ -337,11 +343,9 @@ def convert_unpack(context: OpContext) -> None:
     shape = context.type(data).shape
     axis = context.axis(fields.integer("Axis"), len(shape))
     if len(context.operator.outputs) != shape[axis]:
-        context.broken(
-            f"got {len(context.operator.outputs)} outputs, expected {shape[axis]}, the extent of the axis"
-        )
+        context.broken(f"got {len(context.operator.outputs)} outputs, expected {shape[axis]}, the extent of the axis")
     for position in range(shape[axis]):
-        part = context.emit("slice", (data,), _slice_attributes(shape, axis, position, position + 1))
+        part = context.emit("slice", (data,), _axis_slice_attributes(shape, axis, position, position + 1))
         context.result_reshape(part, (*shape[:axis], *shape[axis + 1 :]), position)
 
 
@@ -353,7 +357,7 @@ def convert_split(context: OpContext) -> None:
     axis, count = context.axis(axis, len(shape)), len(context.operator.outputs)
     if not count or shape[axis] % count:
         context.broken(f"num_splits is {count}, expected a divisor of {shape[axis]}, the extent of the axis")
-    _write_parts(context, data, axis, [shape[axis] // count] * count)
+    _emit_consecutive_slices(context, data, axis, [shape[axis] // count] * count)
 
 
 def convert_split_v(context: OpContext) -> None:
@@ -368,10 +372,8 @@ def convert_split_v(context: OpContext) -> None:
         sizes[sizes.index(-1)] = shape[axis] - sum(sizes) - 1
     if len(sizes) != len(context.operator.outputs) or min(sizes, default=0) < 1 or sum(sizes) != shape[axis]:
         count = len(context.operator.outputs)
-        context.broken(
-            f"size_splits: got {sizes}, expected {count} numbers of at least 1 that sum to {shape[axis]}"
-        )
-    _write_parts(context, data, axis, sizes)
+        context.broken(f"size_splits: got {sizes}, expected {count} numbers of at least 1 that sum to {shape[axis]}")
+    _emit_consecutive_slices(context, data, axis, sizes)
 
 
 def convert_slice(context: OpContext) -> None:
@@ -399,14 +401,14 @@ def convert_slice(context: OpContext) -> None:
 def _record_computed_slice(context: OpContext, data: str) -> None:
     """Convert a SLICE whose begin or size is computed at run time.
 
-    If the size is constant, append ``dynamic_slice``. If not, only record the slice (:class:`ComputedSlice`): a CONCATENATION may
-    combine it with others to a tensor of known size."""
+    If the size is constant, append ``dynamic_slice``. If not, only record the slice (:class:`ComputedSlice`): a
+    CONCATENATION may combine it with others to a tensor of known size."""
     begin, size, shape = context.value(1), context.value(2), context.type(data).shape
     known = context.builder.consts.get(size)
     if known is not None and known.size == len(shape) and known.min(initial=1) >= 1:
         context.result("dynamic_slice", (data, begin), {"size": tuple(int(part) for part in known.reshape(-1))})
     else:
-        context.builder.pieces[context.target().name] = ComputedSlice(data, begin, size)
+        context.builder.computed_slices[context.target().name] = ComputedSlice(data, begin, size)
 
 
 @frozen
@@ -430,14 +432,14 @@ def convert_strided_slice(context: OpContext) -> None:
     )
     data = context.unchanged_operand(0)
     if any(context.value(position) not in context.builder.consts for position in (1, 2)):
-        _emit_computed_slice(context, data, masks)
+        _convert_computed_strided_slice(context, data, masks)
         return
     begin, end, strides = (context.integers(position) for position in (1, 2, 3))
     if not len(begin) == len(end) == len(strides):
         context.broken(f"begin {begin}, end {end} and strides {strides} differ in length, expected equal lengths")
     if fields.integer("Offset"):
         end = tuple(first + count for first, count in zip(begin, end, strict=True))
-    ranges, shape = _slice_ranges(context, context.type(data).shape, (begin, end, strides), masks)
+    ranges, shape = _resolve_slice_ranges_and_shape(context, context.type(data).shape, (begin, end, strides), masks)
     reversed_axes = tuple(axis for axis, entry in enumerate(ranges) if entry[2] < 0)
     if reversed_axes:
         data = context.emit("reverse", (data,), {"axes": reversed_axes})
@@ -457,11 +459,11 @@ def convert_strided_slice(context: OpContext) -> None:
         context.result("slice", (data,), attrs)
 
 
-def _emit_computed_slice(context: OpContext, data: str, masks: _SliceMasks) -> None:
+def _convert_computed_strided_slice(context: OpContext, data: str, masks: _SliceMasks) -> None:
     """Convert a STRIDED_SLICE whose begin is computed at run time, such as ``x[:, i]`` or ``x[i : i + 3]``.
 
-    Strides must be 1. The size of the slice follows from the output's declared shape. A negative begin counts from the end of the
-    axis, as in a constant STRIDED_SLICE.
+    Strides must be 1. The size of the slice follows from the output's declared shape. A negative begin counts from the
+    end of the axis, as in a constant STRIDED_SLICE.
     """
     begin, shape, target = context.value(1), context.type(data).shape, context.target()
     entries = prod(context.type(begin).shape)
@@ -494,61 +496,61 @@ def _emit_computed_slice(context: OpContext, data: str, masks: _SliceMasks) -> N
     begins = context.emit("mul", (begins, is_used), {})
     if entries < len(shape):
         begins = context.emit("pad", (begins,), {"padding": ((0, len(shape) - entries),), "value": 0})
-    context.result_reshape(
-        context.emit("dynamic_slice", (data, begins), {"size": tuple(size)}), target.type.shape
-    )
+    context.result_reshape(context.emit("dynamic_slice", (data, begins), {"size": tuple(size)}), target.type.shape)
 
 
-def _slice_ranges(
-    context: OpContext, shape: tuple[int, ...], spec: Sequence[tuple[int, ...]], masks: _SliceMasks
+def _resolve_slice_ranges_and_shape(
+    context: OpContext, data_shape: tuple[int, ...], begin_end_strides: Sequence[tuple[int, ...]], masks: _SliceMasks
 ) -> tuple[list[tuple[int, int, int]], list[int]]:
     """Return the range (begin, end, stride) of every axis of the data, and the output's shape.
 
-    ``spec``: the constant operands begin, end and strides."""
-    entries = len(spec[0])
+    ``begin_end_strides``: the constant operands begin, end and strides."""
+    entries = len(begin_end_strides[0])
     consumed = sum(not (masks.ellipsis | masks.new_axis) >> i & 1 for i in range(entries))
-    if consumed > len(shape) or (masks.ellipsis & (1 << entries) - 1).bit_count() > 1:
+    if consumed > len(data_shape) or (masks.ellipsis & (1 << entries) - 1).bit_count() > 1:
         context.broken(
-            f"a slice of {entries} entries of shape {shape}, expected at most one for each axis, and one ellipsis"
+            f"a slice of {entries} entries of shape {data_shape}, expected at most one for each axis, and one ellipsis"
         )
     ranges: list[tuple[int, int, int]] = []
     result: list[int] = []
 
-    def take_whole_axes(axis_count: int) -> None:
-        """Append the ranges of the next ``axis_count`` axes, which are not sliced."""
-        for extent in shape[len(ranges) : len(ranges) + axis_count]:
+    def take_whole_axes(whole_axis_count: int) -> None:
+        """Append the ranges of the next ``whole_axis_count`` axes, which are not sliced."""
+        for extent in data_shape[len(ranges) : len(ranges) + whole_axis_count]:
             ranges.append((0, extent, 1))
             result.append(extent)
 
-    for i, (first, last, stride) in enumerate(zip(*spec, strict=True)):
+    for i, (first, last, stride) in enumerate(zip(*begin_end_strides, strict=True)):
         if masks.ellipsis >> i & 1:
-            take_whole_axes(len(shape) - consumed)
+            take_whole_axes(len(data_shape) - consumed)
         elif masks.new_axis >> i & 1:
             result.append(1)
         elif masks.shrink_axis >> i & 1:
-            ranges.append(_range_of_index(context, first, shape[len(ranges)]))
+            ranges.append(_single_index_range(context, first, data_shape[len(ranges)]))
         else:
-            extent = shape[len(ranges)]
+            extent = data_shape[len(ranges)]
             first = (0 if stride > 0 else extent - 1) if masks.begin >> i & 1 else first
             last = (extent if stride > 0 else -1 - extent) if masks.end >> i & 1 else last
-            ranges.append(_range_within_axis(context, first, last, stride, extent))
+            ranges.append(_clamp_range_to_axis(context, first, last, stride, extent))
             result.append(-(-abs(ranges[-1][1] - ranges[-1][0]) // abs(stride)))
-    take_whole_axes(len(shape) - len(ranges))
+    take_whole_axes(len(data_shape) - len(ranges))
     return ranges, result
 
 
-def _range_of_index(context: OpContext, index: int, extent: int) -> tuple[int, int, int]:
-    """Return the range (begin, end, stride) that contains only ``index``. A negative index counts from the end of the axis."""
+def _single_index_range(context: OpContext, index: int, extent: int) -> tuple[int, int, int]:
+    """Return the range (begin, end, stride) that contains only ``index``. A negative index counts from the end of the
+    axis."""
     index += extent if index < 0 else 0
     if not 0 <= index < extent:
         context.broken(f"got index {index}, expected 0..{extent - 1}")
     return index, index + 1, 1
 
 
-def _range_within_axis(context: OpContext, begin: int, end: int, stride: int, extent: int) -> tuple[int, int, int]:
+def _clamp_range_to_axis(context: OpContext, begin: int, end: int, stride: int, extent: int) -> tuple[int, int, int]:
     """Return the range (begin, end, stride) with its bounds clamped to the axis.
 
-    Bounds are in 0 .. extent for a positive stride and in -1 .. extent - 1 for a negative one. An empty range is (0, 0, 1)."""
+    Bounds are in 0 .. extent for a positive stride and in -1 .. extent - 1 for a negative one. An empty range is (0, 0,
+    1)."""
     if stride == 0:
         context.broken("got stride 0, expected another number")
     begin, end = (bound + extent if bound < 0 else bound for bound in (begin, end))
@@ -557,8 +559,9 @@ def _range_within_axis(context: OpContext, begin: int, end: int, stride: int, ex
     return (begin, end, stride) if (end - begin) * stride > 0 else (0, 0, 1)
 
 
-def _slice_attributes(shape: tuple[int, ...], axis: int, first_element: int, end_element: int) -> dict[str, Attr]:
-    """Return the attributes of a ``slice`` node that contains elements ``first_element`` to ``end_element`` - 1 along ``axis``.
+def _axis_slice_attributes(shape: tuple[int, ...], axis: int, first_element: int, end_element: int) -> dict[str, Attr]:
+    """Return the attributes of a ``slice`` node that contains elements ``first_element`` to ``end_element`` - 1 along
+    ``axis``.
 
     The other axes are not sliced."""
     begin = tuple(first_element if i == axis else 0 for i in range(len(shape)))
@@ -566,11 +569,12 @@ def _slice_attributes(shape: tuple[int, ...], axis: int, first_element: int, end
     return {"begin": begin, "end": end, "strides": (1,) * len(shape)}
 
 
-def _write_parts(context: OpContext, data: str, axis: int, part_extents: Sequence[int]) -> None:
-    """Define the operator's outputs as consecutive slices of the data along an axis; ``part_extents``: extents of the slices."""
+def _emit_consecutive_slices(context: OpContext, data: str, axis: int, part_extents: Sequence[int]) -> None:
+    """Define the operator's outputs as consecutive slices of the data along an axis; ``part_extents``: extents of the
+    slices."""
     first = 0
     for position, size in enumerate(part_extents):
-        attrs = _slice_attributes(context.type(data).shape, axis, first, first + size)
+        attrs = _axis_slice_attributes(context.type(data).shape, axis, first, first + size)
         context.result("slice", (data,), attrs, position)
         first += size
 

@@ -19,8 +19,9 @@ from microc.ops.attributes import Rounding
 _RFFT_DTYPES = ("int16", "int32", "float32")
 
 
-def integer_option(context: OpContext, option_name: str, minimum: int = 0, maximum: int = (1 << 31) - 1) -> int:
-    """Return an integer option of a custom operator; ModelError if it is absent or not in ``minimum`` .. ``maximum``."""
+def read_integer_option(context: OpContext, option_name: str, minimum: int = 0, maximum: int = (1 << 31) - 1) -> int:
+    """Return an integer option of a custom operator; ModelError if it is absent or not in ``minimum`` ..
+    ``maximum``."""
     value = context.operator.custom.get(option_name)
     if not isinstance(value, (int, bool)) or not minimum <= value <= maximum:
         context.broken(f"option {option_name} is {value!r}, expected {minimum}..{maximum}")
@@ -30,31 +31,33 @@ def integer_option(context: OpContext, option_name: str, minimum: int = 0, maxim
 def convert_signal_window(context: OpContext) -> None:
     """Convert SignalWindow: the product of samples and a window function, shifted right."""
     operands = (context.value(0), context.value(1))
-    context.result("signal_window", operands, {"shift": integer_option(context, "shift", 0, 30)})
+    context.result("signal_window", operands, {"shift": read_integer_option(context, "shift", 0, 30)})
 
 
 def convert_signal_fft_auto_scale(context: OpContext) -> None:
-    """Convert SignalFftAutoScale: the samples shifted left by the largest number of bits without overflow, and this number."""
+    """Convert SignalFftAutoScale: the samples shifted left by the largest number of bits without overflow, and this
+    number."""
     context.results("fft_auto_scale", (context.value(0),), {})
 
 
 def convert_signal_rfft(context: OpContext) -> None:
     """Convert SignalRfft: the spectrum of each row of real samples, padded with zeros to the option ``fft_length``."""
-    length = integer_option(context, "fft_length", 4, 1 << 16)
+    length = read_integer_option(context, "fft_length", 4, 1 << 16)
     context.result("rfft", (context.value(0),), {"fft_length": length})
 
 
 def convert_signal_irfft(context: OpContext) -> None:
     """Convert SignalIrfft, the inverse of SignalRfft: rows of real samples from their spectrum."""
-    length = integer_option(context, "fft_length", 4, 1 << 16)
+    length = read_integer_option(context, "fft_length", 4, 1 << 16)
     context.result("irfft", (context.value(0),), {"fft_length": length})
 
 
 def convert_signal_energy(context: OpContext) -> None:
-    """Convert SignalEnergy: squared magnitudes of a range of frequencies of a spectrum (options start_index and end_index)."""
+    """Convert SignalEnergy: squared magnitudes of a range of frequencies of a spectrum (options start_index and
+    end_index)."""
     attrs: dict[str, Attr] = {
-        "start": integer_option(context, "start_index"),
-        "end": integer_option(context, "end_index"),
+        "start": read_integer_option(context, "start_index"),
+        "end": read_integer_option(context, "end_index"),
     }
     context.result("signal_energy", (context.value(0),), attrs)
 
@@ -70,7 +73,7 @@ def convert_signal_filter_bank(context: OpContext) -> None:
                 f"a channel reaches beyond the spectrum or the weights: got starts {starts.tolist()} and widths "
                 f"{widths.tolist()}, expected sums of at most {size}"
             )
-    channels = integer_option(context, "num_channels", 1, 1 << 15)
+    channels = read_integer_option(context, "num_channels", 1, 1 << 15)
     context.result("filter_bank", operands, {"channels": channels})
 
 
@@ -80,39 +83,41 @@ def convert_filter_bank_square_root(context: OpContext) -> None:
 
 
 def convert_filter_bank_spectral_subtraction(context: OpContext) -> None:
-    """Convert SignalFilterBankSpectralSubtraction: the signal minus an estimate of the noise, which is a state of the graph."""
+    """Convert SignalFilterBankSpectralSubtraction: the signal minus an estimate of the noise, which is a state of the
+    graph."""
     data = context.value(0)
     channels = context.rank(data, 1)[0]
-    if integer_option(context, "num_channels", 1) != channels:
+    if read_integer_option(context, "num_channels", 1) != channels:
         context.broken(
             f"num_channels differs from the signal's; got {context.operator.custom['num_channels']}, expected {channels}"
         )
     names = ("smoothing", "one_minus_smoothing", "alternate_smoothing", "alternate_one_minus_smoothing")
     attrs: dict[str, Attr] = {
-        name: integer_option(context, name, 0, 1 << 16) for name in (*names, "min_signal_remaining")
+        name: read_integer_option(context, name, 0, 1 << 16) for name in (*names, "min_signal_remaining")
     }
     attrs |= {
-        name: integer_option(context, name, 0, 31) for name in ("smoothing_bits", "spectral_subtraction_bits")
+        name: read_integer_option(context, name, 0, 31) for name in ("smoothing_bits", "spectral_subtraction_bits")
     }
-    attrs["clamping"] = bool(integer_option(context, "clamping", 0, 1))
+    attrs["clamping"] = bool(read_integer_option(context, "clamping", 0, 1))
     builder = context.builder
-    name = builder.file.unique(f"{context.target().name}_noise")
+    name = builder.file.reserve_name(f"{context.target().name}_noise")
     noise = builder.define_state(name, TensorType((channels,), "uint32"), None, context.where)
     context.results("spectral_subtraction", (data, noise), attrs)
     builder.updates[noise] = context.target(1).name
 
 
 def convert_signal_pcan(context: OpContext) -> None:
-    """Convert SignalPCAN: automatic gain control of each channel by the noise estimate (per-channel amplitude normalisation)."""
+    """Convert SignalPCAN: automatic gain control of each channel by the noise estimate (per-channel amplitude
+    normalisation)."""
     operands = [context.value(position) for position in range(3)]
-    context.result("pcan", operands, {"snr_shift": integer_option(context, "snr_shift", 0, 63)})
+    context.result("pcan", operands, {"snr_shift": read_integer_option(context, "snr_shift", 0, 63)})
 
 
 def convert_filter_bank_log(context: OpContext) -> None:
     """Convert SignalFilterBankLog: scaled natural logarithms."""
     attrs: dict[str, Attr] = {
-        "input_correction_bits": integer_option(context, "input_correction_bits", 0, 31),
-        "output_scale": integer_option(context, "output_scale", 0, 1 << 16),
+        "input_correction_bits": read_integer_option(context, "input_correction_bits", 0, 31),
+        "output_scale": read_integer_option(context, "output_scale", 0, 1 << 16),
     }
     context.result("filter_bank_log", (context.value(0),), attrs)
 
@@ -137,7 +142,7 @@ SIGNAL_CONVERTERS: Mapping[str, Converter] = {
 _MOST = 1 << 20
 
 
-def _rows_and_length(context: OpContext, data: str) -> tuple[int, int]:
+def _row_count_and_length(context: OpContext, data: str) -> tuple[int, int]:
     """Return the number of rows of the data, and the length of a row (the last axis)."""
     shape = context.type(data).shape
     if not shape or 0 in shape:
@@ -147,7 +152,7 @@ def _rows_and_length(context: OpContext, data: str) -> tuple[int, int]:
 
 def _define_named_state(context: OpContext, name_stem: str, type_: TensorType, data: Array | None = None) -> str:
     """Define a state of the graph; return its name, which is made from the output's name and ``name_stem``."""
-    name = context.builder.file.unique(f"{context.target().name}_{name_stem}")
+    name = context.builder.file.reserve_name(f"{context.target().name}_{name_stem}")
     return context.builder.define_state(name, type_, data, context.where)
 
 
@@ -159,11 +164,11 @@ def _slice_last_axis(context: OpContext, value: str, begin: int, end: int) -> st
     return context.emit("slice", (value,), attrs)
 
 
-def _prepend_past(context: OpContext, data: str, past_length: int) -> str:
+def _prepend_past_elements(context: OpContext, data: str, past_length: int) -> str:
     """Return the rows of data, each preceded by the last ``past_length`` elements of the previous calls.
 
     These elements are stored in a state of the graph."""
-    rows, size = _rows_and_length(context, data)
+    rows, size = _row_count_and_length(context, data)
     flat = context.reshape(data, (rows, size))
     if not past_length:
         return flat
@@ -176,7 +181,7 @@ def _prepend_past(context: OpContext, data: str, past_length: int) -> str:
 def convert_signal_delay(context: OpContext) -> None:
     """Convert SignalDelay: delay rows of samples by the option ``delay_length``, a number of samples."""
     data = context.value(0)
-    joined = _prepend_past(context, data, integer_option(context, "delay_length", 0, _MOST))
+    joined = _prepend_past_elements(context, data, read_integer_option(context, "delay_length", 0, _MOST))
     shape = context.type(data).shape
     context.result_reshape(_slice_last_axis(context, joined, 0, shape[-1]), shape)
 
@@ -184,23 +189,21 @@ def convert_signal_delay(context: OpContext) -> None:
 def convert_signal_framer(context: OpContext) -> None:
     """Convert SignalFramer: split a stream of samples into overlapping frames.
 
-    With the option ``prefill`` the stream is preceded by zeros. Without it the first frames are incomplete; the second output is
-    true from the first call on that returns complete frames only.
+    With the option ``prefill`` the stream is preceded by zeros. Without it the first frames are incomplete; the second
+    output is true from the first call on that returns complete frames only.
     """
-    data, size = context.value(0), integer_option(context, "frame_size", 1, _MOST)
-    step, prefill = integer_option(context, "frame_step", 1, _MOST), integer_option(context, "prefill", 0, 1)
+    data, size = context.value(0), read_integer_option(context, "frame_size", 1, _MOST)
+    step, prefill = read_integer_option(context, "frame_step", 1, _MOST), read_integer_option(context, "prefill", 0, 1)
     shape = context.type(data).shape
-    length = _rows_and_length(context, data)[1]
+    length = _row_count_and_length(context, data)[1]
     if length % step or size < step:
         context.broken(
             f"got frame_size {size} and frame_step {step}, expected a step of at most the size that divides {length} samples"
         )
     missing_steps, count = -(-size // step) - 1, length // step
     if count * size > _MOST:
-        context.refuse(
-            f"{count} frames of {size} samples in a call", f"give fewer at once; at most {_MOST} samples"
-        )
-    joined = _prepend_past(context, data, size - step if prefill else missing_steps * step)
+        context.refuse(f"{count} frames of {size} samples in a call", f"give fewer at once; at most {_MOST} samples")
+    joined = _prepend_past_elements(context, data, size - step if prefill else missing_steps * step)
     indices = (np.arange(count)[:, None] * step + np.arange(size)).astype(np.int32)
     frames = context.emit("gather", (joined, context.new_constant("frames", indices)), {"axis": 1})
     context.result_reshape(frames, (*shape[:-1], count, size))
@@ -220,11 +223,11 @@ def convert_signal_stacker(context: OpContext) -> None:
     The second output is true in the calls whose result is valid: one call in every ``stacker_step``.
     """
     data = context.value(0)
-    left = integer_option(context, "stacker_left_context", 0, 1 << 10)
-    right = integer_option(context, "stacker_right_context", 0, 1 << 10)
+    left = read_integer_option(context, "stacker_left_context", 0, 1 << 10)
+    right = read_integer_option(context, "stacker_right_context", 0, 1 << 10)
     step, channels = (
-        integer_option(context, "stacker_step", 1, 1 << 10),
-        integer_option(context, "num_channels", 1, _MOST),
+        read_integer_option(context, "stacker_step", 1, 1 << 10),
+        read_integer_option(context, "num_channels", 1, _MOST),
     )
     if context.rank(data, 1) != (channels,) or step > left + right + 1:
         got = f"num_channels {channels} and stacker_step {step} for data of shape {context.type(data).shape}"
@@ -232,9 +235,7 @@ def convert_signal_stacker(context: OpContext) -> None:
     row = context.reshape(data, (1, channels))
     joined = row
     if left + right:
-        past = _define_named_state(
-            context, "past", TensorType((left + right, channels), context.type(data).dtype)
-        )
+        past = _define_named_state(context, "past", TensorType((left + right, channels), context.type(data).dtype))
         has_begun = _define_named_state(context, "begun", TensorType((), "bool"))
         repeated = context.emit("broadcast_to", (row,), {"shape": (left + right, channels)})
         past_or_repeated = context.emit("where", (has_begun, past, repeated), {})
@@ -254,7 +255,7 @@ def convert_signal_stacker(context: OpContext) -> None:
 
 def convert_signal_overlap_add(context: OpContext) -> None:
     """Convert SignalOverlapAdd: join overlapping frames to a signal by adding them. int16 sums saturate."""
-    data, step = context.value(0), integer_option(context, "frame_step", 1, _MOST)
+    data, step = context.value(0), read_integer_option(context, "frame_step", 1, _MOST)
     shape, dtype = context.type(data).shape, context.type(data).dtype
     if len(shape) < 2 or 0 in shape or step > shape[-1]:
         context.broken(
@@ -264,28 +265,28 @@ def convert_signal_overlap_add(context: OpContext) -> None:
     rows = context.type(data).size // (frames * size)
     flat = context.reshape(data, (rows, frames, size))
     buffer = _define_named_state(context, "buffer", TensorType((rows, size), dtype))
-    body = _overlap_add_body(context, (rows, frames, size), dtype, step)
+    body = _make_overlap_add_body(context, (rows, frames, size), dtype, step)
     attrs: Mapping[str, Attr] = {"body": body, "count": frames, "carried": 1, "guarded": False}
-    names = [context.builder.file.unique(f"{context.target().name}_{stem}") for stem in ("rest", "made")]
+    names = [context.builder.file.reserve_name(f"{context.target().name}_{stem}") for stem in ("rest", "made")]
     context.append("loop", (buffer, flat), attrs, names, (None, None))
     context.builder.updates[buffer] = names[0]
     rows_first = context.emit("transpose", (names[1],), {"axes": (1, 0, 2)}) if rows > 1 else names[1]
     context.result_reshape(rows_first, (*shape[:-2], frames * step))
 
 
-def _overlap_add_body(context: OpContext, shape: Sequence[int], dtype: str, step: int) -> Graph:
+def _make_overlap_add_body(context: OpContext, frames_shape: Sequence[int], dtype: str, frame_step: int) -> Graph:
     """Return the body of SignalOverlapAdd's loop over frames.
 
     Its inputs are the iteration's number, a buffer of partial sums, and all frames. Its outputs are the buffer shifted
-    by ``step`` samples, and the ``step`` samples that no later frame overlaps. ``shape``: (rows, frames, samples of a
-    frame)."""
-    rows, _, size = shape
+    by ``frame_step`` samples, and the ``frame_step`` samples that no later frame overlaps. ``frames_shape``: (rows,
+    frames, samples of a frame)."""
+    rows, _, size = frames_shape
     body = GraphBuilder(context.loc.file)
     body.at(context.loc.index, context.loc.name)
     iteration, buffer, data = (
         body.input("turn", (), "int32"),
         body.input("buffer", (rows, size), dtype),
-        body.input("data", shape, dtype),
+        body.input("data", frames_shape, dtype),
     )
     terms = [buffer, body.emit("gather", (data, iteration), {"axis": 1})]
     if dtype == "int16":
@@ -295,9 +296,11 @@ def _overlap_add_body(context: OpContext, shape: Sequence[int], dtype: str, step
         total = body.emit("cast", (total,), {"dtype": "int16"})
     else:
         total = body.emit("add", terms, {"rounding": Rounding.NONE})
-    done = body.emit("slice", (total,), {"begin": (0, 0), "end": (rows, step), "strides": (1, 1)})
-    padded = body.emit("pad", (total,), {"padding": ((0, 0), (0, step)), "value": 0})
-    rest = body.emit("slice", (padded,), {"begin": (0, step), "end": (rows, size + step), "strides": (1, 1)})
+    done = body.emit("slice", (total,), {"begin": (0, 0), "end": (rows, frame_step), "strides": (1, 1)})
+    padded = body.emit("pad", (total,), {"padding": ((0, 0), (0, frame_step)), "value": 0})
+    rest = body.emit(
+        "slice", (padded,), {"begin": (0, frame_step), "end": (rows, size + frame_step), "strides": (1, 1)}
+    )
     return body.graph("overlap_add", {"rest": rest, "done": done})
 
 
@@ -315,8 +318,8 @@ FRAME_CONVERTERS: Mapping[str, Converter] = {
 # operators and reshapes accept complex tensors.
 
 _MOST_ROWS = 1 << 10
-"""Maximum number of rows of an RFFT2D, because the transform over the rows is a product with a matrix of rows x rows complex
-numbers."""
+"""Maximum number of rows of an RFFT2D, because the transform over the rows is a product with a matrix of rows x rows
+complex numbers."""
 
 
 def convert_rfft2d(context: OpContext) -> None:
@@ -334,7 +337,7 @@ def convert_rfft2d(context: OpContext) -> None:
         context.refuse(
             f"a transform of {rows} by {columns}", f"pad to 1..{_MOST_ROWS} rows and to a power of two from 4 on"
         )
-    data = _fit_image(context, data, rows, columns)
+    data = _crop_or_pad_image(context, data, rows, columns)
     lead, half = shape[:-2], columns // 2 + 1
     flat = context.emit("rfft", (data,), {"fft_length": columns})
     spectrum = context.reshape(flat, (*lead, rows, half, 2))
@@ -347,38 +350,38 @@ def convert_rfft2d(context: OpContext) -> None:
         labels = ((*axes, row, column, part), (row, part, over, parts))
         attrs: Mapping[str, Attr] = {"inputs": labels, "output": (*axes, over, column, parts)}
         spectrum = context.emit("einsum", (spectrum, waves), attrs)
-    context.builder.complexes[context.target().name] = spectrum
+    context.builder.complex_values[context.target().name] = spectrum
 
 
-def _fit_image(context: OpContext, data: str, rows: int, columns: int) -> str:
-    """Crop or zero-pad the last two axes of ``data`` to ``rows`` and ``columns``; return the result."""
+def _crop_or_pad_image(context: OpContext, data: str, row_count: int, column_count: int) -> str:
+    """Crop or zero-pad the last two axes of ``data`` to ``row_count`` and ``column_count``; return the result."""
     shape = context.type(data).shape
     *lead, height, width = shape
-    cropped_shape = (*lead, min(height, rows), min(width, columns))
+    cropped_shape = (*lead, min(height, row_count), min(width, column_count))
     if cropped_shape != shape:
         crop: Mapping[str, Attr] = {"begin": (0,) * len(shape), "end": cropped_shape, "strides": (1,) * len(shape)}
         data = context.emit("slice", (data,), crop)
-    if cropped_shape[-2:] != (rows, columns):
-        padding = ((0, 0),) * len(lead) + ((0, rows - cropped_shape[-2]), (0, columns - cropped_shape[-1]))
+    if cropped_shape[-2:] != (row_count, column_count):
+        padding = ((0, 0),) * len(lead) + ((0, row_count - cropped_shape[-2]), (0, column_count - cropped_shape[-1]))
         data = context.emit("pad", (data,), {"padding": padding, "value": 0.0})
     return data
 
 
-def _complex_operand(context: OpContext) -> str:
+def _find_complex_operand(context: OpContext) -> str:
     """Return the float value that contains the real and imaginary parts of the complex operand, along its last axis."""
     name = context.source(0).name
-    if name not in context.builder.complexes:
+    if name not in context.builder.complex_values:
         context.refuse(
             f"{name!r} of {context.source(0).type.dtype}", "use complex numbers for the output of RFFT2D only"
         )
-    return context.builder.complexes[name]
+    return context.builder.complex_values[name]
 
 
 def make_complex_part_converter(part_index: int) -> Converter:
     """Return the converter of REAL (0) or IMAG (1)."""
 
     def convert_complex_part(context: OpContext) -> None:
-        value = _complex_operand(context)
+        value = _find_complex_operand(context)
         shape = context.type(value).shape
         begin = (0,) * (len(shape) - 1)
         cut: Mapping[str, Attr] = {
@@ -393,7 +396,7 @@ def make_complex_part_converter(part_index: int) -> Converter:
 
 def convert_complex_abs(context: OpContext) -> None:
     """Convert COMPLEX_ABS: the square root of the sum of the squares of real and imaginary part."""
-    value = _complex_operand(context)
+    value = _find_complex_operand(context)
     squares = context.emit("mul", (value, value), {})
     axes: Mapping[str, Attr] = {
         "axes": (len(context.type(value).shape) - 1,),
@@ -435,8 +438,8 @@ def convert_circular_buffer(context: OpContext) -> None:
             "the buffer has no option cycles_max",
             "set the option cycles_max: the number of calls to one run of the operators behind the buffer",
         )
-    period = integer_option(context, "cycles_max", 1, _MOST)
-    name = context.builder.file.unique(f"{target.name}_rows")
+    period = read_integer_option(context, "cycles_max", 1, _MOST)
+    name = context.builder.file.reserve_name(f"{target.name}_rows")
     state = context.builder.define_state(name, target.type, None, context.where)
     rest: Mapping[str, Attr] = {"begin": (0, 1, 0, 0), "end": buffer_shape, "strides": (1,) * 4}
     parts = [context.emit("slice", (state,), rest), data] if buffer_shape[1] > 1 else [data]
@@ -448,7 +451,7 @@ def convert_circular_buffer(context: OpContext) -> None:
 def _emit_call_counter(context: OpContext, calls_per_run: int) -> None:
     """Append nodes that count calls, and record a gate: later nodes run only in every ``calls_per_run``-th call."""
     builder = context.builder
-    count = builder.file.unique(f"{context.loc.name}_calls")
+    count = builder.file.reserve_name(f"{context.loc.name}_calls")
     builder.define_state(count, TensorType((), "int32"), np.array(0, np.int32), context.where)
     one, last, none = (context.new_constant("calls", np.array(n, np.int32)) for n in (1, calls_per_run, 0))
     next_count = context.emit("add", (count, one), {})
@@ -460,15 +463,15 @@ def _emit_call_counter(context: OpContext, calls_per_run: int) -> None:
 def apply_gates(graph: Graph, gates: Sequence[tuple[int, str]]) -> Graph:
     """Return the graph with gates applied. A gate is a pair (index of a node, name of a bool value).
 
-    The node with this index and all later nodes run only if the value is true. Otherwise their outputs and states keep their
-    values."""
+    The node with this index and all later nodes run only if the value is true. Otherwise their outputs and states keep
+    their values."""
     for index, condition in reversed(gates):
         if index < len(graph.nodes):
-            graph = _apply_gate(_with_last_outputs(graph, index), index, condition)
+            graph = _move_nodes_into_branch(_add_states_of_last_outputs(graph, index), index, condition)
     return graph
 
 
-def _with_last_outputs(graph: Graph, first_node: int) -> Graph:
+def _add_states_of_last_outputs(graph: Graph, first_node: int) -> Graph:
     """Return the graph with additional states, which contain the last values of gated outputs.
 
     A gated output is computed by node ``first_node`` or a later one."""
@@ -493,7 +496,7 @@ class _GatedValue:
     state: str
 
 
-def _apply_gate(graph: Graph, first_node: int, condition: str) -> Graph:
+def _move_nodes_into_branch(graph: Graph, first_node: int, condition: str) -> Graph:
     """Return the graph with node ``first_node`` and all later nodes moved into a ``branch`` on ``condition``.
 
     The other side of the branch returns the values of the last run."""
@@ -508,16 +511,16 @@ def _apply_gate(graph: Graph, first_node: int, condition: str) -> Graph:
     inside = replace(
         graph, name="period", inputs=tuple(fixed), outputs=tuple(gated_values), nodes=(), state={}, updates={}
     )
-    copies = [_copy_state(graph, entry) for entry in gated_values.values()]
+    copies = [_make_state_copy_node(graph, entry) for entry in gated_values.values()]
     otherwise = replace(inside, name="between", consts={}).with_nodes(copies)
     attrs: Mapping[str, Attr] = {"then": inside.with_nodes(gated_nodes), "otherwise": otherwise}
     node = Node("branch", (condition, *fixed), tuple(gated_values), attrs, gated_nodes[0].loc)
     return graph.with_nodes((*graph.nodes[:first_node], node))
 
 
-def _copy_state(graph: Graph, gated_value: _GatedValue) -> Node:
+def _make_state_copy_node(graph: Graph, gated: _GatedValue) -> Node:
     """Return a node that computes a gated value as a copy of its last value."""
-    return Node("reshape", (gated_value.state,), (gated_value.value,), {"shape": graph.types[gated_value.value].shape})
+    return Node("reshape", (gated.state,), (gated.value,), {"shape": graph.types[gated.value].shape})
 
 
 PERIOD_CONVERTERS: Mapping[str, Converter] = {

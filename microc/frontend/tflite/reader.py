@@ -1,4 +1,5 @@
-"""Reader of TFLite models: converts a flatbuffer to a Graph of microc's operators, with quantisation as part of the types."""
+"""Reader of TFLite models: converts a flatbuffer to a Graph of microc's operators, with quantisation as part of the
+types."""
 
 from __future__ import annotations
 
@@ -72,8 +73,8 @@ CONVERTERS: Registry[Converter] = Registry(
         **tflite_volumes.VOLUMES_CONVERTERS,
     },
 )
-"""Converters by TFLite's operator name. A custom operator's name is ``CUSTOM:<code>``. Plugins extend the registry while they
-are active."""
+"""Converters by TFLite's operator name. A custom operator's name is ``CUSTOM:<code>``. Plugins extend the registry
+while they are active."""
 
 _RECURRENT = "use LSTM cells (UNIDIRECTIONAL_SEQUENCE_LSTM), or unroll the layer when converting (Keras: unroll=True)"
 _SIZE = "its result is as large as data say; give it a fixed size (top-k, a mask), or leave it to the application"
@@ -110,8 +111,8 @@ def read_tflite(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[in
     values have the names of the file's tensors (:func:`tensor_names`). Intermediate values that converters add have
     names that no tensor has.
 
-    Raises ModelError if the file is corrupt or inconsistent, UnsupportedError with one line for every operator that cannot be
-    converted, UsageError if ``input_shapes`` contradicts the declared inputs.
+    Raises ModelError if the file is corrupt or inconsistent, UnsupportedError with one line for every operator that
+    cannot be converted, UsageError if ``input_shapes`` contradicts the declared inputs.
     """
     return _read_subgraph(TfliteFile(data, file_name), PurePath(file_name).stem, input_shapes, (), None, {}).graph
 
@@ -120,28 +121,33 @@ def _read_subgraph(
     file: TfliteFile,
     name: str,
     input_shapes: Mapping[str, tuple[int, ...]],
-    enclosing_indices: tuple[int, ...],
+    enclosing_subgraphs: tuple[int, ...],
     enclosing_builder: TfliteGraphBuilder | None,
     variables_by_input: Mapping[int, str],
 ) -> ControlSubgraph:
     """Convert the subgraph that ``file`` is open at.
 
-    ``enclosing_indices``: indices of the subgraphs whose operators use this one, outermost first; empty for the main subgraph.
-    ``enclosing_builder``: graph builder of the innermost enclosing subgraph. ``variables_by_input``: keys of the resource
-    variables whose handles are inputs of this subgraph, by input position."""
+    ``enclosing_subgraphs``: indices of the subgraphs whose operators use this one, outermost first; empty for the main
+    subgraph. ``enclosing_builder``: graph builder of the innermost enclosing subgraph. ``variables_by_input``: keys of
+    the resource variables whose handles are inputs of this subgraph, by input position."""
 
-    def read_inner_subgraph(index: int, inner_handles: Mapping[int, str]) -> ControlSubgraph:
-        """Read the subgraph ``index``, which an operator of the current subgraph uses.
+    def read_inner_subgraph(subgraph_index: int, inner_handles: Mapping[int, str]) -> ControlSubgraph:
+        """Read the subgraph ``subgraph_index``, which an operator of the current subgraph uses.
 
         ModelError if the subgraph contains itself or is nested too deeply."""
-        if index in enclosing_indices:
+        if subgraph_index in enclosing_subgraphs:
             raise ModelError(
-                f"subgraph {index} is inside itself; expected subgraphs without recursion", where=file.name
+                f"subgraph {subgraph_index} is inside itself; expected subgraphs without recursion", where=file.name
             )
-        if len(enclosing_indices) >= MAX_NESTED:
+        if len(enclosing_subgraphs) >= MAX_NESTED:
             raise ModelError(f"subgraphs are nested more than {MAX_NESTED} deep", where=file.name)
         return _read_subgraph(
-            file.subgraph(index), f"{name}_{index}", {}, (*enclosing_indices, index), builder, inner_handles
+            file.subgraph(subgraph_index),
+            f"{name}_{subgraph_index}",
+            {},
+            (*enclosing_subgraphs, subgraph_index),
+            builder,
+            inner_handles,
         )
 
     operators = [file.operator(index) for index in range(file.operator_count)]
@@ -149,38 +155,42 @@ def _read_subgraph(
     refusals = [_refusal_line(file, operator, "", unsupported_operator_hint(operator.code)) for operator in unknown]
     if not refusals:
         builder = TfliteGraphBuilder(file, input_shapes, read_inner_subgraph, enclosing_builder, variables_by_input)
-        refusals = _convert_all(builder, operators)
+        refusals = _convert_operators(builder, operators)
     if refusals:
         count = f"{len(refusals)} operator{'s are' if len(refusals) > 1 else ' is'} not supported"
         raise UnsupportedError("\n".join((f"{count}:", *refusals)), where=file.name)
-    if enclosing_indices and builder.state:
-        where = f"{file.name} subgraph {enclosing_indices[-1]}"
+    if enclosing_subgraphs and builder.state:
+        where = f"{file.name} subgraph {enclosing_subgraphs[-1]}"
         raise UnsupportedError("a layer with state inside control flow", where=where, hint=STATE_INSIDE)
     variables = builder.variables
-    handed = {k: variables.handles[index] for k, index in enumerate(file.outputs) if index in variables.handles}
+    handed = {
+        k: variables.keys_by_handle[index] for k, index in enumerate(file.outputs) if index in variables.keys_by_handle
+    }
     graph = apply_gates(builder.graph(name), builder.gates)
-    return ControlSubgraph(graph, tuple(variables.states), tuple(variables.assigned), handed)
+    return ControlSubgraph(graph, tuple(variables.start_values), tuple(variables.assigned_variables), handed)
 
 
 def tensor_names(data: bytes, file_name: str = "model.tflite") -> dict[int, str]:
-    """Return the names of all tensors of the main subgraph, by tensor index. Equal names in the file are made unique."""
+    """Return the names of all tensors of the main subgraph, by tensor index. Equal names in the file are made
+    unique."""
     return dict(enumerate(TfliteFile(data, file_name).names))
 
 
-def _convert_all(builder: TfliteGraphBuilder, operators: list[Operator]) -> list[str]:
+def _convert_operators(builder: TfliteGraphBuilder, operators: list[Operator]) -> list[str]:
     """Convert operators in order; return one error line for each operator that cannot be converted.
 
-    The outputs of such an operator get the types that the file declares, to check later operators too. These types may be
-    wrong. A ModelError after the first refusal may therefore be a consequence: it ends the loop and is not reported."""
+    The outputs of such an operator get the types that the file declares, to check later operators too. These types may
+    be wrong. A ModelError after the first refusal may therefore be a consequence: it ends the loop and is not
+    reported."""
     refusals: list[str] = []
     for operator in operators:
         context = OpContext(operator, builder, _operator_location(builder.file, operator))
         try:
-            _check_dtype(context)
+            _check_output_dtype(context)
             CONVERTERS[operator.code].convert(context)
         except UnsupportedError as error:
             refusals.append(_refusal_line(builder.file, operator, error.what, error.hint))
-            builder.assume(operator.outputs)
+            builder.define_declared_outputs(operator.outputs)
         except ModelError:
             if not refusals:
                 raise
@@ -188,7 +198,7 @@ def _convert_all(builder: TfliteGraphBuilder, operators: list[Operator]) -> list
     return refusals
 
 
-def _check_dtype(context: OpContext) -> None:
+def _check_output_dtype(context: OpContext) -> None:
     """Refuse the operator if its converter does not support the dtype of the first output."""
     dtypes = CONVERTERS[context.operator.code].dtypes
     if dtypes:
@@ -198,7 +208,8 @@ def _check_dtype(context: OpContext) -> None:
 
 
 def _refusal_line(file: TfliteFile, operator: Operator, reason: str, help_text: str) -> str:
-    """Return the error line of an operator that cannot be converted: ``#index name OP (dtype): reason (help: hint)``."""
+    """Return the error line of an operator that cannot be converted: ``#index name OP (dtype): reason (help:
+    hint)``."""
     indices = [index for index in (*operator.outputs, *operator.inputs) if index >= 0]
     dtype = file.tensor(indices[0]).type.dtype if indices else "no tensors"
     name = _operator_location(file, operator).name

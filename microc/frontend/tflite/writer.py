@@ -22,18 +22,18 @@ from microc.ops.attributes import Rounding
 #
 # These functions are the inverse of the reader's converters (``frontend/tflite/operators_layers.py`` and others).
 
-Field = bool | int | float | tuple[int, ...]
+OptionValue = bool | int | float | tuple[int, ...]
 _SAME, _VALID = 0, 1
 _NO_PADDING = (0, 0, 0, 0)
-_NO_FIELDS: Mapping[str, Field] = {}
+_NO_FIELDS: Mapping[str, OptionValue] = {}
 
 
 @frozen
 class TfliteOperator:
     """A TFLite operator to be written.
 
-    ``code`` is the builtin operator's name, ``version`` its version in the model. ``inputs`` and ``outputs`` are names of
-    tensors; "" is an optional input that is absent. ``options`` is the schema's name of the options table, "" for no
+    ``code`` is the builtin operator's name, ``version`` its version in the model. ``inputs`` and ``outputs`` are names
+    of tensors; "" is an optional input that is absent. ``options`` is the schema's name of the options table, "" for no
     options. ``fields`` maps fields of this table to values."""
 
     code: str
@@ -41,27 +41,28 @@ class TfliteOperator:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     options: str = ""
-    fields: Mapping[str, Field] = field(default_factory=dict)
+    fields: Mapping[str, OptionValue] = field(default_factory=dict)
 
-    def with_names(self, names: Mapping[str, str]) -> TfliteOperator:
+    def rename_tensors(self, names: Mapping[str, str]) -> TfliteOperator:
         """Return the operator with all of its tensors renamed; ``names`` maps old names to new ones."""
         ends = [tuple(names[name] for name in side) for side in (self.inputs, self.outputs)]
         return replace(self, inputs=ends[0], outputs=ends[1])
 
 
 @frozen
-class Layer:
+class WrittenNode:
     """TFLite operators that compute one node of a graph.
 
-    ``tensors`` contains the tensors that no other node uses, by name: weights, options that TFLite passes as operands, padded
-    data. Each has a type, and data if it is a constant."""
+    ``tensors`` contains the tensors that no other node uses, by name: weights, options that TFLite passes as operands,
+    padded data. Each has a type, and data if it is a constant."""
 
     operators: tuple[TfliteOperator, ...]
     tensors: Mapping[str, tuple[TensorType, Array | None]]
 
 
-def convert_node(graph: Graph, node: Node) -> Layer:
-    """Convert a node whose first input and outputs are int8 to TFLite operators; UnsupportedError if that is not possible."""
+def convert_node(graph: Graph, node: Node) -> WrittenNode:
+    """Convert a node whose first input and outputs are int8 to TFLite operators; UnsupportedError if that is not
+    possible."""
     node_writer = _NodeWriter(graph, node)
     if node.op not in WRITERS:
         node_writer.refuse("no TFLite operator is written for it")
@@ -72,7 +73,7 @@ def convert_node(graph: Graph, node: Node) -> Layer:
     if (rounding := node.attrs.get("rounding", Rounding.DOUBLE)) != Rounding.DOUBLE:
         node_writer.refuse(f"it is rounded as {rounding}, expected {Rounding.DOUBLE} (twice, as in TFLite)")
     WRITERS[node.op](node_writer)
-    return Layer(tuple(node_writer.operators), node_writer.tensors)
+    return WrittenNode(tuple(node_writer.operators), node_writer.tensors)
 
 
 class _NodeWriter:
@@ -89,14 +90,14 @@ class _NodeWriter:
         """Raise UnsupportedError with the reason ``why``. microc's own kernel then computes the node."""
         raise UnsupportedError(why, where=str(self.node.loc), hint="microc's own kernel computes this layer")
 
-    def type(self, position: int) -> TensorType:
+    def input_type(self, position: int) -> TensorType:
         return self.graph.types[self.node.inputs[position]]
 
     @property
-    def result(self) -> TensorType:
+    def result_type(self) -> TensorType:
         return self.graph.types[self.node.outputs[0]]
 
-    def const(self, position: int) -> Array:
+    def read_constant(self, position: int) -> Array:
         """Return the data of a constant input."""
         array = self.graph.consts.get(self.node.inputs[position])
         if array is None:
@@ -104,22 +105,23 @@ class _NodeWriter:
         assert array is not None
         return array
 
-    def tensor(self, name_stem: str, type_: TensorType, data: Array | None = None) -> str:
+    def add_tensor(self, name_stem: str, type_: TensorType, data: Array | None = None) -> str:
         """Add a tensor that no other node uses; return its name, made from ``name_stem`` and the node's output."""
         self.tensors[f"{name_stem} of {self.node.outputs[0]}"] = (type_, data)
         return f"{name_stem} of {self.node.outputs[0]}"
 
-    def ints(self, name_stem: str, *values: object) -> str:
-        """Add an int32 constant that no other node uses; return its name, made from ``name_stem`` and the node's output."""
+    def add_int32_constant(self, name_stem: str, *values: object) -> str:
+        """Add an int32 constant that no other node uses; return its name, made from ``name_stem`` and the node's
+        output."""
         array = np.array(values, np.int32)
-        return self.tensor(name_stem, TensorType(array.shape, "int32"), array)
+        return self.add_tensor(name_stem, TensorType(array.shape, "int32"), array)
 
-    def emit(
+    def add_operator(
         self,
         builtin_operator: str,
         inputs: tuple[str, ...],
         options_table: str,
-        fields: Mapping[str, Field] = _NO_FIELDS,
+        fields: Mapping[str, OptionValue] = _NO_FIELDS,
         operator_version: int = 2,
     ) -> None:
         """Add a TFLite operator that computes the node's output."""
@@ -127,10 +129,11 @@ class _NodeWriter:
             TfliteOperator(builtin_operator, operator_version, inputs, self.node.outputs[:1], options_table, fields)
         )
 
-    def activation(self) -> int:
+    def activation_code(self) -> int:
         """Return TFLite's number of the node's fused activation.
 
-        Refuse the node if the activation is not one of the first four of ACTIVATIONS, which TFLite's int8 kernels compute."""
+        Refuse the node if the activation is not one of the first four of ACTIVATIONS, which TFLite's int8 kernels
+        compute."""
         name = str(self.node.attrs.get("activation", ""))
         if name not in ACTIVATIONS[:4]:
             self.refuse(f"its activation is {name}")
@@ -145,210 +148,244 @@ class _NodeWriter:
                 self.refuse(f"its {name} is {self.node.attrs[name]}")
 
     def require_same_quantisation(self) -> None:
-        """Refuse the node if an operand's quantisation differs from the result's. TFLite does not rescale in such operators."""
+        """Refuse the node if an operand's quantisation differs from the result's. TFLite does not rescale in such
+        operators."""
         quants = [self.graph.types[name].quant for name in self.node.inputs]
-        if any(quant != self.result.quant for quant in quants):
+        if any(quant != self.result_type.quant for quant in quants):
             self.refuse("data and results have other scales")
 
-    def weights(self, axis_order: tuple[int, ...], scale_axis: int) -> tuple[str, ...]:
+    def add_weights_and_bias(self, axis_order: tuple[int, ...], scale_axis: int) -> tuple[str, ...]:
         """Add the node's weights and its bias, if any; return their names.
 
-        ``axis_order`` transposes the weights to TFLite's layout. Weights must be int8 with zero point 0, and have one scale, or
-        one scale for each index along the axis ``scale_axis`` of TFLite's layout."""
-        type_, data = self.type(1), self.const(1)
+        ``axis_order`` transposes the weights to TFLite's layout. Weights must be int8 with zero point 0, and have one
+        scale, or one scale for each index along the axis ``scale_axis`` of TFLite's layout."""
+        type_, data = self.input_type(1), self.read_constant(1)
         if type_.dtype != "int8" or type_.quant is None or any(type_.quant.zero_point):
             self.refuse("its weights are not int8 with zero point 0")
         assert type_.quant is not None
         array = data.transpose(axis_order)
         quant = replace(type_.quant, axis=None if type_.quant.axis is None else scale_axis)
-        names = [self.tensor("weight", TensorType(array.shape, "int8", quant), array)]
+        names = [self.add_tensor("weight", TensorType(array.shape, "int8", quant), array)]
         if len(self.node.inputs) > 2 and self.node.inputs[2]:
-            bias = self.const(2).reshape(-1)
+            bias = self.read_constant(2).reshape(-1)
             if str(bias.dtype) != "int32":
                 self.refuse(f"its bias is {bias.dtype}")
-            data_quant = self.type(0).quant
+            data_quant = self.input_type(0).quant
             assert data_quant is not None
             scale = tuple(
                 float(np.float32(data_quant.scale[0]) * np.float32(weight_scale)) for weight_scale in quant.scale
             )
             bias_quant = Quant(scale, (0,) * len(scale), 0 if len(scale) > 1 else None)
-            names.append(self.tensor("bias", TensorType(bias.shape, "int32", bias_quant), bias))
+            names.append(self.add_tensor("bias", TensorType(bias.shape, "int32", bias_quant), bias))
         return tuple(names)
 
-    def window(self, kernel: tuple[int, ...], *, pads: bool) -> tuple[str, dict[str, Field]]:
+    def window_data_and_fields(
+        self, kernel_extents: tuple[int, ...], *, allows_pad_operator: bool
+    ) -> tuple[str, dict[str, OptionValue]]:
         """Return the name of the data operand of a convolution or pool, and its option fields for strides and padding.
 
         TFLite has the padding schemes SAME and VALID only. Any other padding becomes a PAD operator before this one if
-        ``pads`` is True; otherwise the node is refused."""
-        data, strides, padding = self.type(0), self.node.attr("strides"), self.node.attr("padding")
+        ``allows_pad_operator`` is True; otherwise the node is refused."""
+        data, strides, padding = self.input_type(0), self.node.attr("strides"), self.node.attr("padding")
         dilation = self.node.attr("dilation") if "dilation" in self.node.attrs else (1, 1)
-        fields: dict[str, Field] = {"StrideH": strides[0], "StrideW": strides[1], "Padding": _VALID}
+        fields: dict[str, OptionValue] = {"StrideH": strides[0], "StrideW": strides[1], "Padding": _VALID}
         if padding == _NO_PADDING:
             return self.node.inputs[0], fields
-        if padding == same_padding(data.shape[1:3], kernel, strides, dilation):
+        if padding == same_padding(data.shape[1:3], kernel_extents, strides, dilation):
             return self.node.inputs[0], {**fields, "Padding": _SAME}
-        if not pads or min(padding) < 0:
+        if not allows_pad_operator or min(padding) < 0:
             self.refuse(f"its padding is {padding}")
         top, left, bottom, right = padding
         n, height, width, channels = data.shape
         shape = (n, height + top + bottom, width + left + right, channels)
-        padded = self.tensor("padded", replace(data, shape=shape))
-        amounts = self.ints("paddings", (0, 0), (top, bottom), (left, right), (0, 0))
+        padded = self.add_tensor("padded", replace(data, shape=shape))
+        amounts = self.add_int32_constant("paddings", (0, 0), (top, bottom), (left, right), (0, 0))
         self.operators.append(TfliteOperator("PAD", 2, (self.node.inputs[0], amounts), (padded,), "PadOptions"))
         return padded, fields
 
 
-def _conv2d(a: _NodeWriter) -> None:
+def _write_conv_2d(writer: _NodeWriter) -> None:
     """Write CONV_2D, or DEPTHWISE_CONV_2D if every input channel is a group of its own."""
-    a.require_defaults(layout="NHWC", pad_value=0, out_dtype="")
-    weight, groups = a.type(1).shape, a.node.attr("groups")
-    if groups != 1 and (groups != a.type(0).shape[3] or weight[3] != 1):
-        a.refuse(f"it has {groups} groups of channels")
-    data, fields = a.window(weight[1:3], pads=True)
-    dilation = a.node.attr("dilation")
+    writer.require_defaults(layout="NHWC", pad_value=0, out_dtype="")
+    weight, groups = writer.input_type(1).shape, writer.node.attr("groups")
+    if groups != 1 and (groups != writer.input_type(0).shape[3] or weight[3] != 1):
+        writer.refuse(f"it has {groups} groups of channels")
+    data, fields = writer.window_data_and_fields(weight[1:3], allows_pad_operator=True)
+    dilation = writer.node.attr("dilation")
     fields |= {
         "DilationHFactor": dilation[0],
         "DilationWFactor": dilation[1],
-        "FusedActivationFunction": a.activation(),
+        "FusedActivationFunction": writer.activation_code(),
     }
     if groups == 1:
-        a.emit("CONV_2D", (data, *a.weights((0, 1, 2, 3), 0)), "Conv2DOptions", fields, 3)
+        writer.add_operator(
+            "CONV_2D", (data, *writer.add_weights_and_bias((0, 1, 2, 3), 0)), "Conv2DOptions", fields, 3
+        )
     else:
         fields["DepthMultiplier"] = weight[0] // groups
-        operands = (data, *a.weights((3, 1, 2, 0), 3))
-        a.emit("DEPTHWISE_CONV_2D", operands, "DepthwiseConv2DOptions", fields, 3)
+        operands = (data, *writer.add_weights_and_bias((3, 1, 2, 0), 3))
+        writer.add_operator("DEPTHWISE_CONV_2D", operands, "DepthwiseConv2DOptions", fields, 3)
 
 
-def _conv2d_transpose(a: _NodeWriter) -> None:
+def _write_transpose_conv(writer: _NodeWriter) -> None:
     """Write TRANSPOSE_CONV.
 
     TFLite's padding scheme applies to the convolution in the opposite direction, from the result to the data."""
-    a.require_defaults(groups=1, dilation=(1, 1), out_dtype="")
-    strides, shape, kernel = a.node.attr("strides"), a.result.shape, a.type(1).shape[1:3]
+    writer.require_defaults(groups=1, dilation=(1, 1), out_dtype="")
+    strides, shape, kernel = writer.node.attr("strides"), writer.result_type.shape, writer.input_type(1).shape[1:3]
     same = same_padding(shape[1:3], kernel, strides)
-    full = [(n - 1) * s + k for n, s, k in zip(a.type(0).shape[1:3], strides, kernel, strict=True)]
+    full = [(n - 1) * s + k for n, s, k in zip(writer.input_type(0).shape[1:3], strides, kernel, strict=True)]
     scheme = next(
         (
             number
             for number, (top, left, _, _) in ((_SAME, same), (_VALID, _NO_PADDING))
-            if tuple(a.node.attr("padding")) == (top, left, full[0] - top - shape[1], full[1] - left - shape[2])
+            if tuple(writer.node.attr("padding")) == (top, left, full[0] - top - shape[1], full[1] - left - shape[2])
         ),
         None,
     )
     if scheme is None:
-        a.refuse(f"its padding is {a.node.attr('padding')}")
-    fields: dict[str, Field] = {"StrideH": strides[0], "StrideW": strides[1], "Padding": scheme or 0}
-    fields["FusedActivationFunction"] = a.activation()
-    weight, *bias = a.weights((0, 1, 2, 3), 0)
-    operands = (a.ints("shape", *shape), weight, a.node.inputs[0], *bias)
-    a.emit("TRANSPOSE_CONV", operands, "TransposeConvOptions", fields, 3)
+        writer.refuse(f"its padding is {writer.node.attr('padding')}")
+    fields: dict[str, OptionValue] = {"StrideH": strides[0], "StrideW": strides[1], "Padding": scheme or 0}
+    fields["FusedActivationFunction"] = writer.activation_code()
+    weight, *bias = writer.add_weights_and_bias((0, 1, 2, 3), 0)
+    operands = (writer.add_int32_constant("shape", *shape), weight, writer.node.inputs[0], *bias)
+    writer.add_operator("TRANSPOSE_CONV", operands, "TransposeConvOptions", fields, 3)
 
 
-def _write_fully_connected(a: _NodeWriter) -> None:
+def _write_fully_connected(writer: _NodeWriter) -> None:
     """Write FULLY_CONNECTED."""
-    a.require_defaults(out_dtype="")
-    fields: dict[str, Field] = {"FusedActivationFunction": a.activation()}
-    a.emit("FULLY_CONNECTED", (a.node.inputs[0], *a.weights((0, 1), 0)), "FullyConnectedOptions", fields, 4)
+    writer.require_defaults(out_dtype="")
+    fields: dict[str, OptionValue] = {"FusedActivationFunction": writer.activation_code()}
+    writer.add_operator(
+        "FULLY_CONNECTED",
+        (writer.node.inputs[0], *writer.add_weights_and_bias((0, 1), 0)),
+        "FullyConnectedOptions",
+        fields,
+        4,
+    )
 
 
-def _pool_writer(builtin_operator: str) -> Callable[[_NodeWriter], None]:
+def _make_pool_writer(builtin_operator: str) -> Callable[[_NodeWriter], None]:
     """Return the function that writes a node as the pooling operator ``builtin_operator``."""
 
-    def write(a: _NodeWriter) -> None:
-        a.require_defaults(layout="NHWC", count_include_pad=False)
-        a.require_same_quantisation()
-        kernel = a.node.attr("kernel")
-        data, fields = a.window(kernel, pads=False)
-        fields |= {"FilterHeight": kernel[0], "FilterWidth": kernel[1], "FusedActivationFunction": a.activation()}
-        a.emit(builtin_operator, (data,), "Pool2DOptions", fields)
+    def write_pool(writer: _NodeWriter) -> None:
+        writer.require_defaults(layout="NHWC", count_include_pad=False)
+        writer.require_same_quantisation()
+        kernel = writer.node.attr("kernel")
+        data, fields = writer.window_data_and_fields(kernel, allows_pad_operator=False)
+        fields |= {
+            "FilterHeight": kernel[0],
+            "FilterWidth": kernel[1],
+            "FusedActivationFunction": writer.activation_code(),
+        }
+        writer.add_operator(builtin_operator, (data,), "Pool2DOptions", fields)
 
-    return write
+    return write_pool
 
 
-def _binary_writer(builtin_operator: str, options_table: str) -> Callable[[_NodeWriter], None]:
+def _make_binary_writer(builtin_operator: str, options_table: str) -> Callable[[_NodeWriter], None]:
     """Return the function that writes a node of two int8 operands, with its fused activation."""
 
-    def write(a: _NodeWriter) -> None:
-        types = [a.type(k) for k in range(2)]
+    def write_binary(writer: _NodeWriter) -> None:
+        types = [writer.input_type(k) for k in range(2)]
         if any(type_.dtype != "int8" or type_.quant is None or type_.quant.axis is not None for type_ in types):
-            a.refuse("its operands are not int8, each with one scale")
-        a.emit(builtin_operator, a.node.inputs, options_table, {"FusedActivationFunction": a.activation()})
+            writer.refuse("its operands are not int8, each with one scale")
+        writer.add_operator(
+            builtin_operator, writer.node.inputs, options_table, {"FusedActivationFunction": writer.activation_code()}
+        )
 
-    return write
+    return write_binary
 
 
-def _unary_writer(builtin_operator: str, options_table: str = "") -> Callable[[_NodeWriter], None]:
+def _make_unary_writer(builtin_operator: str, options_table: str = "") -> Callable[[_NodeWriter], None]:
     """Return the function that writes a node as an operator whose options all have default values."""
-    return lambda a: a.emit(builtin_operator, a.node.inputs, options_table)
+    return lambda writer: writer.add_operator(builtin_operator, writer.node.inputs, options_table)
 
 
-def _concat(a: _NodeWriter) -> None:
-    a.require_same_quantisation()
-    a.emit("CONCATENATION", a.node.inputs, "ConcatenationOptions", {"Axis": a.node.attr("axis")})
+def _write_concatenation(writer: _NodeWriter) -> None:
+    writer.require_same_quantisation()
+    writer.add_operator("CONCATENATION", writer.node.inputs, "ConcatenationOptions", {"Axis": writer.node.attr("axis")})
 
 
-def _reshape(a: _NodeWriter) -> None:
-    shape = a.result.shape
-    a.emit("RESHAPE", (a.node.inputs[0], a.ints("shape", *shape)), "ReshapeOptions", {"NewShape": shape}, 1)
+def _write_reshape(writer: _NodeWriter) -> None:
+    shape = writer.result_type.shape
+    writer.add_operator(
+        "RESHAPE",
+        (writer.node.inputs[0], writer.add_int32_constant("shape", *shape)),
+        "ReshapeOptions",
+        {"NewShape": shape},
+        1,
+    )
 
 
-def _softmax(a: _NodeWriter) -> None:
-    rank = len(a.result.shape)
-    if a.node.attr("axis") not in (-1, rank - 1):
-        a.refuse("its axis is not the last")
-    a.emit("SOFTMAX", a.node.inputs, "SoftmaxOptions", {"Beta": float(a.node.attr("beta"))})
+def _write_softmax(writer: _NodeWriter) -> None:
+    rank = len(writer.result_type.shape)
+    if writer.node.attr("axis") not in (-1, rank - 1):
+        writer.refuse("its axis is not the last")
+    writer.add_operator("SOFTMAX", writer.node.inputs, "SoftmaxOptions", {"Beta": float(writer.node.attr("beta"))})
 
 
-def _leaky_relu(a: _NodeWriter) -> None:
+def _write_leaky_relu(writer: _NodeWriter) -> None:
     """Write LEAKY_RELU."""
-    a.emit("LEAKY_RELU", a.node.inputs, "LeakyReluOptions", {"Alpha": float(a.node.attr("alpha"))})
+    writer.add_operator(
+        "LEAKY_RELU", writer.node.inputs, "LeakyReluOptions", {"Alpha": float(writer.node.attr("alpha"))}
+    )
 
 
-def _slice(a: _NodeWriter) -> None:
-    if any(step != 1 for step in a.node.attr("strides")):
-        a.refuse(f"it takes steps of {a.node.attr('strides')}")
-    a.require_same_quantisation()
-    parts = a.ints("begin", *a.node.attr("begin")), a.ints("size", *a.result.shape)
-    a.emit("SLICE", (a.node.inputs[0], *parts), "SliceOptions")
+def _write_slice(writer: _NodeWriter) -> None:
+    if any(step != 1 for step in writer.node.attr("strides")):
+        writer.refuse(f"it takes steps of {writer.node.attr('strides')}")
+    writer.require_same_quantisation()
+    parts = (
+        writer.add_int32_constant("begin", *writer.node.attr("begin")),
+        writer.add_int32_constant("size", *writer.result_type.shape),
+    )
+    writer.add_operator("SLICE", (writer.node.inputs[0], *parts), "SliceOptions")
 
 
-def _transpose(a: _NodeWriter) -> None:
-    a.emit("TRANSPOSE", (a.node.inputs[0], a.ints("axes", *a.node.attr("axes"))), "TransposeOptions")
+def _write_transpose(writer: _NodeWriter) -> None:
+    writer.add_operator(
+        "TRANSPOSE",
+        (writer.node.inputs[0], writer.add_int32_constant("axes", *writer.node.attr("axes"))),
+        "TransposeOptions",
+    )
 
 
-def _prelu(a: _NodeWriter) -> None:
-    a.const(1)
-    a.emit("PRELU", a.node.inputs, "")
+def _write_prelu(writer: _NodeWriter) -> None:
+    writer.read_constant(1)
+    writer.add_operator("PRELU", writer.node.inputs, "")
 
 
-def _mean(a: _NodeWriter) -> None:
-    if not prod(a.result.shape):
-        a.refuse("it slices no elements")
-    axes = a.ints("axes", *a.node.attr("axes"))
-    a.emit("MEAN", (a.node.inputs[0], axes), "ReducerOptions", {"KeepDims": bool(a.node.attr("keepdims"))})
+def _write_mean(writer: _NodeWriter) -> None:
+    if not prod(writer.result_type.shape):
+        writer.refuse("it slices no elements")
+    axes = writer.add_int32_constant("axes", *writer.node.attr("axes"))
+    writer.add_operator(
+        "MEAN", (writer.node.inputs[0], axes), "ReducerOptions", {"KeepDims": bool(writer.node.attr("keepdims"))}
+    )
 
 
 WRITERS: Mapping[str, Callable[[_NodeWriter], None]] = {
-    "add": _binary_writer("ADD", "AddOptions"),
-    "avg_pool2d": _pool_writer("AVERAGE_POOL_2D"),
-    "concat": _concat,
-    "conv2d": _conv2d,
-    "conv2d_transpose": _conv2d_transpose,
+    "add": _make_binary_writer("ADD", "AddOptions"),
+    "avg_pool2d": _make_pool_writer("AVERAGE_POOL_2D"),
+    "concat": _write_concatenation,
+    "conv2d": _write_conv_2d,
+    "conv2d_transpose": _write_transpose_conv,
     "dense": _write_fully_connected,
-    "hard_swish": _unary_writer("HARD_SWISH", "HardSwishOptions"),
-    "leaky_relu": _leaky_relu,
-    "max_pool2d": _pool_writer("MAX_POOL_2D"),
-    "mean": _mean,
-    "mul": _binary_writer("MUL", "MulOptions"),
-    "prelu": _prelu,
-    "relu": _unary_writer("RELU"),
-    "reshape": _reshape,
-    "sigmoid": _unary_writer("LOGISTIC"),
-    "slice": _slice,
-    "softmax": _softmax,
-    "sub": _binary_writer("SUB", "SubOptions"),
-    "tanh": _unary_writer("TANH"),
-    "transpose": _transpose,
+    "hard_swish": _make_unary_writer("HARD_SWISH", "HardSwishOptions"),
+    "leaky_relu": _write_leaky_relu,
+    "max_pool2d": _make_pool_writer("MAX_POOL_2D"),
+    "mean": _write_mean,
+    "mul": _make_binary_writer("MUL", "MulOptions"),
+    "prelu": _write_prelu,
+    "relu": _make_unary_writer("RELU"),
+    "reshape": _write_reshape,
+    "sigmoid": _make_unary_writer("LOGISTIC"),
+    "slice": _write_slice,
+    "softmax": _write_softmax,
+    "sub": _make_binary_writer("SUB", "SubOptions"),
+    "tanh": _make_unary_writer("TANH"),
+    "transpose": _write_transpose,
 }
 """Functions that write a node as TFLite operators, by microc's name of the node's operator."""
 
@@ -374,7 +411,7 @@ def to_tflite(graph: Graph) -> bytes:
     for k, node in enumerate(layers):
         own = {name: f"{names[node.operators[-1].outputs[0]]}{k}_{n}" for n, name in enumerate(node.tensors)}
         tensors |= {own[name]: tensor for name, tensor in node.tensors.items()}
-        operators += [operator.with_names({**names, **own, "": ""}) for operator in node.operators]
+        operators += [operator.rename_tensors({**names, **own, "": ""}) for operator in node.operators]
     used = {name for operator in operators for name in (*operator.inputs, *operator.outputs)}
     ends = [tuple(names[name] for name in side) for side in (graph.inputs, graph.outputs)]
     used_tensors = {name: tensor for name, tensor in tensors.items() if name in used or name in ends[0]}
@@ -390,8 +427,9 @@ def tflite_names(graph: Graph) -> Mapping[str, str]:
 class _ModelFlatbuffer:
     """The flatbuffer of a TFLite model under construction.
 
-    ``tensors`` contains the type of each tensor, and its data if it is a constant, by name. ``buffers`` collects the data of
-    constants. A flatbuffer is written from its end: a table must be written before any table that refers to it."""
+    ``tensors`` contains the type of each tensor, and its data if it is a constant, by name. ``buffers`` collects the
+    data of constants. A flatbuffer is written from its end: a table must be written before any table that refers to
+    it."""
 
     tensors: Mapping[str, tuple[TensorType, Array | None]]
     fb: Any = field(default_factory=lambda: flatbuffers.Builder(1024))
@@ -451,7 +489,8 @@ class _ModelFlatbuffer:
         return int(tflite.OperatorCodeEnd(self.fb))
 
     def _write_tensor(self, name: str, type_: TensorType, data: Array | None) -> int:
-        """Write a Tensor table and return its offset. Data of a constant are appended to ``buffers``, to be written later."""
+        """Write a Tensor table and return its offset. Data of a constant are appended to ``buffers``, to be written
+        later."""
         shape, label = self._write_number_vector(type_.shape, np.int32), self.fb.CreateString(name)
         quant = self._write_quantisation(type_.quant) if type_.quant else 0
         if data is not None:

@@ -10,7 +10,7 @@ import pytest
 from microc.errors import ModelError
 from microc.frontend.tflite import file as tflite_file
 from microc.frontend.tflite import reader
-from microc.frontend.tflite.file import Budget, TfliteFile
+from microc.frontend.tflite.file import ReadBudget, TfliteFile
 from tests.frontend.tflite_model import Op, Sparsity, Tensor, model
 from tests.support.corpus import models
 
@@ -37,7 +37,7 @@ def detector(layers: int, rows: int, columns: int = 64) -> bytes:
 
 def test_a_detector_with_sparse_weights_is_read() -> None:
     """What it unfolds to is a tenth of what may be."""
-    data, budget = detector(60, 400), Budget.of(0)
+    data, budget = detector(60, 400), ReadBudget.for_file_size(0)
     assert len(reader.read_tflite(data, "detector.tflite").outputs) == 60
     assert budget.elements > 60 * 400 * 64 * FACTOR
     assert budget.bytes > 60 * 400 * 64 * (2 * 2 + 4) * FACTOR
@@ -45,16 +45,16 @@ def test_a_detector_with_sparse_weights_is_read() -> None:
 
 @pytest.mark.parametrize("path", TFLITE, ids=lambda path: path.stem)
 def test_real_files_need_a_tenth(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data, budgets = path.read_bytes(), list[Budget]()
-    of = Budget.of
+    data, budgets = path.read_bytes(), list[ReadBudget]()
+    of = ReadBudget.of
 
-    def noted(size: int) -> Budget:
+    def noted(size: int) -> ReadBudget:
         budgets.append(of(0))
         budgets[-1].tables, budgets[-1].bytes = of(size).tables // FACTOR, of(size).bytes // FACTOR
         budgets[-1].elements //= FACTOR
         return budgets[-1]
 
-    monkeypatch.setattr(tflite_file.Budget, "of", staticmethod(noted))
+    monkeypatch.setattr(tflite_file.ReadBudget, "of", staticmethod(noted))
     try:
         reader.read_tflite(data, path.name)
     except ModelError as error:
@@ -65,7 +65,7 @@ def test_real_files_need_a_tenth(path: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("what", ["bytes", "tables", "elements"])
 def test_a_file_that_asks_too_often_is_refused(what: str) -> None:
     data = detector(4, 64)
-    budget = Budget.of(len(data))
+    budget = ReadBudget.for_file_size(len(data))
     setattr(budget, what, 5)
     with pytest.raises(ModelError, match=f"the same {what} too often"):
         file = TfliteFile(data, "m.tflite", budget=budget)

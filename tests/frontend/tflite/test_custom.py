@@ -6,16 +6,16 @@ import random
 
 from flatbuffers import flexbuffers
 
-from microc.frontend.tflite.builtin_options import custom_options
+from microc.frontend.tflite.builtin_options import decode_custom_options
 
 
 def test_plain_values_come_out() -> None:
     fields = {"alpha": 0.5, "count": 3, "mode": "a", "axes": [1, 2], "wide": True}
-    assert custom_options(bytes(flexbuffers.Dumps(fields))) == {**fields, "axes": (1, 2)}
+    assert decode_custom_options(bytes(flexbuffers.Dumps(fields))) == {**fields, "axes": (1, 2)}
     nested = {"a": {"b": 1}, "c": [[1]], "d": list(range(300)), "e": 7}
-    assert custom_options(bytes(flexbuffers.Dumps(nested))) == {"e": 7}
+    assert decode_custom_options(bytes(flexbuffers.Dumps(nested))) == {"e": 7}
     for other in (b"", bytes(flexbuffers.Dumps([1, 2])), bytes(1 << 20)):
-        assert custom_options(other) == {}
+        assert decode_custom_options(other) == {}
 
 
 def test_damage_is_no_surprise() -> None:
@@ -25,4 +25,4 @@ def test_damage_is_no_surprise() -> None:
     for _ in range(3000):
         broken = bytearray(data[: dice.randrange(1, len(data) + 1)])
         broken[dice.randrange(len(broken))] = dice.randrange(256)
-        custom_options(bytes(broken))
+        decode_custom_options(bytes(broken))

@@ -10,7 +10,7 @@ import pytest
 from microc.base.dtypes import Array
 from microc.errors import UnsupportedError, UsageError
 from microc.frontend.tflite import reader as tflite
-from microc.frontend.tflite.context import explicit_padding
+from microc.frontend.tflite.context import resolve_padding_scheme
 from microc.graph.ir import Graph, Quant
 from tests.frontend.tflite_model import Op, Subgraph, Tensor, constant, model, quantised
 
@@ -133,7 +133,7 @@ def test_fewer_weight_channels_than_data_channels_are_groups() -> None:
 )
 def test_same_padding_covers_ceil_extent_over_stride(extent: int, window: int, stride: int, dilation: int) -> None:
     application = object()
-    top, left, bottom, right = explicit_padding(
+    top, left, bottom, right = resolve_padding_scheme(
         application,  # type: ignore[arg-type]
         0,
         (extent, extent),
