@@ -46,7 +46,7 @@ def test_a_detector_with_sparse_weights_is_read() -> None:
 @pytest.mark.parametrize("path", TFLITE, ids=lambda path: path.stem)
 def test_real_files_need_a_tenth(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, budgets = path.read_bytes(), list[ReadBudget]()
-    of = ReadBudget.of
+    of = ReadBudget.for_file_size
 
     def noted(size: int) -> ReadBudget:
         budgets.append(of(0))
@@ -54,7 +54,7 @@ def test_real_files_need_a_tenth(path: Path, monkeypatch: pytest.MonkeyPatch) ->
         budgets[-1].elements //= FACTOR
         return budgets[-1]
 
-    monkeypatch.setattr(tflite_file.ReadBudget, "of", staticmethod(noted))
+    monkeypatch.setattr(tflite_file.ReadBudget, "for_file_size", staticmethod(noted))
     try:
         reader.read_tflite(data, path.name)
     except ModelError as error:
