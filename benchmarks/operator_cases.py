@@ -245,7 +245,7 @@ def dequantized(writer: GraphBuilder, dtype: str) -> str:
 
 def recurrent(cell: str, steps: int, width: int, units: int) -> Application:
     """A layer of Keras's, over a sequence."""
-    from microc.frontend.formulas import Gates, run_over_time, slice_gate
+    from microc.frontend.formulas import GateWeights, run_over_time, slice_gate
 
     gates = {"lstm": 4, "gru": 3, "rnn": 1}[cell]
 
@@ -280,7 +280,7 @@ def recurrent(cell: str, steps: int, width: int, units: int) -> Application:
     def write(writer: GraphBuilder, dtype: str) -> str:
         x = data(writer, dtype, (steps, 1, width))
         rng = np.random.default_rng(8)
-        shares = Gates(
+        shares = GateWeights(
             *(rng.normal(scale=0.1, size=s).astype(np.float32) for s in ((gates * units, width), (gates * units,)))
         )
         zero = writer.new_constant("zero", np.zeros((1, units), np.float32))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from microc.base.file_access import read_bytes
 from microc.errors import ModelError, OutputError, UnsupportedError, similar_files_hint
-from microc.frontend.model_limits import HDF5_MAGIC, ZIP_MAGIC, archive_names
+from microc.frontend.model_limits import HDF5_MAGIC, ZIP_MAGIC, list_archive_members
 from microc.frontend.trees.boosters import is_lightgbm, is_xgboost
 from microc.graph.file import is_graph_file
 from microc.graph.ir import Graph
@@ -33,9 +33,10 @@ MAX_FOLDER_ENTRIES = 1000
 
 
 class ForeignFormat(NamedTuple):
-    """A model format of another tool: what such a file is, and a hint how to convert it to a format that microc reads."""
+    """A model format of another tool: what such a file is, and a hint how to convert it to a format that microc
+    reads."""
 
-    what: str
+    description: str
     hint: str
 
 
@@ -120,7 +121,7 @@ def identify_by_content(data: bytes) -> ForeignFormat | None:
 
 def _identify_archive(data: bytes) -> ForeignFormat:
     """Identify another tool's zip archive by the names of its members, also one that wraps a model file."""
-    names = archive_names(data)
+    names = list_archive_members(data)
     inside = next((name for name in names if name.isprintable() and Path(name).suffix.lower() in MODEL_SUFFIXES), "")
     if inside:
         return ForeignFormat(
@@ -166,7 +167,9 @@ def foreign_format_error(foreign: ForeignFormat, where: str, file_name: str) -> 
     """Return the error for a file or folder of another tool.
 
     ``file_name``: the name that the conversion command in the hint shows."""
-    return ModelError(f"this is {foreign.what}", where=where, hint=foreign.hint.replace("{0}", shlex.quote(file_name)))
+    return ModelError(
+        f"this is {foreign.description}", where=where, hint=foreign.hint.replace("{0}", shlex.quote(file_name))
+    )
 
 
 # ---- Choice of the reader, by content, never by suffix alone.
@@ -178,9 +181,10 @@ AGAIN = "copy or export the model again"
 def load_model_file(path: Path, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
     """Read a model file of any format; the content decides which, not the suffix.
 
-    Formats are TFLite, ONNX, Keras (.keras or .h5), a PyTorch program, LightGBM's text, XGBoost's JSON or UBJSON, and a graph
-    file that ``microc import`` wrote. ``input_shapes`` binds unknown extents of inputs by name. Raises OutputError if the
-    file cannot be read, ModelError (or UnsupportedError) if it is no model that microc understands."""
+    Formats are TFLite, ONNX, Keras (.keras or .h5), a PyTorch program, LightGBM's text, XGBoost's JSON or UBJSON, and a
+    graph file that ``microc import`` wrote. ``input_shapes`` binds unknown extents of inputs by name. Raises
+    OutputError if the file cannot be read, ModelError (or UnsupportedError) if it is no model that microc
+    understands."""
     return read_model_data(read_model_bytes(path), path.name, input_shapes)
 
 
@@ -275,11 +279,11 @@ def _refuse_foreign_file(data: bytes, file_name: str) -> None:
 
 # ---- Unknown extents of a model file's inputs, by name.
 
-Shape = tuple[int | str, ...]
+SymbolicShape = tuple[int | str, ...]
 """Extents, with names for unknown ones."""
 
 
-def symbolic_inputs(path: Path) -> Mapping[str, Shape]:
+def read_symbolic_input_shapes(path: Path) -> Mapping[str, SymbolicShape]:
     """Return the shapes of a model's inputs by name.
 
     An unknown extent is its symbol in the file, else ``<input>:<axis>``. Inputs of unknown rank are omitted, and
@@ -296,12 +300,12 @@ def symbolic_inputs(path: Path) -> Mapping[str, Shape]:
     return _onnx_input_shapes(data, path.name)
 
 
-def _name_unknown_extents(input_name: str, extents: Sequence[int | str | None]) -> Shape:
+def _name_unknown_extents(input_name: str, extents: Sequence[int | str | None]) -> SymbolicShape:
     """Return the extents of an input, with ``<input>:<axis>`` in place of unknown ones."""
     return tuple(f"{input_name}:{axis}" if extent is None else extent for axis, extent in enumerate(extents))
 
 
-def _tflite_input_shapes(data: bytes, file_name: str) -> dict[str, Shape]:
+def _tflite_input_shapes(data: bytes, file_name: str) -> dict[str, SymbolicShape]:
     """Return the shapes of a TFLite model's inputs by name."""
     from microc.frontend.tflite.file import TfliteFile
 
@@ -313,7 +317,7 @@ def _tflite_input_shapes(data: bytes, file_name: str) -> dict[str, Shape]:
     }
 
 
-def _onnx_input_shapes(data: bytes, file_name: str) -> dict[str, Shape]:
+def _onnx_input_shapes(data: bytes, file_name: str) -> dict[str, SymbolicShape]:
     """Return the shapes of an ONNX model's inputs by name, without those of unknown rank."""
     from microc.frontend.onnx.file import decode_onnx
 
@@ -324,7 +328,7 @@ def _onnx_input_shapes(data: bytes, file_name: str) -> dict[str, Shape]:
     }
 
 
-def _keras_input_shapes(data: bytes, file_name: str) -> dict[str, Shape]:
+def _keras_input_shapes(data: bytes, file_name: str) -> dict[str, SymbolicShape]:
     """Return the shapes of a Keras model's inputs by name; empty for an archive that is no Keras model."""
     from microc.frontend.keras import file as keras_file
     from microc.frontend.keras import reader as keras_reader
@@ -333,5 +337,5 @@ def _keras_input_shapes(data: bytes, file_name: str) -> dict[str, Shape]:
         return {}
     return {
         name: _name_unknown_extents(name, extents)
-        for name, extents in keras_reader.declared_inputs(data, file_name).items()
+        for name, extents in keras_reader.read_declared_input_shapes(data, file_name).items()
     }

@@ -15,21 +15,23 @@ from microc.graph.ir import Attr
 
 # ---- Functions that are no operators of ours, composed of several.
 #
-# A formula takes a function that writes operators (:func:`composer`), and returns the name of its result.
+# A formula takes a function that writes operators (:func:`make_composer`), and returns the name of its result.
 
 Compose = Callable[..., str]
-"""``compose(op, *operands, **attributes)``; numbers among the operands become constants of the last other operand's dtype."""
+"""``compose(op, *operands, **attributes)``; numbers among the operands become constants of the last other operand's
+dtype."""
 
 
-def composer(emitter: Emitter) -> Compose:
-    """Return a function that appends an operator to ``emitter`` and returns the name of its result, for use in formulas."""
+def make_composer(emitter: Emitter) -> Compose:
+    """Return a function that appends an operator to ``emitter`` and returns the name of its result, for use in
+    formulas."""
 
-    def compose(op: str, *operands: str | float, **attrs: Attr) -> str:
+    def append_operator(op: str, *operands: str | float, **attrs: Attr) -> str:
         dtype = dtypes.to_numpy(emitter.type([o for o in operands if isinstance(o, str)][-1]).dtype)
         names = [o if isinstance(o, str) else emitter.new_constant("number", np.array(o, dtype)) for o in operands]
         return emitter.emit(op, names, attrs)
 
-    return compose
+    return append_operator
 
 
 def affine_function(compose: Compose, x: str, alpha: float, beta: float) -> str:
@@ -103,23 +105,24 @@ def reciprocal(compose: Compose, x: str) -> str:
 # ---- Recurrent layers: one loop over the sequence, whatever the number of steps.
 
 State = tuple[str, ...]
-Step = Callable[[GraphBuilder, str, State], State]
+StepEmitter = Callable[[GraphBuilder, str, State], State]
 """Writes a step into a loop's body: from its input (N, G) and the old state to the new state, whose first value is the
 row."""
 
 
 @frozen
-class Gates:
-    """Weights that multiply a recurrent layer's input, for all gates: ``weight`` (G, C), and optionally ``bias`` (G)."""
+class GateWeights:
+    """Weights that multiply a recurrent layer's input, for all gates: ``weight`` (G, C), and optionally ``bias``
+    (G)."""
 
     weight: Array
     bias: Array | None = None
 
-    def of(self, write: GraphBuilder, rows: str) -> str:
+    def emit_products(self, builder: GraphBuilder, rows: str) -> str:
         """Append the products of all gates with ``rows`` (M, C); return their value (M, G)."""
-        operands = [write.new_constant("weight", self.weight)]
-        operands += [] if self.bias is None else [write.new_constant("bias", self.bias)]
-        return write.emit("dense", (rows, *operands))
+        operands = [builder.new_constant("weight", self.weight)]
+        operands += [] if self.bias is None else [builder.new_constant("bias", self.bias)]
+        return builder.emit("dense", (rows, *operands))
 
 
 def precomputes_input_products(step_count: int, gate_width: int, data_width: int) -> bool:
@@ -133,34 +136,34 @@ def precomputes_input_products(step_count: int, gate_width: int, data_width: int
 def run_over_time(
     builder: GraphBuilder,
     data: str,
-    gates: Gates,
-    state: Sequence[str],
-    step: Step,
+    input_gates: GateWeights,
+    initial_state: Sequence[str],
+    emit_step: StepEmitter,
     *,
     backwards: bool = False,
     returns_rows: bool = True,
 ) -> tuple[str, State]:
-    """Append a loop that runs a recurrent layer's ``step`` for every time step of ``data`` (T, N, C).
+    """Append a loop that runs a recurrent layer's ``emit_step`` for every time step of ``data`` (T, N, C).
 
     The step receives the gates' input products. ``backwards``: the loop begins with the last time step. Return the rows
     (T, N, U) in the order of computation (empty unless ``returns_rows``), and the last state."""
-    (count, batch, depth), width = builder.shape(data), len(gates.weight)
+    (count, batch, depth), width = builder.shape(data), len(input_gates.weight)
     products_first = precomputes_input_products(count, width, depth)
     if products_first:
-        flat = gates.of(builder, builder.reshape(data, (count * batch, depth)))
+        flat = input_gates.emit_products(builder, builder.reshape(data, (count * batch, depth)))
         data = builder.reshape(flat, (count, batch, width))
     body = GraphBuilder(builder.loc.file)
     body.at(builder.loc.index, builder.loc.name)
     step_index = body.input("turn", (), "int32")
-    old = tuple(body.input(f"state_{k}", builder.shape(value)) for k, value in enumerate(state))
+    old = tuple(body.input(f"state_{k}", builder.shape(value)) for k, value in enumerate(initial_state))
     sequence = body.input("data", builder.shape(data))
     if backwards:
         step_index = body.emit("sub", (body.new_constant("last", np.array(count - 1, np.int32)), step_index))
     step_data = body.emit("gather", (sequence, step_index), {"axis": 0})
-    new = step(body, step_data if products_first else gates.of(body, step_data), old)
+    new = emit_step(body, step_data if products_first else input_gates.emit_products(body, step_data), old)
     results = {f"next_{k}": value for k, value in enumerate(new)} | ({"row": new[0]} if returns_rows else {})
     attrs: Mapping[str, Attr] = {"body": body.graph("step", results), "count": count, "carried": len(old)}
-    results_of_loop = builder.emit_all("loop", (*state, data), attrs)
+    results_of_loop = builder.emit_all("loop", (*initial_state, data), attrs)
     return results_of_loop[len(old)] if returns_rows else "", results_of_loop[: len(old)]
 
 

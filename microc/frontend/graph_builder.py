@@ -114,8 +114,8 @@ class GraphBuilder:
         return self.new_constant(name, data)
 
     def op(self, op: str, *inputs: str, name: str = "", **attrs: Attr) -> str:
-        """Append a node of one operator (docs/operators.md has the attributes); return the name of its result, made from
-        ``name``.
+        """Append a node of one operator (docs/operators.md has the attributes); return the name of its result, made
+        from ``name``.
 
         UsageError for an unknown operator or operand, ModelError for invalid operands or attributes.
         """

@@ -34,8 +34,8 @@ INVALID_INPUT_ERRORS = (
 def read_graph_file(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
     """Read the network in ``data``. Its shapes are fixed: ``input_shapes`` may only repeat them.
 
-    Raises ModelError if the file is damaged or the graph is inconsistent, UnsupportedError for unknown operators, UsageError
-    if ``input_shapes`` asks for other shapes.
+    Raises ModelError if the file is damaged or the graph is inconsistent, UnsupportedError for unknown operators,
+    UsageError if ``input_shapes`` asks for other shapes.
     """
     graph = from_bytes(data, file_name)
     all_graphs = (graph, *nested_graphs(graph))
@@ -47,15 +47,15 @@ def read_graph_file(data: bytes, file_name: str, input_shapes: Mapping[str, tupl
             hint="read it with the version of microc, and the plugins, that wrote it",
         )
     for subgraph in all_graphs:
-        _check_graph(subgraph, file_name)
-    _check_bound_shapes(graph, file_name, input_shapes)
-    graph = _drop_unproven_bounds(_with_default_attributes(graph), file_name)
+        _check_types_and_structure(subgraph, file_name)
+    _check_requested_shapes(graph, file_name, input_shapes)
+    graph = _drop_unproven_bounds(_fill_default_attributes(graph), file_name)
     for subgraph in (graph, *nested_graphs(graph)):
         _check_legalisation(subgraph, file_name)
     return graph
 
 
-def _check_graph(graph: Graph, file_name: str) -> None:
+def _check_types_and_structure(graph: Graph, file_name: str) -> None:
     """Raise ModelError if types are unsupported or too large, or if the graph is inconsistent."""
     for name, kind in graph.types.items():
         if dtypes.dtype_parts(kind.dtype).lanes != 1:
@@ -65,7 +65,7 @@ def _check_graph(graph: Graph, file_name: str) -> None:
             )
         check_shape(kind.shape, kind.dtype, f"{file_name} {name!r}")
     try:
-        verify(graph, _infer_output_types, constants=_constant_fault)
+        verify(graph, _infer_output_types, constants=_describe_constant_fault)
     except InternalError as error:
         raise ModelError(f"the graph contradicts itself: {error.what}", where=f"{file_name} {error.where}") from error
 
@@ -85,19 +85,19 @@ def _check_legalisation(graph: Graph, file_name: str) -> None:
             continue
 
 
-def _with_default_attributes(graph: Graph) -> Graph:
+def _fill_default_attributes(graph: Graph) -> Graph:
     """Return the graph with default values for the attributes that the file lacks: newer operators may have more."""
     nodes = []
     for node in graph.nodes:
         attrs = {
-            name: _with_default_attributes(value) if isinstance(value, Graph) else value
+            name: _fill_default_attributes(value) if isinstance(value, Graph) else value
             for name, value in node.attrs.items()
         }
         nodes.append(replace(node, attrs={**registry.get(node.op).defaults, **attrs}))
     return replace(graph, nodes=tuple(nodes))
 
 
-def _constant_fault(node: Node, graph: Graph, producers: Mapping[str, Node]) -> str:
+def _describe_constant_fault(node: Node, graph: Graph, producers: Mapping[str, Node]) -> str:
     """Return why a node's constants are invalid, or an empty string; constants that cannot be evaluated are invalid."""
     try:
         with np.errstate(all="ignore"):
@@ -150,11 +150,11 @@ def _infer_output_types(op: str, attrs: Mapping[str, Any], types: Sequence[Tenso
         raise ModelError(f"the operands or attributes are invalid ({type(error).__name__}: {error})") from error
 
 
-def _check_bound_shapes(graph: Graph, file_name: str, bound_shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise UsageError if ``bound_shapes`` differ from the input shapes in the file.
+def _check_requested_shapes(graph: Graph, file_name: str, requested_shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise UsageError if ``requested_shapes`` differ from the input shapes in the file.
 
     The keys are names of inputs, or ``*`` for all inputs."""
-    for name, shape in bound_shapes.items():
+    for name, shape in requested_shapes.items():
         for input_name in graph.inputs if name == "*" else (name,):
             if input_name not in graph.inputs:
                 raise UsageError(

@@ -39,7 +39,8 @@ MAX_BRACKETS = 4 * MAX_NESTED
 def check_shape(shape: Sequence[int], element_dtype: str, where: str) -> None:
     """Raise ModelError if a shape has a negative extent, UnsupportedError if it has too many axes or bytes.
 
-    ``shape``: Python integers, whose product does not overflow. ``element_dtype``: an unknown dtype counts as one byte."""
+    ``shape``: Python integers, whose product does not overflow. ``element_dtype``: an unknown dtype counts as one
+    byte."""
     if len(shape) > MAX_RANK:
         raise UnsupportedError(f"a tensor of rank {len(shape)}, expected at most {MAX_RANK}", where=where)
     if any(extent < 0 for extent in shape):
@@ -56,8 +57,8 @@ def check_shape(shape: Sequence[int], element_dtype: str, where: str) -> None:
 def infer_types(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType], where: str) -> tuple[TensorType, ...]:
     """Infer the result types of an operator for operands of ``types``, each within the limits.
 
-    Raises ModelError, with ``where``, for invalid operands or attributes, UnsupportedError for those that are too large or
-    have a dtype that the operator does not take.
+    Raises ModelError, with ``where``, for invalid operands or attributes, UnsupportedError for those that are too large
+    or have a dtype that the operator does not take.
     """
     if len(types) > MAX_OPERANDS:
         raise UnsupportedError(
@@ -114,7 +115,7 @@ def _check_window(attrs: Mapping[str, Any], types: Sequence[TensorType], where: 
         raise UnsupportedError(f"a window has {prod(kernel)} elements, expected at most {MAX_TAPS}", where=where)
 
 
-def read_json(text: bytes, where: str) -> Any:
+def parse_model_json(text: bytes, where: str) -> Any:
     """Parse JSON text of a model; ModelError if it is invalid or nested too deeply."""
     try:
         data = json.loads(text)
@@ -137,7 +138,7 @@ HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 """First bytes of these containers."""
 
 
-def archive_names(file_data: bytes) -> list[str]:
+def list_archive_members(file_data: bytes) -> list[str]:
     """Return the names of the members of a zip archive; none if the bytes are no complete archive."""
     try:
         with zipfile.ZipFile(io.BytesIO(file_data)) as archive:

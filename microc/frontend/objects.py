@@ -20,7 +20,7 @@ def read_object(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, ex
     or the bytes of a file. Only the packages that the object needs are imported. Raises UsageError for any other
     object, else the errors of its reader."""
     if isinstance(model, (bytes, bytearray, memoryview)):
-        return _from_bytes(bytes(model), "model", input_shapes)
+        return _read_model_bytes(bytes(model), "model", input_shapes)
     packages = {class_.__module__.split(".")[0] for class_ in type(model).__mro__}
     if packages & {"sklearn", "lightgbm", "xgboost"}:
         from microc.frontend.trees import sklearn
@@ -38,7 +38,7 @@ def read_object(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, ex
     if "keras" in packages and hasattr(model, "save"):
         return _read_keras_object(model, input_shapes)
     if "onnx" in packages and hasattr(model, "SerializeToString") and hasattr(model, "graph"):
-        return _from_bytes(model.SerializeToString(), model.graph.name or "model", input_shapes)
+        return _read_model_bytes(model.SerializeToString(), model.graph.name or "model", input_shapes)
     if reader.is_module(model):
         if input_shapes:
             raise UsageError(
@@ -54,7 +54,7 @@ def read_object(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, ex
     raise UsageError(f"got a model of type {type(model).__name__}", hint=f"give {hint}")
 
 
-def model_file_of(model: Any) -> tuple[str, bytes] | None:
+def serialise_model_object(model: Any) -> tuple[str, bytes] | None:
     """Return name and bytes of the file that a model object represents; None if it represents none.
 
     Such objects are the bytes of a file, an ``onnx.ModelProto``, or a Keras model, which is saved."""
@@ -72,7 +72,7 @@ def model_file_of(model: Any) -> tuple[str, bytes] | None:
     return None
 
 
-def _from_bytes(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
+def _read_model_bytes(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
     """Read a model of any format from the bytes of a file."""
     from microc.frontend import detect
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from microc.errors import InternalError, MicrocError, ModelError, UnsupportedError
-from microc.frontend.model_limits import MAX_BYTES, MAX_OPERANDS, MAX_WINDOW, check_shape, infer_types, read_json
+from microc.frontend.model_limits import MAX_BYTES, MAX_OPERANDS, MAX_WINDOW, check_shape, infer_types, parse_model_json
 from microc.frontend.onnx import reader as onnx_reader
 from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph, TensorType
@@ -74,7 +74,7 @@ def test_operands_are_counted() -> None:
 
 
 def test_json_is_bounded_in_depth() -> None:
-    assert read_json(b"[" * 100 + b"]" * 100, "x")
+    assert parse_model_json(b"[" * 100 + b"]" * 100, "x")
     for text in (b"[" * 300 + b"]" * 300, b"[" * 100_000, b"{", b"\xff"):
         with pytest.raises(ModelError, match="JSON"):
-            read_json(text, "x")
+            parse_model_json(text, "x")

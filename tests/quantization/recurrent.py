@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from microc.base.dtypes import Array
-from microc.frontend.formulas import Gates, State, run_over_time, slice_gate
+from microc.frontend.formulas import GateWeights, State, run_over_time, slice_gate
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph
 
@@ -26,7 +26,9 @@ class Cell:
 
     def __init__(self, gates: int, depth: int) -> None:
         self.random, self.gates = np.random.default_rng(5), gates
-        self.given = Gates(self.weight(depth), self.random.normal(scale=0.2, size=gates * UNITS).astype(np.float32))
+        self.given = GateWeights(
+            self.weight(depth), self.random.normal(scale=0.2, size=gates * UNITS).astype(np.float32)
+        )
         self.own = self.weight(UNITS)
 
     def weight(self, depth: int) -> Array:

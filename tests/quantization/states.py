@@ -29,7 +29,7 @@ def cell(name: str, start: float = 0.0) -> Graph:
     states = [
         write.state(f"state{k}", np.full((1, UNITS), start, np.float32)) for k in range(2 if name == "lstm" else 1)
     ]
-    new = layer.step(write, layer.given.of(write, net.x), tuple(states))
+    new = layer.step(write, layer.given.emit_products(write, net.x), tuple(states))
     for state, value in zip(states, new, strict=True):
         write.update(state, value)
     return net.graph(net.dense(new[0], 5))

@@ -11,7 +11,7 @@ import pytest
 from microc.base.dtypes import Array
 from microc.compiler.options import Options
 from microc.compiler.pipeline import optimise_graph
-from microc.frontend.formulas import Gates, State, run_over_time, slice_gate
+from microc.frontend.formulas import GateWeights, State, run_over_time, slice_gate
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph
 from microc.ops.meaning import evaluate
@@ -83,13 +83,13 @@ def network(step: Any, states: int, computed_state: bool = False) -> Graph:
     return write.graph("net", {"y": made, "last": last[0]})
 
 
-class Plain(Gates):
+class Plain(GateWeights):
     """Data as they are: the step makes the products, which it quantises."""
 
     def __init__(self) -> None:
         super().__init__(np.zeros((DEPTH + 1, DEPTH), np.float32))
 
-    def of(self, write: GraphBuilder, rows: str) -> str:
+    def emit_products(self, write: GraphBuilder, rows: str) -> str:
         return rows
 
 

@@ -17,7 +17,7 @@ from microc.compiler.single_function import boundary_graph, plan_function
 from microc.compiler.sizes.family import NetworkFamily, read_family
 from microc.compiler.sizes.general import GeneralKernelBuilder
 from microc.errors import UnsupportedError, UsageError
-from microc.frontend.detect import Shape, symbolic_inputs
+from microc.frontend.detect import SymbolicShape, read_symbolic_input_shapes
 from microc.graph.ir import Graph
 from microc.module import Module, Size
 from microc.schedule.schedule import Schedule
@@ -44,7 +44,7 @@ def open_dynamic_sizes(source: Path | Graph, options: Options) -> tuple[tuple[Si
     The dynamic sizes are the symbolic dimensions with a bound in the options. Raises UsageError for a bound whose name
     is no symbolic dimension of the model; the error lists the model's symbolic dimensions.
     """
-    shapes = symbolic_inputs(source) if isinstance(source, Path) and source.is_file() else {}
+    shapes = read_symbolic_input_shapes(source) if isinstance(source, Path) and source.is_file() else {}
     if BATCH in options.bounds and not any(BATCH in shape for shape in shapes.values()):
         shapes = {name: tuple(BATCH if e == f"{name}:0" else e for e in shape) for name, shape in shapes.items()}
     symbols = dict.fromkeys(extent for shape in shapes.values() for extent in shape if isinstance(extent, str))
@@ -76,7 +76,7 @@ def sizes_of_bounds(bounds: Mapping[str, Bound]) -> tuple[Size, ...]:
     return tuple(sizes)
 
 
-def _input_shape_at(name: str, shape: Shape, sizes: Mapping[str, int], options: Options) -> tuple[int, ...]:
+def _input_shape_at(name: str, shape: SymbolicShape, sizes: Mapping[str, int], options: Options) -> tuple[int, ...]:
     """Return the shape of an input at given sizes.
 
     A dimension without a bound has the extent that the options specify. If they specify none, it must be the first

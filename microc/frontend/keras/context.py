@@ -1,4 +1,5 @@
-"""Context of the converter of a Keras layer: configuration, weights and operands of one call, and Keras's activations."""
+"""Context of the converter of a Keras layer: configuration, weights and operands of one call, and Keras's
+activations."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import numpy as np
 from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend import formulas
-from microc.frontend.formulas import Compose, composer
+from microc.frontend.formulas import Compose, make_composer
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Attr
 
@@ -31,7 +32,7 @@ _PLAIN: Mapping[str, tuple[str, Mapping[str, Attr]]] = {
 }
 
 
-def dtype_of(config: Mapping[str, Any]) -> str:
+def read_dtype(config: Mapping[str, Any]) -> str:
     """Return the dtype of a layer from its configuration, which contains a name or a dtype policy.
 
     For a layer that Keras quantised, return the quantised dtype, such as ``int8``."""
@@ -41,14 +42,15 @@ def dtype_of(config: Mapping[str, Any]) -> str:
     return str(dtype["config"].get("mode") or dtype["config"]["name"])
 
 
-class Weights(Protocol):
+class ModelWeights(Protocol):
     """Interface of the weights of a model in a file."""
 
-    def layers(self, layers: Sequence[Mapping[str, Any]]) -> Mapping[str, LayerWeights]:
-        """Return the weights of each layer of a model, by the layer's name. ``layers``: configurations of the layers."""
+    def layers(self, layer_configs: Sequence[Mapping[str, Any]]) -> Mapping[str, LayerWeights]:
+        """Return the weights of each layer of a model, by the layer's name. ``layer_configs``: configurations of the
+        layers."""
 
 
-class LayerWeights(Weights, Protocol):
+class LayerWeights(ModelWeights, Protocol):
     """Interface of the weights of a layer in a file. The layer may itself be a model with layers."""
 
     def arrays(self) -> tuple[Array, ...]:
@@ -58,20 +60,21 @@ class LayerWeights(Weights, Protocol):
     def path(self) -> str:
         """Path of the layer in the file. It is different for every layer."""
 
-    def inside(self, part_name: str) -> LayerWeights:
-        """Return the weights of a layer inside of this layer, such as a cell or a wrapped layer, by its attribute name."""
+    def inner_layer(self, part_name: str) -> LayerWeights:
+        """Return the weights of a layer inside of this layer, such as a cell or a wrapped layer, by its attribute
+        name."""
 
 
 @dataclass(frozen=True)
 class Layer:
     """Context of the converter of one call of a Keras layer.
 
-    ``write`` is the builder of the graph, ``code`` the layer's class name, ``config`` its configuration, ``weights`` its
-    weights in the file. ``operands`` are names of values of the graph, or numbers in arithmetic on a tensor and a number.
-    ``kwargs`` are the keyword arguments of the call. ``converters`` is the table of all converters, for layers that wrap other
-    layers."""
+    ``builder`` is the builder of the graph, ``code`` the layer's class name, ``config`` its configuration, ``weights``
+    its weights in the file. ``operands`` are names of values of the graph, or numbers in arithmetic on a tensor and a
+    number. ``kwargs`` are the keyword arguments of the call. ``converters`` is the table of all converters, for layers
+    that wrap other layers."""
 
-    write: GraphBuilder
+    builder: GraphBuilder
     code: str
     config: Mapping[str, Any]
     weights: LayerWeights
@@ -81,7 +84,7 @@ class Layer:
 
     def refuse(self, what: str, hint: str) -> NoReturn:
         """Raise UnsupportedError with the layer's class and location: microc does not support ``what``."""
-        raise UnsupportedError(f"{self.code}: {what}", where=self.write.where, hint=hint)
+        raise UnsupportedError(f"{self.code}: {what}", where=self.builder.where, hint=hint)
 
     @property
     def has_int8_weights(self) -> bool:
@@ -89,7 +92,7 @@ class Layer:
 
         The weights are integers then, and the last of the layer's arrays contains the factors by which they were
         multiplied."""
-        return dtype_of(self.config) == "int8"
+        return read_dtype(self.config) == "int8"
 
     @property
     def x(self) -> str:
@@ -98,16 +101,16 @@ class Layer:
 
     def shape(self, value: str = "") -> tuple[int, ...]:
         """Return the shape of ``value``, by default of the layer's first operand."""
-        return self.write.shape(value or self.x)
+        return self.builder.shape(value or self.x)
 
     def arrays(self, array_count: int) -> tuple[Array, ...]:
         """Return the arrays of the layer's weights; ModelError if their number is not ``array_count``."""
         arrays = self.weights.arrays()
         if len(arrays) != array_count:
-            raise ModelError(f"got {len(arrays)} weights, expected {array_count}", where=self.write.where)
+            raise ModelError(f"got {len(arrays)} weights, expected {array_count}", where=self.builder.where)
         return arrays
 
-    def pair(self, setting_name: str, axis_count: int = 2) -> tuple[int, ...]:
+    def setting_per_axis(self, setting_name: str, axis_count: int = 2) -> tuple[int, ...]:
         """Return a setting of the layer, such as its strides, as one number for each of ``axis_count`` spatial axes.
 
         An absent setting is 1 for every axis."""
@@ -124,21 +127,21 @@ class Layer:
             self.refuse("data with channels first", "build the model with data_format='channels_last'")
 
     def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> str:
-        return self.write.emit(op, inputs, attrs)
+        return self.builder.emit(op, inputs, attrs)
 
     def constant(self, stem: str, array: Array) -> str:
         """Add a float32 constant; return its name, which is made unique from ``stem``."""
-        return self.write.new_constant(stem, np.ascontiguousarray(array, np.float32))
+        return self.builder.new_constant(stem, np.ascontiguousarray(array, np.float32))
 
     def scalar(self, number: float) -> str:
-        return self.write.scalar(number)
+        return self.builder.scalar(number)
 
     def reshape(self, value: str, shape: Sequence[int]) -> str:
-        return self.write.reshape(value, shape)
+        return self.builder.reshape(value, shape)
 
-    def activate(self, value: str, name: str = "activation") -> str:
-        """Emit the activation that the layer's configuration contains under ``name``, applied to ``value``."""
-        return self.apply_activation(value, self.config.get(name))
+    def activate(self, value: str, setting_name: str = "activation") -> str:
+        """Emit the activation that the layer's configuration contains under ``setting_name``, applied to ``value``."""
+        return self.apply_activation(value, self.config.get(setting_name))
 
     def apply_activation(self, input_value: str, activation: Any) -> str:
         """Emit an activation, applied to ``input_value``; return the result.
@@ -156,11 +159,12 @@ class Layer:
         formula = _COMPOSED.get(str(activation))
         if formula is None:
             self.refuse(f"the activation {activation!r}", "use linear, " + ", ".join(sorted({*_PLAIN, *_COMPOSED})))
-        return formula(composer(self.write), input_value)
+        return formula(make_composer(self.builder), input_value)
 
 
 Converter = Callable[[Layer], str | tuple[str, ...]]
-"""Type of a converter: a function that appends the nodes of a layer. It returns the name of the result, or a tuple of names."""
+"""Type of a converter: a function that appends the nodes of a layer. It returns the name of the result, or a tuple of
+names."""
 
 
 _COMPOSED: Mapping[str, Callable[[Compose, str], str]] = {
@@ -172,5 +176,5 @@ _COMPOSED: Mapping[str, Callable[[Compose, str], str]] = {
     "softsign": formulas.softsign,
     "swish": formulas.swish,
 }
-"""Activations that are composed of several operators, by Keras's name. ``gelu`` is the exact function, not the approximation by
-tanh."""
+"""Activations that are composed of several operators, by Keras's name. ``gelu`` is the exact function, not the
+approximation by tanh."""

@@ -16,7 +16,7 @@ import numpy as np
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import ModelError, ToolError, UnsupportedError
-from microc.frontend.model_limits import MAX_STORED, archive_names, check_shape, read_json
+from microc.frontend.model_limits import MAX_STORED, check_shape, list_archive_members, parse_model_json
 
 # ---- Checked access to the groups and arrays of an HDF5 file.
 #
@@ -25,7 +25,8 @@ from microc.frontend.model_limits import MAX_STORED, archive_names, check_shape,
 # filters. Anything else is refused, because it could read other files of the machine.
 
 _FILTERS = (1, 2, 3, 4, 5, 6, 32000)
-"""Numbers of allowed compression filters: those included in HDF5, and lzf. HDF5 would load plugins for other filters."""
+"""Numbers of allowed compression filters: those included in HDF5, and lzf. HDF5 would load plugins for other
+filters."""
 _MOST_TEXT = 1 << 24
 """Maximum number of bytes of an HDF5 attribute."""
 BROKEN = (KeyError, OSError, TypeError, ValueError, RuntimeError, OverflowError, MemoryError)
@@ -42,15 +43,15 @@ class _ReadBudget:
 
 
 @frozen
-class Group:
+class Hdf5Group:
     """A group of an HDF5 file: a folder of arrays and groups, with attributes.
 
-    ``node`` is h5py's group, ``file`` the file's name for errors. ``left`` is the file's reading budget, which all groups of the
-    file share."""
+    ``node`` is h5py's group, ``file`` the file's name for errors. ``read_budget`` is the file's reading budget, which
+    all groups of the file share."""
 
     node: Any
     file: str
-    left: _ReadBudget
+    read_budget: _ReadBudget
 
     @property
     def path(self) -> str:
@@ -61,20 +62,20 @@ class Group:
         try:
             return tuple(self.node)
         except BROKEN as error:
-            raise self._damage_error(error) from error
+            raise self._make_damage_error(error) from error
 
-    def group(self, member_name: str) -> Group | None:
+    def find_group(self, member_name: str) -> Hdf5Group | None:
         """Return the subgroup ``member_name``; None if there is no subgroup of this name."""
         import h5py
 
         member = self._find_member(member_name)
-        return Group(member, self.file, self.left) if isinstance(member, h5py.Group) else None
+        return Hdf5Group(member, self.file, self.read_budget) if isinstance(member, h5py.Group) else None
 
-    def array(self, member_name: str, where: str) -> Array:
+    def read_array(self, member_name: str, where: str) -> Array:
         """Read the array ``member_name``.
 
-        ModelError if it is no array of numbers, or is stored outside of the file; UnsupportedError if the file's arrays are too
-        large."""
+        ModelError if it is no array of numbers, or is stored outside of the file; UnsupportedError if the file's arrays
+        are too large."""
         import h5py
 
         data = self._find_member(member_name)
@@ -96,18 +97,19 @@ class Group:
                     f"{self.path}/{member_name} holds {dtype}, expected numbers of at most 8 bytes", where=self.file
                 )
             check_shape(shape, dtype.name, where)
-            self.left.bytes -= data.size * dtype.itemsize
-            if self.left.bytes < 0:
+            self.read_budget.bytes -= data.size * dtype.itemsize
+            if self.read_budget.bytes < 0:
                 raise UnsupportedError(f"the weights take more than {MAX_STORED} bytes", where=self.file)
             return np.asarray(data[()])
         except BROKEN as error:
-            raise self._damage_error(error) from error
+            raise self._make_damage_error(error) from error
 
-    def layer(self) -> str:
-        """Return the name of the layer whose weights the group contains, from an attribute of its variables; "" if absent."""
+    def read_layer_name(self) -> str:
+        """Return the name of the layer whose weights the group contains, from an attribute of its variables; "" if
+        absent."""
         import h5py
 
-        variables = self.group("vars")
+        variables = self.find_group("vars")
         try:
             if variables is None or "name" not in variables.node.attrs:
                 return ""
@@ -115,24 +117,27 @@ class Group:
             is_text = attribute.shape == () and h5py.check_string_dtype(attribute.dtype) is not None
             return str(variables.node.attrs["name"]) if is_text else ""
         except BROKEN as error:
-            raise self._damage_error(error) from error
+            raise self._make_damage_error(error) from error
 
-    def texts(self, attribute_name: str) -> tuple[str, ...]:
+    def read_text_attribute(self, attribute_name: str) -> tuple[str, ...]:
         """Return the strings in the attribute ``attribute_name``; () if the attribute is absent.
 
         Keras splits a long attribute into several attributes with numbered names; their strings are concatenated."""
-        return self._attribute_texts(attribute_name) or tuple(
-            text for part in self._numbered_attributes(attribute_name) for text in self._attribute_texts(part)
+        return self._read_single_text_attribute(attribute_name) or tuple(
+            text
+            for part in self._iterate_numbered_attributes(attribute_name)
+            for text in self._read_single_text_attribute(part)
         )
 
-    def _numbered_attributes(self, attribute_name: str) -> Iterator[str]:
-        """Yield the names of the numbered attributes into which Keras has split the long attribute ``attribute_name``."""
+    def _iterate_numbered_attributes(self, attribute_name: str) -> Iterator[str]:
+        """Yield the names of the numbered attributes into which Keras has split the long attribute
+        ``attribute_name``."""
         number = 0
         while f"{attribute_name}{number}" in self.node.attrs:
             yield f"{attribute_name}{number}"
             number += 1
 
-    def _attribute_texts(self, attribute_name: str) -> tuple[str, ...]:
+    def _read_single_text_attribute(self, attribute_name: str) -> tuple[str, ...]:
         """Return the strings in one attribute; () if the attribute is absent or contains no strings."""
         import h5py
 
@@ -151,7 +156,7 @@ class Group:
             values = np.asarray(self.node.attrs[attribute_name], object).reshape(-1)
             return tuple(_decode_text(text) for text in values)
         except BROKEN as error:
-            raise self._damage_error(error) from error
+            raise self._make_damage_error(error) from error
 
     def _find_member(self, member_name: str) -> Any:
         """Return h5py's group or array ``member_name``; None if the group has no such member.
@@ -166,9 +171,9 @@ class Group:
                 raise ModelError(what, where=self.file, hint="save the model again: model.save('model.keras')")
             return None if link is None else self.node[member_name]
         except BROKEN as error:
-            raise self._damage_error(error) from error
+            raise self._make_damage_error(error) from error
 
-    def _damage_error(self, error: Exception) -> ModelError:
+    def _make_damage_error(self, error: Exception) -> ModelError:
         """Return the ModelError that reports ``error``, an exception of h5py for a damaged file."""
         return ModelError(f"the weights cannot be read: {error}", where=f"{self.file} {self.path}")
 
@@ -179,7 +184,7 @@ def _decode_text(stored_text: Any) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def open_hdf5(data: bytes, file_name: str) -> Group:
+def open_hdf5(data: bytes, file_name: str) -> Hdf5Group:
     """Open an HDF5 file from its bytes; return the root group.
 
     ToolError if h5py is not installed. h5py raises one of the exceptions ``BROKEN`` if the file is damaged."""
@@ -189,7 +194,7 @@ def open_hdf5(data: bytes, file_name: str) -> Group:
         raise ToolError(
             "Keras models are read with h5py, which is not installed", where=file_name, hint="pip install microc[keras]"
         ) from error
-    return Group(h5py.File(io.BytesIO(data), "r")["/"], file_name, _ReadBudget())
+    return Hdf5Group(h5py.File(io.BytesIO(data), "r")["/"], file_name, _ReadBudget())
 
 
 # ---- The archive of a Keras 3 model (``.keras``): a zip archive with the configuration as JSON and the weights in HDF5. No code
@@ -200,60 +205,61 @@ _FILE_CONFIG, _FILE_WEIGHTS = "config.json", "model.weights.h5"
 
 def is_keras(data: bytes) -> bool:
     """Test whether ``data`` are the bytes of a zip archive with a Keras 3 model."""
-    return {_FILE_CONFIG, "metadata.json"} <= set(archive_names(data))
+    return {_FILE_CONFIG, "metadata.json"} <= set(list_archive_members(data))
 
 
-class Weights:
+class ArchiveWeights:
     """Weights of a layer or model in a ``.keras`` archive: a group of its HDF5 file, with the layer's own arrays and
     the groups of layers inside of the layer.
 
-    ``group`` is None for a layer without weights; ``where`` is the layer's location for errors."""
+    ``find_group`` is None for a layer without weights; ``where`` is the layer's location for errors."""
 
-    def __init__(self, group: Group | None, where: str) -> None:
+    def __init__(self, group: Hdf5Group | None, where: str) -> None:
         self._group, self.where = group, where
 
     def arrays(self) -> tuple[Array, ...]:
         """Return the arrays of the layer's variables, in order."""
-        variables = self._group.group("vars") if self._group is not None else None
+        variables = self._group.find_group("vars") if self._group is not None else None
         if variables is None:
             return ()
-        return tuple(variables.array(str(k), self.where) for k in range(len(variables.names())))
+        return tuple(variables.read_array(str(k), self.where) for k in range(len(variables.names())))
 
     @property
     def path(self) -> str:
         """Path of the group in the file, or the layer's name if there is no group. It is different for every layer."""
         return self.where if self._group is None else self._group.path
 
-    def inside(self, part_name: str) -> Weights:
-        """Return the weights of a layer inside of this layer, by its attribute name, such as ``cell`` or ``forward_layer``."""
-        return Weights(self._group.group(part_name) if self._group is not None else None, self.where)
+    def inner_layer(self, part_name: str) -> ArchiveWeights:
+        """Return the weights of a layer inside of this layer, by its attribute name, such as ``cell`` or
+        ``forward_layer``."""
+        return ArchiveWeights(self._group.find_group(part_name) if self._group is not None else None, self.where)
 
-    def layers(self, layers: Sequence[Mapping[str, Any]]) -> dict[str, Weights]:
+    def layers(self, layer_configs: Sequence[Mapping[str, Any]]) -> dict[str, ArchiveWeights]:
         """Return the weights of the layers of a model, by layer name.
 
-        In current files an attribute of each group contains the name of its layer. In files of early versions the group itself is
-        named after the layer's class, with a number."""
-        parts = self._group.group("layers") if self._group is not None else None
-        groups = {name: parts.group(name) for name in parts.names()} if parts is not None else {}
-        by_layer_name = {group.layer(): group for group in groups.values() if group is not None}
+        In current files an attribute of each group contains the name of its layer. In files of early versions the group
+        itself is named after the layer's class, with a number."""
+        parts = self._group.find_group("layers") if self._group is not None else None
+        groups = {name: parts.find_group(name) for name in parts.names()} if parts is not None else {}
+        by_layer_name = {group.read_layer_name(): group for group in groups.values() if group is not None}
         class_counts: Counter[str] = Counter()
         weights = {}
-        for layer in layers:
-            stem, name = snake_case(layer["class_name"]), layer["config"]["name"]
+        for layer in layer_configs:
+            stem, name = to_snake_case(layer["class_name"]), layer["config"]["name"]
             group_name = f"{stem}_{class_counts[stem]}" if class_counts[stem] else stem
             class_counts[stem] += 1
-            weights[name] = Weights(by_layer_name.get(name) or groups.get(group_name), name)
+            weights[name] = ArchiveWeights(by_layer_name.get(name) or groups.get(group_name), name)
         return weights
 
 
-def snake_case(class_name: str) -> str:
+def to_snake_case(class_name: str) -> str:
     """Convert a class name to snake case as Keras does for paths, such as Conv2DTranspose to ``conv2d_transpose``."""
     class_name = re.sub(r"\W+", "", class_name)
     class_name = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", class_name)
     return re.sub(r"([a-z])([A-Z])", r"\1_\2", class_name).lower()
 
 
-def decode_keras_archive(data: bytes, file_name: str) -> tuple[dict[str, Any], Weights]:
+def decode_keras_archive(data: bytes, file_name: str) -> tuple[dict[str, Any], ArchiveWeights]:
     """Decode a ``.keras`` archive from its bytes; return the model's configuration and its weights.
 
     ModelError if the archive is corrupt, ToolError if h5py is not installed."""
@@ -262,10 +268,10 @@ def decode_keras_archive(data: bytes, file_name: str) -> tuple[dict[str, Any], W
             if sum(entry.file_size for entry in archive.infolist()) > MAX_STORED:
                 raise UnsupportedError(f"the archive unfolds to more than {MAX_STORED} bytes", where=file_name)
             config, weights = (
-                read_json(archive.read(_FILE_CONFIG), f"{file_name} {_FILE_CONFIG}"),
+                parse_model_json(archive.read(_FILE_CONFIG), f"{file_name} {_FILE_CONFIG}"),
                 archive.read(_FILE_WEIGHTS),
             )
-        return config, Weights(open_hdf5(weights, file_name), file_name)
+        return config, ArchiveWeights(open_hdf5(weights, file_name), file_name)
     except (zipfile.BadZipFile, NotImplementedError, EOFError, *BROKEN) as error:
         raise ModelError(f"the Keras archive is broken: {error}", where=file_name) from error
 
@@ -291,30 +297,30 @@ class LegacyWeights:
     """Weights of a layer in a whole HDF5 model. ``entries`` contains the path of each weight, in order, and the group
     that the path begins at."""
 
-    entries: tuple[tuple[str, Group], ...]
+    entries: tuple[tuple[str, Hdf5Group], ...]
     where: str
 
     def arrays(self) -> tuple[Array, ...]:
-        return tuple(_array_at_path(group, name, self.where) for name, group in self.entries)
+        return tuple(_read_array_at_path(group, name, self.where) for name, group in self.entries)
 
     @property
     def path(self) -> str:
         return self.where
 
-    def inside(self, part_name: str) -> LegacyWeights:
+    def inner_layer(self, part_name: str) -> LegacyWeights:
         """Return the weights of a layer inside of this layer.
 
-        Each direction of a bidirectional layer has half of the weights. A cell or a wrapped layer has all weights of the layer
-        around it."""
+        Each direction of a bidirectional layer has half of the weights. A cell or a wrapped layer has all weights of
+        the layer around it."""
         part_name = part_name.removeprefix("_")
         if part_name in _HALVES:
             half, second = len(self.entries) // 2, part_name == _HALVES[1]
             return LegacyWeights(self.entries[half:] if second else self.entries[:half], f"{self.where}/{part_name}")
         return self._weights_of_layer(_PARTS[part_name]) if part_name in _PARTS else self
 
-    def layers(self, layers: Sequence[Mapping[str, Any]]) -> dict[str, LegacyWeights]:
+    def layers(self, layer_configs: Sequence[Mapping[str, Any]]) -> dict[str, LegacyWeights]:
         """Return the weights of the layers of a model, by layer name."""
-        return {layer["config"]["name"]: self._weights_of_layer(layer["config"]["name"]) for layer in layers}
+        return {layer["config"]["name"]: self._weights_of_layer(layer["config"]["name"]) for layer in layer_configs}
 
     def _weights_of_layer(self, layer_name: str) -> LegacyWeights:
         """Return those weights whose path contains the folder ``layer_name``."""
@@ -324,33 +330,35 @@ class LegacyWeights:
 
 
 @frozen
-class LegacyFile:
+class LegacyModelWeights:
     """Weights of a whole HDF5 model: an HDF5 group for each layer, by layer name."""
 
-    groups: Mapping[str, Group]
+    groups: Mapping[str, Hdf5Group]
 
-    def layers(self, layers: Sequence[Mapping[str, Any]]) -> dict[str, LegacyWeights]:
+    def layers(self, layer_configs: Sequence[Mapping[str, Any]]) -> dict[str, LegacyWeights]:
         """Return the weights of the layers, by layer name. A layer without a group has no weights."""
         weights = {}
-        for name in (layer["config"]["name"] for layer in layers):
+        for name in (layer["config"]["name"] for layer in layer_configs):
             group = self.groups.get(name)
-            entries = () if group is None else tuple((path, group) for path in group.texts("weight_names"))
+            entries = (
+                () if group is None else tuple((path, group) for path in group.read_text_attribute("weight_names"))
+            )
             weights[name] = LegacyWeights(entries, name)
         return weights
 
 
-def _array_at_path(group: Group, path: str, where: str) -> Array:
+def _read_array_at_path(group: Hdf5Group, path: str, where: str) -> Array:
     """Read the array at ``path`` below a group; ModelError if it is missing."""
     *folders, name = path.split("/")
-    inner: Group | None = group
+    inner: Hdf5Group | None = group
     for folder in folders:
-        inner = inner.group(folder) if inner is not None else None
+        inner = inner.find_group(folder) if inner is not None else None
     if inner is None:
         raise ModelError(f"the weight {path!r} is missing", where=where)
-    return inner.array(name, where)
+    return inner.read_array(name, where)
 
 
-def decode_hdf5_model(data: bytes, file_name: str) -> tuple[dict[str, Any], LegacyFile]:
+def decode_hdf5_model(data: bytes, file_name: str) -> tuple[dict[str, Any], LegacyModelWeights]:
     """Decode a whole model in HDF5 from its bytes; return the model's configuration and its weights.
 
     ModelError if the file is corrupt, or contains only weights."""
@@ -358,24 +366,26 @@ def decode_hdf5_model(data: bytes, file_name: str) -> tuple[dict[str, Any], Lega
         root = open_hdf5(data, file_name)
     except BROKEN as error:
         raise ModelError(f"the HDF5 file is broken: {error}", where=file_name) from error
-    (text,) = root.texts(_LEGACY_CONFIG) or ("",)
-    weights = root.group(_LEGACY_WEIGHTS)
+    (text,) = root.read_text_attribute(_LEGACY_CONFIG) or ("",)
+    weights = root.find_group(_LEGACY_WEIGHTS)
     if not text or weights is None:
         raise ModelError(
             "the HDF5 file holds no Keras model, perhaps its weights alone",
             where=file_name,
             hint="load them into the model, then: model.save('model.keras')",
         )
-    config = read_json(text.encode(), f"{file_name} {_LEGACY_CONFIG}")
-    groups_or_arrays = {name: weights.group(name) for name in weights.names()}
+    config = parse_model_json(text.encode(), f"{file_name} {_LEGACY_CONFIG}")
+    groups_or_arrays = {name: weights.find_group(name) for name in weights.names()}
     groups = {name: group for name, group in groups_or_arrays.items() if group is not None}
-    return modernise_config(config), LegacyFile(groups)
+    return modernise_config(config), LegacyModelWeights(groups)
 
 
 def modernise_config(config: Any) -> Any:
-    """Convert the calls of layers in a configuration from Keras 2's format to Keras 3's; return the converted configuration.
+    """Convert the calls of layers in a configuration from Keras 2's format to Keras 3's; return the converted
+    configuration.
 
-    Keras 2 stores the operands of a call as lists [layer, call, tensor, keywords], Keras 3 as arguments and keyword arguments."""
+    Keras 2 stores the operands of a call as lists [layer, call, tensor, keywords], Keras 3 as arguments and keyword
+    arguments."""
     if isinstance(config, list):
         return [modernise_config(item) for item in config]
     if not isinstance(config, dict):
@@ -385,34 +395,35 @@ def modernise_config(config: Any) -> Any:
         converted["config"] = {"name": "sequential", "layers": converted["config"]}
     if "inbound_nodes" in config:
         converted["inbound_nodes"] = [
-            node if isinstance(node, dict) else _convert_call(node) for node in config["inbound_nodes"]
+            node if isinstance(node, dict) else _convert_keras2_call(node) for node in config["inbound_nodes"]
         ]
     return converted
 
 
-def _convert_call(keras2_call: Sequence[Any]) -> dict[str, Any]:
-    """Convert one call of a layer from Keras 2's format to Keras 3's. A call on several tensors is a list with an entry for each
-    tensor."""
+def _convert_keras2_call(keras2_call: Sequence[Any]) -> dict[str, Any]:
+    """Convert one call of a layer from Keras 2's format to Keras 3's. A call on several tensors is a list with an entry
+    for each tensor."""
     entries = [keras2_call] if keras2_call and isinstance(keras2_call[0], str) else list(keras2_call)
-    operands = [_convert_tensor(entry) for entry in entries]
+    operands = [_convert_keras2_tensor(entry) for entry in entries]
     keywords: dict[str, Any] = {}
     for entry in entries:
         if len(entry) > 3:
-            keywords |= {name: _convert_keyword(value) for name, value in entry[3].items()}
+            keywords |= {name: _convert_keras2_keyword(value) for name, value in entry[3].items()}
     return {"args": operands if len(operands) == 1 else [operands], "kwargs": keywords}
 
 
-def _convert_keyword(value: Any) -> Any:
-    """Convert the value of a keyword argument if it is a reference [layer, call, tensor] to a tensor; return others unchanged."""
+def _convert_keras2_keyword(value: Any) -> Any:
+    """Convert the value of a keyword argument if it is a reference [layer, call, tensor] to a tensor; return others
+    unchanged."""
     is_tensor = (
         isinstance(value, list)
         and len(value) >= 3
         and isinstance(value[0], str)
         and all(isinstance(index, int) for index in value[1:3])
     )
-    return _convert_tensor(value) if is_tensor else value
+    return _convert_keras2_tensor(value) if is_tensor else value
 
 
-def _convert_tensor(keras2_tensor: Sequence[Any]) -> dict[str, Any]:
+def _convert_keras2_tensor(keras2_tensor: Sequence[Any]) -> dict[str, Any]:
     """Convert a reference [layer, call, tensor] to a tensor from Keras 2's format to Keras 3's."""
     return {"class_name": "__keras_tensor__", "config": {"keras_history": list(keras2_tensor[:3])}}

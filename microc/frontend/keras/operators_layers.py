@@ -16,7 +16,7 @@ from microc.graph.ir import Attr
 # ---- Converters of dense layers, convolutions, pools, normalisations by learned statistics, activations and Embedding.
 
 
-def dense(layer: Layer) -> str:
+def convert_dense(layer: Layer) -> str:
     """Convert Dense, over the last axis. An int8 kernel of Keras is dequantised: divided by the factor of each unit."""
     kernel, *others = layer.arrays(1 + bool(layer.config["use_bias"]) + layer.has_int8_weights)
     if layer.has_int8_weights:
@@ -28,7 +28,7 @@ def dense(layer: Layer) -> str:
     return layer.activate(layer.reshape(layer.emit("dense", operands), (*shape[:-1], kernel.shape[1])))
 
 
-def _same_padding(extent: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
+def _same_padding_of_axis(extent: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
     """Return the numbers of elements of padding before and after an axis, for Keras's scheme ``same``.
 
     The result has ceil(extent / stride) elements. An odd number is split with the larger half after the data."""
@@ -36,7 +36,7 @@ def _same_padding(extent: int, kernel: int, stride: int, dilation: int) -> tuple
     return total // 2, total - total // 2
 
 
-def _window_padding(
+def _resolve_window_padding(
     layer: Layer, extents: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
 ) -> tuple[int, ...]:
     """Return the padding of a convolution or pool: numbers of elements before each axis, then after each axis."""
@@ -46,22 +46,25 @@ def _window_padding(
         case "causal":
             return (0, (kernel[-1] - 1) * dilation[-1], 0, 0)
         case "same":
-            pairs = [_same_padding(*numbers) for numbers in zip(extents, kernel, strides, dilation, strict=True)]
+            pairs = [
+                _same_padding_of_axis(*numbers) for numbers in zip(extents, kernel, strides, dilation, strict=True)
+            ]
             return (*(before for before, _ in pairs), *(after for _, after in pairs))
         case other:
             layer.refuse(f"padding {other!r}", "use valid or same")
 
 
-def _as_image(layer: Layer, value: str) -> str:
+def _reshape_to_image(layer: Layer, value: str) -> str:
     """Return a value (N, W, C) reshaped to (N, 1, W, C); a value of rank 4 unchanged."""
     shape = layer.shape(value)
     return value if len(shape) == 4 else layer.reshape(value, (shape[0], 1, *shape[1:]))
 
 
-def _strides_and_dilations(layer: Layer) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the strides and the dilations of a convolution along rows and columns. For 1D data those of the rows are 1."""
+def _read_strides_and_dilations(layer: Layer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the strides and the dilations of a convolution along rows and columns. For 1D data those of the rows are
+    1."""
     count = len(layer.shape()) - 2
-    settings = (layer.pair("strides", count), layer.pair("dilation_rate", count))
+    settings = (layer.setting_per_axis("strides", count), layer.setting_per_axis("dilation_rate", count))
     return settings if count == 2 else ((1, *settings[0]), (1, *settings[1]))
 
 
@@ -70,11 +73,14 @@ def _emit_conv2d(
 ) -> str:
     """Emit a convolution with weights in the layout OHWI; 1D data are reshaped to images and back.
 
-    ``is_pointwise``: ignore the layer's strides, dilation and padding, for the second part of a separable convolution."""
-    rank, image = len(layer.shape(value)), _as_image(layer, value)
-    strides, dilation = ((1, 1), (1, 1)) if is_pointwise else _strides_and_dilations(layer)
+    ``is_pointwise``: ignore the layer's strides, dilation and padding, for the second part of a separable
+    convolution."""
+    rank, image = len(layer.shape(value)), _reshape_to_image(layer, value)
+    strides, dilation = ((1, 1), (1, 1)) if is_pointwise else _read_strides_and_dilations(layer)
     extents = layer.shape(image)[1:3]
-    padding = (0, 0, 0, 0) if is_pointwise else _window_padding(layer, extents, weight.shape[1:3], strides, dilation)
+    padding = (
+        (0, 0, 0, 0) if is_pointwise else _resolve_window_padding(layer, extents, weight.shape[1:3], strides, dilation)
+    )
     operands = [image, layer.constant("kernel", weight), *(layer.constant("bias", b) for b in bias)]
     attrs: Mapping[str, Attr] = {
         "strides": strides, "dilation": dilation, "padding": padding, "groups": groups, "layout": "NHWC"
@@ -83,7 +89,7 @@ def _emit_conv2d(
     return result if rank == 4 else layer.reshape(result, (layer.shape(result)[0], *layer.shape(result)[2:]))
 
 
-def convolution(layer: Layer) -> str:
+def convert_convolution(layer: Layer) -> str:
     """Convert Conv1D and Conv2D, whose kernel is (H, W, input channels of a group, output channels)."""
     layer.require_channels_last()
     kernel, *bias = layer.arrays(1 + bool(layer.config["use_bias"]))
@@ -92,30 +98,30 @@ def convolution(layer: Layer) -> str:
     return layer.activate(_emit_conv2d(layer, layer.x, weight, bias, int(layer.config.get("groups", 1))))
 
 
-def _depthwise_weight(kernel: Array) -> Array:
+def _depthwise_kernel_as_ohwi(kernel: Array) -> Array:
     """Convert a depthwise kernel (H, W, channels, multiplier) to the layout OHWI with one input channel."""
     kernel = kernel[None] if kernel.ndim == 3 else kernel
     moved: Array = kernel.transpose(2, 3, 0, 1)
     return moved.reshape(-1, *kernel.shape[:2], 1)
 
 
-def depthwise(layer: Layer) -> str:
+def convert_depthwise_convolution(layer: Layer) -> str:
     """Convert DepthwiseConv1D and DepthwiseConv2D."""
     layer.require_channels_last()
     kernel, *bias = layer.arrays(1 + bool(layer.config["use_bias"]))
-    return layer.activate(_emit_conv2d(layer, layer.x, _depthwise_weight(kernel), bias, layer.shape()[-1]))
+    return layer.activate(_emit_conv2d(layer, layer.x, _depthwise_kernel_as_ohwi(kernel), bias, layer.shape()[-1]))
 
 
-def separable(layer: Layer) -> str:
+def convert_separable_convolution(layer: Layer) -> str:
     """Convert SeparableConv1D and SeparableConv2D: a depthwise convolution, then a pointwise convolution."""
     layer.require_channels_last()
     kernel, points, *bias = layer.arrays(2 + bool(layer.config["use_bias"]))
-    value = _emit_conv2d(layer, layer.x, _depthwise_weight(kernel), (), layer.shape()[-1])
+    value = _emit_conv2d(layer, layer.x, _depthwise_kernel_as_ohwi(kernel), (), layer.shape()[-1])
     points = points[None] if points.ndim == 3 else points
     return layer.activate(_emit_conv2d(layer, value, points.transpose(3, 0, 1, 2), bias, 1, is_pointwise=True))
 
 
-def convolution_transpose(layer: Layer) -> str:
+def convert_convolution_transpose(layer: Layer) -> str:
     """Convert Conv1DTranspose and Conv2DTranspose, whose kernel is (H, W, output channels, input channels).
 
     With the padding ``same`` the result has extent * stride elements along each axis.
@@ -125,14 +131,14 @@ def convolution_transpose(layer: Layer) -> str:
         layer.refuse("output_padding", "leave it at None")
     kernel, *bias = layer.arrays(1 + bool(layer.config["use_bias"]))
     rank, kernel = len(layer.shape()), kernel[None] if kernel.ndim == 3 else kernel
-    strides, dilation = _strides_and_dilations(layer)
+    strides, dilation = _read_strides_and_dilations(layer)
     before, after = [], []
     for extent, stride, d in zip(kernel.shape[:2], strides, dilation, strict=True):
         reach = (extent - 1) * d + 1
         total = reach - stride if layer.config["padding"] == "same" else min(reach - stride, 0)
         before.append(max(total, 0) // 2)
         after.append(total - before[-1])
-    operands = [_as_image(layer, layer.x), layer.constant("kernel", kernel.transpose(2, 0, 1, 3))]
+    operands = [_reshape_to_image(layer, layer.x), layer.constant("kernel", kernel.transpose(2, 0, 1, 3))]
     operands += [layer.constant("bias", b) for b in bias]
     attrs: Mapping[str, Attr] = {"strides": strides, "dilation": dilation, "padding": (*before, *after)}
     result = layer.emit("conv2d_transpose", operands, attrs)
@@ -140,18 +146,18 @@ def convolution_transpose(layer: Layer) -> str:
     return layer.activate(result if rank == 4 else layer.reshape(result, (shape[0], *shape[2:])))
 
 
-def pool(op: str) -> Converter:
+def make_pool_converter(op: str) -> Converter:
     """Return the converter of a pool. The average of a window does not count padding."""
 
-    def convert(layer: Layer) -> str:
+    def convert_pool(layer: Layer) -> str:
         layer.require_channels_last()
         count = len(layer.shape()) - 2
-        kernel = layer.pair("pool_size", count)
-        strides = layer.pair("strides", count) if layer.config.get("strides") else kernel
+        kernel = layer.setting_per_axis("pool_size", count)
+        strides = layer.setting_per_axis("strides", count) if layer.config.get("strides") else kernel
         if count == 1:
             kernel, strides = (1, *kernel), (1, *strides)
-        image = _as_image(layer, layer.x)
-        padding = _window_padding(layer, layer.shape(image)[1:3], kernel, strides, (1, 1))
+        image = _reshape_to_image(layer, layer.x)
+        padding = _resolve_window_padding(layer, layer.shape(image)[1:3], kernel, strides, (1, 1))
         attrs: dict[str, Attr] = {"kernel": kernel, "strides": strides, "padding": padding, "layout": "NHWC"}
         if op == "avg_pool2d":
             attrs["count_include_pad"] = False
@@ -159,18 +165,18 @@ def pool(op: str) -> Converter:
         shape = layer.shape(result)
         return result if count == 2 else layer.reshape(result, (shape[0], *shape[2:]))
 
-    return convert
+    return convert_pool
 
 
-def global_pool(op: str) -> Converter:
+def make_global_pool_converter(op: str) -> Converter:
     """Return the converter of a global pool: a reduction ``op`` over all spatial axes."""
 
-    def convert(layer: Layer) -> str:
+    def convert_global_pool(layer: Layer) -> str:
         layer.require_channels_last()
         axes = tuple(range(1, len(layer.shape()) - 1))
         return layer.emit(op, (layer.x,), {"axes": axes, "keepdims": bool(layer.config.get("keepdims", False))})
 
-    return convert
+    return convert_global_pool
 
 
 def _require_last_axis(layer: Layer) -> None:
@@ -181,8 +187,9 @@ def _require_last_axis(layer: Layer) -> None:
         layer.refuse(f"normalisation along axis {axis}", "normalise the last axis")
 
 
-def batch_normalization(layer: Layer) -> str:
-    """Convert BatchNormalization: x * factor + offset for each channel. Both are computed in float64 at compile time."""
+def convert_batch_normalization(layer: Layer) -> str:
+    """Convert BatchNormalization: x * factor + offset for each channel. Both are computed in float64 at compile
+    time."""
     _require_last_axis(layer)
     scale, centre = bool(layer.config["scale"]), bool(layer.config["center"])
     arrays = [a.astype(np.float64) for a in layer.arrays(2 + scale + centre)]
@@ -194,7 +201,7 @@ def batch_normalization(layer: Layer) -> str:
     return layer.emit("add", (scaled, layer.constant("offset", beta - mean * factor)))
 
 
-def layer_normalization(layer: Layer) -> str:
+def convert_layer_normalization(layer: Layer) -> str:
     _require_last_axis(layer)
     scale, centre = bool(layer.config.get("scale", True)), bool(layer.config.get("center", True))
     arrays = list(layer.arrays(scale + centre))
@@ -208,26 +215,28 @@ def layer_normalization(layer: Layer) -> str:
     return layer.emit("add", (value, layer.constant("beta", arrays.pop(0)))) if centre else value
 
 
-def normalization(layer: Layer) -> str:
-    """Convert Normalization: (x - mean) / sqrt(variance). Mean and variance are constants that Keras's ``adapt`` computed."""
+def convert_normalization(layer: Layer) -> str:
+    """Convert Normalization: (x - mean) / sqrt(variance). Mean and variance are constants that Keras's ``adapt``
+    computed."""
     mean, variance = (a.astype(np.float64) for a in layer.weights.arrays()[:2])
     centred = layer.emit("sub", (layer.x, layer.constant("mean", mean)))
     return layer.emit("mul", (centred, layer.constant("factor", 1 / np.maximum(np.sqrt(variance), 1e-7))))
 
 
-def embedding(layer: Layer) -> str:
-    """Convert Embedding: gather rows of a table. int8 rows of Keras are dequantised: divided by the factor of each row."""
+def convert_embedding(layer: Layer) -> str:
+    """Convert Embedding: gather rows of a table. int8 rows of Keras are dequantised: divided by the factor of each
+    row."""
     if layer.config.get("mask_zero"):
         layer.refuse("mask_zero", "leave it at False: layers behind it would pass over rows of zeros")
     (table, *factors), indices = layer.arrays(1 + layer.has_int8_weights), layer.x
     if factors:
         table = table / factors[0].reshape(-1, 1)
-    if layer.write.type(indices).dtype not in ("int32", "int64"):
+    if layer.builder.type(indices).dtype not in ("int32", "int64"):
         indices = layer.emit("cast", (indices,), {"dtype": "int32"})
     return layer.emit("gather", (layer.constant("table", table), indices), {"axis": 0})
 
 
-def relu(layer: Layer) -> str:
+def convert_relu(layer: Layer) -> str:
     """Convert ReLU: min(x, ``max_value``) if x > ``threshold``, else (x - ``threshold``) * ``negative_slope``.
 
     ``threshold`` is at least 0."""
@@ -244,7 +253,7 @@ def relu(layer: Layer) -> str:
     return layer.emit("where", (layer.emit("greater", (layer.x, edge)), above, below))
 
 
-def prelu(layer: Layer) -> str:
+def convert_prelu(layer: Layer) -> str:
     """Convert PReLU: max(x, 0) + alpha * min(x, 0)."""
     (alpha,) = layer.arrays(1)
     below = layer.emit("minimum", (layer.x, layer.scalar(0.0)))
@@ -253,12 +262,12 @@ def prelu(layer: Layer) -> str:
     )
 
 
-def softmax(layer: Layer) -> str:
+def convert_softmax(layer: Layer) -> str:
     axis = layer.config.get("axis", -1)
     return layer.emit("softmax", (layer.x,), {"axis": int(axis if isinstance(axis, int) else axis[0])})
 
 
-def time_distributed(layer: Layer) -> str:
+def convert_time_distributed(layer: Layer) -> str:
     """Convert TimeDistributed: apply the wrapped layer to all time steps at once, as rows of a larger batch."""
     inner = layer.config["layer"]
     converter = layer.converters.get(inner["class_name"])
@@ -266,7 +275,7 @@ def time_distributed(layer: Layer) -> str:
         layer.refuse(f"a wrapped {inner['class_name']} layer", "use a layer that `microc operators` lists")
     shape = layer.shape()
     rows = layer.reshape(layer.x, (shape[0] * shape[1], *shape[2:]))
-    weights = layer.weights.inside("layer")
+    weights = layer.weights.inner_layer("layer")
     result = converter(
         replace(layer, code=inner["class_name"], config=inner["config"], operands=(rows,), weights=weights)
     )
@@ -277,44 +286,44 @@ def time_distributed(layer: Layer) -> str:
 
 LAYER_CONVERTERS: Mapping[str, Converter] = {
     "Activation": lambda layer: layer.activate(layer.x),
-    "AveragePooling1D": pool("avg_pool2d"),
-    "AveragePooling2D": pool("avg_pool2d"),
-    "BatchNormalization": batch_normalization,
-    "Conv1D": convolution,
-    "Conv1DTranspose": convolution_transpose,
-    "Conv2D": convolution,
-    "Conv2DTranspose": convolution_transpose,
-    "Dense": dense,
-    "DepthwiseConv1D": depthwise,
-    "DepthwiseConv2D": depthwise,
+    "AveragePooling1D": make_pool_converter("avg_pool2d"),
+    "AveragePooling2D": make_pool_converter("avg_pool2d"),
+    "BatchNormalization": convert_batch_normalization,
+    "Conv1D": convert_convolution,
+    "Conv1DTranspose": convert_convolution_transpose,
+    "Conv2D": convert_convolution,
+    "Conv2DTranspose": convert_convolution_transpose,
+    "Dense": convert_dense,
+    "DepthwiseConv1D": convert_depthwise_convolution,
+    "DepthwiseConv2D": convert_depthwise_convolution,
     "ELU": lambda layer: layer.emit("elu", (layer.x,), {"alpha": float(layer.config.get("alpha", 1.0))}),
-    "Embedding": embedding,
-    "GlobalAveragePooling1D": global_pool("mean"),
-    "GlobalAveragePooling2D": global_pool("mean"),
-    "GlobalAveragePooling3D": global_pool("mean"),
-    "GlobalMaxPooling1D": global_pool("max"),
-    "GlobalMaxPooling2D": global_pool("max"),
-    "GlobalMaxPooling3D": global_pool("max"),
-    "LayerNormalization": layer_normalization,
+    "Embedding": convert_embedding,
+    "GlobalAveragePooling1D": make_global_pool_converter("mean"),
+    "GlobalAveragePooling2D": make_global_pool_converter("mean"),
+    "GlobalAveragePooling3D": make_global_pool_converter("mean"),
+    "GlobalMaxPooling1D": make_global_pool_converter("max"),
+    "GlobalMaxPooling2D": make_global_pool_converter("max"),
+    "GlobalMaxPooling3D": make_global_pool_converter("max"),
+    "LayerNormalization": convert_layer_normalization,
     "LeakyReLU": lambda layer: layer.emit(
         "leaky_relu", (layer.x,), {"alpha": float(layer.config.get("negative_slope", layer.config.get("alpha", 0.3)))}
     ),
-    "MaxPooling1D": pool("max_pool2d"),
-    "MaxPooling2D": pool("max_pool2d"),
-    "Normalization": normalization,
-    "PReLU": prelu,
-    "ReLU": relu,
-    "SeparableConv1D": separable,
-    "SeparableConv2D": separable,
-    "Softmax": softmax,
-    "TimeDistributed": time_distributed,
+    "MaxPooling1D": make_pool_converter("max_pool2d"),
+    "MaxPooling2D": make_pool_converter("max_pool2d"),
+    "Normalization": convert_normalization,
+    "PReLU": convert_prelu,
+    "ReLU": convert_relu,
+    "SeparableConv1D": convert_separable_convolution,
+    "SeparableConv2D": convert_separable_convolution,
+    "Softmax": convert_softmax,
+    "TimeDistributed": convert_time_distributed,
 }
 
 
 # ---- Converters of layers that normalise by statistics of their input, and of layers that resize or crop images.
 
 
-def group_normalization(layer: Layer) -> str:
+def convert_group_normalization(layer: Layer) -> str:
     """Convert GroupNormalization of channels last.
 
     Each group of channels is normalised over its channels and all axes except the batch."""
@@ -334,13 +343,13 @@ def group_normalization(layer: Layer) -> str:
     over: Mapping[str, Attr] = {"axes": (1, 3), "keepdims": True}
     centred = layer.emit("sub", (rows, layer.emit("mean", (rows,), over)))
     spread = layer.emit("mean", (layer.emit("mul", (centred, centred)),), over)
-    value = layer.reshape(layer.emit("mul", (centred, _inverse_root(layer, spread))), shape)
+    value = layer.reshape(layer.emit("mul", (centred, _emit_inverse_root(layer, spread))), shape)
     if scale:
         value = layer.emit("mul", (value, layer.constant("gamma", arrays.pop(0))))
     return layer.emit("add", (value, layer.constant("beta", arrays.pop(0)))) if centre else value
 
 
-def rms_normalization(layer: Layer) -> str:
+def convert_rms_normalization(layer: Layer) -> str:
     """Convert RMSNormalization over the last axis: x / sqrt(mean(x ** 2) + epsilon) * scale."""
     axes, rank = layer.config.get("axis", -1), len(layer.shape())
     if [axis % rank for axis in (axes if isinstance(axes, (list, tuple)) else [axes])] != [rank - 1]:
@@ -348,11 +357,11 @@ def rms_normalization(layer: Layer) -> str:
     (scale,) = layer.arrays(1)
     over: Mapping[str, Attr] = {"axes": (rank - 1,), "keepdims": True}
     power = layer.emit("mean", (layer.emit("mul", (layer.x, layer.x)),), over)
-    value = layer.emit("mul", (layer.x, _inverse_root(layer, power)))
+    value = layer.emit("mul", (layer.x, _emit_inverse_root(layer, power)))
     return layer.emit("mul", (value, layer.constant("scale", scale)))
 
 
-def unit_normalization(layer: Layer) -> str:
+def convert_unit_normalization(layer: Layer) -> str:
     """Convert UnitNormalization: x / sqrt(max(sum(x ** 2), 1e-12))."""
     axes = layer.config.get("axis", -1)
     rank, axes = len(layer.shape()), axes if isinstance(axes, (list, tuple)) else [axes]
@@ -362,13 +371,13 @@ def unit_normalization(layer: Layer) -> str:
     return layer.emit("mul", (layer.x, layer.emit("rsqrt", (bounded,))))
 
 
-def _inverse_root(layer: Layer, mean_square: str) -> str:
+def _emit_inverse_root(layer: Layer, mean_square: str) -> str:
     """Emit 1 / sqrt(``mean_square`` + epsilon), with the layer's epsilon."""
     epsilon = layer.scalar(float(layer.config.get("epsilon", 1e-3)))
     return layer.emit("rsqrt", (layer.emit("add", (mean_square, epsilon)),))
 
 
-def resizing(layer: Layer) -> str:
+def convert_resizing(layer: Layer) -> str:
     """Convert Resizing of an image. Input and output positions are aligned by the centres of pixels."""
     layer.require_channels_last()
     config = layer.config
@@ -381,29 +390,29 @@ def resizing(layer: Layer) -> str:
         layer.refuse(
             "crop_to_aspect_ratio and pad_to_aspect_ratio are not supported", "crop or pad with layers of their own"
         )
-    if layer.write.type(layer.x).dtype != "float32":
+    if layer.builder.type(layer.x).dtype != "float32":
         layer.refuse("an image of integers", "give the model an input of float32")
-    return emit_resample(layer, (int(config["height"]), int(config["width"])), bilinear=interpolation == "bilinear")
+    return emit_resample(layer, (int(config["height"]), int(config["width"])), is_bilinear=interpolation == "bilinear")
 
 
-def emit_resample(layer: Layer, result_extents: Sequence[int], *, bilinear: bool) -> str:
+def emit_resample(layer: Layer, result_extents: Sequence[int], *, is_bilinear: bool) -> str:
     """Emit the resampling of the spatial axes, which begin with axis 1, to ``result_extents``.
 
-    An element of the result is the nearest input element, or, if ``bilinear``, the weighted sum of two neighbours along each
-    axis."""
+    An element of the result is the nearest input element, or, if ``is_bilinear``, the weighted sum of two neighbours
+    along each axis."""
     indices, weights = [], []
     for extent, size in zip(layer.shape()[1:-1], result_extents, strict=True):
         source = (np.arange(size) + 0.5) * (extent / size)
-        source = np.clip(source - 0.5, 0, extent - 1) if bilinear else np.minimum(np.floor(source), extent - 1)
+        source = np.clip(source - 0.5, 0, extent - 1) if is_bilinear else np.minimum(np.floor(source), extent - 1)
         first = np.floor(source).astype(np.int64)
         pair = np.stack([first, np.minimum(first + 1, extent - 1)], axis=1).astype(np.int32)
-        indices.append(layer.write.new_constant("places", pair if bilinear else pair[:, :1]))
+        indices.append(layer.builder.new_constant("places", pair if is_bilinear else pair[:, :1]))
         weights.append(layer.constant("shares", np.stack([1 - (source - first), source - first], axis=1)))
-    tables = indices + weights if bilinear else indices
+    tables = indices + weights if is_bilinear else indices
     return layer.emit("resample", (layer.x, *tables), {"axes": tuple(range(1, 1 + len(indices)))})
 
 
-def center_crop(layer: Layer) -> str:
+def convert_center_crop(layer: Layer) -> str:
     """Convert CenterCrop: crop an image to its middle. Refuse an image that is smaller than the crop."""
     layer.require_channels_last()
     shape, sizes = layer.shape(), (int(layer.config["height"]), int(layer.config["width"]))
@@ -418,9 +427,9 @@ def center_crop(layer: Layer) -> str:
 
 
 NORMALISATION_CONVERTERS: Mapping[str, Converter] = {
-    "CenterCrop": center_crop,
-    "GroupNormalization": group_normalization,
-    "RMSNormalization": rms_normalization,
-    "Resizing": resizing,
-    "UnitNormalization": unit_normalization,
+    "CenterCrop": convert_center_crop,
+    "GroupNormalization": convert_group_normalization,
+    "RMSNormalization": convert_rms_normalization,
+    "Resizing": convert_resizing,
+    "UnitNormalization": convert_unit_normalization,
 }

@@ -15,59 +15,60 @@ from microc.frontend.keras.operators_layers import emit_resample
 # ---- Converters of layers that merge tensors, or move, repeat, pad or crop elements.
 
 
-def identity(layer: Layer) -> str:
+def return_operand_unchanged(layer: Layer) -> str:
     """Return the operand unchanged, for layers that act only in training, such as Dropout."""
     return layer.x
 
 
-def merge(op: str) -> Converter:
+def make_merge_converter(op: str) -> Converter:
     """Return the converter of a layer that combines all operands by the binary operator ``op``, from left to right.
 
     Operands are broadcast. Numbers among them become constants."""
 
-    def convert(layer: Layer) -> str:
+    def convert_merge(layer: Layer) -> str:
         names = [o if isinstance(o, str) else layer.scalar(float(o)) for o in layer.operands]
         value = names[0]
         for name in names[1:]:
             value = layer.emit(op, (value, name))
         return value
 
-    return convert
+    return convert_merge
 
 
-def average(layer: Layer) -> str:
-    return layer.emit("mul", (str(merge("add")(layer)), layer.scalar(1 / len(layer.operands))))
+def convert_average(layer: Layer) -> str:
+    return layer.emit("mul", (str(make_merge_converter("add")(layer)), layer.scalar(1 / len(layer.operands))))
 
 
-def concatenate(layer: Layer) -> str:
+def convert_concatenate(layer: Layer) -> str:
     axis = layer.config.get("axis", layer.kwargs.get("axis", -1))
     return layer.emit("concat", [str(o) for o in layer.operands], {"axis": int(axis)})
 
 
-def flatten(layer: Layer) -> str:
+def convert_flatten(layer: Layer) -> str:
     shape = layer.shape()
     return layer.reshape(layer.x, (shape[0], prod(shape[1:])))
 
 
-def reshape(layer: Layer) -> str:
+def convert_reshape(layer: Layer) -> str:
     shape, wanted = layer.shape(), [int(n) for n in layer.config["target_shape"]]
     if -1 in wanted:
         wanted[wanted.index(-1)] = prod(shape[1:]) // -prod(wanted)
     return layer.reshape(layer.x, (shape[0], *wanted))
 
 
-def permute(layer: Layer) -> str:
+def convert_permute(layer: Layer) -> str:
     return layer.emit("transpose", (layer.x,), {"axes": (0, *(int(d) for d in layer.config["dims"]))})
 
 
-def repeat_vector(layer: Layer) -> str:
+def convert_repeat_vector(layer: Layer) -> str:
     batch, width = layer.shape()
     row = layer.reshape(layer.x, (batch, 1, width))
     return layer.emit("concat", (row,) * int(layer.config["n"]), {"axis": 1})
 
 
-def _amounts_by_axis(layer: Layer, setting_name: str, axis_count: int) -> list[tuple[int, int]]:
-    """Return a setting such as ``padding`` as numbers of elements (before, after) for each of ``axis_count`` spatial axes.
+def _read_amounts_before_and_after(layer: Layer, setting_name: str, axis_count: int) -> list[tuple[int, int]]:
+    """Return a setting such as ``padding`` as numbers of elements (before, after) for each of ``axis_count`` spatial
+    axes.
 
     In the configuration the setting is one number, one number for each axis, or a pair for each axis."""
     setting = layer.config[setting_name]
@@ -77,34 +78,34 @@ def _amounts_by_axis(layer: Layer, setting_name: str, axis_count: int) -> list[t
     return [(n, n) if isinstance(n, int) else (int(n[0]), int(n[1])) for n in setting]
 
 
-def zero_padding(layer: Layer) -> str:
+def convert_zero_padding(layer: Layer) -> str:
     layer.require_channels_last()
-    pairs = _amounts_by_axis(layer, "padding", len(layer.shape()) - 2)
+    pairs = _read_amounts_before_and_after(layer, "padding", len(layer.shape()) - 2)
     return layer.emit("pad", (layer.x,), {"padding": ((0, 0), *pairs, (0, 0)), "value": 0.0})
 
 
-def cropping(layer: Layer) -> str:
+def convert_cropping(layer: Layer) -> str:
     layer.require_channels_last()
     shape = layer.shape()
-    pairs = [(0, 0), *_amounts_by_axis(layer, "cropping", len(shape) - 2), (0, 0)]
+    pairs = [(0, 0), *_read_amounts_before_and_after(layer, "cropping", len(shape) - 2), (0, 0)]
     begin = tuple(before for before, _ in pairs)
     end = tuple(extent - after for extent, (_, after) in zip(shape, pairs, strict=True))
     return layer.emit("slice", (layer.x,), {"begin": begin, "end": end, "strides": (1,) * len(shape)})
 
 
-def upsampling(layer: Layer) -> str:
+def convert_upsampling(layer: Layer) -> str:
     """Convert UpSampling1D, 2D and 3D by integer factors: repeat elements, or interpolate bilinearly."""
     layer.require_channels_last()
     shape, count = layer.shape(), len(layer.shape()) - 2
-    factors = layer.pair("size", count)
+    factors = layer.setting_per_axis("size", count)
     interpolation = layer.config.get("interpolation", "nearest")
     if interpolation not in ("nearest", "bilinear"):
         layer.refuse(f"interpolation {interpolation!r}", "use nearest or bilinear")
     sizes = [extent * factor for extent, factor in zip(shape[1:-1], factors, strict=True)]
-    return emit_resample(layer, sizes, bilinear=interpolation == "bilinear")
+    return emit_resample(layer, sizes, is_bilinear=interpolation == "bilinear")
 
 
-def dot(layer: Layer) -> str:
+def convert_dot(layer: Layer) -> str:
     """Convert Dot: sum the products of two operands over one axis of each.
 
     Operands of rank 3 become one matrix product for each sample of the batch."""
@@ -124,15 +125,17 @@ def dot(layer: Layer) -> str:
     return layer.emit("matmul", (a, b))
 
 
-def rescaling(layer: Layer) -> str:
-    scaled = layer.emit("mul", (_operand_as_float32(layer), layer.constant("scale", np.asarray(layer.config["scale"]))))
+def convert_rescaling(layer: Layer) -> str:
+    scaled = layer.emit(
+        "mul", (_cast_operand_to_float32(layer), layer.constant("scale", np.asarray(layer.config["scale"])))
+    )
     offset = np.asarray(layer.config.get("offset", 0.0))
     return layer.emit("add", (scaled, layer.constant("offset", offset))) if offset.any() else scaled
 
 
-def _operand_as_float32(layer: Layer) -> str:
+def _cast_operand_to_float32(layer: Layer) -> str:
     """Return the layer's operand, cast to float32 if it has another dtype."""
-    if layer.write.type(layer.x).dtype == "float32":
+    if layer.builder.type(layer.x).dtype == "float32":
         return layer.x
     return layer.emit("cast", (layer.x,), {"dtype": "float32"})
 
@@ -146,40 +149,40 @@ _AUGMENTING = (
 """Classes of layers that change images in training only."""
 
 MERGE_CONVERTERS: Mapping[str, Converter] = {
-    **dict.fromkeys(_AUGMENTING, identity),
-    "ActivityRegularization": identity,
-    "Add": merge("add"),
-    "AlphaDropout": identity,
-    "Average": average,
-    "Concatenate": concatenate,
-    "Cropping1D": cropping,
-    "Cropping2D": cropping,
-    "Cropping3D": cropping,
-    "Dot": dot,
-    "Divide": merge("div"),
-    "Dropout": identity,
-    "Flatten": flatten,
-    "GaussianDropout": identity,
-    "GaussianNoise": identity,
-    "Identity": identity,
-    "Maximum": merge("maximum"),
-    "Minimum": merge("minimum"),
-    "Multiply": merge("mul"),
-    "Permute": permute,
-    "RepeatVector": repeat_vector,
-    "Rescaling": rescaling,
-    "Reshape": reshape,
-    "SpatialDropout1D": identity,
-    "SpatialDropout2D": identity,
-    "SpatialDropout3D": identity,
-    "Subtract": merge("sub"),
-    "TrueDivide": merge("div"),
-    "UpSampling1D": upsampling,
-    "UpSampling2D": upsampling,
-    "UpSampling3D": upsampling,
-    "ZeroPadding1D": zero_padding,
-    "ZeroPadding2D": zero_padding,
-    "ZeroPadding3D": zero_padding,
+    **dict.fromkeys(_AUGMENTING, return_operand_unchanged),
+    "ActivityRegularization": return_operand_unchanged,
+    "Add": make_merge_converter("add"),
+    "AlphaDropout": return_operand_unchanged,
+    "Average": convert_average,
+    "Concatenate": convert_concatenate,
+    "Cropping1D": convert_cropping,
+    "Cropping2D": convert_cropping,
+    "Cropping3D": convert_cropping,
+    "Dot": convert_dot,
+    "Divide": make_merge_converter("div"),
+    "Dropout": return_operand_unchanged,
+    "Flatten": convert_flatten,
+    "GaussianDropout": return_operand_unchanged,
+    "GaussianNoise": return_operand_unchanged,
+    "Identity": return_operand_unchanged,
+    "Maximum": make_merge_converter("maximum"),
+    "Minimum": make_merge_converter("minimum"),
+    "Multiply": make_merge_converter("mul"),
+    "Permute": convert_permute,
+    "RepeatVector": convert_repeat_vector,
+    "Rescaling": convert_rescaling,
+    "Reshape": convert_reshape,
+    "SpatialDropout1D": return_operand_unchanged,
+    "SpatialDropout2D": return_operand_unchanged,
+    "SpatialDropout3D": return_operand_unchanged,
+    "Subtract": make_merge_converter("sub"),
+    "TrueDivide": make_merge_converter("div"),
+    "UpSampling1D": convert_upsampling,
+    "UpSampling2D": convert_upsampling,
+    "UpSampling3D": convert_upsampling,
+    "ZeroPadding1D": convert_zero_padding,
+    "ZeroPadding2D": convert_zero_padding,
+    "ZeroPadding3D": convert_zero_padding,
 }
 
 
@@ -194,8 +197,9 @@ _PROJECTION, _OUTPUT = "abc,cde->abde", "abcd,cde->abe"
 """Einsum equations of the projection of rows to heads, and of heads to rows."""
 
 
-def einsum_dense(layer: Layer) -> str:
-    """Convert EinsumDense: the einsum of data and kernel by the layer's equation, and a bias along some axes of the result."""
+def convert_einsum_dense(layer: Layer) -> str:
+    """Convert EinsumDense: the einsum of data and kernel by the layer's equation, and a bias along some axes of the
+    result."""
     axes = layer.config.get("bias_axes") or ""
     kernel, *bias = layer.arrays(1 + bool(axes))
     return layer.activate(_emit_einsum(layer, layer.x, str(layer.config["equation"]), kernel, bias, axes))
@@ -204,10 +208,10 @@ def einsum_dense(layer: Layer) -> str:
 def _emit_einsum(layer: Layer, value: str, equation: str, kernel: Array, bias: Sequence[Array], bias_axes: str) -> str:
     """Emit an einsum of data and kernel as one dense layer, because quantisation supports dense layers best.
 
-    The data become a matrix (kept axes, summed axes), the kernel a matrix (summed axes, new axes). Transposes before and after
-    the product sort the axes.
+    The data become a matrix (kept axes, summed axes), the kernel a matrix (summed axes, new axes). Transposes before
+    and after the product sort the axes.
     """
-    data, weight, result = _einsum_labels(layer, equation, len(layer.shape(value)))
+    data, weight, result = _parse_einsum_labels(layer, equation, len(layer.shape(value)))
     kept = [label for label in data if label not in weight]
     summed = [label for label in data if label in weight]
     new = [label for label in weight if label not in data]
@@ -215,7 +219,7 @@ def _emit_einsum(layer: Layer, value: str, equation: str, kernel: Array, bias: S
         layer.refuse(f"the equation {equation!r}", "keep each axis, sum it with the kernel, or let the kernel make it")
     extents = dict(zip((*data, *weight), (*layer.shape(value), *kernel.shape), strict=True))
     rows = layer.reshape(
-        _transpose(layer, value, [data.index(label) for label in kept + summed]),
+        _emit_transpose(layer, value, [data.index(label) for label in kept + summed]),
         (prod(extents[label] for label in kept), prod(extents[label] for label in summed)),
     )
     sorted_kernel = kernel.transpose([weight.index(label) for label in new + summed])
@@ -223,12 +227,13 @@ def _emit_einsum(layer: Layer, value: str, equation: str, kernel: Array, bias: S
     bias_fits = bool(bias) and list(bias_axes) == new
     operands += [layer.constant("bias", bias[0].reshape(-1))] if bias_fits else []
     product = layer.reshape(layer.emit("dense", operands), [extents[label] for label in kept + new])
-    product = _transpose(layer, product, [(kept + new).index(label) for label in result])
+    product = _emit_transpose(layer, product, [(kept + new).index(label) for label in result])
     return product if bias_fits or not bias else layer.emit("add", (product, layer.constant("bias", bias[0])))
 
 
-def _einsum_labels(layer: Layer, equation: str, rank: int) -> tuple[str, str, str]:
-    """Return the axis labels of data, kernel and result in an einsum equation, with ``...`` replaced by unused labels."""
+def _parse_einsum_labels(layer: Layer, equation: str, rank: int) -> tuple[str, str, str]:
+    """Return the axis labels of data, kernel and result in an einsum equation, with ``...`` replaced by unused
+    labels."""
     match = _EQUATION.fullmatch(equation.replace(" ", ""))
     if match is None:
         layer.refuse(f"the equation {equation!r}", "write two operands and a result, as in 'abc,cd->abd'")
@@ -241,72 +246,74 @@ def _einsum_labels(layer: Layer, equation: str, rank: int) -> tuple[str, str, st
     return data, weight, dots + result if before else result + dots if behind else result
 
 
-def _transpose(layer: Layer, value: str, axes: Sequence[int]) -> str:
+def _emit_transpose(layer: Layer, value: str, axes: Sequence[int]) -> str:
     """Emit a transpose of ``value`` to ``axes``; return ``value`` itself if the axes are in order already."""
     return value if list(axes) == sorted(axes) else layer.emit("transpose", (value,), {"axes": tuple(axes)})
 
 
-def multi_head_attention(layer: Layer) -> str:
+def convert_multi_head_attention(layer: Layer) -> str:
     """Convert MultiHeadAttention.
 
-    Queries, keys and values (N, rows, features) are projected to heads, attention is computed for each head, and the result is
-    projected back to rows."""
+    Queries, keys and values (N, rows, features) are projected to heads, attention is computed for each head, and the
+    result is projected back to rows."""
     config, rank = layer.config, len(layer.shape())
     if rank != 3 or list(config.get("attention_axes") or [1]) != [1]:
         layer.refuse(f"attention over data of {rank} axes", "give data of (batch, rows, features)")
-    heads = _project_heads(layer)
+    heads = _emit_head_projections(layer)
     attended = _emit_attention(layer, heads, 1 / sqrt(int(config["key_dim"])))
-    return _project_by_part(layer, attended, "output_dense", _OUTPUT, "e")
+    return _emit_projection_by_part(layer, attended, "output_dense", _OUTPUT, "e")
 
 
-def grouped_query_attention(layer: Layer) -> str:
+def convert_grouped_query_attention(layer: Layer) -> str:
     """Convert GroupedQueryAttention, in which several heads of queries share one head of keys and values."""
-    config, heads = layer.config, _project_heads(layer, "_")
+    config, heads = layer.config, _emit_head_projections(layer, "_")
     scaled_numbers = np.arange(int(config["num_query_heads"])) * int(config["num_key_value_heads"])
-    head_indices = layer.write.new_constant(
+    head_indices = layer.builder.new_constant(
         "heads", (scaled_numbers // int(config["num_query_heads"])).astype(np.int32)
     )
     heads |= {name: layer.emit("gather", (heads[name], head_indices), {"axis": 2}) for name in ("key", "value")}
     attended = _emit_attention(layer, heads, 1 / sqrt(int(config["head_dim"])))
-    return _project_by_part(layer, attended, "_output_dense", _OUTPUT, "e")
+    return _emit_projection_by_part(layer, attended, "_output_dense", _OUTPUT, "e")
 
 
-def _attention_operands(layer: Layer) -> dict[str, str]:
-    """Return the operands of an attention layer by name: ``query``, ``value`` and ``key``. An absent key is the value."""
+def _find_attention_operands(layer: Layer) -> dict[str, str]:
+    """Return the operands of an attention layer by name: ``query``, ``value`` and ``key``. An absent key is the
+    value."""
     query, *rest = (str(operand) for operand in layer.operands)
     value = rest[0] if rest else str(layer.kwargs["value"])
     return {"query": query, "value": value, "key": rest[1] if rest[1:] else str(layer.kwargs.get("key", value))}
 
 
-def _project_heads(layer: Layer, part_prefix: str = "") -> dict[str, str]:
+def _emit_head_projections(layer: Layer, part_prefix: str = "") -> dict[str, str]:
     """Emit the projections of query, key and value to heads (N, rows, heads, features); return the results by name.
 
     ``part_prefix``: prefix of the attribute names of the inner dense layers."""
     return {
-        name: _project_by_part(layer, value, f"{part_prefix}{name}_dense", _PROJECTION, "de")
-        for name, value in _attention_operands(layer).items()
+        name: _emit_projection_by_part(layer, value, f"{part_prefix}{name}_dense", _PROJECTION, "de")
+        for name, value in _find_attention_operands(layer).items()
     }
 
 
-def _project_by_part(layer: Layer, value: str, part_name: str, equation: str, bias_axes: str) -> str:
+def _emit_projection_by_part(layer: Layer, value: str, part_name: str, equation: str, bias_axes: str) -> str:
     """Emit the projection of a value by the weights and bias of the inner dense layer ``part_name``."""
-    kernel, *bias = layer.weights.inside(part_name).arrays()
+    kernel, *bias = layer.weights.inner_layer(part_name).arrays()
     return _emit_einsum(layer, value, equation, kernel, bias, bias_axes)
 
 
 def _emit_attention(layer: Layer, heads: Mapping[str, str], scale: float) -> str:
-    """Emit softmax(q k' scale) v for heads (N, rows, heads, features), where k' is k transposed. The result has the same
-    layout."""
+    """Emit softmax(q k' scale) v for heads (N, rows, heads, features), where k' is k transposed. The result has the
+    same layout."""
     q, k, v = (
         layer.emit("transpose", (heads[name],), {"axes": axes})
         for name, axes in {"query": (0, 2, 1, 3), "key": (0, 2, 3, 1), "value": (0, 2, 1, 3)}.items()
     )
-    attended = layer.emit("matmul", (_attention_weights(layer, q, k, scale), v))
+    attended = layer.emit("matmul", (_emit_attention_weights(layer, q, k, scale), v))
     return layer.emit("transpose", (attended,), {"axes": (0, 2, 1, 3)})
 
 
-def _attention_weights(layer: Layer, queries: str, keys: str, scale: float) -> str:
-    """Emit the attention weights softmax(queries keys * ``scale``). With ``use_causal_mask`` the weights of later rows are 0."""
+def _emit_attention_weights(layer: Layer, queries: str, keys: str, scale: float) -> str:
+    """Emit the attention weights softmax(queries keys * ``scale``). With ``use_causal_mask`` the weights of later rows
+    are 0."""
     config, masks = layer.config, [name for name in _MASKED if layer.kwargs.get(name) is not None]
     if masks or config.get("use_gate") or config.get("sliding_window") is not None:
         option = masks[0] if masks else "use_gate" if config.get("use_gate") else "sliding_window"
@@ -316,29 +323,29 @@ def _attention_weights(layer: Layer, queries: str, keys: str, scale: float) -> s
     queries = queries if scale == 1 else layer.emit("mul", (queries, layer.scalar(scale)))
     scores = layer.emit("matmul", (queries, keys))
     if layer.kwargs.get("use_causal_mask"):
-        allowed = layer.write.new_constant("causal", np.tril(np.ones(layer.shape(scores)[-2:], bool)))
+        allowed = layer.builder.new_constant("causal", np.tril(np.ones(layer.shape(scores)[-2:], bool)))
         scores = layer.emit("where", (allowed, scores, layer.scalar(float("-inf"))))
     return layer.emit("softmax", (scores,), {"axis": -1})
 
 
-def attention(layer: Layer) -> str:
+def convert_attention(layer: Layer) -> str:
     """Convert Attention with one head: softmax(q k' scale) v, where k' is k transposed. ``scale`` is a weight of the
     layer, or 1."""
     config = layer.config
     if config.get("score_mode", "dot") != "dot":
         layer.refuse(f"scores by {config['score_mode']!r}", "use score_mode='dot'")
-    operands = _attention_operands(layer)
+    operands = _find_attention_operands(layer)
     scale = float(layer.arrays(1)[0]) if config.get("use_scale") else 1.0
     transposed_key = layer.emit("transpose", (operands["key"],), {"axes": (0, 2, 1)})
     return layer.emit(
-        "matmul", (_attention_weights(layer, operands["query"], transposed_key, scale), operands["value"])
+        "matmul", (_emit_attention_weights(layer, operands["query"], transposed_key, scale), operands["value"])
     )
 
 
 ATTENTION_CONVERTERS: Mapping[str, Converter] = {
-    "Attention": attention,
-    "EinsumDense": einsum_dense,
-    "GroupQueryAttention": grouped_query_attention,
-    "GroupedQueryAttention": grouped_query_attention,
-    "MultiHeadAttention": multi_head_attention,
+    "Attention": convert_attention,
+    "EinsumDense": convert_einsum_dense,
+    "GroupQueryAttention": convert_grouped_query_attention,
+    "GroupedQueryAttention": convert_grouped_query_attention,
+    "MultiHeadAttention": convert_multi_head_attention,
 }

@@ -13,108 +13,112 @@ from typing import Any
 import numpy as np
 
 from microc.base.dtypes import Array
-from microc.frontend.formulas import Gates, State, run_over_time, slice_gate, swap_batch_and_time
+from microc.frontend.formulas import GateWeights, State, run_over_time, slice_gate, swap_batch_and_time
 from microc.frontend.keras.context import Converter, Layer, LayerWeights
 
-Cell = Callable[[Layer, str, State], State]
+StepEmitter = Callable[[Layer, str, State], State]
 """Type of a function that emits one time step into the loop's body. Its arguments are the layer, whose graph is the
 body, the products of the input and its kernel, and the state; it returns the next state."""
 
 
-def recurrent(
-    cell: Callable[[Mapping[str, Any], LayerWeights], tuple[Array, Array, Cell]], state_count: int
+def make_recurrent_converter(
+    read_cell: Callable[[Mapping[str, Any], LayerWeights], tuple[Array, Array, StepEmitter]], state_count: int
 ) -> Converter:
     """Return the converter of a layer that runs a cell along the second axis (time) of its data.
 
-    ``cell`` maps the layer's configuration and weights to the kernel and bias of the layer's input, and the function that emits
-    one time step. ``state_count``: number of values that the state consists of (2 for LSTM)."""
+    ``read_cell`` maps the layer's configuration and weights to the kernel and bias of the layer's input, and the
+    function that emits one time step. ``state_count``: number of values that the state consists of (2 for LSTM)."""
 
-    def convert(layer: Layer) -> str | tuple[str, ...]:
+    def convert_recurrent(layer: Layer) -> str | tuple[str, ...]:
         config = layer.config
         if len(layer.operands) > 1 or layer.kwargs.get("initial_state") is not None:
             layer.refuse("an initial state from outside", "make the state an input and an output of the model")
-        kernel, bias, step = cell(config, layer.weights.inside("cell"))
-        start = _initial_states(layer, state_count, (layer.shape()[0], int(config["units"])))
+        kernel, bias, step = read_cell(config, layer.weights.inner_layer("cell"))
+        start = _add_initial_states(layer, state_count, (layer.shape()[0], int(config["units"])))
         rows, state = run_over_time(
-            layer.write,
-            swap_batch_and_time(layer.write, layer.x),
-            Gates(kernel.T, bias),
+            layer.builder,
+            swap_batch_and_time(layer.builder, layer.x),
+            GateWeights(kernel.T, bias),
             start,
-            lambda body, share, old: step(replace(layer, write=body), share, old),
+            lambda body, share, old: step(replace(layer, builder=body), share, old),
             backwards=bool(config.get("go_backwards")),
             returns_rows=bool(config.get("return_sequences")),
         )
         if config.get("stateful"):
             for old_state, new_state in zip(start, state, strict=True):
-                layer.write.update(old_state, new_state)
-        value = swap_batch_and_time(layer.write, rows) if config.get("return_sequences") else state[0]
+                layer.builder.update(old_state, new_state)
+        value = swap_batch_and_time(layer.builder, rows) if config.get("return_sequences") else state[0]
         return (value, *state) if config.get("return_state") else value
 
-    return convert
+    return convert_recurrent
 
 
-def _initial_states(layer: Layer, state_count: int, state_shape: tuple[int, int]) -> State:
+def _add_initial_states(layer: Layer, state_count: int, state_shape: tuple[int, int]) -> State:
     """Return the initial states of the loop over time.
 
-    They are constants of zero, or, for a stateful layer, states of the graph, which keep their contents between runs."""
+    They are constants of zero, or, for a stateful layer, states of the graph, which keep their contents between
+    runs."""
     zeros = np.zeros(state_shape, np.float32)
     if not layer.config.get("stateful"):
         return (layer.constant("zero", zeros),) * state_count
     names = [f"{layer.weights.path}/state_{k}" for k in range(state_count)]
-    if names[0] in layer.write.types:
+    if names[0] in layer.builder.types:
         layer.refuse("a stateful layer that is called twice", "make the state an input and an output of the model")
-    return tuple(layer.write.state(name, zeros) for name in names)
+    return tuple(layer.builder.state(name, zeros) for name in names)
 
 
-def _recurrent_weights(config: Mapping[str, Any], weights: LayerWeights, gate_count: int) -> tuple[Array, Array, Array]:
-    """Return the kernel, recurrent kernel and bias of a layer with ``gate_count`` gates. An absent bias becomes zeros."""
+def _read_recurrent_weights(
+    config: Mapping[str, Any], weights: LayerWeights, gate_count: int
+) -> tuple[Array, Array, Array]:
+    """Return the kernel, recurrent kernel and bias of a layer with ``gate_count`` gates. An absent bias becomes
+    zeros."""
     arrays = weights.arrays()
     bias = arrays[2] if config["use_bias"] else np.zeros(int(config["units"]) * gate_count, np.float32)
     return arrays[0], arrays[1], bias
 
 
-def simple(config: Mapping[str, Any], weights: LayerWeights) -> tuple[Array, Array, Cell]:
+def read_simple_rnn_cell(config: Mapping[str, Any], weights: LayerWeights) -> tuple[Array, Array, StepEmitter]:
     """Return the kernel, the bias and the step function of a SimpleRNN: h' = activation(x W + h U + b)."""
-    kernel, recurrent_kernel, bias = _recurrent_weights(config, weights, 1)
+    kernel, recurrent_kernel, bias = _read_recurrent_weights(config, weights, 1)
 
-    def step(layer: Layer, input_products: str, state: State) -> State:
+    def emit_rnn_step(layer: Layer, input_products: str, state: State) -> State:
         weight = layer.constant("recurrent", recurrent_kernel.T)
         total = layer.emit("add", (input_products, layer.emit("dense", (state[0], weight))))
         return (layer.apply_activation(total, config["activation"]),)
 
-    return kernel, bias, step
+    return kernel, bias, emit_rnn_step
 
 
-def lstm(config: Mapping[str, Any], weights: LayerWeights) -> tuple[Array, Array, Cell]:
+def read_lstm_cell(config: Mapping[str, Any], weights: LayerWeights) -> tuple[Array, Array, StepEmitter]:
     """Return the kernel, the bias and the step function of an LSTM: c' = f c + i g, h' = o activation(c')."""
-    kernel, recurrent_kernel, bias = _recurrent_weights(config, weights, 4)
+    kernel, recurrent_kernel, bias = _read_recurrent_weights(config, weights, 4)
     units = int(config["units"])
 
-    def step(layer: Layer, input_products: str, state: State) -> State:
+    def emit_lstm_step(layer: Layer, input_products: str, state: State) -> State:
         weight = layer.constant("recurrent", recurrent_kernel.T)
         total = layer.emit("add", (input_products, layer.emit("dense", (state[0], weight))))
         activations = ("recurrent_activation", "recurrent_activation", "activation", "recurrent_activation")
         i, f, g, o = (
-            layer.apply_activation(slice_gate(layer.write, total, k, units), config[activation])
+            layer.apply_activation(slice_gate(layer.builder, total, k, units), config[activation])
             for k, activation in enumerate(activations)
         )
         cell = layer.emit("add", (layer.emit("mul", (f, state[1])), layer.emit("mul", (i, g))))
         return (layer.emit("mul", (o, layer.apply_activation(cell, config["activation"]))), cell)
 
-    return kernel, bias, step
+    return kernel, bias, emit_lstm_step
 
 
-def gru(config: Mapping[str, Any], weights: LayerWeights) -> tuple[Array, Array, Cell]:
+def read_gru_cell(config: Mapping[str, Any], weights: LayerWeights) -> tuple[Array, Array, StepEmitter]:
     """Return the kernel, the bias and the step function of a GRU: h' = z h + (1 - z) g.
 
     With the setting ``reset_after`` the reset gate multiplies h U + b, otherwise it multiplies h."""
-    kernel, recurrent_kernel, bias = _recurrent_weights(config, weights, 3)
+    kernel, recurrent_kernel, bias = _read_recurrent_weights(config, weights, 3)
     units, after = int(config["units"]), bool(config.get("reset_after", True))
     if bias.ndim == 1:
         bias = np.stack([bias, np.zeros_like(bias)])
     parts = (recurrent_kernel,) if after else (recurrent_kernel[:, : 2 * units], recurrent_kernel[:, 2 * units :])
 
-    def step(layer: Layer, input_products: str, state: State) -> State:
+    def emit_gru_step(layer: Layer, input_products: str, state: State) -> State:
         kernels = [layer.constant("recurrent", part.T) for part in parts]
         inner = (layer.constant("recurrent_bias", bias[1]),) if after else ()
         hidden = layer.emit("dense", (state[0], kernels[0], *inner))
@@ -122,27 +126,27 @@ def gru(config: Mapping[str, Any], weights: LayerWeights) -> tuple[Array, Array,
             layer.apply_activation(
                 layer.emit(
                     "add",
-                    (slice_gate(layer.write, input_products, k, units), slice_gate(layer.write, hidden, k, units)),
+                    (slice_gate(layer.builder, input_products, k, units), slice_gate(layer.builder, hidden, k, units)),
                 ),
                 config["recurrent_activation"],
             )
             for k in (0, 1)
         )
         if after:
-            reset_hidden = layer.emit("mul", (r, slice_gate(layer.write, hidden, 2, units)))
+            reset_hidden = layer.emit("mul", (r, slice_gate(layer.builder, hidden, 2, units)))
         else:
             reset_hidden = layer.emit("dense", (layer.emit("mul", (r, state[0])), kernels[1]))
         candidate = layer.apply_activation(
-            layer.emit("add", (slice_gate(layer.write, input_products, 2, units), reset_hidden)), config["activation"]
+            layer.emit("add", (slice_gate(layer.builder, input_products, 2, units), reset_hidden)), config["activation"]
         )
         old = layer.emit("mul", (z, state[0]))
         rest = layer.emit("mul", (layer.emit("sub", (layer.scalar(1.0), z)), candidate))
         return (layer.emit("add", (old, rest)),)
 
-    return kernel, bias[0], step
+    return kernel, bias[0], emit_gru_step
 
 
-def bidirectional(layer: Layer) -> str:
+def convert_bidirectional(layer: Layer) -> str:
     """Convert Bidirectional: run the wrapped layer forwards and backwards in time, and merge both results.
 
     A sequence that the backward layer returns is reversed first."""
@@ -155,7 +159,7 @@ def bidirectional(layer: Layer) -> str:
         converter = RECURRENT_CONVERTERS.get(inner["class_name"])
         if converter is None:
             layer.refuse(f"a wrapped {inner['class_name']} layer", "wrap a SimpleRNN, a GRU or an LSTM")
-        result = converter(replace(layer, config=config, weights=layer.weights.inside(part)))
+        result = converter(replace(layer, config=config, weights=layer.weights.inner_layer(part)))
         value = result if isinstance(result, str) else result[0]
         if backwards and config.get("return_sequences"):
             value = layer.emit("reverse", (value,), {"axes": (1,)})
@@ -167,8 +171,8 @@ def bidirectional(layer: Layer) -> str:
 
 
 RECURRENT_CONVERTERS: Mapping[str, Converter] = {
-    "Bidirectional": bidirectional,
-    "GRU": recurrent(gru, 1),
-    "LSTM": recurrent(lstm, 2),
-    "SimpleRNN": recurrent(simple, 1),
+    "Bidirectional": convert_bidirectional,
+    "GRU": make_recurrent_converter(read_gru_cell, 1),
+    "LSTM": make_recurrent_converter(read_lstm_cell, 2),
+    "SimpleRNN": make_recurrent_converter(read_simple_rnn_cell, 1),
 }

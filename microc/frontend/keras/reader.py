@@ -1,6 +1,7 @@
 """Reader of Keras models: converts Sequential and Functional models, also nested ones, layer by layer to a graph.
 
-Neither Keras nor a backend is imported. Data is channels last. The batch is 1 unless ``input_shapes`` contains another one.
+Neither Keras nor a backend is imported. Data is channels last. The batch is 1 unless ``input_shapes`` contains another
+one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from microc.frontend.keras import operators_layers as keras_normalisation
 from microc.frontend.keras import operators_merge as keras_attention
 from microc.frontend.keras import operators_merge as keras_merge
 from microc.frontend.keras import operators_recurrent as keras_recurrent
-from microc.frontend.keras.context import Converter, Layer, LayerWeights, Weights, dtype_of
+from microc.frontend.keras.context import Converter, Layer, LayerWeights, ModelWeights, read_dtype
 from microc.frontend.model_limits import HDF5_MAGIC
 from microc.graph.ir import Graph
 
@@ -50,20 +51,21 @@ def read_keras(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int
     config, weights = read_config(data, file_name)
     reader = _ModelReader(file_name, input_shapes)
     try:
-        return reader.graph(config, weights)
+        return reader.read_graph(config, weights)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
-        raise ModelError(f"the configuration is broken: {error!r}", where=reader.write.where) from error
+        raise ModelError(f"the configuration is broken: {error!r}", where=reader.builder.where) from error
 
 
-def read_config(data: bytes, file_name: str) -> tuple[dict[str, Any], Weights]:
-    """Decode a ``.keras`` or HDF5 file from its bytes; return the model's configuration, in Keras 3's format, and its weights."""
+def read_config(data: bytes, file_name: str) -> tuple[dict[str, Any], ModelWeights]:
+    """Decode a ``.keras`` or HDF5 file from its bytes; return the model's configuration, in Keras 3's format, and its
+    weights."""
     if data.startswith(HDF5_MAGIC):
         return legacy.decode_hdf5_model(data, file_name)
     config, weights = keras_file.decode_keras_archive(data, file_name)
     return legacy.modernise_config(config), weights
 
 
-def declared_inputs(data: bytes, file_name: str) -> dict[str, tuple[int | None, ...]]:
+def read_declared_input_shapes(data: bytes, file_name: str) -> dict[str, tuple[int | None, ...]]:
     """Return the declared shapes of a Keras model's inputs, by input name. An unknown extent is None.
 
     ModelError for a corrupt file."""
@@ -80,16 +82,16 @@ def declared_inputs(data: bytes, file_name: str) -> dict[str, tuple[int | None, 
 class _ModelReader:
     """Reader that converts the layers of one model to one graph.
 
-    ``shapes`` contains the shapes that the caller requests for inputs. ``refusals`` collects the errors of layers that cannot be
-    converted. ``index`` counts the converted layers."""
+    ``requested_shapes`` contains the shapes that the caller requests for inputs. ``refusals`` collects the errors of
+    layers that cannot be converted. ``index`` counts the converted layers."""
 
     def __init__(self, file: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        self.file, self.shapes = file, shapes
-        self.write = GraphBuilder(file)
+        self.file, self.requested_shapes = file, shapes
+        self.builder = GraphBuilder(file)
         self.refusals: list[UnsupportedError] = []
         self.index = 0
 
-    def graph(self, config: Mapping[str, Any], weights: Weights) -> Graph:
+    def read_graph(self, config: Mapping[str, Any], weights: ModelWeights) -> Graph:
         """Convert the whole network to a graph; UnsupportedError lists all layers that cannot be converted."""
         if config["class_name"] not in MODELS:
             raise UnsupportedError(
@@ -97,29 +99,32 @@ class _ModelReader:
                 where=self.file,
                 hint="build it as a Sequential or a Functional model",
             )
-        unknown = [name for name in self.shapes if name != EVERY_INPUT and name not in self.input_names(config)]
+        unknown = [
+            name for name in self.requested_shapes if name != EVERY_INPUT and name not in self.list_input_names(config)
+        ]
         if unknown:
-            known = ", ".join(self.input_names(config))
+            known = ", ".join(self.list_input_names(config))
             raise UsageError(
                 f"the model has no input {unknown[0]!r}", where=self.file, hint=f"use one of its inputs: {known}"
             )
-        outputs = self.model(config, weights, None)
+        outputs = self.convert_model(config, weights, None)
         if self.refusals:
-            raise _combined_error(self.file, self.refusals)
+            raise _combine_errors(self.file, self.refusals)
         named: dict[str, str] = {}
         for name, value in outputs:
             named[name if name not in named else f"{name}_{len(named)}"] = value
-        return self.write.graph(str(config["config"].get("name", self.file)), named)
+        return self.builder.graph(str(config["config"].get("name", self.file)), named)
 
-    def input_names(self, config: Mapping[str, Any]) -> list[str]:
+    def list_input_names(self, config: Mapping[str, Any]) -> list[str]:
         """Return the names of a model's inputs: those of its input layers, or ``input`` if there are none."""
         layers = config["config"]["layers"]
         return [layer["config"]["name"] for layer in layers if layer["class_name"] == "InputLayer"] or ["input"]
 
-    def model(
-        self, config: Mapping[str, Any], weights: Weights, call_arguments: Sequence[str] | None
+    def convert_model(
+        self, config: Mapping[str, Any], weights: ModelWeights, call_arguments: Sequence[str] | None
     ) -> list[tuple[str, str]]:
-        """Convert the whole model, or a model that is a layer of another one; return its outputs as pairs (name, value).
+        """Convert the whole model, or a model that is a layer of another one; return its outputs as pairs (name,
+        value).
 
         ``call_arguments``: values of the graph on which a nested model is called; None for the whole model."""
         for layer in config["config"]["layers"]:
@@ -127,11 +132,11 @@ class _ModelReader:
             if not isinstance(name, str) or not name:
                 raise ModelError(f"a layer is called {name!r}, expected a name", where=self.file)
         if config["class_name"] == "Sequential":
-            return self.sequential(config, weights, call_arguments)
-        return self.functional(config["config"], weights, call_arguments)
+            return self.convert_sequential(config, weights, call_arguments)
+        return self.convert_functional(config["config"], weights, call_arguments)
 
-    def sequential(
-        self, config: Mapping[str, Any], weights: Weights, call_arguments: Sequence[str] | None
+    def convert_sequential(
+        self, config: Mapping[str, Any], weights: ModelWeights, call_arguments: Sequence[str] | None
     ) -> list[tuple[str, str]]:
         """Convert a Sequential model; return a list with its output as a pair (name, value).
 
@@ -146,8 +151,8 @@ class _ModelReader:
                 value = value or self.input(layer)
                 continue
             if value is None:
-                value = self.implicit_input(config)
-            results = self.layer(layer, layer_weights[name], [value], {})
+                value = self.add_implicit_input(config)
+            results = self.convert_layer(layer, layer_weights[name], [value], {})
             if results is None:
                 return []
             value = results[0]
@@ -155,7 +160,7 @@ class _ModelReader:
             raise ModelError("got a model without layers, expected at least one", where=self.file)
         return [(name, value)]
 
-    def implicit_input(self, config: Mapping[str, Any]) -> str:
+    def add_implicit_input(self, config: Mapping[str, Any]) -> str:
         """Add the input of a Sequential model that has no input layer to the graph; return its name."""
         shape = config.get("build_config", {}).get("input_shape")
         if shape is None:
@@ -164,20 +169,21 @@ class _ModelReader:
                 where=self.file,
                 hint="build it, or give it an Input layer",
             )
-        return self.bind_input("input", shape, "float32")
+        return self.add_bound_input("input", shape, "float32")
 
-    def input(self, layer: Mapping[str, Any]) -> str:
+    def input(self, layer_json: Mapping[str, Any]) -> str:
         """Add the input that an input layer declares to the graph; return its name."""
-        config = layer["config"]
+        config = layer_json["config"]
         shape = config.get("batch_shape") or config.get("batch_input_shape")
-        return self.bind_input(config["name"], shape, dtype_of(config))
+        return self.add_bound_input(config["name"], shape, read_dtype(config))
 
-    def bind_input(self, input_name: str, declared_extents: Sequence[int | None], dtype: str) -> str:
+    def add_bound_input(self, input_name: str, declared_extents: Sequence[int | None], dtype: str) -> str:
         """Add the input ``input_name`` to the graph; return its name.
 
-        ``declared_extents``: its shape in the configuration; an unknown extent is None and is bound by the requested shape.
-        UsageError if the requested shape contradicts the declared one; UnsupportedError if extents remain unknown."""
-        given = self.shapes.get(input_name, self.shapes.get(EVERY_INPUT))
+        ``declared_extents``: its shape in the configuration; an unknown extent is None and is bound by the requested
+        shape. UsageError if the requested shape contradicts the declared one; UnsupportedError if extents remain
+        unknown."""
+        given = self.requested_shapes.get(input_name, self.requested_shapes.get(EVERY_INPUT))
         shape = tuple(given) if given is not None else (declared_extents[0] or 1, *declared_extents[1:])
         fits = len(shape) == len(declared_extents) and all(
             s and d in (None, s) for s, d in zip(shape, declared_extents, strict=True)
@@ -194,17 +200,17 @@ class _ModelReader:
                 where=self.file,
                 hint="give the input dtype float32",
             )
-        return self.write.input(input_name, [int(extent) for extent in shape if extent is not None], dtype)
+        return self.builder.input(input_name, [int(extent) for extent in shape if extent is not None], dtype)
 
-    def functional(
-        self, config: Mapping[str, Any], weights: Weights, call_arguments: Sequence[str] | None
+    def convert_functional(
+        self, config: Mapping[str, Any], weights: ModelWeights, call_arguments: Sequence[str] | None
     ) -> list[tuple[str, str]]:
         """Convert a Functional model; return its outputs as pairs (name, value).
 
         A layer may be called several times. Each call is converted as soon as all of its operands are converted."""
         layer_weights = weights.layers(config["layers"])
         values: dict[tuple[str, int, int], str] = {}
-        entries = _tensor_keys(config["input_layers"])
+        entries = _list_tensor_keys(config["input_layers"])
         inputs = {layer["config"]["name"]: layer for layer in config["layers"] if layer["class_name"] == "InputLayer"}
         if call_arguments is None:
             call_arguments = [self.input(inputs[name]) for name, _, _ in entries]
@@ -220,11 +226,11 @@ class _ModelReader:
         while pending:
             rest = []
             for layer, call, inbound in pending:
-                name, needed = layer["config"]["name"], _operand_keys(inbound)
+                name, needed = layer["config"]["name"], _list_operand_keys(inbound)
                 if any(key[:2] in failed for key in needed):  # skipped silently: the refusal that caused it is reported
                     failed.add((name, call))
                 elif all(key in values for key in needed):
-                    results = self.call(layer, layer_weights[name], inbound, values)
+                    results = self.convert_call(layer, layer_weights[name], inbound, values)
                     values.update({(name, call, k): value for k, value in enumerate(results or ())})
                     failed |= set() if results is not None else {(name, call)}
                 else:
@@ -238,7 +244,7 @@ class _ModelReader:
         # If the model returns a dictionary, its keys are the names of the outputs, unless it is nested. Outputs of layers that
         # could not be converted have no value.
         output_layers = config["output_layers"]
-        keys = _tensor_keys(output_layers)
+        keys = _list_tensor_keys(output_layers)
         labels = (
             list(output_layers)
             if isinstance(output_layers, dict) and len(output_layers) == len(keys)
@@ -246,80 +252,85 @@ class _ModelReader:
         )
         return [(label, values[key]) for label, key in zip(labels, keys, strict=True) if key in values]
 
-    def call(
+    def convert_call(
         self,
-        layer: Mapping[str, Any],
+        layer_json: Mapping[str, Any],
         weights: LayerWeights,
-        inbound: Mapping[str, Any],
+        inbound_node: Mapping[str, Any],
         values_by_tensor: Mapping[Any, str],
     ) -> list[str] | None:
         """Convert one call of a layer; return its results, or None if the layer cannot be converted.
 
-        ``inbound``: arguments of the call in the configuration. ``values_by_tensor``: values of the graph, by the keys (layer,
-        call, tensor) by which arguments refer to tensors."""
-        args = _resolve_tensors(inbound["args"], values_by_tensor)
+        ``inbound_node``: arguments of the call in the configuration. ``values_by_tensor``: values of the graph, by the
+        keys (layer, call, tensor) by which arguments refer to tensors."""
+        args = _resolve_tensors(inbound_node["args"], values_by_tensor)
         kwargs = {
             key: _resolve_tensors(value, values_by_tensor)
-            for key, value in inbound.get("kwargs", {}).items()
+            for key, value in inbound_node.get("kwargs", {}).items()
             if value is not None
         }
         operands = args[0] if len(args) == 1 and isinstance(args[0], list) else args
-        return self.layer(layer, weights, operands, kwargs)
+        return self.convert_layer(layer_json, weights, operands, kwargs)
 
-    def layer(
-        self, layer: Mapping[str, Any], weights: LayerWeights, operands: Sequence[Any], kwargs: Mapping[str, Any]
+    def convert_layer(
+        self, layer_json: Mapping[str, Any], weights: LayerWeights, operands: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> list[str] | None:
         """Convert a layer that is called on ``operands``; return its results.
 
         If the layer cannot be converted, record the error in ``refusals`` and return None."""
-        config, code = layer["config"], layer["class_name"]
+        config, code = layer_json["config"], layer_json["class_name"]
         if code in MODELS:
             count = len(self.refusals)
-            values = [value for _, value in self.model(layer, weights, operands)]
+            values = [value for _, value in self.convert_model(layer_json, weights, operands)]
             return values if len(self.refusals) == count else None
-        self.write.at(self.index, config["name"])
+        self.builder.at(self.index, config["name"])
         self.index += 1
         try:
             converter = CONVERTERS.get(code)
             if converter is None:
                 hint = "build it from layers: code in a model is not run" if code in _CODE else ""
-                raise UnsupportedError(f"the layer {code} is unknown to microc", where=self.write.where, hint=hint)
-            policy = dtype_of(config)
+                raise UnsupportedError(f"the layer {code} is unknown to microc", where=self.builder.where, hint=hint)
+            policy = read_dtype(config)
             if policy.startswith(_QUANTISED) and not (policy == "int8" and code in _INT8_LAYERS):
                 raise UnsupportedError(
                     f"a layer quantised by Keras ({policy})",
-                    where=self.write.where,
+                    where=self.builder.where,
                     hint="save the model before quantize(), or quantise only Dense and Embedding, to int8",
                 )
-            result = converter(Layer(self.write, code, config, weights, tuple(operands), kwargs, CONVERTERS))
+            result = converter(Layer(self.builder, code, config, weights, tuple(operands), kwargs, CONVERTERS))
             return list(result) if isinstance(result, tuple) else [result]
         except UnsupportedError as error:
             self.refusals.append(error)
             return None
 
 
-def _tensor_keys(entries: Any) -> list[tuple[str, int, int]]:
-    """Return the keys (layer, call, tensor) of all tensors in a model's list or dictionary of inputs or outputs, also nested."""
+def _list_tensor_keys(entries: Any) -> list[tuple[str, int, int]]:
+    """Return the keys (layer, call, tensor) of all tensors in a model's list or dictionary of inputs or outputs, also
+    nested."""
     if isinstance(entries, dict):
-        return [key for entry in entries.values() for key in _tensor_keys(entry)]
+        return [key for entry in entries.values() for key in _list_tensor_keys(entry)]
     if len(entries) == 3 and isinstance(entries[0], str):
         return [(entries[0], int(entries[1]), int(entries[2]))]
-    return [key for entry in entries for key in _tensor_keys(entry)]
+    return [key for entry in entries for key in _list_tensor_keys(entry)]
 
 
-def _operand_keys(call_arguments: Any) -> list[tuple[str, int, int]]:
+def _list_operand_keys(call_arguments: Any) -> list[tuple[str, int, int]]:
     """Return the keys (layer, call, tensor) of all tensors that the arguments of a call refer to."""
     if isinstance(call_arguments, dict):
         if call_arguments.get("class_name") == "__keras_tensor__":
-            return _tensor_keys(call_arguments["config"]["keras_history"])
-        return [key for value in call_arguments.values() for key in _operand_keys(value)]
-    return [key for value in call_arguments for key in _operand_keys(value)] if isinstance(call_arguments, list) else []
+            return _list_tensor_keys(call_arguments["config"]["keras_history"])
+        return [key for value in call_arguments.values() for key in _list_operand_keys(value)]
+    return (
+        [key for value in call_arguments for key in _list_operand_keys(value)]
+        if isinstance(call_arguments, list)
+        else []
+    )
 
 
 def _resolve_tensors(call_arguments: Any, values_by_tensor: Mapping[Any, str]) -> Any:
     """Return call arguments with references to tensors replaced by names of values of the graph."""
     if isinstance(call_arguments, dict) and call_arguments.get("class_name") == "__keras_tensor__":
-        return values_by_tensor[_tensor_keys(call_arguments["config"]["keras_history"])[0]]
+        return values_by_tensor[_list_tensor_keys(call_arguments["config"]["keras_history"])[0]]
     return (
         [_resolve_tensors(value, values_by_tensor) for value in call_arguments]
         if isinstance(call_arguments, list)
@@ -327,7 +338,7 @@ def _resolve_tensors(call_arguments: Any, values_by_tensor: Mapping[Any, str]) -
     )
 
 
-def _combined_error(file: str, refusals: Sequence[UnsupportedError]) -> UnsupportedError:
+def _combine_errors(file: str, refusals: Sequence[UnsupportedError]) -> UnsupportedError:
     """Combine the errors of all layers that cannot be converted into one."""
     if len(refusals) == 1:
         return refusals[0]

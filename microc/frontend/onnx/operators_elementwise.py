@@ -11,7 +11,7 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.immutable import frozen
 from microc.frontend import formulas
-from microc.frontend.formulas import composer
+from microc.frontend.formulas import make_composer
 from microc.frontend.onnx.context import FLOAT, INTEGERS, MOVABLE, NUMBERS, SIGNED, Converter, OpContext
 from microc.frontend.onnx.file import dtype_from_code
 from microc.graph.ir import Attr
@@ -141,7 +141,7 @@ def make_formula_converter(
     def convert_by_formula(context: OpContext) -> None:
         attributes = context.operator.attributes
         parameters = {name: attributes.real(name, default) for name, default in attribute_defaults.items()}
-        context.result_alias(formula(composer(context), context.operand(0), **parameters))
+        context.result_alias(formula(make_composer(context), context.operand(0), **parameters))
 
     return Converter(convert_by_formula, first_input_dtypes)
 
@@ -149,7 +149,7 @@ def make_formula_converter(
 def convert_gelu(context: OpContext) -> None:
     """Convert Gelu, exact or approximated by tanh (attribute ``approximate``)."""
     approximate = context.operator.attributes.text("approximate", "none") == "tanh"
-    context.result_alias(formulas.gelu(composer(context), context.operand(0), approximate))
+    context.result_alias(formulas.gelu(make_composer(context), context.operand(0), approximate))
 
 
 def convert_clip(context: OpContext) -> None:
@@ -279,7 +279,7 @@ def _read_reduced_axes(context: OpContext, axes_input_opset: int) -> tuple[int, 
 
 def convert_reduce_log_sum_exp(context: OpContext) -> None:
     """Convert ReduceLogSumExp to m + log(sum(exp(x - m))), with the maximum m clipped to finite numbers."""
-    data, axes, make = context.operand(0), _read_reduced_axes(context, 18), composer(context)
+    data, axes, make = context.operand(0), _read_reduced_axes(context, 18), make_composer(context)
     over: Mapping[str, Attr] = {"axes": axes, "keepdims": True}
     largest = context.emit("max", (data,), over) if axes else data
     shift = make("clip", largest, minimum=-FLOAT_MAX, maximum=FLOAT_MAX)
@@ -382,7 +382,7 @@ def convert_is_nan(context: OpContext) -> None:
 
 def convert_is_inf(context: OpContext) -> None:
     """Convert IsInf to comparisons with the infinities that the attributes select."""
-    attributes, make, x = context.operator.attributes, composer(context), context.operand(0)
+    attributes, make, x = context.operator.attributes, make_composer(context), context.operand(0)
     infinities = ((np.inf, "detect_positive"), (-np.inf, "detect_negative"))
     tests = [make("equal", x, value) for value, name in infinities if attributes.flag(name, True)] or [
         make("less", x, -np.inf)

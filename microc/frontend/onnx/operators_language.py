@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from microc.base.immutable import frozen
-from microc.frontend.formulas import composer
+from microc.frontend.formulas import make_composer
 from microc.frontend.onnx.context import Converter, OpContext
 from microc.graph.ir import Attr
 
@@ -44,7 +44,7 @@ def convert_skip_simplified_layer_normalization(context: OpContext) -> None:
 
 def _write_rms_norm(context: OpContext, data_name: str, scale_name: str) -> None:
     """Write output 0: ``data_name`` divided by its root mean square over the last axis, times ``scale_name``."""
-    make = composer(context)
+    make = make_composer(context)
     squares: Mapping[str, Attr] = {"axes": (len(context.type(data_name).shape) - 1,), "keepdims": True}
     mean = context.emit("mean", (make("mul", data_name, data_name),), squares)
     length = make("rsqrt", make("add", mean, context.operator.attributes.real("epsilon", 1e-5)))
@@ -116,7 +116,7 @@ def rotate_pairs(context: OpContext, data_name: str, cosine_and_sine: tuple[str,
         first, second = (context.reshape(slice_axis(context, both, 4, k, k + 1), pairs[:4]) for k in (0, 1))
     else:
         first, second = (slice_axis(context, data_name, 3, k * half, (k + 1) * half) for k in (0, 1))
-    make = composer(context)
+    make = make_composer(context)
     rotated = [
         make("sub", make("mul", first, cosine), make("mul", second, sine)),
         make("add", make("mul", first, sine), make("mul", second, cosine)),
@@ -188,7 +188,9 @@ def convert_group_query_attention(context: OpContext) -> None:
     past = _get_past_caches(context, heads)
     rows = heads.query_heads // heads.kv_heads * heads.row_count
     scale = context.operator.attributes.real("scale", 0.0) or float(1 / np.sqrt(heads.head_width))
-    scaled_query = context.reshape(composer(context)("mul", query, scale), (heads.kv_heads, rows, heads.head_width))
+    scaled_query = context.reshape(
+        make_composer(context)("mul", query, scale), (heads.kv_heads, rows, heads.head_width)
+    )
     # One batch of products per key head: the queries of its group become rows, heads.query_heads / kv_heads * rows of them.
     keys, values = (
         [context.reshape(x, context.type(x).shape[1:]) for x in pair]  # without the batch axis, which is 1
@@ -315,7 +317,7 @@ def _mask_unused_positions(context: OpContext, scores_name: str, past_length: st
     ``scores_name``: scores of shape (heads, rows, P). ``past_length``: name of the number of positions in use."""
     count = context.type(scores_name).shape[2]
     positions = context.new_constant("places", np.arange(count, dtype=np.int32).reshape(1, 1, count))
-    make = composer(context)
+    make = make_composer(context)
     return make("where", make("less", positions, past_length), scores_name, MASKED_SCORE)
 
 
@@ -327,7 +329,7 @@ def _mask_later_rows(context: OpContext, sizes: _AttentionSizes, scores_name: st
         return scores_name
     groups = sizes.query_heads // sizes.kv_heads
     seen = np.tile(np.tril(np.ones((sizes.row_count, sizes.row_count), bool)), (groups, 1))[None]
-    return composer(context)("where", context.new_constant("seen", seen), scores_name, MASKED_SCORE)
+    return make_composer(context)("where", context.new_constant("seen", seen), scores_name, MASKED_SCORE)
 
 
 def _write_present(

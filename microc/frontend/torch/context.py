@@ -28,15 +28,20 @@ _DTYPE_PRESERVING = (
     "slice",
     "transpose",
 )
-"""microc's operators that move elements or change their dtype. They are emitted for float16 and bfloat16 as they are; arithmetic
-operators are computed in float32."""
+"""microc's operators that move elements or change their dtype. They are emitted for float16 and bfloat16 as they are;
+arithmetic operators are computed in float32."""
 
 
-def numbers_per_axis(x: Any, axis_count: int) -> tuple[int, ...]:
+def expand_to_axes(number_or_sequence: Any, axis_count: int) -> tuple[int, ...]:
     """Return an argument such as a kernel size as a tuple with one number for each of ``axis_count`` axes.
 
-    ``x``: a number, or a sequence of one number (both for all axes), or a sequence of ``axis_count`` numbers."""
-    values = [int(n) for n in x] if isinstance(x, Sequence) and not isinstance(x, str) else [int(x)]
+    ``number_or_sequence``: a number, or a sequence of one number (both for all axes), or a sequence of ``axis_count``
+    numbers."""
+    values = (
+        [int(n) for n in number_or_sequence]
+        if isinstance(number_or_sequence, Sequence) and not isinstance(number_or_sequence, str)
+        else [int(number_or_sequence)]
+    )
     return tuple(values * axis_count if len(values) == 1 else values)
 
 
@@ -44,71 +49,75 @@ def numbers_per_axis(x: Any, axis_count: int) -> tuple[int, ...]:
 class OpContext:
     """Context of the converter of one call of an ATen operator.
 
-    ``write`` is the builder of the graph, ``node`` the call's node in the PyTorch program, ``name`` the operator's name without
-    namespace and overload. Arguments are found by the names in the operator's schema. An argument that is a value of the graph
-    is a string; a tensor that is known at compile time is a torch.Tensor. ``array`` converts such a tensor to numpy."""
+    ``builder`` is the builder of the graph, ``node`` the call's node in the PyTorch program, ``name`` the operator's
+    name without namespace and overload. Arguments are found by the names in the operator's schema. An argument that is
+    a value of the graph is a string; a tensor that is known at compile time is a torch.Tensor. ``to_numpy_array``
+    converts such a tensor to numpy."""
 
     torch: Any
-    write: GraphBuilder
+    builder: GraphBuilder
     node: Any
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
-    array: Callable[[Any], Array]
+    to_numpy_array: Callable[[Any], Array]
     name: str
 
     def refuse(self, what: str, hint: str) -> NoReturn:
         """Raise UnsupportedError with the operator's name and location: microc does not support ``what``."""
-        raise UnsupportedError(f"{self.name}: {what}", where=self.write.where, hint=hint)
+        raise UnsupportedError(f"{self.name}: {what}", where=self.builder.where, hint=hint)
 
-    def argument(self, name: str, default: Any = None) -> Any:
-        """Return the argument ``name`` of the call, or its default value in the operator's schema.
+    def argument(self, argument_name: str, default: Any = None) -> Any:
+        """Return the argument ``argument_name`` of the call, or its default value in the operator's schema.
 
         ``default`` is returned if the schema has no default value, or no such argument."""
         for position, declared in enumerate(self.node.target._schema.arguments):
-            if declared.name == name:
+            if declared.name == argument_name:
                 if position < len(self.args):
                     return self.args[position]
-                if name in self.kwargs:
-                    return self.kwargs[name]
+                if argument_name in self.kwargs:
+                    return self.kwargs[argument_name]
                 return declared.default_value if declared.has_default_value() else default
         return default
 
-    def constant(self, name: str) -> Array | None:
+    def constant(self, argument_name: str) -> Array | None:
         """Return the data of a tensor argument that must be known at compile time; None if the argument is absent."""
-        argument = self.argument(name)
+        argument = self.argument(argument_name)
         if argument is None:
             return None
         if isinstance(argument, str):
-            data = self.write.consts.get(argument)
+            data = self.builder.consts.get(argument)
             if data is None:
-                self.refuse(f"{name} is not known when compiling", "make it a parameter or a buffer of the module")
+                self.refuse(
+                    f"{argument_name} is not known when compiling", "make it a parameter or a buffer of the module"
+                )
             return data
-        return self.array(argument)
+        return self.to_numpy_array(argument)
 
-    def value(self, x: Any, dtype: str = "") -> str:
-        """Return the name of a value of the graph that contains the argument ``x``.
+    def value(self, argument: Any, dtype: str = "") -> str:
+        """Return the name of a value of the graph that contains the argument ``argument``.
 
-        A known tensor or a number is added as a constant of ``dtype``. By default the tensor's dtype is kept, and a number
-        becomes float32."""
-        if isinstance(x, str):
-            return x
-        if isinstance(x, self.torch.Tensor):
-            data = self.array(x)
-            return self.write.new_constant("constant", data.astype(dtypes.to_numpy(dtype)) if dtype else data)
-        return self.write.new_constant("number", np.array(x, dtypes.to_numpy(dtype or "float32")))
+        A known tensor or a number is added as a constant of ``dtype``. By default the tensor's dtype is kept, and a
+        number becomes float32."""
+        if isinstance(argument, str):
+            return argument
+        if isinstance(argument, self.torch.Tensor):
+            data = self.to_numpy_array(argument)
+            return self.builder.new_constant("constant", data.astype(dtypes.to_numpy(dtype)) if dtype else data)
+        return self.builder.new_constant("number", np.array(argument, dtypes.to_numpy(dtype or "float32")))
 
-    def operand(self, name: str) -> str:
-        """Return the name of the value for the tensor argument ``name``; refuse the operator if the argument is absent."""
-        x = self.argument(name)
+    def operand(self, argument_name: str) -> str:
+        """Return the name of the value for the tensor argument ``argument_name``; refuse the operator if the argument
+        is absent."""
+        x = self.argument(argument_name)
         if x is None:
-            self.refuse(f"{name} is missing", "export the program again with torch.export.export")
+            self.refuse(f"{argument_name} is missing", "export the program again with torch.export.export")
         return self.value(x)
 
     def shape(self, value: str) -> tuple[int, ...]:
-        return self.write.shape(value)
+        return self.builder.shape(value)
 
     def dtype(self, value: str) -> str:
-        return self.write.type(value).dtype
+        return self.builder.type(value).dtype
 
     def result_shape(self, output_index: int | None = None) -> tuple[int, ...]:
         """Return the shape that PyTorch inferred for the result, or for result ``output_index`` of several."""
@@ -125,20 +134,20 @@ class OpContext:
         """
         half = next((self.dtype(name) for name in inputs if name and self.dtype(name) in dtypes.HALF), "")
         if not half or op in _DTYPE_PRESERVING or registry.get(op).moves:
-            return self.write.emit(op, inputs, attrs)
+            return self.builder.emit(op, inputs, attrs)
         wide = [self.cast(name, "float32") if name and self.dtype(name) == half else name for name in inputs]
-        result = self.write.emit(op, wide, attrs)
+        result = self.builder.emit(op, wide, attrs)
         return self.cast(result, half) if self.dtype(result) == "float32" else result
 
     def cast(self, value: str, dtype: str) -> str:
         """Return ``value`` cast to ``dtype``; the value itself if it has this dtype already."""
-        return value if self.dtype(value) == dtype else self.write.emit("cast", (value,), {"dtype": dtype})
+        return value if self.dtype(value) == dtype else self.builder.emit("cast", (value,), {"dtype": dtype})
 
     def reshape(self, value: str, shape: Sequence[int]) -> str:
         """Return ``value`` reshaped to ``shape``; the value itself if it has this shape already."""
-        return self.write.reshape(value, shape)
+        return self.builder.reshape(value, shape)
 
 
 Converter = Callable[[OpContext], Any]
-"""Type of a converter: a function that appends the nodes for a call of an ATen operator. It returns the name of the result, or a
-tuple of names if the operator has several results."""
+"""Type of a converter: a function that appends the nodes for a call of an ATen operator. It returns the name of the
+result, or a tuple of names if the operator has several results."""

@@ -14,7 +14,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array, is_valid
 from microc.errors import MicrocError, ModelError, ToolError, UnsupportedError, UsageError
 from microc.frontend.graph_builder import GraphBuilder
-from microc.frontend.model_limits import MAX_STORED, archive_names
+from microc.frontend.model_limits import MAX_STORED, list_archive_members
 from microc.frontend.torch import operators_elementwise as torch_math
 from microc.frontend.torch import operators_elementwise as torch_ops
 from microc.frontend.torch import operators_layers as torch_nn
@@ -24,7 +24,7 @@ from microc.frontend.torch import operators_movement as torch_moves
 from microc.frontend.torch import operators_movement as torch_places
 from microc.frontend.torch import operators_recurrent as torch_recurrent
 from microc.frontend.torch.context import Converter, OpContext
-from microc.frontend.torch.file import is_archive, sanitise_archive
+from microc.frontend.torch.file import is_program_archive, sanitise_archive
 from microc.graph.ir import Graph
 
 # ---- PyTorch programs (``torch.export``): an ``ExportedProgram``, or the ``.pt2`` file that ``torch.export.save`` writes.
@@ -94,13 +94,14 @@ _UNEXPECTED_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError
 
 def is_torch(data: bytes) -> bool:
     """Test whether ``data`` are the bytes of a zip archive with an exported PyTorch program."""
-    return is_archive(archive_names(data))
+    return is_program_archive(list_archive_members(data))
 
 
 def read_pt2(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
     """Read the network in ``data``, the bytes of a ``.pt2`` file; return it as a graph.
 
-    Raises the errors of :func:`read_program` and :func:`sanitise_archive`, and ToolError if PyTorch is not installed."""
+    Raises the errors of :func:`read_program` and :func:`sanitise_archive`, and ToolError if PyTorch is not
+    installed."""
     if input_shapes:
         raise UsageError(
             "an exported program has one shape",
@@ -123,7 +124,7 @@ def read_program(program: Any, file_name: str = "torch") -> Graph:
     Inputs and outputs have the program's order and PyTorch's names. Raises UnsupportedError, which lists all operators
     that cannot be converted, or if the program changes its buffers; ModelError if the shape of an input is not known.
     """
-    return _Translator(_import_torch(file_name), decompose_program(program, file_name), file_name).graph()
+    return _ProgramTranslator(_import_torch(file_name), decompose_program(program, file_name), file_name).translate()
 
 
 def decompose_program(program: Any, file_name: str = "torch") -> Any:
@@ -156,21 +157,21 @@ def _import_torch(file_name: str) -> Any:
     return torch
 
 
-class _Translator:
+class _ProgramTranslator:
     """Translator of a program's nodes, in order, to one graph.
 
-    ``known`` maps converted nodes to their results: the name of a value of the graph, a tensor or number known at compile time,
-    or a list of such results. ``lost`` contains nodes that cannot be converted, and nodes that read their results. ``bytes``
-    counts the bytes of tensors computed at compile time."""
+    ``results_by_node`` maps converted nodes to their results: the name of a value of the graph, a tensor or number
+    known at compile time, or a list of such results. ``unconverted_nodes`` contains nodes that cannot be converted, and
+    nodes that read their results. ``constant_bytes`` counts the bytes of tensors computed at compile time."""
 
     def __init__(self, torch: Any, program: Any, file: str) -> None:
         self.torch, self.program, self.file = torch, program, file
-        self.write = GraphBuilder(file)
-        self.known: dict[Any, Any] = {}
-        self.lost: set[Any] = set()
-        self.bytes = 0
+        self.builder = GraphBuilder(file)
+        self.results_by_node: dict[Any, Any] = {}
+        self.unconverted_nodes: set[Any] = set()
+        self.constant_bytes = 0
 
-    def graph(self) -> Graph:
+    def translate(self) -> Graph:
         """Convert the program to a graph; UnsupportedError lists all nodes that cannot be converted."""
         signature = self.program.graph_signature
         changed_buffers = [spec.target for spec in signature.output_specs if spec.kind.name != "USER_OUTPUT"]
@@ -184,21 +185,21 @@ class _Translator:
         specs = iter(signature.input_specs)
         outputs: Sequence[Any] = ()
         for index, node in enumerate(self.program.graph.nodes):
-            self.write.at(index, node.name)
+            self.builder.at(index, node.name)
             try:
                 if node.op == "placeholder":
-                    self.known[node] = self.placeholder(node, next(specs))
+                    self.results_by_node[node] = self.convert_placeholder(node, next(specs))
                 elif node.op == "call_function":
-                    self.known[node] = self.call(node)
+                    self.results_by_node[node] = self.convert_call(node)
                 elif node.op == "output":
                     outputs = node.args[0]
                 else:
                     self.refuse(f"a node of kind {node.op}", "run program.run_decompositions() before saving it")
             except UnsupportedError as error:
-                self.lost.add(node)
+                self.unconverted_nodes.add(node)
                 refusals.append(error)
         if refusals:
-            raise _combined_error(self.file, refusals)
+            raise _combine_errors(self.file, refusals)
         non_tensors = [node for node in outputs if node is not None and not hasattr(node, "name")]
         if non_tensors:
             raise UnsupportedError(
@@ -206,15 +207,17 @@ class _Translator:
                 where=self.file,
                 hint="let forward() return tensors",
             )
-        outputs_by_name = {str(node.name): self.value(self.known[node]) for node in outputs if node is not None}
-        return self.write.graph(self.file, outputs_by_name)
+        outputs_by_name = {
+            str(node.name): self.value(self.results_by_node[node]) for node in outputs if node is not None
+        }
+        return self.builder.graph(self.file, outputs_by_name)
 
     def refuse(self, what: str, hint: str) -> NoReturn:
-        raise UnsupportedError(what, where=self.write.where, hint=hint)
+        raise UnsupportedError(what, where=self.builder.where, hint=hint)
 
-    def placeholder(self, node: Any, spec: Any) -> Any:
-        """Convert a placeholder node: add an input of the graph and return its name, or return the program's parameter or
-        buffer."""
+    def convert_placeholder(self, node: Any, spec: Any) -> Any:
+        """Convert a placeholder node: add an input of the graph and return its name, or return the program's parameter
+        or buffer."""
         if spec.kind.name == "USER_INPUT":
             value = node.meta.get("val")
             if not hasattr(value, "shape"):
@@ -225,9 +228,9 @@ class _Translator:
             shape = tuple(extent if isinstance(extent, int) else -1 for extent in value.shape)
             if -1 in shape:
                 raise ModelError(
-                    "an input's shape is not known", where=self.write.where, hint="export without dynamic shapes"
+                    "an input's shape is not known", where=self.builder.where, hint="export without dynamic shapes"
                 )
-            return self.write.input(node.name, shape, self.dtype(value))
+            return self.builder.input(node.name, shape, self.dtype(value))
         tensor = self.program.state_dict.get(spec.target, self.program.constants.get(spec.target))
         if tensor is None:
             self.refuse(f"{spec.target!r} is not in the program", "save it with torch.export.save, which keeps weights")
@@ -248,28 +251,32 @@ class _Translator:
         return np.asarray(data.numpy())
 
     def value(self, node_result: Any) -> str:
-        """Return the name of a value of the graph that contains ``node_result``. A known tensor is added as a constant."""
+        """Return the name of a value of the graph that contains ``node_result``. A known tensor is added as a
+        constant."""
         if isinstance(node_result, str):
             return node_result
         if isinstance(node_result, self.torch.Tensor):
-            return self.write.new_constant("constant", self.array(node_result))
+            return self.builder.new_constant("constant", self.array(node_result))
         return self.refuse(f"got {type(node_result).__name__}, expected a tensor", "let forward() return tensors")
 
-    def call(self, node: Any) -> Any:
+    def convert_call(self, node: Any) -> Any:
         """Convert a call node, or evaluate it if all its operands are known at compile time; return its result."""
-        if any(operand in self.lost for operand in node.all_input_nodes):
-            self.lost.add(node)
+        if any(operand in self.unconverted_nodes for operand in node.all_input_nodes):
+            self.unconverted_nodes.add(node)
             return None
-        arguments = _replace_nodes(node.args, self.known), _replace_nodes(dict(node.kwargs), self.known)
+        arguments = (
+            _replace_nodes(node.args, self.results_by_node),
+            _replace_nodes(dict(node.kwargs), self.results_by_node),
+        )
         target = node.target
         if getattr(target, "__name__", "") == "getitem":
             return arguments[0][0][arguments[0][1]]
         name = str(getattr(target, "_schema", target)).split("(")[0].split("::")[-1].split(".")[0]
         if name.startswith("_assert"):  # about shapes and dtypes, which are known
             return None
-        context = OpContext(self.torch, self.write, node, arguments[0], arguments[1], self.array, name)
-        if name not in ("dequantize_per_tensor", "dequantize_per_channel") and not _has_value(arguments):
-            return self.evaluate(node, name, *arguments)
+        context = OpContext(self.torch, self.builder, node, arguments[0], arguments[1], self.array, name)
+        if name not in ("dequantize_per_tensor", "dequantize_per_channel") and not _has_graph_value(arguments):
+            return self.evaluate_constant_call(node, name, *arguments)
         converter = CONVERTERS.get(name)
         if converter is None:
             self.refuse(f"the operator {target} is unknown to microc", "use an operator that `microc operators` lists")
@@ -284,19 +291,19 @@ class _Translator:
                 f"{target} with such arguments ({type(error).__name__}: {error})", "compute it by other operators"
             )
 
-    def evaluate(self, node: Any, name: str, args: Any, kwargs: Any) -> Any:
+    def evaluate_constant_call(self, node: Any, name: str, args: Any, kwargs: Any) -> Any:
         """Evaluate a call node with PyTorch; return the result.
 
-        Only deterministic operators are evaluated: core ATen, and those in _EVALUATED and _EMPTY. Refuse other operators, and
-        results of too many elements or bytes."""
+        Only deterministic operators are evaluated: core ATen, and those in _EVALUATED and _EMPTY. Refuse other
+        operators, and results of too many elements or bytes."""
         fake_result, tags = node.meta.get("val"), getattr(node.target, "tags", ())
         is_allowed = self.torch.Tag.core in tags or name in CONVERTERS or name in _EVALUATED or name in _EMPTY
         if not is_allowed or name in _UNDEFINED or self.torch.Tag.nondeterministic_seeded in tags:
             self.refuse(f"a constant computed by {node.target}", "make it a buffer of the module")
         for tensor in fake_result if isinstance(fake_result, (list, tuple)) else (fake_result,):
             if hasattr(tensor, "numel"):
-                self.bytes += tensor.numel() * tensor.element_size()
-                if tensor.numel() > _MAX_CONSTANT or self.bytes > MAX_STORED:
+                self.constant_bytes += tensor.numel() * tensor.element_size()
+                if tensor.numel() > _MAX_CONSTANT or self.constant_bytes > MAX_STORED:
                     self.refuse(
                         f"a constant of {tensor.numel()} elements, expected at most {_MAX_CONSTANT}",
                         "make it a buffer of the module",
@@ -315,16 +322,16 @@ def _replace_nodes(call_arguments: Any, results_by_node: Mapping[Any, Any]) -> A
     return results_by_node[call_arguments] if type(call_arguments).__name__ == "Node" else call_arguments
 
 
-def _has_value(call_arguments: Any) -> bool:
+def _has_graph_value(call_arguments: Any) -> bool:
     """Test whether nested call arguments contain the name of a value of the graph, which is a string."""
     if isinstance(call_arguments, (list, tuple)):
-        return any(map(_has_value, call_arguments))
+        return any(map(_has_graph_value, call_arguments))
     if isinstance(call_arguments, dict):
-        return any(map(_has_value, call_arguments.values()))
+        return any(map(_has_graph_value, call_arguments.values()))
     return isinstance(call_arguments, str)
 
 
-def _combined_error(file: str, refusals: Sequence[UnsupportedError]) -> UnsupportedError:
+def _combine_errors(file: str, refusals: Sequence[UnsupportedError]) -> UnsupportedError:
     """Combine the errors of all nodes that cannot be converted into one; equal lines are listed once."""
     if len(refusals) == 1:
         return refusals[0]
@@ -351,7 +358,7 @@ def warn_training_mode(module: Any) -> None:
         warnings.warn(
             f"{type(module).__name__} is in training mode: it is compiled as after module.eval(), without dropout and with the "
             "statistics that batch normalisation has learned",
-            stacklevel=_user_stack_level(),
+            stacklevel=_find_user_stack_level(),
         )
 
 
@@ -382,9 +389,12 @@ def export_module(module: Any, example_inputs: Any) -> Any:
         )
     keywords = {}
     if isinstance(example_inputs, Mapping):
-        keywords, positional = {name: _example_tensor(torch, example) for name, example in example_inputs.items()}, ()
+        keywords, positional = (
+            {name: _example_as_tensor(torch, example) for name, example in example_inputs.items()},
+            (),
+        )
     else:
-        positional = tuple(_example_tensor(torch, example) for example in example_inputs)
+        positional = tuple(_example_as_tensor(torch, example) for example in example_inputs)
     modes = [(part, part.training) for part in module.modules()]
     try:
         module.eval()
@@ -403,7 +413,7 @@ def export_module(module: Any, example_inputs: Any) -> Any:
             part.training = training
 
 
-def _example_tensor(torch: Any, example: Any) -> Any:
+def _example_as_tensor(torch: Any, example: Any) -> Any:
     """Convert an example input to a PyTorch tensor; UsageError if it is neither a tensor nor an array."""
     if isinstance(example, torch.Tensor):
         return example.detach()
@@ -413,7 +423,7 @@ def _example_tensor(torch: Any, example: Any) -> Any:
         raise UsageError(f"an example input is {type(example).__name__}", hint="give a tensor or an array") from error
 
 
-def _user_stack_level() -> int:
+def _find_user_stack_level() -> int:
     """Return the stack level, for ``warnings.warn``, of the innermost caller outside of microc."""
     depth, frame = 2, sys._getframe(2)
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).split(".")[0] == "microc":

@@ -12,7 +12,7 @@ import numpy as np
 
 from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
-from microc.frontend.model_limits import MAX_NESTED, read_json
+from microc.frontend.model_limits import MAX_NESTED, parse_model_json
 from microc.frontend.trees.ensembles import MOST_TARGETS, Ensemble, parse_integers, parse_reals, replace_category_splits
 from microc.ops.trees.tree_arrays import AT_MOST, LESS, UNORDERED, Tree
 
@@ -34,7 +34,8 @@ _LIGHTGBM_IDENTITY = (
 )
 _LIGHTGBM_EXPONENTIAL = ("poisson", "gamma", "tweedie")
 _MOST_TREES, _MOST_LEAVES, _LIGHTGBM_MOST_FEATURES = 1 << 20, 1 << 24, 1 << 26
-"""Limits of the numbers in the text, far beyond what fits a microcontroller. They are checked before anything is allocated."""
+"""Limits of the numbers in the text, far beyond what fits a microcontroller. They are checked before anything is
+allocated."""
 
 
 def is_lightgbm(data: bytes) -> bool:
@@ -47,30 +48,31 @@ def parse_lightgbm(data: bytes, file: str) -> tuple[Ensemble, int]:
 
     ModelError if the text is malformed."""
     head, *sections = data.decode("utf-8", "replace").split("\nTree=")
-    header = _section_fields(head)
+    header = _parse_section_fields(head)
     sections = [section.split("\nend of trees")[0] for section in sections]
-    features = _integer_field(header, "max_feature_idx", 0, _LIGHTGBM_MOST_FEATURES, file) + 1
-    targets = _integer_field(header, "num_tree_per_iteration", 1, MOST_TARGETS, file)
+    features = _parse_integer_field(header, "max_feature_idx", 0, _LIGHTGBM_MOST_FEATURES, file) + 1
+    targets = _parse_integer_field(header, "num_tree_per_iteration", 1, MOST_TARGETS, file)
     if not targets <= len(sections) <= _MOST_TREES or len(sections) % targets:
         raise ModelError(
             f"got {len(sections)} trees, expected a multiple of num_tree_per_iteration = {targets}, at most {_MOST_TREES}",
             where=file,
         )
     trees = [
-        _lightgbm_tree(_section_fields(s), features, k % targets, f"{file} tree {k}") for k, s in enumerate(sections)
+        _convert_lightgbm_tree(_parse_section_fields(s), features, k % targets, f"{file} tree {k}")
+        for k, s in enumerate(sections)
     ]
     if "average_output" in head.split("\n"):
         trees = [tree.with_values(tree.values * targets / len(trees)) for tree in trees]
-    post, factor = _lightgbm_post_transform(header.get("objective", ""), targets, file)
+    post, factor = _lightgbm_post_transform_and_factor(header.get("objective", ""), targets, file)
     return Ensemble(tuple(tree.with_values(tree.values * factor) for tree in trees), targets, post=post), features
 
 
-def _section_fields(section: str) -> dict[str, str]:
+def _parse_section_fields(section: str) -> dict[str, str]:
     """Return the values of the ``name=value`` lines of a section, by name."""
     return dict(line.split("=", 1) for line in section.split("\n") if "=" in line)
 
 
-def _field_words(fields: Mapping[str, str], field_name: str, word_count: int, where: str) -> list[str]:
+def _split_field(fields: Mapping[str, str], field_name: str, word_count: int, where: str) -> list[str]:
     """Return the words of the field ``field_name``; ModelError if it is missing or has not ``word_count`` words."""
     if field_name not in fields:
         raise ModelError(f"{field_name!r} is missing", where=where)
@@ -80,44 +82,46 @@ def _field_words(fields: Mapping[str, str], field_name: str, word_count: int, wh
     return words
 
 
-def _integer_field(fields: Mapping[str, str], field_name: str, minimum: int, maximum: int, where: str) -> int:
+def _parse_integer_field(fields: Mapping[str, str], field_name: str, minimum: int, maximum: int, where: str) -> int:
     """Return the field ``field_name``, one integer; ModelError if it is not in ``minimum``..``maximum``."""
-    return int(parse_integers(_field_words(fields, field_name, 1, where), where, repr(field_name), minimum, maximum)[0])
+    return int(parse_integers(_split_field(fields, field_name, 1, where), where, repr(field_name), minimum, maximum)[0])
 
 
-def _lightgbm_tree(fields: Mapping[str, str], feature_count: int, target: int, where: str) -> Tree:
+def _convert_lightgbm_tree(fields: Mapping[str, str], feature_count: int, result_index: int, where: str) -> Tree:
     """Convert one tree of LightGBM from the fields of its section.
 
     In the result the inner nodes are first, and leaf k is node ``inner + k``; in the file leaf k has the number -1 - k.
-    ``target``: index of the result that the tree adds to."""
-    leaves = _integer_field(fields, "num_leaves", 1, _MOST_LEAVES, where)
+    ``result_index``: index of the result that the tree adds to."""
+    leaves = _parse_integer_field(fields, "num_leaves", 1, _MOST_LEAVES, where)
     if fields.get("is_linear", "0") != "0":
         raise UnsupportedError("linear models in the trees' leaves", where=where, hint="train with linear_tree=false")
-    values = parse_reals(_field_words(fields, "leaf_value", leaves, where), where, "'leaf_value'")
+    values = parse_reals(_split_field(fields, "leaf_value", leaves, where), where, "'leaf_value'")
     inner = leaves - 1
 
-    def integer_row(name: str, least: int, most: int) -> Array:
-        """Return the field ``name``, which has one integer in ``least``..``most`` for every inner node."""
-        return parse_integers(_field_words(fields, name, inner, where), where, repr(name), least, most)
+    def parse_integer_row(field_name: str, least: int, most: int) -> Array:
+        """Return the field ``field_name``, which has one integer in ``least``..``most`` for every inner node."""
+        return parse_integers(_split_field(fields, field_name, inner, where), where, repr(field_name), least, most)
 
     children = []
     for name in ("left_child", "right_child"):
-        child = integer_row(name, -leaves, inner - 1) if inner else np.zeros(0, np.int64)
+        child = parse_integer_row(name, -leaves, inner - 1) if inner else np.zeros(0, np.int64)
         child = np.where(child < 0, inner - 1 - child, child)
         children.append(np.concatenate([child, np.full(leaves, -1)]))
     feature, threshold = np.zeros(inner + leaves, np.int64), np.zeros(inner + leaves)
     mode = np.full(inner + leaves, AT_MOST)
     if inner:
-        feature[:inner] = integer_row("split_feature", 0, feature_count - 1)
+        feature[:inner] = parse_integer_row("split_feature", 0, feature_count - 1)
         threshold[:inner] = parse_reals(
-            _field_words(fields, "threshold", inner, where), where, "'threshold'", finite=False
+            _split_field(fields, "threshold", inner, where), where, "'threshold'", finite=False
         )
-        mode[:inner] = _split_modes(integer_row("decision_type", -128, 255), threshold[:inner], where)
+        mode[:inner] = _split_modes_of_decision_types(
+            parse_integer_row("decision_type", -128, 255), threshold[:inner], where
+        )
     node_values = np.concatenate([np.zeros(inner), values]).reshape(-1, 1)
-    return Tree(children[0], children[1], feature, threshold, mode, node_values, target)
+    return Tree(children[0], children[1], feature, threshold, mode, node_values, result_index)
 
 
-def _split_modes(decision_types: Array, threshold: Array, where: str) -> Array:
+def _split_modes_of_decision_types(decision_types: Array, threshold: Array, where: str) -> Array:
     """Return the comparison mode of each split of a LightGBM tree: values of at most the threshold go left.
 
     A missing value (NaN) goes in the split's default direction. If the split has none, NaN counts as 0."""
@@ -132,9 +136,9 @@ def _split_modes(decision_types: Array, threshold: Array, where: str) -> Array:
     return np.where(nan_goes_left, AT_MOST | UNORDERED, AT_MOST)
 
 
-def _lightgbm_post_transform(objective: str, targets: int, where: str) -> tuple[str, float]:
-    """Return the transformation of an objective's results to scores, and the factor by which the results are multiplied before
-    it."""
+def _lightgbm_post_transform_and_factor(objective: str, result_count: int, where: str) -> tuple[str, float]:
+    """Return the transformation of an objective's results to scores, and the factor by which the results are multiplied
+    before it."""
     name, *options = objective.split() or [""]
     slopes = [option.split(":")[1] for option in options if option.startswith("sigmoid:")]
     slope = float(parse_reals(slopes[:1] or [1.0], where, "'sigmoid' of the objective")[0])
@@ -177,7 +181,7 @@ def read_ubjson(data: bytes, where: str) -> Any:
 
     ModelError if the bytes are malformed, or contain more values than a model has.
     """
-    return _UbjsonReader(data, where).value(0)
+    return _UbjsonReader(data, where).read_value(0)
 
 
 class _UbjsonReader:
@@ -186,14 +190,14 @@ class _UbjsonReader:
     def __init__(self, data: bytes, where: str) -> None:
         self._data, self._where, self._at, self._values = data, where, 0, 0
 
-    def value(self, depth: int, type_marker: bytes = b"") -> Any:
+    def read_value(self, depth: int, type_marker: bytes = b"") -> Any:
         """Read the next value.
 
         ``depth``: number of arrays and objects that enclose the value. ``type_marker``: UBJSON's marker of the value's
         type; if it is empty, the next byte is the marker."""
         self._values += 1
         if self._values > _MOST_VALUES or depth > MAX_NESTED:
-            raise self._broken_error(f"expected at most {_MOST_VALUES} values, nested at most {MAX_NESTED} deep")
+            raise self._make_error(f"expected at most {_MOST_VALUES} values, nested at most {MAX_NESTED} deep")
         type_marker = type_marker or self._take_bytes(1)
         if type_marker in _NUMBERS:
             return self._read_numbers(type_marker, 1)[0].item()
@@ -208,45 +212,46 @@ class _UbjsonReader:
                 return self._read_array(depth)
             case b"{":
                 return self._read_object(depth)
-        raise self._broken_error(f"got the type marker {type_marker!r}, expected one of UBJSON's")
+        raise self._make_error(f"got the type marker {type_marker!r}, expected one of UBJSON's")
 
     def _read_array(self, depth: int) -> Any:
         """Read the rest of an array; return a list, or a numpy array if the numbers are packed."""
-        type_, count = self._container_header()
+        type_, count = self._read_container_header()
         if type_ in _NUMBERS and count is not None:
             return self._read_numbers(type_, count)
         items: list[Any] = []
-        while not self._at_end(b"]", len(items), count):
-            items.append(self.value(depth + 1, type_))
+        while not self._skip_container_end(b"]", len(items), count):
+            items.append(self.read_value(depth + 1, type_))
         return items
 
     def _read_object(self, depth: int) -> dict[str, Any]:
         """Read the rest of a JSON object; return a dictionary."""
-        type_, count = self._container_header()
+        type_, count = self._read_container_header()
         fields: dict[str, Any] = {}
         read = 0
-        while not self._at_end(b"}", read, count):
+        while not self._skip_container_end(b"}", read, count):
             name = self._read_text()
-            fields[name] = self.value(depth + 1, type_)
+            fields[name] = self.read_value(depth + 1, type_)
             read += 1
         return fields
 
-    def _container_header(self) -> tuple[bytes, int | None]:
+    def _read_container_header(self) -> tuple[bytes, int | None]:
         """Read the header of an array or object; return the type marker of all of its values and the number of values.
 
         A marker that is not declared is empty; a number that is not declared is None."""
         type_ = b""
-        if self._skip_mark(b"$"):
+        if self._skip_if_next(b"$"):
             type_ = self._take_bytes(1)
-        return type_, self._read_length() if self._skip_mark(b"#") else None
+        return type_, self._read_length() if self._skip_if_next(b"#") else None
 
-    def _at_end(self, end_mark: bytes, values_read: int, declared_count: int | None) -> bool:
-        """Test whether an array or object ends here: after ``declared_count`` values, or, if that is None, at ``end_mark``.
+    def _skip_container_end(self, end_mark: bytes, values_read: int, declared_count: int | None) -> bool:
+        """Test whether an array or object ends here: after ``declared_count`` values, or, if that is None, at
+        ``end_mark``.
 
         The mark is skipped."""
-        return self._skip_mark(end_mark) if declared_count is None else values_read >= declared_count
+        return self._skip_if_next(end_mark) if declared_count is None else values_read >= declared_count
 
-    def _skip_mark(self, mark: bytes) -> bool:
+    def _skip_if_next(self, mark: bytes) -> bool:
         """Skip the next byte if it is ``mark``; return True if it was."""
         is_next = self._data[self._at : self._at + 1] == mark
         self._at += is_next
@@ -258,7 +263,7 @@ class _UbjsonReader:
     def _read_length(self) -> int:
         type_ = self._take_bytes(1)
         if type_ not in _NUMBERS or type_ in b"dD":
-            raise self._broken_error(f"a length has the type marker {type_!r}, expected an integer's")
+            raise self._make_error(f"a length has the type marker {type_!r}, expected an integer's")
         return int(self._read_numbers(type_, 1)[0])
 
     def _read_numbers(self, type_marker: bytes, count: int) -> np.ndarray[Any, np.dtype[Any]]:
@@ -270,11 +275,11 @@ class _UbjsonReader:
         """Return the next ``count`` bytes; ModelError if there are fewer."""
         end = self._at + count
         if count < 0 or end > len(self._data):
-            raise self._broken_error(f"got {len(self._data)} bytes, expected at least {end}")
+            raise self._make_error(f"got {len(self._data)} bytes, expected at least {end}")
         chunk, self._at = self._data[self._at : end], end
         return chunk
 
-    def _broken_error(self, reason: str) -> ModelError:
+    def _make_error(self, reason: str) -> ModelError:
         """Return the ModelError for malformed UBJSON at the current position."""
         return ModelError(f"the model's UBJSON is broken at byte {self._at}: {reason}", where=self._where)
 
@@ -319,7 +324,7 @@ def parse_xgboost(data: bytes, file: str, stops_at_best: bool | None = None) -> 
     is malformed, UnsupportedError if the model is no sum of trees."""
     if len(data) > _MOST_JSON:
         raise UnsupportedError(f"got {len(data)} bytes of trees, expected at most {_MOST_JSON}", where=file)
-    model = read_ubjson(data, file) if _UBJSON.match(data[:64]) else read_json(data, file)
+    model = read_ubjson(data, file) if _UBJSON.match(data[:64]) else parse_model_json(data, file)
     try:
         return _read_learner(model["learner"], file, stops_at_best)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError) as error:
@@ -332,7 +337,8 @@ def is_xgboost_object(model: Any) -> bool:
 
 
 def parse_xgboost_object(model: Any) -> tuple[Ensemble, int]:
-    """Convert a booster or an estimator of XGBoost, an object in memory; return the ensemble and its number of features.
+    """Convert a booster or an estimator of XGBoost, an object in memory; return the ensemble and its number of
+    features.
 
     ModelError if the estimator is not fitted."""
     where = type(model).__name__
@@ -346,109 +352,118 @@ def parse_xgboost_object(model: Any) -> tuple[Ensemble, int]:
     return parse_xgboost(bytes(booster.save_raw(raw_format="ubj")), where, stops_at_best=booster is not model)
 
 
-def _read_learner(learner: Mapping[str, Any], file: str, stops_at_best: bool | None) -> tuple[Ensemble, int]:
-    """Convert the JSON object ``learner`` of a model file; return the ensemble and its number of features."""
-    sizes = learner["learner_model_param"]
-    features = _bounded_integer(sizes["num_feature"], file, "num_feature")
-    counts = [_bounded_integer(sizes.get(name, 0), file, name, MOST_TARGETS) for name in ("num_class", "num_target")]
+def _read_learner(learner_json: Mapping[str, Any], file: str, stops_at_best: bool | None) -> tuple[Ensemble, int]:
+    """Convert the JSON object ``learner_json`` of a model file; return the ensemble and its number of features."""
+    sizes = learner_json["learner_model_param"]
+    features = _parse_bounded_integer(sizes["num_feature"], file, "num_feature")
+    counts = [
+        _parse_bounded_integer(sizes.get(name, 0), file, name, MOST_TARGETS) for name in ("num_class", "num_target")
+    ]
     targets = max(1, *counts)
-    objective = str(learner["objective"]["name"])
+    objective = str(learner_json["objective"]["name"])
     if objective not in _POST_TRANSFORMS:
         raise UnsupportedError(
             f"the objective {objective!r}", where=file, hint="train with one of " + ", ".join(sorted(_POST_TRANSFORMS))
         )
-    model, weights = _tree_model(learner["gradient_booster"], file)
-    trees_data = model["trees"][: _counted_trees(model, learner.get("attributes", {}), file, stops_at_best)]
+    model, weights = _find_trees_and_weights(learner_json["gradient_booster"], file)
+    trees_data = model["trees"][: _count_used_trees(model, learner_json.get("attributes", {}), file, stops_at_best)]
     groups = parse_integers(model["tree_info"][: len(trees_data)], file, "tree_info", 0, targets - 1)
     if len(groups) < len(trees_data):
         raise ModelError(
             f"tree_info has {len(groups)} entries, expected {len(trees_data)}, one for each tree", where=file
         )
-    trees = [_xgboost_tree(tree, int(groups[k]), f"{file} tree {k}") for k, tree in enumerate(trees_data)]
+    trees = [_convert_xgboost_tree(tree, int(groups[k]), f"{file} tree {k}") for k, tree in enumerate(trees_data)]
     if weights:
         trees = [tree.with_values(tree.values * weights[k]) for k, tree in enumerate(trees)]
-    base = np.broadcast_to(_base_margin(_base_scores(sizes["base_score"]), objective), (targets,))
+    base = np.broadcast_to(_undo_post_transform(_parse_base_scores(sizes["base_score"]), objective), (targets,))
     return Ensemble(tuple(trees), targets, base.astype(np.float64), post=_POST_TRANSFORMS[objective]), features
 
 
-def _tree_model(booster: Mapping[str, Any], file: str) -> tuple[Mapping[str, Any], Sequence[float]]:
-    """Return the JSON object of a booster that contains its trees, and the weight of each tree. Without weights all trees have
-    weight 1."""
-    name = str(booster["name"])
+def _find_trees_and_weights(booster_json: Mapping[str, Any], file: str) -> tuple[Mapping[str, Any], Sequence[float]]:
+    """Return the JSON object of a booster that contains its trees, and the weight of each tree. Without weights all
+    trees have weight 1."""
+    name = str(booster_json["name"])
     if name == "gbtree":
-        return booster["model"], ()
+        return booster_json["model"], ()
     if name == "dart":
-        weights = parse_reals(booster["weight_drop"], file, "weight_drop").tolist()
-        return booster["gbtree"]["model"], weights
+        weights = parse_reals(booster_json["weight_drop"], file, "weight_drop").tolist()
+        return booster_json["gbtree"]["model"], weights
     raise UnsupportedError(f"the booster {name!r}", where=file, hint="train with booster='gbtree' or 'dart'")
 
 
-def _counted_trees(
+def _count_used_trees(
     tree_model: Mapping[str, Any], attributes: Mapping[str, Any], file: str, stops_at_best: bool | None
 ) -> int:
-    """Return the number of trees that the ensemble consists of: all, or those up to the best iteration if ``stops_at_best``."""
+    """Return the number of trees that the ensemble consists of: all, or those up to the best iteration if
+    ``stops_at_best``."""
     best = attributes.get("best_iteration")
     if stops_at_best is None:
         stops_at_best = "scikit_learn" in attributes
     if best is None or not stops_at_best:
         return len(tree_model["trees"])
-    round_ = _bounded_integer(best, file, "best_iteration", len(tree_model["iteration_indptr"]) - 2)
-    return _bounded_integer(
+    round_ = _parse_bounded_integer(best, file, "best_iteration", len(tree_model["iteration_indptr"]) - 2)
+    return _parse_bounded_integer(
         tree_model["iteration_indptr"][round_ + 1], file, "iteration_indptr", len(tree_model["trees"])
     )
 
 
-def _bounded_integer(value: Any, where: str, description: str, maximum: int = _XGBOOST_MOST_FEATURES) -> int:
+def _parse_bounded_integer(value: Any, where: str, field_name: str, maximum: int = _XGBOOST_MOST_FEATURES) -> int:
     """Convert a number or text of the file to an integer from 0 to ``maximum``; ModelError if that is not possible.
 
-    ``description`` is the name of the number in errors."""
-    return int(parse_integers([value], where, description, 0, maximum)[0])
+    ``field_name`` is the name of the number in errors."""
+    return int(parse_integers([value], where, field_name, 0, maximum)[0])
 
 
-def _base_scores(stored_scores: Any) -> Array:
-    """Convert the base scores, which the file stores as text, to a vector of one number, or one number for each result."""
+def _parse_base_scores(stored_scores: Any) -> Array:
+    """Convert the base scores, which the file stores as text, to a vector of one number, or one number for each
+    result."""
     scores = np.atleast_1d(np.asarray(json.loads(str(stored_scores)), np.float64))
     if scores.ndim != 1 or not np.isfinite(scores).all():
         raise ValueError(f"base_score is {stored_scores!r}, expected finite numbers")
     return scores
 
 
-def _base_margin(base_scores: Array, objective: str) -> Array:
-    """Convert base scores to the scale of the sums over trees. The file contains them on the scale of the transformed results."""
+def _undo_post_transform(base_scores: Array, objective: str) -> Array:
+    """Convert base scores to the scale of the sums over trees. The file contains them on the scale of the transformed
+    results."""
     inverse: Callable[[float], float] = float
     if objective.endswith(":logistic"):
-        inverse = _logit_of
+        inverse = _logit
     elif _POST_TRANSFORMS[objective] == "exp":
         inverse = math.log
     return np.array([inverse(float(score)) for score in base_scores])
 
 
-def _logit_of(share: float) -> float:
+def _logit(share: float) -> float:
     """Return log(share / (1 - share)), the inverse of the sigmoid."""
     return -math.log(1 / share - 1)
 
 
-def _xgboost_tree(tree: Mapping[str, Any], target: int, where: str) -> Tree:
+def _convert_xgboost_tree(tree_json: Mapping[str, Any], result_index: int, where: str) -> Tree:
     """Convert one tree of XGBoost. Nodes have the same numbers as in the file.
 
-    The file stores the value of a leaf in place of the threshold. ``target``: index of the result that the tree adds to."""
-    if _bounded_integer(tree.get("tree_param", {}).get("size_leaf_vector", 1), where, "size_leaf_vector") > 1:
+    The file stores the value of a leaf in place of the threshold. ``result_index``: index of the result that the tree
+    adds to."""
+    if (
+        _parse_bounded_integer(tree_json.get("tree_param", {}).get("size_leaf_vector", 1), where, "size_leaf_vector")
+        > 1
+    ):
         raise UnsupportedError(
             "trees whose leaves hold several results",
             where=where,
             hint="train with multi_strategy='one_output_per_tree'",
         )
-    count = len(tree["left_children"])
+    count = len(tree_json["left_children"])
     left, right = (
-        parse_integers(tree[name], where, name, -1, count - 1) for name in ("left_children", "right_children")
+        parse_integers(tree_json[name], where, name, -1, count - 1) for name in ("left_children", "right_children")
     )
     feature = parse_integers(
-        tree["split_indices"], where, "split_indices"
+        tree_json["split_indices"], where, "split_indices"
     )  # nodes that were pruned hold the largest number
     with np.errstate(over="ignore"):
-        conditions = parse_reals(tree["split_conditions"], where, "split_conditions", finite=False)
+        conditions = parse_reals(tree_json["split_conditions"], where, "split_conditions", finite=False)
         threshold = conditions.astype(np.float32).astype(np.float64)
-    mode = np.where(parse_integers(tree["default_left"], where, "default_left", 0, 1) != 0, LESS | UNORDERED, LESS)
+    mode = np.where(parse_integers(tree_json["default_left"], where, "default_left", 0, 1) != 0, LESS | UNORDERED, LESS)
     if len({len(column) for column in (left, right, feature, threshold, mode)}) > 1 or not len(left):
         lengths = [len(column) for column in (left, right, feature, threshold, mode)]
         raise ModelError(f"the arrays of a tree have lengths {lengths}, expected equal ones above 0", where=where)
@@ -457,22 +472,22 @@ def _xgboost_tree(tree: Mapping[str, Any], target: int, where: str) -> Tree:
     values = np.where(left < 0, threshold, 0.0).reshape(-1, 1)
     if not np.isfinite(values).all():
         raise ModelError(f"a leaf is {values[~np.isfinite(values)][0]}, expected a finite number", where=where)
-    categories = _right_categories(tree, left, where)
-    return replace_category_splits(Tree(left, right, feature, threshold, mode, values, target), categories, where)
+    categories = _read_right_categories(tree_json, left, where)
+    return replace_category_splits(Tree(left, right, feature, threshold, mode, values, result_index), categories, where)
 
 
-def _right_categories(tree: Mapping[str, Any], left: Array, where: str) -> dict[int, Array]:
+def _read_right_categories(tree_json: Mapping[str, Any], left_children: Array, where: str) -> dict[int, Array]:
     """Return, for each node of a tree that splits over categories, the categories that go to its right child.
 
-    ``left``: left child of each node, -1 for a leaf."""
-    nodes = parse_integers(tree.get("categories_nodes", ()), where, "categories_nodes", 0, len(left) - 1)
-    all_categories = parse_integers(tree.get("categories", ()), where, "categories")
+    ``left_children``: left child of each node, -1 for a leaf."""
+    nodes = parse_integers(tree_json.get("categories_nodes", ()), where, "categories_nodes", 0, len(left_children) - 1)
+    all_categories = parse_integers(tree_json.get("categories", ()), where, "categories")
     begins, counts = (
-        parse_integers(tree.get(f"categories_{name}", ()), where, f"categories_{name}", 0, len(all_categories))
+        parse_integers(tree_json.get(f"categories_{name}", ()), where, f"categories_{name}", 0, len(all_categories))
         for name in ("segments", "sizes")
     )
-    split_types = parse_integers(tree.get("split_type", [0] * len(left)), where, "split_type", 0, 1)
-    category_nodes = np.flatnonzero((split_types == 1) & (left >= 0))
+    split_types = parse_integers(tree_json.get("split_type", [0] * len(left_children)), where, "split_type", 0, 1)
+    category_nodes = np.flatnonzero((split_types == 1) & (left_children >= 0))
     categories_of_node = {
         int(node): all_categories[begin : begin + count]
         for node, begin, count in zip(nodes, begins, counts, strict=True)

@@ -1,4 +1,5 @@
-"""Tree ensembles of all formats: checked numbers of model files, splits over categories, and nodes that evaluate the trees."""
+"""Tree ensembles of all formats: checked numbers of model files, splits over categories, and nodes that evaluate the
+trees."""
 
 from __future__ import annotations
 
@@ -17,46 +18,46 @@ from microc.ops.trees.tree_arrays import LESS, UNORDERED, Tree, flatten_trees
 # ---- Numbers in model files of trees (text, JSON or binary): they are converted if they are in a given range, else refused.
 
 MOST_TARGETS = 1 << 12
-"""Maximum number of results of one ensemble. Each result is a column of the generated code's output, and needs a tree in every
-boosting round."""
+"""Maximum number of results of one ensemble. Each result is a column of the generated code's output, and needs a tree
+in every boosting round."""
 _MOST = (1 << 31) - 1
 
 
-def parse_integers(values: Any, where: str, description: str, minimum: int = 0, maximum: int = _MOST) -> Array:
+def parse_integers(values: Any, where: str, list_name: str, minimum: int = 0, maximum: int = _MOST) -> Array:
     """Convert a list of numbers of a model file to an int64 vector.
 
-    Raise ModelError if ``values`` is no list of whole numbers, or if a number is not in ``minimum``..``maximum``: no number is
-    rounded, truncated or wrapped around. ``description`` is the name of the list in errors."""
+    Raise ModelError if ``values`` is no list of whole numbers, or if a number is not in ``minimum``..``maximum``: no
+    number is rounded, truncated or wrapped around. ``list_name`` is the name of the list in errors."""
     is_integer_row = isinstance(values, np.ndarray) and values.dtype.kind in "iu" and values.ndim == 1
     if is_integer_row and (not values.size or (minimum <= int(values.min()) and int(values.max()) <= maximum)):
         return np.asarray(values, np.int64)
     try:
-        numbers = [_to_integer(value) for value in values]
+        numbers = [_parse_integer(value) for value in values]
     except (TypeError, ValueError, OverflowError) as error:
-        raise ModelError(f"{description}: {error}; expected whole numbers", where=where) from error
+        raise ModelError(f"{list_name}: {error}; expected whole numbers", where=where) from error
     outside = next((value for value in numbers if not minimum <= value <= maximum), None)
     if outside is not None:
-        raise ModelError(f"{description}: got {outside}, expected {minimum}..{maximum}", where=where)
+        raise ModelError(f"{list_name}: got {outside}, expected {minimum}..{maximum}", where=where)
     return np.array(numbers, np.int64)
 
 
-def parse_reals(values: Any, where: str, description: str, *, finite: bool = True) -> Array:
+def parse_reals(values: Any, where: str, list_name: str, *, finite: bool = True) -> Array:
     """Convert a list of numbers of a model file to a float64 vector.
 
-    Raise ModelError for NaN and, if ``finite``, for infinities. ``description`` is the name of the list in errors."""
+    Raise ModelError for NaN and, if ``finite``, for infinities. ``list_name`` is the name of the list in errors."""
     try:
         numbers: Array = np.array(values, np.float64)
     except (TypeError, ValueError, OverflowError) as error:
-        raise ModelError(f"{description}: {error}; expected numbers", where=where) from error
+        raise ModelError(f"{list_name}: {error}; expected numbers", where=where) from error
     if numbers.ndim != 1:
-        raise ModelError(f"{description}: got {numbers.ndim} axes, expected a row of numbers", where=where)
+        raise ModelError(f"{list_name}: got {numbers.ndim} axes, expected a row of numbers", where=where)
     is_invalid = ~np.isfinite(numbers) if finite else np.isnan(numbers)
     if is_invalid.any():
-        raise ModelError(f"{description}: got {numbers[is_invalid][0]}, expected a number", where=where)
+        raise ModelError(f"{list_name}: got {numbers[is_invalid][0]}, expected a number", where=where)
     return numbers
 
 
-def _to_integer(value: Any) -> int:
+def _parse_integer(value: Any) -> int:
     """Convert a number, or a text that contains a number, to an integer; ValueError if it is no whole number."""
     if isinstance(value, str):
         return int(value)
@@ -74,20 +75,21 @@ MOST_NODES = 1 << 20
 categories, which can make a tree very large."""
 
 
-def replace_category_splits(tree: Tree, categories: Mapping[int, Array], where: str) -> Tree:
-    """Return the tree with splits over categories replaced by splits at thresholds. Categories are integers of at least 0.
+def replace_category_splits(tree: Tree, right_categories: Mapping[int, Array], where: str) -> Tree:
+    """Return the tree with splits over categories replaced by splits at thresholds. Categories are integers of at least
+    0.
 
-    ``categories`` maps each node that splits over categories to the categories that go to its right child. Other categories go
-    left. Missing values go where the node's mode says. Each run of consecutive categories needs two thresholds and a copy of the
-    subtree."""
-    if not categories:
+    ``right_categories`` maps each node that splits over categories to the categories that go to its right child. Other
+    categories go left. Missing values go where the node's mode says. Each run of consecutive categories needs two
+    thresholds and a copy of the subtree."""
+    if not right_categories:
         return tree
-    builder = _TreeBuilder(tree, where)
-    builder.grow(categories)
-    return builder.tree()
+    builder = _CategorySplitReplacer(tree, where)
+    builder.append_all_nodes(right_categories)
+    return builder.finish_tree()
 
 
-class _TreeBuilder:
+class _CategorySplitReplacer:
     """Builder of a tree in which each split over categories is replaced by a chain of splits at thresholds."""
 
     def __init__(self, tree: Tree, where: str) -> None:
@@ -95,7 +97,7 @@ class _TreeBuilder:
         self._rows: list[tuple[int, int, float, int]] = []  # the old node, left, threshold, mode
         self._right: list[int] = []
 
-    def grow(self, categories: Mapping[int, Array]) -> None:
+    def append_all_nodes(self, right_categories: Mapping[int, Array]) -> None:
         """Append all nodes of the old tree, parents before children, with splits over categories replaced.
 
         ``waiting`` contains the nodes still to be appended: (old node, new parent, True for the left child).
@@ -103,28 +105,28 @@ class _TreeBuilder:
         waiting: list[tuple[int, int, bool]] = [(0, -1, False)]
         while waiting:
             old, parent, is_left = waiting.pop()
-            self._attach_next(parent, is_left)
-            if self._old.left[old] < 0 or old not in categories:
+            self._set_child_to_next_node(parent, is_left)
+            if self._old.left[old] < 0 or old not in right_categories:
                 self._append_node(old, float(self._old.threshold[old]), int(self._old.mode[old]))
                 if self._old.left[old] >= 0:
                     new = len(self._rows) - 1
                     waiting += [(int(self._old.right[old]), new, False), (int(self._old.left[old]), new, True)]
                 continue
-            waiting += self._add_category_split(old, categories[old])
+            waiting += self._add_category_split(old, right_categories[old])
 
-    def _add_category_split(self, old_node: int, categories: Array) -> list[tuple[int, int, bool]]:
+    def _add_category_split(self, old_node: int, right_categories: Array) -> list[tuple[int, int, bool]]:
         """Append a split over categories as a chain of nodes, each the right child of the one before.
 
-        Each node compares the feature with a bound of a run of categories. Missing values go right until the last node. Return
-        the children still to be appended, as (old node, new parent, True for the left child)."""
-        edges = _run_bounds(categories, self._where)
+        Each node compares the feature with a bound of a run of categories. Missing values go right until the last node.
+        Return the children still to be appended, as (old node, new parent, True for the left child)."""
+        edges = _category_run_bounds(right_categories, self._where)
         missing_left = bool(self._old.mode[old_node] & UNORDERED)
         sides = (int(self._old.left[old_node]), int(self._old.right[old_node]))
         children = []
         for k, edge in enumerate(edges):
             last = k == len(edges) - 1
             if k:
-                self._attach_next(len(self._rows) - 1, False)
+                self._set_child_to_next_node(len(self._rows) - 1, False)
             # Before the first edge nothing is wanted; pieces alternate from there. The last edge ends the last run.
             to_left = (k % 2 == 0) == missing_left
             self._append_node(old_node, edge, LESS | UNORDERED if last and to_left else LESS)
@@ -133,7 +135,7 @@ class _TreeBuilder:
                 children.append((sides[(k + 1) % 2], len(self._rows) - 1, False))
         return children
 
-    def _attach_next(self, parent: int, is_left: bool) -> None:
+    def _set_child_to_next_node(self, parent: int, is_left: bool) -> None:
         """Set the child of ``parent`` to the node that will be appended next. -1 is no parent."""
         if parent < 0:
             return
@@ -144,7 +146,8 @@ class _TreeBuilder:
             self._right[parent] = len(self._rows)
 
     def _append_node(self, old_node: int, threshold: float, mode: int) -> None:
-        """Append a node that copies ``old_node`` with another threshold and mode; UnsupportedError if the tree is too large."""
+        """Append a node that copies ``old_node`` with another threshold and mode; UnsupportedError if the tree is too
+        large."""
         if len(self._rows) >= MOST_NODES:
             raise UnsupportedError(
                 "splits over categories that take too many thresholds",
@@ -154,7 +157,7 @@ class _TreeBuilder:
         self._rows.append((old_node, -1, threshold, mode))
         self._right.append(-1)
 
-    def tree(self) -> Tree:
+    def finish_tree(self) -> Tree:
         """Return the finished tree."""
         old, left, threshold, mode = (np.array(column) for column in zip(*self._rows, strict=True))
         return Tree(
@@ -168,8 +171,9 @@ class _TreeBuilder:
         )
 
 
-def _run_bounds(categories: Array, where: str) -> list[float]:
-    """Return the bounds of all runs of consecutive categories: for each run its first category, and its last category + 1."""
+def _category_run_bounds(categories: Array, where: str) -> list[float]:
+    """Return the bounds of all runs of consecutive categories: for each run its first category, and its last category +
+    1."""
     unique = np.unique(categories)
     if not len(unique) or unique[0] < 0:
         raise ModelError(
@@ -206,10 +210,11 @@ class Ensemble:
 def emit_ensemble(
     emitter: Emitter, feature_rows: str, ensemble: Ensemble, where: str, leaf_dtype: str = "float32"
 ) -> str:
-    """Emit the results (N, targets) of an ensemble for the rows of ``feature_rows``, before the transformation ``post``.
+    """Emit the results (N, targets) of an ensemble for the rows of ``feature_rows``, before the transformation
+    ``post``.
 
-    With an integer ``leaf_dtype`` the leaves are rounded to multiples of :func:`leaf_scale`, and the results are int32 numbers in
-    this unit."""
+    With an integer ``leaf_dtype`` the leaves are rounded to multiples of :func:`leaf_scale`, and the results are int32
+    numbers in this unit."""
     if not ensemble.trees:
         raise ModelError("got an ensemble without trees, expected at least one", where=where)
     type_ = emitter.type(feature_rows)
@@ -249,7 +254,8 @@ def leaf_scale(ensemble: Ensemble, leaf_dtype: str) -> float:
 
 
 def _round_leaves(ensemble: Ensemble, leaf_dtype: str, where: str) -> tuple[list[Tree], Array]:
-    """Return the trees with leaves rounded to integers of ``leaf_dtype``, and the base scores as int32 in the same unit."""
+    """Return the trees with leaves rounded to integers of ``leaf_dtype``, and the base scores as int32 in the same
+    unit."""
     low, _ = dtypes.int_range(leaf_dtype)
     if not low and any(tree.values.min() < 0 for tree in ensemble.trees):
         raise UnsupportedError(

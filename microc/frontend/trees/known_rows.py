@@ -1,4 +1,5 @@
-"""Sample rows for checking a converted estimator, similar to its training data, and the outputs that it predicts for them."""
+"""Sample rows for checking a converted estimator, similar to its training data, and the outputs that it predicts for
+them."""
 
 from __future__ import annotations
 
@@ -14,16 +15,17 @@ from microc.base.dtypes import Array
 # rounding.
 
 _TIE = 1e-6
-"""Maximum difference of two scores that counts as equal in float32. Rounding then decides which class has the larger score."""
+"""Maximum difference of two scores that counts as equal in float32. Rounding then decides which class has the larger
+score."""
 _NUDGE = 1e-6
 """Relative change of features by a few rounding steps of float32."""
 
 
-def estimator_outputs(estimator: Any, feature_rows: Array) -> tuple[tuple[Array, ...], dict[int, Array]]:
+def predict_outputs_and_ties(estimator: Any, feature_rows: Array) -> tuple[tuple[Array, ...], dict[int, Array]]:
     """Compute an estimator's outputs for rows of features, in the order of the outputs of its network.
 
-    A classifier has the outputs label and probabilities, other estimators their prediction or transformation. Also return masks
-    of the rows whose label depends on rounding, by the position of the label output."""
+    A classifier has the outputs label and probabilities, other estimators their prediction or transformation. Also
+    return masks of the rows whose label depends on rounding, by the position of the label output."""
     if not hasattr(estimator, "predict"):
         return (np.asarray(estimator.transform(feature_rows)),), {}
     predicted = np.asarray(estimator.predict(feature_rows))
@@ -34,7 +36,7 @@ def estimator_outputs(estimator: Any, feature_rows: Array) -> tuple[tuple[Array,
             np.asarray(estimator.predict(feature_rows + np.abs(feature_rows) * side)) for side in (_NUDGE, -_NUDGE)
         ]
         is_undecided = np.any([other != predicted for other in nudged_labels], axis=0)
-        return (_class_indices(estimator, predicted),), {0: is_undecided}
+        return (_labels_as_integers(estimator, predicted),), {0: is_undecided}
     probabilities = estimator.predict_proba(feature_rows)
     if isinstance(probabilities, list):  # of several outputs; of one width they are a tensor (rows, classes, outputs)
         have_one_shape = len({other.shape for other in probabilities}) == 1
@@ -42,34 +44,37 @@ def estimator_outputs(estimator: Any, feature_rows: Array) -> tuple[tuple[Array,
     probabilities_array = np.asarray(probabilities)
     if predicted.ndim > 1:  # labels that do not exclude each other
         return (predicted, probabilities_array), {0: np.abs(probabilities_array - 0.5) <= _TIE}
-    return (_class_indices(estimator, predicted), probabilities_array), {
+    return (_labels_as_integers(estimator, predicted), probabilities_array), {
         0: _find_undecided_rows(estimator, feature_rows, probabilities_array)
     }
 
 
 def _find_undecided_rows(estimator: Any, feature_rows: Array, probabilities: Array) -> Array:
-    """Return a mask of the rows whose label depends on rounding: rows whose two largest scores are equal up to rounding.
+    """Return a mask of the rows whose label depends on rounding: rows whose two largest scores are equal up to
+    rounding.
 
     The scores are those of ``decision_function`` if the estimator has one, else ``probabilities``. Saturated
     probabilities are equal in float32 although the scores differ. Such rows are not in the mask: a network that takes
     its label from the probabilities is wrong there."""
     if not hasattr(estimator, "decision_function"):
-        return find_ties(probabilities)
+        return find_tied_rows(probabilities)
     scores = np.asarray(estimator.decision_function(feature_rows))
     scores = np.stack([-scores, scores], axis=1) if scores.ndim == 1 else scores
-    return find_ties(scores / np.maximum(np.abs(scores).max(axis=1, keepdims=True), 1.0))
+    return find_tied_rows(scores / np.maximum(np.abs(scores).max(axis=1, keepdims=True), 1.0))
 
 
-def _class_indices(estimator: Any, label: Array) -> Array:
-    """Return labels as integers: integer classes unchanged, other classes as indices into the estimator's ``classes_``."""
-    classes = np.asarray(getattr(estimator, "classes_", label))
-    if label.dtype.kind in "iub" or classes.dtype.kind in "iub":
-        return label
-    return np.asarray(np.argmax(label[:, None] == classes[None, :], axis=1))
+def _labels_as_integers(estimator: Any, labels: Array) -> Array:
+    """Return labels as integers: integer classes unchanged, other classes as indices into the estimator's
+    ``classes_``."""
+    classes = np.asarray(getattr(estimator, "classes_", labels))
+    if labels.dtype.kind in "iub" or classes.dtype.kind in "iub":
+        return labels
+    return np.asarray(np.argmax(labels[:, None] == classes[None, :], axis=1))
 
 
-def find_ties(class_shares: Array) -> Array:
-    """Return a mask of the rows of ``class_shares`` (rows, classes) whose two largest numbers are equal up to rounding."""
+def find_tied_rows(class_shares: Array) -> Array:
+    """Return a mask of the rows of ``class_shares`` (rows, classes) whose two largest numbers are equal up to
+    rounding."""
     top = np.sort(class_shares, axis=1)[:, -2:]
     return np.asarray(top[:, -1] - top[:, 0] <= _TIE)
 
@@ -118,12 +123,12 @@ def sample_known_rows(estimator: Any, feature_count: int, row_count: int) -> Arr
     generator = np.random.default_rng(_SEED)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        groups = [rows for rows in _fitted_rows(estimator, feature_count, generator, 0) if len(rows)]
+        groups = [rows for rows in _iterate_fitted_rows(estimator, feature_count, generator, 0) if len(rows)]
     if not groups:
         return np.zeros((0, feature_count), np.float32)
     # Take at most 32 rows of each attribute: attributes with few rows (means of classes) must appear beside training data.
     pool = np.concatenate([rows[np.linspace(0, len(rows) - 1, min(len(rows), 32)).astype(int)] for rows in groups])
-    pool = _fill_unknown(pool[np.isfinite(pool).any(axis=1)], generator)
+    pool = _fill_unknown_features(pool[np.isfinite(pool).any(axis=1)], generator)
     if not len(pool):
         return np.zeros((0, feature_count), np.float32)
     spread = np.std(pool, axis=0)
@@ -136,7 +141,7 @@ def sample_known_rows(estimator: Any, feature_count: int, row_count: int) -> Arr
     return np.asarray(np.clip(rows, -1e30, 1e30), np.float32)
 
 
-def _fill_unknown(partial_rows: Array, generator: np.random.Generator) -> Array:
+def _fill_unknown_features(partial_rows: Array, generator: np.random.Generator) -> Array:
     """Return rows with NaN replaced by numbers of the same feature in other rows.
 
     A feature that is NaN in all rows is drawn from a standard normal distribution."""
@@ -151,7 +156,7 @@ def _fill_unknown(partial_rows: Array, generator: np.random.Generator) -> Array:
     return partial_rows
 
 
-def _fitted_rows(
+def _iterate_fitted_rows(
     estimator: Any, feature_count: int, generator: np.random.Generator, nesting_depth: int
 ) -> Iterator[Array]:
     """Yield arrays of rows (k, features) from the fitted attributes of an estimator and of those inside of it.
@@ -161,32 +166,32 @@ def _fitted_rows(
         return
     steps = getattr(estimator, "steps", None)
     if isinstance(steps, list):
-        yield from _pipeline_rows([step for _, step in steps], feature_count, generator, nesting_depth)
+        yield from _iterate_pipeline_rows([step for _, step in steps], feature_count, generator, nesting_depth)
         return
     attributes = _instance_attributes(estimator)
     if getattr(estimator, "n_features_in_", feature_count) == feature_count:
-        yield from _attribute_rows(attributes, feature_count, generator)
+        yield from _iterate_attribute_rows(attributes, feature_count, generator)
     columns = attributes.get("transformers_")
     if isinstance(columns, list):
-        yield from _column_rows(columns, feature_count, generator, nesting_depth)
+        yield from _iterate_column_transformer_rows(columns, feature_count, generator, nesting_depth)
     subsets = attributes.get("estimators_features_")
-    for number, inner in enumerate(_inner_estimators(attributes)):
+    for number, inner in enumerate(_iterate_inner_estimators(attributes)):
         width = getattr(inner, "n_features_in_", feature_count)
         if width == feature_count and not hasattr(inner, "X_thresholds_"):
-            yield from _fitted_rows(inner, feature_count, generator, nesting_depth + 1)
+            yield from _iterate_fitted_rows(inner, feature_count, generator, nesting_depth + 1)
         elif isinstance(subsets, list) and number < len(subsets) and width == len(subsets[number]):
-            for rows in _fitted_rows(inner, width, generator, nesting_depth + 1):
+            for rows in _iterate_fitted_rows(inner, width, generator, nesting_depth + 1):
                 yield _scatter_columns(rows, subsets[number], feature_count)
 
 
-def nested_estimators(estimator: Any, depth: int = 0) -> Iterator[Any]:
+def iterate_nested_estimators(estimator: Any, nesting_depth: int = 0) -> Iterator[Any]:
     """Yield the estimator and all estimators inside of it."""
     yield estimator
-    if depth < 2 * _DEPTH:
+    if nesting_depth < 2 * _DEPTH:
         attributes = _instance_attributes(estimator)
         steps = [step for _, step in attributes.get("steps", ()) if not isinstance(step, str)]
-        for inner in (*steps, *_inner_estimators(attributes)):
-            yield from nested_estimators(inner, depth + 1)
+        for inner in (*steps, *_iterate_inner_estimators(attributes)):
+            yield from iterate_nested_estimators(inner, nesting_depth + 1)
 
 
 def _instance_attributes(estimator: Any) -> Mapping[str, Any]:
@@ -194,7 +199,7 @@ def _instance_attributes(estimator: Any) -> Mapping[str, Any]:
     return getattr(estimator, "__dict__", {})
 
 
-def _inner_estimators(attributes: Mapping[str, Any]) -> Iterator[Any]:
+def _iterate_inner_estimators(attributes: Mapping[str, Any]) -> Iterator[Any]:
     """Yield the fitted estimators among attributes, also those in lists and arrays."""
     for name, value in attributes.items():
         if not name.endswith("_") and name not in ("estimators", "estimator", "calibrators"):
@@ -210,10 +215,11 @@ def _inner_estimators(attributes: Mapping[str, Any]) -> Iterator[Any]:
                 yield x
 
 
-def _pipeline_rows(
+def _iterate_pipeline_rows(
     pipeline_steps: Sequence[Any], feature_count: int, generator: np.random.Generator, nesting_depth: int
 ) -> Iterator[Array]:
-    """Yield rows of every step of a pipeline, transformed back to the pipeline's features by the inverses of earlier steps.
+    """Yield rows of every step of a pipeline, transformed back to the pipeline's features by the inverses of earlier
+    steps.
 
     Rows that cannot be transformed back are left out."""
     before: list[Any] = []
@@ -221,10 +227,10 @@ def _pipeline_rows(
     for step in pipeline_steps:
         if isinstance(step, str) or step is None:  # "passthrough"
             continue
-        for rows in _fitted_rows(step, getattr(step, "n_features_in_", width), generator, nesting_depth + 1):
+        for rows in _iterate_fitted_rows(step, getattr(step, "n_features_in_", width), generator, nesting_depth + 1):
             try:
                 for earlier in reversed(before):
-                    rows = np.asarray(earlier.inverse_transform(_fill_unknown(rows, generator)), np.float64)
+                    rows = np.asarray(earlier.inverse_transform(_fill_unknown_features(rows, generator)), np.float64)
             except Exception:  # noqa: BLE001 - a step that has no inverse, or none for such rows
                 continue
             if rows.ndim == 2 and rows.shape[1] == feature_count:
@@ -232,7 +238,7 @@ def _pipeline_rows(
         before.append(step)
 
 
-def _column_rows(
+def _iterate_column_transformer_rows(
     transformer_parts: Sequence[Any], feature_count: int, generator: np.random.Generator, nesting_depth: int
 ) -> Iterator[Array]:
     """Yield rows of the transformers inside of a ColumnTransformer. Each transformer gets only some of the columns."""
@@ -240,7 +246,7 @@ def _column_rows(
         columns_of_part = np.arange(feature_count)[columns] if isinstance(columns, slice) else np.asarray(columns)
         if isinstance(part, str) or columns_of_part.dtype.kind not in "iu":
             continue
-        for rows in _fitted_rows(part, len(columns_of_part), generator, nesting_depth + 1):
+        for rows in _iterate_fitted_rows(part, len(columns_of_part), generator, nesting_depth + 1):
             yield _scatter_columns(rows, columns_of_part, feature_count)
 
 
@@ -251,7 +257,7 @@ def _scatter_columns(rows: Array, columns: Any, feature_count: int) -> Array:
     return wide
 
 
-def _attribute_rows(
+def _iterate_attribute_rows(
     attributes: Mapping[str, Any], feature_count: int, generator: np.random.Generator
 ) -> Iterator[Array]:
     """Yield arrays of rows from the attributes of one estimator, without those of estimators inside of it."""
@@ -261,14 +267,14 @@ def _attribute_rows(
         if isinstance(rows, np.ndarray) and rows.dtype.kind in "fiu" and rows.ndim and rows.shape[-1] == feature_count:
             rows = np.atleast_2d(rows).astype(np.float64)
             yield rows[np.linspace(0, len(rows) - 1, min(len(rows), _MOST)).astype(int)]
-    yield from _rows_around_means(attributes, feature_count, generator)
+    yield from _iterate_rows_around_means(attributes, feature_count, generator)
     tree = attributes.get("tree_")
     if tree is not None:
-        yield _rows_near_thresholds(tree.feature, tree.threshold, feature_count, generator)
+        yield _sample_rows_near_thresholds(tree.feature, tree.threshold, feature_count, generator)
     for row in attributes.get("_predictors", ())[:8]:
         for predictor in row:
             inner = predictor.nodes[predictor.nodes["is_leaf"] == 0]
-            yield _rows_near_thresholds(
+            yield _sample_rows_near_thresholds(
                 inner["feature_idx"].astype(int), inner["num_threshold"], feature_count, generator
             )
     for name, constants in _PLANES:
@@ -276,10 +282,10 @@ def _attribute_rows(
         if isinstance(weight, list) and weight:
             weight, bias = weight[0].T, bias[0] if bias else 0.0
         if isinstance(weight, np.ndarray) and weight.dtype.kind == "f" and weight.shape[-1] == feature_count:
-            yield _rows_near_planes(np.atleast_2d(weight), np.asarray(0.0 if bias is None else bias), generator)
+            yield _sample_rows_near_planes(np.atleast_2d(weight), np.asarray(0.0 if bias is None else bias), generator)
 
 
-def _rows_around_means(
+def _iterate_rows_around_means(
     attributes: Mapping[str, Any], feature_count: int, generator: np.random.Generator
 ) -> Iterator[Array]:
     """Yield rows from normal distributions, if the attributes contain means and variances or scales.
@@ -326,20 +332,20 @@ def _is_feature_rows(candidate: Any, feature_count: int) -> bool:
     )
 
 
-def _rows_near_thresholds(
-    feature: Array, threshold: Array, feature_count: int, generator: np.random.Generator
+def _sample_rows_near_thresholds(
+    node_features: Array, node_thresholds: Array, feature_count: int, generator: np.random.Generator
 ) -> Array:
-    """Return rows whose features are near the thresholds of a tree, on both sides. ``feature``: the feature that each node
-    compares."""
+    """Return rows whose features are near the thresholds of a tree, on both sides. ``node_features``: the feature that
+    each node compares."""
     rows = np.full((8, feature_count), np.nan)
-    for column in np.unique(feature[feature >= 0]).tolist():
-        known = threshold[feature == column]
+    for column in np.unique(node_features[node_features >= 0]).tolist():
+        known = node_thresholds[node_features == column]
         step = max(float(np.std(known)), 1e-2 * float(np.abs(known).max()), 1e-6)
         rows[:, column] = generator.choice(known, len(rows)) + step * generator.uniform(-0.5, 0.5, len(rows))
     return rows
 
 
-def _rows_near_planes(weights: Array, biases: Array, generator: np.random.Generator) -> Array:
+def _sample_rows_near_planes(weights: Array, biases: Array, generator: np.random.Generator) -> Array:
     """Return rows near the hyperplanes weight x + bias = 0.
 
     Features are scaled inversely to their weights, to make each feature affect the decision equally. Then each row is

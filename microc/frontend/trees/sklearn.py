@@ -1,4 +1,5 @@
-"""Reader of fitted estimators of scikit-learn, LightGBM and XGBoost. Trees are converted directly, other estimators by skl2onnx.
+"""Reader of fitted estimators of scikit-learn, LightGBM and XGBoost. Trees are converted directly, other estimators by
+skl2onnx.
 
 The graph of a classifier has the outputs ``label``, the class if classes are integers, else the index of the class in
 ``classes_``, and ``probabilities``. The graph of a regressor has the output ``prediction``. Estimators are read as
@@ -22,8 +23,14 @@ from microc.errors import ModelError, ToolError, UnsupportedError, UsageError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.trees import boosters
 from microc.frontend.trees.ensembles import Ensemble, emit_ensemble, emit_post_transform, leaf_scale
-from microc.frontend.trees.known_rows import estimator_outputs, nested_estimators, sample_known_rows
-from microc.frontend.trees.sklearn_formulas import emit_class, emit_scaler, formula_of, refuse_ties, tree_ensemble_of
+from microc.frontend.trees.known_rows import iterate_nested_estimators, predict_outputs_and_ties, sample_known_rows
+from microc.frontend.trees.sklearn_formulas import (
+    emit_class_of_index,
+    emit_scaler,
+    find_output_emitter,
+    read_tree_ensemble,
+    refuse_ties,
+)
 from microc.graph.ir import Graph, Quant
 from microc.ops.attributes import Rounding
 from microc.ops.meaning import evaluate
@@ -52,11 +59,11 @@ def read_estimator(
 
     ``input_shape``: (rows, features), one row by default.
 
-    ``input_dtype`` and ``leaf_dtype`` may be integer dtypes for estimators of trees. With an integer ``input_dtype`` the input
-    contains integers q that stand for features q * ``input_scale`` (one number, or one number for each feature). The network then
-    compares integers only; thresholds are rounded without changing any decision. With an integer ``leaf_dtype`` the leaves are
-    integers. The outputs are then ``label`` and ``scores``, the int32 sums before softmax or sigmoid, with a scale; the network
-    computes no floats.
+    ``input_dtype`` and ``leaf_dtype`` may be integer dtypes for estimators of trees. With an integer ``input_dtype``
+    the input contains integers q that stand for features q * ``input_scale`` (one number, or one number for each
+    feature). The network then compares integers only; thresholds are rounded without changing any decision. With an
+    integer ``leaf_dtype`` the leaves are integers. The outputs are then ``label`` and ``scores``, the int32 sums before
+    softmax or sigmoid, with a scale; the network computes no floats.
 
     Raises UnsupportedError for an estimator that cannot be converted, also inside of another one; ModelError for an
     estimator that is not fitted.
@@ -69,16 +76,16 @@ def read_estimator(
                 where=type(estimator).__name__,
                 hint="leave both at float32",
             )
-        direct = _by_own_formula(estimator, input_shape)
+        direct = _convert_by_own_formula(estimator, input_shape)
         if direct is None:
             refuse_ties(estimator)
-        return direct or _check_against_estimator(_through_onnx(estimator, input_shape), estimator)
+        return direct or _check_against_estimator(_convert_through_onnx(estimator, input_shape), estimator)
     ensemble, features = tree_model
-    shape = _input_shape(input_shape, features, type(estimator).__name__)
+    shape = _check_input_shape(input_shape, features, type(estimator).__name__)
     for name, dtype, known in (("input", input_dtype, INPUT_DTYPES), ("leaf", leaf_dtype, LEAF_DTYPES)):
         if dtype not in known:
             raise UsageError(f"{name} dtype {dtype!r} is not supported", hint=f"use one of {', '.join(known)}")
-    return ensemble_graph(
+    return convert_ensemble(
         ensemble,
         shape,
         type(estimator).__name__,
@@ -96,8 +103,8 @@ def read_booster_file(data: bytes, file_name: str, input_shapes: Mapping[str, tu
     ensemble, features = (boosters.parse_lightgbm if boosters.is_lightgbm(data) else boosters.parse_xgboost)(
         data, file_name
     )
-    return ensemble_graph(
-        ensemble, _input_shape(single_input_shape(input_shapes, file_name), features, file_name), file_name
+    return convert_ensemble(
+        ensemble, _check_input_shape(single_input_shape(input_shapes, file_name), features, file_name), file_name
     )
 
 
@@ -111,8 +118,9 @@ def single_input_shape(input_shapes: Mapping[str, tuple[int, ...]], where: str) 
     return input_shapes.get("input", input_shapes.get("*"))
 
 
-def _input_shape(requested_shape: Sequence[int] | None, feature_count: int, where: str) -> tuple[int, ...]:
-    """Return the shape (rows, features) of the input, by default of one row; UsageError for a shape of other rank or features."""
+def _check_input_shape(requested_shape: Sequence[int] | None, feature_count: int, where: str) -> tuple[int, ...]:
+    """Return the shape (rows, features) of the input, by default of one row; UsageError for a shape of other rank or
+    features."""
     input_shape = tuple(requested_shape or (1, feature_count))
     if len(input_shape) != 2 or input_shape[1] != feature_count or input_shape[0] < 1:
         raise UsageError(
@@ -134,13 +142,13 @@ def _read_ensemble(estimator: Any) -> tuple[Ensemble, int] | None:
             return boosters.parse_lightgbm(booster.model_to_string().encode(), where)
         if boosters.is_xgboost_object(estimator):
             return boosters.parse_xgboost_object(estimator)
-        ensemble = tree_ensemble_of(estimator)
+        ensemble = read_tree_ensemble(estimator)
         return None if ensemble is None else (ensemble, int(estimator.n_features_in_))
     except AttributeError as error:
         raise ModelError(f"the estimator is not fitted: {error}", where=where, hint="call fit first") from error
 
 
-def ensemble_graph(
+def convert_ensemble(
     ensemble: Ensemble,
     input_shape: tuple[int, ...],
     file_name: str,
@@ -153,31 +161,31 @@ def ensemble_graph(
 
     ``input_shape``: (rows, features). ``classes``: labels of a classifier, if known. For the other arguments see
     :func:`read_estimator`."""
-    write = GraphBuilder(file_name)
+    builder = GraphBuilder(file_name)
     quant = None
     if dtypes.is_integer(input_dtype):
-        ensemble, quant = _scale_thresholds(ensemble, input_scale, input_shape[1])
-    x = write.input("input", input_shape, input_dtype, quant)
-    write.at(-1, "trees")
-    scores = emit_ensemble(write, x, ensemble, file_name, leaf_dtype)
+        ensemble, quant = _scale_thresholds_and_input(ensemble, input_scale, input_shape[1])
+    x = builder.input("input", input_shape, input_dtype, quant)
+    builder.at(-1, "trees")
+    scores = emit_ensemble(builder, x, ensemble, file_name, leaf_dtype)
     classifies = classes is not None or ensemble.post in ("sigmoid", "softmax")
     integers = dtypes.is_integer(leaf_dtype)
     if integers:
         scale = leaf_scale(ensemble, leaf_dtype)
-        write.set_quant(scores, Quant((scale,), (0,)))
+        builder.set_quant(scores, Quant((scale,), (0,)))
     label_scores = scores
     if not integers:
-        write.at(-1, "scores")
-        scores = label_scores = emit_post_transform(write, scores, ensemble.post, file_name)
+        builder.at(-1, "scores")
+        scores = label_scores = emit_post_transform(builder, scores, ensemble.post, file_name)
     if not classifies:
-        flat = write.reshape(scores, input_shape[:1]) if ensemble.targets == 1 else scores
-        return write.graph(file_name, {"scores" if integers else "prediction": flat})
-    write.at(-1, "decision")
-    label = _emit_label(write, label_scores, classes)
-    return write.graph(file_name, {"label": label, "scores" if integers else "probabilities": scores})
+        flat = builder.reshape(scores, input_shape[:1]) if ensemble.targets == 1 else scores
+        return builder.graph(file_name, {"scores" if integers else "prediction": flat})
+    builder.at(-1, "decision")
+    label = _emit_label(builder, label_scores, classes)
+    return builder.graph(file_name, {"label": label, "scores" if integers else "probabilities": scores})
 
 
-def _scale_thresholds(
+def _scale_thresholds_and_input(
     ensemble: Ensemble, input_scale: float | Sequence[float], feature_count: int
 ) -> tuple[Ensemble, Quant | None]:
     """Convert the thresholds of an ensemble for integer features, which stand for multiples of ``input_scale``.
@@ -200,50 +208,51 @@ def _divide_thresholds(tree: Tree, feature_scales: Array) -> Tree:
     inner = tree.left >= 0
     factor = np.where(inner, feature_scales[np.where(inner, tree.feature, 0)], 1.0)
     pairs = zip(np.where(inner, tree.threshold, 0.0).tolist(), factor.tolist(), strict=True)
-    return tree.with_threshold(np.array([_separating_quotient(threshold, scale) for threshold, scale in pairs]))
+    return tree.with_threshold(np.array([_divide_threshold(threshold, scale) for threshold, scale in pairs]))
 
 
-def _separating_quotient(threshold: float, scale: float) -> float:
+def _divide_threshold(threshold: float, scale: float) -> float:
     """Return ``threshold / scale``, rounded to a float that separates the same integers as the exact quotient."""
     quotient = threshold / scale
     is_too_large = quotient.is_integer() and Fraction(quotient) * Fraction(scale) > Fraction(threshold)
     return nextafter(quotient, -inf) if is_too_large else quotient
 
 
-def _emit_label(write: GraphBuilder, scores: str, classes: Array | None) -> str:
-    """Emit the label: the class of the largest score. A single integer score, of two classes, is compared with 0 instead."""
-    if write.shape(scores)[1] == 1:
-        rows = write.reshape(scores, write.shape(scores)[:1])
-        label = write.emit("clip", (rows,), {"minimum": 0, "maximum": 1, "rounding": Rounding.NONE})
+def _emit_label(builder: GraphBuilder, scores: str, classes: Array | None) -> str:
+    """Emit the label: the class of the largest score. A single integer score, of two classes, is compared with 0
+    instead."""
+    if builder.shape(scores)[1] == 1:
+        rows = builder.reshape(scores, builder.shape(scores)[:1])
+        label = builder.emit("clip", (rows,), {"minimum": 0, "maximum": 1, "rounding": Rounding.NONE})
     else:
-        label = write.emit("argmax", (scores,), {"axis": 1, "out_dtype": "int32"})
-    return emit_class(write, label, classes)
+        label = builder.emit("argmax", (scores,), {"axis": 1, "out_dtype": "int32"})
+    return emit_class_of_index(builder, label, classes)
 
 
-def _by_own_formula(estimator: Any, input_shape: Sequence[int] | None) -> Graph | None:
+def _convert_by_own_formula(estimator: Any, input_shape: Sequence[int] | None) -> Graph | None:
     """Convert an estimator by microc's own formula from ``sklearn_formulas``; return the graph.
 
     The estimator may be the last step of a pipeline of scalers. Return None if there is no formula for it."""
     where = type(estimator).__name__
     steps = [step for _, step in estimator.steps] if where == "Pipeline" else [estimator]
-    emit = formula_of(steps[-1])
+    emit = find_output_emitter(steps[-1])
     if emit is None:
         return None
-    write = GraphBuilder(where)
+    builder = GraphBuilder(where)
     features = getattr(estimator, "n_features_in_", None)
     if features is None:
         raise ModelError("the estimator is not fitted", where=where, hint="call fit first")
-    x: str | None = write.input("input", _input_shape(input_shape, features, where))
+    x: str | None = builder.input("input", _check_input_shape(input_shape, features, where))
     for scaler in steps[:-1]:
-        x = x and emit_scaler(write, x, scaler)
-    return None if x is None else write.graph(where, emit(write, x, steps[-1]))
+        x = x and emit_scaler(builder, x, scaler)
+    return None if x is None else builder.graph(where, emit(builder, x, steps[-1]))
 
 
 def _check_against_estimator(graph: Graph, estimator: Any) -> Graph:
     """Return ``graph``, which skl2onnx converted, after comparing its outputs with the estimator's on sampled rows.
 
-    UnsupportedError if a label or a number differs. The check is needed because some of skl2onnx's converters silently ignore
-    parameters (weights of neighbours, steps of a calibration).
+    UnsupportedError if a label or a number differs. The check is needed because some of skl2onnx's converters silently
+    ignore parameters (weights of neighbours, steps of a calibration).
     """
     rows, features = graph.types[graph.inputs[0]].shape
     x = sample_known_rows(estimator, features, rows * -(-_CHECK_ROWS // rows))
@@ -252,8 +261,8 @@ def _check_against_estimator(graph: Graph, estimator: Any) -> Graph:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                expected, undecided = estimator_outputs(estimator, batch)
-                nudged, _ = estimator_outputs(estimator, batch * np.float32(1 + 2e-6))
+                expected, undecided = predict_outputs_and_ties(estimator, batch)
+                nudged, _ = predict_outputs_and_ties(estimator, batch * np.float32(1 + 2e-6))
         except Exception:  # noqa: BLE001 - rows that the estimator itself refuses
             continue
         outputs = evaluate(graph, {graph.inputs[0]: batch})[0]
@@ -295,8 +304,9 @@ def _describe_difference(
     return f"is off by {float(excess.max()):.3g}" if excess.max(initial=0.0) > _TOLERANCE * largest else ""
 
 
-def _through_onnx(estimator: Any, input_shape: Sequence[int] | None) -> Graph:
-    """Convert an estimator by skl2onnx to ONNX, and that to a graph. Probabilities are a tensor, not ZipMap's dictionaries."""
+def _convert_through_onnx(estimator: Any, input_shape: Sequence[int] | None) -> Graph:
+    """Convert an estimator by skl2onnx to ONNX, and that to a graph. Probabilities are a tensor, not ZipMap's
+    dictionaries."""
     try:
         from skl2onnx import convert_sklearn
         from skl2onnx.common.data_types import FloatTensorType
@@ -316,7 +326,7 @@ def _through_onnx(estimator: Any, input_shape: Sequence[int] | None) -> Graph:
             where=where,
             hint="call fit first, or give input_shapes={'input': (1, features)}",
         )
-    if any(type(part).__name__ == "IsotonicRegression" for part in nested_estimators(estimator)):
+    if any(type(part).__name__ == "IsotonicRegression" for part in iterate_nested_estimators(estimator)):
         raise UnsupportedError(
             "isotonic calibration, which skl2onnx converts to a step function",
             where=where,

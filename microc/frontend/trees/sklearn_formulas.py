@@ -1,4 +1,5 @@
-"""Direct conversion of scikit-learn estimators: trees and forests from their arrays, other estimators by formulas of microc."""
+"""Direct conversion of scikit-learn estimators: trees and forests from their arrays, other estimators by formulas of
+microc."""
 
 from __future__ import annotations
 
@@ -13,27 +14,28 @@ from microc.base.dtypes import Array
 from microc.errors import UnsupportedError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.trees.ensembles import Ensemble, emit_ensemble, emit_post_transform
-from microc.frontend.trees.known_rows import nested_estimators
+from microc.frontend.trees.known_rows import iterate_nested_estimators
 from microc.ops.trees.tree_arrays import AT_MOST, UNORDERED, Tree
 
 # ---- Conversion of scikit-learn's trees, forests and boosted trees to ensembles, from the arrays of the fitted estimator.
 
-Read = Callable[[Any], Ensemble]
+EnsembleReader = Callable[[Any], Ensemble]
 
 
-def tree_ensemble_of(estimator: Any) -> Ensemble | None:
+def read_tree_ensemble(estimator: Any) -> Ensemble | None:
     """Convert a fitted estimator of trees to an ensemble; return None for any other estimator."""
     names = [kind.__name__ for kind in type(estimator).__mro__]
     read = next((READERS[name] for name in names if name in READERS), None)
     return read(estimator) if read is not None else None
 
 
-def _unsupported_error(estimator: Any, what: str, hint: str = "") -> UnsupportedError:
-    """Return the UnsupportedError for an estimator that cannot be converted, with the estimator's class as its location."""
+def _make_unsupported_error(estimator: Any, what: str, hint: str = "") -> UnsupportedError:
+    """Return the UnsupportedError for an estimator that cannot be converted, with the estimator's class as its
+    location."""
     return UnsupportedError(what, where=type(estimator).__name__, hint=hint)
 
 
-def _split_modes(tree_structure: Any, left: Array) -> Array:
+def _read_split_modes(tree_structure: Any, left: Array) -> Array:
     """Return the comparison mode of each split of a scikit-learn tree: values of at most the threshold go left.
 
     Missing values go in the direction that training chose."""
@@ -41,24 +43,34 @@ def _split_modes(tree_structure: Any, left: Array) -> Array:
     return np.where(np.asarray(missing, bool), AT_MOST | UNORDERED, AT_MOST)
 
 
-def _convert_tree(estimator: Any, node_values: Array, target: int = 0) -> Tree:
+def _convert_tree(estimator: Any, node_values: Array, result_index: int = 0) -> Tree:
     """Convert one tree of scikit-learn.
 
-    ``node_values`` (nodes, width): values that each leaf adds to ``width`` results, the first of which is ``target``."""
+    ``node_values`` (nodes, width): values that each leaf adds to ``width`` results, the first of which is
+    ``result_index``."""
     structure = estimator.tree_
     left, right = np.asarray(structure.children_left), np.asarray(structure.children_right)
-    return Tree(left, right, structure.feature, structure.threshold, _split_modes(structure, left), node_values, target)
+    return Tree(
+        left,
+        right,
+        structure.feature,
+        structure.threshold,
+        _read_split_modes(structure, left),
+        node_values,
+        result_index,
+    )
 
 
-def _averaged_trees(estimator: Any) -> Ensemble:
-    """Convert a tree or forest whose result is the average over the trees: class probabilities, or one number for each output."""
+def _convert_averaged_trees(estimator: Any) -> Ensemble:
+    """Convert a tree or forest whose result is the average over the trees: class probabilities, or one number for each
+    output."""
     trees = getattr(estimator, "estimators_", [estimator])
     converted = []
     for tree in trees:
         values = np.asarray(tree.tree_.value, np.float64)
         if hasattr(estimator, "classes_"):
             if values.shape[1] != 1:
-                raise _unsupported_error(
+                raise _make_unsupported_error(
                     estimator, f"a classifier of several outputs, {values.shape[1]}", "train one for every output"
                 )
             values = values[:, 0] / values[:, 0].sum(axis=1, keepdims=True)
@@ -68,14 +80,14 @@ def _averaged_trees(estimator: Any) -> Ensemble:
     return Ensemble(tuple(converted), converted[0].values.shape[1])
 
 
-def _gradient_boosting(estimator: Any) -> Ensemble:
+def _convert_gradient_boosting(estimator: Any) -> Ensemble:
     """Convert gradient boosting: a constant plus the sum of all trees, times the learning rate.
 
     There is one tree for each round and class."""
     rounds = np.asarray(estimator.estimators_)
     starts_constant = estimator.init_ == "zero" or type(estimator.init_).__name__.startswith("Dummy")
     if not starts_constant:
-        raise _unsupported_error(
+        raise _make_unsupported_error(
             estimator, "boosting that starts from another estimator", "leave the parameter init at its default"
         )
     first = estimator._raw_predict_init(np.zeros((1, estimator.n_features_in_), np.float32))
@@ -93,10 +105,10 @@ def _gradient_boosting(estimator: Any) -> Ensemble:
     return Ensemble(tuple(converted), rounds.shape[1], np.asarray(first, np.float64), post=post)
 
 
-def _histogram_boosting(estimator: Any) -> Ensemble:
+def _convert_histogram_boosting(estimator: Any) -> Ensemble:
     """Convert histogram gradient boosting. Each node says whether missing values go left or right."""
     converted = [
-        _histogram_tree(estimator, tree.nodes, k) for row in estimator._predictors for k, tree in enumerate(row)
+        _convert_histogram_tree(estimator, tree.nodes, k) for row in estimator._predictors for k, tree in enumerate(row)
     ]
     targets = len(estimator._predictors[0])
     post = "none"
@@ -107,20 +119,20 @@ def _histogram_boosting(estimator: Any) -> Ensemble:
     return Ensemble(tuple(converted), targets, np.asarray(estimator._baseline_prediction, np.float64), post=post)
 
 
-def _histogram_tree(estimator: Any, nodes: Array, target: int) -> Tree:
-    """Convert one tree of histogram gradient boosting; ``target``: index of the result that the tree adds to."""
+def _convert_histogram_tree(estimator: Any, nodes: Array, result_index: int) -> Tree:
+    """Convert one tree of histogram gradient boosting; ``result_index``: index of the result that the tree adds to."""
     leaf = nodes["is_leaf"].astype(bool)
     if (nodes["is_categorical"].astype(bool) & ~leaf).any():
-        raise _unsupported_error(
+        raise _make_unsupported_error(
             estimator, "splits over categories", "encode the categories as numbers before the trees"
         )
     left = np.where(leaf, -1, nodes["left"].astype(np.int64))
     mode = np.where(nodes["missing_go_to_left"].astype(bool), AT_MOST | UNORDERED, AT_MOST)
     right, values = nodes["right"].astype(np.int64), nodes["value"].astype(np.float64).reshape(-1, 1)
-    return Tree(left, right, nodes["feature_idx"].astype(np.int64), nodes["num_threshold"], mode, values, target)
+    return Tree(left, right, nodes["feature_idx"].astype(np.int64), nodes["num_threshold"], mode, values, result_index)
 
 
-def isolation_ensemble(estimator: Any) -> Ensemble:
+def convert_isolation_forest(estimator: Any) -> Ensemble:
     """Convert an isolation forest to an ensemble whose result is 2 ** (-depth / c).
 
     depth is a row's mean depth over the trees, c the average path length of an unsuccessful search. The value of a leaf
@@ -152,41 +164,42 @@ def _average_path_length(row_count: int) -> float:
     return 2.0 * (math.log(row_count - 1) + float(np.euler_gamma)) - 2.0 * (row_count - 1.0) / row_count
 
 
-READERS: Mapping[str, Read] = {
-    "DecisionTreeClassifier": _averaged_trees,
-    "DecisionTreeRegressor": _averaged_trees,
-    "ForestClassifier": _averaged_trees,
-    "ForestRegressor": _averaged_trees,
-    "GradientBoostingClassifier": _gradient_boosting,
-    "GradientBoostingRegressor": _gradient_boosting,
-    "HistGradientBoostingClassifier": _histogram_boosting,
-    "HistGradientBoostingRegressor": _histogram_boosting,
+READERS: Mapping[str, EnsembleReader] = {
+    "DecisionTreeClassifier": _convert_averaged_trees,
+    "DecisionTreeRegressor": _convert_averaged_trees,
+    "ForestClassifier": _convert_averaged_trees,
+    "ForestRegressor": _convert_averaged_trees,
+    "GradientBoostingClassifier": _convert_gradient_boosting,
+    "GradientBoostingRegressor": _convert_gradient_boosting,
+    "HistGradientBoostingClassifier": _convert_histogram_boosting,
+    "HistGradientBoostingRegressor": _convert_histogram_boosting,
 }
-"""Functions that convert an estimator of trees, by the name of its class or of a base class. ExtraTrees and RandomForest are
-subclasses of the forests."""
+"""Functions that convert an estimator of trees, by the name of its class or of a base class. ExtraTrees and
+RandomForest are subclasses of the forests."""
 
 
 # ---- Formulas of microc for estimators of scikit-learn that skl2onnx converts inefficiently, inaccurately or not at all.
 
-Write = Callable[[GraphBuilder, str, Any], dict[str, str]]
+OutputEmitter = Callable[[GraphBuilder, str, Any], dict[str, str]]
 
 
-def formula_of(estimator: Any) -> Write | None:
+def find_output_emitter(estimator: Any) -> OutputEmitter | None:
     """Return the function that emits an estimator's outputs for rows of features; None if microc has no formula for it.
 
     The function returns values of the graph by the names of the outputs."""
-    if _is_logistic(estimator):
+    if _is_logistic_classifier(estimator):
         return emit_logistic
-    if _is_linear(estimator):
+    if _is_linear_one_vs_rest(estimator):
         return emit_linear
     return next((WRITERS[kind.__name__] for kind in type(estimator).__mro__ if kind.__name__ in WRITERS), None)
 
 
 def refuse_ties(estimator: Any) -> None:
-    """Refuse an estimator for which skl2onnx's formula differs from scikit-learn's because of ties in its training data.
+    """Refuse an estimator for which skl2onnx's formula differs from scikit-learn's because of ties in its training
+    data.
 
     Ties are neighbours at equal distance for LocalOutlierFactor, and repeated quantiles for QuantileTransformer."""
-    for part in nested_estimators(estimator):
+    for part in iterate_nested_estimators(estimator):
         kind = type(part).__name__
         if kind == "LocalOutlierFactor" and hasattr(part, "_fit_X"):
             count = part.n_neighbors_
@@ -207,30 +220,33 @@ def refuse_ties(estimator: Any) -> None:
             )
 
 
-def emit_isolation_forest(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
+def emit_isolation_forest(builder: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
     """Emit the outputs of an IsolationForest: ``label``, -1 for outliers and 1 for other rows, and ``scores``, its
     decision function.
 
     The decision function is -2 ** (-depth / c) minus an offset, where depth is the row's mean depth over the trees, and
     c the average path length of an unsuccessful search."""
-    ensemble = isolation_ensemble(estimator)
+    ensemble = convert_isolation_forest(estimator)
     where = type(estimator).__name__
-    write.at(-1, "trees")
-    depth = emit_ensemble(write, x, ensemble, where)
-    anomaly = write.reshape(emit_post_transform(write, depth, ensemble.post, where), write.shape(depth)[:1])
-    write.at(-1, "anomaly")
-    offset = write.new_constant("offset", np.array(-estimator.offset_, np.float32))
-    scores = write.emit("sub", (offset, anomaly))
-    numbers = (write.new_constant(name, np.array(value, np.int32)) for name, value in (("outlier", -1), ("inlier", 1)))
-    outlier = write.emit("greater", (anomaly, offset))
-    label = write.emit("where", (outlier, *numbers))
+    builder.at(-1, "trees")
+    depth = emit_ensemble(builder, x, ensemble, where)
+    anomaly = builder.reshape(emit_post_transform(builder, depth, ensemble.post, where), builder.shape(depth)[:1])
+    builder.at(-1, "anomaly")
+    offset = builder.new_constant("offset", np.array(-estimator.offset_, np.float32))
+    scores = builder.emit("sub", (offset, anomaly))
+    numbers = (
+        builder.new_constant(name, np.array(value, np.int32)) for name, value in (("outlier", -1), ("inlier", 1))
+    )
+    outlier = builder.emit("greater", (anomaly, offset))
+    label = builder.emit("where", (outlier, *numbers))
     return {"label": label, "scores": scores}
 
 
-def emit_nearest_centroid(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
+def emit_nearest_centroid(builder: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
     """Emit the output ``label`` of a NearestCentroid: the class whose centroid is nearest.
 
-    The distance is the sum of the squared differences of the features, or of their magnitudes for the manhattan metric."""
+    The distance is the sum of the squared differences of the features, or of their magnitudes for the manhattan
+    metric."""
     classes = np.asarray(estimator.classes_)
     if not np.allclose(estimator.class_prior_, 1 / len(classes)):
         raise UnsupportedError(
@@ -238,42 +254,45 @@ def emit_nearest_centroid(write: GraphBuilder, x: str, estimator: Any) -> dict[s
             where=type(estimator).__name__,
             hint="leave priors at 'uniform', or train an LDA",
         )
-    means = write.new_constant("centroids", np.asarray(estimator.centroids_, np.float32))
-    rows, features = write.shape(x)
-    differences = write.emit("sub", (write.reshape(x, (rows, 1, features)), means))
+    means = builder.new_constant("centroids", np.asarray(estimator.centroids_, np.float32))
+    rows, features = builder.shape(x)
+    differences = builder.emit("sub", (builder.reshape(x, (rows, 1, features)), means))
     distances_by_feature = (
-        write.emit("abs", (differences,))
+        builder.emit("abs", (differences,))
         if estimator.metric == "manhattan"
-        else write.emit("mul", (differences, differences))
+        else builder.emit("mul", (differences, differences))
     )
-    distances = write.emit("sum", (distances_by_feature,), {"axes": (2,), "keepdims": False})
-    nearest = write.emit("argmin", (distances,), {"axis": 1, "out_dtype": "int32"})
-    return {"label": emit_class(write, nearest, classes)}
+    distances = builder.emit("sum", (distances_by_feature,), {"axes": (2,), "keepdims": False})
+    nearest = builder.emit("argmin", (distances,), {"axis": 1, "out_dtype": "int32"})
+    return {"label": emit_class_of_index(builder, nearest, classes)}
 
 
-def emit_linear_discriminant(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
+def emit_linear_discriminant(builder: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
     """Emit the outputs ``label`` and ``probabilities`` of a LinearDiscriminantAnalysis.
 
-    The scores W x + b suffer from cancellation: for badly scaled features the products can be 1e4 times their sum. Therefore
-    the training mean c is subtracted from x, and b + W c is computed in float64 at compile time; float32 then rounds only the
-    remaining products."""
+    The scores W x + b suffer from cancellation: for badly scaled features the products can be 1e4 times their sum.
+    Therefore the training mean c is subtracted from x, and b + W c is computed in float64 at compile time; float32 then
+    rounds only the remaining products."""
     weight, bias = (np.asarray(part, np.float64) for part in (estimator.coef_, estimator.intercept_))
     mean = np.asarray(estimator.means_, np.float64).T @ np.asarray(estimator.priors_, np.float64)
     centre = mean.astype(np.float32)
     bias = bias + weight @ centre.astype(np.float64)
-    centred = write.emit("sub", (x, write.new_constant("centre", centre)))
+    centred = builder.emit("sub", (x, builder.new_constant("centre", centre)))
     operands = (
-        write.new_constant(stem, part.astype(np.float32)) for stem, part in (("weight", weight), ("bias", bias))
+        builder.new_constant(stem, part.astype(np.float32)) for stem, part in (("weight", weight), ("bias", bias))
     )
-    scores = write.emit("dense", (centred, *operands))
+    scores = builder.emit("dense", (centred, *operands))
     probabilities = emit_post_transform(
-        write, scores, "sigmoid" if len(bias) == 1 else "softmax", type(estimator).__name__
+        builder, scores, "sigmoid" if len(bias) == 1 else "softmax", type(estimator).__name__
     )
-    class_index = write.emit("argmax", (probabilities,), {"axis": 1, "out_dtype": "int32"})
-    return {"label": emit_class(write, class_index, np.asarray(estimator.classes_)), "probabilities": probabilities}
+    class_index = builder.emit("argmax", (probabilities,), {"axis": 1, "out_dtype": "int32"})
+    return {
+        "label": emit_class_of_index(builder, class_index, np.asarray(estimator.classes_)),
+        "probabilities": probabilities,
+    }
 
 
-def emit_logistic(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
+def emit_logistic(builder: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
     """Emit the outputs ``label`` and ``probabilities`` of a classifier that has one logistic regression for each class.
 
     These are SGDClassifier and OneVsRestClassifier. The label is the class of the largest score W x + b. Probabilities
@@ -282,79 +301,86 @@ def emit_logistic(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]
     OneVsRestClassifier, as in scikit-learn."""
     weight, bias = _weights_and_biases(estimator)
     operands = (
-        write.new_constant(stem, np.asarray(part, np.float32)) for stem, part in (("weight", weight), ("bias", bias))
+        builder.new_constant(stem, np.asarray(part, np.float32)) for stem, part in (("weight", weight), ("bias", bias))
     )
-    scores = write.emit("dense", (x, *operands))
-    if write.shape(scores)[1] == 1:
-        probabilities = emit_post_transform(write, scores, "sigmoid", type(estimator).__name__)
-        scores = write.emit("concat", (write.emit("neg", (scores,)), scores), {"axis": 1})
+    scores = builder.emit("dense", (x, *operands))
+    if builder.shape(scores)[1] == 1:
+        probabilities = emit_post_transform(builder, scores, "sigmoid", type(estimator).__name__)
+        scores = builder.emit("concat", (builder.emit("neg", (scores,)), scores), {"axis": 1})
     else:
-        sigmoids = write.emit("sigmoid", (scores,))
-        total = write.emit("sum", (sigmoids,), {"axes": (1,), "keepdims": True})
-        count = 1 if hasattr(estimator, "estimators_") else write.shape(scores)[1]
+        sigmoids = builder.emit("sigmoid", (scores,))
+        total = builder.emit("sum", (sigmoids,), {"axes": (1,), "keepdims": True})
+        count = 1 if hasattr(estimator, "estimators_") else builder.shape(scores)[1]
         one, classes = (
-            write.new_constant(stem, np.full((1, 1), value, np.float32))
+            builder.new_constant(stem, np.full((1, 1), value, np.float32))
             for stem, value in (("one", 1), ("count", count))
         )
         # scikit-learn computes 1 / (1 + exp(-s)), and exp overflows beyond the largest float32
-        least = write.new_constant("least", np.full((1, 1), 1 / np.finfo(np.float32).max, np.float32))
-        all_zero = write.emit("less", (total, least))
+        least = builder.new_constant("least", np.full((1, 1), 1 / np.finfo(np.float32).max, np.float32))
+        all_zero = builder.emit("less", (total, least))
         if count > 1:
-            sigmoids = write.emit("where", (all_zero, one, sigmoids))
-        probabilities = write.emit("div", (sigmoids, write.emit("where", (all_zero, classes, total))))
-    class_index = write.emit("argmax", (scores,), {"axis": 1, "out_dtype": "int32"})
-    return {"label": emit_class(write, class_index, np.asarray(estimator.classes_)), "probabilities": probabilities}
+            sigmoids = builder.emit("where", (all_zero, one, sigmoids))
+        probabilities = builder.emit("div", (sigmoids, builder.emit("where", (all_zero, classes, total))))
+    class_index = builder.emit("argmax", (scores,), {"axis": 1, "out_dtype": "int32"})
+    return {
+        "label": emit_class_of_index(builder, class_index, np.asarray(estimator.classes_)),
+        "probabilities": probabilities,
+    }
 
 
-def emit_linear(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
-    """Emit the outputs ``label`` and ``scores`` of a OneVsRestClassifier of linear classifiers that have no probabilities.
+def emit_linear(builder: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
+    """Emit the outputs ``label`` and ``scores`` of a OneVsRestClassifier of linear classifiers that have no
+    probabilities.
 
     The scores are W x + b; skl2onnx divides them by the sum of their magnitudes. If there are two classes, the score of
     the first is minus that of the second."""
     weight, bias = _weights_and_biases(estimator)
     operands = (
-        write.new_constant(stem, np.asarray(part, np.float32)) for stem, part in (("weight", weight), ("bias", bias))
+        builder.new_constant(stem, np.asarray(part, np.float32)) for stem, part in (("weight", weight), ("bias", bias))
     )
-    scores = write.emit("dense", (x, *operands))
-    if write.shape(scores)[1] == 1:
-        scores = write.emit("concat", (write.emit("neg", (scores,)), scores), {"axis": 1})
-    class_index = write.emit("argmax", (scores,), {"axis": 1, "out_dtype": "int32"})
-    return {"label": emit_class(write, class_index, np.asarray(estimator.classes_)), "scores": scores}
+    scores = builder.emit("dense", (x, *operands))
+    if builder.shape(scores)[1] == 1:
+        scores = builder.emit("concat", (builder.emit("neg", (scores,)), scores), {"axis": 1})
+    class_index = builder.emit("argmax", (scores,), {"axis": 1, "out_dtype": "int32"})
+    return {"label": emit_class_of_index(builder, class_index, np.asarray(estimator.classes_)), "scores": scores}
 
 
-def emit_gaussian_mixture(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
-    """Emit the outputs ``label`` and ``probabilities`` of a GaussianMixture, from the squares of (x - mean) * precision.
+def emit_gaussian_mixture(builder: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
+    """Emit the outputs ``label`` and ``probabilities`` of a GaussianMixture, from the squares of (x - mean) *
+    precision.
 
-    skl2onnx expands the squares. Its float32 sums suffer from cancellation if means are many standard deviations from 0."""
+    skl2onnx expands the squares. Its float32 sums suffer from cancellation if means are many standard deviations from
+    0."""
     means, roots = (np.asarray(part, np.float64) for part in (estimator.means_, estimator.precisions_cholesky_))
     covariance, (components, features) = estimator.covariance_type, means.shape
-    rows = write.shape(x)[0]
-    centred = write.emit(
-        "sub", (write.reshape(x, (rows, 1, features)), write.new_constant("means", _as_float32(means)))
+    rows = builder.shape(x)[0]
+    centred = builder.emit(
+        "sub", (builder.reshape(x, (rows, 1, features)), builder.new_constant("means", _as_float32(means)))
     )
     if covariance in ("diag", "spherical"):
         roots = np.broadcast_to(roots.reshape(components, -1), means.shape)
         log_determinants = np.log(roots).sum(axis=1)
-        scaled = write.emit("mul", (centred, write.new_constant("precision", _as_float32(roots))))
+        scaled = builder.emit("mul", (centred, builder.new_constant("precision", _as_float32(roots))))
     else:
         roots = np.broadcast_to(roots, (components, features, features))
         log_determinants = np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
-        column = write.reshape(centred, (rows, components, 1, features))
-        scaled = write.emit("matmul", (column, write.new_constant("precision", _as_float32(roots))))
-        scaled = write.reshape(scaled, (rows, components, features))
-    squares = write.emit("sum", (write.emit("mul", (scaled, scaled)),), {"axes": (2,), "keepdims": False})
+        column = builder.reshape(centred, (rows, components, 1, features))
+        scaled = builder.emit("matmul", (column, builder.new_constant("precision", _as_float32(roots))))
+        scaled = builder.reshape(scaled, (rows, components, features))
+    squares = builder.emit("sum", (builder.emit("mul", (scaled, scaled)),), {"axes": (2,), "keepdims": False})
     bias = log_determinants + np.log(np.asarray(estimator.weights_, np.float64))
-    half = write.emit("mul", (squares, write.new_constant("half", np.full((1, 1), 0.5, np.float32))))
-    scores = write.emit("sub", (write.new_constant("bias", _as_float32(bias - bias.max())[None]), half))
-    component = write.emit("argmax", (scores,), {"axis": 1, "out_dtype": "int32"})
+    half = builder.emit("mul", (squares, builder.new_constant("half", np.full((1, 1), 0.5, np.float32))))
+    scores = builder.emit("sub", (builder.new_constant("bias", _as_float32(bias - bias.max())[None]), half))
+    component = builder.emit("argmax", (scores,), {"axis": 1, "out_dtype": "int32"})
     return {
         "label": component,
-        "probabilities": emit_post_transform(write, scores, "softmax", type(estimator).__name__),
+        "probabilities": emit_post_transform(builder, scores, "softmax", type(estimator).__name__),
     }
 
 
-def emit_quantile_transformer(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
-    """Emit the output ``variable`` of a QuantileTransformer: for each feature the fraction of training rows with smaller numbers.
+def emit_quantile_transformer(builder: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
+    """Emit the output ``variable`` of a QuantileTransformer: for each feature the fraction of training rows with
+    smaller numbers.
 
     The fraction is a piecewise linear function of the feature, the sum of ramps and steps. A quantile that occurs
     several times is a step. For a feature equal to it scikit-learn returns the middle of the step, but skl2onnx an end
@@ -368,33 +394,35 @@ def emit_quantile_transformer(write: GraphBuilder, x: str, estimator: Any) -> di
             hint="set output_distribution='uniform'",
         )
     references = np.asarray(estimator.references_, np.float64)
-    columns = [_ramps_and_steps(column, references) for column in np.asarray(estimator.quantiles_, np.float64).T]
-    shape = write.shape(x)
-    wide = write.reshape(x, (shape[0], 1, shape[1]))
-    zero = write.new_constant("zero", np.zeros((1, 1, 1), np.float32))
-    start, slope, most = (_stack_columns([ramps[part] for ramps, _ in columns]) for part in range(3))
-    ramp = write.emit("sub", (wide, write.new_constant("start", _as_float32(start))))
-    ramp = write.emit("maximum", (write.emit("mul", (ramp, write.new_constant("slope", _as_float32(slope)))), zero))
-    ramp = write.emit("minimum", (ramp, write.new_constant("most", _as_float32(most))))
-    total = write.emit("sum", (ramp,), {"axes": (1,), "keepdims": False})
+    columns = [_fit_ramps_and_steps(column, references) for column in np.asarray(estimator.quantiles_, np.float64).T]
+    shape = builder.shape(x)
+    wide = builder.reshape(x, (shape[0], 1, shape[1]))
+    zero = builder.new_constant("zero", np.zeros((1, 1, 1), np.float32))
+    start, slope, most = (_stack_padded_columns([ramps[part] for ramps, _ in columns]) for part in range(3))
+    ramp = builder.emit("sub", (wide, builder.new_constant("start", _as_float32(start))))
+    ramp = builder.emit(
+        "maximum", (builder.emit("mul", (ramp, builder.new_constant("slope", _as_float32(slope)))), zero)
+    )
+    ramp = builder.emit("minimum", (ramp, builder.new_constant("most", _as_float32(most))))
+    total = builder.emit("sum", (ramp,), {"axes": (1,), "keepdims": False})
     if any(len(steps[0]) for _, steps in columns):
-        threshold, height = (_stack_columns([steps[part] for _, steps in columns]) for part in range(2))
-        above = write.emit("greater", (wide, write.new_constant("threshold", _as_float32(threshold))))
-        steps = write.emit("where", (above, write.new_constant("height", _as_float32(height)[None]), zero))
-        total = write.emit("add", (total, write.emit("sum", (steps,), {"axes": (1,), "keepdims": False})))
+        threshold, height = (_stack_padded_columns([steps[part] for _, steps in columns]) for part in range(2))
+        above = builder.emit("greater", (wide, builder.new_constant("threshold", _as_float32(threshold))))
+        steps = builder.emit("where", (above, builder.new_constant("height", _as_float32(height)[None]), zero))
+        total = builder.emit("add", (total, builder.emit("sum", (steps,), {"axes": (1,), "keepdims": False})))
     return {"variable": total}
 
 
 _NARROW = 64
-"""Maximum width of a ramp, in float32 rounding steps, that is replaced by single steps. Rounding the start of so narrow a ramp by
-half a rounding step would change the result by 1 % of the ramp's height."""
+"""Maximum width of a ramp, in float32 rounding steps, that is replaced by single steps. Rounding the start of so narrow
+a ramp by half a rounding step would change the result by 1 % of the ramp's height."""
 
 
-def _ramps_and_steps(quantiles: Array, references: Array) -> tuple[tuple[Array, Array, Array], tuple[Array, Array]]:
+def _fit_ramps_and_steps(quantiles: Array, references: Array) -> tuple[tuple[Array, Array, Array], tuple[Array, Array]]:
     """Return the ramps and steps whose sum is a QuantileTransformer's function of one feature.
 
-    Ramps are three vectors: start, slope, and maximum height. Steps are two vectors, threshold and height; a step is added for
-    features above its threshold. ``references``: result for each of the ``quantiles``."""
+    Ramps are three vectors: start, slope, and maximum height. Steps are two vectors, threshold and height; a step is
+    added for features above its threshold. ``references``: result for each of the ``quantiles``."""
     values, first, count = np.unique(quantiles, return_index=True, return_counts=True)
     low, high = references[first], references[first + count - 1]
     rise = low[1:] - high[:-1]
@@ -410,7 +438,7 @@ def _ramps_and_steps(quantiles: Array, references: Array) -> tuple[tuple[Array, 
     width = np.diff(values)
     wide = width > _NARROW * np.spacing(np.abs(values).max(initial=0.0).astype(np.float32))
     for index in np.flatnonzero(~wide).tolist():  # float32 cannot hold the ramp: a step at each of its float32s
-        inner = _floats_between(before[index + 1], values[index])
+        inner = _list_float32_between(before[index + 1], values[index])
         shares = rise[index] * np.append((inner.astype(np.float64) - values[index]) / width[index], 1.0)
         starts = np.append(np.nextafter(inner, np.float32(-np.inf)), before[index + 1])
         thresholds, heights = np.append(thresholds, starts), np.append(heights, np.diff(shares, prepend=0.0))
@@ -418,7 +446,7 @@ def _ramps_and_steps(quantiles: Array, references: Array) -> tuple[tuple[Array, 
     return (values[:-1][wide], (rise / width)[wide], rise[wide]), (thresholds[is_needed], heights[is_needed])
 
 
-def _floats_between(high: Array, low: Array) -> Array:
+def _list_float32_between(high: Array, low: Array) -> Array:
     """Return all float32 numbers x with ``low`` < x <= ``high``, ascending."""
     values = []
     while high > low:
@@ -427,8 +455,9 @@ def _floats_between(high: Array, low: Array) -> Array:
     return np.array(values[::-1], np.float32)
 
 
-def _stack_columns(columns: list[Array]) -> Array:
-    """Stack vectors of different lengths as the columns of a matrix of at least one row. Shorter columns end with zeros."""
+def _stack_padded_columns(columns: list[Array]) -> Array:
+    """Stack vectors of different lengths as the columns of a matrix of at least one row. Shorter columns end with
+    zeros."""
     table = np.zeros((max(1, *(len(column) for column in columns)), len(columns)))
     for index, column in enumerate(columns):
         table[: len(column), index] = column
@@ -441,7 +470,8 @@ def _as_float32(x: Array) -> Array:
 
 
 def _weights_and_biases(estimator: Any) -> tuple[Array, Array]:
-    """Return the weights (classes, features) and biases (classes,) of a linear classifier or of one classifier for each class.
+    """Return the weights (classes, features) and biases (classes,) of a linear classifier or of one classifier for each
+    class.
 
     For two classes they have only one row, which belongs to the second class."""
     members = getattr(estimator, "estimators_", [estimator])
@@ -450,7 +480,7 @@ def _weights_and_biases(estimator: Any) -> tuple[Array, Array]:
     return np.concatenate(weights), np.concatenate(biases)
 
 
-def _is_logistic(estimator: Any) -> bool:
+def _is_logistic_classifier(estimator: Any) -> bool:
     """Test whether :func:`emit_logistic` is the formula of an estimator."""
     class_name = type(estimator).__name__
     if class_name == "OneVsRestClassifier":
@@ -458,12 +488,12 @@ def _is_logistic(estimator: Any) -> bool:
         return (
             bool(members)
             and not estimator.multilabel_
-            and all(_is_logistic(member) or _is_binary_regression(member) for member in members)
+            and all(_is_logistic_classifier(member) or _is_binary_logistic_regression(member) for member in members)
         )
     return class_name == "SGDClassifier" and estimator.loss == "log_loss" and hasattr(estimator, "coef_")
 
 
-def _is_linear(estimator: Any) -> bool:
+def _is_linear_one_vs_rest(estimator: Any) -> bool:
     """Test whether :func:`emit_linear` is the formula of an estimator."""
     members = getattr(estimator, "estimators_", [])
     return (
@@ -479,13 +509,15 @@ def _is_linear(estimator: Any) -> bool:
     )
 
 
-def _is_binary_regression(estimator: Any) -> bool:
-    """Test whether an estimator is a logistic regression of two classes. Its probability is a sigmoid for every solver."""
+def _is_binary_logistic_regression(estimator: Any) -> bool:
+    """Test whether an estimator is a logistic regression of two classes. Its probability is a sigmoid for every
+    solver."""
     return type(estimator).__name__ == "LogisticRegression" and np.shape(getattr(estimator, "coef_", ()))[:1] == (1,)
 
 
-def emit_scaler(write: GraphBuilder, x: str, scaler: Any) -> str | None:
-    """Emit (x - offset) * factor, the formula of scikit-learn's scalers, with constants computed in float64 at compile time.
+def emit_scaler(builder: GraphBuilder, x: str, scaler: Any) -> str | None:
+    """Emit (x - offset) * factor, the formula of scikit-learn's scalers, with constants computed in float64 at compile
+    time.
 
     Return None for any other transformer."""
     kind = type(scaler).__name__
@@ -500,17 +532,17 @@ def emit_scaler(write: GraphBuilder, x: str, scaler: Any) -> str | None:
     else:
         return None
     if offset is not None and getattr(scaler, "with_mean", True):
-        x = write.emit("sub", (x, write.new_constant("offset", np.asarray(offset, np.float32)[None])))
+        x = builder.emit("sub", (x, builder.new_constant("offset", np.asarray(offset, np.float32)[None])))
     if factor is not None:
-        x = write.emit("mul", (x, write.new_constant("factor", np.asarray(1 / factor, np.float32)[None])))
+        x = builder.emit("mul", (x, builder.new_constant("factor", np.asarray(1 / factor, np.float32)[None])))
     return x
 
 
-def emit_class(write: GraphBuilder, index: str, classes: Array | None) -> str:
+def emit_class_of_index(builder: GraphBuilder, class_index: str, classes: Array | None) -> str:
     """Emit the class for an index. The result is the index itself if classes are no integers, or are 0, 1, 2 ..."""
     if classes is None or classes.dtype.kind not in "iu" or np.array_equal(classes, np.arange(len(classes))):
-        return index
-    return write.emit("gather", (write.new_constant("classes", classes.astype(np.int32)), index), {"axis": 0})
+        return class_index
+    return builder.emit("gather", (builder.new_constant("classes", classes.astype(np.int32)), class_index), {"axis": 0})
 
 
 _LINEAR = (
@@ -522,7 +554,7 @@ _LINEAR = (
     "SGDClassifier",
 )
 """Names of classifiers whose decision function is W x + b."""
-WRITERS: Mapping[str, Write] = {
+WRITERS: Mapping[str, OutputEmitter] = {
     "GaussianMixture": emit_gaussian_mixture,
     "IsolationForest": emit_isolation_forest,
     "LinearDiscriminantAnalysis": emit_linear_discriminant,

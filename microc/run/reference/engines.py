@@ -23,7 +23,7 @@ from microc.frontend.tflite.reader import tensor_names
 from microc.frontend.torch import reader as torch_export
 from microc.frontend.torch.file import sanitise_archive
 from microc.frontend.trees import boosters
-from microc.frontend.trees.known_rows import estimator_outputs, find_ties
+from microc.frontend.trees.known_rows import find_tied_rows, predict_outputs_and_ties
 from microc.graph.interp import run
 from microc.graph.ir import Graph
 from microc.ops import registry
@@ -82,7 +82,7 @@ class Estimator:
         try:
             if hasattr(estimator, "model_to_string"):
                 return self._booster_answer(np.asarray(estimator.predict(x)))
-            outputs, undecided = estimator_outputs(estimator, x)
+            outputs, undecided = predict_outputs_and_ties(estimator, x)
             return FrameworkAnswer(outputs, undecided=undecided)
         except Exception as error:
             raise RuntimeRefusal(str(error)) from error
@@ -94,7 +94,9 @@ class Estimator:
         if post not in ("sigmoid", "softmax"):
             return FrameworkAnswer((scores,))
         probabilities = np.stack([1 - scores, scores], axis=1) if post == "sigmoid" else scores
-        return FrameworkAnswer((probabilities.argmax(axis=1), probabilities), undecided={0: find_ties(probabilities)})
+        return FrameworkAnswer(
+            (probabilities.argmax(axis=1), probabilities), undecided={0: find_tied_rows(probabilities)}
+        )
 
     def reset(self) -> None:
         """Do nothing: estimators have no state."""
@@ -145,7 +147,9 @@ class XgboostBooster:
         probabilities = (
             np.stack([1 - probabilities, probabilities], axis=1) if probabilities.ndim == 1 else probabilities
         )
-        return FrameworkAnswer((probabilities.argmax(axis=1), probabilities), undecided={0: find_ties(probabilities)})
+        return FrameworkAnswer(
+            (probabilities.argmax(axis=1), probabilities), undecided={0: find_tied_rows(probabilities)}
+        )
 
     def reset(self) -> None:
         """Do nothing: trees have no state."""

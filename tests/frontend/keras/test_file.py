@@ -15,7 +15,7 @@ import pytest
 from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.keras import reader
-from microc.frontend.keras.file import snake_case
+from microc.frontend.keras.file import to_snake_case
 from tests.frontend.run import library
 
 h5py = pytest.importorskip("h5py", reason="needs h5py (pip install microc[keras])")
@@ -86,7 +86,7 @@ def test_paths_are_spelled_as_keras_does() -> None:
         "PReLU": "p_re_lu",
         "ELU": "elu",
     }
-    assert {name: snake_case(name) for name in names} == names
+    assert {name: to_snake_case(name) for name in names} == names
 
 
 def edited(change: Callable[[Any], object]) -> bytes:

@@ -13,7 +13,7 @@ import pytest
 from microc.base.dtypes import Array
 from microc.errors import ModelError, ToolError, UnsupportedError
 from microc.frontend import detect
-from microc.frontend.detect import symbolic_inputs
+from microc.frontend.detect import read_symbolic_input_shapes
 from microc.frontend.keras import reader
 from tests.frontend.mutate import survey
 from tests.frontend.run import library
@@ -134,7 +134,7 @@ def test_keras_is_not_asked_to_load_it(tmp_path: Any) -> None:
 
     path = tmp_path / "m.h5"
     path.write_bytes(functional())
-    assert symbolic_inputs(path) == {"x": ("x:0", 3)}
+    assert read_symbolic_input_shapes(path) == {"x": ("x:0", 3)}
     with pytest.raises(ToolError, match="safe mode"):
         microc.verify(path)
 

@@ -203,7 +203,7 @@ def test_integers_next_to_thresholds() -> None:
     q = np.arange(-400, 400, dtype=np.int16).reshape(-1, 1)
     for k in (3, 7, 57, 123, 391):
         for threshold in (np.nextafter(k * scale, 0), k * scale, np.nextafter(k * scale, 99)):
-            found = reader._separating_quotient(float(threshold), scale)
+            found = reader._divide_threshold(float(threshold), scale)
             exact = [Fraction(int(n)) * Fraction(scale) <= Fraction(float(threshold)) for n in q[:, 0]]
             assert [n <= found for n in q[:, 0].tolist()] == exact, (k, threshold)
 
