@@ -78,7 +78,9 @@ class Options:
         elif self.table_type == 0 and not required:
             data, position = _EMPTY_TABLE, 4
         else:
-            raise ModelError(f"the operator has no options, expected {table_name}", where=self.where)
+            raise ModelError(
+                f"the operator's options: got none or another table, expected {table_name}", where=self.where
+            )
         fields = getattr(tflite, table_name)()
         with guard_flatbuffer(self.where):
             fields.Init(data, position)
@@ -258,7 +260,7 @@ def read_quantisation(quantization_table: Any, shape: tuple[int, ...], dtype: st
         return None
     details = int(quantization_table.DetailsType())
     if details > _CUSTOM:
-        what = "scales for blocks of elements" if details == _BLOCKS else f"quantisation of kind {details}"
+        what = f"quantization details: got {'blockwise scales' if details == _BLOCKS else f'type {details}'}, expected none"
         raise UnsupportedError(what, where=where, hint="quantise per tensor or per channel")
     if quantization_table.ScaleLength() == 0 or not dtypes.is_valid(dtype) or not dtypes.is_integer(dtype):
         return None
@@ -274,7 +276,7 @@ def read_quantisation(quantization_table: Any, shape: tuple[int, ...], dtype: st
             f"got {len(scale)} scales but {len(zero_point)} zero points, expected equal numbers", where=where
         )
     if axis is not None and not 0 <= axis < len(shape):
-        raise ModelError(f"quantised along axis {axis}, expected 0..{len(shape) - 1}", where=where)
+        raise ModelError(f"quantized_dimension: got {axis}, expected 0..{len(shape) - 1}", where=where)
     if axis is not None and shape[axis] != len(scale):
         raise ModelError(f"got {len(scale)} scales along axis {axis}, expected {shape[axis]}, its extent", where=where)
     if not (np.all(np.isfinite(scale)) and np.all(scale > 0)):

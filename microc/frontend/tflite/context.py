@@ -273,7 +273,7 @@ class TfliteGraphBuilder:
             where = self.file.where(tensor)
             if tensor.type.dtype == "resource":
                 raise ModelError(
-                    f"the input {tensor.name!r} is a resource, expected a variable that it stands for", where=where
+                    f"input {tensor.name!r}: got a resource handle, expected a tensor of numbers", where=where
                 )
             if 0 in shape:
                 raise ModelError(f"the input has shape {shape}, expected extents of at least 1", where=where)
@@ -358,8 +358,9 @@ class OpContext(Operands):
         source, target = self.source(input_position), self.target()
         if source.type.dtype != target.type.dtype:
             self.refuse(
-                f"input {input_position} has dtype {source.type.dtype}, the output {target.type.dtype}",
-                "put a CAST or a QUANTIZE between them",
+                f"input {input_position}: its dtype differs from the output's; got {source.type.dtype}, "
+                f"expected {target.type.dtype}",
+                "insert a CAST or a QUANTIZE before the operator",
             )
         return self.value(input_position)
 
@@ -392,7 +393,7 @@ class OpContext(Operands):
             self.refuse(f"{type_.dtype} tensor {tensor.name!r} has no quantisation", _CALIBRATE)
         if type_.quant.axis is not None:
             self.refuse(
-                f"{tensor.name!r} is quantised per channel, which only weights may be",
+                f"tensor {tensor.name!r}: got an activation quantised along axis {type_.quant.axis}, expected one scale",
                 "quantise activations per tensor",
             )
         if symmetric and type_.dtype == "int16" and type_.quant.zero_point != (0,):
@@ -408,8 +409,8 @@ class OpContext(Operands):
         source = self.source(input_position)
         if source.packed and not source.constant:
             self.refuse(
-                f"{source.name!r} is an int4 tensor that the network computes",
-                "quantise activations to int8: only constant weights may be int4",
+                f"tensor {source.name!r}: got a computed int4 tensor, expected int8; only constants may be int4",
+                "quantise activations to int8",
             )
         return self.builder.value(source.index, self.where)
 
@@ -421,7 +422,9 @@ class OpContext(Operands):
         """Return the data of a constant input; refuse the operator if the input is not known at compile time."""
         data = self.builder.consts.get(self.value(position))
         if data is None:
-            self.refuse(f"input {position} ({self.source(position).name!r}) is not a constant", _FIX)
+            self.refuse(
+                f"input {position} ({self.source(position).name!r}): got a computed tensor, expected a constant", _FIX
+            )
         return data
 
     def index(self, indices: str) -> str:
@@ -430,7 +433,9 @@ class OpContext(Operands):
         if type_.dtype in ("int32", "int64"):
             return indices
         if type_.dtype not in ("int8", "int16", "uint8"):
-            self.refuse(f"{type_.dtype} indices", "cast them to int32 or int64")
+            self.refuse(
+                f"indices: got dtype {type_.dtype}, expected int8, int16, uint8, int32 or int64", "cast them to int32"
+            )
         return self.emit("cast", (indices,), {"dtype": "int32"})
 
     def rank(self, value: str, *allowed_ranks: int) -> tuple[int, ...]:
@@ -438,7 +443,9 @@ class OpContext(Operands):
         0."""
         shape = self.type(value).shape
         if len(shape) not in allowed_ranks or 0 in shape:
-            self.broken(f"{value!r} has shape {shape}; its rank must be {' or '.join(map(str, allowed_ranks))}")
+            self.broken(
+                f"{value!r}: got shape {shape}, expected rank {' or '.join(map(str, allowed_ranks))} and extents of at least 1"
+            )
         return shape
 
     def new_constant(self, stem: str, data: Array, quant: Quant | None = None) -> str:
@@ -491,7 +498,7 @@ class OpContext(Operands):
         """Define output ``position`` as ``value`` reshaped to ``shape``; return the output's name."""
         if prod(shape) != self.type(value).size:
             self.broken(
-                f"shape {self.type(value).shape} cannot become {tuple(shape)}, which has another number of elements"
+                f"reshape: got {self.type(value).size} elements, expected {prod(shape)} for shape {tuple(shape)}"
             )
         return self.result("reshape", (value,), {"shape": tuple(shape)}, position)
 
@@ -566,7 +573,7 @@ class OpContext(Operands):
             axis in target.unknown or extent == declared[axis] for axis, extent in enumerate(shape)
         )
         if declared and not agrees:
-            self.broken(f"the output has shape {shape}, but the file declares {declared}")
+            self.broken(f"output shape: the file declares {declared}, which contradicts the operator; expected {shape}")
 
 
 # ---- Helpers that all families of converters share: dtypes, activations, padding.
@@ -599,13 +606,15 @@ def activation_name(context: OpContext, activation_code: int) -> str:
     support for the output's dtype."""
     if not 0 <= activation_code < len(ACTIVATIONS):
         context.refuse(
-            f"the fused activation of TFLite's number {activation_code} is not supported",
+            f"fused_activation_function: got number {activation_code}, expected 0..{len(ACTIVATIONS) - 1}",
             "fuse relu, relu6, relu_n1_to_1 or tanh, or make it an operator of its own",
         )
     name = ACTIVATIONS[activation_code]
     dtype = context.target().type.dtype
     if (name == "tanh" and dtype != "float32") or (name and dtype in PLAIN):
-        context.refuse(f"a fused {name} on {dtype} tensors", "make the activation an operator of its own")
+        context.refuse(
+            f"fused_activation_function: {name} of {dtype} is not supported", "use a separate operator for it"
+        )
     return name
 
 
@@ -640,7 +649,9 @@ _BOUNDS = {"": (-math.inf, math.inf), "relu": (0.0, math.inf), "relu6": (0.0, 6.
 def emit_real_activation(context: OpContext, value: str, activation: str) -> None:
     """Apply a fused activation to a float value and write the result as the operator's output."""
     if activation not in _BOUNDS:
-        context.refuse(f"a fused {activation}", "make the activation an operator of its own")
+        context.refuse(
+            f"fused_activation_function: {activation} is not supported here", "use a separate operator for it"
+        )
     low, high = _BOUNDS[activation]
     context.result("clip", (value,), {"minimum": low, "maximum": high})
 
@@ -659,7 +670,7 @@ def check_same_quantisation(context: OpContext, input_positions: Sequence[int]) 
     For operators that move the stored integers: with another scale the same integer is another real number."""
     target = context.target().type
     if target.dtype in QUANTISED and any(context.source(i).type.quant != target.quant for i in input_positions):
-        context.refuse("operands and output are quantised differently", ONE_SCALE)
+        context.refuse("quantisation: operands and output have different scales or zero points", ONE_SCALE)
 
 
 def resolve_padding_scheme(

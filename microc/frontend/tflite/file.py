@@ -165,7 +165,7 @@ class TfliteFile:
             self.subgraphs = int(self._model.SubgraphsLength())
             if self.version != 3:
                 raise UnsupportedError(
-                    f"TFLite schema version {self.version}",
+                    f"schema version: got {self.version}, expected 3",
                     where=file_name,
                     hint="convert the model again with a current converter, which writes version 3",
                 )
@@ -260,7 +260,7 @@ class TfliteFile:
         for index in indices:
             if not (-1 if optional else 0) <= index < self.tensor_count:
                 raise ModelError(
-                    f"{vector_name} name tensor {index}, expected 0..{self.tensor_count - 1}", where=self.name
+                    f"{vector_name}: got tensor index {index}, expected 0..{self.tensor_count - 1}", where=self.name
                 )
         return indices
 
@@ -304,10 +304,10 @@ class TfliteFile:
             quant = read_quantisation(table.Quantization(), shape, dtype, where)
         self.charge_budget(_INDEX_BYTES * len(quant.scale) if quant is not None else 0)
         if len(signature) != len(shape):
-            raise ModelError(f"shape {shape} and shape signature {signature} differ in rank", where=where)
+            raise ModelError(f"shape_signature: got {signature}, expected the rank of shape {shape}", where=where)
         unknown = tuple(axis for axis, extent in enumerate(signature) if extent == -1)
         if any(extent < (-1 if axis in unknown else 0) for axis, extent in enumerate(shape)):
-            raise ModelError(f"shape {shape} has a negative extent", where=where)
+            raise ModelError(f"shape: got {shape}, expected extents of at least 0", where=where)
         type_ = TensorType(tuple(1 if axis in unknown else extent for axis, extent in enumerate(shape)), dtype, quant)
         check_shape(type_.shape, dtype, where)
         constant = buffer > 0 and not variable and (length > 0 or type_.size == 0)
@@ -320,9 +320,9 @@ class TfliteFile:
             raw = vector_as_array(self._model.Buffers(tensor.buffer).DataAsNumpy(), np.uint8)
         if not dtypes.is_valid(tensor.type.dtype):
             raise UnsupportedError(
-                f"a constant of {tensor.type.dtype}",
+                f"constant: dtype {tensor.type.dtype} is not supported",
                 where=where,
-                hint="cut the model behind strings, complex numbers and resources: they stay on the host",
+                hint="cut the model so that strings, complex numbers and resources stay on the host",
             )
         if tensor.sparse:
             return self._read_sparse_array(tensor, raw, where)
@@ -343,12 +343,14 @@ class TfliteFile:
         if tensor.packed or tensor.type.dtype == "bool":
             dtype = "int4" if tensor.packed else "bool"
             raise UnsupportedError(
-                f"a sparse constant of {dtype}", where=where, hint="convert the model with dense weights"
+                f"sparse constant: dtype {dtype} is not supported",
+                where=where,
+                hint="convert the model with dense weights",
             )
         with guard_flatbuffer(where):
             table = self._graph.Tensors(tensor.index).Sparsity()
         if tensor.type.size > _LARGEST_SPARSE:
-            what = f"a sparse constant of {tensor.type.size} elements, expected at most {_LARGEST_SPARSE}"
+            what = f"sparse constant: got {tensor.type.size} elements, expected at most {_LARGEST_SPARSE}"
             raise UnsupportedError(what, where=where, hint="convert the model with dense weights")
         self.charge_budget(tensor.type.nbytes, element_count=tensor.type.size)
         native = dtypes.to_numpy(tensor.type.dtype)

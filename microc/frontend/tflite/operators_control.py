@@ -58,7 +58,7 @@ def current_variable_value(context: OpContext, variable_key: str, type_: TensorT
         initial = variables.initial_contents.get(variable_key)
         if initial is not None and (initial.shape, str(initial.dtype)) != (type_.shape, type_.dtype):
             context.broken(
-                f"the variable starts as {initial.dtype} {initial.shape}, but is read as {type_.dtype} {type_.shape}"
+                f"variable: its initial content is {initial.dtype} {initial.shape}, expected {type_.dtype} {type_.shape}"
             )
         state_name = state_name or builder.file.reserve_name(f"{context.loc.name}_variable")
         if builder.is_control_flow_body:
@@ -101,7 +101,7 @@ def convert_call_once(context: OpContext) -> None:
             _record_initial_content(context, file, handles, operator.inputs)
         else:
             context.refuse(
-                f"{operator.code} in the subgraph that initialises variables",
+                f"init_subgraph: got operator {operator.code}, expected VAR_HANDLE and ASSIGN_VARIABLE only",
                 "assign constants to variables in this subgraph",
             )
 
@@ -118,10 +118,12 @@ def _record_initial_content(
     ``input_tensor_indices`` are ASSIGN_VARIABLE's inputs: the handle and the assigned tensor."""
     key, index = variable_keys_by_handle.get(input_tensor_indices[0]), input_tensor_indices[1]
     if key is None or index < 0:
-        context.broken("the subgraph that initialises variables assigns to a tensor that is no variable")
+        context.broken("init_subgraph: ASSIGN_VARIABLE assigns to a tensor that is no output of VAR_HANDLE")
     tensor = subgraph_file.tensor(index)
     if not tensor.constant:
-        context.refuse(f"{tensor.name!r} is not a constant", "assign constants to variables in this subgraph")
+        context.refuse(
+            f"init_subgraph: {tensor.name!r} is computed, expected a constant", "assign constants to variables in it"
+        )
     context.builder.variables.initial_contents[key] = subgraph_file.array(tensor)
 
 
@@ -129,7 +131,7 @@ def _variable_key_of_handle(context: OpContext) -> str:
     """Return the key of the variable whose handle is the operator's input 0."""
     index = context.source(0).index
     if index not in context.builder.variables.keys_by_handle:
-        context.broken(f"{context.source(0).name!r} is no variable, expected the output of VAR_HANDLE")
+        context.broken(f"resource_id: got tensor {context.source(0).name!r}, expected an output of VAR_HANDLE")
     return context.builder.variables.keys_by_handle[index]
 
 
@@ -172,7 +174,7 @@ def collect_variable_types(context: OpContext, subgraphs: Sequence[ControlSubgra
         first_type = types.setdefault(key, type_)
         if (first_type.shape, first_type.dtype) != (type_.shape, type_.dtype):
             context.broken(
-                f"the variable is read as {first_type.dtype} {first_type.shape} and as {type_.dtype} {type_.shape}, "
+                f"variable: got types {first_type.dtype} {first_type.shape} and {type_.dtype} {type_.shape}, "
                 "expected one type"
             )
     return types
@@ -259,11 +261,11 @@ def convert_while(context: OpContext) -> None:
     sides = [context.builder.read_subgraph(fields.integer(f"{f}SubgraphIndex", 1), keys) for f in ("Cond", "Body")]
     if sides[0].assigned_variables or sides[1].handle_keys_by_output != keys:
         reason = (
-            "a condition that assigns a variable"
+            "the condition assigns a variable"
             if sides[0].assigned_variables
-            else "a handle that changes from iteration to iteration"
+            else "a variable's handle changes from iteration to iteration"
         )
-        context.refuse(f"a loop with {reason}", "let the body assign it, to the same variable in every iteration")
+        context.refuse(f"{reason}, which is not supported", "let the body assign the same variable in every iteration")
     variables = collect_variable_types(context, sides)
     condition, body = sides[0].with_variables(variables, ()), sides[1].with_variables(variables, tuple(variables))
     carried_values, targets = (
@@ -556,7 +558,7 @@ def convert_if(context: OpContext) -> None:
     keys = variable_keys_by_input(context, 1)
     sides = [context.builder.read_subgraph(fields.integer(f"{f}SubgraphIndex", 1), keys) for f in ("Then", "Else")]
     if sides[0].handle_keys_by_output != sides[1].handle_keys_by_output:
-        context.refuse("a branch decides which variable a tensor stands for", "read the variable in both branches")
+        context.refuse("the branches return handles of different variables", "read the variable in both branches")
     variables = collect_variable_types(context, sides)
     assigned = [key for key in variables if any(key in side.assigned_variables for side in sides)]
     then, otherwise = (side.with_variables(variables, assigned) for side in sides)
@@ -589,7 +591,7 @@ def convert_subgraph_call(context: OpContext) -> None:
         != [(k.shape, k.dtype) for k in expected]
         for names, expected in zip((inside.inputs, inside.outputs), expected_types, strict=True)
     ):
-        context.broken("the decomposition's inputs or outputs differ from the operator's in number, shape or dtype")
+        context.broken("decomposition: its inputs or outputs differ from the operator's in number, shape or dtype")
     names = [target.name for target in targets]
     inline_graph(context, inside, dict(zip((*inside.inputs, *inside.outputs), (*operands, *names), strict=True)))
     update_variables(

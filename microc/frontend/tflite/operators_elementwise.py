@@ -9,7 +9,7 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.frontend import formulas
-from microc.frontend.formulas import composer
+from microc.frontend.formulas import make_composer
 from microc.frontend.tflite.context import (
     FLOAT,
     MOVABLE,
@@ -121,7 +121,7 @@ def make_extremum_converter(op: str) -> Converter:
         _refuse_scaled_wide_integers(context)
         quants = {context.source(0).type.quant, context.source(1).type.quant, context.target().type.quant}
         if context.target().type.dtype in QUANTISED and len(quants) != 1:
-            context.refuse("the operands and the output differ in scale or zero point", ONE_SCALE)
+            context.refuse("quantisation: operands and output have different scales or zero points", ONE_SCALE)
         context.result(op, (context.operand(0), context.operand(1)), {})
 
     return Converter(convert_extremum, (*REAL, *PLAIN))
@@ -132,7 +132,7 @@ def _refuse_scaled_wide_integers(context: OpContext) -> None:
     scale."""
     if context.target().type.dtype in PLAIN and context.target().type.quant is not None:
         context.refuse(
-            f"{context.target().type.dtype} tensors with a scale",
+            f"output: got quantised {context.target().type.dtype}, expected no scale",
             "remove the scale: 32- and 64-bit integers are not quantised",
         )
 
@@ -147,7 +147,7 @@ def convert_add_n(context: OpContext) -> None:
     if len(values) < 2:
         context.broken("got one operand, expected at least two")
     if any(type_.shape != types[0].shape or type_.quant != types[0].quant for type_ in types):
-        context.refuse("operands that differ in shape, scale or zero point", "write the sum as several ADD")
+        context.refuse("operands: they differ in shape, scale or zero point", "write the sum as several ADD operators")
     if target.dtype == "int8":
         _convert_int8_add_n(context, values)
         return
@@ -167,7 +167,7 @@ def _convert_int8_add_n(context: OpContext, operand_values: list[str]) -> None:
     zero, half = type_.quant.zero_point[0], 1 << _ADD_N_SHIFT - 1
     bound = (len(operand_values) + 1) * 255 * half
     if bound >= 1 << 31:
-        context.refuse(f"the sum of {len(operand_values)} operands, which may not fit 32 bits", "add them in groups")
+        context.refuse(f"got {len(operand_values)} operands, whose sum may exceed 32 bits", "add them in groups")
     stacked = context.emit("concat", [context.reshape(v, (1, *type_.shape)) for v in operand_values], {"axis": 0})
     start: Mapping[str, Attr] = {"axes": (0,), "keepdims": False, "rounding": Rounding.NONE, "out_dtype": "int32"}
     total = context.emit("sum", (stacked,), {**start, "offset": -(len(operand_values) + 1) * zero})
@@ -198,7 +198,7 @@ def convert_gelu(context: OpContext) -> None:
     approximate = bool(context.operator.options.fields("GeluOptions").integer("Approximate"))
     if _try_table_interpolation(context, "gelu_by_tanh" if approximate else "gelu"):
         return
-    activated = formulas.gelu(composer(context), dequantised_operand(context, 0), approximate)
+    activated = formulas.gelu(make_composer(context), dequantised_operand(context, 0), approximate)
     emit_real_result(context, "reshape", (activated,), {"shape": context.type(activated).shape})
 
 
@@ -221,7 +221,7 @@ def convert_l2_normalization(context: OpContext) -> None:
     """Convert L2_NORMALIZATION over the last axis; refuse a fused activation."""
     code = context.operator.options.fields("L2NormOptions").integer("FusedActivationFunction")
     if activation_name(context, code):
-        context.refuse("a fused activation", "make the activation an operator of its own")
+        context.refuse("fused_activation_function: got an activation, expected NONE", "use a separate operator for it")
     context.result("l2_normalize", (context.operand(0),), {})
 
 
@@ -275,10 +275,10 @@ def convert_quantize(context: OpContext) -> None:
     """Convert QUANTIZE: quantise float32, or requantise integers to another scale and zero point."""
     target, source = context.target(), context.source(0).type.dtype
     if source not in (*REAL, "int32"):
-        context.refuse(f"{source} input", "convert it to float32, or quantise it to int8, uint8, int16 or int32")
+        context.refuse(f"input: dtype {source} is not supported", "convert it to float32, int8, uint8, int16 or int32")
     data, quant = context.operand(0, source, symmetric=False), target.type.quant
     if quant is None or (source != "float32" and context.source(0).type.quant is None):
-        context.refuse("integers without quantisation", "give both tensors a scale and a zero point")
+        context.refuse("an integer tensor has no quantisation", "give both tensors a scale and a zero point")
     attrs: dict[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": None}
     attrs |= {"out_dtype": target.type.dtype, "rounding": Ties.AWAY if source == "float32" else Multiplier.DOUBLE}
     context.result("quantize", (data,), attrs)
@@ -294,7 +294,7 @@ def convert_dequantize(context: OpContext) -> None:
     quant = source.type.quant
     if source.type.dtype not in (*QUANTISED, "int32"):
         context.refuse(
-            f"{source.type.dtype} input", "quantise it to int8, uint8, int16 or int32, or make it a constant of float16"
+            f"input: dtype {source.type.dtype} is not supported", "quantise it to int8, uint8, int16 or int32"
         )
     if quant is None:
         context.refuse(f"{source.name!r} has no quantisation", "give it a scale and a zero point")
@@ -311,7 +311,9 @@ def convert_densify(context: OpContext) -> None:
     if half is None:
         context.builder.constant(target.name, context.constant(0), target.type.quant)
     elif target.type.dtype != "float16" or target.index in context.builder.float16_constants:
-        context.broken(f"a constant of float16 becomes {target.name!r} of {target.type.dtype}, or does so twice")
+        context.broken(
+            f"output {target.name!r}: got {target.type.dtype}, expected float16, and one operator that writes it"
+        )
     else:
         context.builder.float16_constants[target.index] = half
 
@@ -338,7 +340,7 @@ def convert_cast(context: OpContext) -> None:
         context.builder.constant(context.target().name, half.astype(np.float32))
         return
     if context.source(0).type.dtype not in MOVABLE:
-        context.refuse(f"{context.source(0).type.dtype} input", f"convert it to one of {', '.join(MOVABLE)}")
+        context.refuse(f"input: dtype {context.source(0).type.dtype} is not supported", f"use {', '.join(MOVABLE)}")
     context.result("cast", (context.value(0),), {"dtype": context.target().type.dtype})
 
 
@@ -369,8 +371,8 @@ def convert_bucketize(context: OpContext) -> None:
     type_ = context.type(data)
     if type_.dtype not in (*FLOAT, *PLAIN) or list(boundaries) != sorted(boundaries) or not boundaries:
         context.refuse(
-            f"{type_.dtype} input with {len(boundaries)} boundaries",
-            "give rising boundaries, and float32 or integer data",
+            f"got {type_.dtype} input and {len(boundaries)} boundaries, expected numbers and ascending boundaries",
+            "give ascending boundaries, and float32, int32 or int64 data",
         )
     real = data if type_.dtype == "float32" else context.emit("cast", (data,), {"dtype": "float32"})
     apart = context.reshape(real, (*type_.shape, 1))
@@ -388,15 +390,13 @@ def convert_bitcast(context: OpContext) -> None:
         converted = np.frombuffer(data.tobytes(), dtypes.to_numpy(target.type.dtype))
         if converted.size != target.type.size:
             context.broken(
-                f"{source.type.dtype} {source.type.shape} has other bytes than {target.type.dtype} {target.type.shape}"
+                f"got {data.nbytes} bytes, expected {target.type.nbytes} for an output {target.type.dtype} {target.type.shape}"
             )
         context.builder.constant(target.name, converted.reshape(target.type.shape), target.type.quant)
         return
     pair = (source.type.dtype, target.type.dtype)
     if not all(dtypes.is_integer(name) for name in pair) or len({dtypes.nbytes(name) for name in pair}) > 1:
-        context.refuse(
-            f"the bits of {pair[0]} as {pair[1]}", "cast between integers of as many bits, or make the input a constant"
-        )
+        context.refuse(f"got {pair[0]} and {pair[1]}, expected integers of equal width", "make the input a constant")
     context.result("cast", (context.value(0),), {"dtype": pair[1]})
 
 
@@ -425,10 +425,10 @@ def make_comparison_converter(op: str) -> Converter:
         first, second = (context.source(position).type for position in (0, 1))
         if first.dtype != second.dtype or first.dtype not in _COMPARED:
             context.refuse(
-                f"{first.dtype} and {second.dtype} operands", f"convert both to one of {', '.join(_COMPARED)}"
+                f"operands: got {first.dtype} and {second.dtype}, expected equal dtypes", f"use {', '.join(_COMPARED)}"
             )
         if any(type_.quant is not None and type_.quant.axis is not None for type_ in (first, second)):
-            context.refuse("operands quantised per channel", "quantise activations per tensor")
+            context.refuse("operands: quantisation per channel is not supported", "quantise activations per tensor")
         operands = (context.value(0), context.value(1))
         context.result(op, operands, {})
 
@@ -465,7 +465,8 @@ def make_arg_extremum_converter(op: str) -> Converter:
         data = context.value(0)
         if context.type(data).dtype not in (*FLOAT, *QUANTISED, *PLAIN):
             context.refuse(
-                f"{context.type(data).dtype} input", "convert it to float32, int8, uint8, int16, int32 or int64"
+                f"input: dtype {context.type(data).dtype} is not supported",
+                "convert it to float32, int8, int16 or int32",
             )
         (axis,) = context.integers(1)[:1] or (0,)
         axis = context.axis(axis, len(context.type(data).shape))

@@ -46,7 +46,7 @@ def convert_embedding_lookup(context: OpContext) -> None:
         return
     if type_.quant is None or type_.quant.axis not in (None, 0) or target.dtype != "float32":
         context.refuse(
-            f"a table of {type_.dtype} with {target.dtype} output",
+            f"table: its dtype differs from the output's; got {type_.dtype}, expected {target.dtype} or quantised rows",
             "give a table of the output's dtype, or of int8 with one scale or one for each row",
         )
     rows = context.emit("gather", (table, indices), {"axis": 0})
@@ -107,7 +107,7 @@ def convert_space_to_batch_nd(context: OpContext) -> None:
     shape, count = context.type(data).shape, len(block)
     if len(paddings) != 2 * count or count >= len(shape) or min((*block, 1)) < 1 or min((*paddings, 0)) < 0:
         expected = f"blocks of at least 1 for up to {len(shape) - 1} axes, two paddings of at least 0 for each"
-        context.broken(f"block_shape {block} and paddings {paddings} for shape {shape}, expected {expected}")
+        context.broken(f"block_shape, paddings: got {block} and {paddings} for shape {shape}, expected {expected}")
     if any(paddings):
         quant, rest = context.target().type.quant, len(shape) - count - 1
         value = quant.zero_point[0] if quant else 0
@@ -115,7 +115,7 @@ def convert_space_to_batch_nd(context: OpContext) -> None:
         data = context.emit("pad", (data,), {"padding": amounts, "value": value})
         shape = context.type(data).shape
     if any(extent % size for extent, size in zip(shape[1:], block, strict=False)):
-        context.broken(f"block_shape {block} does not divide the padded shape {shape}")
+        context.broken(f"block_shape: got {block}, expected divisors of the extents of the padded shape {shape}")
     split = [part for extent, size in zip(shape[1 : 1 + count], block, strict=True) for part in (extent // size, size)]
     apart = context.emit("reshape", (data,), {"shape": (shape[0], *split, *shape[1 + count :])})
     rows, sizes = (tuple(range(first, 1 + 2 * count, 2)) for first in (1, 2))
@@ -132,7 +132,7 @@ def convert_batch_to_space_nd(context: OpContext) -> None:
     shape, count, cells = context.type(data).shape, len(block), int(np.prod(block))
     if len(crops) != 2 * count or count >= len(shape) or min((*block, 1)) < 1 or shape[0] % cells:
         expected = "two crops for each block, and blocks whose product divides the batch"
-        context.broken(f"block_shape {block} and crops {crops} for shape {shape}, expected {expected}")
+        context.broken(f"block_shape, crops: got {block} and {crops} for shape {shape}, expected {expected}")
     rest = shape[1 + count :]
     apart = context.emit("reshape", (data,), {"shape": (*block, shape[0] // cells, *shape[1:])})
     pairs = [axis for k in range(count) for axis in (count + 1 + k, k)]
@@ -195,7 +195,7 @@ def convert_segment_sum(context: OpContext) -> None:
     if numbers is not None:
         count = int(numbers.max(initial=-1)) + 1
     elif context.target().unknown:
-        context.refuse("segments whose count depends on data", "use UNSORTED_SEGMENT_SUM, which says how many")
+        context.refuse("segment_ids: got a computed tensor, expected a constant", "use UNSORTED_SEGMENT_SUM instead")
     else:
         count = context.target().type.shape[0]
     _emit_segment_reduction(context, "add", count)
@@ -361,7 +361,8 @@ class _CompressedConstant:
             return np.zeros(self.type_.size, np.int64)
         if quant.axis not in (0, len(shape) - 1):
             self.context.refuse(
-                f"compressed channels along axis {quant.axis}", "quantise along the first axis or the last"
+                f"quantisation axis: got {quant.axis}, expected the first or the last axis",
+                "quantise along another axis",
             )
         count = len(quant.scale)
         positions = np.arange(self.type_.size)
@@ -378,12 +379,12 @@ def convert_tflm_decode(context: OpContext) -> None:
         type_ = context.target(position).type
         if len(header_and_tables) < _HEADER or header_and_tables[1] != _VERSION or header_and_tables[4] != _VERSION:
             context.refuse(
-                "data compressed for another version", f"compress the model with version {_VERSION} of TFLM_DECODE"
+                f"header: the format version is not supported, expected {_VERSION}", "compress the model again"
             )
         if header_and_tables[0] not in _DECODERS or type_.dtype not in DTYPES:
             context.refuse(
-                f"compression of kind {header_and_tables[0]} into {type_.dtype}",
-                "use kind 0 (table), 1 (Huffman) or 2 (pruned), or convert the model without compression",
+                f"header: got compression type {header_and_tables[0]} and dtype {type_.dtype}, expected type 0..2 and numbers",
+                "use type 0 (table), 1 (Huffman) or 2 (pruned), or convert the model without compression",
             )
         packed = _CompressedConstant(context, bits, header_and_tables[:_HEADER], header_and_tables[_HEADER:], type_)
         values = _DECODERS[header_and_tables[0]](packed).reshape(type_.shape)
@@ -438,7 +439,7 @@ def _decode_huffman_codes(compressed: _CompressedConstant) -> Array:
     offset_mask = (1 << count_at) - 1
     if compressed.type_.dtype not in (("int8", "int16") if wide else ("int8",)):
         compressed.context.refuse(
-            f"code words for {compressed.type_.dtype}", "compress int8, or int16 with tables of 32 bits"
+            f"Huffman codes of {compressed.type_.dtype} are not supported", "compress int8, or int16 with 32-bit tables"
         )
     compressed.check_bit_count(1)
     table = compressed.read_tables("uint32" if wide else "uint16").tolist()
@@ -453,7 +454,7 @@ def _decode_huffman_codes(compressed: _CompressedConstant) -> Array:
             at += width
             if index >= len(table) or at > end + width:
                 compressed.context.broken(
-                    f"code words that lead beyond the {len(table)} entries of the tables or the "
+                    f"Huffman codes: a code word leads beyond the {len(table)} entries of the tables or the "
                     f"{len(compressed.compressed_bytes)} bytes of data"
                 )
             entry = table[index]

@@ -181,7 +181,9 @@ def convert_conv_3d(context: OpContext) -> None:
     shape = context.type(data).shape
     strides, dilation = _read_option_per_axis(fields, "Stride{}"), _read_option_per_axis(fields, "Dilation{}Factor")
     if shape[1] % weight.shape[1]:
-        context.broken(f"weights of {weight.shape[1]} channels, expected a divisor of {shape[1]}, the input channels")
+        context.broken(
+            f"filter: got {weight.shape[1]} input channels, expected a divisor of {shape[1]}, the data's channels"
+        )
     padding = _resolve_volume_padding(context, fields, shape[2:], taps, strides, dilation)
     attrs: Mapping[str, Attr] = {"strides": strides, "dilation": dilation, "padding": padding}
     name = context.new_constant("weights", weight)
@@ -227,7 +229,9 @@ def _read_volume_weights_and_bias(context: OpContext, axis_order: tuple[int, ...
     any."""
     weight = context.constant(1)
     if weight.ndim != 5 or weight.dtype != np.float32:
-        context.refuse(f"weights of {weight.dtype} {weight.shape}", "give float32 weights of five axes")
+        context.refuse(
+            f"filter: got {weight.dtype} of shape {weight.shape}, expected float32 of rank 5", "use float32 weights"
+        )
     bias_at = 3 if context.operator.code == "CONV_3D_TRANSPOSE" else 2
     bias = (context.operand(bias_at),) if context.has(bias_at) else ()
     return np.ascontiguousarray(weight.transpose(axis_order)), bias
@@ -290,7 +294,7 @@ def convert_dilate(context: OpContext) -> None:
     shape = context.type(data).shape
     if len(factors) != len(shape) or min(factors, default=1) < 1 or filler.size != 1 or 0 in shape:
         context.broken(
-            f"dilations {factors} for data of shape {shape}, expected {len(shape)} of at least 1, and one padding value"
+            f"dilations: got {factors} for shape {shape}, expected {len(shape)} of at least 1, and one padding value"
         )
     for axis, factor in enumerate(factors):
         if factor == 1:

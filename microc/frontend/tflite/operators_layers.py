@@ -36,7 +36,7 @@ def convert_conv_2d(context: OpContext) -> None:
     out_channels, height, width, depth = context.rank(weight, 4)
     if channels % depth or out_channels % (channels // depth):
         context.broken(
-            f"weights of {out_channels} x {depth} channels for {channels} input channels, expected {depth} to divide "
+            f"filter: got {out_channels} x {depth} channels for {channels} input channels, expected {depth} to divide "
             f"{channels}, and {channels // depth} groups to divide {out_channels}"
         )
     bias = read_layer_bias(context, 2, out_channels)
@@ -56,7 +56,7 @@ def convert_depthwise_conv_2d(context: OpContext) -> None:
     out_channels, height, width, one = context.rank(weight, 4)
     if one != 1 or out_channels % channels:
         context.broken(
-            f"weights of {one} x {out_channels} channels, expected 1 x a multiple of {channels}, the input channels"
+            f"filter: got {one} x {out_channels} channels, expected 1 x a multiple of {channels}, the input channels"
         )
     bias = read_layer_bias(context, 2, out_channels)
     attrs = _read_window_attributes(context, fields, data, (height, width), has_dilation=True)
@@ -70,7 +70,7 @@ def convert_fully_connected(context: OpContext) -> None:
     The output is (M, N), or has the leading axes of the data if ``KeepNumDims`` is set."""
     fields = context.operator.options.fields("FullyConnectedOptions")
     if fields.integer("WeightsFormat") != 0:
-        context.refuse("shuffled weights", "convert the model with default weights")
+        context.refuse("weights_format: shuffled weights are not supported", "convert the model with DEFAULT weights")
     data = context.operand(0)
     is_constant = context.value(1) in context.builder.consts
     weight = read_layer_weights(context, 1, channel_axis=0) if is_constant else _check_computed_weights(context)
@@ -78,7 +78,7 @@ def convert_fully_connected(context: OpContext) -> None:
     type_ = context.type(data)
     if not type_.size or type_.size % depth:
         context.broken(
-            f"data of shape {type_.shape}, expected a multiple of {depth} elements for weights of {units} x {depth}"
+            f"input: got shape {type_.shape}, expected a multiple of {depth} elements for weights of {units} x {depth}"
         )
     rows = type_.size // depth
     attrs: dict[str, Attr] = {"activation": activation_name(context, fields.integer("FusedActivationFunction"))}
@@ -103,10 +103,10 @@ def _check_computed_weights(context: OpContext) -> str:
     weights = context.source(1).type
     if weights.dtype != dtype or dtype not in ("float32", "int8", "uint8"):
         context.refuse(
-            f"{weights.dtype} weights that are computed, {dtype} data", "convert both to float32, int8 or uint8"
+            f"computed weights: got {weights.dtype} for {dtype} data", "convert both to float32, int8 or uint8"
         )
     if weights.quant and weights.quant.axis is not None:
-        context.refuse("computed weights with a scale for each channel", "quantise them per tensor")
+        context.refuse("computed weights: quantisation per channel is not supported", "quantise them per tensor")
     return context.operand(1)
 
 
@@ -124,7 +124,7 @@ def convert_svdf(context: OpContext) -> None:
     )
     if any(type_.dtype not in dtypes for type_, dtypes in zip(types, allowed_dtypes, strict=True)):
         context.refuse(
-            f"weights and state of {', '.join(type_.dtype for type_ in types)}",
+            f"weights and state: got dtypes {', '.join(type_.dtype for type_ in types)}",
             "convert int8 data with int8 features, int8 or int16 time weights and state; float data with float or int8 weights",
         )
     for position in (1, 2):
@@ -144,11 +144,11 @@ def convert_svdf(context: OpContext) -> None:
     memory = context.source(4)
     if not memory.variable:
         context.refuse(
-            f"the state {memory.name!r} is not a variable tensor", "set is_variable of the tensor, as converters do"
+            f"state {memory.name!r}: got is_variable = false, expected true", "set is_variable of the tensor"
         )
     if prod(memory.type.shape) != prod(context.type(data).shape[:1]) * filters * taps:
         context.broken(
-            f"state of shape {memory.type.shape}, expected {filters} x {taps} (filters x taps) for each row of the batch"
+            f"state: got shape {memory.type.shape}, expected {filters} x {taps} (filters x taps) for each row"
         )
     state = context.builder.define_state(memory.name, memory.type, None, context.where)
     code = fields.integer("FusedActivationFunction")
@@ -198,7 +198,8 @@ def convert_softmax(context: OpContext) -> None:
     source, target = context.source(0).type.dtype, context.target().type.dtype
     if source != target and (source, target) != ("int8", "int16"):
         context.refuse(
-            f"{source} input and {target} output", "use one dtype for both, or int8 data and int16 probabilities"
+            f"got {source} input and {target} output, expected equal dtypes",
+            "use one dtype, or int8 input and int16 output",
         )
     data = context.operand(0, source, symmetric=source == target)
     axis = len(context.rank(data, *range(1, 9))) - 1
@@ -259,15 +260,15 @@ def read_layer_weights(
     type_ = tensor.type
     if type_.dtype not in _WEIGHT_DTYPES[dtype]:
         context.refuse(
-            f"{type_.dtype} weights and {dtype} output",
+            f"weights: dtype {type_.dtype} does not match the output's dtype {dtype}",
             f"convert the weights to {' or '.join(_WEIGHT_DTYPES[dtype])}",
         )
     data = context.constant(input_position)
     if type_.dtype != "float32" and type_.quant is None:
-        context.refuse(f"{type_.dtype} weights {tensor.name!r} without quantisation", "give them scales")
+        context.refuse(f"{type_.dtype} weights {tensor.name!r} have no quantisation", "give them scales")
     if type_.quant and type_.quant.axis not in (None, channel_axis):
         context.refuse(
-            f"weights quantised along axis {type_.quant.axis} instead of {channel_axis}",
+            f"weights: quantisation axis is {type_.quant.axis}, expected {channel_axis}",
             "quantise per output channel, or per tensor",
         )
     name, quant = tensor.name, type_.quant
@@ -290,12 +291,12 @@ def read_layer_bias(context: OpContext, input_position: int, channel_count: int)
     tensor, dtype = context.source(input_position), context.target().type.dtype
     if tensor.type.dtype not in _BIAS_DTYPES[dtype]:
         context.refuse(
-            f"{tensor.type.dtype} bias and {dtype} output",
+            f"bias: dtype {tensor.type.dtype} does not match the output's dtype {dtype}",
             f"convert the bias to {' or '.join(_BIAS_DTYPES[dtype])}",
         )
     data = context.constant(input_position)
     if data.size != channel_count:
-        context.broken(f"bias of shape {data.shape}, expected {channel_count} elements, one for each channel")
+        context.broken(f"bias: got shape {data.shape}, expected {channel_count} elements, one for each output channel")
     if data.ndim == 1:
         return (tensor.name,)
     return (context.new_constant(f"{tensor.name}_flat", data.reshape(channel_count)),)
@@ -352,7 +353,7 @@ def _emit_matmul_of_int8_weights(context: OpContext, data: str, is_adjoint: bool
     tensor, weight = context.source(1), context.constant(1)
     quant = tensor.type.quant
     if quant is None:
-        context.refuse(f"int8 weights {tensor.name!r} without quantisation", "give them scales")
+        context.refuse(f"int8 weights {tensor.name!r} have no quantisation", "give them scales")
     attrs: dict[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
     if weight.ndim != 2 or quant.axis not in (None, int(not is_adjoint)) or len(context.type(data).shape) < 2:
         real = context.emit("dequantize", (tensor.name,), attrs, like=replace(tensor.type, dtype="float32", quant=None))
@@ -367,7 +368,7 @@ def _emit_matmul_of_int8_weights(context: OpContext, data: str, is_adjoint: bool
     shape = context.type(data).shape
     if shape[-1] != rows.shape[1]:
         context.broken(
-            f"data of shape {shape}, expected a last axis of {rows.shape[1]} for weights of {rows.shape[1]} x {rows.shape[0]}"
+            f"input: got shape {shape}, expected a last axis of {rows.shape[1]} for {rows.shape[1]} x {rows.shape[0]} weights"
         )
     dynamic: Mapping[str, Attr] = (
         {} if any(quant.zero_point) else {"dynamic": "asymmetric" if is_asymmetric else "symmetric"}

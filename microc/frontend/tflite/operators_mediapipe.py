@@ -362,7 +362,7 @@ def _read_crop_parameters_v1(context: OpContext) -> _CropParameters:
     Landmarks are in 0 .. ``landmarks_range``. Image coordinates are -1 .. 1, from the centre of the first pixel to that
     of the last one."""
     if read_integer_option(context, "dimensions") != 3:
-        context.refuse("landmarks that are not of x, y and z", "set dimensions to 3")
+        context.refuse("option dimensions: only 3 (x, y and z) is supported", "set dimensions to 3")
     span, factor = (
         read_integer_option(context, "landmarks_range", 1),
         _read_finite_option(context, "bbox_size_multiplier"),
@@ -513,7 +513,7 @@ def convert_transpose_conv_with_bias(context: OpContext) -> None:
     shape, (out_channels, *window, depth) = context.rank(data, 4), context.rank(weight, 4)
     strides = (across[1], across[0])
     if depth != shape[3]:
-        context.broken(f"weights of {depth} channels, expected {shape[3]} as the data have")
+        context.broken(f"weights: got {depth} input channels, expected {shape[3]}, the data's channels")
     rows = zip(shape[1:3], window, strides, strict=True)
     total = [max(0, taps - (extent - 1) % step - 1) if scheme == _SAME else 0 for extent, taps, step in rows]
     before = [pixels // 2 for pixels in total]
@@ -571,8 +571,8 @@ def convert_max_unpooling(context: OpContext) -> None:
     _, across, down, width, height = _read_struct_options(context, 5)
     if (across, down) != (width, height):
         context.refuse(
-            f"windows of {height} x {width} every {down} x {across} pixels",
-            "pool with windows side by side: strides = window",
+            f"got windows of {height} x {width} and strides of {down} x {across} pixels, expected equal sizes",
+            "set the strides to the size of the window",
         )
     data, numbers = context.operand(0), context.operand(1)
     batch, rows, columns, channels = context.rank(data, 4)
@@ -634,7 +634,7 @@ def _read_output_size(context: OpContext) -> tuple[int, int]:
     TransformTensorBilinear."""
     custom = context.operator.custom
     if custom.get("mode", "bilinear") != "bilinear":
-        context.refuse(f"interpolation {custom['mode']!r}", "set mode to bilinear")
+        context.refuse(f"option mode: got {custom['mode']!r}, expected 'bilinear'", "set mode to bilinear")
     pair = custom.get("output_size")
     if isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(side, int) for side in pair):
         return int(pair[0]), int(pair[1])

@@ -110,7 +110,7 @@ def _emit_rnn_loop(context: OpContext, fields: Fields, sequence: InputSequence, 
     memory, units = context.source(first_operand + 3), context.source(first_operand).type.shape[0]
     if not memory.variable or memory.type.dtype != "float32" or memory.type.size != sequence.batch * units:
         expected = f"make it a variable tensor of float32 {(sequence.batch, units)}"
-        context.refuse(f"the state {memory.name!r}, {memory.type.dtype} {memory.type.shape}", expected)
+        context.refuse(f"state {memory.name!r}: got {memory.type.dtype} {memory.type.shape}", expected)
     state = context.builder.define_state(
         memory.name, TensorType((sequence.batch, units), "float32"), None, context.where
     )
@@ -236,7 +236,7 @@ def emit_float_lstm_loop(
     for position, type_ in zip(state_positions, state_types, strict=True):
         memory = context.source(position)
         if not memory.variable or memory.type.dtype != "float32" or memory.type.size != type_.size:
-            reason = f"the state {memory.name!r}, {memory.type.dtype} {memory.type.shape}"
+            reason = f"state {memory.name!r}: got {memory.type.dtype} {memory.type.shape}"
             context.refuse(reason, f"make it a variable tensor of float32 {type_.shape}")
         state_names.append(context.builder.define_state(memory.name, type_, None, context.where))
     attrs: Mapping[str, Attr] = {
@@ -454,17 +454,19 @@ def convert_sequence_lstm(context: OpContext) -> None:
     """Convert UNIDIRECTIONAL_SEQUENCE_LSTM of float32 data, or of int8 or int16 data with int8 weights."""
     fields = context.operator.options.fields("UnidirectionalSequenceLSTMOptions", required=True)
     if any(context.has(position) for position in _NORMALISED):
-        context.refuse("layer normalisation inside of the cell", _PLAIN_CELL)
+        context.refuse("layer normalisation in the cell is not supported", _PLAIN_CELL)
     if any(context.has(position) for position in _VARIANTS) or not context.has(_INPUT_WEIGHTS[0]):
         if context.target().type.dtype != "float32":
-            context.refuse("integers with peepholes, a projection or coupled gates", _PLAIN_CELL)
+            context.refuse(
+                "quantised cells with peepholes, a projection or coupled gates are not supported", _PLAIN_CELL
+            )
         rows = emit_float_lstm_loop(context, fields, read_sequence(context, fields), 1, (_HIDDEN, _CELL))
         context.result_reshape(rows, context.type(rows).shape)
         return
     if fields.integer("FusedActivationFunction") != _TANH:
         context.refuse(
-            f"the activation number {fields.integer('FusedActivationFunction')}",
-            "build the layer with tanh, as TFLite Micro has it",
+            f"fused_activation_function: got number {fields.integer('FusedActivationFunction')}, expected {_TANH} (TANH)",
+            "build the layer with tanh",
         )
     time_major, (first, second, depth) = bool(fields.integer("TimeMajor")), context.rank(context.operand(0), 3)
     batch = second if time_major else first
@@ -482,7 +484,7 @@ def _emit_plain_lstm(context: OpContext, fields: Fields, weights: _GateWeights, 
     type_ = context.type(state_names[0])
     if (target.type.dtype, target.type.quant) != (type_.dtype, type_.quant):
         context.refuse(
-            "an output that is quantised otherwise than the state", "give both one scale, as the converter does"
+            "the output and the hidden state have different scales or zero points", "give both the same scale"
         )
     matrices = ((weights.input, weights.input_quant), (weights.recurrent, weights.recurrent_quant))
     operands = [builder.constant(builder.file.reserve_name(f"{target.name}_weights"), *matrix) for matrix in matrices]
@@ -512,18 +514,21 @@ def _read_gate_weights(context: OpContext, input_width: int) -> _GateWeights:
             type_ = context.source(position).type
             if type_.shape != (*units, *columns) or type_.dtype not in _WEIGHT_DTYPES[dtype]:
                 context.refuse(
-                    f"weights {type_.dtype} {type_.shape} for {dtype} data of depth {input_width}",
+                    f"weights: got {type_.dtype} {type_.shape} for {dtype} data of depth {input_width}",
                     f"give {' or '.join(_WEIGHT_DTYPES[dtype])} weights (units, depth)",
                 )
             arrays.append(context.constant(position))
             if type_.dtype != "float32":
                 if type_.quant is None or type_.quant.axis is not None or any(type_.quant.zero_point):
                     context.refuse(
-                        "weights that have no single scale, or a zero point", "quantise each matrix per tensor"
+                        "weights: expected one scale and zero point 0 for each matrix",
+                        "quantise each matrix per tensor",
                     )
                 scales += [type_.quant.scale[0]] * units[0]
         if len({array.dtype for array in arrays}) > 1:
-            context.refuse("weights of float32 and int8 in one cell", "quantise all weights of the layer, or none")
+            context.refuse(
+                "weights: got float32 and int8, expected one dtype", "quantise all weights of the layer, or none"
+            )
         quant = Quant(tuple(scales), (0,) * len(scales), 0) if scales else None
         matrices.append((np.concatenate(arrays), quant))
     biases = []
@@ -548,11 +553,11 @@ def _define_variable_state(context: OpContext, position: int, shape: tuple[int, 
         or int(np.prod(memory.type.shape)) != shape[0] * shape[1]
     ):
         context.refuse(
-            f"the state {memory.name!r}, {memory.type.dtype} {memory.type.shape}",
+            f"state {memory.name!r}: got {memory.type.dtype} {memory.type.shape}",
             f"make it a variable tensor of {expected_dtype} {shape}",
         )
     if expected_dtype != "float32" and memory.type.quant is None:
-        context.refuse(f"the state {memory.name!r} has no quantisation", "give it a scale")
+        context.refuse(f"state {memory.name!r} has no quantisation", "give it a scale")
     type_ = TensorType(shape, expected_dtype, memory.type.quant)
     return context.builder.define_state(memory.name, type_, None, context.where)
 

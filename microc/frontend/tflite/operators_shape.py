@@ -49,7 +49,7 @@ def convert_range(context: OpContext) -> None:
         )
     count = (float(limit[0]) - float(start[0])) / float(step[0])
     if not count <= _MOST:
-        context.refuse(f"a range of {count} elements", f"make ranges of at most {_MOST} elements")
+        context.refuse(f"got a range of {count} elements, expected at most {_MOST}", "shorten the range")
     numbers = start[0] + np.arange(max(int(np.ceil(count)), 0)) * step[0]
     context.result_constant(numbers.astype(context.target().type.dtype))
 
@@ -82,7 +82,7 @@ def convert_broadcast_args(context: OpContext) -> None:
     try:
         shape = np.broadcast_shapes(*shapes)
     except ValueError:
-        context.broken(f"shapes {shapes[0]} and {shapes[1]} do not broadcast")
+        context.broken(f"got shapes {shapes[0]} and {shapes[1]}, expected shapes that broadcast to each other")
     context.result_constant(np.array(shape, context.target().type.dtype))
 
 
@@ -98,7 +98,7 @@ CONSTANT_CONVERTERS: Mapping[str, Converter] = {
 
 # ---- Converters of operators that move elements without computing on them: RESHAPE, CONCATENATION, PAD, TRANSPOSE ...
 
-_ONE_ELEMENT = "microc knows slices of computed size only where together they replace one element of a list"
+_ONE_ELEMENT = "use slices of constant size, or let the concatenation replace one element of a list"
 
 
 def convert_reshape(context: OpContext) -> None:
@@ -125,7 +125,10 @@ def _data_or_complex_operand(context: OpContext) -> str:
     if source.type.dtype != "complex64":
         return context.unchanged_operand(0)
     if source.name not in context.builder.complex_values:
-        context.refuse(f"{source.name!r} of complex64", "use complex numbers for the output of RFFT2D only")
+        context.refuse(
+            f"input {source.name!r}: complex64 is not supported here",
+            "use complex numbers for the output of RFFT2D only",
+        )
     return context.builder.complex_values[source.name]
 
 
@@ -167,7 +170,7 @@ def convert_concatenation(context: OpContext) -> None:
     """Convert CONCATENATION along one axis. Operands other than uint8 must have the output's quantisation."""
     fields = context.operator.options.fields("ConcatenationOptions")
     if activation_name(context, fields.integer("FusedActivationFunction")):
-        context.refuse("a fused activation", "make the activation an operator of its own")
+        context.refuse("fused_activation_function: got an activation, expected NONE", "use a separate operator for it")
     if any(context.source(k).name in context.builder.computed_slices for k in range(len(context.operator.inputs))):
         _convert_list_update(context)
         return
@@ -293,7 +296,7 @@ def convert_depth_to_space_or_inverse(context: OpContext) -> None:
     batch, height, width, depth = context.rank(data, 4)
     if (height % block or width % block) if to_depth else depth % (block * block):
         expected = "a divisor of the height and width" if to_depth else "one whose square divides the channels"
-        context.broken(f"block_size {block} for shape {(batch, height, width, depth)}, expected {expected}")
+        context.broken(f"block_size: got {block} for shape {(batch, height, width, depth)}, expected {expected}")
     if to_depth:
         rows, columns = height // block, width // block
         blocked = (batch, rows, block, columns, block, depth)
@@ -385,12 +388,12 @@ def convert_slice(context: OpContext) -> None:
     begin, size = context.integers(1), context.integers(2)
     shape = context.type(data).shape
     if not len(begin) == len(size) == len(shape):
-        context.broken(f"begin {begin} and size {size} for shape {shape}, expected {len(shape)} numbers each")
+        context.broken(f"begin, size: got {begin} and {size} for shape {shape}, expected {len(shape)} numbers each")
     end = tuple(
         extent if count == -1 else first + count for first, count, extent in zip(begin, size, shape, strict=True)
     )
     if any(not 0 <= first <= last <= extent for first, last, extent in zip(begin, end, shape, strict=True)):
-        context.broken(f"begin {begin} and size {size} reach beyond shape {shape}")
+        context.broken(f"begin, size: got {begin} and {size}, expected a slice within shape {shape}")
     if begin and any(first == last for first, last in zip(begin, end, strict=True)):
         sizes = [last - first for first, last in zip(begin, end, strict=True)]
         context.result_constant(np.zeros(sizes, context.target().type.dtype))
@@ -436,7 +439,7 @@ def convert_strided_slice(context: OpContext) -> None:
         return
     begin, end, strides = (context.integers(position) for position in (1, 2, 3))
     if not len(begin) == len(end) == len(strides):
-        context.broken(f"begin {begin}, end {end} and strides {strides} differ in length, expected equal lengths")
+        context.broken(f"begin, end, strides: got {begin}, {end} and {strides}, expected equal lengths")
     if fields.integer("Offset"):
         end = tuple(first + count for first, count in zip(begin, end, strict=True))
     ranges, shape = _resolve_slice_ranges_and_shape(context, context.type(data).shape, (begin, end, strides), masks)
@@ -469,18 +472,19 @@ def _convert_computed_strided_slice(context: OpContext, data: str, masks: _Slice
     entries = prod(context.type(begin).shape)
     if any(step != 1 for step in context.integers(3)) or masks.ellipsis or masks.new_axis:
         context.refuse(
-            "a slice whose begin is computed, with steps, an ellipsis or new axes", "slice without them, then reshape"
+            "a computed begin with strides, an ellipsis or new axes is not supported",
+            "slice without them, then reshape",
         )
     kept = [axis for axis in range(len(shape)) if not masks.shrink_axis >> axis & 1]
     if entries > len(shape) or target.unknown or len(target.type.shape) != len(kept):
-        context.refuse(f"a slice of {shape} of computed size", "slice with a fixed size: x[:, i], x[i : i + 3]")
+        context.refuse(
+            f"a slice of computed size is not supported; got shape {shape}", "slice a fixed size: x[:, i], x[i : i + 3]"
+        )
     size = [1] * len(shape)
     for axis, extent in zip(kept, target.type.shape, strict=True):
         size[axis] = extent
     if any(not 1 <= count <= extent for count, extent in zip(size, shape, strict=True)):
-        context.broken(
-            f"a slice of {tuple(size)} elements of shape {shape}, expected at least 1 and at most the extent of each axis"
-        )
+        context.broken(f"size: got {tuple(size)} for shape {shape}, expected 1 up to the extent of each axis")
     is_whole_axis = [masks.begin >> axis & 1 and not masks.shrink_axis >> axis & 1 for axis in range(entries)]
     type_ = context.type(begin).dtype
     extents, zeros, is_used = (
@@ -509,7 +513,7 @@ def _resolve_slice_ranges_and_shape(
     consumed = sum(not (masks.ellipsis | masks.new_axis) >> i & 1 for i in range(entries))
     if consumed > len(data_shape) or (masks.ellipsis & (1 << entries) - 1).bit_count() > 1:
         context.broken(
-            f"a slice of {entries} entries of shape {data_shape}, expected at most one for each axis, and one ellipsis"
+            f"begin: got {entries} entries for shape {data_shape}, expected at most one for each axis, and one ellipsis"
         )
     ranges: list[tuple[int, int, int]] = []
     result: list[int] = []
@@ -552,7 +556,7 @@ def _clamp_range_to_axis(context: OpContext, begin: int, end: int, stride: int, 
     Bounds are in 0 .. extent for a positive stride and in -1 .. extent - 1 for a negative one. An empty range is (0, 0,
     1)."""
     if stride == 0:
-        context.broken("got stride 0, expected another number")
+        context.broken("strides: got 0, expected a number other than 0")
     begin, end = (bound + extent if bound < 0 else bound for bound in (begin, end))
     low, high = (0, extent) if stride > 0 else (-1, extent - 1)
     begin, end = min(max(begin, low), high), min(max(end, low), high)

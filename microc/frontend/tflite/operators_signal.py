@@ -202,7 +202,9 @@ def convert_signal_framer(context: OpContext) -> None:
         )
     missing_steps, count = -(-size // step) - 1, length // step
     if count * size > _MOST:
-        context.refuse(f"{count} frames of {size} samples in a call", f"give fewer at once; at most {_MOST} samples")
+        context.refuse(
+            f"got {count * size} samples in {count} frames, expected at most {_MOST}", "pass fewer samples in a call"
+        )
     joined = _prepend_past_elements(context, data, size - step if prefill else missing_steps * step)
     indices = (np.arange(count)[:, None] * step + np.arange(size)).astype(np.int32)
     frames = context.emit("gather", (joined, context.new_constant("frames", indices)), {"axis": 1})
@@ -335,7 +337,8 @@ def convert_rfft2d(context: OpContext) -> None:
     rows, columns = lengths
     if columns < 4 or columns & columns - 1 or not 1 <= rows <= _MOST_ROWS:
         context.refuse(
-            f"a transform of {rows} by {columns}", f"pad to 1..{_MOST_ROWS} rows and to a power of two from 4 on"
+            f"fft_length: got {rows} x {columns}",
+            f"pad to 1..{_MOST_ROWS} rows and a power of two of at least 4 columns",
         )
     data = _crop_or_pad_image(context, data, rows, columns)
     lead, half = shape[:-2], columns // 2 + 1
@@ -372,7 +375,8 @@ def _find_complex_operand(context: OpContext) -> str:
     name = context.source(0).name
     if name not in context.builder.complex_values:
         context.refuse(
-            f"{name!r} of {context.source(0).type.dtype}", "use complex numbers for the output of RFFT2D only"
+            f"input {name!r}: got {context.source(0).type.dtype}, expected an output of RFFT2D",
+            "apply it to RFFT2D's output",
         )
     return context.builder.complex_values[name]
 
@@ -436,7 +440,7 @@ def convert_circular_buffer(context: OpContext) -> None:
     if "cycles_max" not in context.operator.custom:
         context.refuse(
             "the buffer has no option cycles_max",
-            "set the option cycles_max: the number of calls to one run of the operators behind the buffer",
+            "set the option cycles_max to the number of calls between two runs of the operators after the buffer",
         )
     period = read_integer_option(context, "cycles_max", 1, _MOST)
     name = context.builder.file.reserve_name(f"{target.name}_rows")

@@ -77,16 +77,16 @@ CONVERTERS: Registry[Converter] = Registry(
 while they are active."""
 
 _RECURRENT = "use LSTM cells (UNIDIRECTIONAL_SEQUENCE_LSTM), or unroll the layer when converting (Keras: unroll=True)"
-_SIZE = "its result is as large as data say; give it a fixed size (top-k, a mask), or leave it to the application"
+_SIZE = "give the result a fixed size (top-k, a mask), or compute it in the application: its size depends on data"
 _HINTS = (
-    ("CUSTOM:ethos-u", "compiled for an NPU by Vela: give microc the model as it was before"),
-    ("CUSTOM:Flex", "a TensorFlow operator: convert with TFLITE_BUILTINS only, or teach it to microc with --plugin"),
-    ("CUSTOM:", "a custom operator exists only in the program it was made for: teach it to microc with --plugin"),
+    ("CUSTOM:ethos-u", "give microc the model from before Vela compiled it for an NPU"),
+    ("CUSTOM:Flex", "convert the model with TFLITE_BUILTINS only, or add a converter with --plugin"),
+    ("CUSTOM:", "add a converter for the custom operator with --plugin"),
     ("STABLEHLO_", "export through the TFLite converter instead of StableHLO"),
     ("LSTM", _RECURRENT),
     ("WHERE", _SIZE),
     ("UNIQUE", _SIZE),
-    ("HASHTABLE", "tables of strings stay on the host: cut the model behind them"),
+    ("HASHTABLE", "cut the model so that tables of strings stay on the host"),
     ("RANDOM_", "give the numbers to the network as an input"),
     ("MULTINOMIAL", "give the numbers to the network as an input"),
     ("", "replace the operator in the model, or cut the model before it (--outputs)"),
@@ -137,10 +137,12 @@ def _read_subgraph(
         ModelError if the subgraph contains itself or is nested too deeply."""
         if subgraph_index in enclosing_subgraphs:
             raise ModelError(
-                f"subgraph {subgraph_index} is inside itself; expected subgraphs without recursion", where=file.name
+                f"subgraph {subgraph_index}: it calls itself, expected subgraphs without recursion", where=file.name
             )
         if len(enclosing_subgraphs) >= MAX_NESTED:
-            raise ModelError(f"subgraphs are nested more than {MAX_NESTED} deep", where=file.name)
+            raise ModelError(
+                f"subgraphs: nested more than {MAX_NESTED} deep, expected at most {MAX_NESTED}", where=file.name
+            )
         return _read_subgraph(
             file.subgraph(subgraph_index),
             f"{name}_{subgraph_index}",
@@ -161,7 +163,9 @@ def _read_subgraph(
         raise UnsupportedError("\n".join((f"{count}:", *refusals)), where=file.name)
     if enclosing_subgraphs and builder.state:
         where = f"{file.name} subgraph {enclosing_subgraphs[-1]}"
-        raise UnsupportedError("a layer with state inside control flow", where=where, hint=STATE_INSIDE)
+        raise UnsupportedError(
+            "a layer with state inside of control flow is not supported", where=where, hint=STATE_INSIDE
+        )
     variables = builder.variables
     handed = {
         k: variables.keys_by_handle[index] for k, index in enumerate(file.outputs) if index in variables.keys_by_handle
@@ -204,7 +208,9 @@ def _check_output_dtype(context: OpContext) -> None:
     if dtypes:
         dtype = context.target().type.dtype
         if dtype not in dtypes:
-            context.refuse(f"{dtype} output", f"convert the output to one of {', '.join(dtypes)}")
+            context.refuse(
+                f"output: dtype {dtype} is not supported", f"convert the output to one of {', '.join(dtypes)}"
+            )
 
 
 def _refusal_line(file: TfliteFile, operator: Operator, reason: str, help_text: str) -> str:

@@ -101,7 +101,7 @@ class _NodeWriter:
         """Return the data of a constant input."""
         array = self.graph.consts.get(self.node.inputs[position])
         if array is None:
-            self.refuse("its weights are computed")
+            self.refuse(f"input {position}: got a computed tensor, expected a constant")
         assert array is not None
         return array
 
@@ -136,7 +136,7 @@ class _NodeWriter:
         compute."""
         name = str(self.node.attrs.get("activation", ""))
         if name not in ACTIVATIONS[:4]:
-            self.refuse(f"its activation is {name}")
+            self.refuse(f"activation: got {name}, expected one of {', '.join(ACTIVATIONS[1:4])}")
         return ACTIVATIONS.index(name)
 
     def require_defaults(self, **defaults: object) -> None:
@@ -145,14 +145,14 @@ class _NodeWriter:
         For attributes that TFLite has no field for: it always computes as if they had this value."""
         for name, value in defaults.items():
             if self.node.attrs.get(name, value) not in (value, None):
-                self.refuse(f"its {name} is {self.node.attrs[name]}")
+                self.refuse(f"{name}: got {self.node.attrs[name]}, expected {value}")
 
     def require_same_quantisation(self) -> None:
         """Refuse the node if an operand's quantisation differs from the result's. TFLite does not rescale in such
         operators."""
         quants = [self.graph.types[name].quant for name in self.node.inputs]
         if any(quant != self.result_type.quant for quant in quants):
-            self.refuse("data and results have other scales")
+            self.refuse("the operands and the result have different scales or zero points")
 
     def add_weights_and_bias(self, axis_order: tuple[int, ...], scale_axis: int) -> tuple[str, ...]:
         """Add the node's weights and its bias, if any; return their names.
@@ -161,7 +161,7 @@ class _NodeWriter:
         scale, or one scale for each index along the axis ``scale_axis`` of TFLite's layout."""
         type_, data = self.input_type(1), self.read_constant(1)
         if type_.dtype != "int8" or type_.quant is None or any(type_.quant.zero_point):
-            self.refuse("its weights are not int8 with zero point 0")
+            self.refuse(f"weights: got {type_.dtype}, expected int8 with zero point 0")
         assert type_.quant is not None
         array = data.transpose(axis_order)
         quant = replace(type_.quant, axis=None if type_.quant.axis is None else scale_axis)
@@ -169,7 +169,7 @@ class _NodeWriter:
         if len(self.node.inputs) > 2 and self.node.inputs[2]:
             bias = self.read_constant(2).reshape(-1)
             if str(bias.dtype) != "int32":
-                self.refuse(f"its bias is {bias.dtype}")
+                self.refuse(f"bias: got {bias.dtype}, expected int32")
             data_quant = self.input_type(0).quant
             assert data_quant is not None
             scale = tuple(
@@ -194,7 +194,7 @@ class _NodeWriter:
         if padding == same_padding(data.shape[1:3], kernel_extents, strides, dilation):
             return self.node.inputs[0], {**fields, "Padding": _SAME}
         if not allows_pad_operator or min(padding) < 0:
-            self.refuse(f"its padding is {padding}")
+            self.refuse(f"padding: got {padding}, expected TFLite's SAME or VALID")
         top, left, bottom, right = padding
         n, height, width, channels = data.shape
         shape = (n, height + top + bottom, width + left + right, channels)
@@ -209,7 +209,7 @@ def _write_conv_2d(writer: _NodeWriter) -> None:
     writer.require_defaults(layout="NHWC", pad_value=0, out_dtype="")
     weight, groups = writer.input_type(1).shape, writer.node.attr("groups")
     if groups != 1 and (groups != writer.input_type(0).shape[3] or weight[3] != 1):
-        writer.refuse(f"it has {groups} groups of channels")
+        writer.refuse(f"groups: got {groups}, expected 1 or the number of input channels")
     data, fields = writer.window_data_and_fields(weight[1:3], allows_pad_operator=True)
     dilation = writer.node.attr("dilation")
     fields |= {
@@ -244,7 +244,7 @@ def _write_transpose_conv(writer: _NodeWriter) -> None:
         None,
     )
     if scheme is None:
-        writer.refuse(f"its padding is {writer.node.attr('padding')}")
+        writer.refuse(f"padding: got {writer.node.attr('padding')}, expected TFLite's SAME or VALID")
     fields: dict[str, OptionValue] = {"StrideH": strides[0], "StrideW": strides[1], "Padding": scheme or 0}
     fields["FusedActivationFunction"] = writer.activation_code()
     weight, *bias = writer.add_weights_and_bias((0, 1, 2, 3), 0)
@@ -289,7 +289,7 @@ def _make_binary_writer(builtin_operator: str, options_table: str) -> Callable[[
     def write_binary(writer: _NodeWriter) -> None:
         types = [writer.input_type(k) for k in range(2)]
         if any(type_.dtype != "int8" or type_.quant is None or type_.quant.axis is not None for type_ in types):
-            writer.refuse("its operands are not int8, each with one scale")
+            writer.refuse("operands: expected int8 with one scale each")
         writer.add_operator(
             builtin_operator, writer.node.inputs, options_table, {"FusedActivationFunction": writer.activation_code()}
         )
@@ -321,7 +321,7 @@ def _write_reshape(writer: _NodeWriter) -> None:
 def _write_softmax(writer: _NodeWriter) -> None:
     rank = len(writer.result_type.shape)
     if writer.node.attr("axis") not in (-1, rank - 1):
-        writer.refuse("its axis is not the last")
+        writer.refuse(f"axis: got {writer.node.attr('axis')}, expected the last axis")
     writer.add_operator("SOFTMAX", writer.node.inputs, "SoftmaxOptions", {"Beta": float(writer.node.attr("beta"))})
 
 
@@ -334,7 +334,7 @@ def _write_leaky_relu(writer: _NodeWriter) -> None:
 
 def _write_slice(writer: _NodeWriter) -> None:
     if any(step != 1 for step in writer.node.attr("strides")):
-        writer.refuse(f"it takes steps of {writer.node.attr('strides')}")
+        writer.refuse(f"strides: got {writer.node.attr('strides')}, expected 1 along every axis")
     writer.require_same_quantisation()
     parts = (
         writer.add_int32_constant("begin", *writer.node.attr("begin")),
@@ -358,7 +358,7 @@ def _write_prelu(writer: _NodeWriter) -> None:
 
 def _write_mean(writer: _NodeWriter) -> None:
     if not prod(writer.result_type.shape):
-        writer.refuse("it slices no elements")
+        writer.refuse("result: got no elements, expected at least one")
     axes = writer.add_int32_constant("axes", *writer.node.attr("axes"))
     writer.add_operator(
         "MEAN", (writer.node.inputs[0], axes), "ReducerOptions", {"KeepDims": bool(writer.node.attr("keepdims"))}

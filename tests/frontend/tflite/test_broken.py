@@ -45,36 +45,36 @@ BROKEN = {
     "not a TFLite model": b"\0" * 64,
     "at byte 4, expected b'TFL3'": b"",
     "corrupt or truncated": struct.pack("<I4s", 0xFFFFFFF0, b"TFL3"),
-    "schema version 2": model([FLOAT_X], [], ["x"], ["x"], version=2),
+    "schema version: got 2, expected 3": model([FLOAT_X], [], ["x"], ["x"], version=2),
     "no outputs": model([FLOAT_X], [], ["x"], []),
     "got 5 bytes of data, expected 6": conv(w=replace(W, data=b"12345")),
     "takes .* bytes": model([replace(FLOAT_X, shape=(1 << 30, 4))], [], ["x"], ["x"]),
-    "negative extent": model([replace(FLOAT_X, shape=(1, -4))], [], ["x"], ["x"]),
+    "got .1, -4., expected extents of at least 0": model([replace(FLOAT_X, shape=(1, -4))], [], ["x"], ["x"]),
     "expected extents of at least 1": model([replace(FLOAT_X, shape=(1, 0))], [], ["x"], ["x"]),
     "at most 8": model([replace(FLOAT_X, shape=(1,) * 9)], [], ["x"], ["x"]),
-    "differ in rank": model([replace(FLOAT_X, signature=(-1, 4, 4))], [], ["x"], ["x"]),
+    "shape_signature: got": model([replace(FLOAT_X, signature=(-1, 4, 4))], [], ["x"], ["x"]),
     "broken.tflite tensor 0 x": model([replace(FLOAT_X, buffer=77)], [], ["x"], ["x"]),
     "2 scales but 1 zero points": conv(w=replace(W, zero_point=(0,))),
     "3 scales along axis 0": conv(w=replace(W, scale=(1.0,) * 3, zero_point=(0,) * 3)),
-    "along axis 7, expected 0..3": conv(w=replace(W, axis=7)),
-    "along axis 3 instead of 0|scales along axis 3": conv(w=replace(W, axis=3)),
+    "quantized_dimension: got 7, expected 0..3": conv(w=replace(W, axis=7)),
+    "quantisation axis is 3, expected 0|scales along axis 3": conv(w=replace(W, axis=3)),
     "scales nan.* expected positive": conv(w=replace(W, scale=(0.1, float("nan")))),
     "scales -1.0.* expected positive": conv(x=replace(X, scale=(-1.0,))),
     "scales 0.0.* expected positive": conv(x=replace(X, scale=(0.0,))),
     "zero points 400..400, expected -128..127": conv(x=replace(X, zero_point=(400,))),
     "declares": conv(y=replace(Y, shape=(1, 4, 5, 2))),
-    "weights of 2 x 1 channels for 5": conv(
+    "filter: got 2 x 1 channels for 5": conv(
         w=replace(W, shape=(2, 1, 3, 1), data=np.ones((2, 1, 3, 1), np.int8)), x=replace(X, shape=(1, 4, 4, 5))
     ),
-    "bias of shape": conv(b=constant("b", np.ones(3, np.int32))),
+    "bias: got shape": conv(b=constant("b", np.ones(3, np.int32))),
     "StrideH is 0": conv(StrideH=0),
     "DilationWFactor is -2": conv(DilationWFactor=-2),
     "padding is 9": conv(Padding=9),
-    "its rank must be 4": conv(x=replace(X, shape=(4, 4, 3))),
-    "int32 weights": conv(w=replace(W, dtype="INT32", data=np.ones((2, 1, 1, 3), np.int32))),
-    "of TFLite's number 5": conv(FusedActivationFunction=5),
-    "no options, expected Conv2DOptions": one("CONV_2D", ("x", "w", "b"), X, W, B, Y),
-    "the operator has no options, expected Conv2D": one(
+    "expected rank 4": conv(x=replace(X, shape=(4, 4, 3))),
+    "weights: dtype int32": conv(w=replace(W, dtype="INT32", data=np.ones((2, 1, 1, 3), np.int32))),
+    "fused_activation_function: got number 5": conv(FusedActivationFunction=5),
+    "got none or another table, expected Conv2DOptions": one("CONV_2D", ("x", "w", "b"), X, W, B, Y),
+    "options: got none or another table, expected Conv2D": one(
         "CONV_2D", ("x", "w", "b"), X, W, B, Y, options="Pool2DOptions"
     ),
     "input 1 is missing": one("CONV_2D", ("x",), X, Y, options="Conv2DOptions", **CONV),
@@ -86,11 +86,11 @@ BROKEN = {
     "perm: got .0, 0., expected each of 0..1": one(
         "TRANSPOSE", ("x", "p"), FLOAT_X, constant("p", np.array([0, 0], np.int32)), FLOAT_Y
     ),
-    "is not a constant": model(
+    "got a computed tensor, expected a constant": model(
         [FLOAT_X, Tensor("p", (2,), "INT32"), FLOAT_Y], [Op("TRANSPOSE", ("x", "p"), ("y",))], ["x", "p"], ["y"]
     ),
     "no short list": one("TRANSPOSE", ("x", "p"), FLOAT_X, constant("p", np.zeros(2, np.float32)), FLOAT_Y),
-    "cannot become": one("RESHAPE", ("x", "s"), FLOAT_X, constant("s", np.array([3], np.int32)), FLOAT_Y),
+    "reshape: got": one("RESHAPE", ("x", "s"), FLOAT_X, constant("s", np.array([3], np.int32)), FLOAT_Y),
     "shape: got \\(-1, -1\\)": one(
         "RESHAPE", ("x", "s"), FLOAT_X, constant("s", np.array([-1, -1], np.int32)), FLOAT_Y
     ),
@@ -131,7 +131,7 @@ def test_tables_that_share_bytes_run_out_of_budget() -> None:
 
 
 def test_an_initial_value_of_another_shape_is_refused() -> None:
-    assert "starts as float32 (1, 3), but is read as float32 (1, 2)" in str(
+    assert "its initial content is float32 (1, 3), expected float32 (1, 2)" in str(
         refused(variable_model(np.zeros((1, 3), np.float32)))
     )
 
