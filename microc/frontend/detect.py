@@ -246,7 +246,7 @@ def read_model_bytes(path: Path) -> bytes:
     """
     try:
         if not path.is_file() and path.exists() and not path.is_dir():
-            raise ModelError("the path is a device or a pipe, expected a model file", where=path.name)
+            raise ModelError("got a device or a pipe, expected a model file", where=path.name)
         if path.is_dir():
             raise folder_error(path)
         data = read_bytes(path, MAX_FILE_BYTES)

@@ -86,7 +86,9 @@ class GraphBuilder:
         name = fresh_name(self.types, stem)
         self._stored += data.nbytes
         if self._stored > MAX_STORED:
-            raise ModelError(f"constants take more than {MAX_STORED} bytes", where=self.where)
+            raise ModelError(
+                f"constants: got more than {MAX_STORED} bytes in total, expected at most {MAX_STORED}", where=self.where
+            )
         self.types[name] = TensorType(data.shape, data.dtype.name)
         self.consts[name] = np.ascontiguousarray(data).reshape(data.shape)
         return name
@@ -108,7 +110,7 @@ class GraphBuilder:
         data = np.asarray(array)
         if not dtypes.is_valid(data.dtype.name):
             raise UsageError(
-                f"constant {name!r} has dtype {data.dtype}, expected a float, an integer or bool of numpy",
+                f"constant {name!r}: got dtype {data.dtype}, expected a float, integer or bool dtype of numpy",
                 hint="convert it: array.astype(np.float32)",
             )
         return self.new_constant(name, data)
@@ -127,7 +129,7 @@ class GraphBuilder:
             if value and value not in self.types:
                 latest = ", ".join(list(self.types)[-8:]) or "none"
                 raise UsageError(
-                    f"{op} reads {value!r}, which is no value of the graph",
+                    f"{op}: operand {value!r} is no value of the graph",
                     hint=f"use a value that is defined before; the latest are {latest}",
                 )
         self.at(len(self._nodes), name)

@@ -60,7 +60,7 @@ def _check_types_and_structure(graph: Graph, file_name: str) -> None:
     for name, kind in graph.types.items():
         if dtypes.dtype_parts(kind.dtype).lanes != 1:
             raise ModelError(
-                f"{name!r} has type {kind.dtype}{list(kind.shape)}, expected a dtype of single elements",
+                f"{name!r}: got type {kind.dtype}{list(kind.shape)}, expected a scalar dtype, not a vector of lanes",
                 where=file_name,
             )
         check_shape(kind.shape, kind.dtype, f"{file_name} {name!r}")
@@ -164,7 +164,7 @@ def _check_requested_shapes(graph: Graph, file_name: str, requested_shapes: Mapp
                 )
             if graph.types[input_name].shape != tuple(shape):
                 raise UsageError(
-                    f"input {input_name!r} has shape {graph.types[input_name].shape}, not {tuple(shape)}",
+                    f"input {input_name!r} has shape {graph.types[input_name].shape}; got a request for {tuple(shape)}",
                     where=file_name,
                     hint="import the original model again with this shape: a graph file keeps its shapes",
                 )

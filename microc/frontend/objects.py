@@ -31,7 +31,7 @@ def read_object(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, ex
 
         if input_shapes:
             raise UsageError(
-                "input_shapes: an exported program has one shape",
+                "input_shapes: an exported program has fixed shapes",
                 hint="export it with example inputs of the shape wanted",
             )
         return torch_export.read_program(model)
@@ -42,7 +42,7 @@ def read_object(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, ex
     if reader.is_module(model):
         if input_shapes:
             raise UsageError(
-                "input_shapes: a module takes example_inputs, whose shapes are the network's",
+                "input_shapes cannot be combined with a PyTorch module: example_inputs define the shapes",
                 hint="leave out input_shapes",
             )
         from microc.frontend.torch import reader as torch_export

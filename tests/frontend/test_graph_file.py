@@ -46,7 +46,7 @@ def test_it_is_known_by_its_content(graph: Graph, tmp_path: Path) -> None:
         ("strides=(1, 1)", "strides=7", "strides=7 is not of kind ints"),
         ("groups=1", "groups=2", "contradicts itself"),
         ("int8[1,8,8,1]", "int8[1,8,8,9]", "contradicts itself"),
-        ("int8[1,8,8,1]", "int8x4[1,8,8,1]", "expected a dtype of single elements"),
+        ("int8[1,8,8,1]", "int8x4[1,8,8,1]", "expected a scalar dtype"),
         ("int8[1,8,8,1]", "int8[65536,65536,8,1]", "bytes, expected at most"),
         ("output %", "output %x", "not defined"),
     ],

@@ -124,7 +124,10 @@ class Layer:
     def require_channels_last(self) -> None:
         """Refuse the layer if its data format is channels first."""
         if self.config.get("data_format", "channels_last") != "channels_last":
-            self.refuse("data with channels first", "build the model with data_format='channels_last'")
+            self.refuse(
+                "data_format: got 'channels_first', expected 'channels_last'",
+                "build it with data_format='channels_last'",
+            )
 
     def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> str:
         return self.builder.emit(op, inputs, attrs)
@@ -158,7 +161,10 @@ class Layer:
             return self.emit(op, (input_value,), attrs)
         formula = _COMPOSED.get(str(activation))
         if formula is None:
-            self.refuse(f"the activation {activation!r}", "use linear, " + ", ".join(sorted({*_PLAIN, *_COMPOSED})))
+            self.refuse(
+                f"activation {activation!r} is not supported",
+                "use " + ", ".join(sorted({"linear", *_PLAIN, *_COMPOSED})),
+            )
         return formula(make_composer(self.builder), input_value)
 
 

@@ -80,9 +80,7 @@ class Hdf5Group:
 
         data = self._find_member(member_name)
         if not isinstance(data, h5py.Dataset):
-            raise ModelError(
-                f"the layer's weights cannot be read: {member_name!r} is no array (HDF5 dataset)", where=where
-            )
+            raise ModelError(f"weight {member_name!r}: expected an HDF5 dataset", where=where)
         try:
             plist = data.id.get_create_plist()
             filters = {plist.get_filter(k)[0] for k in range(plist.get_nfilters())}
@@ -94,7 +92,8 @@ class Hdf5Group:
                 raise ModelError(what, where=self.file, hint="save the model again: model.save('model.keras')")
             if dtype.kind not in "biuf" or dtype.itemsize > 8:
                 raise ModelError(
-                    f"{self.path}/{member_name} holds {dtype}, expected numbers of at most 8 bytes", where=self.file
+                    f"{self.path}/{member_name}: got dtype {dtype}, expected numbers of at most 8 bytes",
+                    where=self.file,
                 )
             check_shape(shape, dtype.name, where)
             self.read_budget.bytes -= data.size * dtype.itemsize
@@ -150,7 +149,7 @@ class Hdf5Group:
                 return ()
             if prod(shape) * max(dtype.itemsize, 1) > _MOST_TEXT:
                 raise ModelError(
-                    f"the attribute {attribute_name!r} of {self.path} is too long, expected at most {_MOST_TEXT} bytes",
+                    f"attribute {attribute_name!r} of {self.path} is too long; expected at most {_MOST_TEXT} bytes",
                     where=self.file,
                 )
             values = np.asarray(self.node.attrs[attribute_name], object).reshape(-1)
@@ -370,9 +369,9 @@ def decode_hdf5_model(data: bytes, file_name: str) -> tuple[dict[str, Any], Lega
     weights = root.find_group(_LEGACY_WEIGHTS)
     if not text or weights is None:
         raise ModelError(
-            "the HDF5 file holds no Keras model, perhaps its weights alone",
+            "HDF5 file: got no model_config or model_weights, expected a whole Keras model",
             where=file_name,
-            hint="load them into the model, then: model.save('model.keras')",
+            hint="load the weights into the model, then: model.save('model.keras')",
         )
     config = parse_model_json(text.encode(), f"{file_name} {_LEGACY_CONFIG}")
     groups_or_arrays = {name: weights.find_group(name) for name in weights.names()}

@@ -51,7 +51,7 @@ def _resolve_window_padding(
             ]
             return (*(before for before, _ in pairs), *(after for _, after in pairs))
         case other:
-            layer.refuse(f"padding {other!r}", "use valid or same")
+            layer.refuse(f"padding: got {other!r}, expected 'valid', 'same' or 'causal'", "use valid or same")
 
 
 def _reshape_to_image(layer: Layer, value: str) -> str:
@@ -128,7 +128,7 @@ def convert_convolution_transpose(layer: Layer) -> str:
     """
     layer.require_channels_last()
     if layer.config.get("output_padding") is not None:
-        layer.refuse("output_padding", "leave it at None")
+        layer.refuse("output_padding is not supported", "leave output_padding at None")
     kernel, *bias = layer.arrays(1 + bool(layer.config["use_bias"]))
     rank, kernel = len(layer.shape()), kernel[None] if kernel.ndim == 3 else kernel
     strides, dilation = _read_strides_and_dilations(layer)
@@ -184,7 +184,7 @@ def _require_last_axis(layer: Layer) -> None:
     axis, rank = layer.config.get("axis", -1), len(layer.shape())
     axes = [axis] if isinstance(axis, int) else list(axis)
     if [a % rank for a in axes] != [rank - 1]:
-        layer.refuse(f"normalisation along axis {axis}", "normalise the last axis")
+        layer.refuse(f"axis: got {axis}, expected the last axis", "normalise the last axis")
 
 
 def convert_batch_normalization(layer: Layer) -> str:
@@ -227,7 +227,7 @@ def convert_embedding(layer: Layer) -> str:
     """Convert Embedding: gather rows of a table. int8 rows of Keras are dequantised: divided by the factor of each
     row."""
     if layer.config.get("mask_zero"):
-        layer.refuse("mask_zero", "leave it at False: layers behind it would pass over rows of zeros")
+        layer.refuse("mask_zero=True is not supported", "set mask_zero=False")
     (table, *factors), indices = layer.arrays(1 + layer.has_int8_weights), layer.x
     if factors:
         table = table / factors[0].reshape(-1, 1)
@@ -272,7 +272,7 @@ def convert_time_distributed(layer: Layer) -> str:
     inner = layer.config["layer"]
     converter = layer.converters.get(inner["class_name"])
     if converter is None:
-        layer.refuse(f"a wrapped {inner['class_name']} layer", "use a layer that `microc operators` lists")
+        layer.refuse(f"layer: {inner['class_name']} is not supported", "use a layer that `microc operators` lists")
     shape = layer.shape()
     rows = layer.reshape(layer.x, (shape[0] * shape[1], *shape[2:]))
     weights = layer.weights.inner_layer("layer")
@@ -331,11 +331,11 @@ def convert_group_normalization(layer: Layer) -> str:
     config, shape = layer.config, layer.shape()
     channels = shape[-1]
     if int(config.get("axis", -1)) % len(shape) != len(shape) - 1:
-        layer.refuse(f"groups along axis {config['axis']}", "normalise the last axis")
+        layer.refuse(f"axis: got {config['axis']}, expected the last axis", "normalise the last axis")
     groups = int(config["groups"]) if int(config["groups"]) > 0 else channels
     if channels % groups:
         layer.refuse(
-            f"{groups} groups of {channels} channels", f"choose a divisor of {channels} as the number of groups"
+            f"groups: got {groups}, expected a divisor of {channels}, the channels", "change the number of groups"
         )
     scale, centre = bool(config.get("scale", True)), bool(config.get("center", True))
     arrays = list(layer.arrays(scale + centre))
@@ -353,7 +353,7 @@ def convert_rms_normalization(layer: Layer) -> str:
     """Convert RMSNormalization over the last axis: x / sqrt(mean(x ** 2) + epsilon) * scale."""
     axes, rank = layer.config.get("axis", -1), len(layer.shape())
     if [axis % rank for axis in (axes if isinstance(axes, (list, tuple)) else [axes])] != [rank - 1]:
-        layer.refuse(f"normalisation along axis {axes}", "normalise the last axis")
+        layer.refuse(f"axis: got {axes}, expected the last axis", "normalise the last axis")
     (scale,) = layer.arrays(1)
     over: Mapping[str, Attr] = {"axes": (rank - 1,), "keepdims": True}
     power = layer.emit("mean", (layer.emit("mul", (layer.x, layer.x)),), over)
@@ -384,14 +384,19 @@ def convert_resizing(layer: Layer) -> str:
     interpolation = config.get("interpolation", "bilinear")
     if interpolation not in ("nearest", "bilinear") or config.get("antialias"):
         layer.refuse(
-            "antialias" if config.get("antialias") else f"interpolation {interpolation!r}", "use nearest or bilinear"
+            "antialias=True is not supported"
+            if config.get("antialias")
+            else f"interpolation: got {interpolation!r}, expected 'nearest' or 'bilinear'",
+            "use nearest or bilinear, without antialias",
         )
     if config.get("crop_to_aspect_ratio") or config.get("pad_to_aspect_ratio"):
         layer.refuse(
             "crop_to_aspect_ratio and pad_to_aspect_ratio are not supported", "crop or pad with layers of their own"
         )
     if layer.builder.type(layer.x).dtype != "float32":
-        layer.refuse("an image of integers", "give the model an input of float32")
+        layer.refuse(
+            f"image: got {layer.builder.type(layer.x).dtype}, expected float32", "give the model a float32 input"
+        )
     return emit_resample(layer, (int(config["height"]), int(config["width"])), is_bilinear=interpolation == "bilinear")
 
 
@@ -418,7 +423,7 @@ def convert_center_crop(layer: Layer) -> str:
     shape, sizes = layer.shape(), (int(layer.config["height"]), int(layer.config["width"]))
     rows = len(shape) - 3
     if any(extent < size for extent, size in zip(shape[rows:], sizes, strict=False)):
-        layer.refuse(f"an image of {shape[rows : rows + 2]}, smaller than what is cut out", "give it a larger one")
+        layer.refuse(f"image: got {shape[rows : rows + 2]}, expected at least {sizes}", "give it a larger image")
     begin, end = [0] * len(shape), list(shape)
     for axis, size in enumerate(sizes, rows):
         begin[axis] = (shape[axis] - size) // 2

@@ -100,7 +100,9 @@ def convert_upsampling(layer: Layer) -> str:
     factors = layer.setting_per_axis("size", count)
     interpolation = layer.config.get("interpolation", "nearest")
     if interpolation not in ("nearest", "bilinear"):
-        layer.refuse(f"interpolation {interpolation!r}", "use nearest or bilinear")
+        layer.refuse(
+            f"interpolation: got {interpolation!r}, expected 'nearest' or 'bilinear'", "use nearest or bilinear"
+        )
     sizes = [extent * factor for extent, factor in zip(shape[1:-1], factors, strict=True)]
     return emit_resample(layer, sizes, is_bilinear=interpolation == "bilinear")
 
@@ -114,8 +116,8 @@ def convert_dot(layer: Layer) -> str:
     first, second = (int(axis) % rank for axis, rank in zip(pair, ranks, strict=True))
     if ranks not in ([2, 2], [3, 3]) or layer.config.get("normalize"):
         layer.refuse(
-            f"operands of {ranks[0]} and {ranks[1]} axes, normalize={bool(layer.config.get('normalize'))}",
-            "use two operands of two or of three axes, without normalize",
+            f"got operands of rank {ranks[0]} and {ranks[1]}, normalize={bool(layer.config.get('normalize'))}",
+            "use two operands of rank 2 or two of rank 3, without normalize",
         )
     a, b = (str(operand) for operand in layer.operands)
     if ranks == [2, 2]:
@@ -216,7 +218,7 @@ def _emit_einsum(layer: Layer, value: str, equation: str, kernel: Array, bias: S
     summed = [label for label in data if label in weight]
     new = [label for label in weight if label not in data]
     if len({*data, *weight}) < len(kept + summed + new) or sorted(kept + new) != sorted(result):
-        layer.refuse(f"the equation {equation!r}", "keep each axis, sum it with the kernel, or let the kernel make it")
+        layer.refuse(f"equation: {equation!r} is not supported", "use each axis in two of data, kernel and result")
     extents = dict(zip((*data, *weight), (*layer.shape(value), *kernel.shape), strict=True))
     rows = layer.reshape(
         _emit_transpose(layer, value, [data.index(label) for label in kept + summed]),
@@ -236,13 +238,15 @@ def _parse_einsum_labels(layer: Layer, equation: str, rank: int) -> tuple[str, s
     labels."""
     match = _EQUATION.fullmatch(equation.replace(" ", ""))
     if match is None:
-        layer.refuse(f"the equation {equation!r}", "write two operands and a result, as in 'abc,cd->abd'")
+        layer.refuse(
+            f"equation: got {equation!r}, expected 'abc,cd->abd' or similar", "write two operands and a result"
+        )
     first, data, last, weight, before, result, behind = (part or "" for part in match.groups())
     free = [chr(code) for code in range(ord("a"), ord("z") + 1) if chr(code) not in equation]
     dots = "".join(free[: max(0, rank - len(data))]) if first or last else ""
     data = dots + data if first else data + dots
     if len(data) != rank or len({*data}) < rank or len({*weight}) < len(weight):
-        layer.refuse(f"the equation {equation!r} of data of {rank} axes", "name each axis once")
+        layer.refuse(f"equation: {equation!r} does not fit data of rank {rank}", "name each axis once")
     return data, weight, dots + result if before else result + dots if behind else result
 
 
@@ -258,7 +262,9 @@ def convert_multi_head_attention(layer: Layer) -> str:
     result is projected back to rows."""
     config, rank = layer.config, len(layer.shape())
     if rank != 3 or list(config.get("attention_axes") or [1]) != [1]:
-        layer.refuse(f"attention over data of {rank} axes", "give data of (batch, rows, features)")
+        layer.refuse(
+            f"got data of rank {rank}, expected rank 3 and attention_axes [1]", "use data (batch, rows, features)"
+        )
     heads = _emit_head_projections(layer)
     attended = _emit_attention(layer, heads, 1 / sqrt(int(config["key_dim"])))
     return _emit_projection_by_part(layer, attended, "output_dense", _OUTPUT, "e")
@@ -317,9 +323,9 @@ def _emit_attention_weights(layer: Layer, queries: str, keys: str, scale: float)
     config, masks = layer.config, [name for name in _MASKED if layer.kwargs.get(name) is not None]
     if masks or config.get("use_gate") or config.get("sliding_window") is not None:
         option = masks[0] if masks else "use_gate" if config.get("use_gate") else "sliding_window"
-        layer.refuse(option, f"leave {option} out: attend over all rows, or with use_causal_mask")
+        layer.refuse(f"{option} is not supported", f"leave {option} out, or use use_causal_mask")
     if layer.kwargs.get("return_attention_scores"):
-        layer.refuse("return_attention_scores", "call it without")
+        layer.refuse("return_attention_scores is not supported", "call the layer without it")
     queries = queries if scale == 1 else layer.emit("mul", (queries, layer.scalar(scale)))
     scores = layer.emit("matmul", (queries, keys))
     if layer.kwargs.get("use_causal_mask"):
@@ -333,7 +339,7 @@ def convert_attention(layer: Layer) -> str:
     layer, or 1."""
     config = layer.config
     if config.get("score_mode", "dot") != "dot":
-        layer.refuse(f"scores by {config['score_mode']!r}", "use score_mode='dot'")
+        layer.refuse(f"score_mode: got {config['score_mode']!r}, expected 'dot'", "use score_mode='dot'")
     operands = _find_attention_operands(layer)
     scale = float(layer.arrays(1)[0]) if config.get("use_scale") else 1.0
     transposed_key = layer.emit("transpose", (operands["key"],), {"axes": (0, 2, 1)})

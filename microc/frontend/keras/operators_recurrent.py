@@ -32,7 +32,7 @@ def make_recurrent_converter(
     def convert_recurrent(layer: Layer) -> str | tuple[str, ...]:
         config = layer.config
         if len(layer.operands) > 1 or layer.kwargs.get("initial_state") is not None:
-            layer.refuse("an initial state from outside", "make the state an input and an output of the model")
+            layer.refuse("initial_state is not supported", "make the state an input and an output of the model")
         kernel, bias, step = read_cell(config, layer.weights.inner_layer("cell"))
         start = _add_initial_states(layer, state_count, (layer.shape()[0], int(config["units"])))
         rows, state = run_over_time(
@@ -63,7 +63,9 @@ def _add_initial_states(layer: Layer, state_count: int, state_shape: tuple[int, 
         return (layer.constant("zero", zeros),) * state_count
     names = [f"{layer.weights.path}/state_{k}" for k in range(state_count)]
     if names[0] in layer.builder.types:
-        layer.refuse("a stateful layer that is called twice", "make the state an input and an output of the model")
+        layer.refuse(
+            "a stateful layer is called twice, expected once", "make the state an input and an output of the model"
+        )
     return tuple(layer.builder.state(name, zeros) for name in names)
 
 
@@ -158,7 +160,9 @@ def convert_bidirectional(layer: Layer) -> str:
         config = {**inner["config"], "go_backwards": backwards, "return_state": False}
         converter = RECURRENT_CONVERTERS.get(inner["class_name"])
         if converter is None:
-            layer.refuse(f"a wrapped {inner['class_name']} layer", "wrap a SimpleRNN, a GRU or an LSTM")
+            layer.refuse(
+                f"layer: got {inner['class_name']}, expected SimpleRNN, GRU or LSTM", "wrap one of these layers"
+            )
         result = converter(replace(layer, config=config, weights=layer.weights.inner_layer(part)))
         value = result if isinstance(result, str) else result[0]
         if backwards and config.get("return_sequences"):

@@ -130,7 +130,7 @@ class _ModelReader:
         for layer in config["config"]["layers"]:
             name = layer["config"]["name"]
             if not isinstance(name, str) or not name:
-                raise ModelError(f"a layer is called {name!r}, expected a name", where=self.file)
+                raise ModelError(f"layer name: got {name!r}, expected a text that is not empty", where=self.file)
         if config["class_name"] == "Sequential":
             return self.convert_sequential(config, weights, call_arguments)
         return self.convert_functional(config["config"], weights, call_arguments)
@@ -165,7 +165,7 @@ class _ModelReader:
         shape = config.get("build_config", {}).get("input_shape")
         if shape is None:
             raise UnsupportedError(
-                "the model was saved before its input's shape was known",
+                "input shape: the file contains none, because the model was saved before it was built",
                 where=self.file,
                 hint="build it, or give it an Input layer",
             )
@@ -196,7 +196,7 @@ class _ModelReader:
             raise UsageError(f"got shape {shape}, which does not fit input {input_name!r}", where=self.file, hint=hint)
         if not dtypes.is_valid(dtype):
             raise UnsupportedError(
-                f"input {input_name!r} has dtype {dtype}, expected float32",
+                f"input {input_name!r}: dtype {dtype} is not supported, expected float32",
                 where=self.file,
                 hint="give the input dtype float32",
             )
@@ -237,7 +237,7 @@ class _ModelReader:
                     rest.append((layer, call, inbound))
             if len(rest) == len(pending):  # a pass without progress: the calls depend on each other
                 raise ModelError(
-                    "the layer's inputs depend on its own output; expected layers without a cycle",
+                    "the layer's inputs depend on its own output, expected layers without a cycle",
                     where=f"{self.file} {rest[0][0]['config']['name']}",
                 )
             pending = rest
@@ -293,7 +293,7 @@ class _ModelReader:
             policy = read_dtype(config)
             if policy.startswith(_QUANTISED) and not (policy == "int8" and code in _INT8_LAYERS):
                 raise UnsupportedError(
-                    f"a layer quantised by Keras ({policy})",
+                    f"dtype policy {policy!r}: this quantisation of Keras is not supported",
                     where=self.builder.where,
                     hint="save the model before quantize(), or quantise only Dense and Embedding, to int8",
                 )

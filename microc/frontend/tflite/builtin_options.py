@@ -260,7 +260,8 @@ def read_quantisation(quantization_table: Any, shape: tuple[int, ...], dtype: st
         return None
     details = int(quantization_table.DetailsType())
     if details > _CUSTOM:
-        what = f"quantization details: got {'blockwise scales' if details == _BLOCKS else f'type {details}'}, expected none"
+        got = "blockwise scales" if details == _BLOCKS else f"type {details}"
+        what = f"quantization details: got {got}, expected none or custom details"
         raise UnsupportedError(what, where=where, hint="quantise per tensor or per channel")
     if quantization_table.ScaleLength() == 0 or not dtypes.is_valid(dtype) or not dtypes.is_integer(dtype):
         return None

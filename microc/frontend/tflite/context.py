@@ -393,7 +393,8 @@ class OpContext(Operands):
             self.refuse(f"{type_.dtype} tensor {tensor.name!r} has no quantisation", _CALIBRATE)
         if type_.quant.axis is not None:
             self.refuse(
-                f"tensor {tensor.name!r}: got an activation quantised along axis {type_.quant.axis}, expected one scale",
+                f"tensor {tensor.name!r}: got an activation quantised along axis {type_.quant.axis}, expected "
+                "one scale",
                 "quantise activations per tensor",
             )
         if symmetric and type_.dtype == "int16" and type_.quant.zero_point != (0,):
@@ -444,7 +445,8 @@ class OpContext(Operands):
         shape = self.type(value).shape
         if len(shape) not in allowed_ranks or 0 in shape:
             self.broken(
-                f"{value!r}: got shape {shape}, expected rank {' or '.join(map(str, allowed_ranks))} and extents of at least 1"
+                f"{value!r}: got shape {shape}, expected rank {' or '.join(map(str, allowed_ranks))} and "
+                "extents of at least 1"
             )
         return shape
 

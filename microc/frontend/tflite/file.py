@@ -356,7 +356,8 @@ class TfliteFile:
         native = dtypes.to_numpy(tensor.type.dtype)
         if len(stored_bytes) % native.itemsize:
             raise ModelError(
-                f"got {len(stored_bytes)} bytes of data, expected a multiple of {native.itemsize} for {tensor.type.dtype}",
+                f"got {len(stored_bytes)} bytes of data, expected a multiple of {native.itemsize} for "
+                f"{tensor.type.dtype}",
                 where=where,
             )
         values: Array = np.frombuffer(stored_bytes.tobytes(), native.newbyteorder("<")).astype(native)

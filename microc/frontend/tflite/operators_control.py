@@ -58,7 +58,8 @@ def current_variable_value(context: OpContext, variable_key: str, type_: TensorT
         initial = variables.initial_contents.get(variable_key)
         if initial is not None and (initial.shape, str(initial.dtype)) != (type_.shape, type_.dtype):
             context.broken(
-                f"variable: its initial content is {initial.dtype} {initial.shape}, expected {type_.dtype} {type_.shape}"
+                f"variable: its initial content is {initial.dtype} {initial.shape}, expected {type_.dtype} "
+                f"{type_.shape}"
             )
         state_name = state_name or builder.file.reserve_name(f"{context.loc.name}_variable")
         if builder.is_control_flow_body:

@@ -305,7 +305,8 @@ def convert_dequantize(context: OpContext) -> None:
 def convert_densify(context: OpContext) -> None:
     """Convert DENSIFY of a sparse constant, which the reader has already made dense.
 
-    A float16 constant is recorded in ``float16_constants`` of the graph builder, for the operator that converts it to float32.
+    A float16 constant is recorded in ``float16_constants`` of the graph builder, for the operator that converts it to
+    float32.
     """
     target, half = context.target(), _find_float16_constant(context)
     if half is None:
@@ -390,7 +391,8 @@ def convert_bitcast(context: OpContext) -> None:
         converted = np.frombuffer(data.tobytes(), dtypes.to_numpy(target.type.dtype))
         if converted.size != target.type.size:
             context.broken(
-                f"got {data.nbytes} bytes, expected {target.type.nbytes} for an output {target.type.dtype} {target.type.shape}"
+                f"got {data.nbytes} bytes, expected {target.type.nbytes} for an output {target.type.dtype} "
+                f"{target.type.shape}"
             )
         context.builder.constant(target.name, converted.reshape(target.type.shape), target.type.quant)
         return

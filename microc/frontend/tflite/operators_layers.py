@@ -368,7 +368,8 @@ def _emit_matmul_of_int8_weights(context: OpContext, data: str, is_adjoint: bool
     shape = context.type(data).shape
     if shape[-1] != rows.shape[1]:
         context.broken(
-            f"input: got shape {shape}, expected a last axis of {rows.shape[1]} for {rows.shape[1]} x {rows.shape[0]} weights"
+            f"input: got shape {shape}, expected a last axis of {rows.shape[1]} for {rows.shape[1]} x "
+            f"{rows.shape[0]} weights"
         )
     dynamic: Mapping[str, Attr] = (
         {} if any(quant.zero_point) else {"dynamic": "asymmetric" if is_asymmetric else "symmetric"}

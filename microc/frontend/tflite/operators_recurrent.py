@@ -465,7 +465,8 @@ def convert_sequence_lstm(context: OpContext) -> None:
         return
     if fields.integer("FusedActivationFunction") != _TANH:
         context.refuse(
-            f"fused_activation_function: got number {fields.integer('FusedActivationFunction')}, expected {_TANH} (TANH)",
+            f"fused_activation_function: got number {fields.integer('FusedActivationFunction')}, expected "
+            f"{_TANH} (TANH)",
             "build the layer with tanh",
         )
     time_major, (first, second, depth) = bool(fields.integer("TimeMajor")), context.rank(context.operand(0), 3)

@@ -234,7 +234,8 @@ def convert_pack(context: OpContext) -> None:
     widened = (*shape[:axis], 1, *shape[axis:])
     if any(context.type(value).shape != shape for value in values):
         context.broken(
-            f"got operands of shapes {', '.join(str(context.type(value).shape) for value in values)}, expected equal shapes"
+            f"got operands of shapes {', '.join(str(context.type(value).shape) for value in values)}, expected "
+            "equal shapes"
         )
     context.result("concat", [context.reshape(value, widened) for value in values], {"axis": axis})
 

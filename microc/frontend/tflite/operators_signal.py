@@ -89,7 +89,8 @@ def convert_filter_bank_spectral_subtraction(context: OpContext) -> None:
     channels = context.rank(data, 1)[0]
     if read_integer_option(context, "num_channels", 1) != channels:
         context.broken(
-            f"num_channels differs from the signal's; got {context.operator.custom['num_channels']}, expected {channels}"
+            f"num_channels differs from the signal's; got {context.operator.custom['num_channels']}, expected "
+            f"{channels}"
         )
     names = ("smoothing", "one_minus_smoothing", "alternate_smoothing", "alternate_one_minus_smoothing")
     attrs: dict[str, Attr] = {
@@ -198,7 +199,8 @@ def convert_signal_framer(context: OpContext) -> None:
     length = _row_count_and_length(context, data)[1]
     if length % step or size < step:
         context.broken(
-            f"got frame_size {size} and frame_step {step}, expected a step of at most the size that divides {length} samples"
+            f"got frame_size {size} and frame_step {step}, expected a step of at most the size that divides "
+            f"{length} samples"
         )
     missing_steps, count = -(-size // step) - 1, length // step
     if count * size > _MOST:
@@ -261,7 +263,8 @@ def convert_signal_overlap_add(context: OpContext) -> None:
     shape, dtype = context.type(data).shape, context.type(data).dtype
     if len(shape) < 2 or 0 in shape or step > shape[-1]:
         context.broken(
-            f"got frames of shape {shape} and frame_step {step}, expected at least two axes and a step of at most the last"
+            f"got frames of shape {shape} and frame_step {step}, expected at least two axes and a step of at "
+            "most the last"
         )
     frames, size = shape[-2:]
     rows = context.type(data).size // (frames * size)

@@ -88,7 +88,8 @@ class OpContext:
             data = self.builder.consts.get(argument)
             if data is None:
                 self.refuse(
-                    f"{argument_name} is not known when compiling", "make it a parameter or a buffer of the module"
+                    f"{argument_name}: got a computed tensor, expected a constant",
+                    "make it a parameter or a buffer of the module",
                 )
             return data
         return self.to_numpy_array(argument)

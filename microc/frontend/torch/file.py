@@ -89,7 +89,9 @@ class _ProgramChecker:
 
         Metadata of nodes is removed in place. Raise an error for a value that is not allowed."""
         if depth > MAX_NESTED:
-            raise ModelError(f"the program is nested more than {MAX_NESTED} deep", where=self.file)
+            raise ModelError(
+                f"program: JSON is nested more than {MAX_NESTED} deep, expected at most {MAX_NESTED}", where=self.file
+            )
         if isinstance(json_value, str):
             self.check_string(json_value, json_key)
         elif isinstance(json_value, list):
@@ -105,11 +107,13 @@ class _ProgramChecker:
                 self.check_json_value(value, name, depth + 1)
 
     def check_node(self, node: dict[str, Any]) -> None:
-        """Check the target of a node, the operator that it calls. Collect it in ``unknown_operators`` if it is not PyTorch's
-        own."""
+        """Check the target of a node, the operator that it calls. Collect it in ``unknown_operators`` if it is not
+        PyTorch's own."""
         self.node_count += 1
         if self.node_count > _MOST_NODES:
-            raise UnsupportedError(f"more than {_MOST_NODES} operators", where=self.file)
+            raise UnsupportedError(
+                f"program: got more than {_MOST_NODES} operators, expected at most {_MOST_NODES}", where=self.file
+            )
         node["metadata"] = {}
         target = node["target"]
         known = _TARGET.fullmatch(target)
@@ -151,7 +155,7 @@ def _check_argument_tree(argument_tree: Mapping[str, Any], file: str, depth: int
     has_plain_words = context is None or (isinstance(context, list) and all(isinstance(w, (str, int)) for w in context))
     if argument_tree["type"] not in _TREES or not has_plain_words or depth > MAX_NESTED:
         raise UnsupportedError(
-            f"arguments in a {argument_tree['type']!a}",
+            f"forward() arguments: got a container {argument_tree['type']!a}, expected tuple, list or dict",
             where=file,
             hint="pass arguments in tuples, lists and dictionaries",
         )
@@ -297,7 +301,8 @@ def _check_tensor_byte_count(tensor_meta: Mapping[str, Any], stored_byte_count: 
     (offset,) = parse_extents([tensor_meta["storage_offset"]])
     if len(sizes) != len(strides) or min((offset, *sizes, *strides)) < 0:
         raise ModelError(
-            f"got extents {sizes}, strides {strides} and offset {offset}, expected equal lengths and no negative number",
+            f"got extents {sizes}, strides {strides} and offset {offset}, expected equal lengths and no "
+            "negative number",
             where=where,
         )
     elements = 1

@@ -518,7 +518,7 @@ def _emit_norm(context: OpContext, x: str, order: float, axes_attrs: Mapping[str
     if order in (1, math.inf):
         return context.emit("sum" if order == 1 else "max", (size,), axes_attrs)
     if order < 1:
-        context.refuse(f"a norm of order {order}", "use an order of at least 1, or infinity")
+        context.refuse(f"ord: got {order}, expected at least 1", "use an order of at least 1, or infinity")
     total = context.emit("sum", (context.emit("pow", (size, context.value(order))),), axes_attrs)
     return context.emit("pow", (total, context.value(1 / order)))
 

@@ -29,7 +29,7 @@ def convert_convolution(context: OpContext) -> str:
     padding = _read_convolution_padding(context, context.shape(weight)[2:], dilation)
     transposed = bool(context.argument("transposed", False))
     if rank > 2 and transposed:
-        context.refuse(f"a transposed convolution of {rank} spatial axes", "use one or two spatial axes")
+        context.refuse(f"transposed: got {rank} spatial axes, expected 1 or 2", "use one or two spatial axes")
     if rank == 1:
         data = context.reshape(data, (*context.shape(data)[:2], 1, context.shape(data)[2]))
         weight = _conv1d_weight_as_conv2d(context, weight)
@@ -245,7 +245,7 @@ def convert_quantize(context: OpContext) -> str:
     }
     info = np.iinfo(dtype)
     if (low, high) != (info.min, info.max):
-        context.refuse(f"{dtype} that is clamped to {low}..{high}", f"quantise to {info.min}..{info.max}")
+        context.refuse(f"{dtype}: got {low}..{high}, expected {info.min}..{info.max}", "quantise to the whole range")
     return context.emit("quantize", (context.operand("input"),), attrs)
 
 
@@ -267,7 +267,7 @@ def _read_scales_zero_points_axis_and_dtype(
         return (float(numbers[0]),), (int(numbers[1]),), None, dtype
     scales, zeros = context.constant("scales"), context.constant("zero_points")
     if scales is None:
-        context.refuse("a quantised tensor whose scales are not known", "export after convert_pt2e, with known scales")
+        context.refuse("scales: got None, expected a constant", "export the program after convert_pt2e")
     scale = tuple(float(np.float32(s)) for s in scales.tolist())
     zero = (0,) * len(scale) if zeros is None else tuple(int(z) for z in zeros.tolist())
     return scale, zero, int(context.argument("axis")), dtype
@@ -304,7 +304,7 @@ def convert_batch_norm(context: OpContext) -> tuple[str, str, str]:
     x = context.operand("input")
     mean, var = (context.constant(name) for name in ("running_mean", "running_var"))
     if mean is None or var is None:
-        context.refuse("batch normalisation in training mode", "export in eval mode")
+        context.refuse("running_mean, running_var: got None, expected constants", "export the module in eval mode")
     weight, bias = (context.constant(name) for name in ("weight", "bias"))
     factor = 1 / np.sqrt(var.astype(np.float64) + float(context.argument("eps")))
     factor = factor if weight is None else factor * weight
@@ -406,10 +406,10 @@ def make_pool_converter(op: str) -> Converter:
             expand_to_axes(context.argument(n, d) or d, rank) for n, d in (("padding", 0), ("dilation", 1))
         )
         if context.argument("divisor_override") is not None:
-            context.refuse("divisor_override", "leave it out and scale the result")
+            context.refuse("divisor_override is not supported", "leave it out and scale the result")
         shape, with_indices = context.shape(x), context.name.endswith("indices")
         if with_indices and any(user.args[1] == 1 for user in context.node.users):
-            context.refuse("the indices of the largest elements", "pool with return_indices=False")
+            context.refuse("the result with indices is not supported", "pool with return_indices=False")
         result_shape = context.result_shape(0 if with_indices else None)
         spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
         rows = zip(result_shape[-rank:], strides, spans, shape[-rank:], padding, strict=True)

@@ -247,7 +247,9 @@ def convert_index_put(context: OpContext) -> str:
     if len(indexed_axes) == 1 and context.dtype(mask) == "bool" and np.prod(context.shape(values), dtype=int) == 1:
         return _emit_masked_fill(context, x, mask, values, first)
     if indexed_axes != list(range(first, first + len(indexed_axes))):
-        context.refuse("indices along axes that are not neighbours", "transpose the axes next to each other first")
+        context.refuse(
+            "indices: expected index tensors along consecutive axes only", "transpose these axes side by side first"
+        )
     index_vectors = _emit_index_vectors(context, [indices[axis] for axis in indexed_axes])
     front = (*indexed_axes, *(axis for axis in range(rank) if axis not in indexed_axes))
     extents, count = context.shape(index_vectors)[:-1], len(context.shape(index_vectors)) - 1
@@ -278,7 +280,7 @@ def _emit_index_vectors(context: OpContext, indices: Sequence[object]) -> str:
     The tensors are broadcast to the same shape and concatenated along a new last axis."""
     names = [context.value(axis_indices) for axis_indices in indices]
     if any(context.dtype(name) == "bool" for name in names):
-        context.refuse("indexing by a bool tensor", "use torch.where")
+        context.refuse("indices: bool tensors are not supported", "use torch.where")
     shape = np.broadcast_shapes(*(context.shape(name) for name in names))
     broadcast = [
         name if context.shape(name) == shape else context.emit("broadcast_to", (name,), {"shape": shape})

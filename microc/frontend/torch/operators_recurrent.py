@@ -28,13 +28,15 @@ def make_recurrent_converter(make_step: Callable[[GateWeights], StepEmitter], st
 
     def convert_recurrent(context: OpContext) -> tuple[str, ...]:
         if context.argument("batch_sizes") is not None:
-            context.refuse("packed sequences are not supported", "export the model on padded ones")
+            context.refuse("packed sequences are not supported", "export the model with padded sequences")
         if context.argument("train") and context.argument("dropout"):
-            context.refuse("dropout while training", "export the model in eval mode")
+            context.refuse("dropout in training mode is not supported", "export the model in eval mode")
         directions = 2 if context.argument("bidirectional") else 1
         layers, weights = int(context.argument("num_layers")), _read_direction_weights(context)
         if len(weights) != layers * directions:
-            context.refuse("projected states", "build the layer with proj_size=0")
+            context.refuse(
+                f"got {len(weights)} sets of weights, expected {layers * directions}", "build it with proj_size=0"
+            )
         data = context.operand("input")
         if context.argument("batch_first"):
             data = swap_batch_and_time(context.builder, data)
@@ -69,7 +71,7 @@ def _read_direction_weights(context: OpContext) -> list[DirectionWeights]:
     """Return the weights of every direction of every layer, in PyTorch's order."""
     params = context.argument("params")
     if any(isinstance(x, str) and x not in context.builder.consts for x in params):
-        context.refuse("weights that are not known when compiling", "make them parameters of the module")
+        context.refuse("params: got computed weights, expected constants", "make them parameters of the module")
     arrays = [context.builder.consts[x] if isinstance(x, str) else context.to_numpy_array(x) for x in params]
     count = 4 if context.argument("has_biases") else 2
     return [arrays[k : k + count] for k in range(0, len(arrays), count)]

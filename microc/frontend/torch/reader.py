@@ -104,7 +104,7 @@ def read_pt2(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, 
     installed."""
     if input_shapes:
         raise UsageError(
-            "an exported program has one shape",
+            "input_shapes: an exported program has fixed shapes",
             where=file_name,
             hint="export it with example inputs of the shape wanted",
         )
@@ -194,7 +194,9 @@ class _ProgramTranslator:
                 elif node.op == "output":
                     outputs = node.args[0]
                 else:
-                    self.refuse(f"a node of kind {node.op}", "run program.run_decompositions() before saving it")
+                    self.refuse(
+                        f"node kind {node.op!r} is not supported", "run program.run_decompositions() before saving it"
+                    )
             except UnsupportedError as error:
                 self.unconverted_nodes.add(node)
                 refusals.append(error)
@@ -203,7 +205,7 @@ class _ProgramTranslator:
         non_tensors = [node for node in outputs if node is not None and not hasattr(node, "name")]
         if non_tensors:
             raise UnsupportedError(
-                f"an output is {type(non_tensors[0]).__name__}, expected a tensor",
+                f"forward() output: got {type(non_tensors[0]).__name__}, expected a tensor",
                 where=self.file,
                 hint="let forward() return tensors",
             )
@@ -222,7 +224,7 @@ class _ProgramTranslator:
             value = node.meta.get("val")
             if not hasattr(value, "shape"):
                 self.refuse(
-                    f"an input is {type(value).__name__}, expected a tensor",
+                    f"forward() input: got {type(value).__name__}, expected a tensor",
                     "pass it as a tensor or keep it in the module",
                 )
             shape = tuple(extent if isinstance(extent, int) else -1 for extent in value.shape)
@@ -239,7 +241,9 @@ class _ProgramTranslator:
     def dtype(self, tensor: Any) -> str:
         name = str(tensor.dtype).removeprefix("torch.")
         if not is_valid(name):
-            self.refuse(f"tensors of {name}", "convert the module to float32 or to integers of at most 64 bits")
+            self.refuse(
+                f"tensor dtype {name} is not supported", "convert it to float32 or to integers of at most 64 bits"
+            )
         return name
 
     def array(self, tensor: Any) -> Array:
@@ -288,7 +292,7 @@ class _ProgramTranslator:
             self.refuse(f"{target}: {error.what}", error.hint)
         except _UNEXPECTED_ERRORS as error:
             self.refuse(
-                f"{target} with such arguments ({type(error).__name__}: {error})", "compute it by other operators"
+                f"{target}: the arguments are not supported ({type(error).__name__}: {error})", "use other operators"
             )
 
     def evaluate_constant_call(self, node: Any, name: str, args: Any, kwargs: Any) -> Any:
@@ -299,13 +303,15 @@ class _ProgramTranslator:
         fake_result, tags = node.meta.get("val"), getattr(node.target, "tags", ())
         is_allowed = self.torch.Tag.core in tags or name in CONVERTERS or name in _EVALUATED or name in _EMPTY
         if not is_allowed or name in _UNDEFINED or self.torch.Tag.nondeterministic_seeded in tags:
-            self.refuse(f"a constant computed by {node.target}", "make it a buffer of the module")
+            self.refuse(
+                f"{node.target}: computing a constant by it is not supported", "make the result a buffer of the module"
+            )
         for tensor in fake_result if isinstance(fake_result, (list, tuple)) else (fake_result,):
             if hasattr(tensor, "numel"):
                 self.constant_bytes += tensor.numel() * tensor.element_size()
                 if tensor.numel() > _MAX_CONSTANT or self.constant_bytes > MAX_STORED:
                     self.refuse(
-                        f"a constant of {tensor.numel()} elements, expected at most {_MAX_CONSTANT}",
+                        f"computed constant: got {tensor.numel()} elements, expected at most {_MAX_CONSTANT}",
                         "make it a buffer of the module",
                     )
         with self.torch.no_grad():
@@ -356,7 +362,8 @@ def warn_training_mode(module: Any) -> None:
     The warning shows the line of the user's own code that called microc."""
     if any(part.training for part in module.modules()):
         warnings.warn(
-            f"{type(module).__name__} is in training mode: it is compiled as after module.eval(), without dropout and with the "
+            f"{type(module).__name__} is in training mode: it is compiled as after module.eval(), without "
+            "dropout and with the "
             "statistics that batch normalisation has learned",
             stacklevel=_find_user_stack_level(),
         )
@@ -373,7 +380,7 @@ def export_module(module: Any, example_inputs: Any) -> Any:
     where = type(module).__name__
     if not len(example_inputs):
         raise UsageError(
-            "a module of PyTorch does not say the shapes of its inputs",
+            "example_inputs: got none, expected a tensor or array for each argument of forward()",
             where=where,
             hint="give an example of each: microc.compile(module, example_inputs=(torch.zeros(1, 3, 32, 32),))",
         )

@@ -54,7 +54,8 @@ def parse_lightgbm(data: bytes, file: str) -> tuple[Ensemble, int]:
     targets = _parse_integer_field(header, "num_tree_per_iteration", 1, MOST_TARGETS, file)
     if not targets <= len(sections) <= _MOST_TREES or len(sections) % targets:
         raise ModelError(
-            f"got {len(sections)} trees, expected a multiple of num_tree_per_iteration = {targets}, at most {_MOST_TREES}",
+            f"got {len(sections)} trees, expected a multiple of num_tree_per_iteration = {targets}, at most "
+            f"{_MOST_TREES}",
             where=file,
         )
     trees = [
@@ -78,7 +79,7 @@ def _split_field(fields: Mapping[str, str], field_name: str, word_count: int, wh
         raise ModelError(f"{field_name!r} is missing", where=where)
     words = fields[field_name].split()
     if len(words) != word_count:
-        raise ModelError(f"{field_name!r} holds {len(words)} numbers, expected {word_count}", where=where)
+        raise ModelError(f"{field_name!r}: got {len(words)} numbers, expected {word_count}", where=where)
     return words
 
 
@@ -94,7 +95,9 @@ def _convert_lightgbm_tree(fields: Mapping[str, str], feature_count: int, result
     ``result_index``: index of the result that the tree adds to."""
     leaves = _parse_integer_field(fields, "num_leaves", 1, _MOST_LEAVES, where)
     if fields.get("is_linear", "0") != "0":
-        raise UnsupportedError("linear models in the trees' leaves", where=where, hint="train with linear_tree=false")
+        raise UnsupportedError(
+            "linear leaves (is_linear) are not supported", where=where, hint="train with linear_tree=false"
+        )
     values = parse_reals(_split_field(fields, "leaf_value", leaves, where), where, "'leaf_value'")
     inner = leaves - 1
 
@@ -126,11 +129,13 @@ def _split_modes_of_decision_types(decision_types: Array, threshold: Array, wher
 
     A missing value (NaN) goes in the split's default direction. If the split has none, NaN counts as 0."""
     if (decision_types & _CATEGORICAL).any():
-        raise UnsupportedError("splits over categories", where=where, hint="encode the categories as numbers")
+        raise UnsupportedError(
+            "splits over categories are not supported", where=where, hint="encode categories as numbers"
+        )
     missing = decision_types >> 2 & 3
     if (missing == _MISSING_ZERO).any():
         raise UnsupportedError(
-            "zeros that count as missing values", where=where, hint="train with zero_as_missing=false"
+            "zero_as_missing=true is not supported", where=where, hint="train with zero_as_missing=false"
         )
     nan_goes_left = np.where(missing == _MISSING_NAN, decision_types & _DEFAULT_LEFT != 0, threshold >= 0)
     return np.where(nan_goes_left, AT_MOST | UNORDERED, AT_MOST)
@@ -143,7 +148,9 @@ def _lightgbm_post_transform_and_factor(objective: str, result_count: int, where
     slopes = [option.split(":")[1] for option in options if option.startswith("sigmoid:")]
     slope = float(parse_reals(slopes[:1] or [1.0], where, "'sigmoid' of the objective")[0])
     if "sqrt" in options:
-        raise UnsupportedError("the option reg_sqrt", where=where, hint="train without it and square outside")
+        raise UnsupportedError(
+            "reg_sqrt=true is not supported", where=where, hint="train without it, and square the results"
+        )
     if name == "binary":
         return "sigmoid", slope
     if name in ("multiclass", "softmax"):
@@ -153,7 +160,7 @@ def _lightgbm_post_transform_and_factor(objective: str, result_count: int, where
     if name in (*_LIGHTGBM_IDENTITY, *_LIGHTGBM_EXPONENTIAL):
         return "exp" if name in _LIGHTGBM_EXPONENTIAL else "none", 1.0
     raise UnsupportedError(
-        f"the objective {objective!r}",
+        f"objective {objective!r} is not supported",
         where=where,
         hint="train with a built-in objective of LightGBM, such as regression",
     )
@@ -263,7 +270,7 @@ class _UbjsonReader:
     def _read_length(self) -> int:
         type_ = self._take_bytes(1)
         if type_ not in _NUMBERS or type_ in b"dD":
-            raise self._make_error(f"a length has the type marker {type_!r}, expected an integer's")
+            raise self._make_error(f"length: got the type marker {type_!r}, expected an integer's")
         return int(self._read_numbers(type_, 1)[0])
 
     def _read_numbers(self, type_marker: bytes, count: int) -> np.ndarray[Any, np.dtype[Any]]:
@@ -323,7 +330,7 @@ def parse_xgboost(data: bytes, file: str, stops_at_best: bool | None = None) -> 
     estimators do, but its boosters do not. None means True if an estimator saved the file. Raise ModelError if the file
     is malformed, UnsupportedError if the model is no sum of trees."""
     if len(data) > _MOST_JSON:
-        raise UnsupportedError(f"got {len(data)} bytes of trees, expected at most {_MOST_JSON}", where=file)
+        raise UnsupportedError(f"model file: got {len(data)} bytes, expected at most {_MOST_JSON}", where=file)
     model = read_ubjson(data, file) if _UBJSON.match(data[:64]) else parse_model_json(data, file)
     try:
         return _read_learner(model["learner"], file, stops_at_best)
@@ -344,7 +351,7 @@ def parse_xgboost_object(model: Any) -> tuple[Ensemble, int]:
     where = type(model).__name__
     missing = getattr(model, "missing", None)
     if missing is not None and not math.isnan(missing):
-        raise UnsupportedError(f"the parameter missing={missing}", where=where, hint="train with missing=nan")
+        raise UnsupportedError(f"missing: got {missing}, expected nan", where=where, hint="train with missing=nan")
     try:
         booster = model.get_booster() if hasattr(model, "get_booster") else model
     except Exception as error:  # of a class of scikit-learn's, which need not be there
@@ -363,14 +370,16 @@ def _read_learner(learner_json: Mapping[str, Any], file: str, stops_at_best: boo
     objective = str(learner_json["objective"]["name"])
     if objective not in _POST_TRANSFORMS:
         raise UnsupportedError(
-            f"the objective {objective!r}", where=file, hint="train with one of " + ", ".join(sorted(_POST_TRANSFORMS))
+            f"objective {objective!r} is not supported",
+            where=file,
+            hint="train with one of " + ", ".join(sorted(_POST_TRANSFORMS)),
         )
     model, weights = _find_trees_and_weights(learner_json["gradient_booster"], file)
     trees_data = model["trees"][: _count_used_trees(model, learner_json.get("attributes", {}), file, stops_at_best)]
     groups = parse_integers(model["tree_info"][: len(trees_data)], file, "tree_info", 0, targets - 1)
     if len(groups) < len(trees_data):
         raise ModelError(
-            f"tree_info has {len(groups)} entries, expected {len(trees_data)}, one for each tree", where=file
+            f"tree_info: got {len(groups)} entries, expected {len(trees_data)}, one for each tree", where=file
         )
     trees = [_convert_xgboost_tree(tree, int(groups[k]), f"{file} tree {k}") for k, tree in enumerate(trees_data)]
     if weights:
@@ -388,7 +397,9 @@ def _find_trees_and_weights(booster_json: Mapping[str, Any], file: str) -> tuple
     if name == "dart":
         weights = parse_reals(booster_json["weight_drop"], file, "weight_drop").tolist()
         return booster_json["gbtree"]["model"], weights
-    raise UnsupportedError(f"the booster {name!r}", where=file, hint="train with booster='gbtree' or 'dart'")
+    raise UnsupportedError(
+        f"booster: got {name!r}, expected 'gbtree' or 'dart'", where=file, hint="train with booster='gbtree' or 'dart'"
+    )
 
 
 def _count_used_trees(
@@ -449,7 +460,7 @@ def _convert_xgboost_tree(tree_json: Mapping[str, Any], result_index: int, where
         > 1
     ):
         raise UnsupportedError(
-            "trees whose leaves hold several results",
+            "size_leaf_vector: leaves with several results are not supported, expected 1",
             where=where,
             hint="train with multi_strategy='one_output_per_tree'",
         )
@@ -466,12 +477,12 @@ def _convert_xgboost_tree(tree_json: Mapping[str, Any], result_index: int, where
     mode = np.where(parse_integers(tree_json["default_left"], where, "default_left", 0, 1) != 0, LESS | UNORDERED, LESS)
     if len({len(column) for column in (left, right, feature, threshold, mode)}) > 1 or not len(left):
         lengths = [len(column) for column in (left, right, feature, threshold, mode)]
-        raise ModelError(f"the arrays of a tree have lengths {lengths}, expected equal ones above 0", where=where)
+        raise ModelError(f"tree arrays: got lengths {lengths}, expected equal lengths of at least 1", where=where)
     if ((left < 0) != (right < 0)).any():
-        raise ModelError("a tree has nodes with one child, expected two or none", where=where)
+        raise ModelError("tree: got a node with one child, expected two or none", where=where)
     values = np.where(left < 0, threshold, 0.0).reshape(-1, 1)
     if not np.isfinite(values).all():
-        raise ModelError(f"a leaf is {values[~np.isfinite(values)][0]}, expected a finite number", where=where)
+        raise ModelError(f"leaf value: got {values[~np.isfinite(values)][0]}, expected a finite number", where=where)
     categories = _read_right_categories(tree_json, left, where)
     return replace_category_splits(Tree(left, right, feature, threshold, mode, values, result_index), categories, where)
 

@@ -50,7 +50,7 @@ def parse_reals(values: Any, where: str, list_name: str, *, finite: bool = True)
     except (TypeError, ValueError, OverflowError) as error:
         raise ModelError(f"{list_name}: {error}; expected numbers", where=where) from error
     if numbers.ndim != 1:
-        raise ModelError(f"{list_name}: got {numbers.ndim} axes, expected a row of numbers", where=where)
+        raise ModelError(f"{list_name}: got an array of rank {numbers.ndim}, expected a list of numbers", where=where)
     is_invalid = ~np.isfinite(numbers) if finite else np.isnan(numbers)
     if is_invalid.any():
         raise ModelError(f"{list_name}: got {numbers[is_invalid][0]}, expected a number", where=where)
@@ -150,9 +150,9 @@ class _CategorySplitReplacer:
         large."""
         if len(self._rows) >= MOST_NODES:
             raise UnsupportedError(
-                "splits over categories that take too many thresholds",
+                f"a tree with splits over categories needs more than {MOST_NODES} nodes, expected fewer",
                 where=self._where,
-                hint="encode the categories as numbers, frequent ones side by side, or one column for each",
+                hint="encode the categories as numbers, or as one column for each category",
             )
         self._rows.append((old_node, -1, threshold, mode))
         self._right.append(-1)
@@ -177,11 +177,12 @@ def _category_run_bounds(categories: Array, where: str) -> list[float]:
     unique = np.unique(categories)
     if not len(unique) or unique[0] < 0:
         raise ModelError(
-            f"a split over {len(unique)} categories from {unique[0] if len(unique) else 'none'}, expected numbers of at least 0",
+            f"split over categories: got {len(unique)} categories from {unique[0] if len(unique) else 'none'}, "
+            "expected at least one, numbered from 0",
             where=where,
         )
     if unique[-1] >= MOST_CATEGORIES:
-        what = f"a split by category {unique[-1]}, expected 0..{MOST_CATEGORIES - 1}"
+        what = f"split over categories: got category {unique[-1]}, expected 0..{MOST_CATEGORIES - 1}"
         raise UnsupportedError(what, where=where, hint="number the categories from 0 on")
     breaks = np.flatnonzero(np.diff(unique) > 1)
     begins, ends = np.concatenate([unique[:1], unique[breaks + 1]]), np.concatenate([unique[breaks], unique[-1:]]) + 1
@@ -219,20 +220,22 @@ def emit_ensemble(
         raise ModelError("got an ensemble without trees, expected at least one", where=where)
     type_ = emitter.type(feature_rows)
     if len(type_.shape) != 2:
-        raise ModelError(f"trees take data of two axes, (rows, features); got shape {type_.shape}", where=where)
+        raise ModelError(f"tree ensemble: got data of shape {type_.shape}, expected (rows, features)", where=where)
     if ensemble.targets < 1:
-        raise ModelError(f"trees give {ensemble.targets} results, expected 1..{MOST_TARGETS}", where=where)
+        raise ModelError(f"tree ensemble: got {ensemble.targets} results, expected 1..{MOST_TARGETS}", where=where)
     if ensemble.targets > MOST_TARGETS:
-        raise UnsupportedError(f"trees give {ensemble.targets} results, expected 1..{MOST_TARGETS}", where=where)
+        raise UnsupportedError(
+            f"tree ensemble: got {ensemble.targets} results, expected 1..{MOST_TARGETS}", where=where
+        )
     for tree in ensemble.trees:
         if not 0 <= tree.target <= ensemble.targets - tree.values.shape[1]:
             raise ModelError(
-                f"a tree adds to result {tree.target}, expected 0..{ensemble.targets - tree.values.shape[1]}",
+                f"tree: its first result index is {tree.target}, expected 0..{ensemble.targets - tree.values.shape[1]}",
                 where=where,
             )
     base = ensemble.base.reshape(-1)
     if not np.isfinite(base).all():
-        raise ModelError(f"base scores are {base}, expected finite numbers", where=where)
+        raise ModelError(f"base scores: got {base}, expected finite numbers", where=where)
     if dtypes.is_float(leaf_dtype):
         real = dtypes.to_numpy(leaf_dtype)
         trees, base = [tree.with_values(tree.values.astype(real)) for tree in ensemble.trees], base.astype(real)
@@ -259,7 +262,9 @@ def _round_leaves(ensemble: Ensemble, leaf_dtype: str, where: str) -> tuple[list
     low, _ = dtypes.int_range(leaf_dtype)
     if not low and any(tree.values.min() < 0 for tree in ensemble.trees):
         raise UnsupportedError(
-            f"negative leaves as {leaf_dtype}", where=where, hint="choose a signed dtype for the leaves"
+            f"leaf dtype {leaf_dtype}: got negative leaves, expected a signed dtype",
+            where=where,
+            hint="choose int8 or int16",
         )
     scale = leaf_scale(ensemble, leaf_dtype)
     trees = [
@@ -285,7 +290,7 @@ def emit_post_transform(emitter: Emitter, scores: str, post_name: str, where: st
         case "sigmoid":
             return emit_both_probabilities(emitter, emitter.emit("sigmoid", (scores,)))
         case _:
-            raise UnsupportedError(f"the transformation {post_name!r} of scores", where=where)
+            raise UnsupportedError(f"post transform {post_name!r} is not supported", where=where)
 
 
 def emit_both_probabilities(emitter: Emitter, probability: str) -> str:

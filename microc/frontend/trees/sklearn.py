@@ -72,7 +72,8 @@ def read_estimator(
     if tree_model is None:
         if (input_dtype, leaf_dtype) != ("float32", "float32"):
             raise UsageError(
-                f"got input dtype {input_dtype} and leaf dtype {leaf_dtype}; only trees take integers",
+                f"integers: only trees support them; got input dtype {input_dtype} and leaf dtype "
+                f"{leaf_dtype}, expected float32",
                 where=type(estimator).__name__,
                 hint="leave both at float32",
             )
@@ -124,7 +125,7 @@ def _check_input_shape(requested_shape: Sequence[int] | None, feature_count: int
     input_shape = tuple(requested_shape or (1, feature_count))
     if len(input_shape) != 2 or input_shape[1] != feature_count or input_shape[0] < 1:
         raise UsageError(
-            f"an input of shape {input_shape} for {feature_count} features",
+            f"input shape: got {input_shape}, expected (rows, {feature_count})",
             where=where,
             hint=f"give (1, {feature_count})",
         )
@@ -272,7 +273,7 @@ def _check_against_estimator(graph: Graph, estimator: Any) -> Graph:
                 raise UnsupportedError(
                     f"skl2onnx's model differs from scikit-learn's predictions: {graph.outputs[position]} {difference}",
                     where=type(estimator).__name__,
-                    hint="leave its parameters at their defaults, or take another estimator",
+                    hint="leave the estimator's parameters at their defaults, or use another estimator",
                 )
     return graph
 
@@ -322,15 +323,15 @@ def _convert_through_onnx(estimator: Any, input_shape: Sequence[int] | None) -> 
     shape = tuple(input_shape or (1, features))
     if features is None and input_shape is None:
         raise ModelError(
-            "the estimator is not fitted, or does not say how many features it takes",
+            "n_features_in_ is missing: the estimator is not fitted, or does not record its number of features",
             where=where,
             hint="call fit first, or give input_shapes={'input': (1, features)}",
         )
     if any(type(part).__name__ == "IsotonicRegression" for part in iterate_nested_estimators(estimator)):
         raise UnsupportedError(
-            "isotonic calibration, which skl2onnx converts to a step function",
+            "isotonic calibration is not supported: skl2onnx converts it to a step function",
             where=where,
-            hint="calibrate by method='sigmoid'",
+            hint="calibrate with method='sigmoid'",
         )
     # skl2onnx refuses VotingClassifier's parameter flatten_transform=True. It affects transform() only, which is not converted.
     flags = {name: False for name in estimator.get_params() if name.split("__")[-1] == "flatten_transform"}

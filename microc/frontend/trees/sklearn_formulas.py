@@ -71,7 +71,9 @@ def _convert_averaged_trees(estimator: Any) -> Ensemble:
         if hasattr(estimator, "classes_"):
             if values.shape[1] != 1:
                 raise _make_unsupported_error(
-                    estimator, f"a classifier of several outputs, {values.shape[1]}", "train one for every output"
+                    estimator,
+                    f"classifier: got {values.shape[1]} outputs, expected 1",
+                    "train one classifier for every output",
                 )
             values = values[:, 0] / values[:, 0].sum(axis=1, keepdims=True)
         else:
@@ -88,7 +90,7 @@ def _convert_gradient_boosting(estimator: Any) -> Ensemble:
     starts_constant = estimator.init_ == "zero" or type(estimator.init_).__name__.startswith("Dummy")
     if not starts_constant:
         raise _make_unsupported_error(
-            estimator, "boosting that starts from another estimator", "leave the parameter init at its default"
+            estimator, "init: starting from another estimator is not supported", "leave init at its default"
         )
     first = estimator._raw_predict_init(np.zeros((1, estimator.n_features_in_), np.float32))
     converted = [
@@ -124,7 +126,7 @@ def _convert_histogram_tree(estimator: Any, nodes: Array, result_index: int) -> 
     leaf = nodes["is_leaf"].astype(bool)
     if (nodes["is_categorical"].astype(bool) & ~leaf).any():
         raise _make_unsupported_error(
-            estimator, "splits over categories", "encode the categories as numbers before the trees"
+            estimator, "splits over categories are not supported", "encode the categories as numbers"
         )
     left = np.where(leaf, -1, nodes["left"].astype(np.int64))
     mode = np.where(nodes["missing_go_to_left"].astype(bool), AT_MOST | UNORDERED, AT_MOST)
@@ -216,7 +218,7 @@ def refuse_ties(estimator: Any) -> None:
                 "QuantileTransformer with repeated quantiles_ before another estimator is not supported: "
                 "the converter's formula differs by half of a repeated quantile's share",
                 where=kind,
-                hint="compile the transformer and the estimator each alone, or take a RobustScaler",
+                hint="compile the transformer and the estimator separately, or use a RobustScaler",
             )
 
 
@@ -250,9 +252,9 @@ def emit_nearest_centroid(builder: GraphBuilder, x: str, estimator: Any) -> dict
     classes = np.asarray(estimator.classes_)
     if not np.allclose(estimator.class_prior_, 1 / len(classes)):
         raise UnsupportedError(
-            f"priors {estimator.class_prior_.tolist()}, expected equal ones",
+            f"priors: got {estimator.class_prior_.tolist()}, expected equal numbers",
             where=type(estimator).__name__,
-            hint="leave priors at 'uniform', or train an LDA",
+            hint="leave priors at 'uniform', or train a LinearDiscriminantAnalysis",
         )
     means = builder.new_constant("centroids", np.asarray(estimator.centroids_, np.float32))
     rows, features = builder.shape(x)

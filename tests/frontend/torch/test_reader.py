@@ -155,7 +155,7 @@ def test_what_microc_lacks_is_not_blamed_on_the_program(function: Any) -> None:
 
 def test_projected_states_are_refused() -> None:
     program = torch.export.export(nn.LSTM(4, 5, proj_size=2).eval(), (torch.randn(3, 1, 4),))
-    with pytest.raises(UnsupportedError, match="projected states"):
+    with pytest.raises(UnsupportedError, match="sets of weights"):
         reader.read_program(program)
 
 
