@@ -313,7 +313,8 @@ def convert_densify(context: OpContext) -> None:
         context.builder.constant(target.name, context.constant(0), target.type.quant)
     elif target.type.dtype != "float16" or target.index in context.builder.float16_constants:
         context.broken(
-            f"output {target.name!r}: got {target.type.dtype}, expected float16, and one operator that writes it"
+            f"output {target.name!r}: it has dtype {target.type.dtype} or is written twice, expected float16, "
+            "written once"
         )
     else:
         context.builder.float16_constants[target.index] = half

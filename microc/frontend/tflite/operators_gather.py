@@ -384,7 +384,7 @@ def convert_tflm_decode(context: OpContext) -> None:
         if header_and_tables[0] not in _DECODERS or type_.dtype not in DTYPES:
             context.refuse(
                 f"header: got compression type {header_and_tables[0]} and dtype {type_.dtype}, expected type "
-                "0..2 and numbers",
+                "0..2 and a dtype of numbers",
                 "use type 0 (table), 1 (Huffman) or 2 (pruned), or convert the model without compression",
             )
         packed = _CompressedConstant(context, bits, header_and_tables[:_HEADER], header_and_tables[_HEADER:], type_)

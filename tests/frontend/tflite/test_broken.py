@@ -110,7 +110,7 @@ def test_operators_may_not_name_tensors_that_do_not_exist() -> None:
     data = small_cnn()
     good, bad = struct.pack("<3i", 0, 1, 2), struct.pack("<3i", 0, 1, 99)
     assert data.count(good) == 1
-    assert "tensor 99" in str(refused(data.replace(good, bad)))
+    assert "tensor index 99" in str(refused(data.replace(good, bad)))
 
 
 def test_tables_that_share_bytes_run_out_of_budget() -> None:

@@ -153,9 +153,9 @@ BROKEN: dict[str, tuple[bytes, bytes]] = {
     "got 1 compressed bytes, expected 31": (b"\0", header(0, 7, 4) + bytes(4)),
     "got index 7 of the value table, expected 0..3": (b"\xff" * 64, header(0, 3, 4) + bytes(4)),
     "indices of 0 bits": (b"\0" * 64, header(0, 0, 4) + bytes(4)),
-    "lead beyond": (b"\xff" * 64, header(1, 1 << 4) + bytes(16)),
-    "another version": (b"\0" * 64, bytes(20)),
-    "kind 127": (b"\0" * 64, header(127)),
+    "leads beyond": (b"\xff" * 64, header(1, 1 << 4) + bytes(16)),
+    "format version is not supported": (b"\0" * 64, bytes(20)),
+    "compression type 127": (b"\0" * 64, header(127)),
 }
 
 

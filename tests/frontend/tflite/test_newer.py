@@ -84,7 +84,7 @@ def test_dtypes_that_are_not_built_are_refused_by_name(number: int, name: str) -
         tflite.read_tflite(model((X, weights, Y), (DENSE,), ("x",), ("y",)), "dtype.tflite")
 
 
-@pytest.mark.parametrize(("details", "what"), [(2, "blocks of elements"), (7, "kind 7")])
+@pytest.mark.parametrize(("details", "what"), [(2, "blockwise scales"), (7, "type 7")])
 def test_details_of_quantisation_that_are_not_known_are_refused(details: int, what: str) -> None:
     weights = Tensor("w", (3, 4), "INT8", bytes(12), details=details)
     with pytest.raises(UnsupportedError, match=what):

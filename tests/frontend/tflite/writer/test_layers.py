@@ -90,7 +90,10 @@ REFUSED: dict[str, tuple[Callable[[], Graph], str]] = {
     "dtype": (lambda: layer("sigmoid", (2, 3), dtype="int16", result=Quant((1 / 32768,), (0,))), "its data are int16"),
     "rounding": (lambda: layer("dense", (1, 4), (2, 4), rounding="even"), "rounded as even"),
     "groups": (lambda: layer("conv2d", (1, 4, 4, 4), (4, 1, 1, 2), groups=2), "groups: got 2"),
-    "scales": (lambda: layer("max_pool2d", (1, 7, 5, 3), kernel=(2, 2), strides=(1, 1), result=OUT), "different scales"),
+    "scales": (
+        lambda: layer("max_pool2d", (1, 7, 5, 3), kernel=(2, 2), strides=(1, 1), result=OUT),
+        "different scales",
+    ),
     "padding": (lambda: layer("max_pool2d", (1, 7, 5, 3), padding=(1, 1, 1, 1), **WINDOW), "padding: got"),
     "axis": (lambda: layer("softmax", (2, 10), result=SHARE, axis=0, beta=1.0), "axis: got 0, expected the last"),
     "steps": (lambda: layer("slice", (1, 6), result=DATA, begin=(0, 0), end=(1, 6), strides=(1, 2)), "strides: got"),
