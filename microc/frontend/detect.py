@@ -33,8 +33,10 @@ MAX_FOLDER_ENTRIES = 1000
 
 
 class ForeignFormat(NamedTuple):
-    """A model format of another tool: what such a file is, and a hint how to convert it to a format that microc
-    reads."""
+    """A format that microc does not read.
+
+    ``description`` completes the sentence "this is ...". ``hint`` says how to convert such a file to a format that
+    microc reads; ``{0}`` in it stands for the name of the file."""
 
     description: str
     hint: str
@@ -111,7 +113,8 @@ _ARCHIVE = ForeignFormat(
 
 
 def identify_by_content(data: bytes) -> ForeignFormat | None:
-    """Identify the format of another tool's file by its bytes; return None if they match no known format."""
+    """Identify the format of a file that microc does not read from its bytes, by signature, as an HTML page, or by the
+    members of a zip archive; return None if the bytes match no such format."""
     if data.startswith(ZIP_MAGIC):
         return _identify_archive(data)
     if data[:HTML_PREFIX_BYTES].lstrip().lower().startswith((b"<!doctype html", b"<html")):
@@ -120,7 +123,9 @@ def identify_by_content(data: bytes) -> ForeignFormat | None:
 
 
 def _identify_archive(data: bytes) -> ForeignFormat:
-    """Identify another tool's zip archive by the names of its members, also one that wraps a model file."""
+    """Identify the foreign format of a zip archive from the names of its members.
+
+    An archive that contains a model file is described as such, with a hint how to extract the file."""
     names = list_archive_members(data)
     inside = next((name for name in names if name.isprintable() and Path(name).suffix.lower() in MODEL_SUFFIXES), "")
     if inside:
@@ -132,14 +137,15 @@ def _identify_archive(data: bytes) -> ForeignFormat:
 
 
 def identify_by_suffix(file_name: str) -> ForeignFormat:
-    """Identify by its suffix a file that no reader accepts."""
+    """Return the foreign format for the suffix of ``file_name``, a file that no reader accepts."""
     return _SUFFIXES.get(
         Path(file_name).suffix.lower(), ForeignFormat("no format that microc knows", f"give one of {READABLE_FORMATS}")
     )
 
 
 def folder_error(folder: Path) -> ModelError:
-    """Return the error for a folder in place of a model."""
+    """Return the error for a path that is a folder, with a hint that names a model file in it or the tool that wrote
+    it."""
     try:
         names = {entry.name for entry in islice(folder.iterdir(), MAX_FOLDER_ENTRIES)}
     except OSError:  # what is in it stays unknown
@@ -164,9 +170,9 @@ def folder_error(folder: Path) -> ModelError:
 
 
 def foreign_format_error(foreign: ForeignFormat, where: str, file_name: str) -> ModelError:
-    """Return the error for a file or folder of another tool.
+    """Return the error for a file or folder of a foreign format.
 
-    ``file_name``: the name that the conversion command in the hint shows."""
+    ``where``: location of the error. ``file_name``: name of the file in the conversion command of the hint."""
     return ModelError(
         f"this is {foreign.description}", where=where, hint=foreign.hint.replace("{0}", shlex.quote(file_name))
     )
@@ -179,17 +185,19 @@ AGAIN = "copy or export the model again"
 
 
 def load_model_file(path: Path, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
-    """Read a model file of any format; the content decides which, not the suffix.
+    """Read a model file and convert it to a graph. The content decides the format, not the suffix.
 
-    Formats are TFLite, ONNX, Keras (.keras or .h5), a PyTorch program, LightGBM's text, XGBoost's JSON or UBJSON, and a
-    graph file that ``microc import`` wrote. ``input_shapes`` binds unknown extents of inputs by name. Raises
-    OutputError if the file cannot be read, ModelError (or UnsupportedError) if it is no model that microc
-    understands."""
+    Formats are TFLite, ONNX, Keras (.keras or .h5), PyTorch programs (.pt2), LightGBM's text, XGBoost's JSON or
+    UBJSON, and graph files (.mcg) of ``microc import``. ``input_shapes`` maps names of inputs to shapes, which bind
+    unknown extents. Raises OutputError if the file cannot be read, ModelError or UnsupportedError if microc cannot
+    convert it."""
     return read_model_data(read_model_bytes(path), path.name, input_shapes)
 
 
 def read_model_data(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
-    """Read a model of any format from a file's bytes; ``file_name`` is used in errors."""
+    """Convert a model of any format, given as the bytes ``data`` of its file, to a graph.
+
+    Errors mention ``file_name``. ``input_shapes`` maps names of inputs to shapes, which bind unknown extents."""
     if is_tflite(data):
         from microc.frontend.tflite import reader as tflite
 
@@ -223,7 +231,7 @@ def read_model_data(data: bytes, file_name: str, input_shapes: Mapping[str, tupl
 
 
 def _read_archived_model(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph | None:
-    """Read the model in a zip archive; return None if no reader knows the archive."""
+    """Convert a Keras or PyTorch model in a zip archive to a graph; return None for any other archive."""
     from microc.frontend.keras import file as keras_file
     from microc.frontend.torch import reader as torch_export
 
@@ -235,14 +243,15 @@ def _read_archived_model(data: bytes, file_name: str, input_shapes: Mapping[str,
 
 
 def is_tflite(data: bytes) -> bool:
-    """Test whether the file has TFLite's identifier."""
+    """Test whether the bytes of a file contain TFLite's identifier ``TFL3`` at byte 4."""
     return data[4:8] == b"TFL3"
 
 
 def read_model_bytes(path: Path) -> bytes:
-    """Return the bytes of a model file.
+    """Read the bytes of a model file.
 
-    OutputError if it cannot be read, ModelError if it is empty, too large or no regular file.
+    Raises OutputError if the file cannot be read, ModelError if it is empty or no regular file, UnsupportedError if it
+    has more than MAX_FILE_BYTES bytes.
     """
     try:
         if not path.is_file() and path.exists() and not path.is_dir():
@@ -265,7 +274,7 @@ def read_model_bytes(path: Path) -> bytes:
 
 
 def _refuse_foreign_file(data: bytes, file_name: str) -> None:
-    """Raise ModelError if the file is of another tool's format, or is no TFLite model."""
+    """Raise ModelError for a file of a foreign format, and for a .tflite file without TFLite's identifier."""
     foreign = identify_by_content(data)
     if foreign is not None:
         raise foreign_format_error(foreign, file_name, file_name)
@@ -284,10 +293,10 @@ SymbolicShape = tuple[int | str, ...]
 
 
 def read_symbolic_input_shapes(path: Path) -> Mapping[str, SymbolicShape]:
-    """Return the shapes of a model's inputs by name.
+    """Return the shape of each input of a model file, by input name.
 
-    An unknown extent is its symbol in the file, else ``<input>:<axis>``. Inputs of unknown rank are omitted, and
-    formats with fixed shapes have no entries. Raises the errors of reading."""
+    An unknown extent is represented by its symbol in the file, or by ``<input>:<axis>``. Inputs of unknown rank are
+    omitted. The result is empty for formats with fixed shapes: graph files, LightGBM, XGBoost and PyTorch programs."""
     data = read_model_bytes(path)
     if is_graph_file(data):
         return {}
@@ -301,7 +310,7 @@ def read_symbolic_input_shapes(path: Path) -> Mapping[str, SymbolicShape]:
 
 
 def _name_unknown_extents(input_name: str, extents: Sequence[int | str | None]) -> SymbolicShape:
-    """Return the extents of an input, with ``<input>:<axis>`` in place of unknown ones."""
+    """Replace each unknown extent (None) of an input by the name ``<input>:<axis>``; return the new shape."""
     return tuple(f"{input_name}:{axis}" if extent is None else extent for axis, extent in enumerate(extents))
 
 
@@ -318,7 +327,7 @@ def _tflite_input_shapes(data: bytes, file_name: str) -> dict[str, SymbolicShape
 
 
 def _onnx_input_shapes(data: bytes, file_name: str) -> dict[str, SymbolicShape]:
-    """Return the shapes of an ONNX model's inputs by name, without those of unknown rank."""
+    """Return the shapes of an ONNX model's inputs by name. Inputs of unknown rank are omitted."""
     from microc.frontend.onnx.file import decode_onnx
 
     return {

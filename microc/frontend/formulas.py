@@ -1,4 +1,5 @@
-"""Formulas of functions, and loops over time, as several operators; shared by all readers."""
+"""Emit mathematical functions as several operators, and recurrent layers as loops over time. All readers use these
+functions."""
 
 from __future__ import annotations
 
@@ -23,8 +24,10 @@ dtype."""
 
 
 def make_composer(emitter: Emitter) -> Compose:
-    """Return a function that appends an operator to ``emitter`` and returns the name of its result, for use in
-    formulas."""
+    """Return a function ``append_operator(op, *operands, **attributes)`` for use in formulas.
+
+    It appends an operator to ``emitter`` and returns the name of the result. Numbers among the operands become
+    constants."""
 
     def append_operator(op: str, *operands: str | float, **attrs: Attr) -> str:
         dtype = dtypes.to_numpy(emitter.type([o for o in operands if isinstance(o, str)][-1]).dtype)
@@ -67,7 +70,7 @@ def selu(compose: Compose, x: str, alpha: float = 1.6732631921768188, gamma: flo
 
 
 def celu(compose: Compose, x: str, alpha: float) -> str:
-    """Return max(0, x) + min(0, alpha (exp(x / alpha) - 1))."""
+    """Return max(0, x) + min(0, alpha (exp(x / alpha) - 1)) for alpha > 0; return x for any other alpha."""
     return compose("mul", compose("elu", compose("div", x, alpha), alpha=1.0), alpha) if alpha > 0 else x
 
 
@@ -87,12 +90,12 @@ def swish(compose: Compose, x: str, alpha: float = 1.0) -> str:
 
 
 def thresholded_relu(compose: Compose, x: str, alpha: float) -> str:
-    """Return x where it is above alpha, else 0."""
+    """Return x for elements greater than alpha, 0 for other elements."""
     return compose("where", compose("greater", x, alpha), x, 0.0)
 
 
 def shrink(compose: Compose, x: str, bias: float, lambd: float) -> str:
-    """Return x moved by ``bias`` towards 0 where it is outside of -lambd..lambd, else 0."""
+    """Return x + bias for elements less than -lambd, x - bias for elements greater than lambd, 0 for other elements."""
     low = compose("where", compose("less", x, -lambd), compose("add", x, bias), 0.0)
     return compose("where", compose("greater", x, lambd), compose("sub", x, bias), low)
 
@@ -112,24 +115,25 @@ row."""
 
 @frozen
 class GateWeights:
-    """Weights that multiply a recurrent layer's input, for all gates: ``weight`` (G, C), and optionally ``bias``
-    (G)."""
+    """Weights of all gates that multiply the input of a recurrent layer.
+
+    ``weight`` has the shape (G, C) for G sums of gates and C input channels, ``bias`` the shape (G) or None."""
 
     weight: Array
     bias: Array | None = None
 
     def emit_products(self, builder: GraphBuilder, rows: str) -> str:
-        """Append the products of all gates with ``rows`` (M, C); return their value (M, G)."""
+        """Emit the dense layer of all gates for ``rows`` (M, C); return the name of its result (M, G)."""
         operands = [builder.new_constant("weight", self.weight)]
         operands += [] if self.bias is None else [builder.new_constant("bias", self.bias)]
         return builder.emit("dense", (rows, *operands))
 
 
 def precomputes_input_products(step_count: int, gate_width: int, data_width: int) -> bool:
-    """Test whether a recurrent layer multiplies its input by the gates' weights before the loop, for all time steps.
+    """Test whether a recurrent layer multiplies the input of all time steps by the gates' weights before its loop.
 
-    It does if the products (``gate_width`` numbers a step) take no more memory than the data (``data_width`` numbers a
-    step)."""
+    It does if there are several time steps, and the products of a step (``gate_width`` numbers) take no more memory
+    than its input (``data_width`` numbers)."""
     return step_count > 1 and gate_width <= data_width
 
 
@@ -143,10 +147,11 @@ def run_over_time(
     backwards: bool = False,
     returns_rows: bool = True,
 ) -> tuple[str, State]:
-    """Append a loop that runs a recurrent layer's ``emit_step`` for every time step of ``data`` (T, N, C).
+    """Append a ``loop`` that runs ``emit_step`` for every time step of ``data`` (T, N, C).
 
-    The step receives the gates' input products. ``backwards``: the loop begins with the last time step. Return the rows
-    (T, N, U) in the order of computation (empty unless ``returns_rows``), and the last state."""
+    The step receives the products of its input and the gates' weights, and the old state. ``backwards``: the loop
+    begins with the last time step. Return the rows (T, N, U) in the order of computation (an empty name unless
+    ``returns_rows``), and the last state."""
     (count, batch, depth), width = builder.shape(data), len(input_gates.weight)
     products_first = precomputes_input_products(count, width, depth)
     if products_first:
@@ -176,7 +181,8 @@ def swap_batch_and_time(builder: GraphBuilder, value: str) -> str:
 
 
 def slice_gate(builder: GraphBuilder, gate_sums: str, gate_index: int, units: int) -> str:
-    """Slice gate ``gate_index`` (N, U) from the sums of all gates, which are concatenated along the last axis."""
+    """Emit the slice (N, U) of gate ``gate_index`` from the sums of all gates, which are concatenated along the last
+    axis; ``units`` is U."""
     attrs = {
         "begin": (0, gate_index * units),
         "end": (builder.shape(gate_sums)[0], (gate_index + 1) * units),

@@ -1,4 +1,4 @@
-"""Build a graph node by node; read operands of a format's operators."""
+"""Build a graph node by node, and read the operands of operators in model files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NO_ATTRS: Mapping[str, Attr] = {}
 
 
 class Emitter(Protocol):
-    """Interface of what appends operators to a graph under construction."""
+    """Interface of an object that appends operators to a graph under construction."""
 
     def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> str:
         """Append a node; return the name of its result."""
@@ -34,14 +34,17 @@ class Emitter(Protocol):
 
 
 class GraphBuilder:
-    """Nodes, types and constants so far. ``loc`` is the location of the next nodes; their values are named after it.
+    """Builder of a graph: it collects nodes, types and constants. Values are referred to by their names.
+
+    ``loc`` is the location in the model file of the nodes that are appended next; the names of their results are made
+    from it.
 
     ::
 
         net = microc.GraphBuilder()
         x = net.input("x", (1, 64))
-        y = net.op("relu", net.op("dense", x, net.constant("weight", weight)))     # values go by names
-        graph = net.graph("mine", {"y": y})                                        # which microc.compile takes
+        y = net.op("relu", net.op("dense", x, net.constant("weight", weight)))
+        graph = net.graph("mine", {"y": y})     # microc.compile accepts the graph
     """
 
     def __init__(self, file: str = "") -> None:
@@ -74,7 +77,7 @@ class GraphBuilder:
         return self.types[value].shape
 
     def input(self, name: str, shape: Sequence[int], dtype: str = "float32", quant: Quant | None = None) -> str:
-        """Add an input of the network."""
+        """Add an input of the network; return its name, which is made unique from ``name``."""
         name = fresh_name(self.types, name)
         check_shape(shape, dtype, f"{self.where} input {name!r}")
         self.types[name] = TensorType(tuple(shape), dtype, quant)
@@ -82,7 +85,8 @@ class GraphBuilder:
         return name
 
     def new_constant(self, stem: str, data: Array) -> str:
-        """Add a constant, named after ``stem``; ModelError if constants take too many bytes in total."""
+        """Add a constant; return its name, which is made unique from ``stem``. ModelError if all constants take more
+        than MAX_STORED bytes."""
         name = fresh_name(self.types, stem)
         self._stored += data.nbytes
         if self._stored > MAX_STORED:
@@ -102,11 +106,12 @@ class GraphBuilder:
         return name
 
     def update(self, state: str, value: str) -> None:
-        """Set the value that a state holds after a run."""
+        """Set the content of ``state`` after a run to ``value``. Both are names of values."""
         self._updates[state] = value
 
     def constant(self, name: str, array: object) -> str:
-        """Add a constant; UsageError if ``array`` has no supported dtype."""
+        """Add a constant; return its name, which is made unique from ``name``. UsageError if ``array`` has no
+        supported dtype."""
         data = np.asarray(array)
         if not dtypes.is_valid(data.dtype.name):
             raise UsageError(
@@ -116,11 +121,10 @@ class GraphBuilder:
         return self.new_constant(name, data)
 
     def op(self, op: str, *inputs: str, name: str = "", **attrs: Attr) -> str:
-        """Append a node of one operator (docs/operators.md has the attributes); return the name of its result, made
-        from ``name``.
+        """Append a node of the operator ``op``; return the name of its result, which is made from ``name``.
 
-        UsageError for an unknown operator or operand, ModelError for invalid operands or attributes.
-        """
+        ``inputs`` are names of values. docs/operators.md lists the attributes of every operator. Raises UsageError for
+        an unknown operator or operand, ModelError for invalid operands or attributes."""
         if op not in registry.registry():
             raise UsageError(
                 f"there is no operator {op!r}", hint=known_names_hint(op, registry.registry(), "operators")
@@ -136,16 +140,17 @@ class GraphBuilder:
         return self.emit(op, inputs, attrs)
 
     def scalar(self, number: float) -> str:
-        """Add a float32 constant of one element."""
+        """Add a float32 constant of shape (); return its name."""
         return self.new_constant("number", np.array(number, np.float32))
 
     def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> str:
-        """Append a node; return the name of its result. ModelError, with the location, for invalid operands."""
+        """Append a node of an operator with one result; return the result's name. ModelError, with the location, for
+        invalid operands."""
         (name,) = self.emit_all(op, inputs, attrs)
         return name
 
     def emit_all(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> tuple[str, ...]:
-        """Append a node with several results; return their names."""
+        """Append a node; return the names of all of its results."""
         definition = registry.get(op)
         attrs = {**definition.defaults, **attrs}
         types = infer_types(op, attrs, [self.types[name] for name in inputs if name], self.where)
@@ -157,7 +162,7 @@ class GraphBuilder:
         return tuple(names)
 
     def set_quant(self, value: str, quant: Quant | None, dtype: str = "") -> str:
-        """Set the quantisation of ``value``, and its dtype if a quantised operator leaves that open."""
+        """Set the quantisation of ``value``, and its dtype unless ``dtype`` is empty; return ``value``."""
         type_ = self.types[value]
         self.types[value] = replace(type_, quant=quant, dtype=dtype or type_.dtype)
         return value
@@ -168,7 +173,7 @@ class GraphBuilder:
         return value if self.shape(value) == shape else self.emit("reshape", (value,), {"shape": shape})
 
     def graph(self, name: str, outputs: Mapping[str, str]) -> Graph:
-        """Return the finished graph; ``outputs`` maps names of outputs to values."""
+        """Return the finished graph, named ``name``. ``outputs`` maps names of outputs to names of values."""
         names: dict[str, str] = {}
         for label, value in outputs.items():
             names[label] = fresh_name({*self.types, *names.values()}, label)
@@ -187,15 +192,17 @@ MAX_INTEGERS = 64
 
 
 class Operands(Emitter, Protocol):
-    """Operands of an operator of a model file: access to constant ones by position, and errors with the operator's
-    location."""
+    """Interface of the operands of an operator in a model file.
+
+    It reads constant operands by position, and raises errors with the operator's location. The contexts of the ONNX
+    and TFLite readers implement it."""
 
     @property
     def where(self) -> str:
         """The operator's location for error messages."""
 
     def constant(self, position: int) -> Array:
-        """Return the data of an operand that must be known at compile time."""
+        """Return the data of input ``position``, which must be a constant."""
 
     def refuse(self, what: str, hint: str) -> NoReturn:
         """Raise UnsupportedError: the model is valid, but microc does not support ``what``; ``hint`` is the advice."""
@@ -206,14 +213,14 @@ class Operands(Emitter, Protocol):
         raise ModelError(what, where=self.where)
 
     def integers(self, position: int) -> tuple[int, ...]:
-        """Return a constant operand of a few integers (axes, paddings, sizes), flattened."""
+        """Return a constant input of at most MAX_INTEGERS integers (axes, paddings, sizes) as a flat tuple."""
         data = self.constant(position)
         if data.dtype not in (np.int32, np.int64) or data.size > MAX_INTEGERS:
             self.broken(f"input {position} is no short list of integers")
         return tuple(int(i) for i in data.reshape(-1))
 
     def axis(self, axis: int, rank: int) -> int:
-        """Return an axis as 0..rank - 1, where a negative ``axis`` counts from the end."""
+        """Return ``axis`` as a number in 0..rank - 1. A negative axis counts from the end."""
         if not -rank <= axis < rank:
             self.broken(f"axis {axis} of a tensor of rank {rank}, expected {-rank}..{rank - 1}")
         return axis % rank

@@ -1,4 +1,5 @@
-"""Reader of graph files (``.mcg``), which ``microc import`` writes; the content is checked like any foreign file."""
+"""Reader of graph files (``.mcg``), which ``microc import`` writes. The content is checked as that of any other model
+file."""
 
 from __future__ import annotations
 
@@ -32,11 +33,11 @@ INVALID_INPUT_ERRORS = (
 
 
 def read_graph_file(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
-    """Read the network in ``data``. Its shapes are fixed: ``input_shapes`` may only repeat them.
+    """Read the network in ``data``, the bytes of a graph file.
 
-    Raises ModelError if the file is damaged or the graph is inconsistent, UnsupportedError for unknown operators,
-    UsageError if ``input_shapes`` asks for other shapes.
-    """
+    A graph file has fixed shapes; ``input_shapes`` may only contain these shapes. Raises ModelError if the file is
+    damaged or the graph is inconsistent, UnsupportedError for unknown operators, UsageError if ``input_shapes``
+    contains other shapes."""
     graph = from_bytes(data, file_name)
     all_graphs = (graph, *nested_graphs(graph))
     unknown = sorted({node.op for subgraph in all_graphs for node in subgraph.nodes} - set(registry.registry()))
@@ -56,7 +57,7 @@ def read_graph_file(data: bytes, file_name: str, input_shapes: Mapping[str, tupl
 
 
 def _check_types_and_structure(graph: Graph, file_name: str) -> None:
-    """Raise ModelError if types are unsupported or too large, or if the graph is inconsistent."""
+    """Raise ModelError if a type is unsupported or too large, or if the graph violates a rule of :func:`verify`."""
     for name, kind in graph.types.items():
         if dtypes.dtype_parts(kind.dtype).lanes != 1:
             raise ModelError(
@@ -71,7 +72,9 @@ def _check_types_and_structure(graph: Graph, file_name: str) -> None:
 
 
 def _check_legalisation(graph: Graph, file_name: str) -> None:
-    """Run the legalisation of every quantised operator, which assumes valid operands; raise ModelError if one fails."""
+    """Run the legalisation of every operator that has one; raise ModelError if it fails.
+
+    Legalisation assumes valid operands and attributes, which a file may not have."""
     for node in graph.nodes:
         rewrite = registry.get(node.op).legalize
         try:
@@ -86,7 +89,9 @@ def _check_legalisation(graph: Graph, file_name: str) -> None:
 
 
 def _fill_default_attributes(graph: Graph) -> Graph:
-    """Return the graph with default values for the attributes that the file lacks: newer operators may have more."""
+    """Return the graph with default values for attributes that the file does not contain.
+
+    An older version of microc may have written the file, before the operator had these attributes."""
     nodes = []
     for node in graph.nodes:
         attrs = {
@@ -98,7 +103,8 @@ def _fill_default_attributes(graph: Graph) -> Graph:
 
 
 def _describe_constant_fault(node: Node, graph: Graph, producers: Mapping[str, Node]) -> str:
-    """Return why a node's constants are invalid, or an empty string; constants that cannot be evaluated are invalid."""
+    """Return a description of why a node's constants are invalid; "" if they are valid. Constants that cannot be
+    evaluated are invalid."""
     try:
         with np.errstate(all="ignore"):
             return registry.node_constant_error_message(node, graph, producers)
@@ -107,9 +113,10 @@ def _describe_constant_fault(node: Node, graph: Graph, producers: Mapping[str, N
 
 
 def _drop_unproven_bounds(graph: Graph, file_name: str) -> Graph:
-    """Return the graph without chosen algorithms, and without bounds of ``requantize`` that its constants do not prove.
+    """Return the graph without chosen algorithms, and without those attributes ``bound`` of ``requantize`` that are
+    smaller than the largest possible operand.
 
-    Raise ModelError if a 64-bit operand needs such a bound."""
+    Raise ModelError if a 64-bit operand, which needs a bound, has such an attribute."""
     nodes, producers = [], graph.producer()
     for node in graph.nodes:
         inside = {k: _drop_unproven_bounds(v, file_name) for k, v in node.attrs.items() if isinstance(v, Graph)}
@@ -130,7 +137,10 @@ def _drop_unproven_bounds(graph: Graph, file_name: str) -> Graph:
 
 
 def _largest_distance_from_zero_point(node: Node, graph: Graph, producers: Mapping[str, Node]) -> float:
-    """Return the largest distance of a node's first operand from its zero point that constants and dtypes allow."""
+    """Return an upper bound of abs(x - zero point) for the elements x of a node's first operand.
+
+    The bound follows from the operand's dtype, or, for a convolution or dense layer with constant weights, from the
+    weights."""
     name, zero = node.inputs[0], int(node.attr("input_zero_point"))
     producer, (low, high) = producers.get(name), dtypes.int_range(graph.types[name].dtype)
     by_dtype = max(abs(low - zero), abs(high - zero))

@@ -1,4 +1,4 @@
-"""Limits of what a model may contain, and names in archives."""
+"""Limits on models (ranks, bytes, windows, nesting), JSON parsing within the limits, and member names of archives."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ MAX_BRACKETS = 4 * MAX_NESTED
 
 
 def check_shape(shape: Sequence[int], element_dtype: str, where: str) -> None:
-    """Raise ModelError if a shape has a negative extent, UnsupportedError if it has too many axes or bytes.
+    """Raise ModelError if a shape has a negative extent, UnsupportedError if it has more than MAX_RANK axes or
+    MAX_BYTES bytes.
 
-    ``shape``: Python integers, whose product does not overflow. ``element_dtype``: an unknown dtype counts as one
-    byte."""
+    ``shape`` contains Python integers, because their product cannot overflow. An element of an unknown
+    ``element_dtype`` counts as one byte."""
     if len(shape) > MAX_RANK:
         raise UnsupportedError(f"a tensor of rank {len(shape)}, expected at most {MAX_RANK}", where=where)
     if any(extent < 0 for extent in shape):
@@ -55,11 +56,11 @@ def check_shape(shape: Sequence[int], element_dtype: str, where: str) -> None:
 
 
 def infer_types(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType], where: str) -> tuple[TensorType, ...]:
-    """Infer the result types of an operator for operands of ``types``, each within the limits.
+    """Infer the result types of the operator ``op`` for operands of ``types``, and check that the results are within
+    the limits.
 
-    Raises ModelError, with ``where``, for invalid operands or attributes, UnsupportedError for those that are too large
-    or have a dtype that the operator does not take.
-    """
+    Raises ModelError, with the location ``where``, for invalid operands or attributes; UnsupportedError for operands
+    or results that are too large, or have a dtype that the operator does not support."""
     if len(types) > MAX_OPERANDS:
         raise UnsupportedError(
             f"{op} has {len(types)} operands, expected at most {MAX_OPERANDS}", where=where, hint="apply it to parts"
@@ -87,7 +88,8 @@ def _accepts_other_dtypes(op: str, attrs: Mapping[str, Any], types: Sequence[Ten
 
 
 def _check_window(attrs: Mapping[str, Any], types: Sequence[TensorType], where: str) -> None:
-    """Check a sliding window: its extents, strides and paddings, and the size of the padded input."""
+    """Check the window attributes of an operator (kernel, strides, dilation, padding), and the size of the padded
+    input."""
     padding = attrs.get("padding", ())
     groups = [padding, *(attrs.get(name, ()) for name in ("kernel", "strides", "dilation"))]
     numbers = [n for group in groups for n in (group if isinstance(group, tuple) else (group,))]
@@ -116,7 +118,7 @@ def _check_window(attrs: Mapping[str, Any], types: Sequence[TensorType], where: 
 
 
 def parse_model_json(text: bytes, where: str) -> Any:
-    """Parse JSON text of a model; ModelError if it is invalid or nested too deeply."""
+    """Parse JSON text of a model; ModelError if it is invalid or nested more than MAX_BRACKETS deep."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -139,7 +141,7 @@ HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 
 
 def list_archive_members(file_data: bytes) -> list[str]:
-    """Return the names of the members of a zip archive; none if the bytes are no complete archive."""
+    """Return the names of the members of a zip archive; [] if the bytes are no complete archive."""
     try:
         with zipfile.ZipFile(io.BytesIO(file_data)) as archive:
             return archive.namelist()

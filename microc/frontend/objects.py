@@ -13,12 +13,12 @@ from microc.graph.ir import Graph
 
 
 def read_object(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, example_inputs: Any = ()) -> Graph:
-    """Return the graph of a model that is a Python object.
+    """Convert a model that is a Python object to a graph.
 
-    That is a fitted scikit-learn, LightGBM or XGBoost estimator, a PyTorch ``ExportedProgram``, a PyTorch module (with
-    ``example_inputs``, see :func:`microc.frontend.torch.reader.export_module`), a Keras model, an ``onnx.ModelProto``,
-    or the bytes of a file. Only the packages that the object needs are imported. Raises UsageError for any other
-    object, else the errors of its reader."""
+    Supported objects are fitted estimators of scikit-learn, LightGBM and XGBoost, a PyTorch ``ExportedProgram``, a
+    PyTorch module (with ``example_inputs``, see :func:`microc.frontend.torch.reader.export_module`), a Keras model, an
+    ``onnx.ModelProto``, and the bytes of a model file. Only packages that the object belongs to are imported. Raises
+    UsageError for any other object, and the errors of the reader."""
     if isinstance(model, (bytes, bytearray, memoryview)):
         return _read_model_bytes(bytes(model), "model", input_shapes)
     packages = {class_.__module__.split(".")[0] for class_ in type(model).__mro__}
@@ -55,9 +55,10 @@ def read_object(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, ex
 
 
 def serialise_model_object(model: Any) -> tuple[str, bytes] | None:
-    """Return name and bytes of the file that a model object represents; None if it represents none.
+    """Return the file name and the bytes of a model object that has a file format; None for other objects.
 
-    Such objects are the bytes of a file, an ``onnx.ModelProto``, or a Keras model, which is saved."""
+    Such objects are the bytes of a file, an ``onnx.ModelProto``, and a Keras model, which is saved to a temporary
+    file."""
     packages = {class_.__module__.split(".")[0] for class_ in type(model).__mro__}
     if isinstance(model, (bytes, bytearray, memoryview)):
         return "model", bytes(model)

@@ -125,7 +125,7 @@ def _check_input_shape(requested_shape: Sequence[int] | None, feature_count: int
     input_shape = tuple(requested_shape or (1, feature_count))
     if len(input_shape) != 2 or input_shape[1] != feature_count or input_shape[0] < 1:
         raise UsageError(
-            f"input shape: got {input_shape}, expected (rows, {feature_count})",
+            f"input shape: got {input_shape}, expected (rows, features) with {feature_count} features",
             where=where,
             hint=f"give (1, {feature_count})",
         )

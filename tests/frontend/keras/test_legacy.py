@@ -124,7 +124,7 @@ def test_files_without_a_model() -> None:
     data = io.BytesIO()
     with h5py.File(data, "w") as file:
         file["dense/kernel"] = KERNEL
-    with pytest.raises(ModelError, match="weights alone"):
+    with pytest.raises(ModelError, match="expected a whole Keras model"):
         detect.read_model_data(data.getvalue(), "weights.h5")
 
 
