@@ -49,12 +49,11 @@ class ControlSubgraph:
         return {key: graph.types[name] for key, name in (*output_values, *inputs)}
 
     def with_variables(self, variable_types: Mapping[str, TensorType], assigned_keys: Sequence[str]) -> Graph:
-        """Return the graph with the variables ``variable_types`` as last inputs and the variables ``assigned_keys`` as
-        last outputs.
+        """Return the graph with one more input for each variable of ``variable_types``, and one more output for each
+        of ``assigned_keys``.
 
         The two subgraphs of an IF or WHILE need the same inputs and outputs. A variable in ``assigned_keys`` that this
-        subgraph does not assign is copied from its input to its output.
-        """
+        subgraph does not assign is copied from its input to its output."""
         graph, types = self.graph, dict(self.graph.types)
         inputs, outputs = (
             len(graph.inputs) - len(self.read_variables),
@@ -270,7 +269,7 @@ class TfliteGraphBuilder:
                 continue
             tensor = self.file.tensor(index)
             shape = self._bind_shape(tensor, requested_shapes.get(tensor.name))
-            where = self.file.where(tensor)
+            where = self.file.tensor_location(tensor)
             if tensor.type.dtype == "resource":
                 raise ModelError(
                     f"input {tensor.name!r}: got a resource handle, expected a tensor of numbers", where=where
@@ -284,7 +283,7 @@ class TfliteGraphBuilder:
 
         Without a requested shape an unknown batch (axis 0) becomes 1. UsageError if another extent is unknown then, or
         if the requested shape contradicts the declared one."""
-        declared, where = tensor.type.shape, self.file.where(tensor)
+        declared, where = tensor.type.shape, self.file.tensor_location(tensor)
         declared_text = ",".join("?" if axis in tensor.unknown else str(extent) for axis, extent in enumerate(declared))
         if requested_shape is None:
             if any(axis > 0 for axis in tensor.unknown):

@@ -247,7 +247,7 @@ class TfliteFile:
             self._arrays[tensor.index] = self._read_array(tensor)
         return self._arrays[tensor.index]
 
-    def where(self, tensor: Tensor) -> str:
+    def tensor_location(self, tensor: Tensor) -> str:
         """Return the file's name with a tensor's index and name, for error messages."""
         return f"{self.name} tensor {tensor.index} {tensor.name}"
 
@@ -315,7 +315,7 @@ class TfliteFile:
 
     def _read_array(self, tensor: Tensor) -> Array:
         """Read the data of a constant tensor; ModelError if the number of bytes contradicts shape and dtype."""
-        where = self.where(tensor)
+        where = self.tensor_location(tensor)
         with guard_flatbuffer(where):
             raw = vector_as_array(self._model.Buffers(tensor.buffer).DataAsNumpy(), np.uint8)
         if not dtypes.is_valid(tensor.type.dtype):

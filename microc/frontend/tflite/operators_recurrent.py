@@ -93,7 +93,7 @@ def convert_bidirectional_rnn(context: OpContext) -> None:
     """Convert BIDIRECTIONAL_SEQUENCE_RNN: a forward layer, and a backward layer that starts at the last time step."""
     fields = context.operator.options.fields("BidirectionalSequenceRNNOptions", required=True)
     if any(context.has(position) for position in _RNN_AUXILIARY):
-        context.refuse("a second input", "join it to the first one")
+        context.refuse("auxiliary input: expected none", "join it to the first input")
     data = read_sequence(context, fields)
     forwards = _emit_rnn_loop(context, fields, data, 1)
     emit_direction_results(context, fields, (forwards, _emit_rnn_loop(context, fields, data.reverse_time(context), 5)))
@@ -213,7 +213,7 @@ def convert_bidirectional_lstm(context: OpContext) -> None:
     """Convert BIDIRECTIONAL_SEQUENCE_LSTM: a forward layer, and a backward layer that starts at the last time step."""
     fields = context.operator.options.fields("BidirectionalSequenceLSTMOptions", required=True)
     if any(context.has(position) for position in _LSTM_AUXILIARY):
-        context.refuse("a second input", "join it to the first one")
+        context.refuse("auxiliary input: expected none", "join it to the first input")
     data = read_sequence(context, fields)
     rows = (
         emit_float_lstm_loop(context, fields, data, 1, (35, 36)),

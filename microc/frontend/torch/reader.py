@@ -230,7 +230,9 @@ class _ProgramTranslator:
             shape = tuple(extent if isinstance(extent, int) else -1 for extent in value.shape)
             if -1 in shape:
                 raise ModelError(
-                    "an input's shape is not known", where=self.builder.where, hint="export without dynamic shapes"
+                    "input shape: got unknown extents, expected fixed ones",
+                    where=self.builder.where,
+                    hint="export without dynamic shapes",
                 )
             return self.builder.input(node.name, shape, self.dtype(value))
         tensor = self.program.state_dict.get(spec.target, self.program.constants.get(spec.target))
