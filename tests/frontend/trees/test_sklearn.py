@@ -220,5 +220,5 @@ def test_refusals() -> None:
     with pytest.raises(UsageError, match="positive"):
         reader.read_estimator(fitted, input_dtype="int8", input_scale=0.0)
     several = tree.DecisionTreeClassifier(max_depth=2).fit(x, np.stack([y, y], axis=1))
-    with pytest.raises(UnsupportedError, match="several outputs"):
+    with pytest.raises(UnsupportedError, match="got 2 outputs"):
         reader.read_estimator(several)
