@@ -36,7 +36,7 @@ from microc.cli import COLLECT_AFTER
 from microc.codegen.output_files import write_tree
 from microc.codegen.project.firmware import project_files
 from microc.codegen.render import template_environment
-from microc.compiler.fit.budget import goal_ladder
+from microc.compiler.fit.budget import list_goals_to_try
 from microc.compiler.fit.search import build_network
 from microc.compiler.lowering.kernel_maker import Configuration
 from microc.compiler.model import read_model
@@ -172,7 +172,7 @@ def stages(model: Path, board: str) -> dict[str, float]:
     with timed("passes"):
         graph = optimise_graph(read, options)
     with timed("kernels"):
-        requested = Configuration(graph, goal_ladder(graph, options, on.target)[0])
+        requested = Configuration(graph, list_goals_to_try(graph, options, on.target)[0])
         module = build_network(requested, on.target, model.name, options).module
     with timed("plan"):
         module = plan_module(replace(module, options={**module.options, "protocol": options.protocol}))

@@ -168,7 +168,7 @@ def show_elapsed_time(command: str, silent: bool) -> Iterator[None]:
 
     def show_elapsed() -> None:
         while not done.wait(_PATIENCE):
-            if time.monotonic() - ProgressLine.told >= _PATIENCE:
+            if time.monotonic() - ProgressLine.last_call_seconds >= _PATIENCE:
                 draw_progress_line(f"{command}: {time.monotonic() - start:.0f} s")
 
     thread = threading.Thread(target=show_elapsed, daemon=True)

@@ -17,7 +17,7 @@ from microc.codegen.render import format_signature, html_table
 from microc.compiler import validation
 from microc.compiler.cache import CachedNetwork, CacheEntry, find_entry
 from microc.compiler.interaction import Progress, as_callback, with_python_errors
-from microc.compiler.model import model_source, registers_own_plugins, registers_plugins
+from microc.compiler.model import registers_own_plugins, registers_plugins, resolve_model
 from microc.compiler.option_values import refuse_board_options, refuse_conflicting_board_options
 from microc.compiler.options import Options, make_options
 from microc.device.boards import load_board
@@ -38,8 +38,9 @@ class Program:
     """A network compiled for a board, in memory. It writes the C project of the firmware.
 
     ``module``: the compiled network, or a function that compiles it when it is first needed. The function is passed if
-    the files of the network were found in the cache. ``plugins``: the plugins that the network was compiled with.
-    ``entry``: the cache entry to write, ``found``: its contents if the cache has them.
+    the files of the network were found in the cache. ``plugins``: the plugins that were registered for the compilation.
+    ``cache_entry``: the entry of the compilation cache to write. ``cached_network``: the contents of this entry, if it
+    exists.
     """
 
     def __init__(
@@ -47,20 +48,21 @@ class Program:
         module: Module | Callable[[], Module],
         board: Board,
         plugins: tuple[Plugin, ...] = (),
-        entry: CacheEntry | None = None,
-        found: CachedNetwork | None = None,
+        cache_entry: CacheEntry | None = None,
+        cached_network: CachedNetwork | None = None,
     ) -> None:
-        self._make, self.board, self.plugins, self._entry, self._found = module, board, plugins, entry, found
+        self._module_or_compile, self.board, self.plugins = module, board, plugins
+        self._cache_entry, self._cached_network = cache_entry, cached_network
 
     @cached_property
     @registers_own_plugins
     def module(self) -> Module:
         """The compiled network: kernels, calls, constants and the memory plan."""
-        return self._make() if callable(self._make) else self._make
+        return self._module_or_compile() if callable(self._module_or_compile) else self._module_or_compile
 
     @cached_property
     @registers_own_plugins
-    def in_one_arena(self) -> Module:
+    def module_in_one_arena(self) -> Module:
         """The module with all tensors planned in a single arena.
 
         Firmware that contains several networks and packages for other build systems require a single arena.
@@ -102,27 +104,27 @@ class Program:
         - ``without_streams``: arena bytes and estimated instructions of the network before it was changed to fit its
           RAM limit, or None if it was not changed.
         """
-        return deepcopy(dict(self._found.report if self._found is not None else self._report))
+        return deepcopy(dict(self._cached_network.report if self._cached_network is not None else self._module_report))
 
     @cached_property
     @registers_own_plugins
-    def _report(self) -> dict[str, Any]:
+    def _module_report(self) -> dict[str, Any]:
         from microc.reports.summary import summarise_module
 
         return summarise_module(self.module, self.board)
 
     def files(self) -> dict[str, str | bytes]:
         """Return the C project as a dict from file names to contents."""
-        return dict(self._found.files if self._found is not None else self._files)
+        return dict(self._cached_network.files if self._cached_network is not None else self._project_files)
 
     @cached_property
     @registers_own_plugins
-    def _files(self) -> dict[str, str | bytes]:
+    def _project_files(self) -> dict[str, str | bytes]:
         from microc.codegen.project.firmware import project_files
 
         files = project_files((self.module,), self.board, __version__)
-        if self._entry is not None:
-            self._entry.write(files, self._report)
+        if self._cache_entry is not None:
+            self._cache_entry.write(files, self._module_report)
         return files
 
     @with_python_errors
@@ -134,10 +136,10 @@ class Program:
         single binary file, which is built with the board's C compiler. Raises FitError if the board has too little
         memory, and ToolError if the build fails or the code is not position-independent.
         """
-        if self._found is None:
-            from microc.compiler.fit.footprint import footprint_that_fits
+        if self._cached_network is None:
+            from microc.compiler.fit.footprint import compute_and_check_footprint
 
-            footprint_that_fits((self.module,), self.board)
+            compute_and_check_footprint((self.module,), self.board)
         target, files = validation.as_path("a folder", folder), self.files()
         if target.suffix == BLOB_SUFFIX and RELOCATABLE_SCRIPT in files:
             from microc.run.board_project import build_network_file
@@ -162,15 +164,18 @@ class Program:
 
         target = validation.as_path("a folder", folder)
         validation.as_text("a format", name)
-        frames = None if inputs is None else self._example_frames(validation.as_arrays("inputs", inputs))
-        package = build_package(self.in_one_arena, self.board, name, __version__, frames)
+        frames = None if inputs is None else self._example_inputs_per_run(validation.as_arrays("inputs", inputs))
+        package = build_package(self.module_in_one_arena, self.board, name, __version__, frames)
         if package.compiled:
             package = package.with_module(compile_webassembly_module(package.code, self.board.target))
         write_tree(target, package.files)
         return package
 
-    def _example_frames(self, inputs: Sequence[Any]) -> list[tuple[Array, ...]]:
-        """Return the input arrays of each run of the example; UsageError if they do not match the network's inputs."""
+    def _example_inputs_per_run(self, inputs: Sequence[Any]) -> list[tuple[Array, ...]]:
+        """Split the example's arrays into one tuple of arrays for each run, with one array for each input.
+
+        Raises UsageError if the arrays do not match the network's inputs.
+        """
         from microc.compiler.sizes.run_shapes import RunShapes, as_array
         from microc.reports.summary import value_data
 
@@ -183,8 +188,9 @@ class Program:
         if lengths == {0} or len(lengths) > 1:
             counts = ", ".join(str(len(array)) for array in arrays)
             raise UsageError(
-                f"example: the inputs need one number of frames; got {counts}, expected one number, at least 1",
-                hint="give as many frames for each input",
+                f"example: the inputs differ in their number of frames, or have none; got {counts}, "
+                "expected equal numbers, at least 1",
+                hint="give the same number of frames for each input",
             )
         return [tuple(RunShapes({}).fitting(tensors, frame)) for frame in zip(*arrays, strict=True)]
 
@@ -266,7 +272,7 @@ def compile(
     callback = as_callback(progress)
     validation.as_boolean("check", check)
     chosen = make_options(**options)
-    source = model_source(model, chosen)
+    source = resolve_model(model, chosen)
     target = validation.as_text("a target", target)
     compared = source if check and isinstance(source, Graph) and source is not model else None
     if board is None:
@@ -303,7 +309,7 @@ def _build_desktop_library(source: Path | Graph, target: str, options: Options, 
     The portable variant, which the library needs for export, is compiled only when it is requested.
     """
     if "," in target:
-        return _multi_target_library(source, target, options, progress)
+        return _build_multi_target_library(source, target, options, progress)
     from microc.device.toolchain import PORTABLE, THIS_COMPUTER, flags_if_machine_available, library_target
     from microc.run.desktop.load import build_library
 
@@ -312,10 +318,12 @@ def _build_desktop_library(source: Path | Graph, target: str, options: Options, 
     elsewhere = (
         partial(_build_desktop_library, source, PORTABLE, options, None) if flags and target in THIS_COMPUTER else None
     )
-    return build_library(_desktop_sources(source, core, options, progress), *flags, elsewhere=elsewhere)
+    return build_library(_generate_desktop_sources(source, core, options, progress), *flags, elsewhere=elsewhere)
 
 
-def _multi_target_library(source: Path | Graph, targets: str, options: Options, progress: Progress | None) -> Library:
+def _build_multi_target_library(
+    source: Path | Graph, targets: str, options: Options, progress: Progress | None
+) -> Library:
     """Build one library with a variant of the kernels for each of several cores. When the library is loaded, it selects
     the first variant that the computer supports."""
     from microc.device.toolchain import library_targets
@@ -330,15 +338,15 @@ def _multi_target_library(source: Path | Graph, targets: str, options: Options, 
     cores = library_targets(targets)
     name = network_name(options.name or (source.name if isinstance(source, Graph) else source.stem))
     variants = [
-        _desktop_sources(source, core, replace(options, name=f"level{level}_{name}"), progress)
+        _generate_desktop_sources(source, core, replace(options, name=f"level{level}_{name}"), progress)
         for level, core in enumerate(cores)
     ]
     return build_levels(merge_levels(variants, name))
 
 
 def _compile_for_board(source: Path | Graph, board: Board, options: Options, progress: Progress | None) -> Module:
-    """Compile the network for a board and return its module; FitError if the firmware does not fit the board."""
-    from microc.compiler.fit.footprint import board_capacity, footprint_that_fits
+    """Compile a network for a board and return its module; FitError if the firmware does not fit the board."""
+    from microc.compiler.fit.footprint import board_capacity, compute_and_check_footprint
     from microc.compiler.pipeline import compile_model
 
     module = compile_model(
@@ -348,14 +356,14 @@ def _compile_for_board(source: Path | Graph, board: Board, options: Options, pro
         from microc.run.data.samples import with_self_test
 
         module = with_self_test(module, options.self_test)
-    footprint_that_fits((module,), board)
+    compute_and_check_footprint((module,), board)
     return module
 
 
-def _desktop_sources(
+def _generate_desktop_sources(
     source: Path | Graph, target: Target, options: Options, progress: Progress | None
 ) -> dict[str, str]:
-    """Return the C sources of a library for this computer, by file name. They come from the cache if it contains them."""
+    """Generate the C sources of a library for this computer, by file name, or read them from the compilation cache."""
     entry = find_entry(source, target, options)
     known = entry.read() if entry else None
     if known is not None:

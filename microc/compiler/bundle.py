@@ -15,7 +15,7 @@ from microc.codegen.render import html_table
 from microc.compiler import validation
 from microc.compiler.api import Program
 from microc.compiler.fit.budget import region_bytes
-from microc.compiler.fit.footprint import firmware_footprint, footprint_that_fits
+from microc.compiler.fit.footprint import compute_and_check_footprint, firmware_footprint
 from microc.compiler.model import registers_own_plugins
 from microc.errors import UsageError
 from microc.graph.ir import shorten_text
@@ -24,7 +24,7 @@ from microc.plugin import Plugin
 from microc.reports.summary import summarise_module
 from microc.target import Board
 
-_PROGRAM_HINT = "pass what microc.compile(..., board=...) gave"
+_PROGRAM_HINT = "a Program, which microc.compile(..., board=...) returns"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -48,7 +48,7 @@ class Bundle:
         has several memories."""
         if len(self.programs) == 1:
             return (self.programs[0].module,)
-        return tuple(program.in_one_arena for program in self.programs)
+        return tuple(program.module_in_one_arena for program in self.programs)
 
     def __repr__(self) -> str:
         names = ", ".join(program.report()["model"] for program in self.programs)
@@ -90,7 +90,7 @@ class Bundle:
 
         Raises FitError if the board has too little memory.
         """
-        footprint_that_fits(self.modules, self.board)
+        compute_and_check_footprint(self.modules, self.board)
         target = validation.as_path("a folder", folder)
         write_tree(target, self.files())
         return target
@@ -103,7 +103,7 @@ def bundle(*programs: Program) -> Bundle:
     names.
     """
     if not programs:
-        raise UsageError("firmware: got no network, expected one at least", hint=_PROGRAM_HINT)
+        raise UsageError("firmware: got no network, expected at least one", hint=f"give {_PROGRAM_HINT}")
     for program in programs:
         validation.as_instance("a network of a firmware", program, Program, _PROGRAM_HINT)
     boards = {program.board.name for program in programs}
@@ -132,7 +132,7 @@ def bundle(*programs: Program) -> Bundle:
             )
         if name in RESERVED_FOLDERS:
             raise UsageError(
-                f"firmware: a network cannot be called {name!r}, a folder of the project",
+                f"firmware: a network cannot be called {name!r}, which is the name of a folder of the project",
                 hint="compile it with another name (name=...)",
             )
     owners: dict[str, str] = {}
@@ -141,7 +141,7 @@ def bundle(*programs: Program) -> Bundle:
         for name in sorted(linked_names(module.name, tables)):
             if name in owners:
                 raise UsageError(
-                    f"networks {owners[name]!r} and {module.name!r} both have a {name!r}",
+                    f"networks {owners[name]!r} and {module.name!r} both define the C name {name!r}",
                     hint="compile one with a name that does not begin with the other's (name=...)",
                 )
             owners[name] = module.name

@@ -1,9 +1,10 @@
 """Compilation cache on disk: the generated files and the report of each compiled network.
 
-The key of an entry is a digest of the model, the options, the board and the compiler itself. An entry is compressed
-JSON after a digest of itself, and has at most :data:`LARGEST` bytes. An entry is parsed but never executed; a damaged
-entry counts as missing. Several processes may use the same folder, because each entry is written atomically. The folder
-must belong to the user alone, since anyone who can write to the folder controls the generated C.
+The key of an entry is a digest of the model, the options, the board and the compiler itself. An entry consists of
+compressed JSON and a digest of these compressed bytes, and has at most :data:`MAX_ENTRY_BYTES` bytes. It is parsed but
+never executed. A damaged entry counts as missing. Several processes may use the same folder, because each entry is
+written atomically. The folder must belong to the user alone, since anyone who can write to the folder controls the
+generated C.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from microc.errors import OutputError
 from microc.frontend.detect import read_model_bytes
 from microc.target import Target
 
-BOUND = 512 << 20
+MAX_CACHE_BYTES = 512 << 20
 """Size limit of the cache in bytes. Above this size, the least recently used entries are removed."""
-LARGEST = 256 << 20
+MAX_ENTRY_BYTES = 256 << 20
 """Size limit of a single entry in bytes, both packed and unpacked."""
-_MARK = b"microc 1 "
-_LEVEL = 1  # compression level: an entry is written about as often as it is read
+_ENTRY_HEADER = b"microc 1 "
+_COMPRESSION_LEVEL = 1  # compression level: an entry is written about as often as it is read
 _UNCACHED_OPTIONS = frozenset(
     {
         "example_inputs",
@@ -55,7 +56,7 @@ _UNCACHED_OPTIONS = frozenset(
 )
 """Options that disable the cache if they are set. They run code of the user, name a file that may change, or observe
 the compilation itself."""
-_OTHERS_WRITE = 0o022  # mode bits: write permission of the group and of all other users
+_WRITABLE_BY_OTHERS = 0o022  # mode bits: write permission of the group and of all other users
 
 Files = Mapping[str, str | bytes]
 
@@ -77,15 +78,15 @@ class CacheEntry:
     def read(self) -> CachedNetwork | None:
         """Read the cached network; None if the entry is missing or damaged."""
         try:
-            packed = read_bytes(self.path, LARGEST)
+            packed = read_bytes(self.path, MAX_ENTRY_BYTES)
             # The digest is of the compressed bytes, so that damaged data is never decompressed.
-            digest, data = packed[len(_MARK) :].split(b"\n", 1)
-            if not packed.startswith(_MARK) or hashlib.sha256(data).hexdigest().encode() != digest:
+            digest, data = packed[len(_ENTRY_HEADER) :].split(b"\n", 1)
+            if not packed.startswith(_ENTRY_HEADER) or hashlib.sha256(data).hexdigest().encode() != digest:
                 return None
-            entry = json.loads(zlib.decompressobj().decompress(data, LARGEST))
+            entry = json.loads(zlib.decompressobj().decompress(data, MAX_ENTRY_BYTES))
             files: dict[str, str | bytes] = {}
             for name, text, content in entry["files"]:
-                files[_safe_relative_name(name)] = str(content) if text else bytes.fromhex(content)
+                files[_validated_relative_path(name)] = str(content) if text else bytes.fromhex(content)
             os.utime(self.path)
             return CachedNetwork(files, dict(entry["report"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, zlib.error, RecursionError):
@@ -98,20 +99,19 @@ class CacheEntry:
             for name, content in files.items()
         ]
         data = json.dumps({"files": rows, "report": report}).encode()
-        if len(data) > LARGEST:
+        if len(data) > MAX_ENTRY_BYTES:
             return
-        packed = zlib.compress(data, _LEVEL)
+        packed = zlib.compress(data, _COMPRESSION_LEVEL)
         with suppress(OSError, OutputError):
             with replace_atomically(self.path) as temporary:
-                temporary.write_bytes(_MARK + hashlib.sha256(packed).hexdigest().encode() + b"\n" + packed)
+                temporary.write_bytes(_ENTRY_HEADER + hashlib.sha256(packed).hexdigest().encode() + b"\n" + packed)
             _remove_oldest_entries(self.path.parent)
 
 
-def _safe_relative_name(name: str) -> str:
-    """Return the file name from an entry, which is relative to the project; ValueError if it may lead outside of the
-    project."""
+def _validated_relative_path(name: str) -> str:
+    """Return a file name from a cache entry; ValueError unless it is a relative path inside of the project."""
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or set(name) & set("\\:"):
-        raise ValueError(f"a cache entry has file name {name!r}, expected one inside of the project")
+        raise ValueError(f"cache entry: got file name {name!r}, expected a relative path inside of the project")
     return name
 
 
@@ -150,8 +150,10 @@ def _process_independent_repr(value: Any) -> Any:
 
 @lru_cache(maxsize=1)
 def _compiler_digest() -> str:
-    """Return a digest of the compiler: of the sizes and modification times of its files, and of the versions of Python
-    and numpy."""
+    """Return a digest that identifies the compiler.
+
+    It covers the sizes and modification times of the compiler's files, and the versions of Python and numpy.
+    """
     digest = hashlib.sha256(repr((__version__, sys.version, np.__version__, platform.machine())).encode())
     for root in (
         Path(__file__).resolve().parents[1],
@@ -181,7 +183,7 @@ def _cache_folder() -> Path | None:
         state = folder.stat()
     except (OSError, RuntimeError):  # there is no home folder, or it is not writable
         return None
-    if os.name == "posix" and (state.st_uid != os.getuid() or state.st_mode & _OTHERS_WRITE):
+    if os.name == "posix" and (state.st_uid != os.getuid() or state.st_mode & _WRITABLE_BY_OTHERS):
         return None
     return folder
 
@@ -196,10 +198,10 @@ def _user_cache_folder() -> Path:
 
 
 def _remove_oldest_entries(folder: Path) -> None:
-    """Remove the least recently used entries until the size of the cache is within :data:`BOUND`."""
+    """Remove the least recently used entries until the size of the cache is within :data:`MAX_CACHE_BYTES`."""
     entries = sorted(((path.stat(), path) for path in folder.glob("*.entry")), key=lambda each: -each[0].st_mtime_ns)
     size = 0
     for state, path in entries:
         size += state.st_size
-        if size > BOUND:
+        if size > MAX_CACHE_BYTES:
             path.unlink(missing_ok=True)

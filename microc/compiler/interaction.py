@@ -19,13 +19,13 @@ from microc.compiler import option_values
 from microc.compiler.options import OPTIONS, Bound, Option
 from microc.errors import MicrocError
 
-# ---- Progress of long operations. ``progress(what, done, total)`` is called before every step: ``what`` names the stage,
-# and ``done`` is the number of finished steps of ``total``. A line on the terminal shows the progress.
+# ---- Progress of long operations. ``progress(stage, finished_steps, total_steps)`` is called before every step. A line on
+# the terminal shows the progress.
 
 Progress = Callable[[str, int, int], None]
-WIDTH = 79
+MAX_COLUMNS = 79
 """Maximum width of the progress line in columns."""
-_EVERY = 0.1  # minimum seconds between two updates of the line
+_UPDATE_SECONDS = 0.1  # minimum seconds between two updates of the line
 _SILENT_SECONDS = 2.0  # time before the remaining time is shown, because earlier estimates are too inaccurate
 
 
@@ -52,48 +52,50 @@ class ProgressLine:
     two seconds it shows the remaining time, which is extrapolated from the finished steps.
     """
 
-    told = 0.0
-    """Time of the last call of any instance, from :func:`time.monotonic`."""
+    last_call_seconds = 0.0
+    """Time of the last call of any instance in seconds, from :func:`time.monotonic`."""
 
     def __init__(self) -> None:
-        self._next = 0.0
-        self._what = ""
-        self._done = 0
-        self._begin = 0.0
+        self._next_update_seconds = 0.0
+        self._stage = ""
+        self._finished_steps = 0
+        self._begin_seconds = 0.0
 
-    def __call__(self, what: str, done: int, total: int) -> None:
-        ProgressLine.told = now = time.monotonic()
-        if what != self._what or done <= self._done:
-            self._begin = now
-        self._what, self._done = what, done
-        if done + 1 >= total:
+    def __call__(self, stage: str, finished_steps: int, total_steps: int) -> None:
+        ProgressLine.last_call_seconds = now = time.monotonic()
+        if stage != self._stage or finished_steps <= self._finished_steps:
+            self._begin_seconds = now
+        self._stage, self._finished_steps = stage, finished_steps
+        if finished_steps + 1 >= total_steps:
             clear_progress_line()
-        elif now >= self._next or not done:
-            self._next = now + _EVERY
-            left = _format_remaining_time(now - self._begin, done, total)
-            room = max(0, _line_columns() - len(left))
-            draw_progress_line(f"[{done + 1}/{total}] {what}"[:room].ljust(room) + left)
+        elif now >= self._next_update_seconds or not finished_steps:
+            self._next_update_seconds = now + _UPDATE_SECONDS
+            remaining = _format_remaining_time(now - self._begin_seconds, finished_steps, total_steps)
+            text_columns = max(0, _line_columns() - len(remaining))
+            draw_progress_line(
+                f"[{finished_steps + 1}/{total_steps}] {stage}"[:text_columns].ljust(text_columns) + remaining
+            )
 
 
 class _StageLines:
-    """Progress callback that prints one line for each stage. A stage starts when ``done`` decreases or ``total``
-    changes."""
+    """Progress callback that prints one line for each stage. A stage starts when ``finished_steps`` decreases or
+    ``total_steps`` changes."""
 
     def __init__(self) -> None:
-        self._total, self._done = 0, 0
+        self._total_steps, self._finished_steps = 0, 0
 
-    def __call__(self, what: str, done: int, total: int) -> None:
-        if total != self._total or done < self._done:
-            write_stderr(f"{what} (1 of {total})\n" if total > 1 else f"{what}\n")
-        self._total, self._done = total, done
+    def __call__(self, stage: str, finished_steps: int, total_steps: int) -> None:
+        if total_steps != self._total_steps or finished_steps < self._finished_steps:
+            write_stderr(f"{stage} (1 of {total_steps})\n" if total_steps > 1 else f"{stage}\n")
+        self._total_steps, self._finished_steps = total_steps, finished_steps
 
 
-def _format_remaining_time(elapsed: float, done: int, total: int) -> str:
+def _format_remaining_time(elapsed_seconds: float, finished_steps: int, total_steps: int) -> str:
     """Return the remaining time as text, extrapolated from the number of finished steps; empty in the first two
     seconds."""
-    if elapsed < _SILENT_SECONDS or not done:
+    if elapsed_seconds < _SILENT_SECONDS or not finished_steps:
         return ""
-    seconds = elapsed * (total - done) / done
+    seconds = elapsed_seconds * (total_steps - finished_steps) / finished_steps
     return f" {seconds:.0f} s left" if seconds < 120 else f" {seconds / 60:.0f} min left"
 
 
@@ -124,7 +126,7 @@ def _line_columns() -> int:
         columns = os.get_terminal_size(sys.stderr.fileno()).columns
     except (OSError, ValueError, AttributeError):
         columns = 0
-    return min(WIDTH, (columns or WIDTH + 1) - 1)
+    return min(MAX_COLUMNS, (columns or MAX_COLUMNS + 1) - 1)
 
 
 # ---- The source code writes errors and hints with command-line flags. For a Python program they are converted to keywords.
@@ -137,7 +139,8 @@ _FLAGS: Mapping[str, str] = MappingProxyType({option.flag: name for name, option
 _ARGUMENTS: Mapping[str, str] = MappingProxyType(
     {f"--{name}": name for name in ("board", "target", "data", "against", "samples", "labels", "evaluate")}
 )
-"""Flags that correspond to a keyword of a Python function but not to a field of :class:`.options.Options`, with that keyword."""
+"""Flags that correspond to a keyword of a Python function but not to a field of :class:`.options.Options`, with that
+keyword."""
 _FLAG_OR_COMMAND = re.compile(r"microc [a-z]+ [^,;()]*|(?<![\w-])(--[a-z][a-z-]*)(?: ([^\s;()]*[^\s;:(),.]))?")
 """Pattern of a whole ``microc`` command, which is not converted, or of a flag and the word after the flag."""
 
@@ -158,7 +161,8 @@ def flags_to_keywords(text: str) -> str:
 
 
 def with_python_errors(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function of the Python API. Flags in its errors are converted to keywords, unless a command calls it."""
+    """Decorate a function of the Python API. Flags in its errors are converted to keywords, unless a command calls
+    it."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -195,7 +199,9 @@ def _word_as_literal(option: Option, word: str) -> str | None:
     if option.words:
         return _python_literal(option.words[word]) if word in option.words else None
     if option.word is option_values.parse_bytes:
-        return None if _parse_option_word(option, word) is None else word if word.isdecimal() else _python_literal(word)
+        return (
+            None if _parse_word_or_none(option, word) is None else word if word.isdecimal() else _python_literal(word)
+        )
     if option.word is Path:
         return _python_literal(word) if word.isupper() or "/" in word or "." in word else None
     from microc.base import dtypes
@@ -212,14 +218,14 @@ def _word_as_literal(option: Option, word: str) -> str | None:
         option_values.parse_named_word,
     ):
         return None
-    value = _parse_option_word(option, word)
+    value = _parse_word_or_none(option, word)
     if isinstance(value, tuple):
         name, value = value
         return _python_literal(value) if name == "*" else f'{{"{name}": {_python_literal(value)}}}'
     return None if value is None else _python_literal(value)
 
 
-def _parse_option_word(option: Option, word: str) -> object:
+def _parse_word_or_none(option: Option, word: str) -> object:
     """Parse a command-line word as the value of an option; None if the option does not accept the word."""
     try:
         return option.word(word)

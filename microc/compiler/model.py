@@ -44,8 +44,10 @@ REGISTERS_PLUGINS = "registers_plugins"
 
 @contextmanager
 def register_plugins(options: Mapping[str, Any]) -> Iterator[None]:
-    """Register the plugins and schedule rules among ``options`` during a ``with`` block. Plugins given as paths are
-    loaded."""
+    """Register the plugins and schedule rules among ``options`` during a ``with`` block.
+
+    ``options``: values of compilation options by name. Plugins given as paths are loaded.
+    """
     plugins = option_values.load_plugins("plugins", options["plugins"]) if "plugins" in options else ()
     rules = option_values.validated_schedule_rules("schedules", options["schedules"]) if "schedules" in options else ()
     if not plugins and not rules:
@@ -73,7 +75,8 @@ def registers_plugins(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def registers_own_plugins(method: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a method. The plugins in the attribute ``plugins`` of its object are registered while the method runs."""
+    """Decorate a method. The plugins in the attribute ``plugins`` of its object are registered while the method
+    runs."""
 
     @wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -87,10 +90,10 @@ def registers_own_plugins(method: Callable[P, R]) -> Callable[P, R]:
 # ---- Models as graphs: read from a file of any supported format, and saved with their parameters.
 
 ONNX = ".onnx"
-_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
+_TEMPORARY_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
 """Temporary folders of model files, into which framework objects with dynamic sizes were written. The files are read
 once for every size, so the folders are removed only when the process exits."""
-SMALLEST, LARGEST = 1e-37, 1e37
+MIN_INPUT_SCALE, MAX_INPUT_SCALE = 1e-37, 1e37
 """Smallest and largest accepted scale of integer inputs. Both are normal numbers of float32."""
 
 
@@ -119,8 +122,13 @@ def read_model(source: Path | Graph, options: Options, *, stored_name: bool = Fa
     return replace(graph, name=network_name(options.name or stem))
 
 
-def model_source(model: Any, options: Options) -> Path | Graph:
-    """Return a model as the path of its file or as a graph. Objects of a framework are converted to graphs."""
+def resolve_model(model: Any, options: Options) -> Path | Graph:
+    """Convert a model to the path of its file or to a graph.
+
+    A path stays a path, and a graph stays a graph. Objects of a framework are converted to graphs. If the options set
+    bounds of symbolic dimensions, objects that represent a model file (bytes, ONNX and Keras models) are saved to a
+    temporary file instead.
+    """
     from microc.frontend import objects
     from microc.frontend.torch.reader import is_module
 
@@ -138,7 +146,7 @@ def model_source(model: Any, options: Options) -> Path | Graph:
         data is not None
     ):  # only a model file declares symbolic sizes, so the object is saved as a file and read at each size
         folder = tempfile.TemporaryDirectory(prefix="microc-")
-        _FOLDERS.append(folder)
+        _TEMPORARY_FOLDERS.append(folder)
         path = Path(folder.name) / data[0]
         path.write_bytes(data[1])
         return path
@@ -173,15 +181,17 @@ def import_sklearn(
 
 
 def _validated_input_scale(value: Any) -> float | tuple[float, ...]:
-    """Return the scale of integer features as a float or, if there is one for each feature, as a tuple; UsageError if
-    invalid."""
+    """Return the scale of integer features as a float, or as a tuple with one float for each feature.
+
+    Raises UsageError unless every scale is a number from :data:`MIN_INPUT_SCALE` to :data:`MAX_INPUT_SCALE`.
+    """
     if not isinstance(value, (list, tuple, np.ndarray)):
-        return validation.as_number("input_scale", value, SMALLEST, LARGEST)
-    return tuple(validation.as_number("input_scale", scale, SMALLEST, LARGEST) for scale in value)
+        return validation.as_number("input_scale", value, MIN_INPUT_SCALE, MAX_INPUT_SCALE)
+    return tuple(validation.as_number("input_scale", scale, MIN_INPUT_SCALE, MAX_INPUT_SCALE) for scale in value)
 
 
-def source_name(source: Path | Graph) -> str:
-    """Return the name of a model for reports: the name of its file."""
+def model_file_name(source: Path | Graph) -> str:
+    """Return the name of a model for reports: its file name, or the name of the graph with the suffix ``.mcg``."""
     return source.name + SUFFIX if isinstance(source, Graph) else source.name
 
 
@@ -201,7 +211,7 @@ def load(model: Any, **options: Unpack[ReadingOptions]) -> Graph:
             f"bounds: a graph has fixed shapes; got bounds of {', '.join(map(str, chosen.bounds))}, expected none",
             hint="give input_shapes instead, or give bounds to microc.compile",
         )
-    return read_model(model_source(model, chosen), chosen, stored_name=True)
+    return read_model(resolve_model(model, chosen), chosen, stored_name=True)
 
 
 def save(graph: Graph, path: str | Path) -> Path:
@@ -213,7 +223,7 @@ def save(graph: Graph, path: str | Path) -> Path:
     file cannot be written, and UnsupportedError if the graph has operators that cannot be written as ONNX; the error
     lists all of them.
     """
-    validation.as_instance("a graph", graph, Graph, "what microc.load gives")
+    validation.as_instance("a graph", graph, Graph, "a microc.Graph, which microc.load returns")
     target = validation.as_path("a graph file", path)
     if target.suffix == ONNX:
         from microc.frontend.onnx.writer.model_proto import to_onnx

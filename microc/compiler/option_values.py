@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 ALL_NAMES = "*"
 """Key for a value that applies to all inputs or outputs, in a mapping from their names to values."""
-AXES = 64
+MAX_AXIS = 64
 """Largest magnitude of an axis number that options accept. It exceeds the rank of any tensor."""
-PIXELS = 1 << 15
-"""Bound on the height and the width of a camera frame, in pixels. Both must be smaller."""
-REAL = 1e30  # largest magnitude of a mean or a standard deviation
-MOST_THREADS = 256
-IDENTIFIER = 32
+MAX_PIXELS = 1 << 15
+"""Exclusive upper bound on the height and the width of a camera frame, in pixels."""
+MAX_MAGNITUDE = 1e30  # largest magnitude of a mean or a standard deviation
+MAX_THREADS = 256
+MAX_IDENTIFIER_LENGTH = 32
 """Maximum length of a C name in characters. Names of models are shortened to this length too."""
-CLASSES = 1 << 16  # largest number of classes of a classifier
+MAX_CLASSES = 1 << 16  # largest number of classes of a classifier
 Normalization = tuple[tuple[float, ...], tuple[float, ...]]
 """Means and standard deviations: either one mean and one deviation, or one of each for every channel."""
 
@@ -50,7 +50,7 @@ class Bound:
     step: int = 1
 
 
-def byte_count_check(value_name: str) -> Check:
+def make_byte_count_check(value_name: str) -> Check:
     """Return the check of an option whose value is a number of bytes: an int, or a text such as ``30K``.
 
     ``value_name``: the name of the value in errors.
@@ -62,10 +62,10 @@ def byte_count_check(value_name: str) -> Check:
                 return parse_byte_count(value)
             except ValueError as error:
                 raise validation.invalid_value_error(
-                    value_name, value, "30 * 1024 or '30K'; 0: what the board has"
+                    value_name, value, "a number of bytes such as 30 * 1024 or '30K', or 0: what the board has"
                 ) from error
         return validation.as_integer(
-            value_name, value, hint="bytes, 30 * 1024 or '30K' for example; 0: what the board has"
+            value_name, value, accepted_form="a number of bytes such as 30 * 1024 or '30K', or 0: what the board has"
         )
 
     return check
@@ -77,11 +77,11 @@ def parse_byte_count(text: str) -> int:
     short = text.upper().removesuffix("B").removesuffix("I") if text[-1:] in "bB" else text.upper()
     digits, unit = (short[:-1], units[short[-1]]) if short[-1:] in units else (text, 1)
     if not digits.isdecimal() or not 0 < int(digits) * unit < 1 << 32:
-        raise ValueError(f"{text!r} is no number of bytes: write 65536 or 64K")
+        raise ValueError(f"{text!r} is not a number of bytes: write 65536 or 64K")
     return int(digits) * unit
 
 
-def by_name_check(
+def make_mapping_check(
     check: Check, default_key: str = ALL_NAMES, value_name: str = ""
 ) -> Callable[[str, Any], dict[str, Any]]:
     """Return the check of an option that has a value for each input or output, as a mapping from names to values.
@@ -102,23 +102,27 @@ def validated_identifier(value_name: str, value: Any) -> str:
     from microc.codegen.c.identifiers import is_free_in_network
 
     name = validation.as_text(value_name, value)
-    fits = re.fullmatch("[a-z][a-z0-9]*(_[a-z0-9]+)*", name) and len(name) <= IDENTIFIER
+    fits = re.fullmatch("[a-z][a-z0-9]*(_[a-z0-9]+)*", name) and len(name) <= MAX_IDENTIFIER_LENGTH
     if not fits or name.startswith("assert_") or not is_free_in_network("", name):
         raise UsageError(
             f"{value_name} cannot be {validation.short_repr(value)}",
-            hint=f"give a name of C: lower case, digits and single underscores, {IDENTIFIER} at most, no reserved word",
+            hint="give a C identifier of lower-case letters, digits and single underscores, with at most "
+            f"{MAX_IDENTIFIER_LENGTH} characters, which is no reserved word",
         )
     return name
 
 
 def validated_class_names(value_name: str, value: Any) -> tuple[str, ...]:
-    """Return the names of the classes in the order of the output; UsageError unless they are a list of texts without a
-    length of 1."""
+    """Return the class names of a classifier, in the order of its output.
+
+    Raises UsageError unless the value is a list of texts. A list of one name is not accepted, an empty list is.
+    """
     if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
         raise validation.invalid_value_error(value_name, value, "a list of names, in the order of the output")
-    if len(value) == 1 or len(value) > CLASSES:
+    if len(value) == 1 or len(value) > MAX_CLASSES:
         raise UsageError(
-            f"{value_name} has {len(value):,} names, expected 2 to {CLASSES:,}", hint="give one name for every class"
+            f"{value_name} has {len(value):,} names, expected 2 to {MAX_CLASSES:,}",
+            hint="give one name for every class",
         )
     return tuple(map(str, value))
 
@@ -139,7 +143,7 @@ def validated_backends(value_name: str, value: Any) -> dict[str, str]:
     }
 
 
-def subset_check(allowed_words: Sequence[str]) -> Check:
+def make_subset_check(allowed_words: Sequence[str]) -> Check:
     """Return the check of an option whose value is a set of ``allowed_words``."""
 
     def check(name: str, value: Any) -> frozenset[str]:
@@ -147,14 +151,14 @@ def subset_check(allowed_words: Sequence[str]) -> Check:
         if not found <= set(allowed_words):
             raise UsageError(
                 f"{name} cannot be {sorted(found)}",
-                hint=f"choose from {', '.join(allowed_words)}; several are possible",
+                hint=f"give one or several of {', '.join(allowed_words)}",
             )
         return found
 
     return check
 
 
-def one_of_check(allowed_words: Sequence[str]) -> Check:
+def make_choice_check(allowed_words: Sequence[str]) -> Check:
     """Return the check of an option whose value is one of ``allowed_words``."""
     return lambda name, value: validation.as_known_value(name, value, allowed_words)
 
@@ -162,8 +166,10 @@ def one_of_check(allowed_words: Sequence[str]) -> Check:
 def validated_pixels(name: str, value: Any) -> tuple[int, int]:
     """Return a height and a width in pixels; UsageError for any other value."""
     found = validation.as_integers(name, value, 1)
-    if len(found) != 2 or max(found) >= PIXELS:
-        raise validation.invalid_value_error(name, value, f"height and width, each less than {PIXELS}: (120, 160)")
+    if len(found) != 2 or max(found) >= MAX_PIXELS:
+        raise validation.invalid_value_error(
+            name, value, f"a height and a width in pixels, each less than {MAX_PIXELS}: (120, 160)"
+        )
     return found[0], found[1]
 
 
@@ -174,13 +180,13 @@ def validated_normalization(name: str, value: Any) -> Normalization:
     """
     if not isinstance(value, (list, tuple)) or len(value) != 2:
         raise validation.invalid_value_error(
-            name, value, "mean and deviation: (127.5, 127.5), or ((124, 116, 104), (58, 57, 57))"
+            name, value, "a mean and a deviation: (127.5, 127.5), or ((124, 116, 104), (58, 57, 57))"
         )
     mean, deviation = (_validated_reals(name, part) for part in value)
     if 0.0 in deviation:
         raise UsageError(
-            f"{name} divides by zero: got deviation {validation.short_repr(value[1])}, expected none that is 0",
-            hint="give a deviation that is not 0; 1 leaves numbers as they are",
+            f"{name} divides by zero; got deviation {validation.short_repr(value[1])}, expected no 0",
+            hint="give a deviation that is not 0 (1 leaves values unscaled)",
         )
     return mean, deviation
 
@@ -188,7 +194,7 @@ def validated_normalization(name: str, value: Any) -> Normalization:
 def _validated_reals(name: str, value: Any) -> tuple[float, ...]:
     """Return a number, or a sequence with a number for each channel, as a tuple; UsageError for any other value."""
     several = value if isinstance(value, (list, tuple)) or hasattr(value, "tolist") else (value,)
-    found = tuple(validation.as_number(name, number, -REAL, REAL) for number in several)
+    found = tuple(validation.as_number(name, number, -MAX_MAGNITUDE, MAX_MAGNITUDE) for number in several)
     if not found:
         raise validation.invalid_value_error(name, value, "a number, or one for each channel")
     return found
@@ -196,18 +202,20 @@ def _validated_reals(name: str, value: Any) -> tuple[float, ...]:
 
 def validated_axis(name: str, value: Any) -> int:
     """Return the number of an axis; UsageError if it is no integer. Negative numbers count from the last axis."""
-    return validation.as_integer(name, value, -AXES, AXES, "the time axis of an input, 1 for example")
+    return validation.as_integer(name, value, -MAX_AXIS, MAX_AXIS, "the number of the input's time axis, such as 1")
 
 
 def validated_frame_count(name: str, value: Any) -> int:
     """Return the number of frames that each run reads; UsageError if invalid. 0: the smallest number that the strides
     allow."""
-    return validation.as_integer("a step's frames", value, hint="frames; 0: as few as strides allow")
+    return validation.as_integer(
+        "hop (frames per run)", value, accepted_form="a number of frames, or 0: as few as strides allow"
+    )
 
 
 def validated_thread_count(name: str, value: Any) -> int:
     """Return the number of threads on a computer; UsageError if it is out of range."""
-    return validation.as_integer("the number of threads", value, 1, MOST_THREADS)
+    return validation.as_integer("the number of threads", value, 1, MAX_THREADS)
 
 
 def validated_optional_path(name: str, value: Any) -> Path | None:
@@ -219,17 +227,17 @@ def refuse_board_options(options: Any) -> None:
     """Raise UsageError if an option that applies only to a board's firmware is set while a library is compiled."""
     if options.self_test is not None:
         raise UsageError(
-            "self_test: a library has no self-test; got no board, expected one",
-            hint="give a board: board='host' is a project for this computer",
+            "self_test: a library has no self-test; got no board, expected a board",
+            hint="give a board, for example board='host' for a firmware project on this computer",
         )
     if options.relocatable:
         raise UsageError(
-            "relocatable: this computer loads a library at any address; got no board, expected one",
+            "relocatable: applies only to the firmware of a board; got no board, expected a board",
             hint="give the board that loads the network",
         )
     if options.code_in_ram:
         raise UsageError(
-            "code_in_ram: this computer loads a library into RAM anyway; got no board, expected one",
+            "code_in_ram: applies only to the firmware of a board; got no board, expected a board",
             hint="give a board, or leave out code_in_ram",
         )
 
@@ -237,17 +245,17 @@ def refuse_board_options(options: Any) -> None:
 def refuse_conflicting_board_options(options: Any) -> None:
     """Raise UsageError if the options ``relocatable`` or ``code_in_ram`` conflict with other options of a board's
     firmware."""
-    against = {
+    facts = {
         f"speaks microc's protocol, not {options.protocol}": options.protocol != "rpc" and "protocol",
         "keeps inputs and outputs in its arena": not options.io_in_arena and "io_in_arena",
         "has no self-test": options.self_test is not None and "self_test",
         "has fixed sizes": bool(options.bounds) and "bounds",
-        "runs where the board has written it": options.code_in_ram and "code_in_ram",
+        "runs at the address to which the board has written it": options.code_in_ram and "code_in_ram",
     }
-    for fact, name in against.items():
+    for fact, name in facts.items():
         if name and options.relocatable:
             raise UsageError(
-                f"{name} cannot be combined with relocatable: such a network {fact}",
+                f"{name} cannot be combined with relocatable: a relocatable network {fact}",
                 hint=f"leave out {name}, or relocatable",
             )
     if options.code_in_ram and options.protocol == "tuning":
@@ -262,20 +270,21 @@ def validated_bound(name: str, value: Any) -> Bound:
     parts = (found.maximum, found.minimum, found.step)
     found = Bound(
         *(
-            validation.as_integer(name, part, -validation.LARGEST, hint="64, (8, 64), or a microc.Bound")
+            validation.as_integer(name, part, -validation.LARGEST, accepted_form="64, (8, 64), or a microc.Bound")
             for part in parts
         )
     )
     if found.minimum < 1 or found.step < 1 or found.maximum // found.step * found.step < found.minimum:
         raise UsageError(
             f"{name}: no size is possible; got {found.minimum} to {found.maximum} in steps of {found.step}",
-            hint="write the largest size, or MIN:MAX:STEP, with a multiple of the step in between",
+            hint="give the largest size, or MIN:MAX:STEP so that a multiple of STEP is between MIN and MAX",
         )
     return found
 
 
 def as_example_inputs(name: str, value: Any) -> Any:
-    """Return example inputs as they are, in order or by name. A single input becomes a tuple, and None an empty tuple."""
+    """Return example inputs as they are, in order or by name. A single input becomes a tuple, and None an empty
+    tuple."""
     if value is None:
         return ()
     return value if isinstance(value, (list, tuple, dict)) else (value,)
@@ -302,13 +311,13 @@ def validated_passes(name: str, value: Any) -> tuple[Pass, ...]:
     for each in found:
         if each.before not in ours:
             raise UsageError(
-                f"pass {each.name!r}: before={each.before!r} is no pass of microc",
+                f"pass {each.name!r}: got before={each.before!r}, expected the name of a pass of microc",
                 hint="set before to one of: " + ", ".join(ours),
             )
         if each.name in ours or sum(other.name == each.name for other in found) > 1:
             raise UsageError(
-                f"pass {each.name!r}: another pass has this name, expected a name of its own",
-                hint="give yours another name",
+                f"pass {each.name!r}: another pass has this name, expected a unique name",
+                hint="give your pass another name",
             )
     return found
 
@@ -316,11 +325,13 @@ def validated_passes(name: str, value: Any) -> tuple[Pass, ...]:
 def validated_instruments(name: str, value: Any) -> tuple[Instrument, ...]:
     """Return instruments: objects whose methods ``before`` and ``after`` are called for every pass. UsageError for
     others."""
-    given: tuple[Instrument, ...] = validation.as_tuple_of(name, value, object, "a list of instruments")
+    given: tuple[Instrument, ...] = validation.as_tuple_of(
+        name, value, object, "a list of instruments: objects with methods before and after"
+    )
     for each in given:
         if not callable(getattr(each, "before", None)) or not callable(getattr(each, "after", None)):
             raise validation.invalid_value_error(
-                "an instrument", each, "an object with before(name, graph) and after(name, graph)"
+                "an instrument", each, "an object with methods before(name, graph) and after(name, graph)"
             )
     return given
 
@@ -343,7 +354,7 @@ def validated_schedule_rules(name: str, value: Any) -> tuple[ScheduleRule, ...]:
 
 # ---- Parsers of command-line words: shapes, names, bytes. The text of a ValueError states the mistake and the accepted form.
 
-LONGEST_FILE = 1 << 22
+MAX_CLASS_FILE_BYTES = 1 << 22
 """Maximum size in bytes of a file of class names."""
 
 parse_bytes = parse_byte_count
@@ -358,7 +369,7 @@ def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
     except ValueError:
         shape = ()
     if not equals or not name or not shape or min(shape) < 1:
-        raise ValueError(f"{text!r} is no shape: write NAME=1,3,8")
+        raise ValueError(f"{text!r} is not the shape of an input: write NAME=1,3,8")
     return name, shape
 
 
@@ -367,7 +378,7 @@ def parse_bound(text: str) -> tuple[str, Bound]:
     name, equals, sizes = text.rpartition("=")
     parts = sizes.split(":")
     if not name or not equals or len(parts) > 3 or not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise ValueError(f"{text!r} is no bound: write NAME=64, NAME=8:64 or NAME=8:64:8")
+        raise ValueError(f"{text!r} is not the range of a dimension: write NAME=64, NAME=8:64 or NAME=8:64:8")
     numbers = [int(part) for part in parts]
     minimum, maximum, step = (1, numbers[0], 1) if len(numbers) == 1 else (*numbers, 1)[:3]
     return name, Bound(maximum, minimum, step)
@@ -377,7 +388,7 @@ def parse_names(text: str) -> tuple[str, ...]:
     """Parse names separated by commas. A name that contains a comma must be in double quotes."""
     (names,) = csv.reader([text], skipinitialspace=True) if text else ([],)
     if not names or not all(names):
-        raise ValueError(f"{text!r} is no list of names: write NAME,NAME")
+        raise ValueError(f"{text!r} is not a list of names: write NAME,NAME")
     return tuple(names)
 
 
@@ -397,7 +408,7 @@ def parse_axis(text: str) -> tuple[str, int]:
     try:
         return (name if equals else "*"), int(number)
     except ValueError:
-        raise ValueError(f"{text!r} is no axis: write NAME=1, or the number alone for all") from None
+        raise ValueError(f"{text!r} is not an axis number: write NAME=1, or the number alone for all inputs") from None
 
 
 def parse_pixels(text: str) -> tuple[str, tuple[int, int]]:
@@ -408,7 +419,9 @@ def parse_pixels(text: str) -> tuple[str, tuple[int, int]]:
     name, size = parse_named_word(text)
     height, _, width = size.partition("x")
     if not height.isdecimal() or not width.isdecimal():
-        raise ValueError(f"{text!r} is no size: write NAME=120x160, height first, or the size alone")
+        raise ValueError(
+            f"{text!r} is not an image size: write NAME=120x160, height first, or the size alone for all inputs"
+        )
     return name, (int(height), int(width))
 
 
@@ -421,14 +434,16 @@ def parse_normalization(text: str) -> tuple[str, tuple[tuple[float, ...], tuple[
     try:
         mean, deviation = (tuple(float(part) for part in several.split(",")) for several in numbers.split())
     except ValueError:
-        raise ValueError(f"{text!r} is no mean and deviation: write 127.5 127.5, or 124,116,104 58,57,57") from None
+        raise ValueError(
+            f"{text!r} is not a mean and a standard deviation: write 127.5 127.5, or 124,116,104 58,57,57"
+        ) from None
     return name or "*", (mean, deviation)
 
 
 def parse_count(text: str) -> int:
     """Parse an unsigned integer."""
     if not text.isdecimal():
-        raise ValueError(f"{text!r} is no whole number")
+        raise ValueError(f"{text!r} is not a non-negative integer: write digits alone")
     return int(text)
 
 
@@ -436,7 +451,7 @@ def parse_renaming(text: str) -> tuple[str, str]:
     """Parse a new name for an input or output: ``NAME=NEW``. Return the old and the new name."""
     name, equals, new = text.rpartition("=")
     if not equals or not name or not new:
-        raise ValueError(f"{text!r} renames nothing: write NAME=NEW")
+        raise ValueError(f"{text!r} is not a renaming: write NAME=NEW")
     return name, new
 
 
@@ -444,7 +459,7 @@ def parse_feedback(text: str) -> tuple[str, str]:
     """Parse an input that is stored as state, and the output that updates it: ``INPUT=OUTPUT``."""
     name, equals, output = text.rpartition("=")
     if not equals or not name or not output:
-        raise ValueError(f"{text!r} keeps no state: write INPUT=OUTPUT")
+        raise ValueError(f"{text!r} is not an input and the output that updates it: write INPUT=OUTPUT")
     return name, output
 
 
@@ -452,23 +467,23 @@ def parse_external(text: str) -> tuple[str, str]:
     """Parse the name of a backend and the location of its library, ``NAME=PATH``, or the name alone."""
     name, _, place = text.partition("=")
     if not name:
-        raise ValueError(f"{text!r} names no backend: write cmsis-nn=PATH, or cblas")
+        raise ValueError(f"{text!r} does not name a backend: write cmsis-nn=PATH, or cblas")
     return name, place
 
 
 def read_text_lines(text: str) -> tuple[str, ...]:
     """Read the lines of a UTF-8 text file. Empty lines at the end of the file are left out."""
     try:
-        found = read_bytes(text, LONGEST_FILE).decode("utf-8-sig").rstrip().splitlines()
+        found = read_bytes(text, MAX_CLASS_FILE_BYTES).decode("utf-8-sig").rstrip().splitlines()
     except OSError as error:
         if error.errno == EFBIG:
-            what = f"{text} is longer than {LONGEST_FILE:,} bytes: names of classes, one a line, are not"
+            what = f"{text} is longer than {MAX_CLASS_FILE_BYTES:,} bytes: write one class name per line"
             raise ValueError(what) from error
         raise ValueError(f"cannot read {text}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise ValueError(f"{text} is no text in UTF-8") from error
+        raise ValueError(f"{text} is not a text file in UTF-8: save it with this encoding") from error
     if not found:
-        raise ValueError(f"{text} is empty: write names, one a line")
+        raise ValueError(f"{text} is empty: write one name per line")
     return tuple(line.strip() for line in found)
 
 

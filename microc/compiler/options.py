@@ -28,8 +28,8 @@ READING, COMPILING, STREAMING = (
     "compilation",
     "streaming: a network over a whole sequence, run frame by frame",
 )
-"""Groups of options, which are sections of ``--help``. Reading a graph depends only on the options of the group READING.
-Generating code depends on the options of all groups."""
+"""Groups of options, which are sections of ``--help``. Reading a graph depends only on the options of the group
+READING. Generating code depends on the options of all groups."""
 READ, WRITTEN, RUN = "read", "written", "run"
 """Use of the file or folder whose path is the value of an option: it is read, it is written, or code in it is run.
 
@@ -139,7 +139,7 @@ def _input_or_output_field(flag: str, metavar: str, help: str, details: str) -> 
     """Declare a field of :class:`Options` as an option that has a word for each input or output, by name."""
     return option_field(
         dict,
-        option_values.by_name_check(validation.as_text),
+        option_values.make_mapping_check(validation.as_text),
         help,
         details=details,
         group=READING,
@@ -164,7 +164,7 @@ class Options:
     )
     input_shapes: Mapping[str, tuple[int, ...]] = option_field(
         dict,
-        option_values.by_name_check(validation.as_integers, default_key=""),
+        option_values.make_mapping_check(validation.as_integers, default_key=""),
         "shape of an input with symbolic dimensions, * for every input",
         group=READING,
         flag="--input-shape",
@@ -182,7 +182,7 @@ class Options:
     inputs: tuple[str, ...] = option_field(
         (),
         validation.as_names,
-        "tensors that become the inputs (what computes them is cut off)",
+        "tensors that become the inputs of the network (their producers are cut off)",
         details="`microc check --tensors` lists all tensors.",
         group=READING,
         flag="--inputs",
@@ -192,7 +192,7 @@ class Options:
     outputs: tuple[str, ...] = option_field(
         (),
         validation.as_names,
-        "tensors that become the outputs (what follows them is cut off)",
+        "tensors that become the outputs of the network (their consumers are cut off)",
         group=READING,
         flag="--outputs",
         word=option_values.parse_names,
@@ -200,7 +200,7 @@ class Options:
     )
     state: Mapping[str, str] = option_field(
         dict,
-        option_values.by_name_check(validation.as_text, default_key=""),
+        option_values.make_mapping_check(validation.as_text, default_key=""),
         "input that is kept as state and updated from an output",
         details="The state is zero at first, then the value of the output in the previous run.",
         group=READING,
@@ -211,22 +211,22 @@ class Options:
     input_dtype: Mapping[str, str] = _input_or_output_field(
         "--input-dtype",
         "[NAME=]DTYPE",
-        "dtype of the input: float32 adds its quantisation, int8 removes it",
+        "dtype of an input: float32 (the network quantises it) or int8 (the caller does)",
         details=("With float32, microc adds the quantisation of the input; with int8, it removes the network's own."),
     )
     input_layout: Mapping[str, str] = _input_or_output_field(
         "--input-layout",
         "[NAME=]NCHW|NHWC",
-        "axis order of the input (without a name: of all with four axes)",
+        "axis order of an input (without a name: of all inputs with four axes)",
         details="Channels first (NCHW) or last (NHWC).",
     )
     input_normalize: Mapping[str, option_values.Normalization] = option_field(
         dict,
-        option_values.by_name_check(option_values.validated_normalization),
-        "mean and deviation by which raw inputs are normalised",
+        option_values.make_mapping_check(option_values.validated_normalization),
+        "mean and standard deviation by which raw inputs are normalised",
         details=(
-            "The network gets (x - MEAN) / STD. Each is one number, or one for each channel separated by "
-            "commas. Raw inputs are uint8 unless `--input-dtype` sets another dtype."
+            "The network gets (x - MEAN) / STD. MEAN and STD are one number each, or numbers separated by commas, "
+            "one for each channel. Raw inputs are uint8 unless `--input-dtype` sets another dtype."
         ),
         group=READING,
         flag="--input-normalize",
@@ -235,8 +235,8 @@ class Options:
     )
     input_colour: Mapping[str, str] = option_field(
         dict,
-        option_values.by_name_check(option_values.one_of_check(COLOURS)),
-        "colour channels of the camera's frame, converted to the network's",
+        option_values.make_mapping_check(option_values.make_choice_check(COLOURS)),
+        "colour channels of the camera's frame, which are converted to the network's",
         details=(
             "`bgr`: the reverse of the network's order. `gray`: one channel, repeated if the network has "
             "three. Frames of three channels are converted to one (ITU-R BT.601) if the network has one."
@@ -248,8 +248,8 @@ class Options:
     )
     input_frame: Mapping[str, tuple[int, int]] = option_field(
         dict,
-        option_values.by_name_check(option_values.validated_pixels),
-        "size of the camera's frame, which is resized to the network's input",
+        option_values.make_mapping_check(option_values.validated_pixels),
+        "size in pixels of the camera's frame, which is resized to the network's input",
         details="The frame is uint8 with channels last unless `--input-dtype` and `--input-layout` differ.",
         group=READING,
         flag="--input-frame",
@@ -258,9 +258,9 @@ class Options:
     )
     input_crop: Mapping[str, tuple[int, int]] = option_field(
         dict,
-        option_values.by_name_check(option_values.validated_pixels),
-        "size of the centred part of the camera's frame that is used",
-        default="all of it",
+        option_values.make_mapping_check(option_values.validated_pixels),
+        "size in pixels of the centred part of the camera's frame that is used",
+        default="the whole frame",
         group=READING,
         flag="--input-crop",
         word=option_values.parse_pixels,
@@ -268,9 +268,9 @@ class Options:
     )
     input_resize: Mapping[str, str] = option_field(
         dict,
-        option_values.by_name_check(option_values.one_of_check(RESIZING)),
-        "interpolation that resizes the camera's frame to the network's input",
-        details="Pixels are aligned by their centres. Integers are rounded to the nearest.",
+        option_values.make_mapping_check(option_values.make_choice_check(RESIZING)),
+        "interpolation by which the camera's frame is resized to the network's input",
+        details="Pixels are aligned by their centres. Integers are rounded to the nearest integer.",
         default="bilinear",
         group=READING,
         flag="--input-resize",
@@ -280,7 +280,7 @@ class Options:
     output_dtype: Mapping[str, str] = _input_or_output_field(
         "--output-dtype",
         "[NAME=]DTYPE",
-        "dtype of the output: float32 adds its dequantisation, int8 removes it",
+        "dtype of an output: float32 (dequantised by the network) or int8 (quantised)",
         details=(
             "With float32, microc adds the dequantisation of the output; with int8, it removes the network's own."
         ),
@@ -288,13 +288,13 @@ class Options:
     output_layout: Mapping[str, str] = _input_or_output_field(
         "--output-layout",
         "[NAME=]NCHW|NHWC",
-        "axis order of the output (without a name: of all with four axes)",
+        "axis order of an output (without a name: of all outputs with four axes)",
         details="Channels first (NCHW) or last (NHWC).",
     )
     rename: Mapping[str, str] = option_field(
         dict,
-        option_values.by_name_check(option_values.validated_identifier, default_key=""),
-        "name of an input or output in C and in later commands",
+        option_values.make_mapping_check(option_values.validated_identifier, default_key=""),
+        "new name of an input or output, for C code and later commands",
         group=READING,
         flag="--rename",
         word=option_values.parse_renaming,
@@ -303,7 +303,7 @@ class Options:
     plugins: tuple[Plugin, ...] = option_field(
         (),
         option_values.load_plugins,
-        "Python file with operators of your own",
+        "Python file that defines your own operators",
         details="The file's code runs. See examples/custom_operator.",
         group=READING,
         flag="--plugin",
@@ -313,8 +313,8 @@ class Options:
     )
     bounds: Mapping[str, Bound] = option_field(
         dict,
-        option_values.by_name_check(option_values.validated_bound, default_key="", value_name="bound"),
-        "range of a symbolic dimension that the application sets for every run",
+        option_values.make_mapping_check(option_values.validated_bound, default_key="", value_name="bound"),
+        "range of a symbolic dimension whose size the application sets for every run",
         details=("For example `--bound batch=4 --bound seq=64`. A dimension without a name is written INPUT:AXIS."),
         flag="--bound",
         word=option_values.parse_bound,
@@ -333,7 +333,7 @@ class Options:
     self_test: Path | None = option_field(
         None,
         option_values.validated_optional_path,
-        "samples that the network checks itself with at boot",
+        "samples for a self-test of the network at boot",
         details=(
             "The file has the inputs by name along the first axis, and optionally the outputs. The samples "
             "are stored in flash. A firmware of your own calls <network>_self_test."
@@ -358,7 +358,7 @@ class Options:
     disabled: frozenset[str] = option_field(
         frozenset(),
         option_values.validated_names,
-        "graph pass to leave out",
+        "name of a graph pass that is skipped",
         flag="--disable-pass",
         word=option_values.parse_names,
         metavar="PASS",
@@ -366,12 +366,12 @@ class Options:
     required: frozenset[str] = option_field(
         frozenset(),
         option_values.validated_names,
-        "graph passes that run at every level",
+        "names of graph passes that run at every optimisation level",
     )
     io_in_arena: bool = option_field(
         True,
         validation.as_boolean,
-        "storage of inputs and outputs: the network's arena, or the caller's buffers",
+        "storage of inputs and outputs: the network's arena, or buffers of the caller",
         details="In the arena, intermediate tensors reuse the memory of inputs and outputs.",
         flag="--io",
         words={"arena": True, "caller": False},
@@ -380,7 +380,7 @@ class Options:
     threads: int = option_field(
         1,
         option_values.validated_thread_count,
-        "threads that share large loops of a library",
+        "number of threads that share the large loops of a library",
         details="Results are bit-identical for any number.",
         default="1",
         flag="--threads",
@@ -432,7 +432,7 @@ class Options:
     rounding: str = choice_field(
         "tflm",
         ROUNDING,
-        "rounding of integer results",
+        "rounding of requantised results: compatible with tflm or litert, or single",
         "rounding",
         details=(
             "`tflm`: twice, bit-exact with TFLite Micro and CMSIS-NN. `litert`: as LiteRT, whose dense "
@@ -471,15 +471,15 @@ class Options:
     optimize: str = choice_field(
         "balanced",
         GOALS,
-        "optimisation goal",
+        "optimisation goal: speed, code size, or a balance of both",
         "optimize",
         details=("`balanced` accepts 1 % more time where that saves 4 % of flash. On computers it ignores code size."),
         flag="--optimize",
     )
     flash: int = option_field(
         0,
-        option_values.byte_count_check("a flash budget"),
-        "flash limit for weights plus code, e.g. 256K",
+        option_values.make_byte_count_check("a flash budget"),
+        "flash limit for weights plus code in bytes, e.g. 256K",
         details="Over the limit, microc chooses the schedules with the fewest instructions that fit.",
         default="what the board has",
         flag="--flash",
@@ -488,8 +488,8 @@ class Options:
     )
     ram: int = option_field(
         0,
-        option_values.byte_count_check("a budget for the arena"),
-        "RAM limit for the arena, e.g. 30K",
+        option_values.make_byte_count_check("a budget for the arena"),
+        "RAM limit for the arena in bytes, e.g. 30K",
         details="Over the limit, kernels get smaller workspaces and layers are computed row by row.",
         default="what the board has",
         flag="--ram",
@@ -519,7 +519,7 @@ class Options:
     plan: Path | None = option_field(
         None,
         option_values.validated_optional_path,
-        "optimisation plan, written by microc tune --plan, whose schedules are used",
+        "file of an optimisation plan (chosen schedules), written by microc tune --plan",
         details=(
             "`microc tune --plan` writes it; a person may edit it. A plan that does not fit the network is an error."
         ),
@@ -531,7 +531,7 @@ class Options:
     shipped: bool = option_field(
         True,
         validation.as_boolean,
-        "do not use the pre-tuned schedules bundled with microc",
+        "compilation without the pre-tuned schedules that are bundled with microc",
         details="They exist for kernel shapes that many networks share (docs/tuning.md).",
         flag="--no-shipped",
     )
@@ -551,15 +551,15 @@ class Options:
     external_choice: str = choice_field(
         "cost",
         EXTERNAL_CHOICE,
-        "layers for external code: the faster ones (cost) or all supported ones",
+        "layers computed by external code: the faster ones (cost) or all supported ones",
         "external_choice",
         details="`cost` compares measured times (`tuned`), or else estimates.",
         flag="--external-choice",
     )
     stream: Mapping[str, int] = option_field(
         dict,
-        option_values.by_name_check(option_values.validated_axis),
-        "time axis of the input, for a network that runs on the next frames alone",
+        option_values.make_mapping_check(option_values.validated_axis),
+        "number of the input's time axis, for a network that reads new frames only",
         details="Each run takes the next frames and gives the results of the whole sequence for them.",
         group=STREAMING,
         flag="--stream",
@@ -578,8 +578,8 @@ class Options:
     )
     stream_allow: frozenset[str] = option_field(
         frozenset(),
-        option_values.subset_check(LATE),
-        "approximations that streaming may make",
+        option_values.make_subset_check(LATE),
+        "approximations that are allowed in streaming: window, lookahead",
         details=(
             "`window`: layers that need all frames are computed over the last ones in every run. "
             "`lookahead`: padding behind the end of the sequence becomes a delay."
@@ -605,24 +605,24 @@ class Options:
     cache: bool = option_field(
         True,
         validation.as_boolean,
-        "bypass the compilation cache ($MICROC_CACHE or the user cache directory)",
+        "compilation without the cache ($MICROC_CACHE or the user cache directory)",
         flag="--no-cache",
     )
     passes: tuple[Pass, ...] = option_field(
         (),
         option_values.validated_passes,
-        "graph passes of your own",
+        "your own graph passes",
         details="Each runs before the pass that it names.",
     )
     instruments: tuple[Instrument, ...] = option_field(
         (),
         option_values.validated_instruments,
-        "objects that observe the graph passes",
+        "objects whose methods are called before and after every graph pass",
     )
     schedules: tuple[ScheduleRule, ...] = option_field(
         (),
         option_values.validated_schedule_rules,
-        "schedule rules of your own",
+        "your own schedule rules",
     )
 
     def __post_init__(self) -> None:
@@ -677,7 +677,7 @@ def make_options(**values: Any) -> Options:
         chosen = replace(chosen, io_in_arena=False)
     if not chosen.stream and (chosen.hop or chosen.stream_allow):
         raise UsageError(
-            f"{'hop' if chosen.hop else 'stream_allow'} requires stream; got none",
-            hint="name the time axis: stream=1",
+            f"{'hop' if chosen.hop else 'stream_allow'} requires the option stream; got no stream, expected an axis",
+            hint="give the number of the input's time axis: stream=1",
         )
     return chosen

@@ -15,28 +15,28 @@ from microc.codegen.c.identifiers import network_name
 from microc.compiler.fit.budget import (
     BoardCapacity,
     arena_bytes,
+    refuse_arrays_above_compiler_limit,
     refuse_float64,
-    refuse_impossible,
-    refuse_large_arrays,
+    refuse_provably_too_large,
     with_math_features,
 )
 from microc.compiler.fit.moves import ARENA_MOVES, MOVES, OPEN_SIZE_MOVES
 from microc.compiler.fit.search import NetworkBuilder, Search
-from microc.compiler.fit.striping import ram_error
+from microc.compiler.fit.striping import make_ram_error
 from microc.compiler.interaction import Progress
 from microc.compiler.lowering.external_layers import NetworkDivision, divide_network, list_region_tasks
 from microc.compiler.lowering.kernel_maker import CompiledNetwork
 from microc.compiler.lowering.module_builder import (
     refuse_without_code_memory,
 )
-from microc.compiler.model import read_model, source_name
+from microc.compiler.model import model_file_name, read_model
 from microc.compiler.options import Options
 from microc.compiler.tuned.measured_regions import RegionTask
 from microc.errors import FitError, UsageError
 from microc.frontend.detect import read_model_bytes
 from microc.graph.file import to_bytes
 from microc.graph.ir import Graph
-from microc.graph.text import nested_graphs as graphs_inside
+from microc.graph.text import nested_graphs
 from microc.graph.verify import verify
 from microc.isa import CORES, FAMILIES
 from microc.module import Module, Streaming, UnlimitedArenaCost
@@ -80,13 +80,14 @@ def optimise_and_stream(
         graph, streaming = stream(graph, options.stream, options.hop, options.stream_allow)
     graph = transform_between(graph) if transform_between else graph
     graph = run_passes(graph, passes[middle:], context, passes)
-    for inner in (graph, *graphs_inside(graph)):
+    for inner in (graph, *nested_graphs(graph)):
         verify(inner, constants=registry.node_constant_error_message)
     return graph, streaming
 
 
-def read_at_largest(source: Path | Graph, options: Options) -> tuple[Graph, Graph]:
-    """Read a model; return the graph as read, and the graph after all passes. Dynamic sizes are set to their maximum."""
+def read_and_optimise_at_maximum(source: Path | Graph, options: Options) -> tuple[Graph, Graph]:
+    """Read a model with dynamic sizes set to their maximum. Return the graph as read, and the graph after all
+    passes."""
     if options.bounds:
         from microc.compiler.sizes.open_functions import open_dynamic_sizes
 
@@ -98,13 +99,18 @@ def read_at_largest(source: Path | Graph, options: Options) -> tuple[Graph, Grap
 
 
 def _without_size_dependent_passes(options: Options) -> Options:
-    """Return the options without the dump, and with the passes disabled that may give different graphs at different
-    sizes.
+    """Return the options with the passes disabled whose result depends on the values of sizes, and without the dump.
 
-    The result of such a pass depends on the values of sizes, for example on two sizes that happen to be equal.
+    For example, such a pass may merge two tensors only because their sizes happen to be equal.
     """
-    accidents = {"common_subexpressions", "constant_channels", "duplicate_channels", "dead_channels", "parallel_layers"}
-    return replace(options, dump=None, disabled=options.disabled | accidents)
+    size_dependent = {
+        "common_subexpressions",
+        "constant_channels",
+        "duplicate_channels",
+        "dead_channels",
+        "parallel_layers",
+    }
+    return replace(options, dump=None, disabled=options.disabled | size_dependent)
 
 
 def compile_model(
@@ -112,14 +118,14 @@ def compile_model(
     target: Target,
     options: Options,
     progress: Progress | None = None,
-    room: BoardCapacity | None = None,
+    capacity: BoardCapacity | None = None,
 ) -> Module:
     """Compile a model file, or a graph as it was read, to a planned module.
 
-    ``room``: the memory of the board that is available to the network (None: unlimited). Schedules are chosen to stay
-    within it where possible. Raises FitError if the network exceeds the flash or RAM budget of the options.
+    ``capacity``: the memory of the board that is available to the network (None: unlimited). Schedules are chosen to
+    stay within it where possible. Raises FitError if the network exceeds the flash or RAM budget of the options.
     """
-    return compile_network(source, target, options, progress, room).module
+    return compile_network(source, target, options, progress, capacity).module
 
 
 def compile_network(
@@ -127,22 +133,22 @@ def compile_network(
     target: Target,
     options: Options,
     progress: Progress | None = None,
-    room: BoardCapacity | None = None,
+    capacity: BoardCapacity | None = None,
 ) -> CompiledNetwork:
     """Compile as :func:`compile_model` does, and return the module together with its kernel builder.
 
     If ``options.dump`` is set, all stages are written to that folder.
     """
-    refuse_without_code_memory(options, room)
+    refuse_without_code_memory(options, capacity)
     target = with_math_features(target, options)
     if options.bounds:
-        network = _compile_dynamic(source, target, options, progress, room)
+        network = _compile_dynamic_sizes(source, target, options, progress, capacity)
     else:
-        network = _compile_and_check_static_sizes(
-            read_model(source, options), source_name(source), target, options, progress, room
+        network = _check_target_and_compile_static_sizes(
+            read_model(source, options), model_file_name(source), target, options, progress, capacity
         )
-    refuse_large_arrays(network.module, target)
-    network = replace(network, module=replace(network.module, hashes=content_hashes(source, options)))
+    refuse_arrays_above_compiler_limit(network.module, target)
+    network = replace(network, module=replace(network.module, hashes=compute_content_hashes(source, options)))
     if options.dump is not None:
         from microc.compiler.lowering.derivation import dump_kernels
 
@@ -150,15 +156,17 @@ def compile_network(
     return network
 
 
-def external_regions(source: Path | Graph, target: Target, options: Options) -> tuple[RegionTask, ...]:
-    """List the regions of a network that the external backends of the options can compute, as tasks for measuring."""
+def list_external_regions(source: Path | Graph, target: Target, options: Options) -> tuple[RegionTask, ...]:
+    """List the regions of a network that the options' external backends can compute, as tasks for measuring."""
     read, target = read_model(source, options), with_math_features(target, options)
     named = replace(read, name=network_name(read.name))
     return list_region_tasks(lambda between: optimise_and_stream(named, options, between), target, options)
 
 
-def content_hashes(source: Path | Graph, options: Options) -> dict[str, str]:
-    """Return the SHA-256 digests of the model and of the plugins, by ``model`` and by the plugin's source.
+def compute_content_hashes(source: Path | Graph, options: Options) -> dict[str, str]:
+    """Compute the SHA-256 digests of the model and of the plugins as hexadecimal text.
+
+    The digest of the model has the key ``model``, that of a plugin its source.
 
     The digest of a graph is that of the bytes that :func:`microc.save` writes.
     """
@@ -173,52 +181,63 @@ def compile_graph(
     target: Target,
     options: Options,
     progress: Progress | None = None,
-    room: BoardCapacity | None = None,
+    capacity: BoardCapacity | None = None,
 ) -> Module:
     """Compile a graph to a planned module. The options for reading a model are not applied.
 
     ``source``: the name of the model that the generated files show.
     """
-    return _compile_and_check_static_sizes(
-        read, source, with_math_features(target, options), options, progress, room
+    return _check_target_and_compile_static_sizes(
+        read, source, with_math_features(target, options), options, progress, capacity
     ).module
 
 
-def _compile_and_check_static_sizes(
-    read: Graph, source: str, target: Target, options: Options, progress: Progress | None, room: BoardCapacity | None
+def _check_target_and_compile_static_sizes(
+    read: Graph,
+    source: str,
+    target: Target,
+    options: Options,
+    progress: Progress | None,
+    capacity: BoardCapacity | None,
 ) -> CompiledNetwork:
-    """Check the options that depend on the target, and compile a graph of static sizes under a name that is valid in C."""
+    """Check the options that depend on the target, and compile a graph of static sizes under a name that is valid in
+    C."""
     if options.threads > 1 and not FAMILIES[target.isa].threads:
         known = ", ".join(name for name, core in CORES.items() if FAMILIES[core.family].threads)
         raise UsageError(
-            f"threads: got {options.threads}, expected 1 on {target.cpu}, which runs no threads",
+            f"threads: got {options.threads}, expected 1 on {target.cpu}, which has no threads",
             hint=f"leave out threads, or choose a computer: {known}",
         )
     named = replace(read, name=network_name(read.name))
-    return _compile_static(named, source, target, options, progress, room)
+    return _compile_static_sizes(named, source, target, options, progress, capacity)
 
 
-def _compile_static(
-    read: Graph, source: str, target: Target, options: Options, progress: Progress | None, room: BoardCapacity | None
+def _compile_static_sizes(
+    read: Graph,
+    source: str,
+    target: Target,
+    options: Options,
+    progress: Progress | None,
+    capacity: BoardCapacity | None,
 ) -> CompiledNetwork:
     """Compile a graph of static sizes: run the passes, then search for a network that fits its memory limits."""
     if options.tuned is not None or options.plan is not None:
         from microc.compiler.tuned.optimisation_plan import refuse_unreadable_tuning_files
 
         refuse_unreadable_tuning_files(options)
-    board = room.board if room else ""
+    board = capacity.board if capacity else ""
     division = divide_network(lambda between: optimise_and_stream(read, options, between), target, options, board)
     refuse_float64(division.graph, target)
-    refuse_impossible(division.graph, source, options, room)
-    builder = NetworkBuilder(read, division, source, target, options, progress, room)
+    refuse_provably_too_large(division.graph, source, options, capacity)
+    builder = NetworkBuilder(read, division, source, target, options, progress, capacity)
     search = Search(builder, lambda other: optimise_and_stream(read, other)[0])
-    search.run(MOVES)
+    search.try_moves(MOVES)
     search.unlimited = search.best
-    search.run(ARENA_MOVES)
+    search.try_moves(ARENA_MOVES)
     network = search.best
     if options.ram and arena_bytes(network.module) > options.ram:
         whole = builder.build(replace(network.configuration, chains=()))
-        raise ram_error(options.ram, network.module, builder.stripe_search(whole))
+        raise make_ram_error(options.ram, network.module, builder.stripe_search(whole))
     if options.plan is not None:
         from microc.compiler.tuned.optimisation_plan import refuse_unused_choices
 
@@ -228,33 +247,33 @@ def _compile_static(
         # Reports compare this network with the network before it was changed to fit the arena limit.
         unlimited = search.unlimited.module
         module = replace(module, plain=UnlimitedArenaCost(arena_bytes(unlimited), unlimited.instructions))
-    return replace(network, module=division.beside(module, lambda: builder.own_module(network)))
+    return replace(network, module=division.beside(module, lambda: builder.build_without_external_code(network)))
 
 
-def _compile_dynamic(
-    source: Path | Graph, target: Target, options: Options, progress: Progress | None, room: BoardCapacity | None
+def _compile_dynamic_sizes(
+    source: Path | Graph, target: Target, options: Options, progress: Progress | None, capacity: BoardCapacity | None
 ) -> CompiledNetwork:
     """Compile a model with dynamic sizes (``--bound``). Sizes are parameters of the kernels; memory is planned for the
     maximum."""
     if options.threads > 1:
         raise UsageError(
-            f"threads: got {options.threads}, expected 1 for a network whose sizes vary",
+            f"threads: got {options.threads}, expected 1 for a network with dynamic sizes",
             hint="leave out threads, or fix the sizes",
         )
     if options.external:
         raise UsageError(
-            f"external: got {', '.join(options.external)}, expected none for a network whose sizes vary",
+            f"external: got {', '.join(options.external)}, expected none for a network with dynamic sizes",
             hint="leave out external, or fix the sizes",
         )
     if options.plan is not None:
         raise UsageError(
-            f"plan cannot be combined with bounds: got {options.plan} for a network whose sizes vary",
+            f"plan cannot be combined with bounds: got {options.plan} for a network with dynamic sizes",
             hint="leave out plan, or fix the sizes",
         )
     if options.stream or options.protocol == "mlperf":
         what = "stream" if options.stream else "protocol mlperf"
         raise UsageError(
-            f"{what} cannot be combined with bounds: the network's sizes vary, expected fixed sizes",
+            f"{what} cannot be combined with bounds: got a network with dynamic sizes, expected fixed sizes",
             hint="leave out --bound",
         )
     from microc.compiler.sizes.family import read_family
@@ -263,17 +282,17 @@ def _compile_dynamic(
     sizes, read = open_dynamic_sizes(source, options)
     family = read_family(sizes, lambda at: optimise_graph(read(at), _without_size_dependent_passes(options)))
     refuse_float64(family.largest, target)
-    refuse_impossible(family.largest, source_name(source), options, room)
+    refuse_provably_too_large(family.largest, model_file_name(source), options, capacity)
     largest = read({size.label: size.maximum for size in sizes})
     division = NetworkDivision(family.largest, None)
-    builder = NetworkBuilder(largest, division, source_name(source), target, options, progress, room, family)
+    builder = NetworkBuilder(largest, division, model_file_name(source), target, options, progress, capacity, family)
     search = Search(builder, lambda other: family.largest)
-    search.run(OPEN_SIZE_MOVES)
+    search.try_moves(OPEN_SIZE_MOVES)
     module = replace(search.best.module, trials=tuple(search.trials))
     if options.ram and arena_bytes(module) > options.ram:
         raise FitError(
-            f"ram: the arena takes {arena_bytes(module):,} bytes, {options.ram:,} are allowed",
+            f"ram: the arena exceeds its limit; got {arena_bytes(module):,} bytes, expected at most {options.ram:,}",
             where=module.source,
-            hint="take smaller bounds, or fix the sizes: only networks of fixed sizes are computed row by row",
+            hint="give smaller bounds, or fix the sizes: only layers of fixed sizes are computed row by row",
         )
     return replace(search.best, module=module)

@@ -36,14 +36,16 @@ from microc.tir.verify import constant_names, verify
 
 
 def compile_function(schedule: Schedule, target: Target, constants: Mapping[str, Any], threads: int = 1) -> Module:
-    """Compile the function of a schedule to a planned module. ``constants`` and ``threads``: as in
-    :func:`microc.build`."""
+    """Compile the function of a schedule to a planned module.
+
+    ``constants``: the data of constant parameters by name. ``threads``: the number of threads that share large loops.
+    """
     try:
-        ends = boundary_graph(schedule, constants)
+        ends = make_boundary_graph(schedule, constants)
     except ProgramError as error:
         if schedule.trace:
             steps = ", ".join(map(str, schedule.trace))
-            hint = f"leave out steps of: {steps}"
+            hint = f"leave out one of the steps: {steps}"
             raise ScheduleError(
                 f"schedule of {schedule.func.name}: its steps leave an invalid function: {error.what}",
                 where=error.where,
@@ -53,10 +55,12 @@ def compile_function(schedule: Schedule, target: Target, constants: Mapping[str,
     schedule = vectorize_unassigned_loops(schedule, target)
     schedule = replace(schedule, func=unbind_loops(schedule.func))
     choice = split_across_threads(Choice(schedule, lower(schedule.func)), target, threads)
-    return plan_function(choice.schedule, choice.func, KernelBuilder(Configuration(ends, SPEED), target, threads))
+    return build_function_module(
+        choice.schedule, choice.func, KernelBuilder(Configuration(ends, SPEED), target, threads)
+    )
 
 
-def plan_function(schedule: Schedule, lowered_func: ir.PrimFunc, kernel_builder: KernelBuilder) -> Module:
+def build_function_module(schedule: Schedule, lowered_func: ir.PrimFunc, kernel_builder: KernelBuilder) -> Module:
     """Build and plan the module whose only kernel is ``lowered_func``.
 
     ``schedule``: the schedule from which ``lowered_func`` was lowered. ``kernel_builder``: its graph has the inputs,
@@ -100,8 +104,8 @@ def plan_function(schedule: Schedule, lowered_func: ir.PrimFunc, kernel_builder:
     return replace(module, fingerprint=firmware_fingerprint(module, kernel_builder.target))
 
 
-def boundary_graph(schedule: Schedule, constants: Mapping[str, Any]) -> Graph:
-    """Return a graph without nodes that has the inputs, outputs and constants of a function.
+def make_boundary_graph(schedule: Schedule, constants: Mapping[str, Any]) -> Graph:
+    """Make a graph without nodes that has the inputs, outputs and constants of a function.
 
     Constants are packed in the layout that the schedule requires. Raises ProgramError for an invalid function, and
     UsageError for constants that are missing or have the wrong shape or dtype.
@@ -113,17 +117,17 @@ def boundary_graph(schedule: Schedule, constants: Mapping[str, Any]) -> Graph:
     inputs, outputs = (tuple(n for n in ends if (n in stored) == is_output) for is_output in (False, True))
     if not outputs:
         raise ProgramError(
-            f"function {func.name} stores to no parameter, expected one output at least",
+            f"function {func.name} stores to no parameter, expected at least one output",
             hint="store to a parameter: the outputs are the parameters that the function stores to",
         )
     types = {p.name: TensorType(p.shape, p.dtype) for p in func.params}
-    consts = _packed_constants(schedule, constants)
+    consts = _pack_constants(schedule, constants)
     verify_function(func, consts)
     return Graph(network_name(func.name), inputs, outputs, (), types, consts, {}, {})
 
 
 def verify_function(func: ir.PrimFunc, constants: Mapping[str, Array] | None = None) -> None:
-    """Raise ProgramError if the function violates a rule of TIR.
+    """Raise ProgramError if the function is not valid TIR (:func:`microc.tir.verify.verify`).
 
     ``constants``: the data of constant parameters by name, if known. Indices that depend on input data are not checked:
     as in C, the caller must ensure that they are in range.
@@ -137,8 +141,8 @@ def verify_function(func: ir.PrimFunc, constants: Mapping[str, Array] | None = N
         raise ProgramError(error.what, where=error.where or f"function {func.name}", hint=error.hint) from error
 
 
-def _packed_constants(schedule: Schedule, constant_data: Mapping[str, Any]) -> dict[str, Array]:
-    """Return the data of each constant parameter, packed in the layout that the schedule requires.
+def _pack_constants(schedule: Schedule, constant_data: Mapping[str, Any]) -> dict[str, Array]:
+    """Pack the data of each constant parameter in the layout that the schedule requires. Return the arrays by name.
 
     Raises UsageError if data is missing, has the wrong shape or dtype, or belongs to no constant parameter.
     """
@@ -147,13 +151,14 @@ def _packed_constants(schedule: Schedule, constant_data: Mapping[str, Any]) -> d
         if name not in {param.name for param in params}:
             known = ", ".join(param.name for param in params) or "none"
             raise UsageError(
-                f"the function has no constant {name!r}", hint=f"name one of its parameters of scope const: {known}"
+                f"constants: the function has no constant {name!r}",
+                hint=f"name one of its parameters of scope const: {known}",
             )
     packed = {}
     for param in params:
         if param.name not in constant_data:
             raise UsageError(
-                f"constant {param.name!r} has no data; expected {param.dtype}{list(param.shape)}",
+                f"constant {param.name!r} has no data; got none, expected {param.dtype}{list(param.shape)}",
                 hint=f"give constants={{{param.name!r}: array}}",
             )
         array = as_array(f"constant {param.name}", constant_data[param.name])
@@ -161,7 +166,8 @@ def _packed_constants(schedule: Schedule, constant_data: Mapping[str, Any]) -> d
             raise UsageError(
                 f"constant {param.name!r}: got {array.dtype}{list(array.shape)}, "
                 f"expected {param.dtype}{list(param.shape)}",
-                hint="give it as the function reads it without a schedule; its shape cannot depend on sizes",
+                hint="give the array with the shape and layout of the parameter in the unscheduled function; the shape "
+                "cannot depend on dynamic sizes",
             )
         packed[param.name] = schedule.packed(param, array)
     return packed

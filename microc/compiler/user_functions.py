@@ -16,7 +16,7 @@ from microc import __version__
 from microc.codegen.c.source import shared_files
 from microc.compiler import option_values, validation
 from microc.compiler.api import Program
-from microc.compiler.fit.footprint import footprint_that_fits
+from microc.compiler.fit.footprint import compute_and_check_footprint
 from microc.compiler.single_function import compile_function, verify_function
 from microc.compiler.sizes.open_functions import compile_sized_function, specialiser
 from microc.device.boards import load_board
@@ -125,8 +125,8 @@ def build(
     if isinstance(what, Sequence):
         if len({_function_name(each) for each in what}) < len(what):
             raise UsageError(
-                f"functions: two have one name; got {', '.join(map(_function_name, what))}",
-                hint="give one another name: schedule.renamed(name)",
+                f"functions: two have the same name; got {', '.join(map(_function_name, what))}, expected unique names",
+                hint="rename one of them: schedule.renamed(name)",
             )
         one: Any = build
         given: dict[str, Any] = {"board": board, "constants": constants, "bounds": bounds, "threads": threads}
@@ -142,8 +142,8 @@ def build(
     count = option_values.validated_thread_count("threads", threads)
     if count > 1 and (bounds or board is not None):
         raise UsageError(
-            f"threads: got {count} with {'bounds' if bounds else f'board {board}'}, "
-            "expected a library of functions whose sizes are fixed",
+            f"threads: got {count} threads with {'bounds' if bounds else f'board {board}'}, "
+            "expected a library of functions with fixed sizes",
             hint="leave out threads, or bounds and board",
         )
     if board is None:
@@ -152,7 +152,7 @@ def build(
         return build_library(shared_files(module, __version__), *flags_if_machine_available(core.core.machine))
     found = board if isinstance(board, Board) else load_board(validation.as_path("a board", board))
     program = Program(_compile_to_module(what, found.target, constants or {}, bounds), found)
-    footprint_that_fits((program.module,), found)
+    compute_and_check_footprint((program.module,), found)
     return program
 
 
@@ -167,7 +167,10 @@ def default_schedule(func: ir.PrimFunc, target: str = "host", *, optimize: str =
     verify_function(func)
     core = _function_target(target)
     if optimize not in _GOALS:
-        raise UsageError(f"optimize={optimize!r} is no goal", hint="choose one of: " + ", ".join(_GOALS))
+        raise UsageError(
+            f"optimize: got {optimize!r}, expected the optimisation goal of a single function",
+            hint="choose one of: " + ", ".join(_GOALS),
+        )
     schedules = [schedule_as_written(func, core)]
     for op in _OPERATORS:
         with suppress(ScheduleError):  # raised by rules that expect blocks with other names
@@ -191,8 +194,8 @@ def _compile_to_module(
         return compile_function(_as_schedule(function), target, constants, threads)
     if not isinstance(function, ir.PrimFunc) and not callable(function):
         raise UsageError(
-            f"{type(function).__name__} has no sizes that vary",
-            hint="leave out bounds, or give a PrimFunc of symbolic extents or a function that makes a schedule for sizes",
+            f"bounds: got a function of type {type(function).__name__}, which has no dynamic sizes",
+            hint="leave out bounds, or give a PrimFunc with symbolic extents or a Python function of the sizes",
         )
     checked = validation.as_mapping_by_name("bound", bounds, option_values.validated_bound, default_key="")
     make = specialiser(function, checked)
@@ -200,15 +203,17 @@ def _compile_to_module(
 
 
 def _as_schedule(function: object) -> Schedule:
-    """Return a function as a schedule without steps, or a schedule with a name for reports; UsageError for any other
-    value."""
+    """Convert a PrimFunc to a schedule without steps, or return a schedule. Both get a name for reports.
+
+    Raises UsageError for any other value.
+    """
     if isinstance(function, ir.PrimFunc):
         return Schedule(function).named("as written")
     if isinstance(function, Schedule):
         return function if function.rule else function.named("by hand")
     raise UsageError(
         f"{type(function).__name__} cannot be built",
-        hint="give a PrimFunc, a microc.Schedule, a list of them, or the folder of a project",
+        hint="give a PrimFunc, a microc.Schedule, a list of these, or the folder of a project",
     )
 
 

@@ -35,39 +35,46 @@ def short_repr(value: object) -> str:
         return f"of type {type(value).__name__}"
 
 
-def invalid_value_error(value_name: str, value: object, hint: str) -> UsageError:
-    """Create the UsageError for an invalid value. ``value_name``: the name of the value; ``hint``: the accepted form."""
-    return UsageError(f"{value_name} cannot be {short_repr(value)}", hint=hint)
+def invalid_value_error(value_name: str, value: object, accepted_form: str) -> UsageError:
+    """Create the UsageError for an invalid value.
+
+    ``value_name``: the name of the value. ``accepted_form``: a noun phrase such as ``a str``, for the hint.
+    """
+    return UsageError(f"{value_name} cannot be {short_repr(value)}", hint=f"give {accepted_form}")
 
 
-def as_integer(value_name: str, value: Any, least: int = 0, most: int = LARGEST, hint: str = "") -> int:
+def as_integer(value_name: str, value: Any, least: int = 0, most: int = LARGEST, accepted_form: str = "") -> int:
     """Return a value as an int; UsageError unless it is an integer from ``least`` to ``most``.
 
-    ``value_name``: the name of the value in errors; ``hint``: the accepted form, if it is not just this range.
+    ``value_name``: the name of the value in errors; ``accepted_form``: a noun phrase for the hint, if it is not just
+    this range.
     """
-    wanted = hint or f"an integer, at least {least}" + ("" if most == LARGEST else f" and at most {most}")
+    accepted_form = accepted_form or f"an integer, at least {least}" + (
+        "" if most == LARGEST else f" and at most {most}"
+    )
     if _is_bool(value) or not isinstance(value, numbers.Integral):
-        raise invalid_value_error(value_name, value, wanted)
+        raise invalid_value_error(value_name, value, accepted_form)
     number = operator.index(value)
     if not least <= number <= most:
-        raise invalid_value_error(value_name, value, wanted)
+        raise invalid_value_error(value_name, value, accepted_form)
     return number
 
 
-def as_number(value_name: str, value: Any, least: float, most: float, hint: str = "") -> float:
+def as_number(value_name: str, value: Any, least: float, most: float, accepted_form: str = "") -> float:
     """Return a value as a float; UsageError unless it is a number from ``least`` to ``most``. NaN is never accepted.
 
-    ``value_name``: the name of the value in errors; ``hint``: the accepted form, if it is not just this range.
+    ``value_name``: the name of the value in errors; ``accepted_form``: a noun phrase for the hint, if it is not just
+    this range.
     """
-    wanted = hint or f"a number from {least:g} to {most:g}"
+    accepted_form = accepted_form or f"a number from {least:g} to {most:g}"
     if _is_bool(value) or not isinstance(value, numbers.Real):
-        raise invalid_value_error(value_name, value, wanted)
+        raise invalid_value_error(value_name, value, accepted_form)
     try:
         converted = float(value)
     except OverflowError:
         converted = math.inf
     if not least <= converted <= most:
-        raise invalid_value_error(value_name, value, wanted)
+        raise invalid_value_error(value_name, value, accepted_form)
     return converted
 
 
@@ -77,7 +84,8 @@ def _is_bool(value: Any) -> bool:
 
 
 def _is_array(value: Any) -> bool:
-    """Test whether a value is a numpy array. numpy is not imported, because the command line checks options without it."""
+    """Test whether a value is a numpy array. numpy is not imported, because the command line checks options without
+    it."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.ndarray)
 
@@ -90,7 +98,8 @@ def as_text(value_name: str, value: Any) -> str:
 
 
 def as_boolean(value_name: str, value: Any) -> bool:
-    """Return a value as a bool; UsageError unless it is True or False. ``value_name``: the name of the value in errors."""
+    """Return a value as a bool; UsageError unless it is True or False. ``value_name``: the name of the value in
+    errors."""
     if not _is_bool(value):
         raise invalid_value_error(value_name, value, "True or False")
     return bool(value)
@@ -104,7 +113,7 @@ def as_known_value(value_name: str, value: Any, allowed_values: Sequence[Any]) -
     if isinstance(allowed_values[0], int) and not _is_bool(value) and isinstance(value, numbers.Integral):
         value = int(value)
     if type(value) is not type(allowed_values[0]) or value not in allowed_values:
-        raise invalid_value_error(value_name, value, ", ".join(map(str, allowed_values)))
+        raise invalid_value_error(value_name, value, "one of " + ", ".join(map(str, allowed_values)))
     return value
 
 
@@ -141,7 +150,7 @@ def as_mapping_by_name(value_name: str, value: Any, check: Check, default_key: s
         return {}
     if not isinstance(value, Mapping):
         if not default_key:
-            raise invalid_value_error(value_name, value, "a dict from names")
+            raise invalid_value_error(value_name, value, "a dict with names as keys")
         return {default_key: check(value_name, value)}
     for name in value:
         as_text(f"a name in {value_name}", name)
@@ -165,11 +174,11 @@ def as_function_or_none(value_name: str, value: Any) -> Any:
     return value
 
 
-def as_instance(value_name: str, value: Any, type_: type, hint: str) -> Any:
+def as_instance(value_name: str, value: Any, type_: type, accepted_form: str) -> Any:
     """Return a value; UsageError unless it is an instance of the class ``type_``. ``value_name``: the name of the value
-    in errors; ``hint``: the accepted form."""
+    in errors; ``accepted_form``: a noun phrase for the hint."""
     if not isinstance(value, type_):
-        raise invalid_value_error(value_name, value, hint)
+        raise invalid_value_error(value_name, value, accepted_form)
     return value
 
 
@@ -184,14 +193,15 @@ def as_arrays(value_name: str, value: Any) -> Sequence[Any]:
     return list(value)
 
 
-def as_tuple_of(value_name: str, value: Any, element_class: type, hint: str) -> tuple[Any, ...]:
+def as_tuple_of(value_name: str, value: Any, element_class: type, accepted_form: str) -> tuple[Any, ...]:
     """Return objects of one class as a tuple. A single object is accepted too; None gives an empty tuple.
 
-    Raises UsageError for any other value. ``value_name``: the name of the value in errors; ``hint``: the accepted form.
+    Raises UsageError for any other value. ``value_name``: the name of the value in errors; ``accepted_form``: a noun
+    phrase for the hint.
     """
     given = (value,) if isinstance(value, element_class) and not isinstance(value, (list, tuple)) else value
     if given is None:
         return ()
     if not isinstance(given, (list, tuple)) or not all(isinstance(each, element_class) for each in given):
-        raise invalid_value_error(value_name, value, hint)
+        raise invalid_value_error(value_name, value, accepted_form)
     return tuple(given)

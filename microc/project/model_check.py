@@ -1,4 +1,5 @@
-"""``microc check``: the operators of a model, its work and its memory, without compiling it; and whether it can fit a board."""
+"""``microc check``: the operators of a model, its work and its memory, without compiling it; and whether it can fit a
+board."""
 
 from __future__ import annotations
 
@@ -14,18 +15,18 @@ from microc.base.immutable import frozen
 from microc.codegen.project.firmware import project_files
 from microc.compiler.fit.budget import (
     BoardCapacity,
-    MemoryBound,
+    MemoryLowerBound,
+    compute_memory_lower_bound,
     count_macs,
-    memory_bound,
     prove_shortages,
     region_bytes,
     summarise_arithmetic,
 )
-from microc.compiler.fit.footprint import Footprint, board_capacity, footprint_that_fits
+from microc.compiler.fit.footprint import Footprint, board_capacity, compute_and_check_footprint
 from microc.compiler.lowering.kernel_selection import groups_of
-from microc.compiler.model import source_name
+from microc.compiler.model import model_file_name
 from microc.compiler.options import Options
-from microc.compiler.pipeline import compile_model, read_at_largest
+from microc.compiler.pipeline import compile_model, read_and_optimise_at_maximum
 from microc.errors import FitError
 from microc.graph.ir import Graph
 from microc.module import Arithmetic
@@ -36,8 +37,8 @@ from microc.run.board_project import link_and_read_sizes
 from microc.target import Board
 
 VERDICTS: Mapping[str, bool | None] = MappingProxyType({"no": False, "maybe": None, "yes": True})
-"""Verdicts on whether a network fits a board. ``no``: proven that it does not; ``maybe``: unknown; ``yes``: it was compiled, and
-the result fits."""
+"""Verdicts on whether a network fits a board. ``no``: proven that it does not; ``maybe``: unknown; ``yes``: it was
+compiled, and the result fits."""
 
 
 RESERVE = 0.25
@@ -45,8 +46,8 @@ RESERVE = 0.25
 
 If the firmware is not linked, the verdict is ``yes`` only if the estimated flash and this reserve fit.
 
-Measured on 74 firmwares of models that were not used to fit the estimate: one firmware (an unrolled integer GRU on Cortex-M0)
-has 20 % more code than estimated.
+Measured on 74 firmwares of models that were not used to fit the estimate: one firmware (an unrolled integer GRU on
+Cortex-M0) has 20 % more code than estimated.
 """
 _ESTIMATED = ("estimated_cycles", "estimated_milliseconds", "stack_bound", "memories", "layers")
 """Fields of the JSON that are known for a compiled network only."""
@@ -60,12 +61,12 @@ class ModelCheck:
     live at the same time. This is about the arena's size if no values share memory and no layer runs row by row.
     ``state``: bytes of state that is kept from run to run. ``tensors``: all inputs, states and computed values, in the
     order of the model file. ``arithmetic``: what is computed in floats, and why. ``advice``: sentences of
-    :mod:`microc.reports.advice`, if a board is known. ``verdict``: a key of :data:`VERDICTS`, empty if neither a board nor
-    a memory limit is known; ``reasons``: why the verdict is ``no``.
+    :mod:`microc.reports.advice`, if a board is known. ``verdict``: a key of :data:`VERDICTS`, empty if neither a board
+    nor a memory limit is known; ``reasons``: why the verdict is ``no``.
 
-    If the network was compiled to find the verdict, ``need`` is the memory that the firmware needs, and ``compiled`` the
-    result of :meth:`microc.Program.report`. ``built``: True if the firmware was also linked, so that ``need`` is exact;
-    otherwise its flash is an estimate, for which :data:`RESERVE` is kept free.
+    If the network was compiled to find the verdict, ``need`` is the memory that the firmware needs, and ``compiled``
+    the result of :meth:`microc.Program.report`. ``built``: True if the firmware was also linked, so that ``need`` is
+    exact; otherwise its flash is an estimate, for which :data:`RESERVE` is kept free.
     """
 
     model: str
@@ -77,7 +78,7 @@ class ModelCheck:
     macs: int
     weight_bytes: int
     live: int
-    least: MemoryBound
+    least: MemoryLowerBound
     board: str
     verdict: str
     reasons: tuple[str, ...]
@@ -131,16 +132,16 @@ def check_model(
     firmware if the board's C compiler is installed. Raises UnsupportedError, which lists everything in the model that
     microc cannot compile.
     """
-    read, fused = read_at_largest(source, options)
+    read, fused = read_and_optimise_at_maximum(source, options)
     room = board_capacity(board, external=bool(options.external)) if board else BoardCapacity()
-    least = memory_bound(fused, options)
+    least = compute_memory_lower_bound(fused, options)
     arithmetic = summarise_arithmetic(fused, options.weight_dtype)
     reasons, need, compiled = prove_shortages(least, options, room), None, None
     built = certain = False
     if exact and board and not reasons:
         try:
             module = compile_model(source, board.target, options, None, room)
-            need, compiled = footprint_that_fits((module,), board), summarise_module(module, board)
+            need, compiled = compute_and_check_footprint((module,), board), summarise_module(module, board)
             sizes = link_and_read_sizes(project_files((module,), board, __version__), board)
             if sizes is not None:
                 code = sizes.flash - need.weights - need.self_test
@@ -151,18 +152,20 @@ def check_model(
             reasons, need, compiled = (error.what,), None, None
     bounded = board or options.flash or options.ram
     return ModelCheck(
-        **describe_graph(read, source_name(source)),
+        **describe_graph(read, model_file_name(source)),
         kernels=sum(not registry.get(nodes[0].op).view for nodes in groups_of(fused)),
         macs=count_macs(read),
         weight_bytes=sum(array.nbytes for array in fused.consts.values()),
-        live=peak_live_bytes(fused),
+        live=peak_live_bytes_between_kernels(fused),
         least=least,
         board=board.name if board else "",
         verdict="no" if reasons else "yes" if need and certain else "maybe" if bounded else "",
         reasons=reasons,
         tensors=tuple(_iter_nameable_tensors(read)),
         arithmetic=arithmetic,
-        advice=arithmetic_advice(arithmetic, source_name(source), board.target, options.requantize) if board else (),
+        advice=arithmetic_advice(arithmetic, model_file_name(source), board.target, options.requantize)
+        if board
+        else (),
         need=need,
         state=sum(array.nbytes for array in read.state.values()),
         compiled=compiled,
@@ -206,7 +209,7 @@ def _iter_nameable_tensors(graph: Graph) -> Iterator[dict[str, Any]]:
         yield from ({**_graph_tensor_data(graph, name), "operator": node.op} for name in node.outputs if name)
 
 
-def peak_live_bytes(graph: Graph) -> int:
+def peak_live_bytes_between_kernels(graph: Graph) -> int:
     """Return the largest number of bytes of values that are live between two kernels of a fused graph, which run in the
     order of its nodes.
 

@@ -38,8 +38,8 @@ DIGITS = "digits/digits_int8.tflite"
 
 @frozen
 class Start:
-    """Values that the templates of a new project's README and .gitignore use: ``name`` of the project, its ``model`` and
-    ``board``, and the ``folder`` of the C project."""
+    """Values that the templates of a new project's README and .gitignore use: ``name`` of the project, its ``model``
+    and ``board``, and the ``folder`` of the C project."""
 
     name: Text
     model: Text
@@ -53,11 +53,11 @@ def write_new_project(folder: Path, model: Path | None, board: str, options: Map
     ``model``: the model file to copy into the folder; None: the model of the demonstration. ``options``: keywords of
     :func:`~microc.compiler.options.make_options`. Model and board are read first; if either is invalid, the error is
     raised before anything is written."""
-    from microc.compiler.pipeline import read_at_largest
+    from microc.compiler.pipeline import read_and_optimise_at_maximum
 
     source = file_access.examples_folder() / DIGITS if model is None else model
     load_board(board)
-    read_at_largest(source, make_options(**options))
+    read_and_optimise_at_maximum(source, make_options(**options))
     suffix = source.suffix if source.suffix[1:].isalnum() else ""
     copy = network_name(source.stem) + suffix.lower()
     board_name = board if not board.endswith(".toml") else str(Path(board).resolve())
@@ -77,7 +77,8 @@ def write_new_project(folder: Path, model: Path | None, board: str, options: Map
 
 
 def _resolve_paths(value: Any) -> Any:
-    """Make the paths in an option's value absolute, because the project resolves relative paths against its own folder."""
+    """Make the paths in an option's value absolute, because the project resolves relative paths against its own
+    folder."""
     if isinstance(value, Path):
         return value.resolve()
     return tuple(map(_resolve_paths, value)) if isinstance(value, tuple) else value
@@ -98,11 +99,12 @@ _SEED = 3
 class Demonstration:
     """The results of the demonstration.
 
-    ``report``: result of :meth:`microc.compiler.api.Program.report`. ``title``: the board's title. ``ram``: bytes of RAM,
-    including the stack. ``compiled_seconds``, ``built_seconds`` and ``line_seconds``: duration of compiling, of building,
-    and of all runs over the serial line. ``images``: int8, shape (n, 1, 8, 8, 1); ``scores``: the network's results, int8,
-    shape (n, 10); ``labels``: the true digits. ``kernels``: their entries in the manifest; ``ticks``: time of each kernel in
-    one run, in the unit of ``clock``. ``reference``: the accuracy that must be reached, 0 to 1."""
+    ``report``: result of :meth:`microc.compiler.api.Program.report`. ``title``: the board's title. ``ram``: bytes of
+    RAM, including the stack. ``compiled_seconds``, ``built_seconds`` and ``line_seconds``: duration of compiling, of
+    building, and of all runs over the serial line. ``images``: int8, shape (n, 1, 8, 8, 1); ``scores``: the network's
+    results, int8, shape (n, 10); ``labels``: the true digits. ``kernels``: their entries in the manifest; ``ticks``:
+    time of each kernel in one run, in the unit of ``clock``. ``reference``: the accuracy that must be reached, 0 to
+    1."""
 
     report: dict[str, Any]
     title: str

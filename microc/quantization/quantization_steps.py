@@ -12,7 +12,7 @@ from microc.codegen.output_files import replace_atomically
 from microc.codegen.render import format_signature, html_table
 from microc.compiler import validation
 from microc.compiler.interaction import Progress, as_callback, with_python_errors
-from microc.compiler.model import ONNX, model_source, read_model, registers_plugins, save
+from microc.compiler.model import ONNX, read_model, registers_plugins, resolve_model, save
 from microc.compiler.options import make_options
 from microc.errors import UsageError
 from microc.graph.ir import Graph
@@ -181,7 +181,7 @@ def quantize(
     all_options = make_options(**options)
     reading, ends = replace(all_options, input_dtype={}, output_dtype={}), all_options
     boundary = Boundary(ends.input_dtype, ends.output_dtype)
-    source = read_model(model_source(model, reading), reading)
+    source = read_model(resolve_model(model, reading), reading)
     graph = normalise_float_graph(source, reading)
     same_data = evaluate is None or callable(evaluate)
     colours = reading.input_colour

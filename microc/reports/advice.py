@@ -14,7 +14,7 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.immutable import frozen
 from microc.compiler import option_values as meaning
-from microc.compiler.fit.budget import larger_boards
+from microc.compiler.fit.budget import list_larger_boards
 from microc.compiler.options import OPTIONS, Options
 from microc.compiler.pipeline import compile_model
 from microc.frontend.graph_builder import GraphBuilder
@@ -286,7 +286,7 @@ def _memory_advice(situation: Situation) -> Iterator[Advice]:
         memory: totals[memory] or 0 for memory in ("flash", "ram") if (totals[memory] or 0) > (board[memory] or inf)
     }
     for memory, used in over.items():
-        larger = next(larger_boards(totals["flash"] or 0, totals["ram"] or 0, board["name"]), "")
+        larger = next(list_larger_boards(totals["flash"] or 0, totals["ram"] or 0, board["name"]), "")
         yield Advice(
             f"{_MEMORIES[memory]} does not fit: {used:,} bytes of {board[memory]:,}; "
             + (f"{larger} has more" if larger else "no board that is known has more: choose a smaller network"),

@@ -23,7 +23,7 @@ from microc.compiler.lowering.derivation import (
     derive_kernel,
     goal_text,
 )
-from microc.compiler.model import model_source, registers_own_plugins, registers_plugins
+from microc.compiler.model import registers_own_plugins, registers_plugins, resolve_model
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_network
 from microc.device.boards import load_board
@@ -137,7 +137,7 @@ def explain(
         target_core = board_object.target
         capacity_limits = board_capacity(board_object, external=bool(parsed_options.external))
     compilation = compile_network(
-        model_source(model, parsed_options), target_core, parsed_options, progress, capacity_limits
+        resolve_model(model, parsed_options), target_core, parsed_options, progress, capacity_limits
     )
     kernel = derive_kernel(compilation, find_step_of_layer(compilation.module, wanted)) if wanted else None
     return Explanation(compilation.module, target_core, compilation.make.goal, kernel, parsed_options.plugins)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from microc.base.file_access import read_text
 from microc.compiler import api, validation
 from microc.compiler.interaction import Progress, as_callback
-from microc.compiler.model import model_source, register_plugins, registers_plugins
+from microc.compiler.model import register_plugins, registers_plugins, resolve_model
 from microc.compiler.options import Options, make_options
 from microc.compiler.pipeline import compile_model
 from microc.device.boards import load_board
@@ -84,7 +84,7 @@ def _compile_without_limits(
     """Compile a network for a board without the board's memory limits, to report by how much the network exceeds them."""
     board_object = board if isinstance(board, Board) else load_board(board)
     return api.Program(
-        compile_model(model_source(model, options), board_object.target, options, progress),
+        compile_model(resolve_model(model, options), board_object.target, options, progress),
         board_object,
         options.plugins,
     )

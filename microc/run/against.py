@@ -15,7 +15,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.codegen.c.source import shared_files
 from microc.compiler.interaction import Progress, with_python_errors
-from microc.compiler.model import model_source, read_model, registers_plugins
+from microc.compiler.model import read_model, registers_plugins, resolve_model
 from microc.compiler.options import ENDS, Options, make_options
 from microc.compiler.pipeline import compile_model, optimise_graph
 from microc.device.boards import load_board
@@ -200,7 +200,7 @@ def verify(
     """
     parsed_options = make_options(**options)
     reference = load_reference(model, against, parsed_options)
-    source = model_source(model, parsed_options)
+    source = resolve_model(model, parsed_options)
     board_object = load_board(board) if isinstance(board, (str, Path)) else board
     library = build_kernels_for_host(
         source, parsed_options, board_object.target if board_object else target_for(target), progress
@@ -238,7 +238,7 @@ def _rounded_weights_reference(model: Any, options: Options) -> Reference:
         )
     from microc.run.reference.engines import RoundedWeights
 
-    return RoundedWeights(optimise_graph(read_model(model_source(model, options), options), options))
+    return RoundedWeights(optimise_graph(read_model(resolve_model(model, options), options), options))
 
 
 def build_kernels_for_host(

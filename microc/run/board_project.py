@@ -20,7 +20,7 @@ from microc.codegen.project.board_files import abi_checksum
 from microc.codegen.project.manifest import SCHEMA_VERSION, manifest_fault
 from microc.codegen.project.protocols import LINK_ADDRESSES, is_relocatable
 from microc.compiler import validation
-from microc.compiler.fit.footprint import link_overflow_error
+from microc.compiler.fit.footprint import convert_link_overflow_error
 from microc.device.board_info import FORMAT, HEADER, Blob, BlobTensor, Slots, make_printable, read_blob
 from microc.device.boards import load_board_copy
 from microc.device.client import Client, query_slots, write_and_activate_slot
@@ -263,7 +263,7 @@ def build_project(project: Project) -> BuildResult:
         run_make(project.folder)
     except ToolError as error:
         hot_code = "hot_code" in project.manifest
-        overflow = link_overflow_error(error, project.board, str(project.folder), hot_code=hot_code)
+        overflow = convert_link_overflow_error(error, project.board, str(project.folder), hot_code=hot_code)
         if overflow is None:
             raise
         raise overflow from error

@@ -11,7 +11,7 @@ from microc.base.immutable import frozen
 from microc.codegen.render import html_table
 from microc.compiler import validation
 from microc.compiler.interaction import with_python_errors
-from microc.compiler.model import model_source, registers_plugins
+from microc.compiler.model import registers_plugins, resolve_model
 from microc.compiler.options import Options, make_options
 from microc.compiler.tuned.measured_choice import network_key, network_measurements
 from microc.compiler.tuned.measured_regions import RegionTask
@@ -213,7 +213,7 @@ def tune(
         tuner.run(SearchLimits(trials, limit - (min(WHOLE * compile_seconds, limit / 2) if measures_network else 0)))
         # The network is not measured again if there are no new measurements of kernels.
         if measures_network and (tuner.spent or not database.of(key)) and monotonic() < begin + limit:
-            NetworkSearch(model_source(model, resolved), core, resolved, database, runner).run(begin + limit)
+            NetworkSearch(resolve_model(model, resolved), core, resolved, database, runner).run(begin + limit)
     except KeyboardInterrupt as end:
         raise Interrupted(_tuning_results(tuner, all_tasks, key)) from end
     finally:

@@ -13,12 +13,12 @@ from typing import Any, Protocol
 
 from microc.base.immutable import frozen
 from microc.compiler import validation
-from microc.compiler.fit.budget import goal_ladder
+from microc.compiler.fit.budget import list_goals_to_try
 from microc.compiler.fit.footprint import board_capacity
 from microc.compiler.lowering.kernel_maker import CompiledNetwork
-from microc.compiler.model import model_source
+from microc.compiler.model import resolve_model
 from microc.compiler.options import Options, make_options
-from microc.compiler.pipeline import compile_network, external_regions
+from microc.compiler.pipeline import compile_network, list_external_regions
 from microc.compiler.tuned.measured_choice import NetworkMeasurements
 from microc.compiler.tuned.measured_regions import OURS, RegionTask, RegionVerdict, region_verdict
 from microc.compiler.tuned.records import OK, UNTUNED, Database, Record, Task, list_tuning_tasks
@@ -56,7 +56,7 @@ def board_and_core_of(target: str, board: str | Path | Board | None) -> tuple[Bo
 def compile_for_tuning(model: Any, target: Target, options: Options, board: Board | None) -> CompiledNetwork:
     """Compile a network; return its module together with the builder of its kernels."""
     room = board_capacity(board, external=bool(options.external)) if board else None
-    return compile_network(model_source(model, options), target, options, room=room)
+    return compile_network(resolve_model(model, options), target, options, capacity=room)
 
 
 def options_and_tasks(
@@ -70,7 +70,7 @@ def options_and_tasks(
     compiled_network = compile_for_tuning(model, target, without_optional_external_code(chosen), board)
     return chosen, list_tuning_tasks(
         compiled_network,
-        (SPEED, goal_ladder(compiled_network.make.graph, make_options(), compiled_network.make.target)[0], SIZE),
+        (SPEED, list_goals_to_try(compiled_network.make.graph, make_options(), compiled_network.make.target)[0], SIZE),
     )
 
 
@@ -90,7 +90,7 @@ def regions_open_to_external_code(model: Any, target: Target, options: Options) 
     used."""
     if not measurements_choose_code(options):
         return ()
-    return external_regions(model_source(model, options), target, options)
+    return list_external_regions(resolve_model(model, options), target, options)
 
 
 def select_layers(

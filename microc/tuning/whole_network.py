@@ -20,7 +20,7 @@ from microc import __version__
 from microc.codegen.c.source import shared_files
 from microc.compiler.fit.budget import code_bytes
 from microc.compiler.lowering.kernel_maker import CompiledNetwork
-from microc.compiler.model import source_name
+from microc.compiler.model import model_file_name
 from microc.compiler.options import Options
 from microc.compiler.pipeline import compile_network
 from microc.compiler.tuned.measured_choice import KernelChoice, NetworkMeasurements, network_key, network_measurements
@@ -162,7 +162,7 @@ class NetworkSearch:
         return Record(
             key=self.key,
             op=NETWORK,
-            layer=make_printable(source_name(self.source), 200),
+            layer=make_printable(model_file_name(self.source), 200),
             cpu=self.target.cpu,
             board=self.meter.board,
             toolchain=self.meter.toolchain,

@@ -193,6 +193,6 @@ def test_two_networks_that_make_one_name() -> None:
         graph = Graph(name, ("x",), ("y",), nodes, kinds, {"w": np.ones((3, 2), np.float32)})
         return microc.compile(graph, board="host")
 
-    with pytest.raises(UsageError, match="'a' and 'a_b' both have a 'a_b_c_weight'"):
+    with pytest.raises(UsageError, match="'a' and 'a_b' both define the C name 'a_b_c_weight'"):
         bundle(program("a", "b_c"), program("a_b", "c"))
     bundle(program("a", "b_c"), program("a_c", "c"))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import microc
-from microc.compiler.fit.budget import flash_bytes, goal_ladder, larger_boards, region_bytes
+from microc.compiler.fit.budget import flash_bytes, list_goals_to_try, list_larger_boards, region_bytes
 from microc.compiler.model import read_model
 from microc.compiler.options import Options
 from microc.compiler.pipeline import compile_model, optimise_graph
@@ -25,22 +25,24 @@ def compiled(**options: object) -> Module:
 def test_goals_end_with_size_and_prices_rise() -> None:
     graph = optimise_graph(read_model(digits.INT8, Options()), Options())
     target = target_for("cortex-m4")
-    ladder = goal_ladder(graph, Options(optimize="speed"), target)
+    ladder = list_goals_to_try(graph, Options(optimize="speed"), target)
     prices = [goal.price for goal in ladder]
     assert ladder[0] == SPEED and ladder[-1] == SIZE and prices == sorted(prices)
-    balanced = goal_ladder(graph, Options(), target)[0]
+    balanced = list_goals_to_try(graph, Options(), target)[0]
     assert balanced.name == "balanced" and 0 < balanced.price < 1000
-    assert goal_ladder(graph, Options(optimize="size"), target) == (SIZE,)
+    assert list_goals_to_try(graph, Options(optimize="size"), target) == (SIZE,)
 
 
 def test_flash_is_worth_nothing_on_a_computer_but_in_a_budget() -> None:
     graph = optimise_graph(read_model(digits.INT8, Options()), Options())
-    assert goal_ladder(graph, Options(), target_for("x86-64-v3")) == goal_ladder(
+    assert list_goals_to_try(graph, Options(), target_for("x86-64-v3")) == list_goals_to_try(
         graph, Options(optimize="speed"), target_for("cortex-m4")
     )
-    assert goal_ladder(graph, Options(optimize="size"), target_for("x86-64-v3")) == (SIZE,)
-    assert goal_ladder(graph, Options(), target_for("host"))[0].name == "balanced", "portable C may be for any machine"
-    assert goal_ladder(graph, Options(), target_for("rv32imc"))[0].name == "balanced", (
+    assert list_goals_to_try(graph, Options(optimize="size"), target_for("x86-64-v3")) == (SIZE,)
+    assert list_goals_to_try(graph, Options(), target_for("host"))[0].name == "balanced", (
+        "portable C may be for any machine"
+    )
+    assert list_goals_to_try(graph, Options(), target_for("rv32imc"))[0].name == "balanced", (
         "no computer, whatever its family has"
     )
 
@@ -84,5 +86,5 @@ def test_wrong_choices() -> None:
 def test_boards_in_hints_hold_the_network_in_the_region_that_the_linker_fills() -> None:
     """A board with several RAMs has more bytes than a network can use: it is named only if the first one is large enough."""
     for ram in (90_000, 320_000, 500_000, 600_000):
-        boards = [load_board(name) for name in larger_boards(10_000, ram)]
+        boards = [load_board(name) for name in list_larger_boards(10_000, ram)]
         assert boards and all(region_bytes(board, "ram") >= ram for board in boards)

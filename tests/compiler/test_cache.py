@@ -146,7 +146,7 @@ def test_strange_contents_are_ignored(folder: Path, compiled: list[object]) -> N
 
 def test_an_entry_unfolds_up_to_a_bound(folder: Path, monkeypatch: pytest.MonkeyPatch, compiled: list[object]) -> None:
     files()
-    monkeypatch.setattr(cache, "LARGEST", 1000)
+    monkeypatch.setattr(cache, "MAX_ENTRY_BYTES", 1000)
     files()
     assert len(compiled) == 2
 
@@ -180,7 +180,7 @@ def test_a_folder_that_cannot_be_made_or_written(
 def test_the_oldest_entries_go(folder: Path, monkeypatch: pytest.MonkeyPatch, compiled: list[object]) -> None:
     files()
     first = entry(folder)
-    monkeypatch.setattr(cache, "BOUND", int(2.5 * first.stat().st_size))
+    monkeypatch.setattr(cache, "MAX_CACHE_BYTES", int(2.5 * first.stat().st_size))
     for k, name in enumerate(("b", "c")):
         os.utime(first, ns=(k, k))
         files(name=name)

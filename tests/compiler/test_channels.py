@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from microc.codegen.c.source import shared_files
-from microc.compiler.fit.budget import goal_ladder
+from microc.compiler.fit.budget import list_goals_to_try
 from microc.compiler.lowering.graph_to_module import build_module
 from microc.compiler.lowering.kernel_maker import Configuration, KernelBuilder
 from microc.compiler.options import Options
@@ -25,7 +25,9 @@ def test_random_networks_compile_to_what_they_compute(seed: int) -> None:
     cpu = ("host", "cortex-m4", "cortex-m55")[seed % 3]
     module = plan_module(
         build_module(
-            KernelBuilder(Configuration(fused, goal_ladder(fused, Options(), target_for(cpu))[0]), target_for(cpu)),
+            KernelBuilder(
+                Configuration(fused, list_goals_to_try(fused, Options(), target_for(cpu))[0]), target_for(cpu)
+            ),
             "net",
         )
     )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import microc
-from microc.compiler.fit.budget import flash_bytes, goal_ladder
+from microc.compiler.fit.budget import flash_bytes, list_goals_to_try
 from microc.compiler.fit.search import build_network
 from microc.compiler.lowering.graph_to_module import describe_loop_steps
 from microc.compiler.lowering.kernel_maker import CompiledNetwork, Configuration
@@ -33,7 +33,7 @@ def made(cpu: str = "rv32imc", source: Path = digits.INT8, **options: Any) -> Co
 def ladder(cpu: str) -> list[CompiledNetwork]:
     """The network at every price of flash, all of it at one."""
     graph, target, options = made(cpu).make.graph, target_for(cpu), make_options()
-    goals = goal_ladder(graph, options, target)
+    goals = list_goals_to_try(graph, options, target)
     return [build_network(Configuration(graph, goal), target, "", options) for goal in goals]
 
 

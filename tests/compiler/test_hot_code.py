@@ -188,7 +188,7 @@ def test_a_memory_that_is_too_small_when_it_is_linked_says_what_to_do(tmp_path: 
 def test_what_has_no_memory_for_code_is_refused(tmp_path: Path) -> None:
     for options, said in (
         ({"board": "mps2-an386"}, "names no memory for code"),
-        ({}, "this computer loads a library"),
+        ({}, "code_in_ram: applies only to the firmware of a board"),
         ({"board": board(tmp_path), "relocatable": True}, "code_in_ram cannot be combined with relocatable"),
         ({"board": board(tmp_path), "protocol": "tuning"}, "reserves RAM for uploaded code"),
     ):

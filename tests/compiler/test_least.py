@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import microc
-from microc.compiler.fit.budget import BoardCapacity, memory_bound, min_constant_bytes
+from microc.compiler.fit.budget import BoardCapacity, compute_memory_lower_bound, min_constant_bytes
 from microc.compiler.options import Options
-from microc.compiler.pipeline import compile_model, read_at_largest
+from microc.compiler.pipeline import compile_model, read_and_optimise_at_maximum
 from microc.device.boards import list_boards, load_board
 from microc.errors import FitError, UnsupportedError
 from microc.frontend.graph_builder import GraphBuilder
@@ -49,7 +49,7 @@ if not ALL:
 def compiled(name: str, board: str, caller: bool) -> bool | str:
     """Whether a network fits, compiled for the board; the early look at it is left out, so that it proves nothing itself."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("microc.compiler.pipeline.refuse_impossible", lambda *_: None)
+        patch.setattr("microc.compiler.pipeline.refuse_provably_too_large", lambda *_: None)
         try:
             microc.compile(SOURCES[name], board=board, io_in_arena=not caller)
         except FitError as error:
@@ -67,12 +67,12 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_bounds_are_bounds(name: str, core: str, caller: bool) -> None:
     """The smallest that compilation finds, for size and row by row, is not below them."""
     options = Options(optimize="size", io_in_arena=not caller)
-    least = memory_bound(read_at_largest(SOURCES[name], options)[1], options)
-    module = compile_model(SOURCES[name], target_for(core), options, room=BoardCapacity(ram=4))
+    least = compute_memory_lower_bound(read_and_optimise_at_maximum(SOURCES[name], options)[1], options)
+    module = compile_model(SOURCES[name], target_for(core), options, capacity=BoardCapacity(ram=4))
     assert module.plan is not None
     assert least.weights <= module.const_bytes and least.arena <= module.plan.size
     ends = {*module.inputs, *module.outputs} - set(module.plan.offsets)
-    assert least.outside == sum(module.values[end].nbytes for end in ends)
+    assert least.io_bytes_outside_arena == sum(module.values[end].nbytes for end in ends)
 
 
 @pytest.mark.parametrize(("name", "board", "caller"), BOARDS)
@@ -146,7 +146,7 @@ def layer_of_40_000_weights() -> Graph:
 def test_a_constant_beyond_the_arrays_of_a_compiler_is_refused() -> None:
     """avr-gcc: ``size of array is too large``, after everything was written."""
     graph = layer_of_40_000_weights()
-    with pytest.raises(FitError, match=r"takes 40000 bytes: compilers for avr make no array beyond 32767"):
+    with pytest.raises(FitError, match=r"C compilers for avr support no array of this size; got 40000 bytes"):
         microc.compile(graph, board="arduino-mega")
     assert microc.compile(graph, board="nrf52840dk").module.const_bytes == 40_000
 
@@ -156,7 +156,7 @@ def test_an_arena_beyond_the_arrays_of_a_compiler_is_refused() -> None:
     write = GraphBuilder()
     given = write.input("x", (1, 5000), "float32")
     graph = write.graph("wide", {"y": write.op("mul", given, write.op("softmax", given, axis=1))})
-    with pytest.raises(FitError, match=r"the arena takes \d+ bytes: compilers for avr make no array beyond 32767"):
+    with pytest.raises(FitError, match=r"the arena: C compilers for avr support no array of this size; got \d+ bytes"):
         microc.compile(graph, "avr")
 
 

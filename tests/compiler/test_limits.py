@@ -68,7 +68,7 @@ def test_limits_hold_together(seed: int, tmp_path: Path) -> None:
         memories = board_capacity(two_memories(tmp_path, max(64, int(shares["memories"] * least["ram"])))).memories
         room = replace(room, memories=memories)
     try:
-        within = compile_model(graph, target, make_options(**options, **limits), room=room)
+        within = compile_model(graph, target, make_options(**options, **limits), capacity=room)
     except FitError as error:
         assert error.hint and ("cannot hold" in str(error) or "does not fit" in str(error))
         return
@@ -105,6 +105,6 @@ def test_open_sizes_keep_within_limits(tmp_path: Path) -> None:
     limited = make_options(bounds=bounds, optimize="speed", flash=flash_bytes(small))
     within = compile_model(path, core, limited)
     assert flash_bytes(within) <= flash_bytes(small) and len(within.trials) > 1
-    with pytest.raises(FitError, match="ram: the arena takes") as caught:
+    with pytest.raises(FitError, match="ram: the arena exceeds its limit") as caught:
         microc.compile(path, "cortex-m4", bounds=bounds, ram=arena_bytes(fast) - 4)
     assert "fix the sizes" in str(caught.value.hint)

@@ -208,7 +208,7 @@ def test_a_file_needs_a_line(m4: Project, capsys: pytest.CaptureFixture[str]) ->
         ({"io_in_arena": False}, "keeps inputs and outputs in its arena"),
         ({"board": "host"}, "takes no code over its line"),
         ({"board": "arduino-uno"}, "takes no code over its line"),
-        ({"board": None}, "this computer loads a library at any address"),
+        ({"board": None}, "relocatable: applies only to the firmware of a board"),
     ],
 )
 def test_what_is_not_loadable(options: dict[str, Any], said: str, tmp_path: Path) -> None:

@@ -124,7 +124,9 @@ def module(graph: Graph, chains: Sequence[Chain] = (), cpu: str = "cortex-m4") -
     target = target_for(cpu)
     lowered = ChainLowering(graph, target, SPEED)
     return build_module(
-        KernelBuilder(Configuration(graph, SPEED), target), "net", streams=[lowered.lower(chain) for chain in chains]
+        KernelBuilder(Configuration(graph, SPEED), target),
+        "net",
+        lowered_chains=[lowered.lower(chain) for chain in chains],
     )
 
 

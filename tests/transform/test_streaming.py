@@ -223,7 +223,7 @@ def test_several_inputs() -> None:
         ({"stream": "time"}, "stream cannot be"),
         ({"hop": 2}, "hop requires stream"),
         ({"stream": 1, "stream_allow": "everything"}, "stream_allow cannot be"),
-        ({"stream": 1, "hop": -1}, "frames cannot be -1"),
+        ({"stream": 1, "hop": -1}, r"hop \(frames per run\) cannot be -1"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], text: str) -> None:

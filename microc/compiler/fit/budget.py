@@ -19,7 +19,6 @@ from microc.device.boards import list_boards, load_board
 from microc.errors import FitError, UnsupportedError, UsageError
 from microc.graph.ir import Graph, Node
 from microc.graph.text import nested_graphs
-from microc.graph.text import nested_graphs as graphs_inside
 from microc.isa import CORES, FAMILIES
 from microc.module import Arithmetic, Module
 from microc.ops import registry
@@ -40,7 +39,7 @@ code and stack, whose sizes differ between cores."""
 SHOWN = 3  # maximum number of boards that a hint names
 
 
-def fit_hint(
+def make_misfit_hint(
     source: str,
     needed_flash: int,
     needed_ram: int,
@@ -61,27 +60,29 @@ def fit_hint(
         target = f" --board {board}" if board else ""
         output = shlex.quote(str(Path(source).with_suffix(".mcg")))
         measures.append(
-            f"make it one of integers (microc quantize {shlex.quote(source)} --data SAMPLES{target} -o {output})"
+            f"quantise it to integers (microc quantize {shlex.quote(source)} --data SAMPLES{target} -o {output})"
         )
     if board:
-        names = [name for _, name in zip(range(SHOWN), larger_boards(needed_flash, needed_ram, board), strict=False)]
+        names = [
+            name for _, name in zip(range(SHOWN), list_larger_boards(needed_flash, needed_ram, board), strict=False)
+        ]
         measures.append(f"choose a larger board (--board {', '.join(names)})" if names else "choose a smaller network")
     else:
         measures.append("raise the budget, or leave it out to see what is needed")
     if io_in_arena:
-        measures.append("keep inputs and outputs elsewhere (--io caller)")
+        measures.append("move inputs and outputs into buffers of the caller (--io caller)")
     return "; ".join(measures)
 
 
-def larger_boards(flash: int, ram: int, too_small: str = "") -> Iterator[str]:
-    """Yield the names of boards whose memory exceeds the given flash and RAM (bytes) by a margin.
+def list_larger_boards(needed_flash: int, needed_ram: int, too_small_board: str = "") -> Iterator[str]:
+    """Yield the names of boards whose memory is at least :data:`MARGIN` times the needed flash and RAM.
 
-    ``too_small``: the board that is not sufficient. Boards of its family (Arduino core or PlatformIO platform) come
-    first, then boards that are supported by one of its build systems, then emulated boards. Within each class the
-    boards with the least RAM come first.
+    ``needed_flash``, ``needed_ram``: in bytes. ``too_small_board``: the name of a board that is too small. Boards of
+    its family (Arduino core or PlatformIO platform) come first, then boards that are supported by one of its build
+    systems, then emulated boards. Within each class the boards with the least RAM come first.
     """
     known = list_boards()
-    small_board = load_board(too_small) if too_small in known else None
+    small_board = load_board(too_small_board) if too_small_board in known else None
     families, systems = (
         (_board_families(small_board), set(small_board.ids)) if small_board else (set[str](), set[str]())
     )
@@ -93,8 +94,8 @@ def larger_boards(flash: int, ram: int, too_small: str = "") -> Iterator[str]:
     for board in sorted(map(load_board, known), key=preference_key):
         if (
             board.regions
-            and region_bytes(board, "flash") >= MARGIN * flash
-            and region_bytes(board, "ram") >= MARGIN * ram
+            and region_bytes(board, "flash") >= MARGIN * needed_flash
+            and region_bytes(board, "ram") >= MARGIN * needed_ram
         ):
             yield board.name
 
@@ -131,14 +132,14 @@ def with_math_features(target: Target, options: Options) -> Target:
     if options.math == "half" and not target.has(HALF_FLOATS):
         able = ", ".join(name for name, core in CORES.items() if HALF_FLOATS in core.has)
         raise UsageError(
-            f"math half: {target.cpu} does not compute in float16",
+            f"math half: {target.cpu} does not compute in float16, expected a core with a float16 unit",
             hint=f"choose one of {able}; or use weight_dtype float16, which stores weights in two bytes on every core",
         )
     if options.math == "half" and options.bounds:
         raise UsageError(
-            f"math half: no schedule in float16 for sizes that vary; got bounds of {', '.join(map(str, options.bounds))}, "
-            "expected fixed sizes",
-            hint="bind the sizes with input_shapes, or leave out math",
+            f"math half: float16 schedules need fixed sizes; got bounds of {', '.join(map(str, options.bounds))}, "
+            "expected none",
+            hint="fix the sizes with input_shapes, or leave out math",
         )
     features = {
         FAST_MATH: options.math in ("fast", "half"),
@@ -165,7 +166,7 @@ def summarise_arithmetic(graph: Graph, weight_dtype: str = "") -> Arithmetic:
     return Arithmetic(
         macs=sum(total for total, _ in work.values()),
         float_macs=sum(floats for _, floats in work.values()),
-        reasons=tuple(_float_reasons(graph, layers)),
+        reasons=tuple(_list_float_reasons(graph, layers)),
         half_weights=count_16_bit_weights(graph) if weight_dtype in dtypes.HALF else 0,
         wide_weights=find_overflowing_weights(graph, weight_dtype) if weight_dtype in dtypes.HALF else (),
         double_weights=_count_double_weights(graph),
@@ -197,7 +198,7 @@ def _count_float_macs(graph: Graph, node: Node) -> int:
     return macs * sum(part.float_macs for part in inside) // max(1, sum(part.macs for part in inside))
 
 
-def _float_reasons(graph: Graph, layers: list[Node]) -> Iterator[str]:
+def _list_float_reasons(graph: Graph, layers: list[Node]) -> Iterator[str]:
     """Yield the reasons why layers compute in floats, in the order of ``layers``. If nothing is quantised, there is one
     reason."""
     if not layers:
@@ -208,12 +209,12 @@ def _float_reasons(graph: Graph, layers: list[Node]) -> Iterator[str]:
     producers = graph.producer()
     for node in layers[:_SHOWN]:
         number = node.loc.index if node.loc.index >= 0 else node.outputs[0]
-        yield f"{node.op} {number}: {_float_reason(graph, producers.get(node.inputs[0]))}"
+        yield f"{node.op} {number}: {_explain_float_layer(graph, producers.get(node.inputs[0]))}"
     if len(layers) > _SHOWN:
         yield f"and {len(layers) - _SHOWN} layers more"
 
 
-def _float_reason(graph: Graph, producer: Node | None) -> str:
+def _explain_float_layer(graph: Graph, producer: Node | None) -> str:
     """Return the reason why a layer computes in floats. ``producer``: the node that computes the layer's data input."""
     if producer is None:
         return "what it reads is not quantised"
@@ -257,7 +258,7 @@ class BoardCapacity:
     - ``flash``: for constants and code; ``ram``: for the arena and for inputs and outputs outside of the arena.
     - ``board``: name of the board if a network that exceeds the capacity is refused, else empty.
     - ``flash_limit``: upper bound on the constants. It applies even if the code is smaller than estimated.
-    - ``capacity``: flash and RAM of the whole board.
+    - ``board_total``: flash and RAM of the whole board.
     - ``memories``: all memories for tensors, if the board has several. The first is the one that ``ram`` describes.
     - ``code``: the memory from which hot code may run. Its size is what remains after everything except arenas is
       placed.
@@ -267,7 +268,7 @@ class BoardCapacity:
     ram: int = 0
     board: str = ""
     flash_limit: int = 0
-    capacity: tuple[int, int] = (0, 0)
+    board_total: tuple[int, int] = (0, 0)
     memories: tuple[Memory, ...] = ()
     code: CodeMemory | None = None
 
@@ -306,7 +307,7 @@ def count_macs(graph: Graph) -> int:
     return total
 
 
-def goal_ladder(graph: Graph, options: Options, target: Target) -> tuple[Goal, ...]:
+def list_goals_to_try(graph: Graph, options: Options, target: Target) -> tuple[Goal, ...]:
     """Return the requested goal, followed by the goals to try in turn while the network exceeds its flash budget.
 
     Computers have no flash limit, so the goal ``balanced`` becomes ``speed`` there.
@@ -321,8 +322,8 @@ def goal_ladder(graph: Graph, options: Options, target: Target) -> tuple[Goal, .
     return steps[next(k for k, goal in enumerate(steps) if goal.name == wanted) :]
 
 
-def memory_per_time(options: Options, target: Target) -> float:
-    """Return how many percent of memory 1 % of time is worth, for the optimisation goal and the kind of core."""
+def memory_time_exchange_rate(options: Options, target: Target) -> float:
+    """Return the percent of memory that 1 % of time is worth, for the optimisation goal and the type of core."""
     return MEMORY_PER_TIME[options.optimize] * (COMPUTER_FACTOR if FAMILIES[target.isa].threads else 1)
 
 
@@ -353,9 +354,9 @@ def relative_cost(candidate: Module, baseline: Module, time_exponent: float) -> 
     """Return the cost of the planned module ``candidate`` relative to the planned module ``baseline``.
 
     The cost is ram * flash * time ** ``time_exponent``, where each factor is the ratio between the two modules.
-    ``time_exponent``: percent of memory that 1 % of time is worth (:func:`memory_per_time`). The RAM and flash of a
-    typical firmware are added to those of the network. Otherwise, saving a few bytes of a small network would justify
-    any loss of time.
+    ``time_exponent``: percent of memory that 1 % of time is worth (:func:`memory_time_exchange_rate`). The RAM and
+    flash of a typical firmware are added to those of the network. Otherwise, saving a few bytes of a small network
+    would justify any loss of time.
     """
     time = candidate.instructions / max(baseline.instructions, 1)
     if time_exponent == float("inf"):
@@ -366,22 +367,22 @@ def relative_cost(candidate: Module, baseline: Module, time_exponent: float) -> 
     return float(ram * flash * time**time_exponent)
 
 
-def workspace_limits(limit: int, module: Module, keys: Mapping[str, str]) -> dict[str, int]:
-    """Return the maximum workspace of each kernel, in bytes and by kernel key, with which an arena of ``limit`` bytes
+def workspace_limits(arena_limit: int, module: Module, key_by_layer: Mapping[str, str]) -> dict[str, int]:
+    """Return the maximum workspace of each kernel in bytes, by kernel key, so that an arena of ``arena_limit`` bytes
     suffices.
 
-    The maximum is the least room that the tensors leave in any layer that the kernel computes. ``keys``: the key of
-    each layer's kernel, by layer.
+    A kernel may compute several layers. The maximum is the smallest number of bytes that the live tensors leave free in
+    any of these layers. ``key_by_layer``: the kernel key of each layer.
     """
     workspaces: dict[str, int] = {}
-    for call, (tensors, _) in zip(module.calls, tensor_and_workspace_bytes(module), strict=True):
-        key = keys.get(call.layer)
+    for call, (tensors, _) in zip(module.calls, live_tensor_and_workspace_bytes(module), strict=True):
+        key = key_by_layer.get(call.layer)
         if key is not None:
-            workspaces[key] = min(workspaces.get(key, limit), limit - tensors)
+            workspaces[key] = min(workspaces.get(key, arena_limit), arena_limit - tensors)
     return workspaces
 
 
-def tensor_and_workspace_bytes(module: Module) -> list[tuple[int, int]]:
+def live_tensor_and_workspace_bytes(module: Module) -> list[tuple[int, int]]:
     """Return two numbers of bytes for each call of a planned module: the part of the arena that contains live tensors
     while the call runs, and the workspaces of the call."""
     assert module.plan is not None
@@ -399,8 +400,9 @@ def min_flash_bytes(module: Module) -> int:
     return module.const_bytes + int(CERTAIN_CODE_SHARE * code_bytes(module))
 
 
-def flash_error(module: Module, flash: int) -> FitError:
-    """Create the error for a network that exceeds its flash budget with every schedule. ``flash``: the budget in bytes."""
+def make_flash_error(module: Module, flash: int) -> FitError:
+    """Create the error for a network that exceeds its flash budget with every schedule. ``flash``: the budget in
+    bytes."""
     excess = flash_bytes(module) - flash
     return FitError(
         f"a flash budget of {flash} bytes cannot hold {module.const_bytes} bytes of weights and about {code_bytes(module)} "
@@ -430,45 +432,48 @@ LITERAL_ELEMENTS = 16
 
 
 @frozen
-class MemoryBound:
+class MemoryLowerBound:
     """Lower bounds on the memory of a network in bytes.
 
-    ``weights``: in flash. ``arena``: in the arena. ``outside``: inputs and outputs that are in buffers of the caller.
+    ``weights``: constants in flash. ``arena``: state and tensors in the arena. ``io_bytes_outside_arena``: inputs and
+    outputs in buffers of the caller.
     """
 
     weights: int
     arena: int
-    outside: int
+    io_bytes_outside_arena: int
 
     @property
     def ram(self) -> int:
-        return self.arena + self.outside
+        return self.arena + self.io_bytes_outside_arena
 
 
-def memory_bound(graph: Graph, options: Options) -> MemoryBound:
-    """Return lower bounds on the memory of a fused graph that hold for every way to compile it."""
+def compute_memory_lower_bound(graph: Graph, options: Options) -> MemoryLowerBound:
+    """Compute lower bounds on the memory of a fused graph, which hold for every way to compile it."""
     inside = options.io_in_arena
     ends = sum(graph.types[name].nbytes for name in {*graph.inputs, *graph.outputs})
     arena = min(
         _min_arena_bytes(each, count_io=inside) for each in (graph, block_attention(graph, find_attention(graph), 1))
     )
-    return MemoryBound(_min_weight_bytes(graph), arena, 0 if inside else ends)
+    return MemoryLowerBound(_min_constants_bytes(graph), arena, 0 if inside else ends)
 
 
-def prove_shortages(lower_bounds: MemoryBound, options: Options, room: BoardCapacity) -> tuple[str, ...]:
-    """Return a sentence for each limit that a network exceeds however it is compiled. An empty result proves nothing.
+def prove_shortages(lower_bounds: MemoryLowerBound, options: Options, capacity: BoardCapacity) -> tuple[str, ...]:
+    """Return a sentence for each memory limit that a network exceeds however it is compiled. An empty result proves
+    nothing.
 
-    ``lower_bounds``: of the network's memory. ``room``: the memory of the board.
+    ``lower_bounds``: lower bounds on the memory that the network needs. ``capacity``: the memory of the board.
     """
-    (flash, ram), found = room.capacity, []
-    if room.board and lower_bounds.weights > room.flash_limit > 0:
+    (flash, ram), found = capacity.board_total, []
+    if capacity.board and lower_bounds.weights > capacity.flash_limit > 0:
         found.append(
-            f"weights take at least {lower_bounds.weights} bytes, {room.board} has {flash} of flash, "
-            f"{room.flash_limit} for weights"
+            f"weights take at least {lower_bounds.weights} bytes, {capacity.board} has {flash} of flash, "
+            f"{capacity.flash_limit} for weights"
         )
-    if room.board and lower_bounds.ram > room.all_ram > 0:
+    if capacity.board and lower_bounds.ram > capacity.all_ram > 0:
         found.append(
-            f"tensors take at least {lower_bounds.ram} bytes, {room.board} has {ram} of RAM, {room.all_ram} for tensors"
+            f"tensors take at least {lower_bounds.ram} bytes, {capacity.board} has {ram} of RAM, "
+            f"{capacity.all_ram} for tensors"
         )
     if lower_bounds.weights > options.flash > 0:
         found.append(
@@ -479,38 +484,45 @@ def prove_shortages(lower_bounds: MemoryBound, options: Options, room: BoardCapa
     return tuple(found)
 
 
-def refuse_impossible(graph: Graph, source: str, options: Options, capacity: BoardCapacity | None) -> None:
+def refuse_provably_too_large(graph: Graph, source: str, options: Options, capacity: BoardCapacity | None) -> None:
     """Raise FitError if the lower bounds on the network's memory exceed a limit. No layer has been scheduled at this
     point."""
-    least = memory_bound(graph, options)
+    least = compute_memory_lower_bound(graph, options)
     reasons = prove_shortages(least, options, capacity or BoardCapacity())
     if reasons:
-        too_small = (
+        too_small_board = (
             capacity.board
             if capacity and capacity.board and prove_shortages(least, replace(options, flash=0, ram=0), capacity)
             else ""
         )
-        limiting = too_small or "its budget"
+        limiting = too_small_board or "its budget"
         floats = bool(summarise_arithmetic(graph).float_macs)
         raise FitError(
             f"{source} does not fit {limiting}: {'; '.join(reasons)}",
             where=source,
-            hint=fit_hint(
-                source, least.weights, least.ram, too_small, computes_in_floats=floats, io_in_arena=options.io_in_arena
+            hint=make_misfit_hint(
+                source,
+                least.weights,
+                least.ram,
+                too_small_board,
+                computes_in_floats=floats,
+                io_in_arena=options.io_in_arena,
             ),
             details={"weights_at_least": least.weights, "ram_at_least": least.ram},
         )
 
 
-def refuse_large_arrays(module: Module, target: Target) -> None:
-    """Raise FitError if a tensor or the arena is larger than the largest array that C compilers for the core support."""
+def refuse_arrays_above_compiler_limit(module: Module, target: Target) -> None:
+    """Raise FitError if a tensor or the arena is larger than the largest array that C compilers for the core
+    support."""
     most = FAMILIES[target.isa].array_bytes
     arrays = [(value.nbytes, value.name) for value in module.values.values()]
     arrays += [(module.plan.size, "the arena")] if module.plan else []
     nbytes, name = max(arrays, default=(0, ""))
     if most and nbytes > most:
         raise FitError(
-            f"{name} takes {nbytes} bytes: compilers for {target.isa} make no array beyond {most}",
+            f"{name}: C compilers for {target.isa} support no array of this size; got {nbytes} bytes, "
+            f"expected at most {most}",
             where=module.source or module.name,
             hint="choose a network with smaller layers, or a board with another core (microc boards)",
         )
@@ -521,7 +533,7 @@ def refuse_float64(graph: Graph, target: Target) -> None:
     size = FAMILIES[target.isa].double_bytes
     if size == 8:
         return
-    for inner in (graph, *graphs_inside(graph)):
+    for inner in (graph, *nested_graphs(graph)):
         locations = {name: inner.place(name) for name in inner.inputs}
         locations |= {name: node.loc for node in inner.nodes for name in (*node.inputs, *node.outputs)}
         for name, loc in locations.items():
@@ -533,7 +545,7 @@ def refuse_float64(graph: Graph, target: Target) -> None:
                 )
 
 
-def _min_weight_bytes(graph: Graph) -> int:
+def _min_constants_bytes(graph: Graph) -> int:
     """Return the sum of the lower bounds of all constants that kernels read. Equal constants count once."""
     used = {name for node in graph.nodes if not registry.get(node.op).view for name in node.inputs}
     sizes = {array.tobytes(): min_constant_bytes(array) for name, array in graph.consts.items() if name in used}
@@ -603,10 +615,15 @@ def _min_arena_bytes(graph: Graph, *, count_io: bool) -> int:
 
 def _aliased_tensors(graph: Graph) -> set[str]:
     """Return the tensors that may be part of another tensor, or may consist of other tensors, without being copied."""
-    return {name for node in graph.nodes if _is_alias(graph, node) for name in (*node.inputs, *node.outputs)}
+    return {
+        name
+        for node in graph.nodes
+        if _is_computed_by_memory_plan(graph, node)
+        for name in (*node.inputs, *node.outputs)
+    }
 
 
-def _is_alias(graph: Graph, node: Node) -> bool:
+def _is_computed_by_memory_plan(graph: Graph, node: Node) -> bool:
     """Test whether the memory plan alone may compute a node, by placing its tensors (concatenation, slice). Views do
     not count."""
     return not registry.get(node.op).view and not registry.get(node.op).regions and node_alias(graph, node) is not None
@@ -618,7 +635,7 @@ def _needs_whole_tensors(graph: Graph, nodes: Sequence[Node], read_values: Itera
     Views and groups that the memory plan alone computes need no kernel.
     """
     first = registry.get(nodes[0].op)
-    if first.view or (len(nodes) == 1 and _is_alias(graph, nodes[0])):
+    if first.view or (len(nodes) == 1 and _is_computed_by_memory_plan(graph, nodes[0])):
         return False
     return bool(first.regions) or not any(
         row_window(graph, nodes, name) for name in read_values if name not in graph.consts and name in graph.types

@@ -1,4 +1,7 @@
-"""Check that a firmware fits a board, by adding up its memory before any file is written. The linker has the last word."""
+"""Check that a firmware fits a board, by adding up its memory before any file is written.
+
+The sizes of code are estimates. Therefore linking may still fail (:func:`convert_link_overflow_error`).
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,8 @@ from microc.compiler.fit.budget import (
     CERTAIN_CODE_SHARE,
     BoardCapacity,
     code_bytes,
-    fit_hint,
-    larger_boards,
+    list_larger_boards,
+    make_misfit_hint,
     outside_arena_bytes,
     region_bytes,
 )
@@ -33,7 +36,8 @@ from microc.target import Board
 SPARE = 96
 """Bytes of each memory that the planner leaves free, for alignment and for variables of the C library."""
 RUNTIME_RAM = 48
-"""Bytes of small variables of the runtime, without the ring buffer of the console and the two frame buffers of the RPC."""
+"""Bytes of small variables of the runtime, without the ring buffer of the console and the two frame buffers of the
+RPC."""
 FRAME_OVERHEAD = 12  # bytes of an RPC frame in addition to its payload
 KINDS = ("flash", "ram")
 
@@ -47,6 +51,7 @@ class Footprint:
     - ``arena``: all arenas in the memory of the stack. The planner has already fitted the arenas in other memories.
     - ``stack``: upper bound on the stack of a run and its callers (:mod:`microc.codegen.c.resources`).
     - ``reserved_stack``: bytes that the board's linker script reserves for the stack.
+    - ``runtime``: variables of the console and of the RPC.
     - ``hot_code``: code that is executed from RAM.
     - ``linked_ram``: variables and arena as the linker reports them; 0 before linking.
     """
@@ -108,11 +113,13 @@ def firmware_footprint(modules: Sequence[Module], board: Board) -> Footprint:
         stack=max(map(stack_bound, modules)),
         reserved_stack=board.raw.get("link", {}).get("stack_bytes", 0),
         runtime=_runtime_bytes(board, protocol),
-        hot_code=sum(m.plan.code.size for m in modules if m.plan and m.plan.code and _is_code_in_main(board)),
+        hot_code=sum(
+            m.plan.code.size for m in modules if m.plan and m.plan.code and _is_hot_code_in_stack_memory(board)
+        ),
     )
 
 
-def _is_code_in_main(board: Board) -> bool:
+def _is_hot_code_in_stack_memory(board: Board) -> bool:
     """Test whether hot code is placed in the memory that also contains the stack."""
     return board.code_memory is not None and board.code_memory.main
 
@@ -148,7 +155,7 @@ def board_capacity(board: Board, *, external: bool = False) -> BoardCapacity:
         ram=max(ram - fixed, 1) if ram else 0,
         board=board.name,
         flash_limit=max(flash - least, 1) if flash else 0,
-        capacity=(flash, ram),
+        board_total=(flash, ram),
         memories=tuple(
             replace(m, size=max(m.size - SPARE - (0 if k else fixed), 0)) for k, m in enumerate(board.memories)
         ),
@@ -156,32 +163,44 @@ def board_capacity(board: Board, *, external: bool = False) -> BoardCapacity:
     )
 
 
-def check_fit(
-    board: Board, needed_flash: int, needed_ram: int, where: str, details: str, *, computes_in_floats: bool = False
+def check_board_memory(
+    board: Board,
+    needed_flash: int,
+    needed_ram: int,
+    model_name: str,
+    components: str,
+    *,
+    computes_in_floats: bool = False,
 ) -> None:
     """Raise FitError if a board has less flash or RAM than needed. A board without limits is always large enough.
 
-    ``needed_flash``, ``needed_ram``: in bytes. ``where``: the name of the model. ``details``: the components of the
-    needed memory with their sizes, which the error shows.
+    ``needed_flash``, ``needed_ram``: in bytes. ``model_name``: the name of the model file, for the error.
+    ``components``: the components of the needed memory with their sizes, as text for the error. ``computes_in_floats``:
+    the hint recommends quantisation.
     """
     reasons = []
-    for kind, need in zip(KINDS, (needed_flash, needed_ram), strict=True):
-        room = region_bytes(board, kind)
-        if room and need > room:
-            name = "RAM" if kind == "ram" else kind
-            reasons.append(f"needs {need} bytes of {name}, the board has {room} ({need - room} too many)")
+    for region_kind, need in zip(KINDS, (needed_flash, needed_ram), strict=True):
+        available = region_bytes(board, region_kind)
+        if available and need > available:
+            name = "RAM" if region_kind == "ram" else region_kind
+            reasons.append(f"needs {need} bytes of {name}, the board has {available} ({need - available} too many)")
     if reasons:
         raise FitError(
-            f"{where} does not fit {board.name}: it " + "; it ".join(reasons),
-            where=details,
-            hint=fit_hint(
-                where, needed_flash, needed_ram, board.name, computes_in_floats=computes_in_floats, io_in_arena=True
+            f"{model_name} does not fit {board.name}: it " + "; it ".join(reasons),
+            where=components,
+            hint=make_misfit_hint(
+                model_name,
+                needed_flash,
+                needed_ram,
+                board.name,
+                computes_in_floats=computes_in_floats,
+                io_in_arena=True,
             ),
         )
 
 
-def footprint_that_fits(modules: Sequence[Module], board: Board) -> Footprint:
-    """Return the footprint of a firmware with all ``modules``; FitError if the firmware does not fit the board."""
+def compute_and_check_footprint(modules: Sequence[Module], board: Board) -> Footprint:
+    """Compute the footprint of a firmware with all ``modules``; FitError if the firmware does not fit the board."""
     need = firmware_footprint(modules, board)
     stack = max(need.stack, need.reserved_stack)
     details = (
@@ -192,11 +211,13 @@ def footprint_that_fits(modules: Sequence[Module], board: Board) -> Footprint:
     )
     floats = any(module.arithmetic.float_macs for module in modules)
     source = " and ".join(m.source or m.name for m in modules)
-    check_fit(board, need.least_flash, need.taken_ram, source, details, computes_in_floats=floats)
+    check_board_memory(board, need.least_flash, need.taken_ram, source, details, computes_in_floats=floats)
     return need
 
 
-def link_overflow_error(error: ToolError, board: Board, folder: str, *, hot_code: bool = False) -> FitError | None:
+def convert_link_overflow_error(
+    error: ToolError, board: Board, folder: str, *, hot_code: bool = False
+) -> FitError | None:
     """Convert a linker error about an overflowing memory region to a FitError with sizes; None for any other linker
     error.
 
@@ -211,12 +232,13 @@ def link_overflow_error(error: ToolError, board: Board, folder: str, *, hot_code
         for name, over in dict(found).items()
     ]
     need = {
-        kind: sum(r.size + int(dict(found).get(r.name, 0)) for r in board.regions if r.kind == kind) for kind in KINDS
+        region_kind: sum(r.size + int(dict(found).get(r.name, 0)) for r in board.regions if r.kind == region_kind)
+        for region_kind in KINDS
     }
     code = board.code_memory
     if hot_code and code is not None and code.name in dict(found):
-        hint = "code turned out larger than estimated: compile it without --code-in-ram"
-    elif larger := next(larger_boards(need["flash"], need["ram"], board.name), ""):
+        hint = "compile without --code-in-ram: the code is larger than estimated"
+    elif larger := next(list_larger_boards(need["flash"], need["ram"], board.name), ""):
         hint = f"compile it for a larger board (--board {larger}), or a smaller network"
     else:
         hint = "choose a smaller network"

@@ -3,10 +3,10 @@ configuration.
 
 The search tries :data:`MOVES` and then :data:`ARENA_MOVES`, in this order:
 
-1. Flash: if the network exceeds its flash limit, other optimisation goals for all kernels, or for each kernel. 2. Graph
-variants that trade memory for time. They precede all moves that concern the kernels of the final graph. 3. Measured
-schedules, if the options name a file of them. 4. Arena: if the network exceeds its arena limit, smaller workspaces,
-layers computed row by row, or both.
+1. Flash: if the network exceeds its flash limit, other optimisation goals for all kernels, or for each kernel.
+2. Graph variants that trade memory for time. They precede all moves that concern the kernels of the final graph.
+3. Measured schedules, if the options name a file of them.
+4. Arena: if the network exceeds its arena limit, smaller workspaces, layers computed row by row, or both.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from microc.base.knapsack import LayerOption, pareto_front
 from microc.compiler.fit.budget import (
     arena_bytes,
     flash_bytes,
-    flash_error,
+    live_tensor_and_workspace_bytes,
+    make_flash_error,
     min_flash_bytes,
-    tensor_and_workspace_bytes,
     workspace_limits,
 )
 from microc.compiler.fit.search import Move, Search
@@ -66,8 +66,8 @@ def price_flash(search: Search) -> Proposals:
     """Propose higher prices of flash if the network exceeds its flash limit.
 
     Raises FitError if even a lower bound on the smallest network exceeds the flash budget of the options. A network
-    that exceeds the flash of the board is not refused here: :func:`microc.compiler.fit.footprint.footprint_that_fits`
-    reports it, with the whole firmware.
+    that exceeds the flash of the board is not refused here:
+    :func:`microc.compiler.fit.footprint.compute_and_check_footprint` reports it, with the whole firmware.
     """
     requested = search.best
     if search.limits.fits_flash(requested):
@@ -80,12 +80,12 @@ def price_flash(search: Search) -> Proposals:
         candidates.append(search.last)
     if search.limits.fits_flash(search.best):
         # With dynamic sizes, the cost of the network is not a sum of costs of kernels.
-        yield from _price_kernels(search, candidates) if search.builder.family is None else ()
+        yield from _propose_price_per_kernel(search, candidates) if search.builder.family is None else ()
     elif search.options.flash and min_flash_bytes(search.best.module) > search.options.flash:
-        raise flash_error(search.best.module, search.options.flash)
+        raise make_flash_error(search.best.module, search.options.flash)
 
 
-def _price_kernels(search: Search, candidates: Sequence[CompiledNetwork]) -> Proposals:
+def _propose_price_per_kernel(search: Search, candidates: Sequence[CompiledNetwork]) -> Proposals:
     """Propose an optimisation goal for each kernel.
 
     ``candidates``: the network built at several prices of flash; at least one of them fits. The goal of the network as
@@ -95,9 +95,9 @@ def _price_kernels(search: Search, candidates: Sequence[CompiledNetwork]) -> Pro
     steps = [call.writes for call in fitting.module.calls]
     if any([call.writes for call in candidate.module.calls] != steps for candidate in candidates):
         return  # the candidates do not have the same calls, so that their kernels cannot be combined
-    groups = _calls_sharing_kernels(candidates)
+    groups = _group_calls_sharing_kernels(candidates)
     items = [
-        [_knapsack_option(number, candidate.module, group) for number, candidate in enumerate(candidates)]
+        [_make_knapsack_option(number, candidate.module, group) for number, candidate in enumerate(candidates)]
         for group in groups
     ]
     start = next(number for number, candidate in enumerate(candidates) if candidate is fitting)
@@ -114,7 +114,7 @@ def _price_kernels(search: Search, candidates: Sequence[CompiledNetwork]) -> Pro
             key: own
             for group, own in zip(groups, kernel_goals, strict=True)
             if own != goal
-            for key in _goal_keys(fitting, group)
+            for key in _list_goal_keys(fitting, group)
         }
         yield "a price of flash for each kernel", replace(fitting.configuration, goal=goal, goals=goals)
         if search.limits.fits_flash(search.last):
@@ -122,7 +122,7 @@ def _price_kernels(search: Search, candidates: Sequence[CompiledNetwork]) -> Pro
         capacity -= flash_bytes(search.last.module) - search.limits.flash
 
 
-def _calls_sharing_kernels(candidates: Sequence[CompiledNetwork]) -> list[list[int]]:
+def _group_calls_sharing_kernels(candidates: Sequence[CompiledNetwork]) -> list[list[int]]:
     """Group the indices of calls. Two calls are in the same group if they share a kernel in any candidate.
 
     Calls whose kernels were not scheduled for a goal are left out.
@@ -143,9 +143,12 @@ def _calls_sharing_kernels(candidates: Sequence[CompiledNetwork]) -> list[list[i
     return list({id(indices): indices for indices in group.values()}.values())
 
 
-def _knapsack_option(candidate_index: int, module: Module, call_indices: Sequence[int]) -> LayerOption:
-    """Return the option to build a group of calls as in a candidate network. Its number is the index of the candidate,
-    its loss the number of instructions, and its size the bytes of flash of the group."""
+def _make_knapsack_option(candidate_index: int, module: Module, call_indices: Sequence[int]) -> LayerOption:
+    """Return the option to build a group of calls as in a candidate network.
+
+    The number of the option is the index of the candidate. Its loss is the number of instructions of the calls. Its
+    size is the number of bytes of flash for the code and the constants of the calls.
+    """
     calls = [module.calls[index] for index in call_indices]
     kernels, operands = {call.kernel for call in calls}, {name for call in calls for name in call.args}
     code = sum(kernel.code_bytes for kernel in module.kernels if kernel.name in kernels)
@@ -158,7 +161,7 @@ def _knapsack_option(candidate_index: int, module: Module, call_indices: Sequenc
     )
 
 
-def _goal_keys(network: CompiledNetwork, call_indices: Sequence[int]) -> Iterator[str]:
+def _list_goal_keys(network: CompiledNetwork, call_indices: Sequence[int]) -> Iterator[str]:
     """Yield the keys in :data:`.kernel_maker.Goals` of the calls with the given indices.
 
     The key of a call is the result of the last node that its kernel computes.
@@ -176,7 +179,7 @@ def block_loops(search: Search) -> Proposals:
     """Propose to compute recurrent layers in blocks of iterations, unless the arena exceeds its limit already."""
     base, options = search.best, search.options
     loops = _count_loops(base.configuration.graph)
-    if not loops or _user_decides(search, LOOP_BLOCKING_PASS) or not search.limits.fits_arena(base):
+    if not loops or _is_pass_decided_by_user(search, LOOP_BLOCKING_PASS) or not search.limits.fits_arena(base):
         return
     required = options.required | {LOOP_BLOCKING_PASS.name}
     changed = search.optimise(replace(options, dump=None, instruments=(), required=required))
@@ -184,8 +187,8 @@ def block_loops(search: Search) -> Proposals:
         yield "recurrent layers in blocks of iterations", replace(base.configuration, graph=changed)
 
 
-def _user_decides(search: Search, variant: Pass) -> bool:
-    """Test whether the options determine already if the graph pass ``variant`` runs.
+def _is_pass_decided_by_user(search: Search, variant: Pass) -> bool:
+    """Test whether the options already require or exclude the graph pass ``variant``.
 
     External code also excludes graph variants, because it is compared with microc's code layer by layer.
     """
@@ -218,7 +221,7 @@ def block_attention_layers(search: Search) -> Proposals:
         changed = block_attention(graph, layers, rows)
         plan = search.best.module.plan
         # The live tensors give a lower bound on the arena, without compiling the graph.
-        if changed is graph or (plan and peak_live_bytes(changed, inside=options.io_in_arena) >= plan.size):
+        if changed is graph or (plan and estimate_peak_live_bytes(changed, count_io=options.io_in_arena) >= plan.size):
             continue
         verify(changed, infer, "attention")
         yield f"attention in blocks of {rows} queries", replace(base.configuration, graph=changed)
@@ -226,11 +229,11 @@ def block_attention_layers(search: Search) -> Proposals:
             return
 
 
-def peak_live_bytes(graph: Graph, *, inside: bool) -> int:
-    """Return the maximum number of bytes of tensors that are live at the same time.
+def estimate_peak_live_bytes(graph: Graph, *, count_io: bool) -> int:
+    """Estimate the maximum number of bytes of tensors that are live at the same time.
 
-    The results of a kernel never overlap its operands in this estimate, and kernels need no scratch. ``inside``: inputs
-    and outputs of the graph count too.
+    The results of a kernel never overlap its operands in this estimate, and kernels need no scratch. ``count_io``:
+    inputs and outputs of the graph count too.
     """
     views = {node.outputs[0]: node.inputs[0] for node in graph.nodes if registry.get(node.op).view}
 
@@ -244,12 +247,16 @@ def peak_live_bytes(graph: Graph, *, inside: bool) -> int:
         viewed_tensor(name): time for time, nodes in enumerate(groups) for node in nodes for name in node.inputs if name
     }
     last |= {viewed_tensor(name): len(groups) for name in graph.outputs}
-    uncounted = {*graph.consts, *graph.state, *(() if inside else (*graph.inputs, *map(viewed_tensor, graph.outputs)))}
+    uncounted = {
+        *graph.consts,
+        *graph.state,
+        *(() if count_io else (*graph.inputs, *map(viewed_tensor, graph.outputs))),
+    }
     alive, most = {viewed_tensor(name) for name in graph.inputs}, 0
     for time, nodes in enumerate(groups):
         alive |= {name for name in nodes[-1].outputs if name}
         bodies = [nodes[0].attr(name) for name in registry.get(nodes[0].op).regions]
-        own = max((peak_live_bytes(body, inside=False) for body in bodies), default=0)
+        own = max((estimate_peak_live_bytes(body, count_io=False) for body in bodies), default=0)
         most = max(most, own + sum(graph.types[name].nbytes for name in alive - uncounted))
         alive = {name for name in alive if last.get(name, -1) > time}
     return most
@@ -274,7 +281,7 @@ def prewiden_packed_weights(search: Search) -> Proposals:
     # For the goal speed, weights are stored as floats anyway. A core with vectors converts a weight once for many rows of
     # data, at almost no cost.
     is_free = base.configuration.goal == SPEED or float_vector_level(search.builder.target)
-    if _user_decides(search, PREWIDENED_WEIGHTS_PASS) or is_free or not search.limits.fits_arena(base):
+    if _is_pass_decided_by_user(search, PREWIDENED_WEIGHTS_PASS) or is_free or not search.limits.fits_arena(base):
         return
     packed = find_widenable_weights(graph)
     sizes = {name: graph.types[name].nbytes for name in packed}
@@ -309,7 +316,7 @@ def _with_measured_schedules(search: Search, untuned: CompiledNetwork) -> Config
     if search.options.tuned is None and search.options.plan is None:
         return untuned.configuration
     limit = int(search.limits.arena) if search.limits.arena < inf else 0
-    board = search.builder.room.board if search.builder.room else ""
+    board = search.builder.capacity.board if search.builder.capacity else ""
     return replace(untuned.configuration, tuned=schedules_from_options(untuned, search.options, board, limit))
 
 
@@ -331,7 +338,7 @@ def shrink_workspaces(search: Search) -> Proposals:
         return
     untuned = search.untuned_network
     assert untuned.module.plan is not None
-    if untuned.module.plan.arenas or not any(own for _, own in tensor_and_workspace_bytes(untuned.module)):
+    if untuned.module.plan.arenas or not any(own for _, own in live_tensor_and_workspace_bytes(untuned.module)):
         return
     smallest, network, keys, limits = untuned, untuned, kernel_keys(list_tuning_tasks(untuned)), dict[str, int]()
     for _ in range(WORKSPACE_ROUNDS):
@@ -372,24 +379,24 @@ def compute_row_by_row(search: Search) -> Proposals:
         return
     for base in (plain,) if lean is plain else (plain, lean):
         if base is plain or not search.limits.fits_arena(search.best):
-            yield from _cover_by_chains(search, base)
+            yield from _propose_covering_chains(search, base)
 
 
-def _cover_by_chains(search: Search, base: CompiledNetwork) -> Proposals:
+def _propose_covering_chains(search: Search, base: CompiledNetwork) -> Proposals:
     """Propose chains of the layers of ``base`` until its arena is within the limit; at last, the chains with the
     smallest arena."""
     stripes, goal = search.builder.stripe_search(base), search.limits.arena
     for _ in range(PLAN_ROUNDS):
-        chains = stripes.cover(int(goal))
+        chains = stripes.cover_calls_above(int(goal))
         if chains is None:
             break
         if chains:
-            yield _chains_text(chains), _with_chains(base, chains)
+            yield _describe_chains(chains), _with_chains(base, chains)
             if search.limits.fits_arena(search.last):
                 return
-        goal = min(goal, stripes.peak(chains)) - 4
-    if smallest := stripes.smallest():
-        yield _chains_text(smallest), _with_chains(base, smallest)
+        goal = min(goal, stripes.peak_bytes(chains)) - 4
+    if smallest := stripes.chains_of_smallest_peak():
+        yield _describe_chains(smallest), _with_chains(base, smallest)
 
 
 def _with_chains(base: CompiledNetwork, chains: Sequence[ChainCandidate]) -> Configuration:
@@ -397,7 +404,7 @@ def _with_chains(base: CompiledNetwork, chains: Sequence[ChainCandidate]) -> Con
     return replace(base.configuration, chains=tuple(each.chain for each in chains))
 
 
-def _chains_text(chains: Sequence[ChainCandidate]) -> str:
+def _describe_chains(chains: Sequence[ChainCandidate]) -> str:
     """Describe chains for the list of configurations that the search tried."""
     return f"{len(chains)} chain{'s' if len(chains) != 1 else ''} of layers row by row"
 

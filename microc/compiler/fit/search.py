@@ -18,13 +18,13 @@ from microc.compiler.fit.budget import (
     arena_memories,
     count_macs,
     flash_bytes,
-    goal_ladder,
-    memory_per_time,
+    list_goals_to_try,
+    memory_time_exchange_rate,
     outside_arena_bytes,
     relative_cost,
     summarise_arithmetic,
 )
-from microc.compiler.fit.striping import ChainLowering, LoweredStream, StripeSearch
+from microc.compiler.fit.striping import ChainLowering, LoweredChain, StripeSearch
 from microc.compiler.interaction import Progress
 from microc.compiler.lowering.external_layers import NetworkDivision
 from microc.compiler.lowering.graph_to_module import build_module
@@ -45,27 +45,27 @@ if TYPE_CHECKING:
 class NetworkBuilder:
     """Builds and plans networks of one model for one target. A configuration that was built before is not built again.
 
-    ``read``: the graph as read. ``division``: the graph after all passes, divided between microc's code and external
-    code. ``source``: the name of the model in generated files. ``room``: the memory of the board (None: unlimited).
-    ``family``: the graph at several sizes, if it has dynamic sizes.
+    ``model_graph``: the graph as read. ``division``: the graph after all passes, divided between microc's code and
+    external code. ``source``: the name of the model in generated files. ``capacity``: the memory of the board (None:
+    unlimited). ``family``: the graph at several sizes, if it has dynamic sizes.
     """
 
     def __init__(
         self,
-        read: Graph,
+        model_graph: Graph,
         division: NetworkDivision,
         source: str,
         target: Target,
         options: Options,
         progress: Progress | None = None,
-        room: BoardCapacity | None = None,
+        capacity: BoardCapacity | None = None,
         family: NetworkFamily | None = None,
     ) -> None:
-        self.read, self.division, self.source, self.target = read, division, source, target
-        self.options, self.progress, self.room, self.family = options, progress, room, family
-        self.goals = goal_ladder(division.graph, options, target)
+        self.model_graph, self.division, self.source, self.target = model_graph, division, source, target
+        self.options, self.progress, self.capacity, self.family = options, progress, capacity, family
+        self.goals = list_goals_to_try(division.graph, options, target)
         self._networks: dict[Hashable, CompiledNetwork] = {}
-        self._streams: dict[Hashable, ChainLowering] = {}
+        self._chain_lowerings: dict[Hashable, ChainLowering] = {}
         self._stripe_searches: dict[Hashable, StripeSearch] = {}
         self._arithmetic = summarise_arithmetic(division.graph, options.weight_dtype)
 
@@ -81,53 +81,55 @@ class NetworkBuilder:
         return self._networks[key]
 
     @property
-    def builds(self) -> int:
+    def build_count(self) -> int:
         """Number of configurations that were built."""
         return len(self._networks)
 
-    def own_module(self, network: CompiledNetwork) -> Module:
+    def build_without_external_code(self, network: CompiledNetwork) -> Module:
         """Build a network that has external kernels again with microc's code alone. The order of the calls stays the
         same."""
         ours = replace(network.make.configuration, external={})
-        return self._build(ours, like=network.module).module
+        return self._build(ours, call_order_of=network.module).module
 
-    def streams(self, configuration: Configuration) -> ChainLowering:
-        """Return the object that lowers chains of layers in the graph of a configuration."""
+    def chain_lowering(self, configuration: Configuration) -> ChainLowering:
+        """Return the object that lowers chains of layers in the graph of a configuration. Equal requests share it."""
         key = id(configuration.graph), configuration.goal
-        if key not in self._streams:
-            self._streams[key] = ChainLowering(configuration.graph, self.target, configuration.goal)
-        return self._streams[key]
+        if key not in self._chain_lowerings:
+            self._chain_lowerings[key] = ChainLowering(configuration.graph, self.target, configuration.goal)
+        return self._chain_lowerings[key]
 
     def stripe_search(self, network: CompiledNetwork) -> StripeSearch:
         """Return the search for chains of layers in a network that has no chains yet."""
         configuration = network.make.configuration
         if configuration.key not in self._stripe_searches:
             self._stripe_searches[configuration.key] = StripeSearch(
-                self.streams(configuration), network.module, io_in_arena=self.options.io_in_arena
+                self.chain_lowering(configuration), network.module, io_in_arena=self.options.io_in_arena
             )
         return self._stripe_searches[configuration.key]
 
-    def _build(self, configuration: Configuration, like: Module | None = None) -> CompiledNetwork:
-        """Build and plan the network of a configuration. ``like``: a planned module with the same calls, whose order is
-        used."""
-        chains = [self.streams(configuration).lower(chain) for chain in configuration.chains]
+    def _build(self, configuration: Configuration, call_order_of: Module | None = None) -> CompiledNetwork:
+        """Build and plan the network of a configuration.
+
+        ``call_order_of``: a planned module with the same calls, in whose order the calls run.
+        """
+        chains = [self.chain_lowering(configuration).lower(chain) for chain in configuration.chains]
         network = build_network(
             configuration, self.target, self.source, self.options, self.progress, chains, self.family
         )
-        return replace(network, module=self._plan(network.module, like))
+        return replace(network, module=self._plan(network.module, call_order_of))
 
-    def _plan(self, module: Module, like: Module | None) -> Module:
-        """Plan the memory of a module, and add the data for reports. ``like``: as in :meth:`_build`."""
+    def _plan(self, module: Module, call_order_of: Module | None) -> Module:
+        """Plan the memory of a module, and add the data for reports. ``call_order_of``: as in :meth:`_build`."""
         if self.progress is not None:
             self.progress("memory plan", 0, 2)
         module = plan_module(
             self.division.built_from(module),
             io_in_arena=self.options.io_in_arena,
-            memories=arena_memories(module, self.options, self.room),
+            memories=arena_memories(module, self.options, self.capacity),
             flash_wait=self.target.flash_wait,
-            order_like=like,
+            order_like=call_order_of,
         )
-        module = place_hot_code(module, self.options, self.room)
+        module = place_hot_code(module, self.options, self.capacity)
         if self.progress is not None:
             self.progress("fingerprint", 1, 2)
         digest = firmware_fingerprint(module, self.target)
@@ -135,11 +137,11 @@ class NetworkBuilder:
         return replace(
             module,
             fingerprint=digest,
-            nominal_macs=count_macs(self.read),
+            nominal_macs=count_macs(self.model_graph),
             arithmetic=self._arithmetic,
-            streaming=_streaming_in_c_names(module, self.division.streaming),
+            streaming=_rename_streaming_to_c_names(module, self.division.streaming),
             options=module_options,
-            **io_fields(module, self.read, self.options),
+            **io_fields(module, self.model_graph, self.options),
         )
 
 
@@ -149,13 +151,13 @@ def build_network(
     source: str,
     options: Options,
     progress: Progress | None = None,
-    streams: Sequence[LoweredStream] = (),
+    lowered_chains: Sequence[LoweredChain] = (),
     family: NetworkFamily | None = None,
 ) -> CompiledNetwork:
     """Lower the graph of a configuration to a module of kernels and calls with cost estimates. Memory is not planned
     yet.
 
-    ``streams``: the lowered chains of the configuration. ``source``, ``family``: as in :class:`NetworkBuilder`.
+    ``lowered_chains``: the lowered chains of the configuration. ``source``, ``family``: as in :class:`NetworkBuilder`.
     """
     if family is not None:
         from microc.compiler.sizes.general import GeneralKernelBuilder
@@ -163,14 +165,14 @@ def build_network(
         make: KernelBuilder = GeneralKernelBuilder(family, target, configuration.goal)
     else:
         make = KernelBuilder(configuration, target, options.threads, shipped=options.shipped)
-    module = build_module(make, source, progress, streams)
+    module = build_module(make, source, progress, lowered_chains)
     # Merging equal kernels saves flash but costs an additional operand, so equal kernels are not merged if the price of flash
     # is 0. Kernels with dynamic sizes are skipped, because they already have parameters for their sizes.
     merges = make.goal.price > 0 and not make.sizes
     return CompiledNetwork(add_estimates(merge_kernels(module) if merges else module, target), make)
 
 
-def _streaming_in_c_names(module: Module, streaming: Streaming | None) -> Streaming | None:
+def _rename_streaming_to_c_names(module: Module, streaming: Streaming | None) -> Streaming | None:
     """Return the description of the streaming with the tensors' names in the generated C code."""
     if streaming is None:
         return None
@@ -191,9 +193,11 @@ class Limits:
     arena: float = inf
     flash: float = inf
 
-    def excess(self, network: CompiledNetwork) -> tuple[int, float]:
-        """Return the number of limits that a planned network exceeds, and the sum of the fractions by which it exceeds
-        them."""
+    def count_and_sum_excesses(self, network: CompiledNetwork) -> tuple[int, float]:
+        """Return the number of limits that a planned network exceeds, and the sum of its relative excesses.
+
+        A relative excess is the number of bytes above a limit, divided by the limit.
+        """
         pairs = (arena_bytes(network.module), self.arena), (flash_bytes(network.module), self.flash)
         shares = [taken / limit - 1 for taken, limit in pairs if taken > limit]
         return len(shares), sum(shares)
@@ -241,47 +245,47 @@ class Search:
     def __init__(self, builder: NetworkBuilder, optimise: Callable[[Options], Graph]) -> None:
         self.builder, self.options, self.optimise = builder, builder.options, optimise
         self.requested = self.best = self.last = self.unlimited = builder.build(builder.requested_configuration())
-        room = builder.room or BoardCapacity()
+        capacity = builder.capacity or BoardCapacity()
         outside = outside_arena_bytes(self.best.module)
         # If inputs and outputs alone fill the board's RAM, the limit is 1 byte, so that no arena fits.
-        arena = [self.options.ram or inf, max(room.ram - outside, 1) if room.ram else inf]
-        self.limits = Limits(min(arena), min(self.options.flash or inf, room.flash or inf))
-        self.trials = [_trial("requested", "as requested", self.best.module, kept=True)]
+        arena = [self.options.ram or inf, max(capacity.ram - outside, 1) if capacity.ram else inf]
+        self.limits = Limits(min(arena), min(self.options.flash or inf, capacity.flash or inf))
+        self.trials = [_make_trial("requested", "as requested", self.best.module, kept=True)]
 
     @property
     def untuned_network(self) -> CompiledNetwork:
         """The network without measured schedules, before the moves for the arena limit."""
         return self.builder.build(replace(self.unlimited.configuration, tuned={}))
 
-    def cost(self, network: CompiledNetwork) -> tuple[float, ...]:
+    def compute_cost(self, network: CompiledNetwork) -> tuple[float, ...]:
         """Return the cost by which networks are compared. The exceeded limits come first, then memory and time.
 
         Memory and time are relative to the requested network (:func:`.budget.relative_cost`). If only time counts for
         the goal, memory decides between networks of equal time.
         """
-        worth = memory_per_time(self.options, self.builder.target)
+        worth = memory_time_exchange_rate(self.options, self.builder.target)
         costs = [relative_cost(network.module, self.requested.module, exponent) for exponent in (worth, 0.0)]
         # If two networks exceed the flash limit equally, the higher price wins, because the C compiler is called with options for
         # smaller code if the goal is size alone.
         price = 0.0 if self.limits.fits_flash(network) else network.configuration.goal.price
-        return *self.limits.excess(network), -price, *costs
+        return *self.limits.count_and_sum_excesses(network), -price, *costs
 
-    def run(self, moves: Sequence[Move]) -> None:
+    def try_moves(self, moves: Sequence[Move]) -> None:
         """Try the moves one after another."""
         for move in moves:
             graph_before = self.best.configuration.graph
             for change, configuration in move.propose(self):
-                if self.builder.builds >= MAX_BUILDS and not move.measured:
+                if self.builder.build_count >= MAX_BUILDS and not move.measured:
                     break
                 self.last = self.builder.build(configuration)
-                kept = move.measured or self.cost(self.last) < self.cost(self.best)
+                kept = move.measured or self.compute_cost(self.last) < self.compute_cost(self.best)
                 self.best = self.last if kept else self.best
-                self.trials.append(_trial(move.name, change, self.last.module, kept=kept))
+                self.trials.append(_make_trial(move.name, change, self.last.module, kept=kept))
             graph = self.best.configuration.graph
             if self.options.dump is not None and graph is not graph_before:
                 write_graph(self.options.dump, move.name, graph)
 
 
-def _trial(move: str, change: str, module: Module, *, kept: bool) -> Trial:
+def _make_trial(move: str, change: str, module: Module, *, kept: bool) -> Trial:
     """Return the record of a configuration that the search tried."""
     return Trial(move, change, arena_bytes(module), flash_bytes(module), module.instructions, kept)

@@ -56,7 +56,7 @@ class Chain:
 
 
 @frozen
-class LoweredStream:
+class LoweredChain:
     """The kernel of a chain, before it is registered under a name.
 
     ``params``: the values or constants of its parameters, without the result and the workspaces. ``schedules``: the
@@ -86,30 +86,33 @@ def group_result(group: Group) -> str:
 
 
 class ChainLowering:
-    """Lowers chains of a graph to kernels that work row by row. A chain that was lowered before is not lowered again."""
+    """Lowers chains of a graph to kernels that work row by row. A chain that was lowered before is not lowered
+    again."""
 
     def __init__(self, graph: Graph, target: Target, goal: Goal) -> None:
         self.graph, self.target, self.goal = graph, target, goal
         self.groups = {nodes[0].group: nodes for nodes in groups_of(graph) if nodes[0].group}
-        self._streams: dict[Chain, LoweredStream] = {}
+        self._lowered_chains: dict[Chain, LoweredChain] = {}
         self._rows: dict[tuple[str, LayerGeometry], _LayerRows] = {}
 
-    def sources(self, chain: Chain) -> tuple[str, ...]:
+    def row_inputs(self, chain: Chain) -> tuple[str, ...]:
         """Return the value that each group of a chain reads row by row."""
         return chain.data, *(group_result(self.groups[name]) for name in chain.groups[:-1])
 
-    def shapes(self, chain: Chain) -> tuple[LayerGeometry, ...]:
+    def layer_geometries(self, chain: Chain) -> tuple[LayerGeometry, ...]:
         """Return the geometry of each layer of a chain: the rows that its window stores and the rows that it computes
         at a time."""
-        pairs = zip(chain.groups, self.sources(chain), strict=True)
-        return choose_blocks([_row_shape(self.graph, self.groups[name], data) for name, data in pairs], chain.height)
+        pairs = zip(chain.groups, self.row_inputs(chain), strict=True)
+        return choose_blocks(
+            [_unblocked_layer_geometry(self.graph, self.groups[name], data) for name, data in pairs], chain.height
+        )
 
-    def price(self, chain: Chain) -> Streamed:
+    def additional_work(self, chain: Chain) -> Streamed:
         """Return the additional work of a chain: multiply-accumulates for rows outside of the image, and bytes copied
         by windows."""
         extra = moved = 0
-        graph, shapes = self.graph, self.shapes(chain)
-        for k, (name, data, shape) in enumerate(zip(chain.groups, self.sources(chain), shapes, strict=True)):
+        graph, shapes = self.graph, self.layer_geometries(chain)
+        for k, (name, data, shape) in enumerate(zip(chain.groups, self.row_inputs(chain), shapes, strict=True)):
             if k or shape.window.padded:
                 row = shape.window.width * dtypes.nbytes(graph.types[data].dtype)
                 iterations = shape.computed // shape.block
@@ -118,32 +121,32 @@ class ChainLowering:
             extra += macs * (shape.computed - shape.rows) // shape.rows
         return Streamed(tuple(str(self.groups[name][0].loc) for name in chain.groups), extra, moved)
 
-    def lower(self, chain: Chain) -> LoweredStream:
-        """Return the kernel of a chain, which is lowered once."""
-        if chain not in self._streams:
-            self._streams[chain] = self._lower_chain(chain)
-        return self._streams[chain]
+    def lower(self, chain: Chain) -> LoweredChain:
+        """Return the kernel of a chain. A chain is lowered at the first call only."""
+        if chain not in self._lowered_chains:
+            self._lowered_chains[chain] = self._lower_chain(chain)
+        return self._lowered_chains[chain]
 
-    def _lower_chain(self, chain: Chain) -> LoweredStream:
+    def _lower_chain(self, chain: Chain) -> LoweredChain:
         """Lower a chain to one kernel: schedule each layer for a block of rows, and join the layers."""
-        triples = zip(chain.groups, self.sources(chain), self.shapes(chain), strict=True)
-        layers = [self._lower_rows(name, data, shape) for name, data, shape in triples]
+        triples = zip(chain.groups, self.row_inputs(chain), self.layer_geometries(chain), strict=True)
+        layers = [self._lower_layer_rows(name, data, shape) for name, data, shape in triples]
         height = self.graph.types[chain.data].shape[1]
         streamed = build_striped_function(
             "stream", [rows.layer for rows in layers], height, word_copies=self.target.has("unaligned")
         )
-        params = tuple(_kernel_param(layers[layer], serves) for layer, serves in streamed.origins[:-1])
+        params = tuple(_make_kernel_param(layers[layer], serves) for layer, serves in streamed.origins[:-1])
         result, schedules = group_result(self.groups[chain.groups[-1]]), tuple(rows.schedule for rows in layers)
-        return LoweredStream(chain, streamed.func, params, result, schedules, self.price(chain))
+        return LoweredChain(chain, streamed.func, params, result, schedules, self.additional_work(chain))
 
-    def blocks(self, chain: Chain) -> list[tuple[Graph, Group, Goal]]:
-        """Return the scheduling task of each group of a chain, as :meth:`block` describes it."""
-        triples = zip(chain.groups, self.sources(chain), self.shapes(chain), strict=True)
-        return [self.block(name, data, shape) for name, data, shape in triples]
+    def scheduling_tasks(self, chain: Chain) -> list[tuple[Graph, Group, Goal]]:
+        """Return the scheduling task of each group of a chain (:meth:`scheduling_task`), in the order of the groups."""
+        triples = zip(chain.groups, self.row_inputs(chain), self.layer_geometries(chain), strict=True)
+        return [self.scheduling_task(name, data, shape) for name, data, shape in triples]
 
-    def block(self, name: str, data: str, shape: LayerGeometry) -> tuple[Graph, Group, Goal]:
-        """Return the task to schedule a group for a block of rows: a graph that contains only the group, its nodes, and
-        the goal.
+    def scheduling_task(self, name: str, data: str, shape: LayerGeometry) -> tuple[Graph, Group, Goal]:
+        """Return the task to schedule a group for a block of rows: a graph that contains only the group, the nodes of
+        the group, and the optimisation goal.
 
         ``name``: the group. ``data``: the value that the group reads row by row.
         """
@@ -154,12 +157,12 @@ class ChainLowering:
         # The estimate counts the instructions of one block. An inference executes `blocks` of them, but stores their code once.
         return alone, nodes, replace(self.goal, price=self.goal.price / blocks)
 
-    def _lower_rows(self, name: str, data: str, shape: LayerGeometry) -> _LayerRows:
+    def _lower_layer_rows(self, name: str, data: str, shape: LayerGeometry) -> _LayerRows:
         """Schedule and lower a group for a block of rows. ``data``: the value that the group reads row by row."""
         if (name, shape) in self._rows:
             return self._rows[name, shape]
         graph, group = self.graph, self.groups[name]
-        alone, nodes, goal = self.block(name, data, shape)
+        alone, nodes, goal = self.scheduling_task(name, data, shape)
         lowered, choice = schedule_group(alone, nodes, self.target, goal, "rows")
         func = choice.func
         if not choice.verified:
@@ -173,7 +176,7 @@ class ChainLowering:
         return self._rows[name, shape]
 
 
-def _row_shape(graph: Graph, group: Group, data: str) -> LayerGeometry:
+def _unblocked_layer_geometry(graph: Graph, group: Group, data: str) -> LayerGeometry:
     """Return the geometry of a group that reads ``data`` row by row, before blocks of rows are chosen.
 
     Raises InternalError if the group cannot be computed row by row.
@@ -191,9 +194,11 @@ def _row_shape(graph: Graph, group: Group, data: str) -> LayerGeometry:
     )
 
 
-def _kernel_param(row: _LayerRows, parameter: ir.Buffer) -> Param:
-    """Return the value or constant that a parameter of a layer's kernel refers to. Constants are packed as the schedule
-    requires."""
+def _make_kernel_param(row: _LayerRows, parameter: ir.Buffer) -> Param:
+    """Return the value or the packed constant that a parameter of a layer's kernel refers to.
+
+    A constant is packed in the layout that the layer's schedule requires.
+    """
     position = row.layer.func.params.index(parameter)
     param = row.group.params[position]
     if param.array is None:
@@ -274,9 +279,9 @@ class ChainEstimator:
     ``module``: the network without chains, with its calls in their final order.
     """
 
-    def __init__(self, streams: ChainLowering, module: Module, *, io_in_arena: bool) -> None:
-        self.streams, self.module = streams, module
-        self.graph, self.groups = streams.graph, streams.groups
+    def __init__(self, chain_lowering: ChainLowering, module: Module, *, io_in_arena: bool) -> None:
+        self.chain_lowering, self.module = chain_lowering, module
+        self.graph, self.groups = chain_lowering.graph, chain_lowering.groups
         self.alive = lifetimes(module, io_in_arena=io_in_arena)
         wanted = demand_of_module(module, Overlaps(module), io_in_arena=io_in_arena)
         self.needs = least_bytes_by_call(wanted, len(module.calls))[1:]
@@ -285,12 +290,12 @@ class ChainEstimator:
         times = {name: writer.get(self.names.get(group_result(group), "")) for name, group in self.groups.items()}
         self.times = {name: time for name, time in times.items() if time is not None}
 
-    def appraise(self, chain: Chain) -> ChainCandidate:
+    def estimate(self, chain: Chain) -> ChainCandidate:
         """Estimate the memory and the additional work of a chain. The scratch of its kernel is not included."""
-        shapes = self.streams.shapes(chain)
+        shapes = self.chain_lowering.layer_geometries(chain)
         windows = [
             shape.held * shape.window.width * self._element_bytes(data)
-            for shape, data in zip(shapes, self.streams.sources(chain), strict=True)
+            for shape, data in zip(shapes, self.chain_lowering.row_inputs(chain), strict=True)
         ]
         if not shapes[0].window.padded:
             del windows[0]
@@ -299,18 +304,18 @@ class ChainEstimator:
             - self._overwritable_source_bytes(chain, shapes)
             + sum(map(_round_up_to_words, windows))
         )
-        price = self.streams.price(chain)
+        price = self.chain_lowering.additional_work(chain)
         return ChainCandidate(chain, need, price.extra_macs + MACS_PER_MOVED_BYTE * price.moved)
 
     def with_scratch(self, rough: ChainCandidate) -> ChainCandidate:
         """Add the scratch of the kernel to the estimate of a chain. The chain is lowered, because its scratch is known
         only then."""
-        shapes, func = self.streams.shapes(rough.chain), self.streams.lower(rough.chain).func
+        shapes, func = self.chain_lowering.layer_geometries(rough.chain), self.chain_lowering.lower(rough.chain).func
         scratch = [p for p in func.params if p.scope == "workspace"][len(shapes) - (not shapes[0].window.padded) :]
         return replace(rough, need=rough.need + sum(_round_up_to_words(p.nbytes) for p in scratch), exact=True)
 
-    def name(self, chain: Chain) -> str:
-        """Return a name of a chain for messages: its first and its last layer."""
+    def describe_chain(self, chain: Chain) -> str:
+        """Describe a chain for messages by its first and its last layer."""
         return f"{self.groups[chain.groups[0]][0].loc} to {self.groups[chain.groups[-1]][0].loc}, row by row"
 
     def _element_bytes(self, value: str) -> int:
@@ -318,7 +323,7 @@ class ChainEstimator:
         kind = self.graph.types[value]
         return kind.nbytes // kind.size
 
-    def _tensor_behind(self, value: str) -> str:
+    def _storage_tensor(self, value: str) -> str:
         """Return the tensor in which a value is stored: its own tensor, or the tensor that contains it."""
         return self.module.base_of(self.names[value])[0]
 
@@ -326,9 +331,9 @@ class ChainEstimator:
         """Return the number of bytes of all tensors that are live while a chain runs, including its source and its
         result."""
         now = self.times[chain.groups[-1]]
-        inner = {self._tensor_behind(group_result(self.groups[name])) for name in chain.groups[:-1]}
+        inner = {self._storage_tensor(group_result(self.groups[name])) for name in chain.groups[:-1]}
         late = {
-            self._tensor_behind(v) for name in chain.groups for v in _variable_inputs(self.graph, self.groups[name])
+            self._storage_tensor(v) for name in chain.groups for v in _variable_inputs(self.graph, self.groups[name])
         }
         here = {
             name
@@ -342,15 +347,15 @@ class ChainEstimator:
         """Return the number of bytes of the source that the result may overwrite, because these rows have been read for
         the last time."""
         source, result = (
-            self._tensor_behind(chain.data),
-            self._tensor_behind(group_result(self.groups[chain.groups[-1]])),
+            self._storage_tensor(chain.data),
+            self._storage_tensor(group_result(self.groups[chain.groups[-1]])),
         )
         last = max(self.times[name] for name in chain.groups)
         sizes = [self.module.values[name].nbytes for name in (source, result)]
         whole = [self.graph.types[v].nbytes for v in (chain.data, group_result(self.groups[chain.groups[-1]]))]
         if sizes != whole or any(name not in self.alive for name in (source, result)) or self.alive[source][1] > last:
             return 0
-        pairs = zip(chain.groups, self.streams.sources(chain), strict=True)
+        pairs = zip(chain.groups, self.chain_lowering.row_inputs(chain), strict=True)
         beside = {
             k
             for k, (name, v) in enumerate(pairs)
@@ -387,17 +392,19 @@ class StripeSearch:
     ``module``: the network without chains, with its calls in their final order.
     """
 
-    def __init__(self, streams: ChainLowering, module: Module, *, io_in_arena: bool) -> None:
-        self.appraiser = ChainEstimator(streams, module, io_in_arena=io_in_arena)
-        self.runs = find_runs(streams.graph, streams.groups)
+    def __init__(self, chain_lowering: ChainLowering, module: Module, *, io_in_arena: bool) -> None:
+        self.estimator = ChainEstimator(chain_lowering, module, io_in_arena=io_in_arena)
+        self.runs = find_runs(chain_lowering.graph, chain_lowering.groups)
         self.known: dict[Chain, ChainCandidate] = {}
         self.lowered = 0
 
-    def cover(self, limit: int) -> tuple[ChainCandidate, ...] | None:
-        """Return chains with exact needs so that no call needs more than ``limit`` bytes; None if there are no such
-        chains."""
+    def cover_calls_above(self, limit_bytes: int) -> tuple[ChainCandidate, ...] | None:
+        """Return chains with which no call needs more than ``limit_bytes`` bytes; None if there are no such chains.
+
+        The numbers of bytes that the returned chains need are exact.
+        """
         while True:
-            chains = self._least_work_chains(limit)
+            chains = self._least_work_chains(limit_bytes)
             rough = [c for c in chains or () if not c.exact]
             if not rough:
                 return chains
@@ -405,58 +412,58 @@ class StripeSearch:
                 # Lowering a chain takes long, so at most MAX_LOWERED_CHAINS chains are lowered to get an exact need.
                 affordable, self.lowered = self.lowered < MAX_LOWERED_CHAINS, self.lowered + 1
                 exact = (
-                    self.appraiser.with_scratch(candidate)
+                    self.estimator.with_scratch(candidate)
                     if affordable
                     else replace(candidate, need=UNAFFORDABLE, exact=True)
                 )
                 self.known[candidate.chain] = exact
 
-    def smallest(self) -> tuple[ChainCandidate, ...]:
-        """Return the chains with which the largest need of any call is smallest.
+    def chains_of_smallest_peak(self) -> tuple[ChainCandidate, ...]:
+        """Return the chains that minimise the largest number of bytes that any call needs.
 
-        The search stops when the need cannot be reduced by one part in :data:`PEAK_STEP_DIVISOR`.
+        The search stops when the number cannot be reduced by a fraction of 1 / :data:`PEAK_STEP_DIVISOR`.
         """
         chains: tuple[ChainCandidate, ...] = ()
         while True:
-            peak = self.peak(chains)
-            smaller = self.cover(peak - max(peak // PEAK_STEP_DIVISOR, 4))
+            peak = self.peak_bytes(chains)
+            smaller = self.cover_calls_above(peak - max(peak // PEAK_STEP_DIVISOR, 4))
             if smaller is None:
                 return chains
             chains = smaller
 
-    def peak(self, chosen: tuple[ChainCandidate, ...]) -> int:
+    def peak_bytes(self, chosen: tuple[ChainCandidate, ...]) -> int:
         """Return the largest number of bytes that any call or chain needs if the given chains are used."""
         return max([*self._needs_outside_chains(chosen).values(), *(c.need for c in chosen)], default=0)
 
-    def neediest(self, chosen: tuple[ChainCandidate, ...]) -> str:
+    def name_of_largest_need(self, chosen: tuple[ChainCandidate, ...]) -> str:
         """Return the name of the layer or chain that needs the most memory if the given chains are used."""
-        peak = self.peak(chosen)
+        peak = self.peak_bytes(chosen)
         for time, need in self._needs_outside_chains(chosen).items():
             if need == peak:
-                return self.appraiser.module.calls[time].layer
-        return next(self.appraiser.name(c.chain) for c in chosen if c.need == peak)
+                return self.estimator.module.calls[time].layer
+        return next(self.estimator.describe_chain(c.chain) for c in chosen if c.need == peak)
 
     def _needs_outside_chains(self, chosen: tuple[ChainCandidate, ...]) -> dict[int, int]:
         """Return the number of bytes that each call outside of the given chains needs, by the index of the call."""
-        times = self.appraiser.times
+        times = self.estimator.times
         covered = {times[name] for c in chosen for name in c.chain.groups}
-        return {time: need for time, need in enumerate(self.appraiser.needs) if time not in covered}
+        return {time: need for time, need in enumerate(self.estimator.needs) if time not in covered}
 
-    def _least_work_chains(self, limit: int) -> tuple[ChainCandidate, ...] | None:
-        """Return the chains with the least work that cover all calls that need more than ``limit`` bytes; None if
+    def _least_work_chains(self, limit_bytes: int) -> tuple[ChainCandidate, ...] | None:
+        """Return the chains with the least work that cover all calls that need more than ``limit_bytes`` bytes; None if
         impossible."""
         chosen: list[ChainCandidate] = []
-        large = {time for time, need in enumerate(self.appraiser.needs) if need > limit}
+        large = {time for time, need in enumerate(self.estimator.needs) if need > limit_bytes}
         for run in self.runs:
-            times = [self.appraiser.times[name] for name in run.groups]
-            chains = self._partition_run(run, [time in large for time in times], limit)
+            times = [self.estimator.times[name] for name in run.groups]
+            chains = self._partition_run(run, [time in large for time in times], limit_bytes)
             if chains is None:
                 return None
             chosen += chains
             large -= set(times)
         return None if large else tuple(chosen)
 
-    def _partition_run(self, run: Run, large: list[bool], limit: int) -> list[ChainCandidate] | None:
+    def _partition_run(self, run: Run, large: list[bool], limit_bytes: int) -> list[ChainCandidate] | None:
         """Return the chains of a run with the least additional work that cover every ``large`` group; None if
         impossible.
 
@@ -469,42 +476,43 @@ class StripeSearch:
                 prefix = best[start]
                 if prefix is None or not any(large[start:stop]):
                     continue
-                for candidate in self._chains_within(run, start, stop, limit):
+                for candidate in self._chains_within(run, start, stop, limit_bytes):
                     work = prefix[0] + candidate.work
                     if cheapest is None or work < cheapest[0]:
                         cheapest = work, [*prefix[1], candidate]
             best.append(cheapest)
         return best[-1][1] if best[-1] is not None else None
 
-    def _chains_within(self, run: Run, start: int, stop: int, limit: int) -> list[ChainCandidate]:
-        """Return the chains of the groups ``start`` to ``stop`` (exclusive) of a run that need at most ``limit`` bytes.
+    def _chains_within(self, run: Run, start: int, stop: int, limit_bytes: int) -> list[ChainCandidate]:
+        """Return the chains of the groups ``start`` to ``stop`` (exclusive) of a run that need at most ``limit_bytes``
+        bytes.
 
         There is at most one chain for each height (number of rows computed at a time).
         """
         chains = [run.chain(start, stop, height) for height in HEIGHTS]
         for chain in chains:
             if chain not in self.known and len(self.known) < MAX_CHAINS:
-                self.known[chain] = self.appraiser.appraise(chain)
+                self.known[chain] = self.estimator.estimate(chain)
         return [
             candidate
             for chain in chains
-            if (candidate := self.known.get(chain)) is not None and candidate.need <= limit
+            if (candidate := self.known.get(chain)) is not None and candidate.need <= limit_bytes
         ]
 
 
-def ram_error(arena_limit: int, smallest_module: Module, search: StripeSearch) -> FitError:
-    """Create the FitError for an arena limit that no memory plan fits.
+def make_ram_error(arena_limit: int, smallest_module: Module, search: StripeSearch) -> FitError:
+    """Create the FitError for an arena limit that is smaller than the arena of every memory plan.
 
     ``arena_limit``: in bytes. ``smallest_module``: the planned module with the smallest arena found.
     """
-    closest = search.smallest()
+    closest = search.chains_of_smallest_peak()
     assert smallest_module.plan is not None
     ends = max(smallest_module.values[name].nbytes for name in (*smallest_module.inputs, *smallest_module.outputs))
     more = f"raise it to --ram {smallest_module.plan.main}"
-    apart = f"keep inputs and outputs (one has {ends} bytes) outside with --io caller, "
+    apart = f"move inputs and outputs (one has {ends} bytes) out of the arena with --io caller, "
     return FitError(
         f"an arena of {arena_limit} bytes cannot hold the network; the smallest found takes {smallest_module.plan.main}",
         where=smallest_module.source or smallest_module.name,
-        hint=f"{more}, {apart if smallest_module.plan.io_in_arena and 2 * ends > arena_limit else ''}or shrink what needs "
-        f"{search.peak(closest)} of it: {search.neediest(closest)}",
+        hint=f"{more}, {apart if smallest_module.plan.io_in_arena and 2 * ends > arena_limit else ''}or shrink the "
+        f"layer that needs {search.peak_bytes(closest)} bytes: {search.name_of_largest_need(closest)}",
     )

@@ -55,7 +55,8 @@ from microc.tir.text import to_text
 
 @frozen
 class DerivedCandidate:
-    """A candidate schedule of an algorithm, with its cost. ``verdict``: ``chosen``, or why the schedule was not chosen."""
+    """A candidate schedule of an algorithm, with its cost. ``verdict``: ``chosen``, or why the schedule was not
+    chosen."""
 
     algorithm: str
     schedule: Schedule
@@ -129,7 +130,7 @@ def _derive_parts(make: KernelBuilder, call: Call) -> Iterator[DerivedPart]:
         case ValueCopy():
             yield _derive_part(make, graph, (), (lower_copy(graph, origin),), make.goal, threads=make.threads)
         case Chain():
-            for alone, nodes, goal in ChainLowering(graph, make.target, make.goal).blocks(origin):
+            for alone, nodes, goal in ChainLowering(graph, make.target, make.goal).scheduling_tasks(origin):
                 yield _derive_part(make, alone, nodes, group_algorithms(alone, nodes, make.target, "rows"), goal)
         case _ if isinstance(make, GeneralKernelBuilder):
             inside = registry.get(origin.nodes[0].op).regions
@@ -400,7 +401,8 @@ def _part_files(part: DerivedPart, folder: str) -> Iterator[tuple[str, str]]:
 
 
 def goal_text(goal: Goal, uses: int) -> str:
-    """Describe the optimisation goal of the candidates. ``uses``: number of equal kernels, whose code is stored once."""
+    """Describe the optimisation goal of the candidates. ``uses``: number of equal kernels, whose code is stored
+    once."""
     alike = f", {uses} kernels alike share their code" if uses > 1 else ""
     match goal.price:
         case 0.0:

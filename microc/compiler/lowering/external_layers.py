@@ -13,7 +13,7 @@ from functools import partial
 from microc.base.immutable import frozen
 from microc.codegen.output_files import replace_atomically
 from microc.codegen.render import Label
-from microc.compiler.fit.budget import goal_ladder
+from microc.compiler.fit.budget import list_goals_to_try
 from microc.compiler.options import Options
 from microc.compiler.tuned.measured_regions import RegionTask, RegionVerdict, region_task, region_verdict
 from microc.compiler.tuned.records import Database, open_records
@@ -93,7 +93,7 @@ def divide_network(passes: Passes, target: Target, options: Options, board: str 
         }
         if options.external_choice == "cost":
             measured_goals = (
-                measured_goals or goal_ladder(graph, options, target)[:1]
+                measured_goals or list_goals_to_try(graph, options, target)[:1]
             )  # the goal of the first graph, because regions are measured with it
             for task in _region_tasks(partition_, graph, target, places, measured_goals):
                 decisions_by_key[task.taken.key] = _decide_region(task, records, board)
@@ -142,7 +142,7 @@ def _goals_with_same_flags(graph: Graph, target: Target, options: Options) -> It
     flags = FAMILIES[target.isa].options
     for name in dict.fromkeys((options.optimize, *flags)):
         if flags[name] == flags[options.optimize]:
-            yield goal_ladder(graph, replace(options, optimize=name), target)[0]
+            yield list_goals_to_try(graph, replace(options, optimize=name), target)[0]
 
 
 def _decision_by_user(claimed_region: ClaimedRegion) -> BackendDecision:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from microc import te
 from microc.base import dtypes
 from microc.base.dtypes import Array
-from microc.compiler.fit.striping import LoweredStream
+from microc.compiler.fit.striping import LoweredChain
 from microc.compiler.interaction import Progress
 from microc.compiler.lowering.kernel_maker import KernelBuilder, KernelGroup, ValueCopy
 from microc.compiler.lowering.kernel_selection import groups_of
@@ -80,7 +80,8 @@ def kernel_comment(
 
 
 def _storage_remarks(step: Step, tensors: tuple[te.Tensor, ...]) -> Iterator[str]:
-    """Yield a remark if a schedule step changes how data is stored or how the kernel is compiled in an unexpected way."""
+    """Yield a remark if a schedule step changes how data is stored or how the kernel is compiled in an unexpected
+    way."""
     match step.primitive, step.args:
         case "double_reduction", (total, constant):
             yield f"{total} is twice the sum, as high products take it: {constant} is stored doubled"
@@ -288,7 +289,7 @@ def kernel_shape_key(graph: Graph, nodes: tuple[Node, ...]) -> object:
     return tuple(node.op for node in nodes), tuple(types)
 
 
-def add_row_by_row_kernel(builder: ModuleBuilder, lowered: LoweredStream, groups: Sequence[tuple[Node, ...]]) -> None:
+def add_row_by_row_kernel(builder: ModuleBuilder, lowered: LoweredChain, groups: Sequence[tuple[Node, ...]]) -> None:
     """Add the kernel of a chain, which computes several groups row by row, and its call to the module."""
     graph = builder.graph
     func, stem = lowered.func, c_identifier_of(groups[-1][-1].loc.name or lowered.result)
@@ -342,13 +343,13 @@ def argument_name(builder: ModuleBuilder, group: LoweredGroup, schedule: Schedul
 
 
 def build_module(
-    make: KernelBuilder, source: str, progress: Progress | None = None, streams: Sequence[LoweredStream] = ()
+    make: KernelBuilder, source: str, progress: Progress | None = None, lowered_chains: Sequence[LoweredChain] = ()
 ) -> Module:
     """Lower the fused graph of the kernel builder ``make`` to a module.
 
     ``source``: the name of the model in generated files. ``progress(text, done, total)`` is called for every kernel.
-    ``streams``: lowered chains. The kernel of a chain replaces all groups of the chain, and is called where the last of
-    them would be.
+    ``lowered_chains``: the kernels of chains that are computed row by row. The kernel of a chain replaces all groups of
+    the chain, and is called where the last of them would be.
     """
     graph = make.graph
     builder = ModuleBuilder(graph, make)
@@ -368,7 +369,7 @@ def build_module(
     # Groups of equal shapes share their code, which then takes flash once. So they are counted before any kernel is chosen.
     builder.alike.update(kernel_shape_key(graph, nodes) for nodes in groups)
     named = {nodes[0].group: nodes for nodes in groups if nodes[0].group}
-    streamed = {name: stream for stream in streams for name in stream.chain.groups}
+    streamed = {name: stream for stream in lowered_chains for name in stream.chain.groups}
     for k, nodes in enumerate(groups):
         if progress is not None:
             progress(nodes[0].op, k, len(groups))

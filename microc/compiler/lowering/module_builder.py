@@ -124,7 +124,8 @@ class ModuleBuilder:
     """Collects the contents of a module while the graph is lowered: values, views, kernels and calls, with unique C
     names.
 
-    ``make``: builds the kernels. ``alike``: number of groups of equal shapes, by :func:`.graph_to_module.kernel_shape_key`.
+    ``make``: builds the kernels. ``alike``: number of groups of equal shapes, by
+    :func:`.graph_to_module.kernel_shape_key`.
     """
 
     graph: Graph
@@ -326,7 +327,8 @@ def _views_of_state(graph: Graph, state: str) -> set[str]:
 def order_groups(
     graph: Graph, groups: Sequence[tuple[Node, ...]], partial_updates: Mapping[str, str]
 ) -> list[tuple[Node, ...]]:
-    """Return the groups in an order in which a group that writes into a state follows all groups that read the state."""
+    """Return the groups in an order in which a group that writes into a state follows all groups that read the
+    state."""
     order = list(groups)
     for value, state in partial_updates.items():
         (node,) = own = next(nodes for nodes in order if nodes[-1].outputs[0] == value)
@@ -405,34 +407,34 @@ def is_uniform(data: Array) -> bool:
 # ---- Hot code that is executed from RAM (``--code-in-ram``), and the memory that is left for it.
 
 
-def refuse_without_code_memory(options: Options, room: BoardCapacity | None) -> None:
+def refuse_without_code_memory(options: Options, capacity: BoardCapacity | None) -> None:
     """Raise UsageError if code is to be executed from RAM but no memory for code is known."""
-    if options.code_in_ram and (room is None or room.code is None):
+    if options.code_in_ram and (capacity is None or capacity.code is None):
         raise UsageError(
-            f"code_in_ram: the file of board {room.board} names no memory for code"
-            if room
+            f"code_in_ram: the file of board {capacity.board} names no memory for code"
+            if capacity
             else "code_in_ram: got no board, expected one whose RAM holds code",
             hint='leave out code_in_ram, or say holds = ["code"] of a RAM region in a board file of your own (docs/memories.md)',
         )
 
 
-def place_hot_code(module: Module, options: Options, room: BoardCapacity | None) -> Module:
+def place_hot_code(module: Module, options: Options, capacity: BoardCapacity | None) -> Module:
     """Place hot kernels in the memory for code that the arena leaves free, if the options request it."""
     if not options.code_in_ram:
         return module
-    assert room is not None and room.code is not None
-    return with_hot_code(module, _remaining_code_memory(module, room.code, options.io_in_arena))
+    assert capacity is not None and capacity.code is not None
+    return with_hot_code(module, _remaining_code_memory(module, capacity.code, options.io_in_arena))
 
 
-def code_in_ram_gain(module: Module, room: BoardCapacity) -> float:
+def code_in_ram_gain(module: Module, capacity: BoardCapacity) -> float:
     """Return the fraction of the run time that ``--code-in-ram`` would save.
 
     The fraction is 0 if the board has no memory for code or the code is there already. The run time includes waits for
     code, which are estimated only for boards with such a memory.
     """
-    if room.code is None or module.plan is None or module.plan.code is not None:
+    if capacity.code is None or module.plan is None or module.plan.code is not None:
         return 0.0
-    with_code = with_hot_code(module, _remaining_code_memory(module, room.code, module.plan.io_in_arena))
+    with_code = with_hot_code(module, _remaining_code_memory(module, capacity.code, module.plan.io_in_arena))
     saved = with_code.plan.code.saved if with_code.plan is not None and with_code.plan.code is not None else 0
     return saved / max(1, saved + sum(call.cycles for call in with_code.calls))
 

@@ -13,7 +13,7 @@ from typing import Any
 from microc.codegen.c.identifiers import is_free_identifier
 from microc.compiler.model import read_model
 from microc.compiler.options import Bound, Options
-from microc.compiler.single_function import boundary_graph, plan_function
+from microc.compiler.single_function import build_function_module, make_boundary_graph
 from microc.compiler.sizes.family import NetworkFamily, read_family
 from microc.compiler.sizes.general import GeneralKernelBuilder
 from microc.errors import UnsupportedError, UsageError
@@ -157,7 +157,7 @@ def compile_sized_function(
     def read(at: Mapping[str, int]) -> Graph:
         point, schedule = tuple(at.values()), make(at)
         schedules[point] = schedule
-        return boundary_graph(schedule, constants)
+        return make_boundary_graph(schedule, constants)
 
     family = read_family(sizes_of_bounds(bounds), read)
     _require_sizes_of_inputs(family)
@@ -165,7 +165,7 @@ def compile_sized_function(
     small = [Schedule(schedules[point].start) for point, _ in family.small]
     points = lower_with_hidden_sizes([schedules[point].func for point in family.points], lower)
     funcs = [*points, lower(largest.func), *(lower(schedule.func) for schedule in small)]
-    graphs = [*family.graphs, family.largest, *(boundary_graph(schedule, constants) for schedule in small)]
+    graphs = [*family.graphs, family.largest, *(make_boundary_graph(schedule, constants) for schedule in small)]
     maker = GeneralKernelBuilder(family, target, SPEED)
     try:
         func = maker.generalise_functions(
@@ -176,7 +176,7 @@ def compile_sized_function(
             f"function {largest.func.name} cannot have sizes that vary: {error}",
             hint="split loops by factors that divide all sizes: bounds={'n': microc.Bound(1024, step=8)}",
         ) from error
-    return plan_function(largest, func, maker)
+    return build_function_module(largest, func, maker)
 
 
 def _require_sizes_of_inputs(family: NetworkFamily) -> None:

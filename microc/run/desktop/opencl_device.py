@@ -12,7 +12,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.codegen.opencl import DeviceKernel, opencl_kernel
 from microc.codegen.render import format_signature, html_table
-from microc.compiler.single_function import boundary_graph
+from microc.compiler.single_function import make_boundary_graph
 from microc.compiler.sizes.run_shapes import as_array
 from microc.errors import ToolError, UsageError
 from microc.run.desktop.library import TimingResult, time_runs
@@ -29,7 +29,7 @@ class OpenCLFunction:
     The first call needs PyOpenCL and a driver: ToolError if they are missing or the driver rejects the kernel."""
 
     def __init__(self, schedule: Schedule, constants: Mapping[str, Any]) -> None:
-        ends = boundary_graph(schedule, constants)
+        ends = make_boundary_graph(schedule, constants)
         self._kernel: DeviceKernel = opencl_kernel(schedule.func)
         self._name, self._params = schedule.func.name, schedule.func.params
         self._constants = ends.consts

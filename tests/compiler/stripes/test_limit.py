@@ -43,28 +43,28 @@ def search() -> StripeSearch:
 
 def test_the_call_that_needs_too_much_is_covered() -> None:
     found = search()
-    needs = found.appraiser.needs
+    needs = found.estimator.needs
     largest = needs.index(max(needs))
-    chosen = found.cover(max(needs) - 1)
+    chosen = found.cover_calls_above(max(needs) - 1)
     assert chosen is not None
     (candidate,) = chosen
-    assert list(found.appraiser.times.values())[largest] in [
-        found.appraiser.times[name] for name in candidate.chain.groups
+    assert list(found.estimator.times.values())[largest] in [
+        found.estimator.times[name] for name in candidate.chain.groups
     ]
-    assert found.peak(chosen) < max(needs)
+    assert found.peak_bytes(chosen) < max(needs)
 
 
 def test_no_limit_no_chains() -> None:
     found = search()
-    assert found.cover(max(found.appraiser.needs)) == ()
+    assert found.cover_calls_above(max(found.estimator.needs)) == ()
 
 
 def test_an_impossible_limit() -> None:
     found = search()
-    assert found.cover(100) is None
-    smallest = found.smallest()
-    assert found.peak(smallest) < max(found.appraiser.needs)
-    assert found.neediest(smallest)
+    assert found.cover_calls_above(100) is None
+    smallest = found.chains_of_smallest_peak()
+    assert found.peak_bytes(smallest) < max(found.estimator.needs)
+    assert found.name_of_largest_need(smallest)
 
 
 @pytest.mark.parametrize(("chains", "lowered"), [(0, 0), (12, 1), (1000, 0), (1000, 2)])
@@ -73,25 +73,25 @@ def test_the_search_is_bounded(chains: int, lowered: int, monkeypatch: pytest.Mo
     monkeypatch.setattr(ram, "MAX_CHAINS", chains)
     monkeypatch.setattr(ram, "MAX_LOWERED_CHAINS", lowered)
     found, again = search(), search()
-    smallest = found.smallest()
-    assert smallest == again.smallest() and all(candidate.exact for candidate in smallest)
+    smallest = found.chains_of_smallest_peak()
+    assert smallest == again.chains_of_smallest_peak() and all(candidate.exact for candidate in smallest)
     assert len(found.known) <= chains
     assert sum(candidate.exact and candidate.need < ram.UNAFFORDABLE for candidate in found.known.values()) <= lowered
-    assert found.peak(smallest) <= max(found.appraiser.needs)
+    assert found.peak_bytes(smallest) <= max(found.estimator.needs)
 
 
 @pytest.mark.parametrize("height", [1, 4])
 def test_needs_are_what_plans_take(height: int) -> None:
     """A little more, since planners let workspaces overlap as well."""
     found = search()
-    appraiser, (run,) = found.appraiser, found.runs
+    estimator, (run,) = found.estimator, found.runs
     for start, stop in ((1, 3), (0, 4)):
         chain = run.chain(start, stop, height)
-        candidate = appraiser.with_scratch(appraiser.appraise(chain))
-        made = plan_module(module(appraiser.graph, [chain]))
+        candidate = estimator.with_scratch(estimator.estimate(chain))
+        made = plan_module(module(estimator.graph, [chain]))
         assert made.plan is not None
-        assert made.plan.size <= found.peak((candidate,)) * 1.05
-        assert made.plan.size >= found.peak((candidate,)) * 0.85
+        assert made.plan.size <= found.peak_bytes((candidate,)) * 1.05
+        assert made.plan.size >= found.peak_bytes((candidate,)) * 0.85
 
 
 ROW_BY_ROW = 650
@@ -129,9 +129,9 @@ def test_a_limit_out_of_reach_says_what_is_possible() -> None:
 
 def test_a_small_board_is_tried_before_it_is_refused() -> None:
     plain = compiled()
-    small = compile_model(digits.INT8, CORE, Options(), room=BoardCapacity(ram=ROW_BY_ROW))
+    small = compile_model(digits.INT8, CORE, Options(), capacity=BoardCapacity(ram=ROW_BY_ROW))
     assert small.plan is not None and small.plan.size < plain.plan.size
-    tiny = compile_model(digits.INT8, CORE, Options(), room=BoardCapacity(ram=8))
+    tiny = compile_model(digits.INT8, CORE, Options(), capacity=BoardCapacity(ram=8))
     assert tiny.plan is not None and tiny.plan.size <= small.plan.size
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from microc.base.dtypes import Array
-from microc.compiler.fit.budget import goal_ladder
+from microc.compiler.fit.budget import list_goals_to_try
 from microc.compiler.fit.search import build_network
 from microc.compiler.lowering.kernel_maker import Configuration
 from microc.compiler.options import Options
@@ -57,7 +57,7 @@ def constants(data: bytes, optimize: str, cpu: str) -> int:
     """Bytes of constants that the kernels read."""
     options, target = Options(optimize=optimize), target_for(cpu)
     graph = optimise_graph(tflite.read_tflite(data, "int4.tflite"), options)
-    made = build_network(Configuration(graph, goal_ladder(graph, options, target)[0]), target, "test", options)
+    made = build_network(Configuration(graph, list_goals_to_try(graph, options, target)[0]), target, "test", options)
     return sum(value.data.nbytes for value in made.module.values.values() if value.data is not None)
 
 
