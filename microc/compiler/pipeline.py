@@ -247,7 +247,9 @@ def _compile_static_sizes(
         # Reports compare this network with the network before it was changed to fit the arena limit.
         unlimited = search.unlimited.module
         module = replace(module, plain=UnlimitedArenaCost(arena_bytes(unlimited), unlimited.instructions))
-    return replace(network, module=division.beside(module, lambda: builder.build_without_external_code(network)))
+    return replace(
+        network, module=division.attach_own_module(module, lambda: builder.build_without_external_code(network))
+    )
 
 
 def _compile_dynamic_sizes(

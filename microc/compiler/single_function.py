@@ -70,14 +70,14 @@ def build_function_module(schedule: Schedule, lowered_func: ir.PrimFunc, kernel_
     builder = ModuleBuilder(graph, kernel_builder)
     for param in params:
         storage = "const" if param.scope == "const" else "input" if param.name in graph.inputs else "output"
-        builder.declare(param.name, storage, graph.consts.get(param.name))
+        builder.declare_value(param.name, storage, graph.consts.get(param.name))
     name = register_kernel(
         builder,
         Kernel(lowered_func, (f"function {schedule.func.name}",)),
         schedule.func.name,
         tables=constant_names(lowered_func),
     )
-    scratch = declare_workspaces(builder, builder.unique("work"), lowered_func.params[len(params) :])
+    scratch = declare_workspaces(builder, builder.make_internal_name("work"), lowered_func.params[len(params) :])
     reads, writes = (tuple(map(builder.name_of, ends)) for ends in (graph.inputs, graph.outputs))
     args, trace = (*(builder.name_of(p.name) for p in params), *scratch), describe_loop_steps(schedule.trace)
     layer = schedule.func.name

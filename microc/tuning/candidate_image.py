@@ -16,7 +16,7 @@ import numpy as np
 
 from microc.base import dtypes
 from microc.base.dtypes import Array
-from microc.compiler.lowering.graph_to_module import argument_name, describe_loop_steps
+from microc.compiler.lowering.graph_to_module import declare_argument, describe_loop_steps
 from microc.compiler.lowering.kernel_maker import Configuration, KernelBuilder
 from microc.compiler.lowering.kernel_selection import add_estimates
 from microc.compiler.lowering.module_builder import (
@@ -286,9 +286,11 @@ def make_candidates_module(
     builder = ModuleBuilder(graph, KernelBuilder(Configuration(graph, SPEED), target))
     arrays: Sequence[Array | None] = input_data or [None] * len(graph.inputs)
     storage = "state" if input_data else "input"
-    inputs = tuple(builder.declare(name, storage, array) for name, array in zip(graph.inputs, arrays, strict=True))
+    inputs = tuple(
+        builder.declare_value(name, storage, array) for name, array in zip(graph.inputs, arrays, strict=True)
+    )
     starts = {
-        name: builder.constant(f"{name}_start", array)
+        name: builder.add_constant(f"{name}_start", array)
         for name, array in zip(inputs, input_data, strict=bool(input_data))
     }
     last = -1 if with_digests else len(candidates) - 1
@@ -337,19 +339,19 @@ def _candidate_call(
     if region is not None:
         params, macs = region.params, sum(node_macs(task.graph, node) for node in task.graph.nodes)
         args = [
-            builder.name_of(p.value) if p.array is None else builder.constant(f"{stem}_{p.role}", p.array, align)
+            builder.name_of(p.value) if p.array is None else builder.add_constant(f"{stem}_{p.role}", p.array, align)
             for p in params
         ]
     else:
         group = task.lowered[candidate.number]
         params, macs = group.params, group.macs
-        args = [argument_name(builder, group, schedule, position, stem) for position in range(len(params))]
+        args = [declare_argument(builder, group, schedule, position, stem) for position in range(len(params))]
     results = []
     for k, output in enumerate(task.graph.outputs):
         result = (
-            builder.end(f"result_{candidate_number}_{k}")
+            builder.make_io_name(f"result_{candidate_number}_{k}")
             if writes_module_outputs
-            else builder.unique(f"result_{candidate_number}_{k}")
+            else builder.make_internal_name(f"result_{candidate_number}_{k}")
         )
         storage = "output" if writes_module_outputs else "intermediate"
         builder.values[result] = module_value(result, task.graph.types[output], storage, output)
@@ -391,7 +393,7 @@ def _add_wipe_and_digest_calls(builder: ModuleBuilder, calls: Sequence[Call]) ->
 
 def _declare_digest_view(builder: ModuleBuilder, digest_index: int) -> str:
     """Add a view of element ``digest_index`` of the output :data:`DIGESTS` to the module, and return its C name."""
-    name = builder.unique(f"digest_{digest_index}")
+    name = builder.make_internal_name(f"digest_{digest_index}")
     builder.values[name] = Value(name, (1,), WORD, "intermediate")
     builder.views.append(View(name, DIGESTS, dtypes.nbytes(WORD) * digest_index))
     return name

@@ -13,9 +13,9 @@ import microc
 from microc.compiler.lowering import kernel_selection
 from microc.compiler.lowering.kernel_maker import KernelGroup
 from microc.compiler.lowering.kernel_selection import (
+    find_shipped_choice,
     group_algorithms,
     select_group_schedule,
-    shipped_choice,
     shipped_key,
 )
 from microc.compiler.options import make_options
@@ -103,7 +103,7 @@ def test_what_the_rules_would_choose_is_chosen(cpu: str) -> None:
 
 
 def assert_as_the_rules_choose(lowered: tuple[LoweredGroup, ...], cpu: str, goal: Goal, uses: int) -> None:
-    found = shipped_choice(lowered, target_for(cpu), goal, uses)
+    found = find_shipped_choice(lowered, target_for(cpu), goal, uses)
     assert found is not None
     number, choice = select_group_schedule(lowered, target_for(cpu), goal, uses)
     same = (found[0], found[1].schedule.trace) == (number, choice.schedule.trace)
@@ -144,11 +144,11 @@ def _broken(each: ShippedSchedule) -> ShippedSchedule:
 def test_rules_of_the_user_compete() -> None:
     lowered, uses = next(groups("cortex-m4"))
     target = target_for("cortex-m4")
-    assert shipped_choice(lowered, target, SPEED, uses) is not None
+    assert find_shipped_choice(lowered, target, SPEED, uses) is not None
     with RULES.extend({"mine": ScheduleRule("mine", lambda *_: ())}):
-        assert shipped_choice(lowered, target, SPEED, uses) is None
-    assert shipped_choice(lowered, target.having("threads"), SPEED, uses) is None
-    assert shipped_choice(lowered, target_for("avr"), SPEED, uses) is None
+        assert find_shipped_choice(lowered, target, SPEED, uses) is None
+    assert find_shipped_choice(lowered, target.having("threads"), SPEED, uses) is None
+    assert find_shipped_choice(lowered, target_for("avr"), SPEED, uses) is None
 
 
 def test_a_measured_one_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.compiler.lowering.kernel_selection import groups_of, node_alias
+from microc.compiler.lowering.kernel_selection import find_node_alias, groups_of
 from microc.compiler.options import Options
 from microc.device.boards import list_boards, load_board
 from microc.errors import FitError, UnsupportedError, UsageError
@@ -626,7 +626,11 @@ def _aliased_tensors(graph: Graph) -> set[str]:
 def _is_computed_by_memory_plan(graph: Graph, node: Node) -> bool:
     """Test whether the memory plan alone may compute a node, by placing its tensors (concatenation, slice). Views do
     not count."""
-    return not registry.get(node.op).view and not registry.get(node.op).regions and node_alias(graph, node) is not None
+    return (
+        not registry.get(node.op).view
+        and not registry.get(node.op).regions
+        and find_node_alias(graph, node) is not None
+    )
 
 
 def _needs_whole_tensors(graph: Graph, nodes: Sequence[Node], read_values: Iterable[str]) -> bool:

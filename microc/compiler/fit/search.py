@@ -30,7 +30,7 @@ from microc.compiler.lowering.external_layers import NetworkDivision
 from microc.compiler.lowering.graph_to_module import build_module
 from microc.compiler.lowering.kernel_maker import CompiledNetwork, Configuration, KernelBuilder, merge_kernels
 from microc.compiler.lowering.kernel_selection import add_estimates
-from microc.compiler.lowering.module_builder import firmware_fingerprint, io_fields, place_hot_code
+from microc.compiler.lowering.module_builder import collect_io_fields, firmware_fingerprint, place_hot_code
 from microc.compiler.options import Options
 from microc.graph.ir import Graph
 from microc.module import Module, Streaming, Trial
@@ -123,7 +123,7 @@ class NetworkBuilder:
         if self.progress is not None:
             self.progress("memory plan", 0, 2)
         module = plan_module(
-            self.division.built_from(module),
+            self.division.add_sources_and_decisions(module),
             io_in_arena=self.options.io_in_arena,
             memories=arena_memories(module, self.options, self.capacity),
             flash_wait=self.target.flash_wait,
@@ -141,7 +141,7 @@ class NetworkBuilder:
             arithmetic=self._arithmetic,
             streaming=_rename_streaming_to_c_names(module, self.division.streaming),
             options=module_options,
-            **io_fields(module, self.model_graph, self.options),
+            **collect_io_fields(module, self.model_graph, self.options),
         )
 
 

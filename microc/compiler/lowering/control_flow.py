@@ -10,7 +10,7 @@ import numpy as np
 
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.compiler.lowering.kernel_selection import groups_of, node_alias
+from microc.compiler.lowering.kernel_selection import find_node_alias, groups_of
 from microc.errors import InternalError
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
@@ -41,57 +41,63 @@ _EITHER = -1
 
 
 class WorkspaceReuseCheck:
-    """Check that every value in a workspace is intact when it is read. ``contents``: the number of the value in each
-    workspace."""
+    """Check that every value in a workspace is intact when it is read.
+
+    ``contents``: the number of the value in each workspace. ``reads``: the locations that were read in the current loop
+    body.
+    """
 
     def __init__(self) -> None:
         self.count = 0
         self.contents: dict[ir.Buffer, int] = {}
         self.reads: list[BufferLocation] = []
 
-    def number(self) -> int:
+    def new_value_number(self) -> int:
         """Return a new number for a value that is stored in a workspace."""
         self.count += 1
         return self.count
 
-    def record_write(self, *places: BufferLocation) -> None:
-        """Record that these locations now contain their values."""
-        self.contents |= {place.buffer: place.owner for place in places if place.owner}
+    def record_write(self, *locations: BufferLocation) -> None:
+        """Record that the workspaces of ``locations`` now contain the values with the numbers of these locations."""
+        self.contents |= {location.buffer: location.owner for location in locations if location.owner}
 
-    def read(self, *places: BufferLocation) -> None:
-        """Check that these locations still contain their values, and record that they are read; InternalError if a
-        value was overwritten."""
-        for place in places:
-            if place.owner and self.contents.get(place.buffer) != place.owner:
+    def check_and_record_read(self, *locations: BufferLocation) -> None:
+        """Check that the workspaces of ``locations`` still contain their values, and record that these are read.
+
+        Raises InternalError if a value was overwritten.
+        """
+        for location in locations:
+            if location.owner and self.contents.get(location.buffer) != location.owner:
                 raise InternalError(
-                    f"a value inside control flow is read from {place.buffer.name}, which holds another value by now"
+                    f"control flow: a value is read from workspace {location.buffer.name}, which contains another value"
                 )
-        self.reads += [place for place in places if place.owner]
+        self.reads += [location for location in locations if location.owner]
 
-    def statement(self, reads: Iterable[BufferLocation], writes: Iterable[BufferLocation]) -> None:
+    def check_statement(self, reads: Iterable[BufferLocation], writes: Iterable[BufferLocation]) -> None:
         """Check a statement whose operands must remain intact until all of its results are written."""
         reads, writes = tuple(reads), tuple(writes)
         self.record_write(*writes)
-        self.read(*reads, *writes)
+        self.check_and_record_read(*reads, *writes)
 
     @contextmanager
-    def iteration(self) -> Iterator[None]:
+    def check_loop_body(self) -> Iterator[None]:
         """Check the body of a loop. Values from before the loop that the body reads must still be intact at the end of
         the body, for the next iteration."""
         outer, self.reads, before = self.reads, [], self.count
         yield
-        self.read(*(place for place in self.reads if place.owner <= before))
+        self.check_and_record_read(*(location for location in self.reads if location.owner <= before))
         self.reads = outer + self.reads
 
     @contextmanager
-    def side(self, branch_ends: list[dict[ir.Buffer, int]]) -> Iterator[None]:
-        """Check one branch of a condition. The contents of the workspaces at its end are appended to ``branch_ends``."""
+    def check_branch(self, branch_ends: list[dict[ir.Buffer, int]]) -> Iterator[None]:
+        """Check one branch of a condition. The contents of the workspaces at its end are appended to
+        ``branch_ends``."""
         before = dict(self.contents)
         yield
         branch_ends.append(self.contents)
         self.contents = before
 
-    def join(self, branch_ends: list[dict[ir.Buffer, int]]) -> None:
+    def merge_branches(self, branch_ends: list[dict[ir.Buffer, int]]) -> None:
         """Merge the contents of the workspaces at the ends of all branches of a condition."""
         buffers = {buffer for end in branch_ends for buffer in end}
         numbers = {buffer: {end.get(buffer, 0) for end in branch_ends} for buffer in buffers}
@@ -104,18 +110,18 @@ ZERO = ir.const(0, "int32")
 
 
 class UniqueNames:
-    """Generates names that are unique in a function. ``taken``: names that its kernels use already."""
+    """Generates names that are unique in a function. ``used_names``: names that its kernels use already."""
 
-    def __init__(self, taken: set[str]) -> None:
-        self.taken = taken
+    def __init__(self, used_names: set[str]) -> None:
+        self.used_names = used_names
         self.scoped: set[str] = set()
 
-    def fresh(self, stem: str) -> str:
+    def make_unique(self, stem: str) -> str:
         """Return a new name that begins with ``stem``."""
         name, number = stem, 1
-        while name in self.taken:
+        while name in self.used_names:
             name, number = f"{stem}{number}", number + 1
-        self.taken.add(name)
+        self.used_names.add(name)
         return name
 
     def rename_scoped(self, body: ir.Stmt) -> ir.Stmt:
@@ -127,9 +133,9 @@ class UniqueNames:
         for stmt in walk_stmt(body):
             match stmt:
                 case ir.Let(var) if var.name in self.scoped:
-                    values[var] = replace(var, name=self.fresh(var.name))
+                    values[var] = replace(var, name=self.make_unique(var.name))
                 case ir.Alloc(buffer) if buffer.name in self.scoped:
-                    buffers[buffer] = replace(buffer, name=self.fresh(buffer.name))
+                    buffers[buffer] = replace(buffer, name=self.make_unique(buffer.name))
                 case ir.Let(var):
                     declared.add(var.name)
                 case ir.Alloc(buffer):
@@ -147,13 +153,16 @@ class UniqueNames:
 
 
 @dataclass(slots=True, eq=False)
-class _WorkspaceSlot:
-    """A workspace that stores several values one after another. ``buffer`` is a placeholder for it until its size is
-    known."""
+class _SharedWorkspace:
+    """A workspace that stores several values one after another.
+
+    ``stem``: the beginning of its name. ``buffer``: a placeholder for it until its size is known. ``element_count``:
+    the number of elements that the largest value so far needs.
+    """
 
     stem: str
     buffer: ir.Buffer
-    size: int
+    element_count: int
 
 
 class FunctionMemory:
@@ -166,60 +175,70 @@ class FunctionMemory:
         self.names, self.reuse = names, reuse
         self.params: list[tuple[ir.Buffer, Param]] = []
         self.constants: dict[tuple[str, tuple[int, ...], bytes], ir.Buffer] = {}
-        self.slots: list[_WorkspaceSlot] = []
-        self.idle: list[_WorkspaceSlot] = []
+        self.slots: list[_SharedWorkspace] = []
+        self.idle: list[_SharedWorkspace] = []
         self.workspaces = WorkspaceReuseCheck()
 
-    def data(self, name: str, size: int, dtype: str) -> BufferLocation:
+    def add_data_param(self, name: str, element_count: int, dtype: str) -> BufferLocation:
         """Add a parameter for the value ``name``, which is computed outside of the control flow, and return its
         location."""
-        buffer = ir.Buffer(self.names.fresh("data"), (size,), dtype)
+        buffer = ir.Buffer(self.names.make_unique("data"), (element_count,), dtype)
         self.params.append((buffer, Param("data", name)))
         return BufferLocation(buffer, ZERO)
 
-    def workspace(self, stem: str, size: int, dtype: str) -> BufferLocation:
-        """Return the location of a new value in a workspace, which is allocated until it is released.
+    def allocate_workspace(self, stem: str, element_count: int, dtype: str) -> BufferLocation:
+        """Return the location of a new value of ``element_count`` elements in a workspace.
+
+        The workspace is allocated until :meth:`release_workspaces` is called.
 
         The smallest idle workspace that is large enough is used. If none is large enough, the largest idle one is
         enlarged.
         """
         idle = [slot for slot in self.idle if slot.buffer.dtype == dtype]
         if idle:
-            slot = min(idle, key=lambda s: (s.size < size, s.size if s.size >= size else -s.size))
+            slot = min(
+                idle,
+                key=lambda s: (
+                    s.element_count < element_count,
+                    s.element_count if s.element_count >= element_count else -s.element_count,
+                ),
+            )
             self.idle.remove(slot)
-            slot.size = max(slot.size, size)
+            slot.element_count = max(slot.element_count, element_count)
         else:
             name = f"slot {len(self.slots)}"  # until its size is known
-            slot = _WorkspaceSlot(stem, ir.Buffer(name, (1,), dtype, "workspace"), size)
+            slot = _SharedWorkspace(stem, ir.Buffer(name, (1,), dtype, "workspace"), element_count)
             self.slots.append(slot)
-        return BufferLocation(slot.buffer, ZERO, self.workspaces.number())
+        return BufferLocation(slot.buffer, ZERO, self.workspaces.new_value_number())
 
-    def release(self, places: Iterable[BufferLocation]) -> None:
+    def release_workspaces(self, locations: Iterable[BufferLocation]) -> None:
         """Release the workspaces of values, so that later values may use them.
 
         This is correct in loops too, because an iteration reads nothing that the iteration before it left in a
         workspace.
         """
-        for place in places if self.reuse else ():
-            self.idle += [slot for slot in self.slots if slot.buffer == place.buffer]
+        for location in locations if self.reuse else ():
+            self.idle += [slot for slot in self.slots if slot.buffer == location.buffer]
 
-    def constant(self, role: str, array: Array) -> ir.Buffer:
+    def add_constant(self, role: str, array: Array) -> ir.Buffer:
         """Return the parameter for a constant. Equal constants share a parameter."""
         key = (array.dtype.name, array.shape, array.tobytes())
         if key not in self.constants:
-            buffer = ir.Buffer(self.names.fresh(role), array.shape, array.dtype.name, "const")
+            buffer = ir.Buffer(self.names.make_unique(role), array.shape, array.dtype.name, "const")
             self.constants[key] = buffer
             self.params.append((buffer, Param(role, "", np.ascontiguousarray(array))))
         return self.constants[key]
 
-    def function(
+    def finish_function(
         self, body: ir.Stmt, results: Iterable[ir.Buffer]
     ) -> tuple[ir.Stmt, tuple[ir.Buffer, ...], tuple[Param, ...]]:
         """Return the parts of the finished function: its body with the final workspaces, its parameters, and the values
         or constants that are passed as parameters."""
         params = sorted(self.params, key=lambda item: item[1].array is not None)
         workspaces = {
-            slot.buffer: ir.Buffer(self.names.fresh(slot.stem), (slot.size,), slot.buffer.dtype, "workspace")
+            slot.buffer: ir.Buffer(
+                self.names.make_unique(slot.stem), (slot.element_count,), slot.buffer.dtype, "workspace"
+            )
             for slot in self.slots
         }
         body = rewrite_buffers(body, {key: BufferLocation(buffer, ZERO) for key, buffer in workspaces.items()})
@@ -229,7 +248,7 @@ class FunctionMemory:
 
 # ---- The statements of control flow: loops and conditions with kernels inside, which access one-dimensional buffers.
 
-Places = dict[str, BufferLocation]
+LocationsByName = dict[str, BufferLocation]
 """Location of each value of a graph, by the value's name."""
 
 
@@ -257,49 +276,58 @@ class ControlFlowEmitter:
     def __init__(self, names: UniqueNames, memory: FunctionMemory, where: str, target: Target | None) -> None:
         self.names, self.memory, self.where, self.target = names, memory, where, target
 
-    def statements(self, step: FlowStep, places: Places, results: Sequence[BufferLocation], stem: str) -> ir.Stmt:
+    def emit_node(
+        self, step: FlowStep, places: LocationsByName, results: Sequence[BufferLocation], stem: str
+    ) -> ir.Stmt:
         """Emit the statements of a node with graphs inside: a loop, a condition, or a region that external code could
         compute."""
         node = step.nodes[0]
         assert step.inside is not None
         if node.op == "loop":
-            return self.loop(node, step.inside["body"], places, results, stem)
+            return self.emit_loop(node, step.inside["body"], places, results, stem)
         if node.op == EXTERNAL:
-            return self.part(node, step.inside["body"], places, results)
+            return self.emit_external_region(node, step.inside["body"], places, results)
         condition = places[node.inputs[0]]
         assert condition.start is not None
-        self.memory.workspaces.read(condition)
+        self.memory.workspaces.check_and_record_read(condition)
         sides, ends = [], list[dict[ir.Buffer, int]]()
         for name in ("then", "otherwise"):
             graph: Graph = node.attr(name)
             bound = {own: places[given] for own, given in zip(graph.inputs, node.inputs[1:], strict=True)}
-            with self.memory.workspaces.side(ends):
-                made, found, kept = self.steps(graph, step.inside[name], bound, {})
+            with self.memory.workspaces.check_branch(ends):
+                made, found, kept = self.emit_graph(graph, step.inside[name], bound, {})
                 copies = [
-                    self.copy(result, found[value], graph.types[value].size)
+                    self.emit_copy(result, found[value], graph.types[value].size)
                     for result, value in zip(results, graph.outputs, strict=True)
                 ]
-            self.memory.release(kept)
+            self.memory.release_workspaces(kept)
             sides.append(ir.seq(*made, *copies))
-        self.memory.workspaces.join(ends)
+        self.memory.workspaces.merge_branches(ends)
         return ir.If(condition.buffer[condition.start], sides[0], sides[1])
 
-    def part(self, node: Node, steps: Sequence[FlowStep], places: Places, results: Sequence[BufferLocation]) -> ir.Stmt:
+    def emit_external_region(
+        self, node: Node, steps: Sequence[FlowStep], places: LocationsByName, results: Sequence[BufferLocation]
+    ) -> ir.Stmt:
         """Emit the statements with which microc's own code computes a region that external code could compute."""
         graph: Graph = node.attr("body")
         bound = {own: places[given] for own, given in zip(graph.inputs, node.inputs, strict=True)}
         wanted = dict(zip(graph.outputs, results, strict=True))
-        made, found, kept = self.steps(graph, steps, bound, wanted)
+        made, found, kept = self.emit_graph(graph, steps, bound, wanted)
         made += [
-            self.copy(result, found[name], graph.types[name].size)
+            self.emit_copy(result, found[name], graph.types[name].size)
             for name, result in wanted.items()
             if found[name] != result
         ]
-        self.memory.release(kept)
+        self.memory.release_workspaces(kept)
         return ir.seq(*made)
 
-    def loop(
-        self, node: Node, steps: Sequence[FlowStep], places: Places, results: Sequence[BufferLocation], stem: str
+    def emit_loop(
+        self,
+        node: Node,
+        steps: Sequence[FlowStep],
+        places: LocationsByName,
+        results: Sequence[BufferLocation],
+        stem: str,
     ) -> ir.Stmt:
         """Emit a loop node.
 
@@ -309,47 +337,50 @@ class ControlFlowEmitter:
         graph: Graph = node.attr("body")
         carried, count = int(node.attr("carried")), int(node.attr("count"))
         first = [
-            self.copy(result, places[name], graph.types[own].size)
+            self.emit_copy(result, places[name], graph.types[own].size)
             for result, name, own in zip(results[:carried], node.inputs, graph.inputs[1:], strict=False)
         ]
-        iteration = ir.Var(self.names.fresh(stem))
-        number = self.memory.workspace("number", 1, "int32")
+        iteration = ir.Var(self.names.make_unique(stem))
+        number = self.memory.allocate_workspace("number", 1, "int32")
         bound = {graph.inputs[0]: number} | dict(zip(graph.inputs[1:], results[:carried], strict=False))
         bound |= {own: places[n] for own, n in zip(graph.inputs[1 + carried :], node.inputs[carried:], strict=True)}
         for name in graph.inputs[len(graph.inputs) - scanned_operand_count(node) :]:
             bound[name] = replace(bound[name], start=_start_element(bound[name]) + iteration * graph.types[name].size)
-        row_places: Places = {}
+        row_places: LocationsByName = {}
         for name, result in zip(graph.outputs[carried:], results[carried:], strict=True):
             row_places[name] = replace(result, start=_start_element(result) + iteration * graph.types[name].size)
-        with self.memory.workspaces.iteration():
+        with self.memory.workspaces.check_loop_body():
             self.memory.workspaces.record_write(number)
-            body_statements, locations, kept = self.steps(graph, steps, bound, row_places)
+            body_statements, locations, kept = self.emit_graph(graph, steps, bound, row_places)
             body_statements = [
                 ir.Store(number.buffer, (ZERO,), iteration),
-                *(_substitute_counter(statement, number.buffer, iteration) for statement in body_statements),
+                *(_replace_counter_loads(statement, number.buffer, iteration) for statement in body_statements),
             ]
             for name in graph.outputs[carried:]:
                 if locations[name] != row_places[name]:
-                    body_statements.append(self.copy(row_places[name], locations[name], graph.types[name].size))
-            body_statements += self.copy_carried(graph, results[:carried], locations)
-        self.memory.release((*kept, number))
+                    body_statements.append(self.emit_copy(row_places[name], locations[name], graph.types[name].size))
+            body_statements += self.emit_carried_copies(graph, results[:carried], locations)
+        self.memory.release_workspaces((*kept, number))
         body, annotations = ir.seq(*body_statements), dict[str, int]()
         if node.attr("guarded"):
             zeros = [
-                self.zeros(row, graph.types[name].size, graph.types[name].dtype) for name, row in row_places.items()
+                self.emit_zero_fill(row, graph.types[name].size, graph.types[name].dtype)
+                for name, row in row_places.items()
             ]
             body = ir.If(results[0].buffer[_start_element(results[0])], body, ir.seq(*zeros) if zeros else None)
             annotations = {GUARDED: 1}
         return ir.seq(*first, ir.For(iteration, ir.const(count, "int32"), body, annotations=tuple(annotations.items())))
 
-    def zeros(self, into: BufferLocation, size: int, dtype: str) -> ir.Stmt:
-        """Emit a loop that fills ``size`` elements from the location ``into`` on with zeros."""
-        k = ir.Var(self.names.fresh("k"))
+    def emit_zero_fill(self, into: BufferLocation, element_count: int, dtype: str) -> ir.Stmt:
+        """Emit a loop that fills ``element_count`` elements from the location ``into`` on with zeros."""
+        k = ir.Var(self.names.make_unique("k"))
         return ir.For(
-            k, ir.const(size, "int32"), ir.Store(into.buffer, (_start_element(into) + k,), ir.const(0, dtype))
+            k, ir.const(element_count, "int32"), ir.Store(into.buffer, (_start_element(into) + k,), ir.const(0, dtype))
         )
 
-    def copy_carried(self, graph: Graph, results: Sequence[BufferLocation], locations: Places) -> list[ir.Stmt]:
+    def emit_carried_copies(
+        self, graph: Graph, results: Sequence[BufferLocation], locations: LocationsByName
+    ) -> list[ir.Stmt]:
         """Emit copies of the carried values for the next iteration.
 
         A copy may overwrite the source of a later copy. Such sources are first copied to a workspace.
@@ -361,97 +392,97 @@ class ControlFlowEmitter:
             if source == result:
                 continue
             if source.buffer in own:
-                saved.append(self.memory.workspace("saved", type_.size, type_.dtype))
-                saving.append(self.copy(saved[-1], source, type_.size))
+                saved.append(self.memory.allocate_workspace("saved", type_.size, type_.dtype))
+                saving.append(self.emit_copy(saved[-1], source, type_.size))
                 source = saved[-1]
-            moving.append(self.copy(result, source, type_.size))
-        self.memory.release(saved)
+            moving.append(self.emit_copy(result, source, type_.size))
+        self.memory.release_workspaces(saved)
         return saving + moving
 
-    def steps(
+    def emit_graph(
         self,
         graph: Graph,
         steps: Sequence[FlowStep],
         known_locations: Mapping[str, BufferLocation],
         preferred_locations: Mapping[str, BufferLocation],
-    ) -> tuple[list[ir.Stmt], Places, list[BufferLocation]]:
+    ) -> tuple[list[ir.Stmt], LocationsByName, list[BufferLocation]]:
         """Emit the statements of a graph; return the statements, the locations of its values, and the workspaces to
         release.
 
         ``known_locations``: locations of the inputs of the graph. ``preferred_locations``: locations that some values
         should have, if possible.
         """
-        places: Places = dict(known_locations)
+        places: LocationsByName = dict(known_locations)
         last, own = _last_reading_steps(graph, steps), dict[str, BufferLocation]()
         for name in graph.outputs:
             if name in graph.consts:
-                self.value(graph, name, places)
+                self.locate_operand(graph, name, places)
         made: list[ir.Stmt] = []
         for number, step in enumerate(steps):
             node = step.nodes[0]
             if step.start is not None:
-                source = self.value(graph, node.inputs[0], places)
+                source = self.locate_operand(graph, node.inputs[0], places)
                 places[node.outputs[0]] = replace(source, start=_start_element(source) + step.start)
                 continue
             outputs = step.kernel[0].outputs if step.kernel is not None else node.outputs
             for name in outputs:
                 kind = graph.types[name]
                 if name not in preferred_locations:
-                    own[name] = self.memory.workspace("value", kind.size, kind.dtype)
+                    own[name] = self.memory.allocate_workspace("value", kind.size, kind.dtype)
                 places[name] = preferred_locations.get(name) or own[name]
             if step.kernel is not None:
-                made.append(self.kernel(graph, *step.kernel, places))
+                made.append(self.emit_kernel(graph, *step.kernel, places))
             else:
                 for name in node.inputs:
-                    self.value(graph, name, places)
-                made.append(self.statements(step, places, [places[name] for name in outputs], "turn"))
-            self.memory.release(own.pop(name) for name in list(own) if last.get(name, 0) <= number)
+                    self.locate_operand(graph, name, places)
+                made.append(self.emit_node(step, places, [places[name] for name in outputs], "turn"))
+            self.memory.release_workspaces(own.pop(name) for name in list(own) if last.get(name, 0) <= number)
         return made, places, list(own.values())
 
-    def value(self, graph: Graph, name: str, places: Places) -> BufferLocation:
+    def locate_operand(self, graph: Graph, name: str, places: LocationsByName) -> BufferLocation:
         """Return the location of an operand. A constant becomes a parameter of the function when it is first used."""
         if name not in places:
             if name not in graph.consts:
-                raise InternalError(f"{name!r} is read before a step computes it", where=self.where)
-            places[name] = BufferLocation(self.memory.constant("value", graph.consts[name].reshape(-1)), ZERO)
+                raise InternalError(f"control flow: value {name!r} is read before a step computes it", where=self.where)
+            places[name] = BufferLocation(self.memory.add_constant("value", graph.consts[name].reshape(-1)), ZERO)
         return places[name]
 
-    def kernel(self, graph: Graph, group: LoweredGroup, choice: Choice, places: Places) -> ir.Stmt:
+    def emit_kernel(self, graph: Graph, group: LoweredGroup, choice: Choice, places: LocationsByName) -> ir.Stmt:
         """Emit the statements of a kernel inside of control flow. Its workspaces are released after it."""
         func, at = choice.func, dict[ir.Buffer, BufferLocation]()
         for position, param in enumerate(group.params):
             own = func.params[position]
             if param.array is None:
-                at[own] = self.value(graph, param.value, places)
+                at[own] = self.locate_operand(graph, param.value, places)
             else:
                 packed = choice.schedule.packed(group.func.params[position], param.array)
-                at[own] = BufferLocation(self.memory.constant(param.role, packed), None)
+                at[own] = BufferLocation(self.memory.add_constant(param.role, packed), None)
         first = len(group.params)
         for own, name in zip(func.params[first:], group.outputs, strict=False):
             at[own] = places[name]
         scratch = func.params[first + len(group.outputs) :]
         for own in scratch:
-            at[own] = self.memory.workspace("scratch", own.size, own.dtype)
-        self.memory.workspaces.statement(
+            at[own] = self.memory.allocate_workspace("scratch", own.size, own.dtype)
+        self.memory.workspaces.check_statement(
             (at[own] for own in func.params[:first]), (at[own] for own in func.params[first:])
         )
-        self.memory.release(at[own] for own in scratch)
+        self.memory.release_workspaces(at[own] for own in scratch)
         return self.names.rename_scoped(rewrite_buffers(func.body, at))
 
-    def copy(self, into: BufferLocation, source: BufferLocation, size: int) -> ir.Stmt:
-        """Emit a copy of ``size`` elements from the location ``source`` to the location ``into``."""
-        k = ir.Var(self.names.fresh("k"))
+    def emit_copy(self, into: BufferLocation, source: BufferLocation, element_count: int) -> ir.Stmt:
+        """Emit a copy of ``element_count`` elements from the location ``source`` to the location ``into``."""
+        k = ir.Var(self.names.make_unique("k"))
         assert into.start is not None and source.start is not None
-        self.memory.workspaces.statement((source,), (into,))
+        self.memory.workspaces.check_statement((source,), (into,))
         store = ir.Store(into.buffer, (into.start + k,), source.buffer[source.start + k])
-        loop = ir.loops([(k, size)], store)
+        loop = ir.loops([(k, element_count)], store)
         if self.target is None:
             return loop
         func = ir.PrimFunc("copy", (into.buffer, source.buffer), loop)
         return lower_annotated_loops(vectorize_copy_loops(Schedule(func), self.target).func.body)
 
 
-def _substitute_counter(body: ir.Stmt, iteration_buffer: ir.Buffer, iteration: ir.Var) -> ir.Stmt:
+def _replace_counter_loads(body: ir.Stmt, iteration_buffer: ir.Buffer, iteration: ir.Var) -> ir.Stmt:
     """Replace loads of the stored iteration number by the loop variable, so that later analysis knows the accessed
     ranges."""
 
@@ -489,7 +520,7 @@ def _start_element(place: BufferLocation) -> ir.Expr:
 # emitted in order, with one-dimensional buffers. Values that are computed inside are stored in workspaces. Values that a loop
 # carries from iteration to iteration are stored in the results of the loop.
 
-Inside = Callable[[Graph, Sequence[Node], int], tuple[LoweredGroup, Choice]]
+ScheduleInside = Callable[[Graph, Sequence[Node], int], tuple[LoweredGroup, Choice]]
 """Function that schedules a group inside of a node. Its last argument is the number of times that the group runs in one
 run of the node."""
 
@@ -503,60 +534,65 @@ class LoweredControl:
     params: tuple[Param, ...]
 
 
-def goal_inside(goal: Goal, iterations: int) -> Goal:
-    """Return the goal for a group that runs ``iterations`` times. Its code is stored once, but its instructions are
-    executed in each iteration, so that a byte of flash is worth fewer instructions of a single iteration."""
+def goal_per_iteration(goal: Goal, iterations: int) -> Goal:
+    """Return the optimisation goal for a group that runs ``iterations`` times in one run of its control-flow node.
+
+    The code of the group is stored once, but its instructions are executed in each iteration. Therefore a byte of flash
+    is worth fewer instructions of a single iteration.
+    """
     return replace(goal, price=goal.price / iterations)
 
 
-def lower_control_flow(graph: Graph, node: Node, schedule: Inside, target: Target | None) -> LoweredControl:
+def lower_control_flow(graph: Graph, node: Node, schedule: ScheduleInside, target: Target | None) -> LoweredControl:
     """Lower a node with graphs inside to a function. ``schedule``: schedules the groups inside.
 
     ``target`` is None if the network has dynamic sizes. Then values inside never share memory, and copies are plain
     loops, so that the function has the same structure at all sizes.
     """
-    step = _lower_step(graph, (node,), schedule)
-    taken = {name for func in _kernel_functions(step) for name in function_names(func)}
+    step = _lower_flow_step(graph, (node,), schedule)
+    taken = {name for func in _list_kernel_functions(step) for name in function_names(func)}
     names = UniqueNames(taken)
     memory = FunctionMemory(names, reuse=target is not None)
-    places: Places = {}
+    places: LocationsByName = {}
     for name in dict.fromkeys(name for name in node.inputs if name):
         if name in graph.consts:
-            places[name] = BufferLocation(memory.constant("value", graph.consts[name].reshape(-1)), ZERO)
+            places[name] = BufferLocation(memory.add_constant("value", graph.consts[name].reshape(-1)), ZERO)
         else:
-            places[name] = memory.data(name, graph.types[name].size, graph.types[name].dtype)
+            places[name] = memory.add_data_param(name, graph.types[name].size, graph.types[name].dtype)
     types = [graph.types[name] for name in node.outputs]
-    results = [ir.Buffer(names.fresh("result"), (type_.size,), type_.dtype) for type_ in types]
+    results = [ir.Buffer(names.make_unique("result"), (type_.size,), type_.dtype) for type_ in types]
     flow = ControlFlowEmitter(names, memory, str(node.loc), target)
-    body = flow.statements(step, places, [BufferLocation(buffer, ZERO) for buffer in results], "turn")
-    body, buffers, params = memory.function(body, results)
+    body = flow.emit_node(step, places, [BufferLocation(buffer, ZERO) for buffer in results], "turn")
+    body, buffers, params = memory.finish_function(body, results)
     return LoweredControl(ir.PrimFunc("control", buffers, simplify_stmt(body)), params)
 
 
-def groups_inside(graph: Graph, node: Node, iterations: int = 1) -> list[tuple[Graph, tuple[Node, ...], int]]:
+def list_groups_inside(graph: Graph, node: Node, iterations: int = 1) -> list[tuple[Graph, tuple[Node, ...], int]]:
     """List the groups inside of a node that need kernels: their graph, their nodes, and how often they run.
 
     The groups are in the order in which they are scheduled. ``iterations``: how often the node itself runs.
     """
     if not registry.get(node.op).regions:
-        return [] if _start_of_view(graph, (node,)) is not None else [(graph, (node,), iterations)]
+        return [] if _find_view_start(graph, (node,)) is not None else [(graph, (node,), iterations)]
     groups, iterations = [], iterations * max_iterations(node)
     for name in registry.get(node.op).regions:
         inner: Graph = node.attr(name)
         for nodes in groups_of(inner):
-            groups += groups_inside(inner, nodes[0], iterations) if len(nodes) == 1 else [(inner, nodes, iterations)]
+            groups += (
+                list_groups_inside(inner, nodes[0], iterations) if len(nodes) == 1 else [(inner, nodes, iterations)]
+            )
     return groups
 
 
-def _start_of_view(graph: Graph, nodes: tuple[Node, ...]) -> int | None:
-    """Return the element of its first operand at which a group's result starts; None if the group needs a kernel."""
+def _find_view_start(graph: Graph, nodes: tuple[Node, ...]) -> int | None:
+    """Return the index of the element of the first operand at which a view starts; None if the group needs a kernel."""
     if registry.get(nodes[0].op).view:
         return 0
-    alias = node_alias(graph, nodes[0]) if len(nodes) == 1 else None
+    alias = find_node_alias(graph, nodes[0]) if len(nodes) == 1 else None
     return None if alias is None else alias.source
 
 
-def _lower_step(graph: Graph, nodes: tuple[Node, ...], schedule: Inside, iterations: int = 1) -> FlowStep:
+def _lower_flow_step(graph: Graph, nodes: tuple[Node, ...], schedule: ScheduleInside, iterations: int = 1) -> FlowStep:
     """Lower a group of nodes: to a kernel, to a view, or to the lowered groups of the graphs inside."""
     first = nodes[0]
     definition = registry.get(first.op)
@@ -564,12 +600,12 @@ def _lower_step(graph: Graph, nodes: tuple[Node, ...], schedule: Inside, iterati
         iterations *= max_iterations(first)
         inside = {
             name: tuple(
-                _lower_step(first.attr(name), group, schedule, iterations) for group in groups_of(first.attr(name))
+                _lower_flow_step(first.attr(name), group, schedule, iterations) for group in groups_of(first.attr(name))
             )
             for name in definition.regions
         }
         return FlowStep(nodes, inside=inside)
-    start = _start_of_view(graph, nodes)
+    start = _find_view_start(graph, nodes)
     if start is not None:
         return FlowStep(nodes, start=start)
     group, choice = schedule(graph, nodes, iterations)
@@ -580,8 +616,8 @@ def _lower_step(graph: Graph, nodes: tuple[Node, ...], schedule: Inside, iterati
     return FlowStep(nodes, kernel=(group, choice))
 
 
-def _kernel_functions(step: FlowStep) -> list[ir.PrimFunc]:
+def _list_kernel_functions(step: FlowStep) -> list[ir.PrimFunc]:
     """List the functions of all kernels of a lowered group, including those inside of control flow."""
     if step.inside is not None:
-        return [func for steps in step.inside.values() for each in steps for func in _kernel_functions(each)]
+        return [func for steps in step.inside.values() for each in steps for func in _list_kernel_functions(each)]
     return [] if step.kernel is None else [step.kernel[1].func]

@@ -13,7 +13,7 @@ from microc.codegen.output_files import replace_folder_atomically
 from microc.codegen.render import Label, Name
 from microc.compiler.fit.striping import Chain, ChainLowering
 from microc.compiler.interaction import Progress
-from microc.compiler.lowering.control_flow import goal_inside, groups_inside
+from microc.compiler.lowering.control_flow import goal_per_iteration, list_groups_inside
 from microc.compiler.lowering.kernel_maker import TABLE, CompiledNetwork, KernelBuilder, ValueCopy, lower_copy
 from microc.compiler.lowering.kernel_selection import (
     group_algorithms,
@@ -112,49 +112,77 @@ def derive_kernel(compiled: CompiledNetwork, call_index: int) -> DerivedKernel:
 
     The plugins with which the network was compiled must be registered.
     """
-    module, make = compiled.module, compiled.make
+    module, kernel_builder = compiled.module, compiled.make
     call = module.calls[call_index]
     func = next(kernel.func for kernel in module.kernels if kernel.name == call.kernel)
-    cost = estimate(instantiate(func, {size.scalar.name: size.maximum for size in module.sizes}), make.target)
-    parts = tuple(_derive_parts(make, call))
-    notes = [*_call_notes(compiled, call), *_checked_final_notes(make, call, parts, func)]
+    cost = estimate(instantiate(func, {size.scalar.name: size.maximum for size in module.sizes}), kernel_builder.target)
+    parts = tuple(_derive_parts(kernel_builder, call))
+    notes = [*_list_call_notes(compiled, call), *_verify_and_list_changes(kernel_builder, call, parts, func)]
     return DerivedKernel(call_index, call, func, cost, tuple(notes), parts, str(kernel_text(module, call.kernel)))
 
 
-def _derive_parts(make: KernelBuilder, call: Call) -> Iterator[DerivedPart]:
+def _derive_parts(kernel_builder: KernelBuilder, call: Call) -> Iterator[DerivedPart]:
     """Yield the parts of a call's kernel, according to the nodes or the value from which the call was made."""
-    graph, origin = make.graph, make.origins[call.writes]
+    graph, origin = kernel_builder.graph, kernel_builder.origins[call.writes]
     match origin:
-        case ValueCopy() if make.sizes:
+        case ValueCopy() if kernel_builder.sizes:
             return
         case ValueCopy():
-            yield _derive_part(make, graph, (), (lower_copy(graph, origin),), make.goal, threads=make.threads)
+            yield _derive_part(
+                kernel_builder,
+                graph,
+                (),
+                (lower_copy(graph, origin),),
+                kernel_builder.goal,
+                threads=kernel_builder.threads,
+            )
         case Chain():
-            for alone, nodes, goal in ChainLowering(graph, make.target, make.goal).scheduling_tasks(origin):
-                yield _derive_part(make, alone, nodes, group_algorithms(alone, nodes, make.target, "rows"), goal)
-        case _ if isinstance(make, GeneralKernelBuilder):
+            for alone, nodes, goal in ChainLowering(graph, kernel_builder.target, kernel_builder.goal).scheduling_tasks(
+                origin
+            ):
+                yield _derive_part(
+                    kernel_builder, alone, nodes, group_algorithms(alone, nodes, kernel_builder.target, "rows"), goal
+                )
+        case _ if isinstance(kernel_builder, GeneralKernelBuilder):
             inside = registry.get(origin.nodes[0].op).regions
-            for together in make.together_inside(origin.nodes[0]) if inside else [make.together(origin.nodes)]:
-                yield _derive_general_part(make, together, origin.uses, inside=bool(inside))
+            for together in (
+                kernel_builder.together_inside(origin.nodes[0]) if inside else [kernel_builder.together(origin.nodes)]
+            ):
+                yield _derive_general_part(kernel_builder, together, origin.uses, inside=bool(inside))
         case _ if registry.get(origin.nodes[0].op).regions:
-            for inner, nodes, iterations in groups_inside(graph, origin.nodes[0]):
-                lowered = group_algorithms(inner, nodes, make.target, "kernel")
-                goal = goal_inside(make.goal_of(origin.nodes), iterations)
-                yield _derive_part(make, inner, nodes, lowered, goal, used_schedule=make.inside(lowered, goal))
+            for inner, nodes, iterations in list_groups_inside(graph, origin.nodes[0]):
+                lowered = group_algorithms(inner, nodes, kernel_builder.target, "kernel")
+                goal = goal_per_iteration(kernel_builder.goal_of(origin.nodes), iterations)
+                yield _derive_part(
+                    kernel_builder,
+                    inner,
+                    nodes,
+                    lowered,
+                    goal,
+                    used_schedule=kernel_builder.choose_inner_schedule(lowered, goal),
+                )
         case _:
-            lowered = group_algorithms(graph, origin.nodes, make.target, "kernel", in_place=origin.in_place)
-            goal = make.goal_of(origin.nodes)
+            lowered = group_algorithms(graph, origin.nodes, kernel_builder.target, "kernel", in_place=origin.in_place)
+            goal = kernel_builder.goal_of(origin.nodes)
             tuned_choice, workspace = (
-                make.choose_schedule(lowered, goal, origin.uses),
-                make.room(lowered, goal, origin.uses),
+                kernel_builder.choose_schedule(lowered, goal, origin.uses),
+                kernel_builder.effective_workspace_limit(lowered, goal, origin.uses),
             )
             yield _derive_part(
-                make, graph, origin.nodes, lowered, goal, origin.uses, make.threads, tuned_choice, workspace
+                kernel_builder,
+                graph,
+                origin.nodes,
+                lowered,
+                goal,
+                origin.uses,
+                kernel_builder.threads,
+                tuned_choice,
+                workspace,
             )
 
 
 def _derive_part(
-    make: KernelBuilder,
+    kernel_builder: KernelBuilder,
     graph: Graph,
     nodes: Sequence[Node],
     lowered: Sequence[LoweredGroup],
@@ -171,22 +199,22 @@ def _derive_part(
     ``workspace``: the limit of the kernel's workspaces in bytes.
     """
     schedules, taken_index = _insert_used_schedule(
-        list_candidates(lowered, make.target, goal, workspace), used_schedule
+        list_candidates(lowered, kernel_builder.target, goal, workspace), used_schedule
     )
     goal = scale_price_for_packing(goal, [schedule for _, schedule in schedules])
-    weighed_groups = [(lowered[k], _cost_schedule(schedule, make, goal, uses)) for k, schedule in schedules]
+    weighed_groups = [(lowered[k], _cost_schedule(schedule, kernel_builder, goal, uses)) for k, schedule in schedules]
     rivals = [rival for _, rival in weighed_groups]
     best = best_candidate(rivals, goal) if taken_index is None else rivals[taken_index]
     candidates = tuple(
-        _as_derived(
-            group, rival, "chosen" if rival is best else _reason_against_choice(rival, rivals, best, goal, workspace)
+        _make_derived_candidate(
+            group, rival, "chosen" if rival is best else _explain_rejection(rival, rivals, best, goal, workspace)
         )
         for group, rival in weighed_groups
     )
     start = next(group for group, rival in weighed_groups if rival is best)
     text = nodes_text(graph, nodes)
-    choice = with_16_bit_constants(start, best.choice, make.target, goal, uses) if nodes else best.choice
-    schedule = split_across_threads(choice, make.target, threads).schedule
+    choice = with_16_bit_constants(start, best.choice, kernel_builder.target, goal, uses) if nodes else best.choice
+    schedule = split_across_threads(choice, kernel_builder.target, threads).schedule
     return _build_part(text, lowered, candidates, start, schedule, goal, uses)
 
 
@@ -201,23 +229,31 @@ def _insert_used_schedule(
     if used_schedule is None:
         return numbered_schedules, None
     number, schedule = used_schedule[0], used_schedule[1].schedule
-    others = [(k, way) for k, way in numbered_schedules if (k, way.trace) != (number, schedule.trace)]
+    others = [(k, candidate) for k, candidate in numbered_schedules if (k, candidate.trace) != (number, schedule.trace)]
     index = next(
-        (p for p, (k, way) in enumerate(numbered_schedules) if (k, way.trace) == (number, schedule.trace)),
+        (p for p, (k, candidate) in enumerate(numbered_schedules) if (k, candidate.trace) == (number, schedule.trace)),
         len(numbered_schedules),
     )
     return [*others[:index], (number, schedule), *others[index:]], index
 
 
-def _reason_against_choice(
-    rival: CostedCandidate, rivals: Sequence[CostedCandidate], best: CostedCandidate, goal: Goal, workspace: float
+def _explain_rejection(
+    candidate: CostedCandidate,
+    candidates: Sequence[CostedCandidate],
+    best: CostedCandidate,
+    goal: Goal,
+    workspace: float,
 ) -> str:
-    """Return the reason why the candidate ``rival`` was not chosen."""
-    if rival.workspace > max(workspace, best.workspace):
-        return f"takes {rival.workspace:,} bytes of workspace, there is room for {max(workspace, 0):,.0f}"
-    rivals = [each for each in rivals if each.workspace <= max(workspace, best.workspace)]
-    chosen = best_candidate(rivals, goal)
-    return "measured to be slower or larger" if rival is chosen is not best else explain_loss(rival, rivals, goal)
+    """Return the reason why the candidate ``candidate`` was not chosen."""
+    if candidate.workspace > max(workspace, best.workspace):
+        return f"takes {candidate.workspace:,} bytes of workspace, there is room for {max(workspace, 0):,.0f}"
+    candidates = [each for each in candidates if each.workspace <= max(workspace, best.workspace)]
+    chosen = best_candidate(candidates, goal)
+    return (
+        "measured to be slower or larger"
+        if candidate is chosen is not best
+        else explain_loss(candidate, candidates, goal)
+    )
 
 
 def _build_part(
@@ -229,25 +265,30 @@ def _build_part(
     goal: Goal,
     uses: int,
 ) -> DerivedPart:
-    """Create a part from the chosen schedule, with the function after every schedule step and every lowering pass."""
+    """Create the part of a derivation from the chosen schedule, with the function after every schedule step and every
+    lowering pass."""
     taken, passed = tuple(replay_steps(start.func, schedule.trace)), tuple(lowering_stages(schedule.func))
     return DerivedPart(start.anchor.op, nodes, tuple(lowered), candidates, start, schedule, taken, passed, goal, uses)
 
 
 def _derive_general_part(
-    make: GeneralKernelBuilder, group_at_sizes: Sequence[tuple[Graph, Sequence[Node]]], uses: int, *, inside: bool
+    kernel_builder: GeneralKernelBuilder,
+    group_at_sizes: Sequence[tuple[Graph, Sequence[Node]]],
+    uses: int,
+    *,
+    inside: bool,
 ) -> DerivedPart:
     """Derive the part for a group of nodes with dynamic sizes. The part shows the first combination of sizes.
 
-    ``group_at_sizes``: the group at each combination of sizes at which it was compiled. The candidates are tried in
-    order of their cost, until one has the same structure at all sizes.
+    ``group_at_sizes``: the graph and the nodes of the group at each combination of sizes at which it was compiled. The
+    candidates are tried in order of their cost, until one has the same structure at all sizes.
     """
     graph, nodes = unify_bounds(group_at_sizes)[0]
-    lowered = group_algorithms(graph, nodes, make.target, "kernel")
+    lowered = group_algorithms(graph, nodes, kernel_builder.target, "kernel")
     tried: list[tuple[str, Schedule, str]] = []
     chosen: GeneralFunction | None = None
-    for way, outcome in make.trials(group_at_sizes, uses, inside=inside):
-        tried.append((way.algorithm, way.schedule, "" if isinstance(outcome, GeneralFunction) else outcome))
+    for candidate, outcome in kernel_builder.trials(group_at_sizes, uses, inside=inside):
+        tried.append((candidate.algorithm, candidate.schedule, "" if isinstance(outcome, GeneralFunction) else outcome))
         if isinstance(outcome, GeneralFunction):
             chosen = outcome
             break
@@ -256,34 +297,36 @@ def _derive_general_part(
         (algorithm or "direct", schedule.trace): f"refused: {reason}" if reason else "chosen"
         for algorithm, schedule, reason in tried
     }
-    weighed = [(lowered[k], schedule) for k, schedule in list_candidates(lowered, make.target, make.goal)]
+    weighed = [
+        (lowered[k], schedule) for k, schedule in list_candidates(lowered, kernel_builder.target, kernel_builder.goal)
+    ]
     if not any(verdicts.get((group.algorithm, schedule.trace)) == "chosen" for group, schedule in weighed):
         weighed.append((lowered[-1], tried[-1][1]))
     candidates = tuple(
-        _as_derived(
+        _make_derived_candidate(
             group,
-            _cost_schedule(schedule, make, make.goal, uses),
+            _cost_schedule(schedule, kernel_builder, kernel_builder.goal, uses),
             verdicts.get((group.algorithm, schedule.trace), "weighs more than the one that was chosen"),
         )
         for group, schedule in weighed
     )
     text, schedule = nodes_text(graph, nodes), chosen.choices[0].schedule
-    return _build_part(text, lowered, candidates, chosen.groups[0], schedule, make.goal, uses)
+    return _build_part(text, lowered, candidates, chosen.groups[0], schedule, kernel_builder.goal, uses)
 
 
-def _cost_schedule(schedule: Schedule, make: KernelBuilder, goal: Goal, uses: int) -> CostedCandidate:
+def _cost_schedule(schedule: Schedule, kernel_builder: KernelBuilder, goal: Goal, uses: int) -> CostedCandidate:
     """Lower a schedule, and return it as a candidate with its cost."""
-    return cost_candidate(Choice(schedule, lower(schedule.func)), make.target, goal, uses)
+    return cost_candidate(Choice(schedule, lower(schedule.func)), kernel_builder.target, goal, uses)
 
 
-def _as_derived(group: LoweredGroup, rival: CostedCandidate, verdict: str) -> DerivedCandidate:
+def _make_derived_candidate(group: LoweredGroup, candidate: CostedCandidate, verdict: str) -> DerivedCandidate:
     """Convert a candidate schedule of a group, with its cost, to a derived candidate with the given verdict."""
     return DerivedCandidate(
-        group.algorithm, rival.choice.schedule, rival.cost, rival.constants, rival.weight[0], verdict
+        group.algorithm, candidate.choice.schedule, candidate.cost, candidate.constants, candidate.weight[0], verdict
     )
 
 
-def _call_notes(compiled: CompiledNetwork, call: Call) -> Iterator[str]:
+def _list_call_notes(compiled: CompiledNetwork, call: Call) -> Iterator[str]:
     """Yield facts about a call that the schedules of its parts do not show."""
     for decision in compiled.module.decisions:
         if decision.layer == call.layer and decision.why:
@@ -308,15 +351,15 @@ def _call_notes(compiled: CompiledNetwork, call: Call) -> Iterator[str]:
         yield "sizes vary: parts are shown at the first sizes that were looked at, the C function is that of all sizes"
 
 
-def _checked_final_notes(
-    make: KernelBuilder, call: Call, parts: Sequence[DerivedPart], func: ir.PrimFunc
+def _verify_and_list_changes(
+    kernel_builder: KernelBuilder, call: Call, parts: Sequence[DerivedPart], func: ir.PrimFunc
 ) -> Iterator[str]:
     """Yield the changes that were made to the function of a call after lowering. Calls with several parts are skipped.
 
     Raises InternalError if the derived function differs from the function in the module.
     """
-    origin = make.origins[call.writes]
-    if make.sizes or isinstance(origin, Chain) or (not isinstance(origin, ValueCopy) and len(parts) != 1):
+    origin = kernel_builder.origins[call.writes]
+    if kernel_builder.sizes or isinstance(origin, Chain) or (not isinstance(origin, ValueCopy) and len(parts) != 1):
         return
     if not isinstance(origin, ValueCopy) and registry.get(origin.nodes[0].op).regions:
         return
@@ -326,7 +369,7 @@ def _checked_final_notes(
         yield f"numbers that differ between the steps of {call.kernel} are read from a table, {TABLE}"
     elif replace(derived, name="") != replace(func, name=""):
         raise InternalError(
-            "explain: the kernel's derivation gives another function than its compilation", where=call.layer
+            "explain: the derived function of the kernel differs from the compiled function", where=call.layer
         )
 
 
@@ -353,7 +396,7 @@ def dump_kernels(compiled: CompiledNetwork, folder: Path, progress: Progress | N
             name = f"{number:0{width}}_{Name(call.kernel)}"
             if call.kernel not in first:
                 first[call.kernel] = name
-                for path, text in derivation_files(derive_kernel(compiled, number)):
+                for path, text in list_derivation_files(derive_kernel(compiled, number)):
                     (root / name / path).parent.mkdir(parents=True, exist_ok=True)
                     (root / name / path).write_text(text, encoding="utf-8")
             rule = f"  [{call.rule}]" if call.rule else ""
@@ -363,18 +406,18 @@ def dump_kernels(compiled: CompiledNetwork, folder: Path, progress: Progress | N
         (root / INDEX).write_text("".join(index), encoding="utf-8")
 
 
-def derivation_files(kernel: DerivedKernel) -> Iterator[tuple[str, str]]:
+def list_derivation_files(kernel: DerivedKernel) -> Iterator[tuple[str, str]]:
     """Yield the path and the text of each file that shows the derivation of a kernel.
 
     Files whose names end in ``.tir`` can be parsed by :func:`microc.tir.text.from_text`, and the trace (a JSON file) by
     :func:`microc.schedule.schedule.trace_from_json`.
     """
     if len(kernel.parts) == 1:
-        yield from _part_files(kernel.parts[0], "")
+        yield from _list_part_files(kernel.parts[0], "")
     else:
         width = len(str(len(kernel.parts)))
         for number, part in enumerate(kernel.parts):
-            yield from _part_files(part, f"part_{number:0{width}}_{Name(part.op)}/")
+            yield from _list_part_files(part, f"part_{number:0{width}}_{Name(part.op)}/")
     yield "05_kernel.tir", to_text(kernel.func)
     yield "kernel.c", f"{kernel.c}\n"
     yield (
@@ -383,7 +426,7 @@ def derivation_files(kernel: DerivedKernel) -> Iterator[tuple[str, str]]:
     )
 
 
-def _part_files(part: DerivedPart, folder: str) -> Iterator[tuple[str, str]]:
+def _list_part_files(part: DerivedPart, folder: str) -> Iterator[tuple[str, str]]:
     """Yield the path, below ``folder``, and the text of each file that shows one part of a kernel."""
     yield f"{folder}graph.txt", part.nodes
     yield f"{folder}candidates.txt", candidates_text(part)
@@ -415,10 +458,10 @@ def goal_text(goal: Goal, uses: int) -> str:
 
 def candidates_text(part: DerivedPart) -> str:
     """Describe every candidate: its rule, its cost, its verdict and the steps of its schedule."""
-    return f"{goal_text(part.goal, part.uses)}\n" + "".join(map(_candidate_text, part.candidates))
+    return f"{goal_text(part.goal, part.uses)}\n" + "".join(map(_format_candidate, part.candidates))
 
 
-def _candidate_text(candidate: DerivedCandidate) -> str:
+def _format_candidate(candidate: DerivedCandidate) -> str:
     cost, schedule = candidate.cost, candidate.schedule
     lines = [
         "",

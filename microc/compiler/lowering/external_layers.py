@@ -30,10 +30,10 @@ from microc.target import Goal, Target
 REPORT = "external.txt"
 """Name of the file of a dump that has a line for every region that a pattern matched, with the decision about the
 region."""
-Optimised = tuple[Graph, Streaming | None]
-Places = Mapping[str, str]
+OptimisedGraph = tuple[Graph, Streaming | None]
+LibraryPaths = Mapping[str, str]
 """Location of each backend's library as the user gave it, by the name of the backend."""
-Passes = Callable[[Callable[[Graph], Graph] | None], Optimised]
+RunPasses = Callable[[Callable[[Graph], Graph] | None], OptimisedGraph]
 """Function that runs all graph passes. Its argument transforms the graph in the middle: after the passes that convert
 all model formats to one form, and before the passes that replace quantised operators by integer arithmetic."""
 
@@ -53,21 +53,21 @@ class NetworkDivision:
     sources: tuple[Sources, ...] = ()
     decisions: tuple[BackendDecision, ...] = ()
 
-    def built_from(self, module: Module) -> Module:
+    def add_sources_and_decisions(self, module: Module) -> Module:
         """Return ``module`` with the C sources of its external kernels and the decisions about all regions."""
         sources = self.sources if any(kernel.external for kernel in module.kernels) else ()
         return replace(module, sources=sources, decisions=self.decisions)
 
-    def beside(self, module: Module, build_own_module: Callable[[], Module]) -> Module:
-        """Return ``module`` together with a module that has the same calls but only microc's code. A module without
-        external kernels is returned as it is.
+    def attach_own_module(self, module: Module, build_own_module: Callable[[], Module]) -> Module:
+        """Attach a module that has the same calls but only microc's code. A module without external kernels is returned
+        unchanged.
 
-        ``build_own_module``: builds the module that has only microc's code.
+        ``build_own_module``: builds the module that has only microc's code. It is stored in the field ``own``.
         """
         return replace(module, own=build_own_module()) if module.sources else module
 
 
-def divide_network(passes: Passes, target: Target, options: Options, board: str = "") -> NetworkDivision:
+def divide_network(passes: RunPasses, target: Target, options: Options, board: str = "") -> NetworkDivision:
     """Run ``passes`` on the network, and divide it between microc's code and external code as the options request.
 
     ``board``: the name of the board whose tuning records are preferred. Raises UsageError for a backend that does not
@@ -77,10 +77,10 @@ def divide_network(passes: Passes, target: Target, options: Options, board: str 
         return NetworkDivision(*passes(None))
     if options.relocatable:
         raise UsageError(
-            f"external: a relocatable network has no external code; got {', '.join(options.external)}",
+            f"external: a relocatable network has no external code; got {', '.join(options.external)}, expected none",
             hint="leave out external, or relocatable",
         )
-    backends, places = _open_backends(target, options)
+    backends, library_paths = _open_backends(target, options)
     records = open_records(options.tuned) if options.tuned is not None else None
     kept_ours: dict[str, BackendDecision] = {}
     measured_goals: tuple[Goal, ...] = ()
@@ -95,7 +95,7 @@ def divide_network(passes: Passes, target: Target, options: Options, board: str 
             measured_goals = (
                 measured_goals or list_goals_to_try(graph, options, target)[:1]
             )  # the goal of the first graph, because regions are measured with it
-            for task in _region_tasks(partition_, graph, target, places, measured_goals):
+            for task in _region_tasks(partition_, graph, target, library_paths, measured_goals):
                 decisions_by_key[task.taken.key] = _decide_region(task, records, board)
         rejected = {key: decision for key, decision in decisions_by_key.items() if not decision.theirs}
         if not rejected:
@@ -104,7 +104,7 @@ def divide_network(passes: Passes, target: Target, options: Options, board: str 
     sources = tuple(
         each
         for backend in backends
-        for each in _backend_sources(backend, partition_.taken, target, places[backend.name])
+        for each in _backend_sources(backend, partition_.taken, target, library_paths[backend.name])
     )
     decisions = (*decisions_by_key.values(), *kept_ours.values())
     if options.dump is not None:
@@ -114,13 +114,14 @@ def divide_network(passes: Passes, target: Target, options: Options, board: str 
     return NetworkDivision(graph, streaming, _regions_by_code(partition_), sources, decisions)
 
 
-def list_region_tasks(passes: Passes, target: Target, options: Options) -> tuple[RegionTask, ...]:
+def list_region_tasks(passes: RunPasses, target: Target, options: Options) -> tuple[RegionTask, ...]:
     """List the regions of a network that backends can compute, as tasks for measuring. Equal regions are listed once.
 
-    The regions of the first partition come first. Then follow regions that patterns match only if those are left out.
+    The regions of the first partition come first. Then follow regions that patterns match only if the former are left
+    out.
     microc's code is built for the goal of the network, and for all goals with the same C compiler options.
     """
-    (backends, places), without = _open_backends(target, options), set[str]()
+    (backends, library_paths), without = _open_backends(target, options), set[str]()
     tasks: dict[object, RegionTask] = {}
     measured_goals: tuple[Goal, ...] = ()
     while True:
@@ -128,7 +129,7 @@ def list_region_tasks(passes: Passes, target: Target, options: Options) -> tuple
         if not partition_.taken:
             return tuple(tasks.values())
         measured_goals = measured_goals or tuple(_goals_with_same_flags(graph, target, options))
-        for task in _region_tasks(partition_, graph, target, places, measured_goals):
+        for task in _region_tasks(partition_, graph, target, library_paths, measured_goals):
             identity = task.key, task.digest, tuple(ours.trace for ours in task.ours)
             known_task = tasks.get(identity)
             tasks[identity] = (
@@ -183,16 +184,21 @@ def _decide_region(task: RegionTask, records: Database | None, board: str) -> Ba
     return replace(priced, theirs=False, why="; ".join(filter(None, (words, verdict.why))))
 
 
-def _open_backends(target: Target, options: Options) -> tuple[tuple[Backend, ...], Places]:
-    """Return the backends that the user names, and the locations of their libraries. The libraries are checked."""
+def _open_backends(target: Target, options: Options) -> tuple[tuple[Backend, ...], LibraryPaths]:
+    """Return the backends that the options name, and the path of each backend's library, by the backend's name.
+
+    Raises the errors of a backend that finds no usable library at its path.
+    """
     for name in options.external:
         if name not in BACKENDS:
-            raise UsageError(f"there is no backend {name!r}", hint=known_names_hint(name, sorted(BACKENDS), "backends"))
-    places = {name: BACKENDS[name].on(place, target) for name, place in options.external.items()}
-    backends = tuple(_with_library(BACKENDS[name], place) for name, place in places.items())
+            raise UsageError(
+                f"external: there is no backend {name!r}", hint=known_names_hint(name, sorted(BACKENDS), "backends")
+            )
+    library_paths = {name: BACKENDS[name].on(place, target) for name, place in options.external.items()}
+    backends = tuple(_with_library(BACKENDS[name], place) for name, place in library_paths.items())
     for backend in backends:
-        backend.open(places[backend.name], target, ())
-    return backends, places
+        backend.open(library_paths[backend.name], target, ())
+    return backends, library_paths
 
 
 def _with_library(backend: Backend, library_path: str) -> Backend:
@@ -201,7 +207,7 @@ def _with_library(backend: Backend, library_path: str) -> Backend:
 
 
 def _run_and_partition(
-    passes: Passes, backends: Sequence[Backend], target: Target, excluded_regions: Collection[str]
+    passes: RunPasses, backends: Sequence[Backend], target: Target, excluded_regions: Collection[str]
 ) -> tuple[Partition, Graph, Streaming | None]:
     """Run the passes, and partition the graph in the middle into regions that the backends can compute.
 
@@ -225,7 +231,7 @@ def _regions_by_code(partition: Partition) -> dict[tuple[str, ...], ClaimedRegio
 
 
 def _region_tasks(
-    partition: Partition, graph: Graph, target: Target, places: Places, goals: Sequence[Goal]
+    partition: Partition, graph: Graph, target: Target, library_paths: LibraryPaths, goals: Sequence[Goal]
 ) -> Iterator[RegionTask]:
     """Yield a task for measuring each external region that the graph still contains after all passes, in order of
     execution.
@@ -236,7 +242,7 @@ def _region_tasks(
     for node in graph.nodes:
         if node.op == EXTERNAL:
             taken = by_code[node.attr("code")]
-            opened = partial(taken.backend.open, places[taken.backend.name], target, taken.code.functions)
+            opened = partial(taken.backend.open, library_paths[taken.backend.name], target, taken.code.functions)
             yield region_task(graph, node, taken, opened, goals)
 
 

@@ -19,7 +19,7 @@ from microc.compiler.lowering.module_builder import (
     describe_operators,
     find_in_place_writes,
     find_partial_updates,
-    is_uniform,
+    has_equal_elements,
     module_value,
     order_copies,
     order_groups,
@@ -41,11 +41,11 @@ from microc.tir.verify import constant_names
 _TITLES = {"padded": "pad", "patch": "im2col", "acc": "accumulate"}
 """Common names for the computations of the kernels of matrix products and convolutions, by the name of the computed
 tensor."""
-_LONGEST = 240
+_MAX_FORMULA_LENGTH = 240
 """Maximum length in characters of a formula in a comment."""
 
 
-def operator_name(graph: Graph, node: Node) -> str:
+def name_operator(graph: Graph, node: Node) -> str:
     """Return the common name of a node's operator. Convolutions are named by their type (pointwise, depthwise,
     grouped)."""
     if node.op != "conv2d":
@@ -56,7 +56,7 @@ def operator_name(graph: Graph, node: Node) -> str:
     return "pointwise_conv2d" if height == width == 1 else node.op
 
 
-def kernel_comment(
+def make_kernel_comment(
     graph: Graph, nodes: tuple[Node, ...], schedule: Schedule, tensors: tuple[te.Tensor, ...] = ()
 ) -> tuple[str, ...]:
     """Return the comment lines of a kernel: its operators and shapes, its schedule, and unexpected storage of data.
@@ -71,17 +71,17 @@ def kernel_comment(
     inputs = ", ".join(shape_text(i) for node in nodes[:1] for i in node.inputs[:2] if i)
     result = shape_text(nodes[-1].outputs[0])
     stages = te.stages(tensors)
-    remarks = (remark for step in schedule.trace for remark in _storage_remarks(step, stages))
+    remarks = (remark for step in schedule.trace for remark in _list_storage_remarks(step, stages))
     return (
-        f"{' + '.join(operator_name(graph, node) for node in nodes)}: {inputs} -> {result}",
+        f"{' + '.join(name_operator(graph, node) for node in nodes)}: {inputs} -> {result}",
         f"schedule: {describe_loop_steps(schedule.trace) or 'as written'}",
         *remarks,
     )
 
 
-def _storage_remarks(step: Step, tensors: tuple[te.Tensor, ...]) -> Iterator[str]:
-    """Yield a remark if a schedule step changes how data is stored or how the kernel is compiled in an unexpected
-    way."""
+def _list_storage_remarks(step: Step, tensors: tuple[te.Tensor, ...]) -> Iterator[str]:
+    """Yield a remark for the generated C if a schedule step changes how data is stored or how the kernel is
+    compiled."""
     match step.primitive, step.args:
         case "double_reduction", (total, constant):
             yield f"{total} is twice the sum, as high products take it: {constant} is stored doubled"
@@ -92,16 +92,16 @@ def _storage_remarks(step: Step, tensors: tuple[te.Tensor, ...]) -> Iterator[str
         case "tensorize_pairs", (constant, *_):
             yield f"{constant} holds two rows in one, even + 256 odd; of their sums, odd = (both - even) >> 8"
         case "transform_layout", (name, factors, order) if all(len(f) == 1 for f in factors):
-            axes = _axis_names(str(name), tensors)
+            axes = _find_axis_names(str(name), tensors)
             if axes and list(order) != sorted(order):
                 yield f"{name} is stored as {name}({', '.join(axes[k] for k in order)})"
         case _:
             pass
 
 
-def _axis_names(name: str, tensors: tuple[te.Tensor, ...]) -> tuple[str, ...]:
-    """Return the names that the formulas use for the axes of a tensor; empty if the formulas index it only by
-    expressions."""
+def _find_axis_names(name: str, tensors: tuple[te.Tensor, ...]) -> tuple[str, ...]:
+    """Find the names of a tensor's axes in the formulas of the kernel. Return an empty tuple if the formulas index the
+    tensor only by expressions."""
     for tensor in tensors:
         if isinstance(tensor.definition, te.ComputeDef):
             if tensor.name == name:
@@ -118,7 +118,7 @@ def describe_loop_steps(trace: tuple[Step, ...]) -> str:
     return " ".join(str(step) for step in trace if step.primitive in shown)
 
 
-def block_comments(group: LoweredGroup, nodes: tuple[Node, ...]) -> tuple[tuple[str, str], ...]:
+def make_block_comments(group: LoweredGroup, nodes: tuple[Node, ...]) -> tuple[tuple[str, str], ...]:
     """Return the comment of each tensor that a kernel computes, by the tensor's name: its common name and its formula.
 
     An elementwise epilogue is described by its operators instead.
@@ -132,7 +132,7 @@ def block_comments(group: LoweredGroup, nodes: tuple[Node, ...]) -> tuple[tuple[
         title, formula = _TITLES.get(tensor.name, ""), te.formula(tensor)
         if epilogue and id(tensor) in results:
             text = "; ".join(_describe_epilogue(epilogue, comments[-1][0] if comments else "x"))
-        elif len(formula) > _LONGEST:
+        elif len(formula) > _MAX_FORMULA_LENGTH:
             text = title or tensor.name
         else:
             text = f"{title}: {formula}" if title else formula
@@ -168,13 +168,13 @@ def add_copy(
     that contains the data, if it differs from the name of ``source``.
     """
     copy = ValueCopy(source, constant is not None)
-    func = builder.make.copy(copy)
+    func = builder.make.lower_value_copy(copy)
     if constant is not None:
-        origin = builder.constant(f"{target}_value", constant)
+        origin = builder.add_constant(f"{target}_value", constant)
     origin = origin or builder.name_of(source)
     name = register_kernel(builder, Kernel(func), "copy")
     reads = () if constant is not None else (origin,)
-    builder.call(Call(name, (origin, target), reads, (target,), layer=layer or f"copy to {target}", op=op), copy)
+    builder.add_call(Call(name, (origin, target), reads, (target,), layer=layer or f"copy to {target}", op=op), copy)
 
 
 def add_kernel(builder: ModuleBuilder, nodes: tuple[Node, ...], state: str = "") -> None:
@@ -184,17 +184,19 @@ def add_kernel(builder: ModuleBuilder, nodes: tuple[Node, ...], state: str = "")
     """
     graph = builder.graph
     uses = builder.alike[kernel_shape_key(graph, nodes)]
-    group, choice = builder.make.group(nodes, uses, in_place=bool(state))
+    group, choice = builder.make.schedule_kernel(nodes, uses, in_place=bool(state))
     schedule, func = choice.schedule, choice.func
     stem = c_identifier_of(nodes[-1].loc.name or nodes[-1].outputs[0])
-    kernel = Kernel(func, kernel_comment(graph, nodes, schedule, group.tensors), blocks=block_comments(group, nodes))
-    operator, is_verified = operator_name(graph, group.anchor), choice.verified
+    kernel = Kernel(
+        func, make_kernel_comment(graph, nodes, schedule, group.tensors), blocks=make_block_comments(group, nodes)
+    )
+    operator, is_verified = name_operator(graph, group.anchor), choice.verified
     name = register_kernel(builder, kernel, f"{operator}_{stem}", verified=is_verified, tables=group.tables)
-    args = [argument_name(builder, group, schedule, k, stem) for k in range(len(group.params))]
-    written = [builder.name_of(state)] if state else [builder.declare(o, "intermediate") for o in group.outputs]
+    args = [declare_argument(builder, group, schedule, k, stem) for k in range(len(group.params))]
+    written = [builder.name_of(state)] if state else [builder.declare_value(o, "intermediate") for o in group.outputs]
     scratch = declare_workspaces(builder, stem, func.params[len(group.func.params) :])
     reads = tuple(dict.fromkeys(a for a, p in zip(args, group.params, strict=True) if p.array is None))
-    builder.call(
+    builder.add_call(
         Call(
             kernel=name,
             args=(*args, *written, *scratch),
@@ -219,7 +221,7 @@ def add_control_flow(builder: ModuleBuilder, node: Node) -> None:
     A region for external code that microc's own code computes also becomes one kernel. Then both versions of a network
     have the same calls.
     """
-    lowered = builder.make.control(node)
+    lowered = builder.make.lower_control_node(node)
     stem = c_identifier_of(node.loc.name or node.outputs[0])
     name = register_kernel(
         builder,
@@ -228,12 +230,12 @@ def add_control_flow(builder: ModuleBuilder, node: Node) -> None:
         tables=constant_names(lowered.func),
     )
     args = [
-        builder.name_of(p.value) if p.array is None else builder.constant(f"{stem}_{p.role}", p.array)
+        builder.name_of(p.value) if p.array is None else builder.add_constant(f"{stem}_{p.role}", p.array)
         for p in lowered.params
     ]
-    written = [builder.declare(output, "intermediate") for output in node.outputs]
+    written = [builder.declare_value(output, "intermediate") for output in node.outputs]
     scratch = declare_workspaces(builder, stem, lowered.func.params[len(args) + len(written) :])
-    builder.call(
+    builder.add_call(
         Call(
             kernel=name,
             args=(*args, *written, *scratch),
@@ -261,11 +263,11 @@ def add_external_region(builder: ModuleBuilder, node: Node) -> None:
     read = tuple(builder.name_of(value) for value in node.inputs)
     align = taken.code.align
     data = tuple(
-        builder.constant(f"{stem}_{role}", array.reshape(-1), align) for role, array in taken.code.data.items()
+        builder.add_constant(f"{stem}_{role}", array.reshape(-1), align) for role, array in taken.code.data.items()
     )
-    written = tuple(builder.declare(value, "intermediate") for value in node.outputs)
+    written = tuple(builder.declare_value(value, "intermediate") for value in node.outputs)
     scratch = declare_workspaces(builder, stem, func.params[len((*read, *data, *written)) :], align)
-    builder.call(
+    builder.add_call(
         Call(
             kernel=name,
             args=(*read, *data, *written, *scratch),
@@ -294,7 +296,7 @@ def add_row_by_row_kernel(builder: ModuleBuilder, lowered: LoweredChain, groups:
     graph = builder.graph
     func, stem = lowered.func, c_identifier_of(groups[-1][-1].loc.name or lowered.result)
     pairs = zip(groups, lowered.schedules, strict=True)
-    comment = [line for nodes, schedule in pairs for line in kernel_comment(graph, nodes, schedule)]
+    comment = [line for nodes, schedule in pairs for line in make_kernel_comment(graph, nodes, schedule)]
     name = register_kernel(
         builder,
         Kernel(func, (f"{len(groups)} layers, row by row", *comment)),
@@ -302,12 +304,12 @@ def add_row_by_row_kernel(builder: ModuleBuilder, lowered: LoweredChain, groups:
         tables=constant_names(func),
     )
     args = [
-        builder.name_of(p.value) if p.array is None else builder.constant(f"{stem}_{p.role}", p.array)
+        builder.name_of(p.value) if p.array is None else builder.add_constant(f"{stem}_{p.role}", p.array)
         for p in lowered.params
     ]
-    written = builder.declare(lowered.result, "intermediate")
+    written = builder.declare_value(lowered.result, "intermediate")
     scratch = declare_workspaces(builder, stem, func.params[len(args) + 1 :])
-    builder.call(
+    builder.add_call(
         Call(
             kernel=name,
             args=(*args, written, *scratch),
@@ -326,15 +328,17 @@ def add_row_by_row_kernel(builder: ModuleBuilder, lowered: LoweredChain, groups:
     )
 
 
-def argument_name(builder: ModuleBuilder, group: LoweredGroup, schedule: Schedule, position: int, stem: str) -> str:
-    """Return the name of the module's value that is passed for a parameter of a group's kernel.
+def declare_argument(builder: ModuleBuilder, group: LoweredGroup, schedule: Schedule, position: int, stem: str) -> str:
+    """Return the name of the module's value that is passed for the parameter with index ``position`` of a group's
+    kernel.
 
-    A constant is added to the module first, packed in the layout that the schedule requires.
+    A constant is added to the module first, packed in the layout that the schedule requires. ``stem``: the beginning of
+    the constant's name.
     """
     param = group.params[position]
     if param.array is not None:
         array = schedule.packed(group.func.params[position], param.array)
-        return builder.constant(f"{stem}_{param.role}", array)
+        return builder.add_constant(f"{stem}_{param.role}", array)
     return builder.name_of(param.value)
 
 
@@ -343,26 +347,29 @@ def argument_name(builder: ModuleBuilder, group: LoweredGroup, schedule: Schedul
 
 
 def build_module(
-    make: KernelBuilder, source: str, progress: Progress | None = None, lowered_chains: Sequence[LoweredChain] = ()
+    kernel_builder: KernelBuilder,
+    source: str,
+    progress: Progress | None = None,
+    lowered_chains: Sequence[LoweredChain] = (),
 ) -> Module:
-    """Lower the fused graph of the kernel builder ``make`` to a module.
+    """Lower the fused graph of the kernel builder ``kernel_builder`` to a module.
 
     ``source``: the name of the model in generated files. ``progress(text, done, total)`` is called for every kernel.
     ``lowered_chains``: the kernels of chains that are computed row by row. The kernel of a chain replaces all groups of
     the chain, and is called where the last of them would be.
     """
-    graph = make.graph
-    builder = ModuleBuilder(graph, make)
-    # Inputs, state and outputs are declared first, because ``declare`` keeps the storage of the first declaration, and kernels
-    # declare all their results as intermediate. This also reserves the preferred C names for inputs, state and outputs.
+    graph = kernel_builder.graph
+    builder = ModuleBuilder(graph, kernel_builder)
+    # Inputs, state and outputs are declared first, because ``declare_value`` keeps the storage of the first declaration,
+    # and kernels declare all their results as intermediate. This also reserves the preferred C names for inputs, state and outputs.
     for name in graph.inputs:
-        builder.declare(name, "input")
+        builder.declare_value(name, "input")
     for name, data in graph.state.items():
-        builder.declare(name, "state", data)
+        builder.declare_value(name, "state", data)
     for name in graph.outputs:
         if builder.name_of(name) not in builder.values:
-            builder.declare(name, "output")
-    outputs = [_output_value(builder, name) for name in graph.outputs]
+            builder.declare_value(name, "output")
+    outputs = [_declare_output_value(builder, name) for name in graph.outputs]
     # A group that overwrites a part of a state is moved after all groups that read the old contents of the state.
     partly = find_partial_updates(graph)
     groups = order_groups(graph, groups_of(graph), partly)
@@ -387,12 +394,12 @@ def build_module(
             add_control_flow(builder, nodes[0])
         elif nodes[0].outputs[0] in partly:
             add_kernel(builder, nodes, partly[nodes[0].outputs[0]])
-        elif len(nodes) > 1 or not _try_alias(
+        elif len(nodes) > 1 or not _try_without_kernel(
             builder, nodes[0]
         ):  # only a single node can be replaced by placing its tensors
             add_kernel(builder, nodes)
     # Outputs are copied before states are updated, because the value of a state is its contents at the start of the run.
-    _forward_outputs(builder)
+    _add_output_copies(builder)
     # All calls and views determine if a state can be updated in place, so the module is built before this is decided.
     module = Module(
         name=graph.name,
@@ -405,14 +412,14 @@ def build_module(
         views=tuple(builder.views),
         source=source,
         sizes=builder.make.sizes,
-        options={"optimize": make.goal.name, "cpu": make.target.cpu},
+        options={"optimize": kernel_builder.goal.name, "cpu": kernel_builder.target.cpu},
     )
-    _update_state(builder, module, {s: value for s, value in graph.updates.items() if value not in partly})
+    _add_state_updates(builder, module, {s: value for s, value in graph.updates.items() if value not in partly})
     # A state whose initial elements are all equal is filled by a loop. Any other state is copied from a constant.
     starts = {
-        builder.name_of(n): builder.constant(f"{builder.name_of(n)}_start", data)
+        builder.name_of(n): builder.add_constant(f"{builder.name_of(n)}_start", data)
         for n, data in graph.state.items()
-        if not is_uniform(data)
+        if not has_equal_elements(data)
     }
     return replace(
         module,
@@ -424,7 +431,7 @@ def build_module(
     )
 
 
-def _update_state(builder: ModuleBuilder, module: Module, updates: Mapping[str, str]) -> None:
+def _add_state_updates(builder: ModuleBuilder, module: Module, updates: Mapping[str, str]) -> None:
     """Add the updates of states. A state is updated in place if possible, else by a copy at the end of a run."""
     updates = {state: value for state, value in updates.items() if state != value}
     constants = {state: value for state, value in updates.items() if value in builder.graph.consts}
@@ -445,25 +452,27 @@ def _update_state(builder: ModuleBuilder, module: Module, updates: Mapping[str, 
         if first:
             # The state is the source of another state's copy but is overwritten before it. So its next contents are saved first.
             kind = builder.graph.types[value]
-            saved[state] = builder.unique(f"{name}_next")
+            saved[state] = builder.make_internal_name(f"{name}_next")
             builder.values[saved[state]] = module_value(saved[state], kind, "intermediate", value)
             add_copy(builder, value, saved[state], "state")
         else:
             add_copy(builder, value, name, "state", builder.graph.consts.get(value), origin=saved.get(state, ""))
 
 
-def _output_value(builder: ModuleBuilder, name: str) -> str:
-    """Return the name of the value for a graph output. An input, state or constant that is an output gets a value of
-    its own."""
+def _declare_output_value(builder: ModuleBuilder, name: str) -> str:
+    """Return the name of the module's value for a graph output.
+
+    For an output that is also an input, a state or a constant, a new value is added to the module.
+    """
     value = builder.values[builder.name_of(name)]
     if value.storage == "output":
         return value.name
-    copy = builder.end(f"{value.name}_out")
+    copy = builder.make_io_name(f"{value.name}_out")
     builder.values[copy] = replace(value, name=copy, storage="output", data=None)
     return copy
 
 
-def _forward_outputs(builder: ModuleBuilder) -> None:
+def _add_output_copies(builder: ModuleBuilder) -> None:
     """Add copies to the outputs that are inputs, states or constants of the graph."""
     graph = builder.graph
     for name in graph.outputs:
@@ -474,8 +483,8 @@ def _forward_outputs(builder: ModuleBuilder) -> None:
             add_copy(builder, name, value.name, "output", constant=graph.consts[name])
 
 
-def _try_alias(builder: ModuleBuilder, node: Node) -> bool:
-    """Replace a node by the placement of its tensors if its operator and the storages of the tensors allow it.
+def _try_without_kernel(builder: ModuleBuilder, node: Node) -> bool:
+    """Replace a node by the placement of its tensors in memory if the operator and the storage of the tensors allow it.
 
     Return True if the node was replaced, so that it needs no kernel.
     """
@@ -483,7 +492,7 @@ def _try_alias(builder: ModuleBuilder, node: Node) -> bool:
     if registry.get(node.op).view:
         _add_view(builder, node, 0)
         return True
-    alias = builder.make.alias(node)
+    alias = builder.make.find_alias(node)
     if alias is None:
         return False
     width = dtypes.nbytes(graph.types[node.inputs[0]].dtype)
@@ -492,13 +501,13 @@ def _try_alias(builder: ModuleBuilder, node: Node) -> bool:
         if movable:
             _add_view(builder, node, alias.source * width)
         return movable
-    return _join_parts(builder, node, [start * width for start in alias.parts])
+    return _place_operands_in_result(builder, node, [start * width for start in alias.parts])
 
 
-def _join_parts(builder: ModuleBuilder, node: Node, offsets: list[int]) -> bool:
-    """Place the operands of a concatenation inside of its result, so that their producers write there.
+def _place_operands_in_result(builder: ModuleBuilder, node: Node, offsets: list[int]) -> bool:
+    """Place the operands of a concatenation inside of its result, so that their producers write into the result.
 
-    ``offsets``: of the operands in the result, in bytes. Return False if the operands cannot be placed there.
+    ``offsets``: the offset in bytes of each operand in the result. Return False if the operands cannot be placed there.
     """
     graph, views = builder.graph, {view.name for view in builder.views}
     fixed = {*graph.inputs, *graph.outputs, *graph.consts, *graph.state, *graph.updates.values()}
@@ -509,7 +518,7 @@ def _join_parts(builder: ModuleBuilder, node: Node, offsets: list[int]) -> bool:
         return False
     if any(name in fixed for name in node.inputs):
         return False
-    whole = builder.declare(node.outputs[0], "intermediate")
+    whole = builder.declare_value(node.outputs[0], "intermediate")
     builder.views += [View(name, whole, offset) for name, offset in zip(names, offsets, strict=True)]
     return True
 
@@ -520,21 +529,21 @@ def _add_view(builder: ModuleBuilder, node: Node, offset: int) -> None:
     If the storages of the two cannot share memory, a copy is added instead.
     """
     graph, source, result = builder.graph, node.inputs[0], node.outputs[0]
-    whole = source not in graph.consts and _viewed_value(builder, builder.name_of(source))
+    whole = source not in graph.consts and _find_viewed_value(builder, builder.name_of(source))
     fixed = not whole or whole[1] != "intermediate" or builder.values[whole[0]].nbytes != graph.types[result].nbytes
     if not whole or (fixed and result in graph.outputs):
         constant = graph.consts.get(source)
-        target = builder.declare(result, "output" if result in graph.outputs else "intermediate")
+        target = builder.declare_value(result, "output" if result in graph.outputs else "intermediate")
         add_copy(builder, source, target, node.op, constant, str(node.loc))
         return
-    name, base = builder.declare(result, "intermediate"), builder.name_of(source)
+    name, base = builder.declare_value(result, "intermediate"), builder.name_of(source)
     if result in graph.outputs:  # the operand becomes a view of the output, so that its producer writes into the output
-        builder.views.append(View(_viewed_value(builder, base)[0], name, 0))
+        builder.views.append(View(_find_viewed_value(builder, base)[0], name, 0))
     else:
         builder.views.append(View(name, base, offset))
 
 
-def _viewed_value(builder: ModuleBuilder, name: str) -> tuple[str, str]:
+def _find_viewed_value(builder: ModuleBuilder, name: str) -> tuple[str, str]:
     """Return the name of the value in whose memory a value or view is stored, and the storage of that value."""
     bases = {view.name: view.base for view in builder.views}
     while name in bases:

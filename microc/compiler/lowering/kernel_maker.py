@@ -11,10 +11,10 @@ import numpy as np
 from microc import te
 from microc.base.immutable import frozen
 from microc.compiler.fit.striping import Chain
-from microc.compiler.lowering.control_flow import LoweredControl, goal_inside, lower_control_flow
+from microc.compiler.lowering.control_flow import LoweredControl, goal_per_iteration, lower_control_flow
 from microc.compiler.lowering.kernel_selection import (
+    find_node_alias,
     group_algorithms,
-    node_alias,
     replay_on_group,
     select_group_schedule,
     tuning_key,
@@ -41,7 +41,7 @@ from microc.tir.verify import constant_names, verify
 class KernelGroup:
     """The origin of a call: the nodes that became one kernel, or a node of control flow.
 
-    ``uses``, ``in_place``: as in :meth:`KernelBuilder.group`.
+    ``uses``, ``in_place``: as in :meth:`KernelBuilder.schedule_kernel`.
     """
 
     nodes: tuple[Node, ...]
@@ -73,7 +73,8 @@ Tuned = Mapping[str, TunedSchedule]
 Workspaces = Mapping[str, int]
 """Maximum workspace of kernels in bytes, by their :func:`tuning_key`. Kernels that are missing have no limit."""
 Goals = Mapping[str, Goal]
-"""Goals of groups and of control-flow nodes that differ from the goal of the network, by the name of their last result."""
+"""Goals of groups and of control-flow nodes that differ from the goal of the network, by the name of their last
+result."""
 External = Mapping[tuple[str, ...], ClaimedRegion]
 """Regions that external code computes, by the attribute ``code`` of their nodes."""
 Origin = KernelGroup | ValueCopy | Chain
@@ -130,8 +131,9 @@ class KernelBuilder:
     """Builds the functions of the kernels of a configuration.
 
     ``threads``: the number of threads that share large loops. ``shipped``: use the schedules bundled with the compiler.
-    ``origins``: the origin of every call, by the values that the call writes. ``taken``: the keys of the measured
-    schedules that were used. A region for external code that is not in the configuration is lowered like control flow.
+    ``origins``: the origin of every call, by the values that the call writes. ``taken``: the tuning keys of the kernels
+    for which a measured schedule was used. A region for external code that is not in the configuration is lowered like
+    control flow.
     """
 
     sizes: tuple[Size, ...] = ()
@@ -145,7 +147,9 @@ class KernelBuilder:
         self.origins: dict[tuple[str, ...], Origin] = {}
         self.taken: set[str] = set()
 
-    def group(self, nodes: Sequence[Node], uses: int, *, in_place: bool = False) -> tuple[LoweredGroup, Choice]:
+    def schedule_kernel(
+        self, nodes: Sequence[Node], uses: int, *, in_place: bool = False
+    ) -> tuple[LoweredGroup, Choice]:
         """Lower and schedule a group of nodes.
 
         ``uses``: number of groups of equal shapes, whose kernels may share their code. ``in_place``: as in
@@ -171,9 +175,11 @@ class KernelBuilder:
         """Return the optimisation goal of a group or of a node of control flow."""
         return self.configuration.goals.get(nodes[-1].outputs[0], self.goal)
 
-    def room(self, lowered: Sequence[LoweredGroup], goal: Goal, uses: int) -> float:
-        """Return the workspace limit of a group's kernel in bytes; infinite if the kernel that is chosen without a
-        limit satisfies the limit anyway."""
+    def effective_workspace_limit(self, lowered: Sequence[LoweredGroup], goal: Goal, uses: int) -> float:
+        """Return the workspace limit in bytes that changes the choice of a group's kernel.
+
+        It is infinite if the group has no limit, or if the kernel that is chosen without a limit needs no more.
+        """
         limit = self._workspace_limit(lowered)
         if limit == inf:
             return inf
@@ -185,11 +191,11 @@ class KernelBuilder:
         limits = self.configuration.workspaces
         return limits.get(tuning_key(lowered, self.target), inf) if limits else inf
 
-    def inside(self, lowered: Sequence[LoweredGroup], goal: Goal) -> tuple[int, Choice]:
+    def choose_inner_schedule(self, lowered: Sequence[LoweredGroup], goal: Goal) -> tuple[int, Choice]:
         """Choose the schedule of a group inside of control flow; return the index of its algorithm in ``lowered``, and
         the choice.
 
-        ``goal``: as :func:`goal_inside` returns it.
+        ``goal``: the optimisation goal for one iteration (:func:`goal_per_iteration`).
         """
         return self._tuned_choice(lowered) or select_group_schedule(lowered, self.target, goal)
 
@@ -210,29 +216,30 @@ class KernelBuilder:
         self.taken.add(key)
         return number, choice
 
-    def control(self, node: Node) -> LoweredControl:
-        """Lower a node of control flow to a function."""
+    def lower_control_node(self, node: Node) -> LoweredControl:
+        """Lower a control-flow node (a loop, a condition, or an external region) to one function."""
 
         def schedule(inner: Graph, nodes: Sequence[Node], iterations: int) -> tuple[LoweredGroup, Choice]:
             lowered, goal = (
                 group_algorithms(inner, nodes, self.target, "kernel"),
-                goal_inside(self.goal_of((node,)), iterations),
+                goal_per_iteration(self.goal_of((node,)), iterations),
             )
-            number, choice = self.inside(lowered, goal)
+            number, choice = self.choose_inner_schedule(lowered, goal)
             return lowered[number], with_16_bit_constants(lowered[number], choice, self.target, goal)
 
         return lower_control_flow(self.graph, node, schedule, self.target)
 
-    def copy(self, copy: ValueCopy) -> ir.PrimFunc:
+    def lower_value_copy(self, copy: ValueCopy) -> ir.PrimFunc:
         """Lower a copy of a whole value to a function that uses the widest loads and stores of the core."""
         choice = select_group_schedule((lower_copy(self.graph, copy),), self.target, self.goal)[1]
         return split_across_threads(choice, self.target, self.threads).func
 
-    def alias(self, node: Node) -> Alias | None:
-        """Return the placement of tensors that makes a kernel for a node unnecessary; None if the node needs a kernel."""
-        return node_alias(self.graph, node)
+    def find_alias(self, node: Node) -> Alias | None:
+        """Return the placement of tensors that makes a kernel for a node unnecessary; None if the node needs a
+        kernel."""
+        return find_node_alias(self.graph, node)
 
-    def extents(self, value: str) -> tuple[ir.Expr, ...]:
+    def dynamic_extents(self, value: str) -> tuple[ir.Expr, ...]:
         """Return the shape of a value as expressions of the dynamic sizes; empty if the shape is static."""
         return ()
 

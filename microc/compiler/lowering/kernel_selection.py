@@ -258,9 +258,10 @@ def memo_key(lowered: Sequence[LoweredGroup]) -> tuple[str, ...]:
 
 
 def _bound_in_bits(bound_match: re.Match[str]) -> str:
-    """Return the text that replaces a bound of constants in a function's text: the number of bits of the bound.
+    """Return the text that replaces a bound on the values of a constant in a function's text: the number of bits of the
+    bound.
 
-    ``bound_match``: the match of the bound.
+    ``bound_match``: a match of :data:`_BOUND_TEXT`.
     """
     name, number = bound_match[1], int(bound_match[2])
     beyond = {
@@ -278,15 +279,17 @@ def tuning_key(lowered: Sequence[LoweredGroup], target: Target) -> str:
     Integer literals and bounds of constants do not matter. Therefore layers of the same shape with different zero
     points or shifts have the same key.
     """
-    known = structure_texts(lowered, lambda promise, number: ""), target.cpu, sorted(target.features - {THREADS})
+    known = list_structure_texts(lowered, lambda promise, number: ""), target.cpu, sorted(target.features - {THREADS})
     return hashlib.sha256(repr(known).encode()).hexdigest()[:40]
 
 
-def structure_texts(lowered: Sequence[LoweredGroup], bound_text: Callable[[str, int], str]) -> list[tuple[str, str]]:
-    """Return the operator and the function text of every algorithm of a group. The text contains no literals of
-    computed values.
+def list_structure_texts(
+    lowered: Sequence[LoweredGroup], bound_text: Callable[[str, int], str]
+) -> list[tuple[str, str]]:
+    """Return the operator and the function text of every algorithm of a group. In the text, literals of computed values
+    are 0.
 
-    ``bound_text``: formats a bound of constants, given its name and its number.
+    ``bound_text``: formats a bound on the values of a constant, given the name and the value of the bound.
     """
     return [
         (
@@ -306,19 +309,19 @@ def text_without_bounds(group: LoweredGroup) -> str:
 def _without_literals(func: ir.PrimFunc) -> ir.PrimFunc:
     """Replace the literals in computed values by 0. Literals in indices and conditions stay the same."""
 
-    def value(expr: ir.Expr) -> ir.Expr:
+    def zero_literals(expr: ir.Expr) -> ir.Expr:
         match expr:
             case ir.Const():
                 return ir.const(0, expr.dtype)
             case ir.Load():
                 return expr
             case ir.Select(condition, a, b):
-                return ir.Select(condition, value(a), value(b))
+                return ir.Select(condition, zero_literals(a), zero_literals(b))
             case _:
-                return map_children(expr, value)
+                return map_children(expr, zero_literals)
 
     def zero_stored_literals(s: ir.Stmt) -> ir.Stmt:
-        return replace(s, value=value(s.value)) if isinstance(s, ir.Store) else s
+        return replace(s, value=zero_literals(s.value)) if isinstance(s, ir.Store) else s
 
     return replace(func, body=map_stmt(func.body, zero_stored_literals))
 
@@ -330,11 +333,11 @@ def shipped_key(lowered: Sequence[LoweredGroup]) -> str:
     which schedule steps compare them.
     """
     return shipped_schedules.shipped_line_key(
-        structure_texts(lowered, lambda name, number: str(number < _LIMITS.get(name, inf)))
+        list_structure_texts(lowered, lambda name, number: str(number < _LIMITS.get(name, inf)))
     )
 
 
-def shipped_choice(
+def find_shipped_choice(
     lowered: Sequence[LoweredGroup], target: Target, goal: Goal, uses: int = 1
 ) -> tuple[int, Choice] | None:
     """Return the bundled schedule of a group and the index of its algorithm in ``lowered``.
@@ -376,7 +379,10 @@ def lower_verified(schedule: Schedule, lowered: LoweredGroup) -> Choice:
 def group_algorithms(
     graph: Graph, nodes: Sequence[Node], target: Target, name: str, *, in_place: bool = False
 ) -> tuple[LoweredGroup, ...]:
-    """Lower a group of nodes by every algorithm that suits the core. ``in_place``: as in :func:`schedule_group`."""
+    """Lower a group of nodes by every algorithm that suits the core. Return one unscheduled function per algorithm.
+
+    ``in_place``: as in :func:`schedule_group`.
+    """
     if in_place:
         return (lower_update(graph, nodes[0], name),)
     multiples = product_multiples(target)
@@ -429,14 +435,14 @@ def _shipped_or_best(
     If the bundled schedule can no longer be applied, reports show this.
     """
     try:
-        bundled = shipped_choice(lowered, target, goal, uses)
+        bundled = find_shipped_choice(lowered, target, goal, uses)
     except MicrocError as refusal:
         number, choice = _best_by_cost(lowered, target, goal, uses, workspace)
         return number, replace(choice, schedule=choice.schedule.without("the one that comes with microc", refusal))
     return bundled or _best_by_cost(lowered, target, goal, uses, workspace)
 
 
-def node_alias(graph: Graph, node: Node) -> Alias | None:
+def find_node_alias(graph: Graph, node: Node) -> Alias | None:
     """Return the placement of tensors that makes a kernel for a node unnecessary; None if the node needs a kernel."""
     alias = registry.get(node.op).alias
     if alias is None:

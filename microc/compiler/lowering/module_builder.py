@@ -33,9 +33,9 @@ from microc.transform.boundary import rounding_of_ties
 
 # ---- Description of a call in terms of the model: its operators, their attributes as text, and their constants.
 
-_LONGEST = 120
+_MAX_ATTRIBUTE_LENGTH = 120
 """Maximum length of an attribute's text in characters."""
-_INSIDE = frozenset({"algorithm", "bound", "shift_range", "multiplier", "shift"})
+_INTERNAL_ATTRIBUTES = frozenset({"algorithm", "bound", "shift_range", "multiplier", "shift"})
 """Attributes that graph passes add for their own use, and that are therefore not described."""
 
 
@@ -48,16 +48,20 @@ def describe_operators(graph: Graph, nodes: Sequence[Node]) -> tuple[AppliedOper
 
 def _describe_attributes(node: Node) -> tuple[tuple[str, str], ...]:
     """Return the names and the values, as text, of a node's attributes. Attributes without a value are left out."""
-    said = ((name, value) for name, value in node.attrs.items() if name not in _INSIDE and value not in (None, "", ()))
-    return tuple((name, _attribute_text(value)) for name, value in said)
+    described = (
+        (name, value)
+        for name, value in node.attrs.items()
+        if name not in _INTERNAL_ATTRIBUTES and value not in (None, "", ())
+    )
+    return tuple((name, _format_attribute(value)) for name, value in described)
 
 
-def _attribute_text(value: Attr) -> str:
+def _format_attribute(value: Attr) -> str:
     """Format the value of an attribute, shortened."""
     if isinstance(value, Graph):
         return f"{len(value.nodes)} operators"
     text = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+    return text if len(text) <= _MAX_ATTRIBUTE_LENGTH else text[: _MAX_ATTRIBUTE_LENGTH - 3] + "..."
 
 
 def _describe_constants(graph: Graph, node: Node) -> tuple[ConstantOperand, ...]:
@@ -76,13 +80,12 @@ def _describe_constants(graph: Graph, node: Node) -> tuple[ConstantOperand, ...]
 
 
 def firmware_fingerprint(module: Module, target: Target) -> str:
-    """Return 32 hex digits that change if the code or the constants change. The host identifies a board's firmware by
-    them."""
+    """Return 32 hex digits that identify a firmware. They change if the code or the constants change."""
     digest = hashlib.sha256(f"{module.name} {target.cpu}".encode())
     for kernel in module.kernels:
         digest.update(repr(kernel.func).encode())
     externs = set(SCALAR) - set(SCALAR.sealed)
-    if externs and not externs.isdisjoint(_called_functions(module)):
+    if externs and not externs.isdisjoint(_list_called_functions(module)):
         digest.update(repr([SCALAR[name] for name in sorted(externs)]).encode())
     for sources in module.sources:
         for path, data in sources.files.items():
@@ -97,7 +100,7 @@ def firmware_fingerprint(module: Module, target: Target) -> str:
     return digest.hexdigest()[:32]
 
 
-def _called_functions(module: Module) -> set[str]:
+def _list_called_functions(module: Module) -> set[str]:
     """Return the names of the functions that the kernels of a module call."""
     return {x.name for kernel in module.kernels for x in walk_all_exprs(kernel.func.body) if isinstance(x, ir.Call)}
 
@@ -113,7 +116,7 @@ def c_identifier_of(name: str, limit: int = 32) -> str:
     return f"t_{short}" if not short or short[0].isdigit() or short.startswith("assert_") else short
 
 
-def derived_names(name: str) -> tuple[str, ...]:
+def list_derived_names(name: str) -> tuple[str, ...]:
     """Return all C identifiers that are derived from the name of an input or output, in all generated files."""
     behind = (*TENSOR_FUNCTION_SUFFIXES, "memory", "values")
     return (name, *(f"{name}_{word}" for word in behind), f"buffer_{name}", f"your_{name}")
@@ -139,25 +142,25 @@ class ModuleBuilder:
     end_names: set[str] = field(default_factory=set)
     value_names: dict[str, str] = field(default_factory=dict)
 
-    def unique(self, stem: str) -> str:
-        """Return a new C name for a value that is internal to the network."""
+    def make_internal_name(self, stem: str) -> str:
+        """Make a new C name for a value that is internal to the network. ``stem``: the preferred name."""
         return self._first_free_name(stem, lambda name: is_free_in_network(self.graph.name, name))
 
-    def function(self, stem: str) -> str:
-        """Return a new C name for a kernel. It never begins with the network's name, unlike the names in the header."""
+    def make_function_name(self, stem: str) -> str:
+        """Make a new C name for a kernel. It never begins with the network's name, unlike the names in the header."""
         stem = re.sub(r"[^0-9A-Za-z_]", "_", stem)
         return self._first_free_name(
             f"kernel_{stem}" if stem.startswith(f"{self.graph.name}_") else stem, is_free_identifier
         )
 
-    def end(self, stem: str) -> str:
-        """Return a new C name for an input or output. All identifiers derived from the name are free too."""
+    def make_io_name(self, stem: str) -> str:
+        """Make a new C name for an input or output. All identifiers derived from the name are free too."""
 
         def free(name: str) -> bool:
-            return is_free_in_network(self.graph.name, name) and self.end_names.isdisjoint(derived_names(name))
+            return is_free_in_network(self.graph.name, name) and self.end_names.isdisjoint(list_derived_names(name))
 
         name = self._first_free_name(stem, free)
-        self.end_names.update(derived_names(name))
+        self.end_names.update(list_derived_names(name))
         self.c_names.update(f"{name}_{word}" for word in TENSOR_FUNCTION_SUFFIXES)
         return name
 
@@ -177,23 +180,25 @@ class ModuleBuilder:
         """Return the C name of a graph value. The name is chosen at the first call."""
         if value not in self.value_names:
             end = value in self.graph.inputs or value in self.graph.outputs
-            self.value_names[value] = self.end(c_identifier_of(value)) if end else self.unique(c_identifier_of(value))
+            self.value_names[value] = (
+                self.make_io_name(c_identifier_of(value)) if end else self.make_internal_name(c_identifier_of(value))
+            )
         return self.value_names[value]
 
-    def declare(self, value: str, storage: str, data: Array | None = None) -> str:
+    def declare_value(self, value: str, storage: str, data: Array | None = None) -> str:
         """Add a graph value to the module, unless the module contains it already; return its C name."""
         name = self.name_of(value)
         if name not in self.values:
             made = module_value(name, self.graph.types[value], storage, value, data)
-            self.values[name] = replace(made, extents=self.make.extents(value))
+            self.values[name] = replace(made, extents=self.make.dynamic_extents(value))
         return name
 
-    def call(self, call: Call, origin: Origin) -> None:
+    def add_call(self, call: Call, origin: Origin) -> None:
         """Add a call to the module, and record the origin from which the call was made."""
         self.calls.append(call)
         self.make.origins[call.writes] = origin
 
-    def constant(self, stem: str, array: Array, alignment: int = 0) -> str:
+    def add_constant(self, stem: str, array: Array, alignment: int = 0) -> str:
         """Add a constant array to the module, and return its C name.
 
         Equal arrays are stored once, with the largest of the requested alignments.
@@ -205,7 +210,7 @@ class ModuleBuilder:
             if np.array_equal(data, array):
                 self.values[name] = replace(value, alignment=max(alignment, value.alignment))
                 return name
-        name, data = self.unique(stem), np.ascontiguousarray(array)
+        name, data = self.make_internal_name(stem), np.ascontiguousarray(array)
         self.values[name] = Value(name, array.shape, str(array.dtype), "const", data, label=stem, alignment=alignment)
         return name
 
@@ -224,7 +229,7 @@ def declare_workspaces(
     """Add a value for each workspace of a kernel to the module, and return their C names."""
     names = []
     for buffer in buffers:
-        name = builder.unique(f"{stem}_{buffer.name}")
+        name = builder.make_internal_name(f"{stem}_{buffer.name}")
         builder.values[name] = Value(name, buffer.shape, buffer.dtype, "workspace", alignment=alignment)
         names.append(name)
     return tuple(names)
@@ -246,14 +251,14 @@ def register_kernel(
             not verified and not func.scalars
         ):  # functions with dynamic sizes have been verified at several sizes already
             verify(func, tables=tables)
-        builder.kernels[key] = replace(kernel, func=replace(func, name=builder.function(stem)))
+        builder.kernels[key] = replace(kernel, func=replace(func, name=builder.make_function_name(stem)))
     return builder.kernels[key].name
 
 
 # ---- Facts about inputs and outputs in addition to their types: rounding of ties, requested names, class names.
 
 
-def io_fields(module: Module, read_graph: Graph, options: Options) -> dict[str, Any]:
+def collect_io_fields(module: Module, read_graph: Graph, options: Options) -> dict[str, Any]:
     """Return the fields ``ties``, ``classes`` and ``class_output`` of a module, by name.
 
     ``read_graph``: the graph as read, before all passes. Raises UsageError if a requested name is not free in C, or if
@@ -263,14 +268,14 @@ def io_fields(module: Module, read_graph: Graph, options: Options) -> dict[str, 
         wanted = module.values[name].label
         if wanted in options.rename.values() and name != wanted:
             raise UsageError(
-                f"rename: {wanted!r} is taken by another name of the header, or reserved in C",
+                f"rename: {wanted!r} is already used in the generated header, or reserved in C",
                 where=module.source,
                 hint="choose another name (rename)",
             )
-    return {"ties": str(rounding_of_ties(read_graph)), **_class_fields(module, options.class_names)}
+    return {"ties": str(rounding_of_ties(read_graph)), **_collect_class_fields(module, options.class_names)}
 
 
-def _class_fields(module: Module, names: Sequence[str]) -> dict[str, Any]:
+def _collect_class_fields(module: Module, names: Sequence[str]) -> dict[str, Any]:
     """Return the fields ``classes`` and ``class_output`` of a module, by name; empty if there are no class names.
 
     The class output is the first output with a score for every class on its last axis, or else the first output that is
@@ -285,7 +290,7 @@ def _class_fields(module: Module, names: Sequence[str]) -> dict[str, Any]:
     if not scores and not indices:
         shapes = ", ".join(f"{each.name} has {'x'.join(map(str, each.shape)) or 'one number'}" for each in outputs)
         raise UsageError(
-            f"class_names: got {len(names)} names, and no output has as many numbers on its last axis",
+            f"class_names: got {len(names)} names, expected as many as an output has elements on its last axis",
             where=module.source,
             hint=f"give a name for each class of an output, in order: {shapes}",
         )
@@ -297,10 +302,11 @@ def _class_fields(module: Module, names: Sequence[str]) -> dict[str, Any]:
 
 
 def find_partial_updates(graph: Graph) -> dict[str, str]:
-    """Return the name of the state by value, for each value that is the next content of a state and differs from the
-    present content only in a part.
+    """Find the values that are the next contents of a state and differ from its present contents only in a part. Return
+    the name of the state by the name of the value.
 
-    Their nodes write only the changed part into the state (``OpDef.update``), after all readers of the state.
+    The nodes that compute these values write only the changed part into the state (``OpDef.update``), after all readers
+    of the state.
     """
     results: dict[str, str] = {}
     readers, producers, updated = graph.consumers(), graph.producer(), list(graph.updates.values())
@@ -343,10 +349,11 @@ def order_groups(
 
 
 def find_in_place_writes(module: Module, updates: Mapping[str, str]) -> dict[str, str]:
-    """Return the values that their kernel may write directly into the state that they update, each with the name of the
-    state.
+    """Find the values that their kernel may write directly into the state that they update. Return the name of the
+    state by the name of the value.
 
     No later call reads the state, and the kernel reads every byte of the state before it overwrites the byte.
+    ``updates``: the name of the value of the next contents, by the name of the state.
     """
     overlaps, values_in_place = Overlaps(module), dict[str, str]()
     for state, value in sorted(updates.items()):
@@ -365,9 +372,9 @@ def find_in_place_writes(module: Module, updates: Mapping[str, str]) -> dict[str
         ):
             continue
         maker, later = module.calls[makers[0]], module.calls[makers[0] + 1 :]
-        if any(state in _base_values(module, call.reads) for call in later):
+        if any(state in _list_base_values(module, call.reads) for call in later):
             continue
-        if state in _base_values(module, maker.reads):
+        if state in _list_base_values(module, maker.reads):
             room = overlaps.room(maker, state, value)
             if room is None or room.next(0) != 0:
                 continue
@@ -375,14 +382,16 @@ def find_in_place_writes(module: Module, updates: Mapping[str, str]) -> dict[str
     return values_in_place
 
 
-def _base_values(module: Module, names: Sequence[str]) -> set[str]:
+def _list_base_values(module: Module, names: Sequence[str]) -> set[str]:
     """Return the values in whose memory the named values are stored."""
     return {module.base_of(name)[0] for name in names}
 
 
 def order_copies(sources: Mapping[str, str]) -> Iterable[tuple[str, bool]]:
-    """Yield the states in an order in which their next contents can be copied into them. The boolean is True if the
-    next contents must be saved first, because another state is later copied from this state.
+    """Yield the states in an order in which their next contents can be copied into them, each with a boolean.
+
+    The boolean is True if the next contents must first be saved to another value, because another state is later copied
+    from this state.
 
     ``sources``: for each state the memory of its next contents, which may be another state.
     """
@@ -398,7 +407,7 @@ def order_copies(sources: Mapping[str, str]) -> Iterable[tuple[str, bool]]:
             yield first, True
 
 
-def is_uniform(data: Array) -> bool:
+def has_equal_elements(data: Array) -> bool:
     """Test whether all elements have the same bits, so that a single number describes the initial state."""
     raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8).reshape(data.size, -1)
     return bool((raw == raw[:1]).all())
@@ -413,8 +422,8 @@ def refuse_without_code_memory(options: Options, capacity: BoardCapacity | None)
         raise UsageError(
             f"code_in_ram: the file of board {capacity.board} names no memory for code"
             if capacity
-            else "code_in_ram: got no board, expected one whose RAM holds code",
-            hint='leave out code_in_ram, or say holds = ["code"] of a RAM region in a board file of your own (docs/memories.md)',
+            else "code_in_ram: got no board, expected a board with RAM for code",
+            hint='leave out code_in_ram, or set holds = ["code"] for a RAM region in a board file (docs/memories.md)',
         )
 
 

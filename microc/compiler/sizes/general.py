@@ -11,12 +11,12 @@ import numpy as np
 
 from microc.base.dtypes import Array, to_numpy
 from microc.base.immutable import frozen
-from microc.compiler.lowering.control_flow import LoweredControl, groups_inside, lower_control_flow
+from microc.compiler.lowering.control_flow import LoweredControl, list_groups_inside, lower_control_flow
 from microc.compiler.lowering.kernel_maker import Configuration, KernelBuilder, ValueCopy, lower_copy
 from microc.compiler.lowering.kernel_selection import (
+    find_node_alias,
     group_algorithms,
     groups_of,
-    node_alias,
     variants_with_16_bit_constants,
 )
 from microc.compiler.sizes.family import NetworkFamily
@@ -135,7 +135,8 @@ class FunctionVariant:
 
 @frozen
 class GeneralFunction:
-    """A function for all sizes. ``groups``: the lowered group at every size. ``choices``: the schedule at every size."""
+    """A function for all sizes. ``groups``: the lowered group at every size. ``choices``: the schedule at every
+    size."""
 
     groups: tuple[LoweredGroup, ...]
     choices: tuple[Choice, ...]
@@ -156,14 +157,14 @@ class GeneralKernelBuilder(KernelBuilder):
 
     # ------------------------------------------------------------ overrides of KernelBuilder
 
-    def group(self, nodes: Nodes, uses: int, *, in_place: bool = False) -> tuple[LoweredGroup, Choice]:
+    def schedule_kernel(self, nodes: Nodes, uses: int, *, in_place: bool = False) -> tuple[LoweredGroup, Choice]:
         if in_place:
             raise _unsupported_error("it changes a part of a state", str(nodes[0].loc))
         made = self.build_group(self.together(nodes), uses)
         largest = len(self.family.graphs)
         return made.groups[largest], Choice(made.choices[largest].schedule, made.func)
 
-    def control(self, node: Node) -> LoweredControl:
+    def lower_control_node(self, node: Node) -> LoweredControl:
         own = [self.nodes[id(g)][node.outputs] for g in self.every]
         made = [self.build_group(together, 1, inside=True) for together in self.together_inside(node)]
         # A group whose comparison would take too long has no function at the smallest sizes.
@@ -181,7 +182,7 @@ class GeneralKernelBuilder(KernelBuilder):
             raise _unsupported_error(str(error), str(node.loc)) from error
         return replace(lowered_sizes[len(self.family.graphs)], func=func)
 
-    def copy(self, copy: ValueCopy) -> ir.PrimFunc:
+    def lower_value_copy(self, copy: ValueCopy) -> ir.PrimFunc:
         funcs = [lower(lower_copy(g, copy).func) for g in self.every]
         arrays = [[g.consts[copy.value].reshape(-1)] if copy.constant else [] for g in self.every]
         try:
@@ -189,11 +190,11 @@ class GeneralKernelBuilder(KernelBuilder):
         except StructureMismatch as error:
             raise _unsupported_error(str(error), f"copy of {copy.value}") from error
 
-    def alias(self, node: Node) -> Alias | None:
-        found = [node_alias(g, self.nodes[id(g)][node.outputs]) for g in self.every]
+    def find_alias(self, node: Node) -> Alias | None:
+        found = [find_node_alias(g, self.nodes[id(g)][node.outputs]) for g in self.every]
         return found[0] if all(alias == found[0] for alias in found) else None
 
-    def extents(self, value: str) -> tuple[ir.Expr, ...]:
+    def dynamic_extents(self, value: str) -> tuple[ir.Expr, ...]:
         return self.family.extents.get(value, ())
 
     # ------------------------------------------------------------ candidates
@@ -206,7 +207,7 @@ class GeneralKernelBuilder(KernelBuilder):
     def together_inside(self, node: Node) -> list[tuple[tuple[Graph, Nodes], ...]]:
         """Return the groups inside of a node of control flow, each in every graph of the family."""
         own = [(g, self.nodes[id(g)][node.outputs]) for g in self.every]
-        inside = [[(inner, nodes) for inner, nodes, _ in groups_inside(g, mine)] for g, mine in own]
+        inside = [[(inner, nodes) for inner, nodes, _ in list_groups_inside(g, mine)] for g, mine in own]
         return list(zip(*inside, strict=True))
 
     def build_group(
@@ -327,7 +328,8 @@ def unify_bounds(group_at_sizes: Sequence[tuple[Graph, Nodes]]) -> list[tuple[Gr
 
 
 def _with_common_bounds(nodes: Nodes, *, anchor: bool) -> list[Node]:
-    """Return a node at every size, with the same bounds at all sizes. ``anchor``: the node is the first of its group."""
+    """Return a node at every size, with the same bounds at all sizes. ``anchor``: the node is the first of its
+    group."""
     bounds_attrs: dict[str, Attr] = {}
     if anchor and "open" in registry.get(nodes[0].op).attrs:
         paddings: list[Any] = [node.attr("padding") for node in nodes]

@@ -13,7 +13,7 @@ from typing import Any
 
 from microc.base.immutable import frozen
 from microc.codegen.project.firmware import optimisation_options
-from microc.compiler.lowering.control_flow import LoweredControl, goal_inside, lower_control_flow
+from microc.compiler.lowering.control_flow import LoweredControl, goal_per_iteration, lower_control_flow
 from microc.compiler.lowering.kernel_maker import TUNED_SUFFIX, Tuned, TunedSchedule
 from microc.compiler.lowering.kernel_selection import (
     group_algorithms,
@@ -201,7 +201,7 @@ def _build_region_function(graph: Graph, node: Node, target: Target, goal: Goal,
 
     def schedule_and_record(inner: Graph, nodes: Sequence[Node], iterations: int) -> tuple[LoweredGroup, Choice]:
         nonlocal constants
-        lowered, inside = group_algorithms(inner, nodes, target, NAME), goal_inside(goal, iterations)
+        lowered, inside = group_algorithms(inner, nodes, target, NAME), goal_per_iteration(goal, iterations)
         own = inner is node.attr("body")
         number, choice = pick(lowered, inside, own)
         rule = choice.schedule.rule.removesuffix(TUNED_SUFFIX)

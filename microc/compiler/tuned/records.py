@@ -19,7 +19,7 @@ from microc.base.file_access import open_regular
 from microc.base.immutable import frozen
 from microc.codegen.output_files import replace_atomically
 from microc.codegen.render import html_table
-from microc.compiler.lowering.control_flow import goal_inside, groups_inside
+from microc.compiler.lowering.control_flow import goal_per_iteration, list_groups_inside
 from microc.compiler.lowering.kernel_maker import CompiledNetwork, KernelGroup
 from microc.compiler.lowering.kernel_selection import (
     group_algorithms,
@@ -128,7 +128,7 @@ def list_tuning_tasks(compiled: CompiledNetwork, other_goals: Sequence[Goal] = (
             task = tasks[key]
             tasks[key] = task.with_layers((site.layer,), site.iterations, inside=site.inside)
             continue
-        goals = [goal_inside(goal, site.iterations) for goal in (site.goal, *other_goals)]
+        goals = [goal_per_iteration(goal, site.iterations) for goal in (site.goal, *other_goals)]
         workspace = inf if site.inside else compiled.make.configuration.workspaces.get(key, inf)
         untuned = [
             DefaultSchedule(goal.name, *select_group_schedule(lowered, target, goal, site.uses, workspace=workspace))
@@ -185,7 +185,7 @@ def _kernel_occurrences(compiled: CompiledNetwork) -> Iterator[_KernelOccurrence
         if not registry.get(origin.nodes[0].op).regions:
             yield _KernelOccurrence(graph, origin.nodes, call.layer, compiled.make.goal_of(origin.nodes), origin.uses)
         elif not compiled.make.sizes:
-            for number, (inner, nodes, iterations) in enumerate(groups_inside(graph, origin.nodes[0])):
+            for number, (inner, nodes, iterations) in enumerate(list_groups_inside(graph, origin.nodes[0])):
                 goal = compiled.make.goal_of(origin.nodes)
                 yield _KernelOccurrence(
                     inner, nodes, f"{call.layer}{PART}{number}", goal, iterations=iterations, inside=True
@@ -213,12 +213,13 @@ LONGEST, LARGEST = 1 << 16, 1 << 28
 OK, WRONG, FAILED, UNBUILT = "ok", "wrong", "failed", "unbuilt"
 """Status of a measurement.
 
-OK: the ticks are valid. WRONG: the output differs from the reference. FAILED: the program was not built or gave no answer.
-UNBUILT: no program could be built for external code, which may require a firmware of its own or may not fit beside
-microc's code.
+OK: the ticks are valid. WRONG: the output differs from the reference. FAILED: the program was not built or gave no
+answer. UNBUILT: no program could be built for external code, which may require a firmware of its own or may not fit
+beside microc's code.
 """
 FROM_RAM = " (RAM)"
-"""Suffix of the board's name in records of code that was loaded into RAM. Its ticks differ from those of code in flash."""
+"""Suffix of the board's name in records of code that was loaded into RAM. Its ticks differ from those of code in
+flash."""
 UNTUNED = "untuned"
 """Name of the only decision in a record of a default schedule. Its value is the optimisation goal."""
 NETWORK = "network"

@@ -194,7 +194,7 @@ def test_workspaces_that_are_used_again_too_early_are_found(monkeypatch: pytest.
     (got,) = results(graph, [x])
     np.testing.assert_allclose(got, evaluate_graph(graph, [x])[0], rtol=1e-5)
     monkeypatch.setattr(control_flow, "_last_reading_steps", lambda graph, steps: {})
-    with pytest.raises(InternalError, match="holds another"):
+    with pytest.raises(InternalError, match="contains another"):
         compiled(graph)
 
 
@@ -202,22 +202,22 @@ def test_what_a_loop_reads_must_survive_its_turns() -> None:
     """The second turn finds what lay there before the first."""
     workspaces = WorkspaceReuseCheck()
     slot = ir.Buffer("slot", (4,), "float32", "workspace")
-    before, inside = (BufferLocation(slot, ir.const(0, "int32"), workspaces.number()) for _ in range(2))
+    before, inside = (BufferLocation(slot, ir.const(0, "int32"), workspaces.new_value_number()) for _ in range(2))
     workspaces.record_write(before)
-    with pytest.raises(InternalError, match="slot"), workspaces.iteration():
-        workspaces.read(before)
+    with pytest.raises(InternalError, match="slot"), workspaces.check_loop_body():
+        workspaces.check_and_record_read(before)
         workspaces.record_write(inside)
 
 
 def test_sides_of_a_condition_that_leave_different_values() -> None:
     workspaces = WorkspaceReuseCheck()
     slot = ir.Buffer("slot", (4,), "float32", "workspace")
-    one, other = (BufferLocation(slot, ir.const(0, "int32"), workspaces.number()) for _ in range(2))
+    one, other = (BufferLocation(slot, ir.const(0, "int32"), workspaces.new_value_number()) for _ in range(2))
     ends: list[dict[ir.Buffer, int]] = []
     for place in (one, other):
-        with workspaces.side(ends):
+        with workspaces.check_branch(ends):
             workspaces.record_write(place)
-            workspaces.read(place)
-    workspaces.join(ends)
+            workspaces.check_and_record_read(place)
+    workspaces.merge_branches(ends)
     with pytest.raises(InternalError, match="slot"):
-        workspaces.read(one)
+        workspaces.check_and_record_read(one)
