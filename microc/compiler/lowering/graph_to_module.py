@@ -360,8 +360,9 @@ def build_module(
     """
     graph = kernel_builder.graph
     builder = ModuleBuilder(graph, kernel_builder)
-    # Inputs, state and outputs are declared first, because ``declare_value`` keeps the storage of the first declaration,
-    # and kernels declare all their results as intermediate. This also reserves the preferred C names for inputs, state and outputs.
+    # Inputs, state and outputs are declared first, because ``declare_value`` keeps the storage of the first
+    # declaration, and kernels declare all their results as intermediate. This also reserves the preferred C names for inputs,
+    # state and outputs.
     for name in graph.inputs:
         builder.declare_value(name, "input")
     for name, data in graph.state.items():
