@@ -39,7 +39,7 @@ from microc.compiler.lowering.kernel_selection import (
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_network
 from microc.compiler.tuned import shipped
-from microc.compiler.tuned.optimisation_plan import workspace_room
+from microc.compiler.tuned.optimisation_plan import available_workspace_bytes
 from microc.compiler.tuned.records import OK, Database, Record, list_tuning_tasks
 from microc.compiler.tuned.shipped import ShippedKernel, ShippedSchedule
 from microc.errors import MicrocError
@@ -264,7 +264,7 @@ def measure(cpu: str, part: str, records: Path, trials: int) -> None:
     for model in models(cpu, part):
         made = compile_network(model, target, make_options(shipped=False))
         assert made.module.plan is not None
-        room = workspace_room(made.module, list_tuning_tasks(made), made.module.plan.size)
+        room = available_workspace_bytes(made.module, list_tuning_tasks(made), made.module.plan.size)
         for met in kernels(made, model.stem):
             key, free = shipped_key(met.lowered), room.get(tuning_key(met.lowered, target), 0)
             found[key] = met, min(free, found.get(key, (met, free))[1])

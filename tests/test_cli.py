@@ -293,8 +293,8 @@ def test_run_refuses_wrong_inputs(microc: Command, project: Path, image: Path, t
     (tmp_path / "text.npy").write_text("hello")
     (tmp_path / "empty.npy").write_text("")
     for name, text in {
-        "flat.npy": "has shape (1, 8, 8, 1), (64,) was given",
-        "float.npy": "holds int8, float32 was given",
+        "flat.npy": "got shape (64,), expected (1, 8, 8, 1)",
+        "float.npy": "got dtype float32, expected int8",
         "object.npy": "no .npy file",
         "text.npy": "no .npy file",
         "empty.npy": "no .npy file",

@@ -423,7 +423,7 @@ def load_inputs(arguments: Arguments, manifest: Mapping[str, Any]) -> list[Array
             arrays.append(_read_table_as_input(path, tensor))
         else:
             arrays.append(load_npy_file(path))
-    return RunShapes(manifest).fitting(tensors, arrays)
+    return RunShapes(manifest).check_inputs(tensors, arrays)
 
 
 def load_samples(arguments: Arguments, manifest: Mapping[str, Any], expected: Path | None = None) -> Samples | None:

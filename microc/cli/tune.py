@@ -425,7 +425,7 @@ def _external_regions_table(result: Tuning) -> str:
         (
             show.layer(region.task.name)
             + (f" and {len(region.task.layers) - 1} more" if len(region.task.layers) > 1 else ""),
-            region.task.whose,
+            region.task.backend_and_pattern,
             *(
                 "" if ticks is None else show.format_integer(round(ticks))
                 for ticks in (region.verdict.ours, region.verdict.theirs)

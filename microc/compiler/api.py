@@ -183,7 +183,7 @@ class Program:
         arrays = [as_array(f"input {k}", array) for k, array in enumerate(inputs)]
         longer = [array.ndim == len(tensor["shape"]) + 1 for array, tensor in zip(arrays, tensors, strict=False)]
         if not self.module.state or not longer or not all(longer):
-            return [tuple(RunShapes({}).fitting(tensors, arrays))]
+            return [tuple(RunShapes({}).check_inputs(tensors, arrays))]
         lengths = {len(array) for array in arrays}
         if lengths == {0} or len(lengths) > 1:
             counts = ", ".join(str(len(array)) for array in arrays)
@@ -192,7 +192,7 @@ class Program:
                 "expected equal numbers, at least 1",
                 hint="give the same number of frames for each input",
             )
-        return [tuple(RunShapes({}).fitting(tensors, frame)) for frame in zip(*arrays, strict=True)]
+        return [tuple(RunShapes({}).check_inputs(tensors, frame)) for frame in zip(*arrays, strict=True)]
 
     @registers_own_plugins
     def library(self) -> Library:

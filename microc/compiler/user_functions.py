@@ -18,7 +18,7 @@ from microc.compiler import option_values, validation
 from microc.compiler.api import Program
 from microc.compiler.fit.footprint import compute_and_check_footprint
 from microc.compiler.single_function import compile_function, verify_function
-from microc.compiler.sizes.open_functions import compile_sized_function, specialiser
+from microc.compiler.sizes.open_functions import compile_sized_function, make_specialiser
 from microc.device.boards import load_board
 from microc.device.toolchain import NATIVE, PORTABLE, flags_if_machine_available, library_target
 from microc.errors import ScheduleError, UsageError
@@ -198,7 +198,7 @@ def _compile_to_module(
             hint="leave out bounds, or give a PrimFunc with symbolic extents or a Python function of the sizes",
         )
     checked = validation.as_mapping_by_name("bound", bounds, option_values.validated_bound, default_key="")
-    make = specialiser(function, checked)
+    make = make_specialiser(function, checked)
     return compile_sized_function(lambda at: _as_schedule(make(at)), checked, target, constants)
 
 

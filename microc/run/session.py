@@ -253,7 +253,7 @@ class LoadedKernels:
 
     def set_inputs(self, *arrays: Any) -> None:
         """Send all inputs; shapes and dtypes must match."""
-        for tensor, array in zip(self.inputs, RunShapes({}).fitting(self.inputs, arrays), strict=True):
+        for tensor, array in zip(self.inputs, RunShapes({}).check_inputs(self.inputs, arrays), strict=True):
             data = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes()
             self._client.load(self._offset_of_value(tensor["name"]), data)
 
@@ -468,7 +468,7 @@ class Device:
     def set_inputs(self, *arrays: Any) -> None:
         """Send all inputs, and the sizes that their shapes imply if sizes vary. Shapes and dtypes must match; nothing is
         converted."""
-        converted = self.shapes.fitting(self.inputs, arrays)
+        converted = self.shapes.check_inputs(self.inputs, arrays)
         if self.shapes.sizes:
             self.client.write_tensor(len(self._tensors), self.shapes.vector.astype("<i4").tobytes())
         for tensor, array in zip(self.inputs, converted, strict=True):

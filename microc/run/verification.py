@@ -100,7 +100,7 @@ def random_input_sets(device: Device, set_count: int, seed: int = SEED) -> list[
     sets, shapes = [], RunShapes(device.project.manifest)
     for _ in range(set_count):
         sets.append(random_inputs(device.inputs, generator, shapes))
-        shapes.draw(generator)
+        shapes.draw_sizes(generator)
     return sets
 
 

@@ -13,7 +13,7 @@ from microc.compiler import validation
 from microc.compiler.interaction import with_python_errors
 from microc.compiler.model import registers_plugins, resolve_model
 from microc.compiler.options import Options, make_options
-from microc.compiler.tuned.measured_choice import network_key, network_measurements
+from microc.compiler.tuned.measured_choice import compute_network_key, find_network_measurements
 from microc.compiler.tuned.measured_regions import RegionTask
 from microc.compiler.tuned.optimisation_plan import build_plan
 from microc.compiler.tuned.records import Database, Task, list_tuning_tasks, open_records
@@ -181,7 +181,7 @@ def tune(
     resolved, all_tasks = options_and_tasks(model, core, board_, options)
     compile_seconds, limit = monotonic() - begin, seconds or float("inf")
     regions = regions_open_to_external_code(model, core, resolved)
-    key = network_key(all_tasks, resolved.threads)
+    key = compute_network_key(all_tasks, resolved.threads)
     # The network as a whole is timed only on this computer, and only if there are no regions whose code is not decided yet.
     measures_network = trials > 0 and board_ is None and runner is None and not regions
     tasks, regions = select_layers(all_tasks, regions, tuple(layers))
@@ -242,7 +242,7 @@ def _tuning_results(tuner: Tuner, all_tasks: Sequence[Task], key: str) -> Tuning
     records."""
     runner = tuner.runner
     combinations = (
-        network_measurements(key, all_tasks[0].target.cpu, tuner.database, runner.board) if all_tasks else None
+        find_network_measurements(key, all_tasks[0].target.cpu, tuner.database, runner.board) if all_tasks else None
     )
     network = TunedNetwork(key, combinations, all_tasks) if combinations else None
     return Tuning(tuple(tuner.kernels), tuner.database, runner.unit, runner.board, tuner.region_verdicts(), network)

@@ -20,7 +20,7 @@ from microc.compiler.model import resolve_model
 from microc.compiler.options import Options, make_options
 from microc.compiler.pipeline import compile_network, list_external_regions
 from microc.compiler.tuned.measured_choice import NetworkMeasurements
-from microc.compiler.tuned.measured_regions import OURS, RegionTask, RegionVerdict, region_verdict
+from microc.compiler.tuned.measured_regions import OURS, RegionTask, RegionVerdict, judge_region
 from microc.compiler.tuned.records import OK, UNTUNED, Database, Record, Task, list_tuning_tasks
 from microc.device.board_info import make_printable
 from microc.device.boards import load_board
@@ -260,9 +260,9 @@ class TunedRegion:
         do not decide."""
         if self.task.taken.code.differs:
             return OURS
-        if not self.verdict.decides:
+        if not self.verdict.is_decisive:
             return ""
-        return self.task.taken.backend.name if self.verdict.theirs_is_less else OURS
+        return self.task.taken.backend.name if self.verdict.is_backend_faster else OURS
 
     @property
     def why(self) -> str:
@@ -313,7 +313,7 @@ class TunedNetwork:
     def kept(self) -> tuple[str, ...]:
         """Names of the kernels that use their default schedule in the best combination, though another schedule was
         faster alone."""
-        return tuple(task.name for task in self.kernels if task.key in self.together.kept)
+        return tuple(task.name for task in self.kernels if task.key in self.together.kernels_kept_at_default)
 
     @property
     def taken(self) -> str:
@@ -458,7 +458,7 @@ class Tuner:
         """Return the regions with their measurements, and with the verdicts on whose code computes them."""
         pairs = zip(self._searches, self.regions, strict=True)
         return tuple(
-            TunedRegion(search.task, each, region_verdict(search.task, self.database, self.runner.board))
+            TunedRegion(search.task, each, judge_region(search.task, self.database, self.runner.board))
             for search, each in pairs
         )
 

@@ -23,8 +23,13 @@ from microc.compiler.lowering.kernel_maker import CompiledNetwork
 from microc.compiler.model import model_file_name
 from microc.compiler.options import Options
 from microc.compiler.pipeline import compile_network
-from microc.compiler.tuned.measured_choice import KernelChoice, NetworkMeasurements, network_key, network_measurements
-from microc.compiler.tuned.optimisation_plan import choose_independently, workspace_room
+from microc.compiler.tuned.measured_choice import (
+    KernelChoice,
+    NetworkMeasurements,
+    compute_network_key,
+    find_network_measurements,
+)
+from microc.compiler.tuned.optimisation_plan import available_workspace_bytes, choose_independently
 from microc.compiler.tuned.records import (
     NETWORK,
     OK,
@@ -71,7 +76,7 @@ class NetworkSearch:
         self.database, self.meter = database, meter
         self.untuned = compile_network(source, target, options)
         self.tasks = list_tuning_tasks(self.untuned)
-        self.key = network_key(self.tasks, options.threads)
+        self.key = compute_network_key(self.tasks, options.threads)
 
     def run(self, deadline: float) -> None:
         """Measure combinations of schedules until no kernel is slower than with its default schedule.
@@ -81,7 +86,7 @@ class NetworkSearch:
         """
         if self.untuned.make.goal.price > 0 or self.untuned.make.sizes:  # a compilation would ignore the measurements
             return
-        room = workspace_room(self.untuned.module, self.tasks, self.options.ram or 0)
+        room = available_workspace_bytes(self.untuned.module, self.tasks, self.options.ram or 0)
         losing, beaten, tried_combinations = list[KernelChoice](), self._losing_records(), set[Parts]()
         with tempfile.TemporaryDirectory(prefix="microc-tune-") as name:
             folder, begin = Path(name), monotonic()
@@ -122,7 +127,7 @@ class NetworkSearch:
     def _losing_records(self) -> set[Record]:
         """Return the records whose schedules were not part of the best combination in earlier searches."""
         known = self._earlier_measurements()
-        ids = known.beaten if known else ()
+        ids = known.losing_record_ids if known else ()
         return {record for task in self.tasks for record in self.database.of(task.key) if record.id in ids}
 
     def _record_combination(self, combination_network: CompiledNetwork, parts: Parts, rounds: Rounds) -> None:
@@ -144,7 +149,7 @@ class NetworkSearch:
         meter, here = self.meter, Database()
         where = (meter.board, meter.unit, meter.toolchain)
         here.add(r for r in self.database.of(self.key) if (r.board, r.unit, r.toolchain) == where)
-        return network_measurements(self.key, self.target.cpu, here, meter.board)
+        return find_network_measurements(self.key, self.target.cpu, here, meter.board)
 
     def _is_no_faster(self, compiled: CompiledNetwork, task: Task, rounds: Rounds) -> bool:
         """Test whether a kernel is not faster than with its default schedule, by the median over all rounds."""

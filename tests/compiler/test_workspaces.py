@@ -20,7 +20,7 @@ from microc.compiler.lowering.kernel_maker import CompiledNetwork, Configuration
 from microc.compiler.lowering.kernel_selection import group_algorithms, select_group_schedule
 from microc.compiler.options import Options, make_options
 from microc.compiler.pipeline import compile_network
-from microc.compiler.tuned.records import kernel_keys, list_tuning_tasks
+from microc.compiler.tuned.records import kernel_key_by_layer, list_tuning_tasks
 from microc.schedule.choose import workspace_bytes
 from microc.target import Goal, target_for
 from tests.support import digits
@@ -89,10 +89,10 @@ def test_what_is_measured_is_compared_with_them(tmp_path: Path) -> None:
 def test_rooms_of_layers_alike_are_the_least_of_theirs() -> None:
     network = made()
     tasks = list_tuning_tasks(network)
-    rooms = workspace_limits(1000, network.module, kernel_keys(tasks))
+    rooms = workspace_limits(1000, network.module, kernel_key_by_layer(tasks))
     assert rooms.keys() == {task.key for task in tasks} and max(rooms.values()) < 1000
     together = [replace(tasks[0], layers=tuple(layer for task in tasks for layer in task.layers))]
-    assert workspace_limits(1000, network.module, kernel_keys(together)) == {tasks[0].key: min(rooms.values())}
+    assert workspace_limits(1000, network.module, kernel_key_by_layer(together)) == {tasks[0].key: min(rooms.values())}
 
 
 class Offers(NetworkBuilder):

@@ -142,7 +142,7 @@ def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
         ("[options]\nram = 1\nhop = []", "options.hop", "frames"),
         ('[options]\nio = "arena"\nio_in_arena = true', "options.io_in_arena", ""),
         ("[options]\ntuned = 5", "options.tuned", "the path of a file"),
-        ("[options]\ninput_shapes = [1, 2]", "options.input_shapes", "a dict from names"),
+        ("[options]\ninput_shapes = [1, 2]", "options.input_shapes", "a dict with names as keys"),
         ("options = 5", "options", "a table"),
         ("model = 5", "model", "the path of a file"),
         ('model = ""', "model", "the path of a file"),

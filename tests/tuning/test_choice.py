@@ -140,7 +140,7 @@ def test_many_ways_of_kernels_that_share_code_are_not_all_compared() -> None:
 
 def test_records_of_another_core_and_no_records_are_told_apart(records: Path, tmp_path: Path) -> None:
     assert choose_records(tasks("cortex-m0"), Database(records)) == []
-    with pytest.raises(UsageError, match="lines that are no records"):
+    with pytest.raises(UsageError, match="lines that are not records"):
         report(DIGITS)
     with pytest.raises(UsageError, match="there is no file of records"):
         report(tmp_path / "missing.jsonl")

@@ -94,5 +94,5 @@ def test_a_plan_chooses_kernels_inside_of_a_loop(tmp_path: Path, records: Path) 
     assert source(plan=path) == source()
     kernel["key"] = "0" * 40
     write_plan(path, plan)
-    with pytest.raises(UsageError, match="no such kernel"):
+    with pytest.raises(UsageError, match="no kernel with the key of layer"):
         source(plan=path)

@@ -18,8 +18,12 @@ from microc.cli.tune import whole_network_text
 from microc.compiler.lowering.kernel_maker import CompiledNetwork
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_network
-from microc.compiler.tuned.measured_choice import combination_parts, network_key, network_measurements
-from microc.compiler.tuned.optimisation_plan import tuned_schedules
+from microc.compiler.tuned.measured_choice import (
+    compute_network_key,
+    find_network_measurements,
+    record_id_by_kernel_key,
+)
+from microc.compiler.tuned.optimisation_plan import choose_tuned_schedules
 from microc.compiler.tuned.records import NETWORK, UNTUNED, Database, Record, Task, list_tuning_tasks, write_records
 from microc.target import target_for
 from microc.tuning import whole_network
@@ -45,7 +49,7 @@ def kernels() -> tuple[Task, ...]:
 
 
 def key() -> str:
-    return network_key(list_tuning_tasks(plain()), 1)
+    return compute_network_key(list_tuning_tasks(plain()), 1)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +85,7 @@ def fastest(measured: Sequence[Record], task: Task, place: int = 0) -> Record:
 def taken(path: Path, records: Sequence[Record], made: CompiledNetwork | None = None) -> dict[str, str]:
     """By key the rule of what kernels take of a file."""
     write_records(path, records)
-    return {key: each.rule for key, each in tuned_schedules(made or plain(), path).items()}
+    return {key: each.rule for key, each in choose_tuned_schedules(made or plain(), path).items()}
 
 
 def test_the_best_combination_is_taken(measured: list[Record], tmp_path: Path) -> None:
@@ -160,13 +164,13 @@ def test_a_kernel_that_loses_in_place_gets_the_next_best_and_at_last_none(
     found.run(LATER)
     untuned, *tried = combinations(found)
     assert (untuned.ticks, untuned.untuned) == (1000.0, True)
-    assert [combination_parts(r) for r in tried] == [
+    assert [record_id_by_kernel_key(r) for r in tried] == [
         {one.key: best, other.key: last},
         {one.key: next_, other.key: last},
         {other.key: last},
     ]
-    together = network_measurements(found.key, "host", found.database, "paper")
-    assert together is not None and together.best is tried[-1] and together.kept == {one.key}
+    together = find_network_measurements(found.key, "host", found.database, "paper")
+    assert together is not None and together.best is tried[-1] and together.kernels_kept_at_default == {one.key}
     shown = TunedNetwork(found.key, together, found.tasks)
     assert whole_network_text(shown, "ns") == "whole network: 1.0 -> 0.9 us (0.950); 1 kernel stays as it was"
     assert shown.to_data()["kept"] == [one.name]
@@ -180,11 +184,15 @@ def test_a_network_that_loses_stays_as_it_was(search: Callable[..., NetworkSearc
     found.run(LATER)
     untuned, first, second = combinations(found)
     assert (
-        not set(combination_parts(first).values()) & set(combination_parts(second).values())
+        not set(record_id_by_kernel_key(first).values()) & set(record_id_by_kernel_key(second).values())
         and first.ticks == second.ticks == 1060.0
     )
-    together = network_measurements(found.key, "host", found.database, "paper")
-    assert together is not None and together.best == untuned and together.kept == {each.key for each in kernels()}
+    together = find_network_measurements(found.key, "host", found.database, "paper")
+    assert (
+        together is not None
+        and together.best == untuned
+        and together.kernels_kept_at_default == {each.key for each in kernels()}
+    )
 
 
 def test_time_that_is_over_ends_it(search: Callable[..., NetworkSearch], measured: list[Record]) -> None:
@@ -221,11 +229,11 @@ def test_this_computer(tmp_path: Path, capsys: pytest.CaptureFixture[str], monke
     assert main([*command, "--trials", "12", "--json", "--plan", str(plan), "--html", str(tmp_path / "p.html")]) == 0
     told = json.loads(capsys.readouterr().out.splitlines()[-1])["network"]
     core = told and target_for(microc.compile(DIGITS, "native").core)
-    key = network_key(options_and_tasks(DIGITS, core, None, {})[1], 1)
-    together = network_measurements(key, core.cpu, Database(records), "host")
+    key = compute_network_key(options_and_tasks(DIGITS, core, None, {})[1], 1)
+    together = find_network_measurements(key, core.cpu, Database(records), "host")
     assert together is not None and told["key"] == key and told["best"] == together.best.ticks <= told["default"]
     choices = {each["key"]: each["choice"] for each in json.loads(plan.read_text())["kernels"]}
-    assert {k: c for k, c in choices.items() if c != UNTUNED} == combination_parts(together.best)
+    assert {k: c for k, c in choices.items() if c != UNTUNED} == record_id_by_kernel_key(together.best)
     assert "Whole network" in (tmp_path / "p.html").read_text()
     assert main([*command, "--trials", "0"]) == 0
     assert "whole network: " in capsys.readouterr().out and len(Database(records)) == len(together.combinations) + sum(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import microc
-from microc.compiler.tuned.optimisation_plan import LARGEST, read_plan, write_plan
+from microc.compiler.tuned.optimisation_plan import MAX_PLAN_BYTES, read_plan, write_plan
 from microc.compiler.tuned.records import Database
 from microc.errors import MicrocError, UsageError
 from microc.tuning.tune import tuning_plan
@@ -76,7 +76,7 @@ def test_a_person_chooses_another(tmp_path: Path, plan: Plan) -> None:
     ("change", "said"),
     [
         (lambda k: k.update(choice="no\x1b[2Jne"), r"has no alternative 'no\?\[2Jne'"),
-        (lambda k: k.update(key="0" * 40), "the network has no such kernel"),
+        (lambda k: k.update(key="0" * 40), "the network has no kernel with the key of layer"),
         (lambda k: k["alternatives"][k["choice"]].update(steps=[["run", "rm"]]), "can no longer be applied"),
         (lambda k: k["alternatives"][k["choice"]].update(steps=[["split", {"a": 1}]]), "can no longer be applied"),
         (lambda k: k["alternatives"][k["choice"]].update(algorithm="magic"), "can no longer be applied"),
@@ -90,21 +90,21 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, plan: Plan, change: Callab
 
 def test_plans_for_others_are_refused(tmp_path: Path, records: Path, plan: Plan) -> None:
     path = given(tmp_path, plan)
-    with pytest.raises(UsageError, match="got one for cortex-m4, expected one for cortex-m0"):
+    with pytest.raises(UsageError, match="got a plan for core cortex-m4, expected core cortex-m0"):
         microc.compile(DIGITS, board="microbit", plan=path, cache=False)
-    with pytest.raises(UsageError, match="schedules of its own"):
+    with pytest.raises(UsageError, match="which already contains schedules"):
         schedule(plan=path, tuned=records)
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "this is no plan"),
-        ("[" * 100_000, "this is no plan"),
-        ("[]", "wrong plan"),
-        ('{"microc_plan": 2, "core": "cortex-m4", "kernels": []}', "wrong plan: 1 was expected"),
-        ('{"microc_plan": 1, "core": "cortex-m4", "kernels": [{"key": "\\u001b"}]}', "wrong plan"),
-        (" " * (LARGEST + 1), "the plan cannot be read: it has more than"),
+        ("", "the file is no valid JSON"),
+        ("[" * 100_000, "the file is no valid JSON"),
+        ("[]", "violates the schema of plans"),
+        ('{"microc_plan": 2, "core": "cortex-m4", "kernels": []}', "violates the schema of plans: 1 was expected"),
+        ('{"microc_plan": 1, "core": "cortex-m4", "kernels": [{"key": "\\u001b"}]}', "violates the schema of plans"),
+        (" " * (MAX_PLAN_BYTES + 1), "the plan cannot be read: it has more than"),
     ],
 )
 def test_what_is_no_plan_is_told(tmp_path: Path, text: str, said: str) -> None:

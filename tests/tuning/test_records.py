@@ -60,7 +60,7 @@ def test_a_damaged_line_is_skipped_and_counted(tmp_path: Path, change: dict[str,
 
 def test_a_file_that_is_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"\x08\x07" * 100)
-    with pytest.raises(UsageError, match="lines that are no records"):
+    with pytest.raises(UsageError, match="lines that are not records"):
         Database(tmp_path / "model.onnx")
 
 

@@ -29,7 +29,7 @@ from microc.compiler.fit.striping import ChainCandidate
 from microc.compiler.lowering.kernel_maker import CompiledNetwork, Configuration, KernelGroup
 from microc.compiler.lowering.kernel_selection import groups_of
 from microc.compiler.tuned.optimisation_plan import schedules_from_options
-from microc.compiler.tuned.records import kernel_keys, list_tuning_tasks
+from microc.compiler.tuned.records import kernel_key_by_layer, list_tuning_tasks
 from microc.graph.ir import Graph
 from microc.graph.verify import verify
 from microc.module import Module
@@ -340,7 +340,12 @@ def shrink_workspaces(search: Search) -> Proposals:
     assert untuned.module.plan is not None
     if untuned.module.plan.arenas or not any(own for _, own in live_tensor_and_workspace_bytes(untuned.module)):
         return
-    smallest, network, keys, limits = untuned, untuned, kernel_keys(list_tuning_tasks(untuned)), dict[str, int]()
+    smallest, network, keys, limits = (
+        untuned,
+        untuned,
+        kernel_key_by_layer(list_tuning_tasks(untuned)),
+        dict[str, int](),
+    )
     for _ in range(WORKSPACE_ROUNDS):
         workspaces = workspace_limits(int(search.limits.arena), network.module, keys)
         # The limits never grow, so the loop cannot alternate between two plans.

@@ -146,7 +146,9 @@ def _derive_parts(kernel_builder: KernelBuilder, call: Call) -> Iterator[Derived
         case _ if isinstance(kernel_builder, GeneralKernelBuilder):
             inside = registry.get(origin.nodes[0].op).regions
             for together in (
-                kernel_builder.together_inside(origin.nodes[0]) if inside else [kernel_builder.together(origin.nodes)]
+                kernel_builder.inner_groups_at_all_sizes(origin.nodes[0])
+                if inside
+                else [kernel_builder.group_at_all_sizes(origin.nodes)]
             ):
                 yield _derive_general_part(kernel_builder, together, origin.uses, inside=bool(inside))
         case _ if registry.get(origin.nodes[0].op).regions:
@@ -287,7 +289,7 @@ def _derive_general_part(
     lowered = group_algorithms(graph, nodes, kernel_builder.target, "kernel")
     tried: list[tuple[str, Schedule, str]] = []
     chosen: GeneralFunction | None = None
-    for candidate, outcome in kernel_builder.trials(group_at_sizes, uses, inside=inside):
+    for candidate, outcome in kernel_builder.try_variants(group_at_sizes, uses, inside=inside):
         tried.append((candidate.algorithm, candidate.schedule, "" if isinstance(outcome, GeneralFunction) else outcome))
         if isinstance(outcome, GeneralFunction):
             chosen = outcome

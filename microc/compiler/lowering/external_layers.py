@@ -15,7 +15,7 @@ from microc.codegen.output_files import replace_atomically
 from microc.codegen.render import Label
 from microc.compiler.fit.budget import list_goals_to_try
 from microc.compiler.options import Options
-from microc.compiler.tuned.measured_regions import RegionTask, RegionVerdict, region_task, region_verdict
+from microc.compiler.tuned.measured_regions import RegionTask, RegionVerdict, judge_region, make_region_task
 from microc.compiler.tuned.records import Database, open_records
 from microc.errors import UsageError, known_names_hint
 from microc.external.backend import BACKENDS, Backend
@@ -166,21 +166,21 @@ def _decide_region(task: RegionTask, records: Database | None, board: str) -> Ba
     measurement is used, or, without measurements, the code with fewer estimated instructions.
     """
     code, chosen = task.taken.code, _decision_by_user(task.taken)
-    verdict = region_verdict(task, records, board) if records is not None else RegionVerdict()
+    verdict = judge_region(task, records, board) if records is not None else RegionVerdict()
     measured = replace(
         chosen, by="measurement", ours=verdict.ours, other=verdict.theirs, unit=verdict.unit, why=verdict.words
     )
     if code.differs:
-        words = f"{task.whose}: {code.differs}" + (f"; {verdict.words}" if verdict.words else "")
+        words = f"{task.backend_and_pattern}: {code.differs}" + (f"; {verdict.words}" if verdict.words else "")
         return replace(measured, theirs=False, by="difference", why=words)
-    if verdict.decides:
-        words = verdict.words if verdict.ours is None else f"{task.whose} {verdict.words}"
-        return measured if verdict.theirs_is_less else replace(measured, theirs=False, why=words)
+    if verdict.is_decisive:
+        words = verdict.words if verdict.ours is None else f"{task.backend_and_pattern} {verdict.words}"
+        return measured if verdict.is_backend_faster else replace(measured, theirs=False, why=words)
     ours = estimate(task.ours[0].control.func, task.target).instructions
     priced = replace(chosen, by="cost", ours=ours, other=code.instructions, why=verdict.why)
     if ours > code.instructions:
         return priced
-    words = f"about {ours:,.0f} instructions; {task.whose} takes about {code.instructions:,.0f}"
+    words = f"about {ours:,.0f} instructions; {task.backend_and_pattern} takes about {code.instructions:,.0f}"
     return replace(priced, theirs=False, why="; ".join(filter(None, (words, verdict.why))))
 
 
@@ -243,7 +243,7 @@ def _region_tasks(
         if node.op == EXTERNAL:
             taken = by_code[node.attr("code")]
             opened = partial(taken.backend.open, library_paths[taken.backend.name], target, taken.code.functions)
-            yield region_task(graph, node, taken, opened, goals)
+            yield make_region_task(graph, node, taken, opened, goals)
 
 
 def _backend_sources(

@@ -27,59 +27,60 @@ from microc.tir.analysis.size_forms import FittedExtent, Fitter, Point, evaluate
 
 Sizes = Mapping[str, int]
 """Value of every dynamic size, by its label."""
-Read = Callable[[Sizes], Graph]
+ReadGraphAtSizes = Callable[[Sizes], Graph]
 """Function that reads the graph at given sizes and runs all passes. It raises MicrocError if the model does not support
 the sizes."""
-PARITY = "let the sizes be multiples of a step: --bound NAME=8:64:8"
+STEP_HINT = "let the sizes be multiples of a step: --bound NAME=8:64:8"
 
 
 class GraphsAtSizes:
     """The graphs of a network at several sizes. A graph is read when it is first needed, and only once."""
 
-    def __init__(self, sizes: tuple[Size, ...], read: Read) -> None:
+    def __init__(self, sizes: tuple[Size, ...], read: ReadGraphAtSizes) -> None:
         self.sizes, self._read = sizes, read
         self._known: dict[Point, Graph | None] = {}
 
-    def graph(self, point: Point) -> Graph:
+    def read_graph(self, point: Point) -> Graph:
         """Read the graph at the sizes ``point``. Raises the errors of reading a model."""
         found = self._known[point] = self._read({s.label: n for s, n in zip(self.sizes, point, strict=True)})
         return found
 
-    def graph_or_none(self, point: Point) -> Graph | None:
+    def read_graph_or_none(self, point: Point) -> Graph | None:
         """Return the graph at the sizes ``point``; None if the model does not support them."""
         if point not in self._known:
             try:
-                return self.graph(point)
+                return self.read_graph(point)
             except MicrocError:
                 self._known[point] = None
         return self._known[point]
 
-    def sizes_text(self, point: Point) -> str:
+    def format_sizes(self, point: Point) -> str:
         """Format the sizes ``point`` with their labels, for messages."""
         return ", ".join(f"{size.label}={n}" for size, n in zip(self.sizes, point, strict=True))
 
-    def scalars(self, point: Point) -> dict[str, int]:
+    def sizes_by_scalar_name(self, point: Point) -> dict[str, int]:
         """Return the sizes ``point`` by the name of the scalar parameter of each size."""
         return {size.scalar.name: n for size, n in zip(self.sizes, point, strict=True)}
 
-    def agree(self, first: Graph, first_point: Point, second: Graph, second_point: Point) -> None:
+    def check_same_structure(self, first: Graph, first_point: Point, second: Graph, second_point: Point) -> None:
         """Raise UsageError if two graphs of the network differ in anything except extents and numbers in attributes.
 
         ``first_point``, ``second_point``: the sizes at which the graphs were read.
         """
-        between = f"{self.sizes_text(first_point)} and {self.sizes_text(second_point)}"
+        points_text = f"{self.format_sizes(first_point)} and {self.format_sizes(second_point)}"
         for a, b in zip(first.nodes, second.nodes, strict=False):
             if (a.op, a.inputs, a.outputs, a.group) != (b.op, b.inputs, b.outputs, b.group):
                 raise _structure_error(
-                    f"the network differs between {between} here: {_format_node(a)} or {_format_node(b)}", a
+                    f"a node of the network differs between {points_text}: {_format_node(a)} and {_format_node(b)}",
+                    a,
                 )
             for name in (n for n in (*a.inputs, *a.outputs) if n):
                 x, y = first.types[name], second.types[name]
                 if (x.dtype, len(x.shape)) != (y.dtype, len(y.shape)):
-                    raise _structure_error(f"{name} has another dtype or rank at {between}", a)
+                    raise _structure_error(f"{name}: its dtype or rank differs between {points_text}", a)
             for key, inner in a.attrs.items():
                 if isinstance(inner, Graph):
-                    self.agree(inner, first_point, b.attrs[key], second_point)  # type: ignore[arg-type]
+                    self.check_same_structure(inner, first_point, b.attrs[key], second_point)  # type: ignore[arg-type]
         is_same = (
             all(_dtype_and_rank(first, n) == _dtype_and_rank(second, n) for n in (*first.inputs, *first.outputs))
             and first.inputs == second.inputs
@@ -89,18 +90,21 @@ class GraphsAtSizes:
             and first.updates == second.updates
         )
         if not is_same:
-            raise _structure_error(f"the network has other inputs, outputs, nodes or state at {between}", None)
+            raise _structure_error(
+                f"the inputs, outputs, nodes or state of the network differ between {points_text}", None
+            )
 
 
 def _dtype_and_rank(graph: Graph, name: str) -> tuple[str, int] | None:
-    """Return the dtype and the rank of a value; None if the graph has no value of this name."""
+    """Return the dtype and the rank of the value ``name``; None if the graph has no such value."""
     kind = graph.types.get(name)
     return None if kind is None else (kind.dtype, len(kind.shape))
 
 
 def _structure_error(difference: str, node: Node | None) -> UsageError:
-    """Create the UsageError for a network whose structure differs between sizes. ``node``: where it differs, if known."""
-    return UsageError(difference, where=str(node.loc) if node else "", hint=PARITY)
+    """Create the UsageError for a network whose structure differs between sizes. ``node``: where it differs, if
+    known."""
+    return UsageError(difference, where=str(node.loc) if node else "", hint=STEP_HINT)
 
 
 def _format_node(node: Node) -> str:
@@ -110,15 +114,17 @@ def _format_node(node: Node) -> str:
 
 # ---- Points: the combinations of sizes at which the graph is read. Their sizes are far apart and differ from static extents.
 
-_FIRST = 19
-"""Smallest size of a point, in steps of the size. It exceeds the windows of common kernels. In a smaller image, a window could
-reach two opposite borders at once."""
+_SMALLEST_POINT_STEPS = 19
+"""Smallest size of a point, in steps of the size. It exceeds the windows of common kernels. In a smaller image, a
+window could reach two opposite borders at once."""
 _SCALES = (1, 3, 8, 20)  # factors on the smallest size, which are tried in this order
-_NARROW = 5
-"""Minimum of every dynamic extent at the points. Larger points are tried until all extents reach it, after all strides."""
-_APART = 7
-"""Distance between the sizes of points, in steps. It is odd, so that sizes have all remainders modulo strides of 2, 4, 8 ..."""
-_POINTS, _MANY = 5, 8
+_MIN_DYNAMIC_EXTENT = 5
+"""Minimum of every dynamic extent at the points. Larger points are tried until all extents reach it, after all
+strides."""
+_POINT_DISTANCE_STEPS = 7
+"""Distance between the sizes of points, in steps. It is odd, so that sizes have all remainders modulo strides of 2, 4,
+8 ..."""
+_POINTS_FOR_ONE_SIZE, _POINTS_FOR_SEVERAL_SIZES = 5, 8
 """Number of points for one dynamic size, and for several: two more than a typical rule has terms."""
 
 
@@ -130,64 +136,73 @@ def choose_points(readings: GraphsAtSizes, largest: Graph) -> tuple[Point, ...]:
     static_extents = {extent for kind in largest.types.values() for extent in kind.shape}
     points: tuple[Point, ...] = ()
     for scale in _SCALES:
-        points = _points_at_scale(readings, static_extents, scale) or points
-        if points and _smallest_dynamic_extent(readings, points) >= _NARROW:
+        points = _choose_points_at_scale(readings, static_extents, scale) or points
+        if points and _find_smallest_dynamic_extent(readings, points) >= _MIN_DYNAMIC_EXTENT:
             break
     if len(points) < 2:
-        readings.graph(
-            tuple(_FIRST * size.step for size in readings.sizes)
+        readings.read_graph(
+            tuple(_SMALLEST_POINT_STEPS * size.step for size in readings.sizes)
         )  # raises the error with the reason, if there is one
         given = ", ".join(f"{size.label} = {size.minimum} to {size.maximum}" for size in readings.sizes)
         raise UsageError(
-            f"bounds: too few sizes to derive how shapes depend on them; got {given}",
+            f"bounds: the model supports too few sizes to derive rules for its shapes; got bounds {given}",
             hint="give a larger bound",
         )
     maxima = tuple(size.maximum for size in readings.sizes)
-    if maxima not in points and _smallest_dynamic_extent(readings, (maxima, *points)) >= _NARROW:
+    if maxima not in points and _find_smallest_dynamic_extent(readings, (maxima, *points)) >= _MIN_DYNAMIC_EXTENT:
         return (*points, maxima)
     return points
 
 
-def _points_at_scale(readings: GraphsAtSizes, static_extents: set[int], scale: int) -> tuple[Point, ...]:
-    """Choose points whose sizes are ``scale`` times the smallest ones. Empty if too few are possible.
+def _choose_points_at_scale(readings: GraphsAtSizes, static_extents: set[int], scale: int) -> tuple[Point, ...]:
+    """Choose points whose sizes are ``scale`` times the smallest ones. Return an empty tuple if too few are possible.
 
     At scale 1, points with small sizes are added if the model does not support enough large ones.
     """
-    wanted = _POINTS if len(readings.sizes) == 1 else _MANY
+    wanted = _POINTS_FOR_ONE_SIZE if len(readings.sizes) == 1 else _POINTS_FOR_SEVERAL_SIZES
     large = [
-        _large_sizes(size, static_extents, wanted, _FIRST * scale + 16 * k) for k, size in enumerate(readings.sizes)
+        _list_large_sizes(size, static_extents, wanted, _SMALLEST_POINT_STEPS * scale + 16 * k)
+        for k, size in enumerate(readings.sizes)
     ]  # far apart
-    available = [large[k] + _available_sizes(size) for k, size in enumerate(readings.sizes)]
+    available = [large[k] + _list_allowed_sizes(size) for k, size in enumerate(readings.sizes)]
     points: dict[Point, None] = {}
     for point in (*_shuffled_points(large), *_shuffled_points(available if scale == 1 else large)):
-        if readings.graph_or_none(point) is not None:
+        if readings.read_graph_or_none(point) is not None:
             points[point] = None
         if len(points) == wanted:
             return tuple(points)
     return tuple(points) if scale == 1 else ()
 
 
-def _smallest_dynamic_extent(readings: GraphsAtSizes, points: Sequence[Point]) -> int:
+def _find_smallest_dynamic_extent(readings: GraphsAtSizes, points: Sequence[Point]) -> int:
     """Return the smallest of all extents that differ between the points."""
-    kinds = [graph.types for graph in map(readings.graph_or_none, points) if graph is not None]
+    kinds = [graph.types for graph in map(readings.read_graph_or_none, points) if graph is not None]
     columns = (zip(*(k[name].shape for k in kinds), strict=False) for name in kinds[0] if all(name in k for k in kinds))
-    return min((min(column) for rows in columns for column in rows if len(set(column)) > 1), default=_NARROW)
+    return min(
+        (min(column) for rows in columns for column in rows if len(set(column)) > 1), default=_MIN_DYNAMIC_EXTENT
+    )
 
 
-def _large_sizes(size: Size, static_extents: set[int], count: int, first: int) -> list[int]:
-    """List large values of a size, in steps from ``first`` on, without the static extents of the model."""
-    large = (size.step * k for k in range(first, first + 64 * _APART * count, _APART))
+def _list_large_sizes(size: Size, static_extents: set[int], count: int, first_step: int) -> list[int]:
+    """List at most 2 * ``count`` large values of a size, without the static extents of the model.
+
+    ``first_step``: the smallest of these values, in steps of the size.
+    """
+    large = (
+        size.step * k for k in range(first_step, first_step + 64 * _POINT_DISTANCE_STEPS * count, _POINT_DISTANCE_STEPS)
+    )
     return [n for n in large if n not in static_extents][: 2 * count]
 
 
-def _available_sizes(size: Size) -> list[int]:
-    """List the values of a size within its bounds, the largest first, for models that do not support larger ones."""
+def _list_allowed_sizes(size: Size) -> list[int]:
+    """List the values of a size within its bounds, the largest first, for models that support no larger values."""
     sizes = [n for n in range(size.maximum, max(size.minimum, 2) - 1, -1) if n % size.step == 0]
-    return sizes[: 4 * _MANY]
+    return sizes[: 4 * _POINTS_FOR_SEVERAL_SIZES]
 
 
 def _shuffled_points(columns: Sequence[Sequence[int]]) -> Iterator[Point]:
-    """Yield combinations of sizes, shuffled so that no size determines another. ``columns``: the values of each size."""
+    """Yield combinations of sizes, shuffled so that no size determines another. ``columns``: the values of each
+    size."""
     shuffle = random.Random(0).shuffle
     if len(columns) == 1:
         yield from ((n,) for n in columns[0])
@@ -206,17 +221,17 @@ def _shuffled_points(columns: Sequence[Sequence[int]]) -> Iterator[Point]:
 
 
 def instantiate_graph(graphs: Sequence[Graph], largest: Graph, fitter: Fitter, sizes: Sizes) -> Graph:
-    """Return the network at other sizes, with extents and attributes by the derived rules.
+    """Derive the network at other sizes: its extents and attributes follow the derived rules.
 
     ``graphs``: the network at the points of the fitter. ``largest``: the network at the largest sizes, whose constants
     are used. Raises UnsupportedError if a number of a node follows no rule.
     """
     types = {
-        name: _type_at_sizes(kind, [g.types[name] for g in graphs], fitter, sizes, name)
+        name: _derive_type(kind, [g.types[name] for g in graphs], fitter, sizes, name)
         for name, kind in largest.types.items()
     }
     nodes = tuple(
-        _node_at_sizes(node, together, fitter, sizes)
+        _derive_node(node, together, fitter, sizes)
         for node, together in zip(largest.nodes, zip(*(g.nodes for g in graphs), strict=True), strict=True)
     )
     return replace(
@@ -232,30 +247,30 @@ def _leading_part(array: Array, shape: tuple[int, ...]) -> Array:
     return array[tuple(slice(n) for n in shape)] if array.shape != shape else array
 
 
-def _type_at_sizes(
+def _derive_type(
     largest_type: TensorType, types_at_points: Sequence[TensorType], fitter: Fitter, sizes: Sizes, where: str
 ) -> TensorType:
-    """Return the type of a value at given sizes, derived from its types at the points."""
+    """Derive the type of a value at given sizes from its types at the points. ``where``: the name of the value."""
     columns = zip(*(t.shape for t in types_at_points), strict=True)
     return replace(
         largest_type,
-        shape=tuple(_integer_at_sizes(column, fitter, sizes, f"an axis of {where}", where) for column in columns),
+        shape=tuple(_derive_integer(column, fitter, sizes, f"an axis of {where}", where) for column in columns),
     )
 
 
-def _node_at_sizes(node: Node, nodes_at_points: Sequence[Node], fitter: Fitter, sizes: Sizes) -> Node:
-    """Return a node at given sizes, derived from the node at each of the points."""
+def _derive_node(node: Node, nodes_at_points: Sequence[Node], fitter: Fitter, sizes: Sizes) -> Node:
+    """Derive a node at given sizes from the same node at each of the points."""
     attrs = {
-        key: _attribute_at_sizes(key, [n.attrs[key] for n in nodes_at_points], fitter, sizes, str(node.loc), value)
+        key: _derive_attribute(key, [n.attrs[key] for n in nodes_at_points], fitter, sizes, str(node.loc), value)
         for key, value in node.attrs.items()
     }
     return replace(node, attrs=attrs)
 
 
-def _attribute_at_sizes(
+def _derive_attribute(
     name: str, values: Sequence[Attr], fitter: Fitter, sizes: Sizes, where: str, largest: Attr
 ) -> Any:
-    """Return the value of an attribute at given sizes, derived from its values at the points.
+    """Derive the value of an attribute at given sizes from its values at the points.
 
     ``largest``: its value at the largest sizes. Raises UnsupportedError if the values follow no rule.
     """
@@ -266,14 +281,14 @@ def _attribute_at_sizes(
         return first
     if isinstance(first, tuple) and all(isinstance(v, tuple) and len(v) == len(first) for v in values):
         columns = zip(*(v for v in values if isinstance(v, tuple)), strict=True)
-        return tuple(_attribute_at_sizes(name, column, fitter, sizes, where, None) for column in columns)
+        return tuple(_derive_attribute(name, column, fitter, sizes, where, None) for column in columns)
     if all(type(v) is int for v in values):
-        return _integer_at_sizes([v for v in values if isinstance(v, int)], fitter, sizes, f"its {name}", where)
+        return _derive_integer([v for v in values if isinstance(v, int)], fitter, sizes, f"its {name}", where)
     raise _no_rule_error(f"its {name}", values, where)
 
 
-def _integer_at_sizes(values: Sequence[int], fitter: Fitter, sizes: Sizes, number_name: str, where: str) -> int:
-    """Return an integer at given sizes, derived from its values at the points; UnsupportedError if they follow no rule."""
+def _derive_integer(values: Sequence[int], fitter: Fitter, sizes: Sizes, number_name: str, where: str) -> int:
+    """Derive an integer at given sizes from its values at the points; UnsupportedError if these follow no rule."""
     rule = fitter.integer(values)
     if rule is None:
         raise _no_rule_error(number_name, values, where)
@@ -283,9 +298,9 @@ def _integer_at_sizes(values: Sequence[int], fitter: Fitter, sizes: Sizes, numbe
 def _no_rule_error(number_name: str, values: Sequence[object], where: str) -> UnsupportedError:
     """Create the UnsupportedError for a number whose dependence on the sizes follows no rule."""
     return UnsupportedError(
-        f"{number_name}: no rule gives this number from the sizes; got {', '.join(map(str, values))} at the sizes tried",
+        f"{number_name}: no rule derives this number from the sizes; got {', '.join(map(str, values))}",
         where=where,
-        hint="bind the sizes with --input-shape, or let them be multiples of a step: --bound NAME=8:64:8",
+        hint="fix the sizes with --input-shape, or let them be multiples of a step: --bound NAME=8:64:8",
     )
 
 
@@ -338,7 +353,7 @@ def _with_multiplier_nodes(nodes_at_sizes: Nodes) -> list[tuple[Node, ...]]:
 
 
 def _float_mean_nodes(node: Node, scale_in: float, scale_out: float, count: int) -> tuple[Node, Node]:
-    """Return the nodes of a mean with float scale: one computes the scale, the other requantises with the scale as
+    """Create the two nodes of a mean with float scale: one computes the scale, the other requantises with the scale as
     operand."""
     name = f"{node.outputs[0]}.scale"
     maker = Node("mean_scale", (), (name,), {"scale_in": scale_in, "scale_out": scale_out, "count": count}, node.loc)
@@ -346,8 +361,8 @@ def _float_mean_nodes(node: Node, scale_in: float, scale_out: float, count: int)
 
 
 def _integer_mean_nodes(node: Node, lowest: int, multiplier: int, shift: int, count: int) -> tuple[Node, Node]:
-    """Return the nodes of an integer mean: one computes multiplier and shift, the other requantises with both as
-    operands."""
+    """Create the two nodes of an integer mean: one computes multiplier and shift, the other requantises with both as
+    operands. ``lowest``: the smallest shift at any size."""
     names = f"{node.outputs[0]}.multiplier", f"{node.outputs[0]}.shift"
     attrs: dict[str, Attr] = {"multiplier": multiplier, "shift": shift, "count": count}
     given = {"multiplier": None, "shift": None, "shift_range": (lowest, shift)}
@@ -365,14 +380,14 @@ def _with_operands(node: Node, names: tuple[str, ...], attrs: dict[str, Any]) ->
 # The model is read, and all passes are run, at the largest sizes, at the smallest sizes, and at the points. The sizes of points
 # differ from the static extents of the model, so that no dynamic extent equals a static extent by coincidence.
 
-_EXAMPLE = (
-    "export the model with these sizes left open (the example's are fixed numbers in it), or bind them: --input-shape"
+_FIXED_SIZES_HINT = (
+    "export the model with these dimensions symbolic (some are fixed numbers in it), or fix them with --input-shape"
 )
-_DOMAIN = 512
+_MAX_TESTED_COMBINATIONS = 512
 """Maximum number of combinations of sizes at which the divisions in a rule are tested."""
-_MOST = 65
-"""Bound on the sizes that are tried to find sizes that a model supports. All of them are smaller."""
-_QUESTIONS = 40
+_TRIED_SIZES_END = 65
+"""Exclusive upper bound on the sizes that are tried to find sizes that a model supports."""
+_MAX_ADDITIONAL_READS = 40
 """Maximum number of additional graphs that are read to decide between rules."""
 
 
@@ -397,19 +412,19 @@ class NetworkFamily:
     @property
     def maxima(self) -> dict[str, int]:
         """The largest sizes, by the name of their scalar parameter."""
-        return self.at(tuple(size.maximum for size in self.sizes))
+        return self.sizes_by_scalar_name(tuple(size.maximum for size in self.sizes))
 
-    def at(self, point: Point) -> dict[str, int]:
+    def sizes_by_scalar_name(self, point: Point) -> dict[str, int]:
         """Return the sizes ``point`` by the name of their scalar parameter."""
         return {size.scalar.name: n for size, n in zip(self.sizes, point, strict=True)}
 
 
-def read_family(sizes: Sequence[Size], read: Read) -> NetworkFamily:
+def read_family(sizes: Sequence[Size], read: ReadGraphAtSizes) -> NetworkFamily:
     """Read the network at several sizes, and derive the rules of its extents.
 
     Raises the errors of reading, and UsageError if the structure of the network differs between sizes.
     """
-    return _FamilyReader(GraphsAtSizes(tuple(sizes), read)).family()
+    return _FamilyReader(GraphsAtSizes(tuple(sizes), read)).read_family()
 
 
 class _FamilyReader:
@@ -418,42 +433,46 @@ class _FamilyReader:
     def __init__(self, readings: GraphsAtSizes) -> None:
         self.readings, self.sizes = readings, readings.sizes
 
-    def family(self) -> NetworkFamily:
+    def read_family(self) -> NetworkFamily:
         """Read the graphs at all points, derive and check the rules of extents, and return the family."""
         maxima = tuple(size.maximum for size in self.sizes)
-        largest = self.largest(maxima)
+        largest = self.read_largest(maxima)
         points = choose_points(self.readings, largest)
-        graphs = [g for g in map(self.readings.graph_or_none, points) if g is not None]
+        graphs = [g for g in map(self.readings.read_graph_or_none, points) if g is not None]
         for point, graph in zip(points, graphs, strict=True):
-            self.readings.agree(largest, maxima, graph, point)
+            self.readings.check_same_structure(largest, maxima, graph, point)
         largest, *graphs = add_mean_multipliers((largest, *graphs))
-        extents, fitter = self.rules(points, graphs)
+        extents, fitter = self.derive_extent_rules(points, graphs)
         shapes = {name: rules for name, rules in extents.items() if any(not isinstance(e, ir.Const) for e in rules)}
-        self.check(shapes, largest, maxima)
-        sizes, starts = self.smallest(shapes, largest, maxima)
-        small = tuple((at, instantiate_graph(graphs, largest, fitter, self.readings.scalars(at))) for at in starts)
+        self.check_shapes(shapes, largest, maxima)
+        sizes, starts = self.find_smallest_points(shapes, largest, maxima)
+        small = tuple(
+            (at, instantiate_graph(graphs, largest, fitter, self.readings.sizes_by_scalar_name(at))) for at in starts
+        )
         return NetworkFamily(sizes, points, tuple(graphs), largest, small, shapes, fitter)
 
-    def largest(self, maxima: Point) -> Graph:
-        """Read the network at its largest sizes. If the model does not support them, the error lists sizes that it
-        supports."""
+    def read_largest(self, maxima: Point) -> Graph:
+        """Read the network at its largest sizes ``maxima``.
+
+        If the model does not support these sizes, the ModelError lists sizes that it supports.
+        """
         try:
-            return self.readings.graph(maxima)
+            return self.readings.read_graph(maxima)
         except ModelError as error:
             small = (
                 tuple(n if j == k else 1 for j in range(len(maxima)))
-                for n in range(1, _MOST)
+                for n in range(1, _TRIED_SIZES_END)
                 for k in range(len(maxima))
             )
             candidates = (point for point in dict.fromkeys(small) if _is_allowed(point, self.sizes))
-            possible = [point for point in candidates if self.readings.graph_or_none(point) is not None]
+            possible = [point for point in candidates if self.readings.read_graph_or_none(point) is not None]
             if not possible:
                 raise
-            several = " or ".join(self.readings.sizes_text(point) for point in possible[-3:])
-            what = f"the network cannot have sizes {self.readings.sizes_text(maxima)}, only {several}: {error.what}"
-            raise ModelError(what, where=error.where, hint=_EXAMPLE) from error
+            several = " or ".join(self.readings.format_sizes(point) for point in possible[-3:])
+            what = f"the model does not support {self.readings.format_sizes(maxima)}, only {several}: {error.what}"
+            raise ModelError(what, where=error.where, hint=_FIXED_SIZES_HINT) from error
 
-    def rules(
+    def derive_extent_rules(
         self, points: tuple[Point, ...], graphs: Sequence[Graph]
     ) -> tuple[dict[str, tuple[ir.Expr, ...]], Fitter]:
         """Derive the shape of every value as expressions, and return the shapes and the fitter that derived them."""
@@ -463,14 +482,14 @@ class _FamilyReader:
             for name, kind in graphs[0].types.items()
             for axis in range(len(kind.shape))
         }
-        domain = self.domain()
+        domain = self.sample_allowed_sizes()
         fitter = Fitter(extents, domain)
         for (
             name,
             axis,
         ), values in columns.items():  # extents after strides come first, because other rules have them as terms
             if fitter.integer(values, terms=1) is None:
-                rule = self.strided_rule(points, values, name, axis)
+                rule = self.derive_strided_rule(points, values, name, axis)
                 if rule is not None:
                     extents.append(FittedExtent(rule, values))
                     fitter = Fitter(extents, domain)
@@ -481,21 +500,27 @@ class _FamilyReader:
             if None in rules:
                 axis = rules.index(None)
                 at = zip(points, columns[name, axis], strict=True)
-                observed = ", ".join(f"{n} at {self.readings.sizes_text(p)}" for p, n in at)
+                observed = ", ".join(f"{n} at {self.readings.format_sizes(p)}" for p, n in at)
                 raise UsageError(
-                    f"axis {axis} of {name}: no rule gives its extent from the sizes; got {observed}", hint=PARITY
+                    f"axis {axis} of {name}: no rule derives its extent from the sizes; got {observed}", hint=STEP_HINT
                 )
         return shapes, fitter
 
-    def domain(self) -> list[dict[str, int]]:
-        """Return combinations of sizes that a run may have: all combinations, or a random sample if there are too many."""
+    def sample_allowed_sizes(self) -> list[dict[str, int]]:
+        """Return combinations of sizes that a run may have: all combinations, or a random sample if there are too
+        many."""
         columns = [range(-(-s.minimum // s.step) * s.step, s.maximum + 1, s.step) for s in self.sizes]
-        if prod(map(len, columns)) <= _DOMAIN:
-            return [self.readings.scalars(point) for point in product(*columns)]
+        if prod(map(len, columns)) <= _MAX_TESTED_COMBINATIONS:
+            return [self.readings.sizes_by_scalar_name(point) for point in product(*columns)]
         draw = random.Random(0).choice
-        return [self.readings.scalars(tuple(draw(column) for column in columns)) for _ in range(_DOMAIN)]
+        return [
+            self.readings.sizes_by_scalar_name(tuple(draw(column) for column in columns))
+            for _ in range(_MAX_TESTED_COMBINATIONS)
+        ]
 
-    def strided_rule(self, points: tuple[Point, ...], values: Sequence[int], name: str, axis: int) -> ir.Expr | None:
+    def derive_strided_rule(
+        self, points: tuple[Point, ...], values: Sequence[int], name: str, axis: int
+    ) -> ir.Expr | None:
         """Derive a rule ``(a * size + b) // c`` of a single size for the extent of an axis; None if no such rule fits.
 
         If several rules fit, the graph is read at other sizes to decide between them.
@@ -504,19 +529,19 @@ class _FamilyReader:
             pairs: dict[int, int] = {}
             if any(pairs.setdefault(p[k], v) != v for p, v in zip(points, values, strict=True)):
                 continue
-            for _ in range(_QUESTIONS):
+            for _ in range(_MAX_ADDITIONAL_READS):
                 rules = strided_rules(size.scalar, pairs)
                 if not rules:
                     break
-                question = self.question(size, k, rules, pairs, points[0])
+                question = self.find_deciding_point(size, k, rules, pairs, points[0])
                 if question is None:
                     return rules[0][0]
-                graph = self.readings.graph_or_none(question)
+                graph = self.readings.read_graph_or_none(question)
                 assert graph is not None
                 pairs[question[k]] = graph.types[name].shape[axis]
         return None
 
-    def question(
+    def find_deciding_point(
         self,
         size: Size,
         size_index: int,
@@ -524,7 +549,7 @@ class _FamilyReader:
         pairs: Mapping[int, int],
         base: Point,
     ) -> Point | None:
-        """Return a point at which the rules disagree and that the model supports; None if there is none.
+        """Find a point at which the rules give different extents and that the model supports; None if there is none.
 
         The point is ``base`` with another value of the size with index ``size_index``. ``pairs``: extents that are
         known already, by the value of this size.
@@ -533,27 +558,27 @@ class _FamilyReader:
         for n in range(start, size.maximum + 1, size.step):
             if n not in pairs and len({(a * n + b) // c for _, (a, b, c) in rules}) > 1:
                 point = (*base[:size_index], n, *base[size_index + 1 :])
-                if self.readings.graph_or_none(point) is not None:
+                if self.readings.read_graph_or_none(point) is not None:
                     return point
         return None
 
-    def check(self, extents: Mapping[str, tuple[ir.Expr, ...]], graph: Graph, point: Point) -> None:
+    def check_shapes(self, extents: Mapping[str, tuple[ir.Expr, ...]], graph: Graph, point: Point) -> None:
         """Raise UsageError if the shape of a value in the graph at ``point`` differs from the shape by its rule."""
         for name, rules in extents.items():
-            expected = tuple(evaluate_at_sizes(rule, self.readings.scalars(point)) for rule in rules)
+            expected = tuple(evaluate_at_sizes(rule, self.readings.sizes_by_scalar_name(point)) for rule in rules)
             if graph.types[name].shape != expected:
                 actual = graph.types[name].shape
                 raise UsageError(
-                    f"{name} has shape {actual} at {self.readings.sizes_text(point)}, but the rule that fits "
-                    f"the other sizes gives {expected}",
-                    hint=PARITY,
+                    f"{name}: its shape at {self.readings.format_sizes(point)} violates the rule of the other sizes; "
+                    f"got {actual}, expected {expected}",
+                    hint=STEP_HINT,
                 )
 
-    def smallest(
+    def find_smallest_points(
         self, extents: Mapping[str, tuple[ir.Expr, ...]], largest: Graph, maxima: Point
     ) -> tuple[tuple[Size, ...], tuple[Point, ...]]:
-        """Return the sizes with the minima that the model supports, and three points: the minima, and one and two steps
-        above them.
+        """Find the smallest sizes that the model supports. Return the sizes with these minima, and three points: the
+        minima, one step above them, and two steps above them.
 
         Passes may create other nodes if an axis has only one element. Therefore only inputs and outputs are compared
         with the rules at these points.
@@ -562,19 +587,19 @@ class _FamilyReader:
         for k, size in enumerate(sizes):
             first = -(-max(size.minimum, 1) // size.step) * size.step
             for n in range(first, size.maximum + 1, size.step):
-                if self.readings.graph_or_none((*maxima[:k], n, *maxima[k + 1 :])) is not None:
+                if self.readings.read_graph_or_none((*maxima[:k], n, *maxima[k + 1 :])) is not None:
                     sizes[k] = Size(size.name, size.label, n, size.maximum, size.step)
                     break
         small = []
         for extra in range(3):
             point = tuple(min(s.minimum + extra * s.step, s.maximum) for s in sizes)
-            graph = self.readings.graph_or_none(point)
+            graph = self.readings.read_graph_or_none(point)
             if graph is None:
                 raise UsageError(
-                    f"the model cannot have sizes {self.readings.sizes_text(point)}",
-                    hint="give larger minima: NAME=8:64",
+                    f"the model does not support {self.readings.format_sizes(point)}",
+                    hint="give larger minima, for example --bound NAME=8:64",
                 )
-            self.check({name: r for name, r in extents.items() if name in ends}, graph, point)
+            self.check_shapes({name: r for name, r in extents.items() if name in ends}, graph, point)
             small.append(point)
         return tuple(sizes), tuple(small)
 

@@ -45,7 +45,7 @@ MAX_INTERPRETED_STORES = 200_000
 functions are only verified."""
 
 
-def computes_same(
+def compute_same_results(
     general_func: ir.PrimFunc,
     general_constants: Sequence[Array],
     direct_func: ir.PrimFunc,
@@ -121,7 +121,7 @@ class FunctionVariant:
     algorithm: str
     schedule: Schedule
 
-    def at(self, graph: Graph, nodes: Nodes, target: Target) -> tuple[LoweredGroup, Schedule]:
+    def apply_to_group(self, graph: Graph, nodes: Nodes, target: Target) -> tuple[LoweredGroup, Schedule]:
         """Apply the schedule to the group at another size; return the lowered group and its schedule.
 
         Raises ScheduleError if the schedule cannot be applied.
@@ -150,27 +150,29 @@ class GeneralKernelBuilder(KernelBuilder):
     def __init__(self, family: NetworkFamily, target: Target, goal: Goal) -> None:
         super().__init__(Configuration(family.largest, goal), target)
         self.family, self.sizes = family, family.sizes
-        every = (*family.graphs, family.largest, *(graph for _, graph in family.small))
-        self.every = every
-        self.groups = {id(g): {nodes[-1].outputs: nodes for nodes in groups_of(g)} for g in every}
-        self.nodes = {id(g): {node.outputs: node for node in g.nodes} for g in every}
+        all_graphs = (*family.graphs, family.largest, *(graph for _, graph in family.small))
+        self.all_graphs = all_graphs
+        self.groups = {id(g): {nodes[-1].outputs: nodes for nodes in groups_of(g)} for g in all_graphs}
+        self.nodes = {id(g): {node.outputs: node for node in g.nodes} for g in all_graphs}
 
     # ------------------------------------------------------------ overrides of KernelBuilder
 
     def schedule_kernel(self, nodes: Nodes, uses: int, *, in_place: bool = False) -> tuple[LoweredGroup, Choice]:
         if in_place:
-            raise _unsupported_error("it changes a part of a state", str(nodes[0].loc))
-        made = self.build_group(self.together(nodes), uses)
+            raise _unsupported_error("it updates a part of a state in place", str(nodes[0].loc))
+        made = self.build_general_function(self.group_at_all_sizes(nodes), uses)
         largest = len(self.family.graphs)
         return made.groups[largest], Choice(made.choices[largest].schedule, made.func)
 
     def lower_control_node(self, node: Node) -> LoweredControl:
-        own = [self.nodes[id(g)][node.outputs] for g in self.every]
-        made = [self.build_group(together, 1, inside=True) for together in self.together_inside(node)]
+        own = [self.nodes[id(g)][node.outputs] for g in self.all_graphs]
+        made = [
+            self.build_general_function(together, 1, inside=True) for together in self.inner_groups_at_all_sizes(node)
+        ]
         # A group whose comparison would take too long has no function at the smallest sizes.
         count = min((len(m.choices) for m in made), default=len(own))
         lowered_sizes = []
-        for k, (graph, mine) in enumerate(zip(self.every[:count], own[:count], strict=True)):
+        for k, (graph, mine) in enumerate(zip(self.all_graphs[:count], own[:count], strict=True)):
             kernels = iter([(m.groups[k], m.choices[k]) for m in made])
             lowered_sizes.append(lower_control_flow(graph, mine, lambda *_, kernels=kernels: next(kernels), None))
         arrays = [[p.array for p in lowered.params if p.array is not None] for lowered in lowered_sizes]
@@ -183,15 +185,15 @@ class GeneralKernelBuilder(KernelBuilder):
         return replace(lowered_sizes[len(self.family.graphs)], func=func)
 
     def lower_value_copy(self, copy: ValueCopy) -> ir.PrimFunc:
-        funcs = [lower(lower_copy(g, copy).func) for g in self.every]
-        arrays = [[g.consts[copy.value].reshape(-1)] if copy.constant else [] for g in self.every]
+        funcs = [lower(lower_copy(g, copy).func) for g in self.all_graphs]
+        arrays = [[g.consts[copy.value].reshape(-1)] if copy.constant else [] for g in self.all_graphs]
         try:
             return self.generalise_functions(funcs, arrays)
         except StructureMismatch as error:
             raise _unsupported_error(str(error), f"copy of {copy.value}") from error
 
     def find_alias(self, node: Node) -> Alias | None:
-        found = [find_node_alias(g, self.nodes[id(g)][node.outputs]) for g in self.every]
+        found = [find_node_alias(g, self.nodes[id(g)][node.outputs]) for g in self.all_graphs]
         return found[0] if all(alias == found[0] for alias in found) else None
 
     def dynamic_extents(self, value: str) -> tuple[ir.Expr, ...]:
@@ -199,29 +201,31 @@ class GeneralKernelBuilder(KernelBuilder):
 
     # ------------------------------------------------------------ candidates
 
-    def together(self, nodes: Nodes) -> list[tuple[Graph, Nodes]]:
-        """Return a group in every graph of the family, with that graph. ``nodes``: the group in the graph at the
+    def group_at_all_sizes(self, nodes: Nodes) -> list[tuple[Graph, Nodes]]:
+        """Return every graph of the family with the nodes of a group in it. ``nodes``: the nodes of the group at the
         largest sizes."""
-        return [(g, self.groups[id(g)][nodes[-1].outputs]) for g in self.every]
+        return [(g, self.groups[id(g)][nodes[-1].outputs]) for g in self.all_graphs]
 
-    def together_inside(self, node: Node) -> list[tuple[tuple[Graph, Nodes], ...]]:
-        """Return the groups inside of a node of control flow, each in every graph of the family."""
-        own = [(g, self.nodes[id(g)][node.outputs]) for g in self.every]
+    def inner_groups_at_all_sizes(self, node: Node) -> list[tuple[tuple[Graph, Nodes], ...]]:
+        """Return, for each group inside of a control-flow node, the group's graph and nodes in every graph of the
+        family."""
+        own = [(g, self.nodes[id(g)][node.outputs]) for g in self.all_graphs]
         inside = [[(inner, nodes) for inner, nodes, _ in list_groups_inside(g, mine)] for g, mine in own]
         return list(zip(*inside, strict=True))
 
-    def build_group(
+    def build_general_function(
         self, group_at_sizes: Sequence[tuple[Graph, Nodes]], uses: int, *, inside: bool = False
     ) -> GeneralFunction:
-        """Return the function of a group by the first candidate whose loops have the same structure at all sizes."""
+        """Build the function of a group for all sizes, by the first candidate whose loops have the same structure at
+        all sizes."""
         reason = ""
-        for _, made in self.trials(group_at_sizes, uses, inside=inside):
+        for _, made in self.try_variants(group_at_sizes, uses, inside=inside):
             if isinstance(made, GeneralFunction):
                 return made
             reason = made
         raise _unsupported_error(reason, str(group_at_sizes[0][1][0].loc))
 
-    def trials(
+    def try_variants(
         self, group_at_sizes: Sequence[tuple[Graph, Nodes]], uses: int, *, inside: bool = False
     ) -> Iterator[tuple[FunctionVariant, GeneralFunction | str]]:
         """Try candidates for the function of a group, the cheapest first. Yield each candidate with the function, or
@@ -236,20 +240,23 @@ class GeneralKernelBuilder(KernelBuilder):
         plain = [schedule_as_written(group.func, self.target) for group in small]
         compared = max((group.macs for group in small), default=0) <= MAX_INTERPRETED_STORES
         direct = [lower(schedule.func) for schedule in plain] if compared else []
-        for way in self.ways(*group_at_sizes[0], uses):
+        for variant in self.list_variants(*group_at_sizes[0], uses):
             try:
-                narrowed_way = self.narrow(way, group_at_sizes)
-                made = [narrowed_way.at(graph, nodes, self.target) for graph, nodes in group_at_sizes[:count]]
+                narrowed_variant = self.narrow_tiles(variant, group_at_sizes)
+                made = [
+                    narrowed_variant.apply_to_group(graph, nodes, self.target)
+                    for graph, nodes in group_at_sizes[:count]
+                ]
                 groups, schedules = [*(g for g, _ in made), *small], [*(s for _, s in made), *plain]
                 *points, largest = (schedule.func for _, schedule in made)
                 funcs = [*lower_with_hidden_sizes(points, lower), lower(largest) if inside else largest, *direct]
-                arrays = [_stored_constants(group, schedule) for group, schedule in zip(groups, schedules, strict=True)]
+                arrays = [_pack_constants(group, schedule) for group, schedule in zip(groups, schedules, strict=True)]
                 func = self.generalise_functions(funcs, arrays, groups[count - 1].tables)
-                yield way, GeneralFunction(tuple(groups), tuple(map(Choice, schedules, funcs)), func)
+                yield variant, GeneralFunction(tuple(groups), tuple(map(Choice, schedules, funcs)), func)
             except (StructureMismatch, ScheduleError) as error:
-                yield way, str(error)
+                yield variant, str(error)
 
-    def ways(self, graph: Graph, nodes: Nodes, uses: int) -> Iterator[FunctionVariant]:
+    def list_variants(self, graph: Graph, nodes: Nodes, uses: int) -> Iterator[FunctionVariant]:
         """Yield the candidates for a group: every schedule of every algorithm, the cheapest first, and last the
         unscheduled loops."""
         left = []
@@ -257,7 +264,7 @@ class GeneralKernelBuilder(KernelBuilder):
         for group in group_algorithms(graph, nodes, self.target, "kernel"):
             algorithm = str(group.anchor.attrs.get("algorithm", ""))
             for schedule in candidate_schedules(group.func, group.anchor.op, self.target, self.goal):
-                for variant in self.storage_variants(group, schedule):
+                for variant in self.list_storage_variants(group, schedule):
                     left.append(variant)
                     algorithms[id(variant)] = algorithm
         plain = FunctionVariant(algorithm, schedule_as_written(group.func, self.target))
@@ -267,7 +274,7 @@ class GeneralKernelBuilder(KernelBuilder):
             left = [schedule for schedule in left if schedule is not best]
         yield plain
 
-    def storage_variants(self, group: LoweredGroup, schedule: Schedule) -> Sequence[Schedule]:
+    def list_storage_variants(self, group: LoweredGroup, schedule: Schedule) -> Sequence[Schedule]:
         """Return the variants of a schedule that store float constants in 16 bits, if the user requests 16 bits.
 
         If the user does not, or if there are no such variants, the schedule itself is returned.
@@ -276,10 +283,13 @@ class GeneralKernelBuilder(KernelBuilder):
             variants_with_16_bit_constants(group, schedule, self.target) if self.target.has(HALF_WEIGHTS) else ()
         ) or (schedule,)
 
-    def narrow(self, variant: FunctionVariant, group_at_sizes: Sequence[tuple[Graph, Nodes]]) -> FunctionVariant:
+    def narrow_tiles(self, variant: FunctionVariant, group_at_sizes: Sequence[tuple[Graph, Nodes]]) -> FunctionVariant:
         """Reduce the tile sizes in a candidate's schedule so that no tile leaves a tail at any point."""
         points = group_at_sizes[: len(self.family.graphs)]
-        funcs = [replace(variant, schedule=Schedule(_NOTHING)).at(g, nodes, self.target)[0].func for g, nodes in points]
+        funcs = [
+            replace(variant, schedule=Schedule(_NOTHING)).apply_to_group(g, nodes, self.target)[0].func
+            for g, nodes in points
+        ]
         trace = generalise_trace(variant.schedule.trace, funcs, self.family.fitter.divides)
         return replace(variant, schedule=replace(variant.schedule, trace=trace))
 
@@ -306,14 +316,14 @@ class GeneralKernelBuilder(KernelBuilder):
         if general.func.scalars:
             _require_valid(general.at(self.family.maxima), "at the largest sizes", tables)
             for k, (point, _) in enumerate(self.family.small, count + 1):
-                small = _require_valid(general.at(self.family.at(point)), f"at sizes {point}", tables)
+                small = _require_valid(general.at(self.family.sizes_by_scalar_name(point)), f"at sizes {point}", tables)
                 if (
                     k >= len(funcs)
                     or count_executed_stores(small.body) + count_executed_stores(funcs[k].body) > MAX_INTERPRETED_STORES
                 ):
                     continue
-                if not computes_same(small, largest, funcs[k], arrays[k]):
-                    raise StructureMismatch(f"it is computed by other loops at sizes {point}")
+                if not compute_same_results(small, largest, funcs[k], arrays[k]):
+                    raise StructureMismatch(f"the function for all sizes gives other results at sizes {point}")
         return general.func
 
 
@@ -321,15 +331,15 @@ def unify_bounds(group_at_sizes: Sequence[tuple[Graph, Nodes]]) -> list[tuple[Gr
     """Assign the same bounds to the nodes of all sizes: the largest padding to first nodes, and the largest bound of
     data."""
     columns = [
-        _with_common_bounds([nodes[k] for _, nodes in group_at_sizes], anchor=k == 0)
+        _assign_common_bounds([nodes[k] for _, nodes in group_at_sizes], anchor=k == 0)
         for k in range(min(len(nodes) for _, nodes in group_at_sizes))
     ]
     return [(graph, nodes) for (graph, _), nodes in zip(group_at_sizes, zip(*columns, strict=True), strict=True)]
 
 
-def _with_common_bounds(nodes: Nodes, *, anchor: bool) -> list[Node]:
-    """Return a node at every size, with the same bounds at all sizes. ``anchor``: the node is the first of its
-    group."""
+def _assign_common_bounds(nodes: Nodes, *, anchor: bool) -> list[Node]:
+    """Assign the same bounds to a node at all sizes. ``nodes``: the node at every size. ``anchor``: it is the first
+    node of its group."""
     bounds_attrs: dict[str, Attr] = {}
     if anchor and "open" in registry.get(nodes[0].op).attrs:
         paddings: list[Any] = [node.attr("padding") for node in nodes]
@@ -340,8 +350,8 @@ def _with_common_bounds(nodes: Nodes, *, anchor: bool) -> list[Node]:
     return [replace(node, attrs={**node.attrs, **bounds_attrs}) for node in nodes]
 
 
-def _stored_constants(group: LoweredGroup, schedule: Schedule) -> list[Array]:
-    """Return the constants of a group, packed in the layout that its schedule requires."""
+def _pack_constants(group: LoweredGroup, schedule: Schedule) -> list[Array]:
+    """Pack the constants of a group in the layout that its schedule requires."""
     given = zip(group.func.params, group.params, strict=False)
     return [schedule.packed(buffer, param.array) for buffer, param in given if param.array is not None]
 
@@ -371,5 +381,5 @@ def _require_valid(func: ir.PrimFunc, size_description: str, tables: Container[s
 def _unsupported_error(reason: str, where: str) -> UnsupportedError:
     """Create the UnsupportedError for an operator whose function cannot have dynamic sizes."""
     return UnsupportedError(
-        f"this operator cannot have sizes that vary: {reason}", where=where, hint="bind its sizes with --input-shape"
+        f"this operator does not support dynamic sizes: {reason}", where=where, hint="fix the sizes with --input-shape"
     )

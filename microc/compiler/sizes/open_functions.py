@@ -33,16 +33,16 @@ from microc.tir.verify import constant_names
 
 BATCH = "batch"
 """Label of the first axes of all inputs, if they are symbolic and the model does not name them."""
-_LONGEST = 32
+_MAX_NAME_LENGTH = 32
 """Maximum length in characters of the C name of a size."""
-Read = Callable[[Mapping[str, int]], Graph]
+ReadGraph = Callable[[Mapping[str, int]], Graph]
 
 
-def open_dynamic_sizes(source: Path | Graph, options: Options) -> tuple[tuple[Size, ...], Read]:
-    """Return the dynamic sizes of a model, and a function that reads the model at given sizes (by label).
+def open_dynamic_sizes(source: Path | Graph, options: Options) -> tuple[tuple[Size, ...], ReadGraph]:
+    """List the dynamic sizes of a model. Return them, and a function that reads the model at given sizes (by label).
 
-    The dynamic sizes are the symbolic dimensions with a bound in the options. Raises UsageError for a bound whose name
-    is no symbolic dimension of the model; the error lists the model's symbolic dimensions.
+    The dynamic sizes are the symbolic dimensions with a bound in the options. Raises UsageError if a bound is not for a
+    symbolic dimension of the model. The error lists the model's symbolic dimensions.
     """
     shapes = read_symbolic_input_shapes(source) if isinstance(source, Path) and source.is_file() else {}
     if BATCH in options.bounds and not any(BATCH in shape for shape in shapes.values()):
@@ -77,7 +77,7 @@ def sizes_of_bounds(bounds: Mapping[str, Bound]) -> tuple[Size, ...]:
 
 
 def _input_shape_at(name: str, shape: SymbolicShape, sizes: Mapping[str, int], options: Options) -> tuple[int, ...]:
-    """Return the shape of an input at given sizes.
+    """Return the shape of the input ``name`` at given sizes.
 
     A dimension without a bound has the extent that the options specify. If they specify none, it must be the first
     axis, whose extent is then 1.
@@ -95,7 +95,7 @@ def _input_shape_at(name: str, shape: SymbolicShape, sizes: Mapping[str, int], o
             extents.append(1)
         else:
             raise UsageError(
-                f"dimension {extent!r} of input {name!r} has neither a bound nor a size",
+                f"dimension {extent!r} of input {name!r}: got neither a bound nor a size, expected one of them",
                 hint=f"add --bound {extent}=64, or --input-shape {name}=...",
             )
     return tuple(extents)
@@ -104,7 +104,7 @@ def _input_shape_at(name: str, shape: SymbolicShape, sizes: Mapping[str, int], o
 def _size_identifier(label: str, taken_names: Collection[str]) -> str:
     """Return a unique C name for a size. It is a member of the struct of sizes; kernels use the name with the prefix
     ``size_``."""
-    name = re.sub(r"[^0-9A-Za-z]+", "_", label).strip("_").lower()[-_LONGEST:]
+    name = re.sub(r"[^0-9A-Za-z]+", "_", label).strip("_").lower()[-_MAX_NAME_LENGTH:]
     name = name if name and not name[0].isdigit() else f"n_{name}"
     while name in taken_names or not is_free_identifier(name) or not is_free_identifier(f"size_{name}"):
         name += "_"
@@ -117,10 +117,10 @@ ScheduleAt = Callable[[Mapping[str, int]], Schedule]
 """Function that returns the schedule of a user function at given sizes, by label."""
 
 
-def specialiser(
+def make_specialiser(
     function: ir.PrimFunc | Callable[..., Any], bounds: Mapping[str, Bound]
 ) -> Callable[[Mapping[str, int]], Any]:
-    """Return a function that specialises ``function`` to given sizes, by label.
+    """Make a function that specialises ``function`` to given sizes, by label.
 
     ``function``: a PrimFunc with symbolic extents, or a Python function whose parameters are the sizes. Raises
     UsageError if its sizes differ from those in ``bounds``.
@@ -145,17 +145,17 @@ def specialiser(
 
 
 def compile_sized_function(
-    make: ScheduleAt, bounds: Mapping[str, Bound], target: Target, constants: Mapping[str, Any]
+    make_schedule: ScheduleAt, bounds: Mapping[str, Bound], target: Target, constants: Mapping[str, Any]
 ) -> Module:
     """Compile a user function to a planned module that works for all sizes within ``bounds``.
 
-    ``make``: returns the schedule of the function at given sizes. ``constants``: as in :func:`microc.build`. Raises
-    UsageError or UnsupportedError if the structure of the function differs between sizes.
+    ``make_schedule``: returns the schedule of the function at given sizes. ``constants``: as in :func:`microc.build`.
+    Raises UsageError or UnsupportedError if the structure of the function differs between sizes.
     """
     schedules: dict[Point, Schedule] = {}
 
     def read(at: Mapping[str, int]) -> Graph:
-        point, schedule = tuple(at.values()), make(at)
+        point, schedule = tuple(at.values()), make_schedule(at)
         schedules[point] = schedule
         return make_boundary_graph(schedule, constants)
 
@@ -166,17 +166,17 @@ def compile_sized_function(
     points = lower_with_hidden_sizes([schedules[point].func for point in family.points], lower)
     funcs = [*points, lower(largest.func), *(lower(schedule.func) for schedule in small)]
     graphs = [*family.graphs, family.largest, *(make_boundary_graph(schedule, constants) for schedule in small)]
-    maker = GeneralKernelBuilder(family, target, SPEED)
+    kernel_builder = GeneralKernelBuilder(family, target, SPEED)
     try:
-        func = maker.generalise_functions(
+        func = kernel_builder.generalise_functions(
             funcs, [list(graph.consts.values()) for graph in graphs], constant_names(funcs[-1])
         )
     except StructureMismatch as error:
         raise UnsupportedError(
-            f"function {largest.func.name} cannot have sizes that vary: {error}",
+            f"function {largest.func.name} does not support dynamic sizes: {error}",
             hint="split loops by factors that divide all sizes: bounds={'n': microc.Bound(1024, step=8)}",
         ) from error
-    return build_function_module(largest, func, maker)
+    return build_function_module(largest, func, kernel_builder)
 
 
 def _require_sizes_of_inputs(family: NetworkFamily) -> None:
@@ -186,6 +186,6 @@ def _require_sizes_of_inputs(family: NetworkFamily) -> None:
     for size in family.sizes:
         if size.scalar not in input_extents:
             raise UsageError(
-                f"size {size.label!r} is the extent of no input, expected of one at least",
-                hint="give an input an axis of this extent: a call takes the sizes from its arrays",
+                f"size {size.label!r}: got no input with an axis of this extent, expected at least one",
+                hint="give an input an axis of this extent: a call derives the sizes from its arrays",
             )

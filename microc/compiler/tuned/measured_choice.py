@@ -38,30 +38,30 @@ class NetworkMeasurements:
         return self.combinations[0]
 
     @property
-    def kept(self) -> frozenset[str]:
-        """Keys of kernels that use their default schedule in the best combination, though another schedule is faster
-        alone."""
+    def kernels_kept_at_default(self) -> frozenset[str]:
+        """Keys of the kernels that use their default schedule in the best combination, but another schedule in some
+        other combination."""
         return (
-            frozenset(key for each in self.combinations for key in combination_parts(each))
-            - combination_parts(self.best).keys()
+            frozenset(key for each in self.combinations for key in record_id_by_kernel_key(each))
+            - record_id_by_kernel_key(self.best).keys()
         )
 
     @property
-    def beaten(self) -> frozenset[str]:
-        """Ids of the records whose schedules are used in some combination but not in the best one."""
-        return frozenset(id_ for each in self.combinations for id_ in combination_parts(each).values()) - {
-            *combination_parts(self.best).values()
+    def losing_record_ids(self) -> frozenset[str]:
+        """Ids of the records whose schedules are used in some combination but not in the best combination."""
+        return frozenset(id_ for each in self.combinations for id_ in record_id_by_kernel_key(each).values()) - {
+            *record_id_by_kernel_key(self.best).values()
         }
 
 
-def combination_parts(record: Record) -> Mapping[str, str]:
-    """Return the schedules of a measured combination: the id of the record whose schedule a kernel uses, by the
-    kernel's key."""
+def record_id_by_kernel_key(record: Record) -> Mapping[str, str]:
+    """Return the schedules of a measured combination: for each kernel that does not use its default schedule, the id of
+    the record whose schedule it uses, by the kernel's key."""
     return {} if record.untuned else {key: str(number) for key, number in record.decisions}
 
 
-def network_key(tasks: Sequence[Task], threads: int) -> str:
-    """Return the key of a network's records: 40 hex digits that depend on its kernels and on their default schedules.
+def compute_network_key(tasks: Sequence[Task], threads: int) -> str:
+    """Compute the key of a network's records: 40 hex digits that depend on its kernels and on their default schedules.
 
     Networks that differ only in constants have the same key. If rules schedule a kernel differently, the key changes.
     """
@@ -73,11 +73,11 @@ def network_key(tasks: Sequence[Task], threads: int) -> str:
     return hashlib.sha256(repr((NETWORK, threads, known)).encode()).hexdigest()[:40]
 
 
-def network_measurements(key: str, cpu: str, database: Database, board: str) -> NetworkMeasurements | None:
-    """Return the measurements of a network on a core; None if there are none.
+def find_network_measurements(key: str, cpu: str, database: Database, board: str) -> NetworkMeasurements | None:
+    """Find the measurements of a network on a core; None if there are none.
 
-    Records of ``board`` are preferred to those of other boards. Among other boards, the board measured last is
-    preferred.
+    ``key``: the key of the network's records (:func:`compute_network_key`). ``cpu``: the name of the core. Records of
+    ``board`` are preferred to those of other boards. Among other boards, the board measured last is preferred.
     """
     groups: dict[tuple[str, str, str], dict[object, Record]] = {}
     for record in database.of(key):
@@ -86,7 +86,7 @@ def network_measurements(key: str, cpu: str, database: Database, board: str) -> 
             group = groups[origin] = groups.pop(
                 origin, {}
             )  # reinserted, so that the board measured last is the last entry
-            group[frozenset(combination_parts(record).items())] = record
+            group[frozenset(record_id_by_kernel_key(record).items())] = record
     newest = list(reversed(groups))
     for origin in sorted(newest, key=lambda origin: origin[0] != board):
         untuned = groups[origin].get(frozenset())
@@ -95,7 +95,7 @@ def network_measurements(key: str, cpu: str, database: Database, board: str) -> 
     return None
 
 
-def measured_combinations(
+def list_measured_combinations(
     measurements: NetworkMeasurements, tasks: Sequence[Task], database: Database
 ) -> Iterator[list[tuple[Task, Record]]]:
     """Yield each measured combination of schedules, the fastest first: the tuned kernels, each with the record of its
@@ -104,7 +104,7 @@ def measured_combinations(
     A combination is left out if the record of one of its schedules is missing.
     """
     for combination in measurements.combinations:
-        parts = combination_parts(combination)
+        parts = record_id_by_kernel_key(combination)
         pairs = [
             (task, record)
             for task in tasks
@@ -148,11 +148,11 @@ def kernel_pareto_fronts(
     most records among those with the same core. ``workspace_bytes``: bytes of workspace that a kernel may use without
     enlarging the arena, by the key of the kernel (None: unlimited).
     """
-    known = _measured_records(tasks, database, board, workspace_bytes)
+    known = _find_comparable_schedules(tasks, database, board, workspace_bytes)
     return {key: [default, *pareto_records(others)] for key, (default, others) in known.items()}
 
 
-def _measured_records(
+def _find_comparable_schedules(
     tasks: Sequence[Task], database: Database, board: str, workspace_bytes: Mapping[str, int] | None
 ) -> dict[str, tuple[Record, list[Record]]]:
     """Return, by the key of the kernel, the record of its default schedule, and its other records.
@@ -165,7 +165,7 @@ def _measured_records(
         records = _comparable_records(
             [r for r in database.of(task.key) if r.status == OK and r.cpu == task.target.cpu], board
         )
-        default = default_record(task, records)
+        default = find_default_record(task, records)
         if default is not None:
             most = math.inf if workspace_bytes is None else max(default.workspace, workspace_bytes.get(task.key, 0))
             schedules[task.key] = default, [r for r in records if r.workspace <= most and r is not default]
@@ -183,7 +183,7 @@ def _pareto_by_algorithm(records: Sequence[Record]) -> list[Record]:
     return [record for algorithm_records in by_algorithm.values() for record in pareto_records(algorithm_records)]
 
 
-def default_record(task: Task, records: Sequence[Record]) -> Record | None:
+def find_default_record(task: Task, records: Sequence[Record]) -> Record | None:
     """Return the record of a kernel's default schedule: the bundled schedule if it was measured, else the rules'
     choice.
 
@@ -210,7 +210,7 @@ def choose_records(
     ``flash_growth``: number of bytes by which code and constants may grow (None: unlimited). ``workspace_bytes``: as in
     :func:`kernel_pareto_fronts`. ``excluded_records``: records that must not be chosen.
     """
-    known = _measured_records(tasks, database, board, workspace_bytes)
+    known = _find_comparable_schedules(tasks, database, board, workspace_bytes)
     measured = {
         key: [default, *_pareto_by_algorithm([record for record in others if record not in excluded_records])]
         for key, (default, others) in known.items()

@@ -68,19 +68,19 @@ class OwnCode:
 class RegionTask(Task):
     """A task to measure a region that a backend can compute.
 
-    ``taken``: the region with the backend's code. ``opened``: returns the sources of the backend's code. ``ours``:
-    microc's own code with the schedules that the rules choose, for the network's goal and then for other goals.
-    ``lowered`` and ``untuned`` are empty, because the rules do not schedule the region as a whole.
+    ``taken``: the region with the backend's code. ``open_sources``: returns the sources of the backend's code.
+    ``ours``: microc's own code with the schedules that the rules choose, for the network's goal and then for other
+    goals. ``lowered`` and ``untuned`` are empty, because the rules do not schedule the region as a whole.
     """
 
     taken: ClaimedRegion
-    opened: Callable[[], Sources]
+    open_sources: Callable[[], Sources]
     ours: tuple[OwnCode, ...]
 
     @cached_property
     def sources(self) -> Sources:
         """The sources from which the backend's code is built."""
-        return self.opened()
+        return self.open_sources()
 
     @cached_property
     def key(self) -> str:
@@ -111,12 +111,12 @@ class RegionTask(Task):
         return known.hexdigest()[:16]
 
     @property
-    def whose(self) -> str:
+    def backend_and_pattern(self) -> str:
         """The names of the backend and of the pattern that matched the region."""
         return f"{self.taken.backend.name} {self.taken.entry.name}"
 
 
-def region_task(
+def make_region_task(
     graph: Graph, node: Node, claimed_region: ClaimedRegion, open_sources: Callable[[], Sources], goals: Sequence[Goal]
 ) -> RegionTask:
     """Create the task to measure a node of the operator ``external``.
@@ -145,29 +145,29 @@ def build_own_code(
     rules.
     """
 
-    def pick(lowered: Sequence[LoweredGroup], inside: Goal, own: bool) -> tuple[int, Choice]:
+    def pick_schedule(lowered: Sequence[LoweredGroup], inside: Goal, own: bool) -> tuple[int, Choice]:
         found = tuned.get(tuning_key(lowered, target)) if tuned and own else None
         if found is not None:
             with suppress(MicrocError):
-                return _replay_measured_records(lowered, found)
+                return _replay_measured_schedule(lowered, found)
         return select_group_schedule(lowered, target, inside)
 
-    return _build_region_function(graph, node, target, goal, pick)
+    return _build_region_function(graph, node, target, goal, pick_schedule)
 
 
 def replay_own_code(task: RegionTask, trace: Sequence[Step]) -> OwnCode:
     """Build microc's own code for a region from the trace of a record; MicrocError if the trace can no longer be
     applied."""
-    kernels = list(_schedules_in_trace(trace))
+    kernels = list(_list_schedules_in_trace(trace))
 
-    def pick(lowered: Sequence[LoweredGroup], inside: Goal, own: bool) -> tuple[int, Choice]:
+    def pick_schedule(lowered: Sequence[LoweredGroup], inside: Goal, own: bool) -> tuple[int, Choice]:
         if not kernels:
-            raise ScheduleError("record: its trace schedules fewer kernels than the region has")
-        return _replay_measured_records(lowered, kernels.pop(0))
+            raise ScheduleError("record: the trace schedules fewer kernels than the region has")
+        return _replay_measured_schedule(lowered, kernels.pop(0))
 
-    found = _build_region_function(task.graph, task.graph.nodes[0], task.target, task.ours[0].goal, pick)
+    found = _build_region_function(task.graph, task.graph.nodes[0], task.target, task.ours[0].goal, pick_schedule)
     if kernels:
-        raise ScheduleError(f"record: its trace schedules {len(kernels)} kernels more than the region has")
+        raise ScheduleError(f"record: the trace schedules {len(kernels)} kernels more than the region has")
     return found
 
 
@@ -191,8 +191,10 @@ def best_own_code(task: RegionTask, records: Callable[[str], Sequence[Record]]) 
     return build_own_code(task.graph, task.graph.nodes[0], task.target, ours.goal, faster) if faster else ours
 
 
-def _build_region_function(graph: Graph, node: Node, target: Target, goal: Goal, pick: PickSchedule) -> OwnCode:
-    """Build microc's own code for a region. ``pick``: chooses the schedule of each kernel."""
+def _build_region_function(
+    graph: Graph, node: Node, target: Target, goal: Goal, pick_schedule: PickSchedule
+) -> OwnCode:
+    """Build microc's own code for a region. ``pick_schedule``: chooses the schedule of each kernel."""
     steps: list[Step] = []
     rules: dict[str, None] = {}
     kernels: dict[str, TunedSchedule] = {}
@@ -203,7 +205,7 @@ def _build_region_function(graph: Graph, node: Node, target: Target, goal: Goal,
         nonlocal constants
         lowered, inside = group_algorithms(inner, nodes, target, NAME), goal_per_iteration(goal, iterations)
         own = inner is node.attr("body")
-        number, choice = pick(lowered, inside, own)
+        number, choice = pick_schedule(lowered, inside, own)
         rule = choice.schedule.rule.removesuffix(TUNED_SUFFIX)
         tuned_schedule = TunedSchedule(lowered[number].algorithm, rule, choice.schedule.trace)
         steps.extend((Step(KERNEL, (tuned_schedule.algorithm, rule)), *tuned_schedule.trace))
@@ -221,7 +223,7 @@ def _build_region_function(graph: Graph, node: Node, target: Target, goal: Goal,
     return OwnCode(goal, control, tuple(steps), " | ".join(rules), constants, kernels)
 
 
-def _replay_measured_records(lowered: Sequence[LoweredGroup], tuned_schedule: TunedSchedule) -> tuple[int, Choice]:
+def _replay_measured_schedule(lowered: Sequence[LoweredGroup], tuned_schedule: TunedSchedule) -> tuple[int, Choice]:
     """Apply a measured schedule to a kernel; return the index of its algorithm in ``lowered``, and the choice.
 
     Raises MicrocError if the schedule can no longer be applied.
@@ -235,17 +237,17 @@ def _replay_measured_records(lowered: Sequence[LoweredGroup], tuned_schedule: Tu
     return number, replay_on_group(lowered[number], tuned_schedule.trace, tuned_schedule.rule + TUNED_SUFFIX)
 
 
-def _schedules_in_trace(trace: Sequence[Step]) -> Iterator[TunedSchedule]:
+def _list_schedules_in_trace(trace: Sequence[Step]) -> Iterator[TunedSchedule]:
     """Yield the schedule of each kernel in the trace of a region's record; MicrocError if the trace is malformed."""
     starts = [k for k, step in enumerate(trace) if step.primitive == KERNEL]
     if trace and starts[:1] != [0]:
-        raise ScheduleError("record: got a schedule step first, expected the name of a kernel")
+        raise ScheduleError(f"record: the trace begins with step {trace[0]}, expected a step {KERNEL!r}")
     for start, end in zip(starts, [*starts[1:], len(trace)], strict=bool(starts)):
         match trace[start].args:
             case (str(algorithm), str(rule)):
                 yield TunedSchedule(algorithm, rule, tuple(trace[start + 1 : end]))
             case _:
-                raise ScheduleError("record: a kernel lacks its algorithm and rule")
+                raise ScheduleError(f"record: got kernel step {trace[start]}, expected its algorithm and its rule")
 
 
 # ---- The verdict of the records on a region: whose code is faster, or why this is unknown.
@@ -255,9 +257,9 @@ def _schedules_in_trace(trace: Sequence[Step]) -> Iterator[TunedSchedule]:
 class RegionVerdict:
     """Result of the measurements of a region on ``board``.
 
-    ``ours``: ticks of microc's fastest code that was measured; ``theirs``: ticks of the backend's code. Both are None
-    if the backend's code failed, for the reason ``why``. If ``board`` is empty, there is no valid measurement; ``why``
-    may then contain the reason.
+    ``ours``: ticks of microc's fastest code that was measured. ``theirs``: ticks of the backend's code. Both are None
+    if the backend's code failed. ``why``: the reason for the failure. If ``board`` is empty, there is no valid
+    measurement. In this case ``why`` may contain the reason.
     """
 
     ours: float | None = None
@@ -267,12 +269,12 @@ class RegionVerdict:
     why: str = ""
 
     @property
-    def decides(self) -> bool:
+    def is_decisive(self) -> bool:
         """True if there is a valid measurement, so that the verdict decides whose code is used."""
         return bool(self.board)
 
     @property
-    def theirs_is_less(self) -> bool:
+    def is_backend_faster(self) -> bool:
         return self.ours is not None and self.theirs is not None and self.theirs < self.ours
 
     @property
@@ -283,8 +285,8 @@ class RegionVerdict:
         return f"measured: ours {self.ours:,.0f}, theirs {self.theirs:,.0f} {self.unit}"
 
 
-def region_verdict(task: RegionTask, database: Database, board: str) -> RegionVerdict:
-    """Return the verdict of the records on a region.
+def judge_region(task: RegionTask, database: Database, board: str) -> RegionVerdict:
+    """Judge by tuning records whose code is faster for a region: the backend's or microc's own.
 
     - Records of ``board`` are preferred. Then those of other boards with the same core are used, the board, unit of
       time and toolchain measured last first. Of equal measurements the newest counts.
@@ -302,13 +304,13 @@ def region_verdict(task: RegionTask, database: Database, board: str) -> RegionVe
             ]  # reinserted, so that the board measured last is the last entry
     newest = list(reversed(groups))
     verdicts = [
-        _verdict_of_group(task, groups[origin]) for origin in sorted(newest, key=lambda origin: origin[0] != board)
+        _judge_records(task, groups[origin]) for origin in sorted(newest, key=lambda origin: origin[0] != board)
     ]
-    return next((verdict for verdict in verdicts if verdict.decides), verdicts[0] if verdicts else RegionVerdict())
+    return next((verdict for verdict in verdicts if verdict.is_decisive), verdicts[0] if verdicts else RegionVerdict())
 
 
-def _verdict_of_group(task: RegionTask, records: Sequence[Record]) -> RegionVerdict:
-    """Return the verdict of records that have the same board, unit of time and toolchain."""
+def _judge_records(task: RegionTask, records: Sequence[Record]) -> RegionVerdict:
+    """Judge by records that have the same board, unit of time and toolchain whose code is faster for a region."""
     whose = task.taken.backend.name
     theirs = next((r for r in reversed(records) if r.theirs == task.digest), None)
     if theirs is None:
@@ -319,13 +321,13 @@ def _verdict_of_group(task: RegionTask, records: Sequence[Record]) -> RegionVerd
     if theirs.status != OK:
         what = "gave wrong results" if theirs.status == WRONG else "did not run to its end"
         return RegionVerdict(board=theirs.board, why=f"{whose} {what} when it was measured on {theirs.board}")
-    ours = _fastest_own_record(task, [r for r in records if r.status == OK and not r.theirs])
+    ours = _find_fastest_own_record(task, [r for r in records if r.status == OK and not r.theirs])
     if ours is None:
         return RegionVerdict(why="measured beside other code of ours: tune again")
     return RegionVerdict(ours.ticks, theirs.ticks, theirs.unit, theirs.board)
 
 
-def _fastest_own_record(task: RegionTask, records: Iterable[Record]) -> Record | None:
+def _find_fastest_own_record(task: RegionTask, records: Iterable[Record]) -> Record | None:
     """Return the fastest record of microc's code for a region whose trace can still be applied.
 
     None if the schedules that the rules choose were not measured.

@@ -17,10 +17,10 @@ from microc.compiler.options import Options
 from microc.compiler.tuned.measured_choice import (
     KernelChoice,
     choose_records,
+    compute_network_key,
+    find_network_measurements,
     kernel_pareto_fronts,
-    measured_combinations,
-    network_key,
-    network_measurements,
+    list_measured_combinations,
 )
 from microc.compiler.tuned.records import (
     OK,
@@ -28,7 +28,7 @@ from microc.compiler.tuned.records import (
     Database,
     Record,
     Task,
-    kernel_keys,
+    kernel_key_by_layer,
     list_tuning_tasks,
     open_records,
     require_records_file,
@@ -45,7 +45,7 @@ from microc.schedule.primitives.tree import Step, freeze_argument
 # steps of all alternatives, so that the file of tuning records is not needed. If any entry does not apply to the network,
 # this is an error; no entry is ignored.
 
-LARGEST = 16 << 20
+MAX_PLAN_BYTES = 16 << 20
 """Maximum size of a plan in bytes."""
 MAX_ALTERNATIVES = 16
 """Maximum number of alternative schedules for a kernel in a plan. The fastest are included."""
@@ -86,13 +86,13 @@ SCHEMA = {
 def build_plan(
     compiled: CompiledNetwork, database: Database, *, board: str, optimize: str, records: str
 ) -> dict[str, Any]:
-    """Return the optimisation plan of a network as plain data.
+    """Build the optimisation plan of a network as plain data.
 
     ``compiled``: the network, compiled with the tuning records ``database``. ``records``: the name of the file of
     records.
     """
     tasks = list_tuning_tasks(compiled)
-    measured_whole = bool(database.of(network_key(tasks, compiled.make.threads)))
+    measured_whole = bool(database.of(compute_network_key(tasks, compiled.make.threads)))
     candidates = kernel_pareto_fronts(tasks, database, board, None)
     first = next((records_[0] for records_ in candidates.values()), None)
     return {
@@ -104,10 +104,10 @@ def build_plan(
         "optimize": optimize,
         "records": records,
         "kernels": [
-            _plan_entry(
+            _build_plan_entry(
                 task,
                 candidates[task.key],
-                _taken_record(task, compiled, candidates[task.key][0], database),
+                _find_used_record(task, compiled, candidates[task.key][0], database),
                 network_measured=measured_whole,
             )
             for task in tasks
@@ -116,7 +116,7 @@ def build_plan(
     }
 
 
-def _taken_record(task: Task, compiled: CompiledNetwork, default: Record, database: Database) -> Record | None:
+def _find_used_record(task: Task, compiled: CompiledNetwork, default: Record, database: Database) -> Record | None:
     """Return the newest record of the schedule that a kernel uses; None if the kernel uses its default schedule.
 
     Only records with the same board, unit of time and toolchain as the record ``default`` count.
@@ -129,10 +129,10 @@ def _taken_record(task: Task, compiled: CompiledNetwork, default: Record, databa
     return next((r for r in reversed(comparable) if (r.algorithm, r.trace) == (taken.algorithm, taken.trace)), None)
 
 
-def _plan_entry(
+def _build_plan_entry(
     task: Task, measured: Sequence[Record], chosen: Record | None, *, network_measured: bool
 ) -> dict[str, Any]:
-    """Return the plan's entry for a kernel.
+    """Build the plan's entry for a kernel.
 
     ``measured``: the record of the default schedule, then the records on the Pareto front. ``chosen``: the record of
     the schedule that the kernel uses, or None for the default. ``network_measured``: as in :func:`_explain_choice`.
@@ -150,20 +150,20 @@ def _plan_entry(
         "choice": chosen.id if chosen else UNTUNED,
         "why": _explain_choice(chosen, default, others, network_measured=network_measured),
         "alternatives": {
-            UNTUNED: _schedule_and_costs(default),
-            **{r.id: {**_schedule_and_costs(r), **_replayable_steps(r)} for r in shown},
+            UNTUNED: _describe_schedule_and_costs(default),
+            **{r.id: {**_describe_schedule_and_costs(r), **_format_replayable_steps(r)} for r in shown},
         },
     }
 
 
-def _schedule_and_costs(record: Record) -> dict[str, Any]:
+def _describe_schedule_and_costs(record: Record) -> dict[str, Any]:
     """Return the fields of an alternative that describe its schedule and its measured costs."""
     decided = ", ".join(f"{name} {value}" for name, value in record.decisions if value not in ("", False))
     schedule = f"{record.algorithm}: {record.rule}" + ("" if record.untuned else f" ({decided})")
     return {"schedule": schedule, "ticks": record.ticks, "flash": record.flash, "workspace": record.workspace}
 
 
-def _replayable_steps(record: Record) -> dict[str, Any]:
+def _format_replayable_steps(record: Record) -> dict[str, Any]:
     """Return the fields of an alternative that are needed to apply its schedule again."""
     steps = [[step.primitive, *step.args] for step in record.trace]
     return {"algorithm": record.algorithm, "rule": record.rule, "steps": steps}
@@ -191,8 +191,8 @@ def _explain_choice(
 
 
 def write_plan(path: Path, plan: Mapping[str, Any]) -> None:
-    """Write an optimisation plan to a file. Each alternative is on a line of its own, so that the file is readable and
-    differences between plans are easy to see."""
+    """Write an optimisation plan to a file. Each alternative is on a separate line, so that a person can read the file
+    and compare two plans."""
     with replace_atomically(path) as temporary:
         temporary.write_text("\n".join(_format_plan(plan)) + "\n", encoding="utf-8")
 
@@ -228,7 +228,7 @@ def read_plan(path: Path) -> dict[str, Any]:
     import jsonschema
 
     try:
-        plan = json.loads(read_bytes(path, LARGEST))
+        plan = json.loads(read_bytes(path, MAX_PLAN_BYTES))
     except OSError as error:
         raise UsageError(
             f"the plan cannot be read: {error.strerror or error}",
@@ -237,9 +237,9 @@ def read_plan(path: Path) -> dict[str, Any]:
         ) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"this is no plan: {make_printable(str(error), 200)}",
+            f"plan: the file is no valid JSON: {make_printable(str(error), 200)}",
             where=str(path),
-            hint="write one: microc tune MODEL --plan FILE",
+            hint="write a plan: microc tune MODEL --plan FILE",
         ) from error
     wrong = next(iter(jsonschema.Draft202012Validator(SCHEMA).iter_errors(plan)), None)
     if wrong is not None:
@@ -247,7 +247,7 @@ def read_plan(path: Path) -> dict[str, Any]:
             f"[{key}]" if isinstance(key, int) else f".{make_printable(key)}" for key in wrong.absolute_path
         )
         raise UsageError(
-            f"wrong plan: {make_printable(wrong.message, 200)}",
+            f"plan: the file violates the schema of plans: {make_printable(wrong.message, 200)}",
             where=f"{path}{place}",
             hint="correct it, or write it again: microc tune MODEL --plan FILE",
         )
@@ -255,15 +255,15 @@ def read_plan(path: Path) -> dict[str, Any]:
     return found
 
 
-def planned_schedules(compiled: CompiledNetwork, path: Path) -> Mapping[str, TunedSchedule]:
+def read_planned_schedules(compiled: CompiledNetwork, path: Path) -> Mapping[str, TunedSchedule]:
     """Return the schedules that a plan chooses, by the key of the kernel; UsageError if the plan does not match the
     network."""
     plan, tasks = read_plan(path), {task.key: task for task in list_tuning_tasks(compiled)}
     if plan["core"] != compiled.make.target.cpu:
         raise UsageError(
-            f"plan: got one for {make_printable(plan['core'])}, expected one for {compiled.make.target.cpu}",
+            f"plan: got a plan for core {make_printable(plan['core'])}, expected core {compiled.make.target.cpu}",
             where=str(path),
-            hint="tune for this core, or compile for that one",
+            hint="tune for this core, or compile for the core of the plan",
         )
     schedules: dict[str, TunedSchedule] = {}
     for number, kernel in enumerate(plan["kernels"]):
@@ -271,9 +271,9 @@ def planned_schedules(compiled: CompiledNetwork, path: Path) -> Mapping[str, Tun
         task = tasks.get(kernel["key"])
         if task is None:
             raise UsageError(
-                f"plan: the network has no such kernel: {make_printable(kernel['layers'][0])}",
+                f"plan: the network has no kernel with the key of layer {make_printable(kernel['layers'][0])}",
                 where=where,
-                hint="write the plan again, with this model, these options and this version of microc; or leave out the kernel",
+                hint="write the plan again with this model, these options and this microc, or remove the kernel",
             )
         schedule = _chosen_schedule(task, kernel, where)
         if schedule is not None:
@@ -295,7 +295,7 @@ def _chosen_schedule(task: Task, kernel: Mapping[str, Any], where: str) -> Tuned
     )
     if choice not in known:
         raise UsageError(
-            f"{layer} has no alternative {make_printable(choice)!r}",
+            f"plan: layer {layer} has no alternative {make_printable(choice)!r}",
             where=where,
             hint="choose one of: " + ", ".join(known),
         )
@@ -306,11 +306,11 @@ def _chosen_schedule(task: Task, kernel: Mapping[str, Any], where: str) -> Tuned
         group = next(each for each in task.lowered if each.algorithm == alternative["algorithm"])
         replay_on_group(group, trace, make_printable(alternative["rule"]))
     except (MicrocError, StopIteration, TypeError, ValueError) as error:
-        why = error.what if isinstance(error, MicrocError) else "it is of another microc"
+        why = error.what if isinstance(error, MicrocError) else "another version of microc wrote it"
         raise UsageError(
-            f"alternative {choice} of {layer} can no longer be applied: {make_printable(why, 200)}",
+            f"plan: alternative {choice} of layer {layer} can no longer be applied: {make_printable(why, 200)}",
             where=where,
-            hint=f"choose another, or {UNTUNED!r}; or tune again",
+            hint=f"choose another alternative or {UNTUNED!r}, or tune again",
         ) from error
     return TunedSchedule(alternative["algorithm"], make_printable(alternative["rule"]), trace)
 
@@ -324,14 +324,18 @@ def refuse_unused_choices(untuned: CompiledNetwork, compiled: CompiledNetwork, p
     outer = {call.layer for call in untuned.module.calls}
     for task in list_tuning_tasks(untuned):
         for layer in task.layers if task.key in compiled.make.configuration.tuned else ():
-            took = TUNED_SUFFIX in rules.get(layer, "") if layer in outer else task.key in compiled.make.taken
-            if not took:
+            is_used = TUNED_SUFFIX in rules.get(layer, "") if layer in outer else task.key in compiled.make.taken
+            if not is_used:
                 by_rows = layer in outer and layer not in rules
-                why = "it is computed row by row to keep within the arena" if by_rows else "its constants promise less"
+                why = (
+                    "the layer is computed row by row to fit the arena limit"
+                    if by_rows
+                    else "the schedule relies on bounds that the layer's constants exceed"
+                )
                 raise UsageError(
-                    f"layer {make_printable(layer, 200)} cannot take what the plan chooses: {why}",
+                    f"plan: layer {make_printable(layer, 200)} cannot use the chosen schedule: {why}",
                     where=str(path),
-                    hint=f"choose {UNTUNED!r} for it" + (", or raise --ram" if by_rows else ""),
+                    hint=f"choose {UNTUNED!r} for the layer" + (", or raise --ram" if by_rows else ""),
                 )
 
 
@@ -347,7 +351,7 @@ ARENA_GROWTH = 1 / 32
 a whole image."""
 
 
-def tuned_schedules(
+def choose_tuned_schedules(
     compiled: CompiledNetwork, path: Path, board: str = "", ram: int = 0
 ) -> Mapping[str, TunedSchedule]:
     """Return the schedules from a file of records that are better than the default schedules, by the key of the kernel.
@@ -356,10 +360,10 @@ def tuned_schedules(
     limit of the arena in bytes (0: unlimited). Raises UsageError if ``path`` is not a file of records.
     """
     database, tasks = open_records(path), list_tuning_tasks(compiled)
-    room = workspace_room(compiled.module, tasks, ram)
-    pairs = _measured_combination(compiled, tasks, database, board, room)
+    workspace_limit = available_workspace_bytes(compiled.module, tasks, ram)
+    pairs = _find_measured_combination(compiled, tasks, database, board, workspace_limit)
     if pairs is None:
-        apart = choose_independently(compiled, tasks, database, board, room)
+        apart = choose_independently(compiled, tasks, database, board, workspace_limit)
         pairs = [(each.task, each.record) for each in apart if each.record is not None]
     return {task.key: TunedSchedule(record.algorithm, record.rule, record.trace) for task, record in pairs}
 
@@ -401,27 +405,31 @@ def choose_independently(
         excluded.update(stale)
 
 
-def _measured_combination(
+def _find_measured_combination(
     compiled: CompiledNetwork, tasks: Sequence[Task], database: Database, board: str, workspace_bytes: Mapping[str, int]
 ) -> list[tuple[Task, Record]] | None:
-    """Return the best combination that was measured with the whole network and can still be used: the tuned kernels,
-    each with the record of its schedule. None if there is no such combination.
+    """Find the best combination of schedules that was measured with the whole network and can still be used. Return the
+    tuned kernels, each with the record of its schedule; None if there is no such combination.
 
     Combinations are measured for speed. Therefore None is returned if the goal has a price of flash.
     """
     if compiled.make.goal.price > 0:
         return None
-    together = network_measurements(
-        network_key(tasks, compiled.make.threads), compiled.make.target.cpu, database, board
+    together = find_network_measurements(
+        compute_network_key(tasks, compiled.make.threads), compiled.make.target.cpu, database, board
     )
-    ways = measured_combinations(together, tasks, database) if together is not None else ()
+    combinations = list_measured_combinations(together, tasks, database) if together is not None else ()
     return next(
-        (pairs for pairs in ways if all(_can_replay(*each) and _has_room(*each, workspace_bytes) for each in pairs)),
+        (
+            pairs
+            for pairs in combinations
+            if all(_can_replay(*each) and _is_workspace_within_limit(*each, workspace_bytes) for each in pairs)
+        ),
         None,
     )
 
 
-def _has_room(task: Task, record: Record, workspace_bytes: Mapping[str, int]) -> bool:
+def _is_workspace_within_limit(task: Task, record: Record, workspace_bytes: Mapping[str, int]) -> bool:
     """Test whether the workspace of a record is within the limit of the kernel. ``workspace_bytes``: limits by kernel
     key."""
     return record.workspace <= workspace_bytes.get(task.key, record.workspace)
@@ -439,7 +447,7 @@ def _can_replay(task: Task, record: Record) -> bool:
     return True
 
 
-def workspace_room(module: Module, tasks: Sequence[Task], arena_limit: int) -> Mapping[str, int]:
+def available_workspace_bytes(module: Module, tasks: Sequence[Task], arena_limit: int) -> Mapping[str, int]:
     """Return the number of bytes of workspace that each kernel may use in all of its layers, by the key of the kernel.
 
     The arena may grow by the fraction :data:`ARENA_GROWTH`, but not beyond ``arena_limit`` bytes (0: unlimited).
@@ -447,7 +455,7 @@ def workspace_room(module: Module, tasks: Sequence[Task], arena_limit: int) -> M
     assert module.plan is not None
     grown = int((1 + ARENA_GROWTH) * module.plan.size)
     most = max(module.plan.size, min(grown, arena_limit) if arena_limit else grown)
-    return workspace_limits(most, module, kernel_keys(tasks))
+    return workspace_limits(most, module, kernel_key_by_layer(tasks))
 
 
 # ---- Entry points that :mod:`microc.compiler.pipeline` and the search for a fit call.
@@ -460,7 +468,7 @@ def refuse_unreadable_tuning_files(options: Options) -> None:
     """
     if options.plan is not None and options.tuned is not None:
         raise UsageError(
-            "tuned cannot be combined with plan, which contains schedules of its own",
+            "tuned cannot be combined with plan, which already contains schedules",
             where=str(options.plan),
             hint="leave out tuned, or plan",
         )
@@ -475,9 +483,9 @@ def schedules_from_options(
 ) -> Mapping[str, TunedSchedule]:
     """Return the measured schedules from the records or the plan that the options name, by the key of the kernel.
 
-    ``board``, ``ram``: as in :func:`tuned_schedules`.
+    ``board``, ``ram``: as in :func:`choose_tuned_schedules`.
     """
     if options.plan is None:
         assert options.tuned is not None
-        return tuned_schedules(untuned, options.tuned, board, ram)
-    return planned_schedules(untuned, options.plan)
+        return choose_tuned_schedules(untuned, options.tuned, board, ram)
+    return read_planned_schedules(untuned, options.plan)

@@ -121,7 +121,7 @@ def list_tuning_tasks(compiled: CompiledNetwork, other_goals: Sequence[Goal] = (
     """
     target, shipped = compiled.make.target, compiled.make.shipped
     tasks: dict[str, Task] = {}
-    for site in _kernel_occurrences(compiled):
+    for site in _list_kernel_occurrences(compiled):
         lowered = group_algorithms(site.graph, site.nodes, target, NAME)
         key = tuning_key(lowered, target)
         if key in tasks:
@@ -155,8 +155,8 @@ def list_tuning_tasks(compiled: CompiledNetwork, other_goals: Sequence[Goal] = (
     return tuple(tasks.values())
 
 
-def kernel_keys(tasks: Iterable[Task]) -> dict[str, str]:
-    """Return the key of each layer's kernel, by the layer's name."""
+def kernel_key_by_layer(tasks: Iterable[Task]) -> dict[str, str]:
+    """Return the tuning key of each layer's kernel, by the layer's name."""
     return {layer: task.key for task in tasks for layer in task.layers}
 
 
@@ -175,7 +175,7 @@ class _KernelOccurrence(NamedTuple):
     inside: bool = False
 
 
-def _kernel_occurrences(compiled: CompiledNetwork) -> Iterator[_KernelOccurrence]:
+def _list_kernel_occurrences(compiled: CompiledNetwork) -> Iterator[_KernelOccurrence]:
     """Yield the occurrences of kernels that rules schedule, in order of execution."""
     graph = compiled.make.graph
     for call in compiled.module.calls:
@@ -193,7 +193,7 @@ def _kernel_occurrences(compiled: CompiledNetwork) -> Iterator[_KernelOccurrence
 
 
 def extract_kernel_graph(graph: Graph, nodes: Sequence[Node], lowered: Sequence[LoweredGroup]) -> Graph:
-    """Return a graph that contains only the nodes of a kernel. Its inputs are the operands of the kernel."""
+    """Extract the nodes of a kernel as a graph. The inputs of the new graph are the operands of the kernel."""
     inputs = tuple(dict.fromkeys(p.value for group in lowered for p in group.params if p.array is None))
     outputs = lowered[0].outputs
     named = {name for node in nodes for name in (*node.inputs, *node.outputs) if name} | set(inputs)
@@ -208,7 +208,7 @@ def extract_kernel_graph(graph: Graph, nodes: Sequence[Node], lowered: Sequence[
 # is skipped and counted when the file is read. Nothing in a record is executed. Its trace consists of schedule steps, which
 # are checked in the same way as steps of a user.
 
-LONGEST, LARGEST = 1 << 16, 1 << 28
+MAX_LINE_BYTES, MAX_FILE_BYTES = 1 << 16, 1 << 28
 """Size limits of a line and of a file in bytes."""
 OK, WRONG, FAILED, UNBUILT = "ok", "wrong", "failed", "unbuilt"
 """Status of a measurement.
@@ -299,11 +299,11 @@ def record_from_json(line: str) -> Record:
     for name, value in data.items():
         type_ = (int, float) if name in _NUMBERS else dict if name == "decisions" else list if name == "trace" else str
         if not isinstance(value, type_) or isinstance(value, bool) or not _is_printable(value):
-            raise ValueError(f"record: field {name!r} has a wrong type or unprintable characters")
+            raise ValueError(f"record: field {name!r} has the wrong type or unprintable characters")
     if not all(math.isfinite(data[name]) and data[name] >= 0 for name in _NUMBERS):
         raise ValueError("record: a number is negative, infinite or NaN")
     if not all(isinstance(row, list) and row and isinstance(row[0], str) for row in data["trace"]):
-        raise ValueError("record: a step of the trace is no list that begins with a name")
+        raise ValueError("record: a step of the trace is not a list that begins with a name")
     if any(isinstance(value, (dict, list)) or not _is_printable(value) for value in data["decisions"].values()):
         raise ValueError("record: a decision is a list, an object or unprintable, expected a plain value")
     trace = tuple(Step(row[0], tuple(map(freeze_argument, row[1:]))) for row in data["trace"])
@@ -326,7 +326,7 @@ def require_records_file(path: Path) -> None:
     """Raise UsageError if a file of tuning records is missing."""
     if not path.is_file():
         hint = (
-            similar_files_hint(path) or f"make it: microc tune MODEL --board BOARD --records {shlex.quote(str(path))}"
+            similar_files_hint(path) or f"write it: microc tune MODEL --board BOARD --records {shlex.quote(str(path))}"
         )
         raise UsageError(f"there is no file of records {path}", where=str(path), hint=hint)
 
@@ -403,7 +403,7 @@ class Database:
         return [{**asdict(record), "decisions": dict(record.decisions), "trace": len(record.trace)} for record in self]
 
     def pruned_records(self) -> list[Record]:
-        """Return the records that a later choice may need, for every kernel, board and toolchain.
+        """Select the records that a later choice may need, for every kernel, board and toolchain.
 
         These are the records on the Pareto front of ticks, flash and workspace, the records of default schedules, the
         last record of external code whatever its status, the records of whole networks, and all records to which these
@@ -413,7 +413,7 @@ class Database:
         for record in self:
             groups.setdefault((record.key, record.board, record.unit, record.toolchain), []).append(record)
         named = {id_ for record in self if record.op == NETWORK for _, id_ in record.decisions}
-        return [record for records in groups.values() for record in _needed_records(records, named)]
+        return [record for records in groups.values() for record in _select_needed_records(records, named)]
 
     def _index_records(self, records: Iterable[Record]) -> None:
         """Add records in memory, and index them by the key of their kernel."""
@@ -422,7 +422,7 @@ class Database:
             self._by_key.setdefault(record.key, []).append(record)
 
 
-def _needed_records(records: Sequence[Record], combination_records: Collection[object]) -> Iterable[Record]:
+def _select_needed_records(records: Sequence[Record], combination_records: Collection[object]) -> Iterable[Record]:
     """Return the records of a kernel on one board that a later choice may need.
 
     ``combination_records``: ids of the records to which records of whole networks refer.
@@ -461,14 +461,14 @@ def _read_records(path: Path) -> tuple[list[Record], int]:
     """Read a file of tuning records; return the records, and the number of lines that are not valid records."""
     records, skipped = [], 0
     try:
-        if path.stat().st_size > LARGEST:
+        if path.stat().st_size > MAX_FILE_BYTES:
             raise UsageError(
-                f"the file of records has more than {LARGEST >> 20} MB",
+                f"the file of records has more than {MAX_FILE_BYTES >> 20} MB",
                 where=str(path),
                 hint="keep only the best records: microc tune --prune FILE",
             )
         with open_regular(path) as file:
-            while line := file.readline(LONGEST):
+            while line := file.readline(MAX_LINE_BYTES):
                 try:
                     records.append(record_from_json(line.decode()))
                 except (ValueError, TypeError, RecursionError):
@@ -481,7 +481,7 @@ def _read_records(path: Path) -> tuple[list[Record], int]:
         ) from error
     if skipped and not records:
         raise UsageError(
-            f"records: got {skipped} lines that are no records, expected one record on each line",
+            f"records: got {skipped} lines that are not records, expected one record on each line",
             where=str(path),
             hint="name a file that microc tune wrote",
         )

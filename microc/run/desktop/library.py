@@ -296,7 +296,7 @@ class Library:
         """
         index = find_tensor_position(key, self.inputs, "input")
         self._copy_last_call()
-        self._shapes.learn([self.inputs[index]], [value])
+        self._shapes.set_sizes_from_inputs([self.inputs[index]], [value])
         self._copy_into_input(index, self._shapes.check_array(value, self.inputs[index]))
 
     def _copy_into_input(self, index: int, array: Array) -> None:
@@ -378,7 +378,7 @@ class Library:
             outputs = [np.empty(shape, dtype) for shape, dtype in self._output_types]
         else:
             self._check_single_sample(arrays)
-            inputs = [np.require(a, requirements=("C", "A")) for a in self._shapes.fitting(self.inputs, arrays)]
+            inputs = [np.require(a, requirements=("C", "A")) for a in self._shapes.check_inputs(self.inputs, arrays)]
             outputs = [np.empty(self._shapes.of(t), dtypes.to_numpy(t["dtype"])) for t in self.outputs]
         for k, array in enumerate(inputs):
             self._call_in[k] = _array_address(array)
@@ -418,7 +418,7 @@ class Library:
         count = next(iter(counts), 0) or 0
         for tensor, array in zip(self.inputs, inputs, strict=False):
             self._check_batch_shape(tensor, array)
-        self._shapes.fitting(self.inputs, [a[0] if count else np.empty(a.shape[1:], a.dtype) for a in inputs])
+        self._shapes.check_inputs(self.inputs, [a[0] if count else np.empty(a.shape[1:], a.dtype) for a in inputs])
         inputs = [np.require(array, requirements=("C", "A")) for array in inputs]
         outputs = [np.empty((count, *self._shapes.of(t)), dtypes.to_numpy(t["dtype"])) for t in self.outputs]
         steps = [(ctypes.c_size_t * max(1, len(group)))(*(a[:1].nbytes for a in group)) for group in (inputs, outputs)]

@@ -117,7 +117,7 @@ def draw_input_arrays(
                 for t, rule in pairs
             ]
         )
-        shapes.draw(generator)
+        shapes.draw_sizes(generator)
     return sets
 
 
